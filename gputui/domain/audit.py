@@ -1,0 +1,29 @@
+"""Who wished what, when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+
+@dataclass(frozen=True)
+class Actor:
+    """Who acts."""
+
+    uid: int
+    user: str
+
+
+@dataclass(frozen=True)
+class AuditEntry:
+    """One wish, as it was carried into the store."""
+
+    at: datetime
+    uid: int
+    user: str
+    verb: str
+    """submit, cancel, hold, release, requeue, priority, top, drain, resume, pause, unpause."""
+    target: str
+    """`job 17`, `GPU-…` or `scheduler`."""
+    before: str
+    after: str

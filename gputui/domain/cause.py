@@ -1,0 +1,107 @@
+"""Why an attempt ended, and what that means for a retry."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class CauseCode(StrEnum):
+    """The distinct ways an attempt can end other than by exit code 0."""
+
+    NON_ZERO_EXIT = "NonZeroExit"
+    OUT_OF_MEMORY = "OutOfMemory"
+    SIGNALLED = "Signalled"
+    TIME_LIMIT = "TimeLimit"
+    CANCELLED = "Cancelled"
+    PREEMPTED = "Preempted"
+    REQUEUED = "Requeued"
+    IMAGE_NOT_FOUND = "ImageNotFound"
+    BAD_SPEC = "BadSpec"
+    COMMAND_NOT_FOUND = "CommandNotFound"
+    COMMAND_NOT_EXECUTABLE = "CommandNotExecutable"
+    PULL_FAILED = "PullFailed"
+    RUNTIME_UNAVAILABLE = "RuntimeUnavailable"
+    RUNTIME_ERROR = "RuntimeError"
+    GPU_SETUP_FAILED = "GpuSetupFailed"
+    GPU_LOST = "GpuLost"
+    CONTAINER_LOST = "ContainerLost"
+    DISK_FULL = "DiskFull"
+
+
+class Blame(StrEnum):
+    """Who pays for the next try."""
+
+    SPEC = "spec"
+    """The job as written cannot run: trying again cannot help."""
+    INFRASTRUCTURE = "infrastructure"
+    """The machine failed the job: tried again free of charge."""
+    JOB = "job"
+    """The job itself failed: tried again as often as its retries allow."""
+    OPERATOR = "operator"
+    """Somebody asked for it: never tried again by itself."""
+
+
+_BLAME = {
+    CauseCode.NON_ZERO_EXIT: Blame.JOB,
+    CauseCode.OUT_OF_MEMORY: Blame.JOB,
+    CauseCode.SIGNALLED: Blame.JOB,
+    CauseCode.TIME_LIMIT: Blame.OPERATOR,
+    CauseCode.CANCELLED: Blame.OPERATOR,
+    CauseCode.REQUEUED: Blame.OPERATOR,
+    CauseCode.PREEMPTED: Blame.INFRASTRUCTURE,
+    CauseCode.IMAGE_NOT_FOUND: Blame.SPEC,
+    CauseCode.BAD_SPEC: Blame.SPEC,
+    CauseCode.COMMAND_NOT_FOUND: Blame.SPEC,
+    CauseCode.COMMAND_NOT_EXECUTABLE: Blame.SPEC,
+    CauseCode.PULL_FAILED: Blame.INFRASTRUCTURE,
+    CauseCode.RUNTIME_UNAVAILABLE: Blame.INFRASTRUCTURE,
+    CauseCode.RUNTIME_ERROR: Blame.INFRASTRUCTURE,
+    CauseCode.GPU_SETUP_FAILED: Blame.INFRASTRUCTURE,
+    CauseCode.GPU_LOST: Blame.INFRASTRUCTURE,
+    CauseCode.CONTAINER_LOST: Blame.INFRASTRUCTURE,
+    CauseCode.DISK_FULL: Blame.INFRASTRUCTURE,
+}
+
+
+@dataclass(frozen=True)
+class Cause:
+    """Why an attempt ended: a code for programs and a sentence for people."""
+
+    code: CauseCode
+    text: str
+
+    @property
+    def blame(self) -> Blame:
+        """Who pays for the next try."""
+        return _BLAME[self.code]
+
+
+def of_exit(exit_code: int, *, oom_killed: bool = False) -> Cause | None:
+    """The cause an exit code stands for; None for 0.
+
+    125 to 127 are the codes by which `docker run` and POSIX shells report that a command could not be run;
+    128 + n is the shells' convention for death by signal n. A *running* container that exits 126 or 127 has
+    a shell inside that failed to find its command, which is the job's own affair, so those two are the job's
+    blame here; the runtime reports a missing entry point itself, as COMMAND_NOT_FOUND.
+    """
+    if oom_killed:
+        return Cause(CauseCode.OUT_OF_MEMORY, f"killed by the kernel: over its memory limit (exit code {exit_code})")
+    if exit_code == 0:
+        return None
+    if 128 < exit_code <= 192:
+        return Cause(CauseCode.SIGNALLED, f"ended by {_signal_name(exit_code - 128)} (exit code {exit_code})")
+    words = {
+        125: "exit code 125: the container runtime inside the job failed",
+        126: "exit code 126: a command inside the job could not be executed",
+        127: "exit code 127: a command inside the job was not found",
+    }
+    return Cause(CauseCode.NON_ZERO_EXIT, words.get(exit_code, f"exit code {exit_code}"))
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

@@ -1,0 +1,107 @@
+"""What the engine and a runtime say to each other. A host process counts as a container here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+
+from gputui.domain.cause import Cause
+from gputui.domain.job import JobId, JobSpec
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One attempt as the runtime is to create it."""
+
+    store_id: str
+    job_id: JobId
+    attempt: int
+    spec: JobSpec
+    gpus: tuple[str, ...]
+    """UUIDs; empty: the job must see no GPU at all."""
+    array_index: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Made of store, job and attempt, so that creating it twice conflicts instead of running it twice."""
+        return f"gputui-{self.store_id}-{self.job_id}-{self.attempt}"
+
+    @property
+    def tag(self) -> str:
+        """What GPUTUI_ATTEMPT is set to inside, so that its processes can be told from foreign ones."""
+        return f"{self.store_id}:{self.job_id}:{self.attempt}"
+
+
+class ContainerState(StrEnum):
+    """Where a container stands."""
+
+    CREATED = "created"
+    RUNNING = "running"
+    EXITED = "exited"
+
+
+@dataclass(frozen=True)
+class ContainerRecord:
+    """A container of this store, as the runtime has it."""
+
+    id: str
+    job_id: JobId
+    attempt: int
+    state: ContainerState
+    gpus: tuple[str, ...] = ()
+    """UUIDs it was created with."""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    cause: Cause | None = None
+    """Why it ended, unless it ended well."""
+    pid: int | None = None
+    """Of its first process, or of a host attempt's session leader."""
+
+
+@dataclass(frozen=True)
+class ForeignContainer:
+    """A running container that is not this store's and has asked for GPUs."""
+
+    id: str
+    name: str
+    user: str | None
+    devices: tuple[str, ...]
+    """What it asked for, as written: `all`, `0`, `GPU-…`, `MIG-…`, `minor:3`."""
+    image: str = ""
+
+
+@dataclass(frozen=True)
+class Capability:
+    """What a runtime can do; a thing it lacks is a value here, not an exception later."""
+
+    images: bool = False
+    limits: bool = False
+    foreign: bool = False
+
+
+@dataclass(frozen=True)
+class RuntimeStatus:
+    """How a runtime stands."""
+
+    name: str
+    """`docker` or `process`."""
+    up: bool
+    text: str
+    """What it is, or what is wrong and what to do."""
+    version: str | None = None
+    since: datetime | None = None
+    warnings: tuple[str, ...] = ()
+    """Sentences for `doctor` and the console: live-restore off, no NVIDIA hook, ..."""
+    capability: Capability = Capability()
+
+
+@dataclass(frozen=True)
+class Created:
+    """A container that exists: newly made, or found under its name."""
+
+    id: str
+    adopted: bool = False
+    notes: tuple[str, ...] = ()
+    """What was changed to make it possible, in sentences: cpus clamped to the host's 2."""

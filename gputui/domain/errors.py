@@ -1,0 +1,85 @@
+"""What can go wrong, in the words an operator reads.
+
+GputuiError
+├── InputError                an option, key or file is wrong            exit code 2
+├── NotFoundError             no such job or GPU                         exit code 3
+├── TransitionError           a job cannot go from here to there         exit code 1
+├── StoreError                the queue cannot be read or written        exit code 1
+│   ├── StoreFullError        no space left; nothing was lost
+│   ├── StoreAccessError      permissions, or a file system that cannot keep a promise
+│   └── StoreFormatError      written by a newer gputui, or not by gputui
+├── NotLeaderError            another process holds the scheduler lock   exit code 1
+└── RuntimeFault              the runtime could not do what was asked    exit code 1
+    └── RuntimeUnavailableError   the engine does not answer
+"""
+
+from __future__ import annotations
+
+from gputui.domain.cause import Cause, CauseCode
+
+
+class GputuiError(Exception):
+    """Something that could not be done: `what` happened, `where`, and a `hint` at what to do."""
+
+    exit_code = 1
+
+    def __init__(self, what: str, *, where: str | None = None, hint: str | None = None) -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.hint = hint
+
+    def __str__(self) -> str:
+        sentence = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{sentence} ({self.hint})" if self.hint else sentence
+
+
+class InputError(GputuiError):
+    """An option, key or file is wrong; `where` names it."""
+
+    exit_code = 2
+
+
+class NotFoundError(GputuiError):
+    """No such job or GPU."""
+
+    exit_code = 3
+
+
+class TransitionError(GputuiError):
+    """A job cannot go from the state it is in to the one asked for."""
+
+
+class StoreError(GputuiError):
+    """The queue cannot be read or written."""
+
+
+class StoreFullError(StoreError):
+    """No space is left. What was acknowledged before is kept; what raised this was not done at all."""
+
+
+class StoreAccessError(StoreError):
+    """Permissions refuse, or the file system cannot keep the promises made (NFS, CIFS, overlay)."""
+
+
+class StoreFormatError(StoreError):
+    """The files were written by a newer gputui, or not by gputui."""
+
+
+class NotLeaderError(GputuiError):
+    """Another process holds the scheduler lock of this state directory."""
+
+
+class RuntimeFault(GputuiError):  # noqa: N818 - RuntimeError is Python's own
+    """The runtime could not do what was asked; `cause` classifies it for retries."""
+
+    def __init__(self, cause: Cause, *, hint: str | None = None) -> None:
+        super().__init__(cause.text, hint=hint)
+        self.cause = cause
+
+
+class RuntimeUnavailableError(RuntimeFault):
+    """The engine does not answer: infrastructure, never the job's fault."""
+
+    def __init__(self, text: str, *, hint: str | None = None) -> None:
+        super().__init__(Cause(CauseCode.RUNTIME_UNAVAILABLE, text), hint=hint)

@@ -1,0 +1,227 @@
+"""A job: what was asked for, what became of it, and each try at running it."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, TypeAlias
+
+from gputui.domain.cause import Cause
+from gputui.domain.state import JobState, check_transition
+
+JobId: TypeAlias = int
+Pairs: TypeAlias = tuple[tuple[str, str], ...]
+"""A mapping of strings, in order and frozen."""
+
+NORMAL_PRIORITY = 50
+MAX_PRIORITY = 100
+DEFAULT_BACKOFF = timedelta(seconds=5)
+
+
+@dataclass(frozen=True)
+class GpuRequest:
+    """How many GPUs, or which ones. `minimum` 0 means none."""
+
+    minimum: int = 0
+    maximum: int = 0
+    devices: tuple[str, ...] = ()
+    """UUIDs or indices named by the user; empty when any will do."""
+    everything: bool = False
+    """All GPUs of the node, however many there are."""
+    memory: int | None = None
+    """Bytes each GPU must have in total."""
+    model: str | None = None
+    """Part of the model's name, compared without case."""
+
+
+@dataclass(frozen=True)
+class ContainerOptions:
+    """What `docker run` takes, under the same names; sizes in bytes."""
+
+    env: Pairs = ()
+    volumes: tuple[str, ...] = ()
+    """`source:target[:mode]`, as after `-v`."""
+    mounts: tuple[str, ...] = ()
+    """`type=bind,source=…,target=…`, as after `--mount`."""
+    workdir: str | None = None
+    user: str | None = None
+    entrypoint: str | None = None
+    cpus: float | None = None
+    cpu_shares: int | None = None
+    memory: int | None = None
+    shm_size: int | None = None
+    ipc: str | None = None
+    network: str | None = None
+    ulimits: tuple[str, ...] = ()
+    """`name=soft[:hard]`."""
+    labels: Pairs = ()
+    runtime: str | None = None
+    """An OCI runtime the engine knows, as after `--runtime`."""
+
+
+@dataclass(frozen=True)
+class JobSpec:
+    """What a user submits. Never changed afterwards: wishes are kept on the Job."""
+
+    image: str | None = None
+    """None: a host process."""
+    command: tuple[str, ...] = ()
+    name: str = ""
+    tenant: str = ""
+    gpus: GpuRequest = GpuRequest()
+    priority: int = NORMAL_PRIORITY
+    """0 to 100, higher first."""
+    nice: int = 0
+    time_limit: timedelta | None = None
+    retries: int = 0
+    backoff: timedelta = DEFAULT_BACKOFF
+    """Pause before the first retry; doubled each time."""
+    after: tuple[JobId, ...] = ()
+    """Start when all of these COMPLETED (Slurm's afterok)."""
+    after_any: tuple[JobId, ...] = ()
+    """Start when all of these ended, however."""
+    begin_at: datetime | None = None
+    preemptible: bool = False
+    options: ContainerOptions = ContainerOptions()
+
+    @property
+    def is_host(self) -> bool:
+        """Whether it runs as a process of the host, without a container."""
+        return self.image is None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One try at running a job."""
+
+    number: int
+    """From 1. A start that was interrupted before a container ran gives its number back."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs allocated to it."""
+    claimed_at: datetime | None = None
+    """When the store gave it its GPUs: step (a) of the start protocol."""
+    container_id: str | None = None
+    """The runtime's handle: a container's full id, or a host attempt's name."""
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    cause: Cause | None = None
+    """Why it ended, unless it ended well."""
+    log_path: str | None = None
+    """Where its output is kept once it has ended, relative to the state directory."""
+    charged: bool = True
+    """Whether it counts against the job's retries."""
+    notes: tuple[str, ...] = ()
+    """What the runtime changed and said so: cpus clamped to the host's, ..."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended."""
+        return self.ended_at is not None
+
+
+@dataclass(frozen=True)
+class ArrayRef:
+    """A job's place in an array."""
+
+    id: JobId
+    """Id of the array: that of its first element. Before ids are given out: minus one minus the place of the
+    first element among the jobs submitted together, which the store turns into the id."""
+    index: int
+    limit: int | None = None
+    """At most so many elements run at once."""
+
+
+@dataclass(frozen=True)
+class Stopping:
+    """An attempt on its way out: told to end, and killed when its grace is over."""
+
+    cause: Cause
+    at: datetime
+    killed_at: datetime | None = None
+
+
+@dataclass(frozen=True)
+class Job:
+    """What became of a JobSpec so far. Changed only by making the next Job."""
+
+    id: JobId
+    spec: JobSpec
+    submitted_at: datetime
+    state: JobState = JobState.PENDING
+    priority: int = NORMAL_PRIORITY
+    """What it is now; `spec.priority` is what it was submitted with."""
+    topped_at: datetime | None = None
+    """Put at the head of the queue by hand; the latest such wish is first."""
+    held: bool = False
+    hold_reason: str | None = None
+    """None when the user held it; else why the scheduler did."""
+    cancel_requested: bool = False
+    requeue_requested: bool = False
+    not_before: datetime | None = None
+    """End of a back-off."""
+    started_at: datetime | None = None
+    """Of the latest attempt."""
+    ended_at: datetime | None = None
+    exit_code: int | None = None
+    cause: Cause | None = None
+    """Why the last attempt ended, unless it ended well."""
+    attempts: tuple[Attempt, ...] = ()
+    stopping: Stopping | None = None
+    array: ArrayRef | None = None
+    avoid_gpus: tuple[str, ...] = ()
+    """UUIDs of GPUs that failed it."""
+    submitted_by: str = ""
+    """User name of who submitted it."""
+
+    def to(self, state: JobState, **changes: Any) -> Job:
+        """The next Job, in `state`; raises TransitionError when the table forbids it."""
+        check_transition(self.state, state)
+        return dataclasses.replace(self, state=state, **changes)
+
+    def evolve(self, **changes: Any) -> Job:
+        """The next Job, in the same state."""
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def attempt(self) -> Attempt | None:
+        """The attempt under way, or else the last one."""
+        return self.attempts[-1] if self.attempts else None
+
+    @property
+    def gpus(self) -> tuple[str, ...]:
+        """UUIDs it holds now: none unless an attempt is under way."""
+        attempt = self.attempt
+        if attempt is None or attempt.is_over or not self.state.is_active:
+            return ()
+        return attempt.gpus
+
+    @property
+    def charged_attempts(self) -> int:
+        """Attempts that count against its retries."""
+        return sum(attempt.charged for attempt in self.attempts if attempt.is_over)
+
+    def with_attempt(self, **changes: Any) -> Job:
+        """The next Job, whose last attempt has `changes`."""
+        last = dataclasses.replace(self.attempts[-1], **changes)
+        return dataclasses.replace(self, attempts=(*self.attempts[:-1], last))
+
+
+@dataclass(frozen=True)
+class Submission:
+    """What a face asks for: a spec, and how it is to enter the queue."""
+
+    spec: JobSpec
+    held: bool = False
+    array: tuple[int, ...] = ()
+    """Indices of its elements; empty: one job."""
+    array_limit: int | None = None
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Decided, not yet acted on: start this job on these GPUs."""
+
+    job_id: JobId
+    gpus: tuple[str, ...] = field(default=())

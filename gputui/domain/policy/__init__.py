@@ -1,0 +1,1 @@
+"""Who starts next, and where: pure functions of a snapshot, the settings and the time."""

@@ -1,0 +1,94 @@
+"""All of it now: what every face shows and every plan is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from types import MappingProxyType
+
+from gputui.domain.container import RuntimeStatus
+from gputui.domain.gpu import Drain, GpuView, ProbeStatus
+from gputui.domain.job import Job, JobId
+from gputui.domain.state import Reason
+
+EMPTY_MAP: Mapping[JobId, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Controls:
+    """The operator's standing wishes, kept in the store beside the jobs."""
+
+    paused: bool = False
+    pause_reason: str = ""
+    paused_by: str = ""
+    drains: Mapping[str, Drain] = field(default_factory=dict)
+    """By GPU UUID."""
+
+
+@dataclass(frozen=True)
+class Leader:
+    """The process that schedules: what it wrote into the lock file."""
+
+    pid: int
+    host: str
+    user: str
+    kind: str
+    """`console` or `serve`."""
+    started_at: datetime
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something an operator should know now."""
+
+    severity: str
+    """`error`, `warning` or `information`."""
+    text: str
+
+
+@dataclass(frozen=True)
+class Node:
+    """One host and its GPUs."""
+
+    name: str
+    gpus: tuple[GpuView, ...] = ()
+    probe: ProbeStatus = ProbeStatus()
+    driver_version: str | None = None
+    runtimes: tuple[RuntimeStatus, ...] = ()
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One picture of everything, frozen. A plan is made from it; a face shows it."""
+
+    taken_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+    nodes: tuple[Node, ...] = ()
+    jobs: tuple[Job, ...] = ()
+    """The queue file's jobs by id: all that live, and the finished ones not yet moved to history."""
+    controls: Controls = Controls()
+    leader: Leader | None = None
+    """None: nobody schedules."""
+    leads_here: bool = False
+    """This very process schedules."""
+    order: tuple[JobId, ...] = ()
+    """Waiting jobs, in the order in which they will start."""
+    reasons: Mapping[JobId, Reason] = field(default_factory=dict)
+    """Of every waiting job."""
+    expected_starts: Mapping[JobId, datetime] = field(default_factory=dict)
+    progress: Mapping[JobId, str] = EMPTY_MAP
+    """What a CONFIGURING job is doing: pulling its image, 45 %."""
+    notices: tuple[Notice, ...] = ()
+
+    @property
+    def gpus(self) -> tuple[GpuView, ...]:
+        """The GPUs of all nodes."""
+        return tuple(view for node in self.nodes for view in node.gpus)
+
+    def job(self, job_id: JobId) -> Job | None:
+        """The job of that id, if it is still in the queue file."""
+        return next((job for job in self.jobs if job.id == job_id), None)
+
+
+EMPTY = Snapshot()
+"""Nothing known yet: a value, so that no face needs to ask for None."""

@@ -1,0 +1,110 @@
+"""Sizes, durations and counts as people write them, and back.
+
+Sizes are binary, as in `docker run --memory`: `16g` is 16 GiB. Durations are `90`, `45s`, `1h30m`, `2d`, or
+Slurm's `[days-]hours:minutes:seconds`, `minutes:seconds`.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+
+from gputui.domain.errors import InputError
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+_POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
+MAX_SIZE = 2**60
+"""1 EiB in bytes: larger is a slip of the finger, and would not fit the runtime's signed 64 bits."""
+
+_PARTS = re.compile(
+    r"(?:(\d+(?:\.\d+)?)w)?(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m(?:in)?)?(?:(\d+(?:\.\d+)?)s)?",
+    re.IGNORECASE | re.ASCII,
+)
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{1,2})(?::(\d{1,2}))?", re.ASCII)
+MAX_DURATION = timedelta(days=3650)
+"""Ten years: longer is a slip of the finger, and dates stay in range."""
+
+
+def parse_size(text: str, *, where: str | None = None) -> int:
+    """Bytes of `16g`, `512m`, `1.5GiB` or `1048576`."""
+    match = _SIZE.fullmatch(text.strip())
+    if not match or len(text) > 40:
+        raise InputError(f"{_quoted(text)} is not a size", where=where, hint="write 16g, 512m or 1048576")
+    size = int(float(match[1]) * 1024 ** _POWER[match[2].lower()])
+    if not 0 < size <= MAX_SIZE:
+        raise InputError(f"{_quoted(text)} is out of range", where=where, hint="a size is above 0 and at most 1024p")
+    return size
+
+
+def format_size(size: int | None) -> str:
+    """`16G`, `1.5G`, `512M`: at most four figures."""
+    if size is None:
+        return "-"
+    value = float(size)
+    for unit in "BKMGT":
+        if abs(value) < 1024 or unit == "T":
+            break
+        value /= 1024
+    digits = f"{value:.1f}".removesuffix(".0") if value < 10 else f"{value:.0f}"
+    return digits if unit == "B" else digits + unit
+
+
+def parse_duration(text: str, *, where: str | None = None) -> timedelta:
+    """The duration of `90` (seconds), `1h30m`, `2d` or `2-12:00:00`."""
+    duration = _duration(text.strip()) if len(text) <= 40 else None
+    if duration is None:
+        raise InputError(f"{_quoted(text)} is not a duration", where=where, hint="write 90, 1h30m, 2d or 2-12:00:00")
+    if not timedelta(0) <= duration <= MAX_DURATION:
+        raise InputError(f"{_quoted(text)} is out of range", where=where, hint="at most 3650 days")
+    return duration
+
+
+def _duration(text: str) -> timedelta | None:
+    try:
+        if re.fullmatch(r"\d+(\.\d+)?", text, re.ASCII):
+            return timedelta(seconds=float(text))
+        if clock := _CLOCK.fullmatch(text):
+            return _of_clock(clock)
+        if text and (parts := _PARTS.fullmatch(text)):
+            weeks, days, hours, minutes, seconds = (float(part or 0) for part in parts.groups())
+            return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)
+    except OverflowError:
+        return timedelta.max
+    return None
+
+
+def _of_clock(match: re.Match[str]) -> timedelta:
+    days, first, second, third = match.groups()
+    if third is not None:
+        return timedelta(days=int(days or 0), hours=int(first), minutes=int(second), seconds=int(third))
+    if days is not None:  # Slurm: days-hours:minutes
+        return timedelta(days=int(days), hours=int(first), minutes=int(second))
+    return timedelta(minutes=int(first), seconds=int(second))
+
+
+def format_duration(duration: timedelta | None) -> str:
+    """`45s`, `12m30s`, `3h05m`, `2d04h`: two units, so a column of them stays narrow."""
+    if duration is None:
+        return "-"
+    seconds = max(0, int(duration.total_seconds()))
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d{hour:02}h"
+    if hour:
+        return f"{hour}h{minute:02}m"
+    if minute:
+        return f"{minute}m{second:02}s"
+    return f"{second}s"
+
+
+def plural(count: int, noun: str) -> str:
+    """`1 GPU`, `3 GPUs`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _quoted(text: str) -> str:
+    """The text as a short, harmless quotation: what a person typed may hold anything."""
+    shown = text if len(text) <= 40 else text[:37] + "..."
+    return ascii(shown) if not shown.isprintable() else f"'{shown}'"

@@ -1,0 +1,1 @@
+"""The scheduler and what faces may ask of it."""

@@ -1,0 +1,206 @@
+"""What a face may ask for. Each wish is written into the store, audited; only the scheduler acts on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.errors import GputuiError, InputError, NotFoundError
+from gputui.domain.gpu import Drain
+from gputui.domain.job import MAX_PRIORITY, ArrayRef, Job, JobId, Submission
+from gputui.domain.snapshot import Controls
+from gputui.domain.state import JobState
+from gputui.ports import Clock, JobStore, Transaction
+
+MAX_ARRAY = 100_000
+
+
+class Actions:
+    """The wishes of one actor. Every method blocks on disk, and is all or nothing over the ids it is given."""
+
+    def __init__(self, store: JobStore, clock: Clock, actor: Actor) -> None:
+        self._store = store
+        self._clock = clock
+        self._actor = actor
+
+    def submit(self, submissions: Iterable[Submission]) -> tuple[JobId, ...]:
+        """Put jobs into the queue; their ids, in order, one for each element of an array."""
+        now = self._clock.now()
+        jobs: list[Job] = []
+        for submission in submissions:
+            spec = submission.spec
+            first = -len(jobs) - 1
+            job = Job(
+                id=0,
+                spec=spec,
+                submitted_at=now,
+                priority=spec.priority,
+                held=submission.held,
+                submitted_by=self._actor.user,
+            )
+            if len(submission.array) > MAX_ARRAY:
+                raise InputError(f"an array has at most {MAX_ARRAY} elements", where="--array")
+            if submission.array:
+                limit = submission.array_limit
+                jobs += [job.evolve(array=ArrayRef(first, index, limit)) for index in submission.array]
+            else:
+                jobs.append(job)
+        self._check_dependencies(jobs)
+        return self._store.submit(jobs, actor=self._actor) if jobs else ()
+
+    def _check_dependencies(self, jobs: Sequence[Job]) -> None:
+        """Refuse to wait for jobs that do not exist. A new job has no id yet, so no cycle can be made."""
+        for job_id in {job_id for job in jobs for job_id in (*job.spec.after, *job.spec.after_any)}:
+            self._store.get(job_id)
+
+    def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Wish that jobs end, or never start. Ids of those for which that was news."""
+        return self._each(ids, "cancel", _cancel)
+
+    def hold(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Keep waiting jobs from starting."""
+        return self._each(ids, "hold", _hold)
+
+    def release(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Let held jobs start again."""
+        return self._each(ids, "release", _release)
+
+    def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Run jobs again: a running one is stopped first. Their age in the queue is kept."""
+        return self._each(ids, "requeue", _requeue)
+
+    def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
+        """Set the priority, 0 to 100."""
+        _check_priority(value)
+        return self._each(ids, "priority", lambda job: job.evolve(priority=value, topped_at=None))
+
+    def add_priority(self, ids: Iterable[JobId], delta: int) -> tuple[JobId, ...]:
+        """Raise or lower the priority, staying within 0 to 100."""
+
+        def moved(job: Job) -> Job:
+            return job.evolve(priority=min(MAX_PRIORITY, max(0, job.priority + delta)), topped_at=None)
+
+        return self._each(ids, "priority", moved)
+
+    def top(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
+        """Put waiting jobs at the head of the queue, before all that were put there earlier."""
+        now = self._clock.now()
+        return self._each(ids, "top", lambda job: job.evolve(topped_at=now))
+
+    def drain(self, uuids: Iterable[str], reason: str) -> None:
+        """Let no further job start on these GPUs."""
+        drain = Drain(reason=reason, by=self._actor.user, at=self._clock.now())
+        self._change_drains("drain", uuids, lambda drains, uuid: {**drains, uuid: drain})
+
+    def resume(self, uuids: Iterable[str]) -> None:
+        """Let jobs start on these GPUs again."""
+        self._change_drains("resume", uuids, lambda drains, uuid: {k: v for k, v in drains.items() if k != uuid})
+
+    def pause(self, reason: str = "") -> None:
+        """Start no further job anywhere; running ones go on."""
+        self._change_controls("pause", lambda c: _evolved(c, True, reason, self._actor.user))
+
+    def unpause(self) -> None:
+        """Start jobs again."""
+        self._change_controls("unpause", lambda c: _evolved(c, False, "", ""))
+
+    def _each(self, ids: Iterable[JobId], verb: str, change: Callable[[Job], Job]) -> tuple[JobId, ...]:
+        changed = []
+        with self._store.transaction() as transaction:
+            for job_id in dict.fromkeys(ids):
+                before = transaction.get(job_id)
+                after = change(before)
+                if after != before:
+                    transaction.put(after)
+                    self._audit(transaction, verb, f"job {job_id}", _wishes(before), _wishes(after))
+                    changed.append(job_id)
+        return tuple(changed)
+
+    def _change_drains(
+        self,
+        verb: str,
+        uuids: Iterable[str],
+        change: Callable[[Mapping[str, Drain], str], Mapping[str, Drain]],
+    ) -> None:
+        with self._store.transaction() as transaction:
+            controls = transaction.controls()
+            drains = controls.drains
+            for uuid in dict.fromkeys(uuids):
+                after = change(drains, uuid)
+                self._audit(transaction, verb, uuid, _drain_word(drains, uuid), _drain_word(after, uuid))
+                drains = after
+            transaction.set_controls(
+                Controls(controls.paused, controls.pause_reason, controls.paused_by, dict(drains)),
+            )
+
+    def _change_controls(self, verb: str, change: Callable[[Controls], Controls]) -> None:
+        with self._store.transaction() as transaction:
+            before = transaction.controls()
+            after = change(before)
+            transaction.set_controls(after)
+            self._audit(transaction, verb, "scheduler", _pause_word(before), _pause_word(after))
+
+    def _audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
+        actor = self._actor
+        transaction.audit(AuditEntry(self._clock.now(), actor.uid, actor.user, verb, target, before, after))
+
+
+def find_gpu(uuids: Sequence[str], name: str) -> str:
+    """The UUID meant by an index, a UUID or its unambiguous beginning; raises NotFoundError.
+
+    `uuids` are in the order of their indices.
+    """
+    if name.isascii() and name.isdigit() and int(name) < len(uuids):
+        return uuids[int(name)]
+    matches = [uuid for uuid in uuids if uuid == name or (len(name) >= 6 and uuid.startswith(name))]
+    if len(matches) != 1:
+        raise NotFoundError(f"no GPU {name!r}" if not matches else f"{name!r} begins the UUID of several GPUs")
+    return matches[0]
+
+
+def _cancel(job: Job) -> Job:
+    if job.state.is_terminal:
+        return job
+    return job.evolve(cancel_requested=True, requeue_requested=False)
+
+
+def _hold(job: Job) -> Job:
+    if job.state is not JobState.PENDING:
+        raise GputuiError(f"job {job.id} is {job.state}: only a waiting job can be held", hint="cancel or requeue it")
+    return job.evolve(held=True, hold_reason=None)
+
+
+def _release(job: Job) -> Job:
+    return job.evolve(held=False, hold_reason=None)
+
+
+def _requeue(job: Job) -> Job:
+    if job.state is JobState.PENDING:
+        raise GputuiError(f"job {job.id} is waiting already")
+    return job.evolve(requeue_requested=True, cancel_requested=False)
+
+
+def _check_priority(value: int) -> None:
+    if not 0 <= value <= MAX_PRIORITY:
+        raise InputError(f"{value} is out of range", where="priority", hint=f"0 to {MAX_PRIORITY}")
+
+
+def _wishes(job: Job) -> str:
+    wishes = [f"priority {job.priority}"]
+    wishes += ["held"] if job.held else []
+    wishes += ["cancel requested"] if job.cancel_requested else []
+    wishes += ["requeue requested"] if job.requeue_requested else []
+    wishes += [f"topped {job.topped_at.isoformat()}"] if job.topped_at else []
+    return f"{job.state}: " + ", ".join(wishes)
+
+
+def _drain_word(drains: Mapping[str, Drain], uuid: str) -> str:
+    return f"drained: {drains[uuid].reason}" if uuid in drains else "in use"
+
+
+def _evolved(controls: Controls, paused: bool, reason: str, by: str) -> Controls:
+    return Controls(paused, reason, by, controls.drains)
+
+
+def _pause_word(controls: Controls) -> str:
+    return f"paused: {controls.pause_reason}" if controls.paused else "dispatching"

@@ -1,0 +1,42 @@
+"""The latest picture, and who wants to hear of the next one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from gputui.domain.snapshot import EMPTY, Snapshot
+
+
+class Feed:
+    """Passes each snapshot whole to every subscriber. Safe to use from any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._latest = EMPTY
+        self._subscribers: list[Callable[[Snapshot], None]] = []
+
+    @property
+    def latest(self) -> Snapshot:
+        """The last picture published; EMPTY before the first."""
+        return self._latest
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Make this the latest and tell every subscriber, in the calling thread."""
+        with self._lock:
+            self._latest = snapshot
+            subscribers = tuple(self._subscribers)
+        for tell in subscribers:
+            tell(snapshot)
+
+    def subscribe(self, tell: Callable[[Snapshot], None]) -> Callable[[], None]:
+        """Call `tell` with each snapshot from now on; returns what ends that."""
+        with self._lock:
+            self._subscribers.append(tell)
+
+        def unsubscribe() -> None:
+            with self._lock:
+                if tell in self._subscribers:
+                    self._subscribers.remove(tell)
+
+        return unsubscribe

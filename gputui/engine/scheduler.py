@@ -1,0 +1,1 @@
+"""One pass of the scheduler, as named steps."""

@@ -1,0 +1,1 @@
+"""Readings of GPUs, real and simulated: the only code that imports pynvml."""

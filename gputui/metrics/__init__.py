@@ -1,0 +1,1 @@
+"""Prometheus families built from the snapshot."""

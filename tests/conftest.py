@@ -1,0 +1,52 @@
+"""What every test may use: which engines of the outside world are here, and what a lack of one means."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+
+import pytest
+
+REQUIRED = frozenset(filter(None, os.environ.get("GPUTUI_TEST_REQUIRE", "").split(",")))
+"""Engines without which a test fails instead of being skipped: any of docker, nvml, tmux."""
+
+
+def lacks_docker() -> str | None:
+    """Why the tests cannot start a Docker engine of their own; None when they can."""
+    if os.geteuid() != 0:
+        return "starting a private dockerd needs root"
+    missing = [name for name in ("dockerd", "containerd", "iptables", "unshare") if not shutil.which(name)]
+    if not shutil.which("busybox"):
+        missing.append("busybox (busybox-static)")
+    return f"not installed: {', '.join(missing)}" if missing else None
+
+
+def lacks_nvml() -> str | None:
+    return None if shutil.which("gcc") or shutil.which("cc") else "not installed: gcc, to compile the stand-in NVML"
+
+
+def lacks_tmux() -> str | None:
+    return None if shutil.which("tmux") else "not installed: tmux"
+
+
+LACKS: dict[str, Callable[[], str | None]] = {"docker": lacks_docker, "nvml": lacks_nvml, "tmux": lacks_tmux}
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--torture", type=float, default=1.0, help="how much torture: 1 is CI's, 20 is at length")
+
+
+@pytest.fixture(scope="session")
+def torture(request: pytest.FixtureRequest) -> float:
+    """By how much to scale the number of kills."""
+    return float(request.config.getoption("--torture"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what lacks its engine, and say why; under GPUTUI_TEST_REQUIRE fail instead."""
+    for name, lacks in LACKS.items():
+        if item.get_closest_marker(name) and (why := lacks()):
+            if name in REQUIRED:
+                pytest.fail(f"{name} is required here, but {why}", pytrace=False)
+            pytest.skip(f"{name}: {why}")

@@ -1,0 +1,105 @@
+"""Objects for tests, made short: `job()`, `gpu()`, `view()`, `snapshot()`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gputui.domain.audit import Actor
+from gputui.domain.gpu import Gpu, GpuSample, GpuState, GpuView, Health
+from gputui.domain.job import Attempt, GpuRequest, Job, JobSpec
+from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
+
+NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+ACTOR = Actor(uid=1000, user="alice")
+GIB = 1024**3
+
+
+class FakeClock:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self, now: datetime = NOW) -> None:
+        self.time = now
+
+    def now(self) -> datetime:
+        return self.time
+
+    def advance(self, seconds: float) -> None:
+        self.time += timedelta(seconds=seconds)
+
+
+def uuid(index: int) -> str:
+    return f"GPU-{index:08x}-0000-4000-8000-000000000000"
+
+
+def spec(gpus: int | tuple[int, int] = 0, **changes: Any) -> JobSpec:
+    low, high = gpus if isinstance(gpus, tuple) else (gpus, gpus)
+    fields: dict[str, Any] = {
+        "image": "busybox",
+        "command": ("true",),
+        "name": "train",
+        "tenant": "alice",
+        "gpus": GpuRequest(low, high),
+    }
+    return JobSpec(**{**fields, **changes})
+
+
+def job(job_id: int = 1, *, gpus: int | tuple[int, int] = 0, age: float = 0, **changes: Any) -> Job:
+    """A waiting job, submitted `age` seconds before NOW; keywords of JobSpec go into its spec."""
+    in_spec = {key: changes.pop(key) for key in tuple(changes) if key in JobSpec.__dataclass_fields__}
+    in_spec.pop("gpus", None)
+    the_spec = changes.pop("spec", None) or spec(gpus, **in_spec)
+    changes.setdefault("priority", the_spec.priority)
+    return Job(id=job_id, spec=the_spec, submitted_at=NOW - timedelta(seconds=age), **changes)
+
+
+def running(job_id: int = 1, *, on: Iterable[str] = (), **changes: Any) -> Job:
+    """A job that runs on the GPUs of those UUIDs."""
+    held = tuple(on)
+    started = NOW - timedelta(seconds=60)
+    attempt = Attempt(1, held, claimed_at=started, container_id=f"c{job_id}", started_at=started)
+    return job(job_id, gpus=len(held), **changes).evolve(
+        state=JobState.RUNNING, started_at=started, attempts=(attempt,)
+    )
+
+
+def gpu(index: int = 0, **changes: Any) -> Gpu:
+    fields: dict[str, Any] = {
+        "uuid": uuid(index),
+        "index": index,
+        "model": "NVIDIA H100 80GB HBM3",
+        "memory_total": 80 * GIB,
+        "pci_bus_id": f"00000000:{0x10 + index:02X}:00.0",
+        "numa_node": index // 4,
+        "minor": index,
+        "power_limit": 700.0,
+    }
+    return Gpu(**{**fields, **changes})
+
+
+def sample(index: int = 0, *, at: datetime = NOW, **changes: Any) -> GpuSample:
+    fields: dict[str, Any] = {
+        "utilization": 0.0,
+        "memory_used": 0,
+        "memory_total": 80 * GIB,
+        "temperature": 35.0,
+        "power": 70.0,
+        "power_limit": 700.0,
+        "sm_clock": 345,
+        "processes": (),
+        "processes_at": at,
+    }
+    return GpuSample(uuid=uuid(index), sampled_at=at, **{**fields, **changes})
+
+
+def view(index: int = 0, state: GpuState = GpuState.FREE, **changes: Any) -> GpuView:
+    fields: dict[str, Any] = {"health": Health(), "sample": sample(index), "age": timedelta(0)}
+    return GpuView(gpu=changes.pop("gpu", gpu(index)), state=state, **{**fields, **changes})
+
+
+def snapshot(jobs: Iterable[Job] = (), gpus: int | Iterable[GpuView] = 0, **changes: Any) -> Snapshot:
+    views = tuple(view(i) for i in range(gpus)) if isinstance(gpus, int) else tuple(gpus)
+    fields: dict[str, Any] = {"taken_at": NOW, "nodes": (Node("here", views),), "jobs": tuple(jobs)}
+    return Snapshot(**{**fields, **changes})
