@@ -22,6 +22,8 @@ class SchedulerSettings:
     backoff_cap: timedelta = timedelta(minutes=10)
     infrastructure_retries: int = 20
     """Uncharged tries before a job is held, so that a broken host does not spin for ever."""
+    cpu_jobs: int = 8
+    """At most so many jobs without GPUs run at once."""
     host_jobs: bool = True
     """Whether host processes may be submitted."""
     hand_over: str = "auto"

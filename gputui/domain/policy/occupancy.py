@@ -1,0 +1,243 @@
+"""When a GPU is free: only if the store, the containers, the driver and the operator all say so.
+
+Unknown is a state of its own and never means free (guarantee 3 of the design).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from gputui.domain.container import ForeignContainer
+from gputui.domain.gpu import (
+    Gpu,
+    GpuProcess,
+    GpuSample,
+    GpuState,
+    GpuView,
+    Health,
+    HealthCode,
+    Holder,
+    ProbeCode,
+    ProbeReading,
+)
+from gputui.domain.job import Job, JobId
+from gputui.domain.settings import SchedulerSettings
+from gputui.domain.snapshot import Controls
+from gputui.domain.units import format_duration, format_size
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that bears on whether a GPU is free."""
+
+    reading: ProbeReading
+    store_id: str
+    jobs: tuple[Job, ...] = ()
+    """Those that hold GPUs."""
+    controls: Controls = Controls()
+    foreign: tuple[ForeignContainer, ...] | None = ()
+    """None: the engine does not answer, so nobody knows what else runs."""
+    freed_at: Mapping[str, datetime] = field(default_factory=dict)
+    """When each GPU was last given back: a reading older than that still shows the job that had it."""
+    sessions: Mapping[int, JobId] = field(default_factory=dict)
+    """Session ids of host jobs, for processes whose environment cannot be read."""
+
+
+def views(evidence: Evidence, settings: SchedulerSettings, now: datetime) -> tuple[GpuView, ...]:
+    """One row for each GPU, in the driver's order."""
+    by_gpu = {uuid: job for job in evidence.jobs for uuid in job.gpus}
+    claims = _claims(evidence.foreign or (), evidence.reading.gpus)
+    rows = [
+        _view(gpu, evidence, settings, now, by_gpu.get(gpu.uuid), claims.get(gpu.uuid, ()))
+        for gpu in evidence.reading.gpus
+    ]
+    return tuple(rows) + _unseen(by_gpu, {gpu.uuid for gpu in evidence.reading.gpus})
+
+
+def _unseen(by_gpu: Mapping[str, Job], seen: set[str]) -> tuple[GpuView, ...]:
+    """Rows for GPUs that jobs hold but the probe does not list: a driver that is gone must not hide them."""
+    health = Health(HealthCode.UNKNOWN, "the driver does not list it")
+    return tuple(
+        GpuView(
+            Gpu(uuid, -1),
+            GpuState.ALLOCATED,
+            health,
+            why=f"job {job.id}",
+            job_id=job.id,
+            holders=(_job_holder(job),),
+            stale=True,
+        )
+        for uuid, job in by_gpu.items()
+        if uuid not in seen
+    )
+
+
+def _view(
+    gpu: Gpu,
+    evidence: Evidence,
+    settings: SchedulerSettings,
+    now: datetime,
+    job: Job | None,
+    claims: tuple[ForeignContainer, ...],
+) -> GpuView:
+    sample = evidence.reading.samples.get(gpu.uuid)
+    age = max(now - sample.sampled_at, timedelta(0)) if sample else None
+    stale = age is None or age > settings.stale_after
+    strangers = _strangers(sample, evidence, settings)
+    state, why = _judge(gpu, sample, evidence, settings, job, claims, strangers, age if stale else None)
+    return GpuView(
+        gpu=gpu,
+        state=state,
+        health=_health(sample, stale, evidence.reading),
+        why=why,
+        sample=sample,
+        age=age,
+        stale=stale,
+        job_id=job.id if job else None,
+        holders=_holders(job, claims, sample, strangers),
+        drain=evidence.controls.drains.get(gpu.uuid),
+    )
+
+
+def _judge(
+    gpu: Gpu,
+    sample: GpuSample | None,
+    evidence: Evidence,
+    settings: SchedulerSettings,
+    job: Job | None,
+    claims: tuple[ForeignContainer, ...],
+    strangers: tuple[GpuProcess, ...],
+    stale_for: timedelta | None,
+) -> tuple[GpuState, str]:
+    """The state, and why it is not FREE. The order is the order of what an operator wants to be told first."""
+    if job is not None:
+        return GpuState.ALLOCATED, f"job {job.id}"
+    if sample is not None and not sample.health.is_schedulable:
+        return GpuState.DRAINED, sample.health.text
+    if drain := evidence.controls.drains.get(gpu.uuid):
+        return GpuState.DRAINED, f"drained by {drain.by}: {drain.reason}" if drain.reason else f"drained by {drain.by}"
+    if gpu.mig_enabled:
+        return GpuState.DRAINED, "cut into MIG instances, which are scheduled instead"
+    if evidence.reading.status.code is not ProbeCode.OK:
+        return GpuState.UNKNOWN, evidence.reading.status.text
+    if sample is None or stale_for is not None:
+        return GpuState.UNKNOWN, f"its last reading is {format_duration(stale_for)} old" if sample else "not read yet"
+    if claims:
+        return GpuState.FOREIGN, f"container {claims[0].name} has asked for it"
+    return _judge_use(sample, evidence, settings, strangers)
+
+
+def _judge_use(
+    sample: GpuSample, evidence: Evidence, settings: SchedulerSettings, strangers: tuple[GpuProcess, ...]
+) -> tuple[GpuState, str]:
+    """What the driver's own lists say of a GPU that nobody is known to hold."""
+    if sample.processes is None or sample.processes_at is None:
+        return GpuState.UNKNOWN, "its process list cannot be read"
+    freed_at = evidence.freed_at.get(sample.uuid)
+    if freed_at is not None and min(sample.sampled_at, sample.processes_at) <= freed_at:
+        return GpuState.UNKNOWN, "waiting for a reading taken since its last job ended"
+    if strangers:
+        first = strangers[0]
+        return GpuState.FOREIGN, f"process {first.pid} ({first.command or 'unknown'}) of {first.user or 'unknown'}"
+    if evidence.foreign is None:
+        return GpuState.UNKNOWN, "Docker does not answer, so other containers cannot be seen"
+    if sample.memory_used is None:
+        return GpuState.UNKNOWN, "its memory cannot be read"
+    if sample.memory_used > settings.memory_floor:
+        return GpuState.FOREIGN, f"{format_size(sample.memory_used)} of its memory are in use by nobody known"
+    return GpuState.FREE, ""
+
+
+def _health(sample: GpuSample | None, stale: bool, reading: ProbeReading) -> Health:
+    if sample is not None and sample.health.code is not HealthCode.OK:
+        return sample.health
+    if sample is None or stale:
+        return Health(HealthCode.UNKNOWN, reading.status.text or "no reading")
+    return sample.health
+
+
+def _strangers(sample: GpuSample | None, evidence: Evidence, settings: SchedulerSettings) -> tuple[GpuProcess, ...]:
+    """Processes that compute there and belong to no job that runs."""
+    if sample is None or not sample.processes:
+        return ()
+    return tuple(
+        process
+        for process in sample.processes
+        if process.compute
+        and (process.command or "") not in settings.ignore_processes
+        and owner(process, evidence) is None
+    )
+
+
+def owner(process: GpuProcess, evidence: Evidence) -> JobId | None:
+    """The running job a process belongs to, by container, by tag or by session; None: a stranger's."""
+    for job in evidence.jobs:
+        attempt = job.attempt
+        if attempt is None:
+            continue
+        if process.container_id is not None and process.container_id == attempt.container_id:
+            return job.id
+        if process.attempt == f"{evidence.store_id}:{job.id}:{attempt.number}":
+            return job.id
+    return evidence.sessions.get(process.session) if process.session is not None else None
+
+
+def _claims(foreign: Iterable[ForeignContainer], gpus: tuple[Gpu, ...]) -> dict[str, tuple[ForeignContainer, ...]]:
+    claims: dict[str, tuple[ForeignContainer, ...]] = {}
+    for container in foreign:
+        for uuid in resolve_devices(container.devices, gpus):
+            claims[uuid] = (*claims.get(uuid, ()), container)
+    return claims
+
+
+def resolve_devices(devices: Iterable[str], gpus: tuple[Gpu, ...]) -> frozenset[str]:
+    """UUIDs meant by device names as containers ask for them: `all`, `0`, `GPU-…`, `minor:3`.
+
+    An index means a whole GPU and with it all its MIG instances; `1:0` means an instance, which only its UUID
+    identifies here, so all of that GPU is taken to be meant. A name that fits nothing means nothing.
+    """
+    found: set[str] = set()
+    for device in devices:
+        found.update(gpu.uuid for gpu in gpus if _means(device, gpu))
+    parents = found & {gpu.uuid for gpu in gpus if gpu.mig_parent is None}
+    found.update(gpu.uuid for gpu in gpus if gpu.mig_parent in parents)
+    found.update(gpu.mig_parent for gpu in gpus if gpu.uuid in found and gpu.mig_parent)
+    return frozenset(found)
+
+
+def _means(device: str, gpu: Gpu) -> bool:
+    if device == "all":
+        return True
+    if device.startswith("minor:"):
+        return gpu.mig_parent is None and str(gpu.minor) == device[6:]
+    if device.partition(":")[0].isdigit():
+        return gpu.mig_parent is None and str(gpu.index) == device.partition(":")[0]
+    return len(device) >= 8 and gpu.uuid.startswith(device)
+
+
+def _holders(
+    job: Job | None,
+    claims: tuple[ForeignContainer, ...],
+    sample: GpuSample | None,
+    strangers: tuple[GpuProcess, ...],
+) -> tuple[Holder, ...]:
+    holders = [_job_holder(job, sample)] if job else []
+    holders += [Holder("container", c.name, user=c.user, container_id=c.id) for c in claims]
+    known = {c.id for c in claims}
+    holders += [
+        Holder(
+            "process", p.command or f"pid {p.pid}", user=p.user, pid=p.pid, container_id=p.container_id, memory=p.memory
+        )
+        for p in strangers
+        if p.container_id not in known
+    ]
+    return tuple(holders)
+
+
+def _job_holder(job: Job, sample: GpuSample | None = None) -> Holder:
+    attempt = job.attempt
+    container_id = attempt.container_id if attempt else None
+    memory = sample.memory_used if sample else None
+    return Holder("job", job.spec.name, user=job.spec.tenant, container_id=container_id, memory=memory)

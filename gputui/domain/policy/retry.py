@@ -1,0 +1,99 @@
+"""What becomes of a job when an attempt has ended: done, tried again, or given up."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from gputui.domain.cause import Blame, Cause, CauseCode
+from gputui.domain.job import DEFAULT_BACKOFF, Job
+from gputui.domain.settings import SchedulerSettings
+from gputui.domain.state import JobState
+from gputui.domain.units import plural
+
+JITTER = 0.1
+"""Up to so much of a pause is added, so that jobs that failed together do not all come back together."""
+
+_BROKE_ITS_GPUS = frozenset({CauseCode.GPU_LOST, CauseCode.GPU_SETUP_FAILED})
+
+
+def backoff(first: timedelta, failures: int, cap: timedelta, seed: str) -> timedelta:
+    """The pause after so many failures in a row: first x 2^(failures - 1), capped, and up to a tenth more.
+
+    The jitter comes from a hash of `seed`, so that the same failure always gives the same pause.
+    """
+    pause = min(cap.total_seconds(), first.total_seconds() * 2.0 ** min(failures - 1, 40))
+    share = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=4).digest()) / 2**32
+    return timedelta(seconds=pause * (1 + JITTER * share))
+
+
+def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime, settings: SchedulerSettings) -> Job:
+    """The job after its last attempt ended at `at`, because of `cause` (None: it ended well)."""
+    if job.stopping is not None and (cause is None or cause.blame is Blame.JOB):
+        cause = job.stopping.cause  # how it died follows from our having told it to
+    free = cause is not None and cause.blame in {Blame.INFRASTRUCTURE, Blame.OPERATOR}
+    ended = job.with_attempt(ended_at=at, exit_code=exit_code, cause=cause, charged=not free)
+    ended = ended.evolve(exit_code=exit_code, cause=cause, ended_at=at, stopping=None)
+    if job.requeue_requested:
+        return requeued(ended)
+    if job.cancel_requested:
+        return ended.to(JobState.CANCELLED, cancel_requested=False)
+    if cause is None:
+        return ended.to(JobState.COMPLETED)
+    return _failed(ended, cause, at, settings)
+
+
+def requeued(job: Job) -> Job:
+    """The job back in the queue as a user wished: its age and attempts are kept, its retries begin anew."""
+    return again(
+        job.evolve(
+            attempts=tuple(replace(attempt, charged=False) for attempt in job.attempts), requeue_requested=False
+        ),
+        None,
+    )
+
+
+def again(job: Job, not_before: datetime | None) -> Job:
+    """The job back in the queue, with its age."""
+    return job.to(JobState.PENDING, not_before=not_before, ended_at=None, stopping=None, cancel_requested=False)
+
+
+def _failed(job: Job, cause: Cause, at: datetime, settings: SchedulerSettings) -> Job:
+    if cause.blame is Blame.INFRASTRUCTURE:
+        return _free_retry(job, cause, at, settings)
+    if cause.blame is Blame.JOB and job.charged_attempts <= job.spec.retries:
+        seed = f"{job.id}:{len(job.attempts)}"
+        pause = backoff(job.spec.backoff, job.charged_attempts, settings.backoff_cap, seed)
+        return again(job, at + pause)
+    return job.to(_END.get(cause.code, JobState.FAILED))
+
+
+_END = {
+    CauseCode.OUT_OF_MEMORY: JobState.OUT_OF_MEMORY,
+    CauseCode.TIME_LIMIT: JobState.TIMEOUT,
+    CauseCode.CANCELLED: JobState.CANCELLED,
+}
+
+
+def _free_retry(job: Job, cause: Cause, at: datetime, settings: SchedulerSettings) -> Job:
+    attempt = job.attempts[-1]
+    if cause.code in _BROKE_ITS_GPUS:
+        job = job.evolve(avoid_gpus=tuple(dict.fromkeys((*job.avoid_gpus, *attempt.gpus))))
+    failures = _infrastructure_failures(job)
+    pause = backoff(DEFAULT_BACKOFF, failures, settings.backoff_cap, f"{job.id}:{len(job.attempts)}")
+    waiting = again(job, at + pause)
+    if failures < settings.infrastructure_retries:
+        return waiting
+    reason = f"held after {plural(failures, 'start')} that the machine failed; the last: {cause.text}"
+    return waiting.evolve(held=True, hold_reason=reason)
+
+
+def _infrastructure_failures(job: Job) -> int:
+    """How many of the latest attempts in a row the machine failed."""
+    count = 0
+    for attempt in reversed(job.attempts):
+        if attempt.cause is None or attempt.cause.blame is not Blame.INFRASTRUCTURE:
+            break
+        count += 1
+    return count
