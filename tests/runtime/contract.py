@@ -1,0 +1,439 @@
+"""What every Runtime promises, as tests each implementation runs: subclass RuntimeContract with a `harness`."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputui.domain.cause import CauseCode
+from gputui.domain.container import ContainerRecord, ContainerState, Created, Launch
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.job import ContainerOptions, JobSpec
+from gputui.ports import LogStream, Runtime
+from tests.factories import uuid
+
+STORE = "contract0001"
+OTHER_STORE = "contract0002"
+PATIENCE = 30.0
+"""Seconds until a test gives up on something that should have happened."""
+
+SLEEP = ("sleep", "600")
+IGNORE_TERM = ("sh", "-c", 'trap "" TERM; echo ready; while :; do sleep 1; done')
+NOT_FOUND = ("/no/such/command",)
+NOT_EXECUTABLE = ("/etc/hosts",)
+"""A file that exists on hosts and in every container, and is no program."""
+
+
+def shell(script: str) -> tuple[str, ...]:
+    """A command of the shell that hosts and small images have alike."""
+    return ("sh", "-c", script)
+
+
+def until(true: Callable[[], bool], what: str) -> None:
+    """Wait for something in the outside world that tells nobody when it happens."""
+    deadline = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < deadline, f"gave up waiting until {what}"
+        time.sleep(0.005)
+
+
+@dataclass
+class Harness:
+    """A runtime under test and what makes launches for it. Whatever was created is removed at the end."""
+
+    make_runtime: Callable[[str], Runtime]
+    """A new runtime over the same engine (for host processes: the same directory), for that store id."""
+    image: str | None = None
+    """Of a small image with a shell; None: host processes."""
+    name: str = "process"
+    gpus: tuple[str, ...] = (uuid(0), uuid(1), uuid(2))
+    """UUIDs the runtime accepts."""
+    runtimes: list[Runtime] = field(default_factory=list)
+    _job_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
+
+    def open(self, store_id: str = STORE) -> Runtime:
+        """Another runtime: what the next gputui process would have after this one died."""
+        self.runtimes.append(self.make_runtime(store_id))
+        return self.runtimes[-1]
+
+    def launch(
+        self,
+        command: tuple[str, ...],
+        *,
+        gpus: tuple[str, ...] = (),
+        store_id: str = STORE,
+        attempt: int = 1,
+        array_index: int | None = None,
+        **options: Any,
+    ) -> Launch:
+        """An attempt of a new job that runs the command; keywords are ContainerOptions."""
+        spec = JobSpec(image=self.image, command=command, name="try", options=ContainerOptions(**options))
+        return Launch(store_id, next(self._job_ids), attempt, spec, gpus, array_index)
+
+    def clean(self) -> None:
+        """End and remove everything of both stores."""
+        for store_id in (STORE, OTHER_STORE):
+            runtime = self.open(store_id)
+            for record in runtime.containers():
+                runtime.kill(record.id)
+                self.ended(runtime, record.id)
+                runtime.remove(record.id)
+        for runtime in self.runtimes:
+            runtime.close()
+
+    def ended(self, runtime: Runtime, container_id: str) -> ContainerRecord:
+        """Its record, once it does not run any more."""
+        until(lambda: record(runtime, container_id).state is not ContainerState.RUNNING, "it ended")
+        return record(runtime, container_id)
+
+
+def record(runtime: Runtime, container_id: str) -> ContainerRecord:
+    """The record of one that is there."""
+    found = runtime.inspect(container_id)
+    assert found is not None, f"{container_id} is not there"
+    return found
+
+
+def output(runtime: Runtime, container_id: str, path: Path) -> bytes:
+    """All it printed."""
+    runtime.save_log(container_id, path)
+    return path.read_bytes()
+
+
+def seen(runtime: Runtime, container_id: str, line: bytes) -> None:
+    """Wait until it has printed the line: then its command is well under way."""
+    stream = runtime.logs(container_id, follow=True)
+    try:
+        assert any(each == line for each in stream), f"it ended without printing {line!r}"
+    finally:
+        stream.close()
+
+
+class RuntimeContract:
+    """Subclasses give a `harness` fixture that yields a Harness and calls `clean()` on it afterwards."""
+
+    @pytest.fixture
+    def harness(self) -> Iterator[Harness]:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def runtime(self, harness: Harness) -> Runtime:
+        return harness.open()
+
+    def run(self, runtime: Runtime, launch: Launch) -> str:
+        """Create and start it; its id."""
+        created = runtime.create(launch)
+        runtime.start(created.id)
+        return created.id
+
+    def run_out(self, harness: Harness, runtime: Runtime, launch: Launch) -> ContainerRecord:
+        """Create and start it, and wait for its end."""
+        return harness.ended(runtime, self.run(runtime, launch))
+
+    # what it is
+
+    def test_it_says_how_it_stands(self, harness: Harness, runtime: Runtime) -> None:
+        checked = runtime.check()
+        assert (checked.name, checked.up) == (harness.name, True)
+        assert runtime.status() == checked
+        assert runtime.name == harness.name
+
+    def test_the_image_is_here(self, harness: Harness, runtime: Runtime) -> None:
+        assert runtime.has_image(harness.image or "")
+
+    # create
+
+    def test_created_is_not_started(self, harness: Harness, runtime: Runtime) -> None:
+        launch = harness.launch(shell("echo ran"), gpus=harness.gpus[:2], attempt=3)
+        created = runtime.create(launch)
+        found = record(runtime, created.id)
+        assert not created.adopted
+        assert found in runtime.containers()
+        assert (found.id, found.job_id, found.attempt) == (created.id, launch.job_id, 3)
+        assert (found.state, found.gpus) == (ContainerState.CREATED, harness.gpus[:2])
+        assert (found.started_at, found.ended_at, found.exit_code, found.cause) == (None, None, None, None)
+
+    def test_creating_again_adopts(self, harness: Harness, runtime: Runtime) -> None:
+        launch = harness.launch(SLEEP, gpus=harness.gpus[:1])
+        first = runtime.create(launch)
+        second = harness.open().create(launch)
+        assert (second.id, second.adopted) == (first.id, True)
+        assert len(runtime.containers()) == 1
+
+    def test_creating_at_the_same_time_makes_one(self, harness: Harness, runtime: Runtime) -> None:
+        launch = harness.launch(SLEEP)
+        made: list[Created] = []
+
+        def create(one: Runtime) -> None:
+            made.append(one.create(launch))
+
+        _run_all([threading.Thread(target=create, args=(harness.open(),)) for _ in range(4)])
+        assert sorted(each.adopted for each in made) == [False, True, True, True]
+        assert len(runtime.containers()) == 1
+
+    def test_never_started_with_other_gpus_is_replaced(self, harness: Harness, runtime: Runtime) -> None:
+        launch = harness.launch(shell("echo $NVIDIA_VISIBLE_DEVICES"), gpus=harness.gpus[:1])
+        runtime.create(launch)
+        other = Launch(launch.store_id, launch.job_id, launch.attempt, launch.spec, harness.gpus[1:3])
+        created = runtime.create(other)
+        assert not created.adopted
+        assert [each.gpus for each in runtime.containers()] == [harness.gpus[1:3]]
+
+    def test_one_that_ran_is_adopted_whatever_its_gpus(self, harness: Harness, runtime: Runtime) -> None:
+        launch = harness.launch(SLEEP, gpus=harness.gpus[:1])
+        first = self.run(runtime, launch)
+        other = Launch(launch.store_id, launch.job_id, launch.attempt, launch.spec, harness.gpus[1:2])
+        created = runtime.create(other)
+        assert (created.id, created.adopted) == (first, True)
+        assert record(runtime, first).gpus == harness.gpus[:1]
+
+    def test_a_spec_that_cannot_be_is_the_specs_fault(self, harness: Harness, runtime: Runtime) -> None:
+        with pytest.raises(RuntimeFault) as fault:
+            self.run(runtime, harness.launch(SLEEP, ulimits=("nonsense",)))
+        assert fault.value.cause.code is CauseCode.BAD_SPEC
+        assert "nonsense" in fault.value.cause.text
+
+    # start and end
+
+    def test_a_run_from_start_to_end(self, harness: Harness, runtime: Runtime) -> None:
+        container_id = self.run(runtime, harness.launch(shell("read x < /proc/uptime; sleep 0.2")))
+        running = record(runtime, container_id)
+        assert running.state is ContainerState.RUNNING
+        assert running.started_at is not None
+        assert running.started_at.utcoffset() is not None
+        assert running.pid is not None
+        assert (running.exit_code, running.cause, running.ended_at) == (None, None, None)
+        ended = harness.ended(runtime, container_id)
+        assert (ended.state, ended.exit_code, ended.cause) == (ContainerState.EXITED, 0, None)
+        assert ended.ended_at is not None
+        assert ended.started_at == running.started_at < ended.ended_at
+
+    def test_its_exit_code_is_kept(self, harness: Harness, runtime: Runtime) -> None:
+        ended = self.run_out(harness, runtime, harness.launch(shell("exit 3")))
+        assert ended.exit_code == 3
+        assert ended.cause is not None
+        assert ended.cause.code is CauseCode.NON_ZERO_EXIT
+
+    def test_starting_again_runs_nothing_twice(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+        container_id = self.run(runtime, harness.launch(shell("echo ran; sleep 0.3")))
+        runtime.start(container_id)
+        harness.ended(runtime, container_id)
+        runtime.start(container_id)
+        assert record(runtime, container_id).state is ContainerState.EXITED
+        assert output(runtime, container_id, tmp_path / "log") == b"ran\n"
+
+    def test_starting_at_the_same_time_runs_it_once(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+        container_id = runtime.create(harness.launch(shell("echo ran; sleep 0.2"))).id
+        _run_all([threading.Thread(target=harness.open().start, args=(container_id,)) for _ in range(4)])
+        assert record(runtime, container_id).started_at is not None
+        harness.ended(runtime, container_id)
+        assert output(runtime, container_id, tmp_path / "log") == b"ran\n"
+
+    @pytest.mark.parametrize(
+        ("command", "code"),
+        [(NOT_FOUND, CauseCode.COMMAND_NOT_FOUND), (NOT_EXECUTABLE, CauseCode.COMMAND_NOT_EXECUTABLE)],
+        ids=["not found", "not executable"],
+    )
+    def test_a_command_that_cannot_run(
+        self, harness: Harness, runtime: Runtime, command: tuple[str, ...], code: CauseCode
+    ) -> None:
+        created = runtime.create(harness.launch(command))
+        with pytest.raises(RuntimeFault) as fault:
+            runtime.start(created.id)
+        assert fault.value.cause.code is code
+        assert command[0] in fault.value.cause.text
+        assert record(runtime, created.id).state is not ContainerState.RUNNING
+        runtime.remove(created.id)
+        assert runtime.inspect(created.id) is None
+
+    def test_terminate_is_polite(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+        script = 'trap "echo bye; exit 5" TERM; echo ready; while :; do sleep 0.1; done'
+        container_id = self.run(runtime, harness.launch(shell(script)))
+        seen(runtime, container_id, b"ready")
+        runtime.terminate(container_id)
+        assert harness.ended(runtime, container_id).exit_code == 5
+        assert b"bye" in output(runtime, container_id, tmp_path / "log")
+
+    def test_ended_by_a_signal(self, harness: Harness, runtime: Runtime) -> None:
+        container_id = self.run(runtime, harness.launch(SLEEP))
+        runtime.terminate(container_id)
+        ended = harness.ended(runtime, container_id)
+        assert ended.exit_code == 143
+        assert ended.cause is not None
+        assert ended.cause.code is CauseCode.SIGNALLED
+
+    def test_kill_ends_what_ignores_the_polite_signal(self, harness: Harness, runtime: Runtime) -> None:
+        container_id = self.run(runtime, harness.launch(IGNORE_TERM))
+        seen(runtime, container_id, b"ready")
+        runtime.terminate(container_id)
+        assert record(runtime, container_id).state is ContainerState.RUNNING
+        runtime.kill(container_id)
+        ended = harness.ended(runtime, container_id)
+        assert ended.exit_code == 137
+        assert ended.cause is not None
+        assert ended.cause.code is CauseCode.SIGNALLED
+
+    def test_ending_what_has_ended_does_nothing(self, harness: Harness, runtime: Runtime) -> None:
+        ended = self.run_out(harness, runtime, harness.launch(shell("exit 4")))
+        runtime.terminate(ended.id)
+        runtime.kill(ended.id)
+        assert record(runtime, ended.id) == ended
+
+    # what it runs in
+
+    def test_its_environment(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+        launch = harness.launch(
+            shell(
+                'echo "$NVIDIA_VISIBLE_DEVICES|$GPUTUI_ATTEMPT|$GPUTUI_JOB_ID|$GPUTUI_GPUS|$GPUTUI_ARRAY_INDEX|$MINE"'
+            ),
+            gpus=harness.gpus[:2],
+            env=(("MINE", "a b=c"),),
+            array_index=7,
+        )
+        ended = self.run_out(harness, runtime, launch)
+        printed = output(runtime, ended.id, tmp_path / "log").decode()
+        assert printed == f"{','.join(harness.gpus[:2])}|{launch.tag}|{launch.job_id}|2|7|a b=c\n"
+
+    def test_without_gpus_it_is_shown_none(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+        ended = self.run_out(harness, runtime, harness.launch(shell("echo $NVIDIA_VISIBLE_DEVICES")))
+        assert output(runtime, ended.id, tmp_path / "log") == b"void\n"
+
+    def test_workdir_and_ulimits(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+        launch = harness.launch(shell("pwd; ulimit -Sn; ulimit -Hn"), workdir="/usr", ulimits=("nofile=100:200",))
+        ended = self.run_out(harness, runtime, launch)
+        assert output(runtime, ended.id, tmp_path / "log") == b"/usr\n100\n200\n"
+
+    # finding
+
+    def test_found_again_by_the_next_process(self, harness: Harness, runtime: Runtime) -> None:
+        container_id = self.run(runtime, harness.launch(shell("sleep 0.3; exit 7"), gpus=harness.gpus[:1]))
+        runtime.close()
+        later = harness.open()
+        (found,) = later.containers()
+        assert (found.id, found.state, found.gpus) == (container_id, ContainerState.RUNNING, harness.gpus[:1])
+        assert harness.ended(later, container_id).exit_code == 7
+
+    def test_ended_by_the_next_process(self, harness: Harness, runtime: Runtime) -> None:
+        container_id = self.run(runtime, harness.launch(SLEEP))
+        runtime.close()
+        later = harness.open()
+        later.kill(container_id)
+        assert harness.ended(later, container_id).exit_code == 137
+
+    def test_another_stores_are_not_ours(self, harness: Harness, runtime: Runtime) -> None:
+        other = harness.open(OTHER_STORE)
+        container_id = self.run(other, harness.launch(SLEEP, store_id=OTHER_STORE))
+        assert runtime.containers() == ()
+        assert [each.id for each in other.containers()] == [container_id]
+
+    def test_ours_are_not_foreign(self, harness: Harness, runtime: Runtime) -> None:
+        self.run(runtime, harness.launch(SLEEP, gpus=harness.gpus[:1]))
+        assert runtime.foreign() == ()
+
+    def test_there_is_no_such_container(self, runtime: Runtime, tmp_path: Path) -> None:
+        name = f"gputui-{STORE}-999-1"
+        assert runtime.inspect(name) is None
+        runtime.remove(name)
+        with pytest.raises(RuntimeFault):
+            runtime.start(name)
+        with pytest.raises(RuntimeFault):
+            runtime.save_log(name, tmp_path / "log")
+        assert list(tmp_path.glob("log*")) == []
+
+    # output
+
+    def test_its_output_is_saved_whole(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
+        script = r"echo out; echo err >&2; printf 'raw \377 byte\n'; printf unfinished"
+        ended = self.run_out(harness, runtime, harness.launch(shell(script)))
+        printed = output(runtime, ended.id, tmp_path / "log")
+        assert sorted(printed.split(b"\n")) == [b"err", b"out", b"raw \xff byte", b"unfinished"]
+
+    def test_the_last_lines(self, harness: Harness, runtime: Runtime) -> None:
+        ended = self.run_out(harness, runtime, harness.launch(shell("seq 1 3000")))
+        assert list(runtime.logs(ended.id, tail=3)) == [b"2998", b"2999", b"3000"]
+        assert len(list(runtime.logs(ended.id))) == 3000
+        assert list(runtime.logs(ended.id, tail=0)) == []
+
+    def test_following_ends_with_it(self, harness: Harness, runtime: Runtime) -> None:
+        container_id = self.run(
+            runtime, harness.launch(shell("for i in 1 2 3; do echo $i; sleep 0.1; done; printf end"))
+        )
+        assert list(runtime.logs(container_id, follow=True)) == [b"1", b"2", b"3", b"end"]
+        assert list(runtime.logs(container_id, follow=True)) == [b"1", b"2", b"3", b"end"]
+
+    def test_following_ends_by_close(self, harness: Harness, runtime: Runtime) -> None:
+        container_id = self.run(runtime, harness.launch(shell("echo one; sleep 600")))
+        stream = runtime.logs(container_id, follow=True)
+        lines: list[bytes] = []
+        first = threading.Event()
+        thread = threading.Thread(target=_collect, args=(stream, lines, first), daemon=True)
+        thread.start()
+        assert first.wait(PATIENCE)
+        stream.close()
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+        assert lines == [b"one"]
+        assert record(runtime, container_id).state is ContainerState.RUNNING
+
+    # removing and watching
+
+    def test_removed_is_gone(self, harness: Harness, runtime: Runtime) -> None:
+        ended = self.run_out(harness, runtime, harness.launch(shell("true")))
+        runtime.remove(ended.id)
+        runtime.remove(ended.id)
+        assert runtime.inspect(ended.id) is None
+        assert runtime.containers() == ()
+
+    def test_what_runs_is_not_removed(self, harness: Harness, runtime: Runtime) -> None:
+        container_id = self.run(runtime, harness.launch(SLEEP))
+        with pytest.raises(RuntimeFault):
+            runtime.remove(container_id)
+        assert record(runtime, container_id).state is ContainerState.RUNNING
+
+    def test_an_end_wakes(self, harness: Harness, runtime: Runtime) -> None:
+        woken = threading.Event()
+        runtime.watch(woken.set)
+        container_id = self.run(runtime, harness.launch(SLEEP))
+        woken.clear()
+        runtime.kill(container_id)
+        assert woken.wait(PATIENCE)
+        assert harness.ended(runtime, container_id).exit_code == 137
+
+    def test_the_end_of_one_started_before_wakes(self, harness: Harness, runtime: Runtime) -> None:
+        container_id = self.run(runtime, harness.launch(SLEEP))
+        runtime.close()
+        later = harness.open()
+        woken = threading.Event()
+        later.watch(woken.set)
+        until(lambda: later.check().up, "it answers")
+        woken.clear()
+        later.kill(container_id)
+        assert woken.wait(PATIENCE)
+
+    def test_close_leaves_them_running(self, harness: Harness, runtime: Runtime) -> None:
+        runtime.watch(lambda: None)
+        container_id = self.run(runtime, harness.launch(SLEEP))
+        runtime.close()
+        runtime.close()
+        assert record(harness.open(), container_id).state is ContainerState.RUNNING
+
+
+def _run_all(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+        assert not thread.is_alive()
+
+
+def _collect(stream: LogStream, lines: list[bytes], first: threading.Event) -> None:
+    for line in stream:
+        lines.append(line)
+        first.set()
