@@ -76,7 +76,7 @@ class Snapshot:
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)
     """Of every waiting job."""
     expected_starts: Mapping[JobId, datetime] = field(default_factory=dict)
-    progress: Mapping[JobId, str] = EMPTY_MAP
+    progress: Mapping[JobId, str] = field(default_factory=lambda: EMPTY_MAP)
     """What a CONFIGURING job is doing: pulling its image, 45 %."""
     notices: tuple[Notice, ...] = ()
 
