@@ -1,1 +1,256 @@
-"""Settings from a TOML file and the environment."""
+"""Settings from a TOML file and the environment, and the options every command shares."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from gputui.domain.errors import InputError
+from gputui.domain.settings import GpuSettings, RuntimeSettings, SchedulerSettings, Settings, StoreSettings
+from gputui.domain.units import parse_duration, parse_size
+
+SITE_CONFIG = Path("/etc/gputui/config.toml")
+ROOT_STATE = Path("/var/lib/gputui")
+RUNTIMES = ("docker", "process")
+MAX_SIMULATED = 1024
+MAX_FILE = 1024**2
+"""Bytes: a settings or job file is written by hand, so a larger one is not one."""
+
+_PROBE = re.compile(r"sim:(\d{1,6})(?::([^\x00-\x1f\x7f]{1,80}))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ProbeSpec:
+    """Where readings of GPUs come from."""
+
+    simulated: int | None = None
+    """How many simulated GPUs; None: the driver's own."""
+    model: str | None = None
+    """What the simulated ones are."""
+
+    def __str__(self) -> str:
+        if self.simulated is None:
+            return "nvml"
+        return f"sim:{self.simulated}" + (f":{self.model}" if self.model else "")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every command shares, resolved once from options, environment and settings file."""
+
+    state: Path
+    config: Path | None = None
+    """None: there is no settings file."""
+    probe: ProbeSpec = ProbeSpec()
+    runtime: str = "docker"
+    """`docker` or `process`."""
+    settings: Settings = Settings()
+
+    def arguments(self) -> list[str]:
+        """The options by which another gputui process gets the same ones."""
+        config = ["--config", str(self.config)] if self.config else []
+        return ["--state", str(self.state), *config, "--probe", str(self.probe), "--runtime", self.runtime]
+
+
+def resolve(
+    *,
+    state: str | None = None,
+    config: str | None = None,
+    probe: str | None = None,
+    runtime: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Options:
+    """The options of this process: what was given, else GPUTUI_…, else the defaults."""
+    path = _config_path(config or environ.get("GPUTUI_CONFIG") or None)
+    return Options(
+        state=_state_path(state or environ.get("GPUTUI_STATE") or None),
+        config=path,
+        probe=parse_probe(probe or environ.get("GPUTUI_PROBE") or "nvml"),
+        runtime=parse_runtime(runtime or environ.get("GPUTUI_RUNTIME") or "docker"),
+        settings=load_settings(path, environ),
+    )
+
+
+def parse_probe(text: str) -> ProbeSpec:
+    """The probe meant by `nvml`, `sim:8` or `sim:8:MODEL`."""
+    if text == "nvml":
+        return ProbeSpec()
+    match = _PROBE.fullmatch(text)
+    if not match or int(match[1]) > MAX_SIMULATED:
+        hint = f"write nvml, sim:8 or sim:8:H100, with at most {MAX_SIMULATED} GPUs"
+        raise InputError(f"{_shown(text)} is not a probe", where="--probe", hint=hint)
+    return ProbeSpec(int(match[1]), match[2])
+
+
+def parse_runtime(text: str) -> str:
+    """`docker` or `process`."""
+    if text not in RUNTIMES:
+        raise InputError(f"{_shown(text)} is not a runtime", where="--runtime", hint="docker or process")
+    return text
+
+
+def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
+    """The settings of the file, over which the environment goes; the defaults where neither speaks."""
+    wanted = _of_environment(environ)
+    if path is None and not wanted:
+        return Settings()
+    tables = _of_file(path) if path else {}
+    for (table, key), value in wanted.items():
+        tables = {**tables, table: {**tables.get(table, {}), key: value}}
+    return _converted(tables, str(path) if path else "environment")
+
+
+def read_toml(path: Path, where: str) -> dict[str, Any]:
+    """What a TOML file holds; raises InputError, naming it, where it holds no such thing."""
+    import tomllib
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE + 1)
+        if len(content) > MAX_FILE:
+            raise InputError("is larger than 1 MiB", where=where, hint="split it")
+        return tomllib.loads(content.decode())
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=where) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not UTF-8 text at byte {error.start}", where=where, hint="save it as UTF-8") from error
+    except RecursionError as error:
+        raise InputError("is nested too deeply", where=where) from error
+    except ValueError as error:  # tomllib's own, and numbers too long for Python's int
+        raise InputError(f"is not TOML: {error}", where=where) from error
+
+
+_TABLES: Mapping[str, type[Any]] = {
+    "scheduler": SchedulerSettings,
+    "store": StoreSettings,
+    "runtime": RuntimeSettings,
+    "gpus": GpuSettings,
+}
+_SIZES = frozenset({"memory_floor", "log_max_size"})
+_MAY_BE_ZERO = frozenset({"stop_grace", "history_after", "memory_floor", "keep_finished", "infrastructure_retries"})
+_CHOICES = {"hand_over": ("auto", "always", "never")}
+_MAX_COUNT = 2**31 - 1
+
+
+def _of_file(path: Path) -> dict[str, Any]:
+    """The tables of the file, with its durations and sizes read."""
+    tables = read_toml(path, str(path))
+    for table, keys in tables.items():
+        fields = _fields(table, where=f"{path}: {table}")
+        if not isinstance(keys, dict):
+            raise InputError("expected a table", where=f"{path}: {table}", hint=f"write [{table}]")
+        for key, value in keys.items():
+            where = f"{path}: {table}.{key}"
+            if key not in fields:
+                raise InputError("unknown key", where=where, hint="known: " + ", ".join(fields))
+            keys[key] = _read(key, fields[key], value, where)
+    return tables
+
+
+def _fields(table: str, where: str) -> dict[str, dataclasses.Field[Any]]:
+    if table not in _TABLES:
+        raise InputError("unknown table", where=where, hint="known: " + ", ".join(_TABLES))
+    return {field.name: field for field in dataclasses.fields(_TABLES[table])}
+
+
+def _read(key: str, field: dataclasses.Field[Any], value: object, where: str) -> object:
+    """The value with a duration or a size made of its text; msgspec judges the rest."""
+    if "timedelta" in str(field.type):
+        if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+            raise InputError("expected a duration", where=where, hint='write "10s", "1h30m" or seconds')
+        value = parse_duration(str(value), where=where)
+    elif key in _SIZES and isinstance(value, str):
+        value = parse_size(value, where=where)
+    _check_range(key, value, where)
+    return value
+
+
+def _check_range(key: str, value: object, where: str) -> None:
+    if isinstance(value, timedelta):
+        if not value and key not in _MAY_BE_ZERO:
+            raise InputError("expected a duration above 0", where=where)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        low, high = int(key not in _MAY_BE_ZERO), 2**60 if key in _SIZES else _MAX_COUNT
+        if not low <= value <= high:
+            raise InputError(f"expected {low} to {high}", where=where)
+    elif key in _CHOICES and value not in _CHOICES[key]:
+        raise InputError("expected " + ", ".join(_CHOICES[key]), where=where)
+    elif isinstance(value, str) and not value.isprintable():
+        raise InputError("has control characters", where=where)
+
+
+def _of_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], object]:
+    """Settings named by GPUTUI_<TABLE>_<KEY>."""
+    return {
+        (table, field.name): _of_text(field, environ[name], name)
+        for table, kind in _TABLES.items()
+        for field in dataclasses.fields(kind)
+        if (name := f"GPUTUI_{table}_{field.name}".upper()) in environ
+    }
+
+
+def _of_text(field: dataclasses.Field[Any], text: str, where: str) -> object:
+    """The value that the text of an environment variable stands for."""
+    kind = str(field.type)
+    value: object = text
+    if kind.startswith("tuple"):
+        value = tuple(part.strip() for part in text.split(",") if part.strip())
+    elif kind == "bool":
+        if text.lower() not in _BOOLEANS:
+            raise InputError("expected true or false", where=where)
+        value = _BOOLEANS[text.lower()]
+    elif kind.startswith("int") and field.name not in _SIZES:
+        if not re.fullmatch(r"\d{1,12}", text, re.ASCII):
+            raise InputError("expected a whole number", where=where)
+        value = int(text)
+    return _read(field.name, field, value, where)
+
+
+_BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
+
+
+def _converted(tables: dict[str, Any], source: str) -> Settings:
+    import msgspec
+
+    try:
+        return msgspec.convert(tables, Settings)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$.")
+        where = f"{source}: {path.rstrip('`')}" if path else source
+        raise InputError(what[:1].lower() + what[1:], where=where) from error
+
+
+def _state_path(given: str | None) -> Path:
+    if given is not None:
+        return _path(given, "--state")
+    if os.geteuid() == 0:
+        return ROOT_STATE
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("gputui"))
+
+
+def _config_path(given: str | None) -> Path | None:
+    if given is not None:
+        return _path(given, "--config")
+    import platformdirs
+
+    own = Path(platformdirs.user_config_dir("gputui")) / "config.toml"
+    return next((path for path in (own, SITE_CONFIG) if path.exists()), None)
+
+
+def _path(text: str, where: str) -> Path:
+    if not text.isprintable() or len(text) > 4096:
+        raise InputError("not a path", where=where, hint="it has control characters or is too long")
+    return Path(text).expanduser().absolute()
+
+
+def _shown(text: str) -> str:
+    """A short quotation without anything a terminal would act on."""
+    return ascii(text if len(text) <= 40 else text[:37] + "...")
