@@ -1,0 +1,87 @@
+"""The project's stand-in NVML: compiled once, and told what to be through a file that may change while it runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+SOURCE = Path(__file__).parent / "nvml" / "nvml.c"
+UUID = "GPU-{:08x}-0000-4000-8000-000000000000"
+"""What the stand-in calls its GPUs unless told otherwise."""
+
+LIKE_HARDWARE = (
+    "latency * 100",
+    "latency nvmlDeviceGetComputeRunningProcesses 4500",
+    "latency nvmlDeviceGetGraphicsRunningProcesses 4500",
+    "latency nvmlDeviceGetMPSComputeRunningProcesses 4500",
+    "latency nvmlDeviceGetPcieThroughput 20000",
+)
+"""How long calls take on hardware, from measurements others published."""
+
+
+def uuid(index: int) -> str:
+    return UUID.format(index)
+
+
+def build() -> Path:
+    """The directory that holds libnvidia-ml.so.1, to be put on LD_LIBRARY_PATH; compiled when its source changed."""
+    source = SOURCE.read_bytes()
+    place = Path(tempfile.gettempdir()) / f"gputui-nvml-{os.getuid()}-{hashlib.sha256(source).hexdigest()[:12]}"
+    library = place / "libnvidia-ml.so.1"
+    if not library.exists():
+        place.mkdir(mode=0o700, exist_ok=True)
+        compiler = shutil.which("gcc") or shutil.which("cc") or "cc"
+        made = place / f"{os.getpid()}.so"
+        command = [compiler, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
+        subprocess.run([*command, "-o", str(made), str(SOURCE)], check=True)
+        made.replace(library)  # whole or not at all: several test processes may compile at once
+    return place
+
+
+class StandIn:
+    """The behaviour file. Lines are as nvml.c describes them: `gpu 3 lost 1`, `hang *`, `fail nvmlDeviceGetName 4`."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.lines: tuple[str, ...] = ()
+        self._events = 0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a process needs in its environment to meet this NVML."""
+        return {"LD_LIBRARY_PATH": str(build()), "NVML_STANDIN": str(self.path), "NVML_STANDIN_STRICT": "1"}
+
+    def write(self, *lines: str, gpus: int = 8) -> None:
+        """Be this from now on."""
+        self.lines = (f"count {gpus}", *lines)
+        made = self.path.with_suffix(".new")
+        made.write_text("".join(f"{line}\n" for line in self.lines))
+        made.replace(self.path)
+
+    def change(self, *lines: str, without: Iterable[str] = ()) -> None:
+        """Drop the lines that begin with any of `without`, then add these."""
+        gone = tuple(without)
+        kept = [line for line in self.lines if not (gone and line.startswith(gone))]
+        count, *rest = kept
+        self.write(*rest, *lines, gpus=int(count.split()[1]))
+
+    def count(self, gpus: int) -> None:
+        """Have so many GPUs from now on."""
+        self.write(*self.lines[1:], gpus=gpus)
+
+    def xid(self, gpu: int, code: int) -> None:
+        """Send an Xid event to whoever listens."""
+        self._events += 1
+        self.change(f"xid {self._events} {gpu} {code}")
+
+
+def nvlinks(gpus: int, lanes: int = 18, *, by_switch: bool = True) -> tuple[str, ...]:
+    """Every GPU linked to an NVSwitch, or to its neighbour alone (0-1, 2-3, ...)."""
+    return tuple(
+        f"gpu {gpu} nvlink {lane} {-2 if by_switch else gpu ^ 1}" for gpu in range(gpus) for lane in range(lanes)
+    )
