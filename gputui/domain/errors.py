@@ -75,6 +75,7 @@ class RuntimeFault(GputuiError):  # noqa: N818 - RuntimeError is Python's own
 
     def __init__(self, cause: Cause, *, hint: str | None = None) -> None:
         super().__init__(cause.text, hint=hint)
+        self.args = (cause,)  # what pickle makes the copy with
         self.cause = cause
 
 
@@ -83,3 +84,4 @@ class RuntimeUnavailableError(RuntimeFault):
 
     def __init__(self, text: str, *, hint: str | None = None) -> None:
         super().__init__(Cause(CauseCode.RUNTIME_UNAVAILABLE, text), hint=hint)
+        self.args = (text,)

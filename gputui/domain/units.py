@@ -11,7 +11,7 @@ from datetime import timedelta
 
 from gputui.domain.errors import InputError
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtp]?)(?:i?b)?", re.IGNORECASE | re.ASCII)
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kmgtp])i?)?b?", re.IGNORECASE | re.ASCII)
 _POWER = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4, "p": 5}
 MAX_SIZE = 2**60
 """1 EiB in bytes: larger is a slip of the finger, and would not fit the runtime's signed 64 bits."""
@@ -30,7 +30,9 @@ def parse_size(text: str, *, where: str | None = None) -> int:
     match = _SIZE.fullmatch(text.strip())
     if not match or len(text) > 40:
         raise InputError(f"{_quoted(text)} is not a size", where=where, hint="write 16g, 512m or 1048576")
-    size = int(float(match[1]) * 1024 ** _POWER[match[2].lower()])
+    # whole numbers stay whole: a float would round those above 2**53
+    number = int(match[1]) if match[1].isdecimal() else float(match[1])
+    size = int(number * 1024 ** _POWER[(match[2] or "").lower()])
     if not 0 < size <= MAX_SIZE:
         raise InputError(f"{_quoted(text)} is out of range", where=where, hint="a size is above 0 and at most 1024p")
     return size
@@ -41,8 +43,8 @@ def format_size(size: int | None) -> str:
     if size is None:
         return "-"
     value = float(size)
-    for unit in "BKMGT":
-        if abs(value) < 1024 or unit == "T":
+    for unit in "BKMGTP":
+        if abs(value) < 1023.5 or unit == "P":
             break
         value /= 1024
     digits = f"{value:.1f}".removesuffix(".0") if value < 10 else f"{value:.0f}"
