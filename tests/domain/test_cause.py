@@ -1,0 +1,74 @@
+"""Why attempts end: each cause has somebody to blame, each exit code its words."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputui.domain.cause import Blame, Cause, CauseCode, of_exit
+
+BLAMED = {
+    Blame.JOB: {CauseCode.NON_ZERO_EXIT, CauseCode.OUT_OF_MEMORY, CauseCode.SIGNALLED},
+    Blame.OPERATOR: {CauseCode.TIME_LIMIT, CauseCode.CANCELLED, CauseCode.REQUEUED},
+    Blame.SPEC: {
+        CauseCode.IMAGE_NOT_FOUND,
+        CauseCode.BAD_SPEC,
+        CauseCode.COMMAND_NOT_FOUND,
+        CauseCode.COMMAND_NOT_EXECUTABLE,
+    },
+    Blame.INFRASTRUCTURE: {
+        CauseCode.PREEMPTED,
+        CauseCode.PULL_FAILED,
+        CauseCode.RUNTIME_UNAVAILABLE,
+        CauseCode.RUNTIME_ERROR,
+        CauseCode.GPU_SETUP_FAILED,
+        CauseCode.GPU_LOST,
+        CauseCode.CONTAINER_LOST,
+        CauseCode.DISK_FULL,
+    },
+}
+
+
+def test_every_cause_has_its_blame() -> None:
+    found = {blame: {code for code in CauseCode if Cause(code, "").blame is blame} for blame in Blame}
+    assert found == BLAMED
+
+
+def test_exit_code_zero_has_no_cause() -> None:
+    assert of_exit(0) is None
+
+
+@pytest.mark.parametrize(
+    ("exit_code", "code", "words"),
+    [
+        (1, CauseCode.NON_ZERO_EXIT, "exit code 1"),
+        (3, CauseCode.NON_ZERO_EXIT, "exit code 3"),
+        (125, CauseCode.NON_ZERO_EXIT, "exit code 125: the container runtime inside the job failed"),
+        (126, CauseCode.NON_ZERO_EXIT, "exit code 126: a command inside the job could not be executed"),
+        (127, CauseCode.NON_ZERO_EXIT, "exit code 127: a command inside the job was not found"),
+        (128, CauseCode.NON_ZERO_EXIT, "exit code 128"),
+        (130, CauseCode.SIGNALLED, "ended by SIGINT (exit code 130)"),
+        (137, CauseCode.SIGNALLED, "ended by SIGKILL (exit code 137)"),
+        (139, CauseCode.SIGNALLED, "ended by SIGSEGV (exit code 139)"),
+        (143, CauseCode.SIGNALLED, "ended by SIGTERM (exit code 143)"),
+        (178, CauseCode.SIGNALLED, "ended by signal 50 (exit code 178)"),
+        (193, CauseCode.NON_ZERO_EXIT, "exit code 193"),
+        (255, CauseCode.NON_ZERO_EXIT, "exit code 255"),
+    ],
+)
+def test_exit_codes_in_words(exit_code: int, code: CauseCode, words: str) -> None:
+    assert of_exit(exit_code) == Cause(code, words)
+
+
+@pytest.mark.parametrize("exit_code", range(1, 256))
+def test_every_other_exit_code_is_the_jobs_own(exit_code: int) -> None:
+    cause = of_exit(exit_code)
+    assert cause is not None
+    assert cause.blame is Blame.JOB
+    assert str(exit_code) in cause.text
+
+
+def test_the_kernels_word_goes_before_the_exit_code() -> None:
+    cause = of_exit(137, oom_killed=True)
+    assert cause is not None
+    assert cause.code is CauseCode.OUT_OF_MEMORY
+    assert "memory limit" in cause.text

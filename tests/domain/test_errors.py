@@ -1,0 +1,90 @@
+"""Errors say what, where and what to do, and each has its exit code."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from gputui.domain.cause import Blame, Cause, CauseCode
+from gputui.domain.errors import (
+    GputuiError,
+    InputError,
+    NotFoundError,
+    NotLeaderError,
+    RuntimeFault,
+    RuntimeUnavailableError,
+    StoreAccessError,
+    StoreError,
+    StoreFormatError,
+    StoreFullError,
+    TransitionError,
+)
+
+EXIT_CODES = {
+    GputuiError: 1,
+    InputError: 2,
+    NotFoundError: 3,
+    TransitionError: 1,
+    StoreError: 1,
+    StoreFullError: 1,
+    StoreAccessError: 1,
+    StoreFormatError: 1,
+    NotLeaderError: 1,
+    RuntimeFault: 1,
+    RuntimeUnavailableError: 1,
+}
+
+
+def family(error: type[GputuiError]) -> set[type[GputuiError]]:
+    return {error}.union(*(family(child) for child in error.__subclasses__() if child.__module__ == error.__module__))
+
+
+def test_every_error_has_its_exit_code() -> None:
+    assert {error: error.exit_code for error in family(GputuiError)} == EXIT_CODES
+
+
+def test_store_errors_are_told_apart_from_the_others() -> None:
+    assert family(StoreError) == {StoreError, StoreFullError, StoreAccessError, StoreFormatError}
+
+
+@pytest.mark.parametrize(
+    ("where", "hint", "sentence"),
+    [
+        (None, None, "it is wrong"),
+        ("--memory", None, "--memory: it is wrong"),
+        (None, "write 16g", "it is wrong (write 16g)"),
+        ("--memory", "write 16g", "--memory: it is wrong (write 16g)"),
+    ],
+)
+def test_what_where_and_what_to_do(where: str | None, hint: str | None, sentence: str) -> None:
+    error = GputuiError("it is wrong", where=where, hint=hint)
+    assert str(error) == sentence
+    assert (error.what, error.where, error.hint) == ("it is wrong", where, hint)
+
+
+def test_a_fault_of_the_runtime_carries_its_cause() -> None:
+    cause = Cause(CauseCode.IMAGE_NOT_FOUND, "no image nope:1")
+    fault = RuntimeFault(cause, hint="check the name")
+    assert fault.cause is cause
+    assert str(fault) == "no image nope:1 (check the name)"
+
+
+def test_a_runtime_that_is_away_is_never_the_jobs_fault() -> None:
+    fault = RuntimeUnavailableError("the engine does not answer")
+    assert fault.cause.code is CauseCode.RUNTIME_UNAVAILABLE
+    assert fault.cause.blame is Blame.INFRASTRUCTURE
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InputError("wrong", where="--gpus", hint="write 2-4"),
+        RuntimeFault(Cause(CauseCode.BAD_SPEC, "bad"), hint="mend it"),
+        RuntimeUnavailableError("away", hint="start it"),
+    ],
+)
+def test_an_error_crosses_processes_whole(error: GputuiError) -> None:
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert (str(copy), copy.where, copy.hint) == (str(error), error.where, error.hint)
