@@ -1,0 +1,273 @@
+"""A make-believe training run: what the jobs of `gputui demo` execute.
+
+It needs no GPU and computes nothing; it prints, at a believable pace, what such a run prints. The same options
+print the same lines. Run it as `python -m gputui.cli.trainer --help`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from typing import NamedTuple, NoReturn
+
+DIM, BOLD, RED, GREEN, YELLOW, CYAN = ("\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m")
+END = "\x1b[0m"
+
+
+class Workload(NamedTuple):
+    """What kind of training it pretends to be."""
+
+    what: str
+    parameters: str
+    unit: str
+    """What throughput counts."""
+    rate: float
+    """So many of them a second, on each GPU."""
+    loss: tuple[float, float]
+    """Where the loss begins, and where it levels off."""
+    peak_rate: float
+    """The highest learning rate."""
+    memory: float
+    """GiB in use on each GPU."""
+
+
+WORKLOADS = {
+    "llm": Workload("decoder-only transformer", "6.7B", "tok/s", 11_400, (10.6, 2.1), 3e-4, 68.2),
+    "vision": Workload("vision transformer", "307M", "img/s", 1_180, (6.9, 1.3), 1e-3, 41.5),
+    "diffusion": Workload("latent diffusion U-Net", "860M", "img/s", 96, (0.92, 0.11), 1e-4, 57.9),
+    "speech": Workload("speech encoder-decoder", "769M", "frames/s", 52_000, (5.8, 0.42), 5e-4, 33.4),
+}
+WORDS = {
+    "vision": ("vit", "resnet", "clip", "seg", "detect", "image"),
+    "diffusion": ("diffusion", "unet", "sdxl", "flux"),
+    "speech": ("whisper", "speech", "asr", "audio"),
+}
+
+
+class Stopped(Exception):  # noqa: N818 - it is no error
+    """SIGTERM came."""
+
+
+class Run:
+    """One run: its options, its own dice, and where it stands."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.dice = random.Random(options.seed)
+        self.load = workload(options.name)
+        self.gpus = max(1, len(visible_gpus()))
+        self.step = 0
+        self.best = math.inf
+
+    def loss(self, step: int) -> float:
+        """A power law with noise, and now and then a spike that heals."""
+        first, last = self.load.loss
+        done: float = step / self.options.steps
+        level = last + (first - last) * math.pow(1 + 60 * done, -0.85)
+        spike = 1.25 if self.dice.random() < 0.01 else 1.0
+        return level * spike * self.dice.gauss(1, 0.018)
+
+    def learning_rate(self, step: int) -> float:
+        """Linear warm-up over a twentieth of the steps, then a cosine down to a tenth."""
+        steps: int = self.options.steps
+        warm = max(1, steps // 20)
+        if step < warm:
+            return self.load.peak_rate * step / warm
+        done = (step - warm) / max(1, steps - warm)
+        return self.load.peak_rate * (0.55 + 0.45 * math.cos(math.pi * done))
+
+    def throughput(self) -> float:
+        """On all its GPUs together: communication costs a few per cent of each."""
+        return self.load.rate * self.gpus * math.pow(0.97, math.log2(self.gpus)) * self.dice.gauss(1, 0.015)
+
+    def clock(self, step: int) -> str:
+        """Time since the start as it would be at full speed, so that it does not depend on this machine."""
+        seconds = int(step * self.options.step_time)
+        return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+
+    def rest(self, steps: float = 1) -> None:
+        """Take the time of so many steps."""
+        time.sleep(max(0.0, steps * self.options.step_time * self.options.time_scale))
+
+    def say(self, text: str) -> None:
+        """Print a line at once."""
+        print(f"{DIM}{self.clock(self.step)}{END} {text}", flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run it; the exit code."""
+    signal.signal(signal.SIGTERM, _on_terminate)
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    run = Run(_options(arguments))
+    try:
+        return train(run)
+    except Stopped:
+        run.say(f"{YELLOW}WARN{END}  SIGTERM received at step {run.step}, saving before exit")
+        run.say(f"{GREEN}SAVE{END}  checkpoint saved: {checkpoint(run)}")
+        return 128 + signal.SIGTERM
+
+
+def train(run: Run) -> int:
+    """Every step from the first, or from where an earlier attempt left off, to the last."""
+    fails = run.options.fail_at is not None and attempt() <= run.options.fail_attempts
+    introduce(run)
+    for step in range(resumed_at(run) + 1, run.options.steps + 1):
+        run.step = step
+        run.rest()
+        loss = run.loss(run.step)
+        if fails and run.step >= run.options.fail_at:
+            fall_over(run)
+            return int(run.options.exit_code)
+        report(run, loss)
+    run.say(f"{BOLD}{GREEN}DONE{END}  {run.options.steps} steps, best eval loss {run.best:.4f}")
+    return 0
+
+
+def introduce(run: Run) -> None:
+    """What is printed before the first step."""
+    load, gpus = run.load, visible_gpus()
+    run.say(f"{CYAN}INFO{END}  {BOLD}{run.options.name}{END}: {load.what}, {load.parameters} parameters, bf16")
+    for rank, uuid in enumerate(gpus):
+        run.say(f"{CYAN}INFO{END}  rank {rank}/{len(gpus)} on {uuid}")
+    if not gpus:
+        run.say(f"{YELLOW}WARN{END}  CUDA_VISIBLE_DEVICES names no GPU, running on the CPU")
+    if start := resumed_at(run):
+        run.say(f"{CYAN}INFO{END}  resumed from checkpoint of step {start} (attempt {attempt()})")
+    shards = run.dice.randrange(64, 512)
+    run.say(
+        f"{CYAN}INFO{END}  {shards} data shards, {run.dice.randrange(2, 9)} workers per rank, seed {run.options.seed}"
+    )
+
+
+def report(run: Run, loss: float) -> None:
+    """What a step prints: most print one line, some more."""
+    step, steps = run.step, run.options.steps
+    if step % run.options.log_every == 0 or step == steps:
+        run.say(_step_line(run, loss))
+    if run.dice.random() < 0.012:
+        run.say(f"{YELLOW}WARN{END}  {run.dice.choice(_WARNINGS)}")
+    if step % max(1, steps // 8) == 0:
+        evaluate(run)
+        run.say(f"{GREEN}SAVE{END}  {checkpoint(run)}")
+
+
+def _step_line(run: Run, loss: float) -> str:
+    left = int((run.options.steps - run.step) * run.options.step_time)
+    figures = (
+        f"loss {BOLD}{loss:.4f}{END}",
+        f"lr {run.learning_rate(run.step):.2e}",
+        f"grad {abs(run.dice.gauss(0.9, 0.25)):.2f}",
+        f"{run.throughput():,.0f} {run.load.unit}",
+        f"{run.load.memory + run.dice.uniform(-0.4, 0.4):.1f} GiB",
+        f"eta {left // 60}m{left % 60:02}s",
+    )
+    return f"step {run.step:>{len(str(run.options.steps))}}/{run.options.steps}  " + f" {DIM}|{END} ".join(figures)
+
+
+def evaluate(run: Run) -> None:
+    """A progress bar drawn over itself, then the figure."""
+    for tenths in range(0, 11, 2):
+        bar = "█" * tenths + "░" * (10 - tenths)
+        print(f"\r  eval {tenths * 10:3}%|{bar}| {tenths * 5}/50", end="", flush=True)
+        run.rest(0.3)
+    print(flush=True)
+    loss = run.loss(run.step) * 1.04
+    better, run.best = loss < run.best, min(loss, run.best)
+    mark = f"{GREEN}new best{END}" if better else f"best {run.best:.4f}"
+    run.say(f"{CYAN}EVAL{END}  step {run.step}: loss {loss:.4f}, {mark}")
+
+
+def checkpoint(run: Run) -> str:
+    """The name of the checkpoint that would be written now."""
+    return f"checkpoints/{run.options.name}/step-{run.step:06}.pt"
+
+
+_WARNINGS = (
+    "gradient norm 11.2 clipped to 1.0",
+    "data loader waited 412 ms for the next batch",
+    "loss scale reduced to 32768",
+    "tokenizer: sequence of 9 114 tokens cut to 8 192",
+    "NCCL: slow all-reduce, 38 ms on the last bucket",
+)
+
+
+def fall_over(run: Run) -> None:
+    """End as a run ends whose model has outgrown its GPU."""
+    total, left = 79.11, run.dice.uniform(0.2, 1.1)
+    asked = f"Tried to allocate {run.dice.choice(('1.50', '2.50', '3.91'))} GiB"
+    held = f"GPU 0 has {total} GiB in all and {left:.2f} GiB free, this process holds {total - left:.2f} GiB"
+    lines = (
+        "Traceback (most recent call last):",
+        '  File "/workspace/train.py", line 214, in <module>',
+        "    main()",
+        f'  File "/workspace/train.py", line 188, in main  # step {run.step}',
+        "    loss = model(batch.tokens, labels=batch.labels).loss",
+        '  File "/workspace/model.py", line 97, in forward',
+        "    scores = torch.matmul(query, key.transpose(-2, -1)) / self.scale",
+        f"{RED}torch.OutOfMemoryError: CUDA out of memory. {asked}; {held}.{END}",
+    )
+    print(*lines, sep="\n", file=sys.stderr, flush=True)
+
+
+def workload(name: str) -> Workload:
+    """The kind of training that the name suggests."""
+    kinds: Iterator[str] = (kind for kind, words in WORDS.items() if any(word in name.lower() for word in words))
+    return WORKLOADS[next(kinds, "llm")]
+
+
+def visible_gpus() -> tuple[str, ...]:
+    """The GPUs given to this job."""
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    return tuple(name for name in map(str.strip, names) if name and name not in {"void", "none", "-1"})
+
+
+def attempt() -> int:
+    """Which attempt of the job this is, from `<store>:<job>:<attempt>`; 1 where nobody says."""
+    number = os.environ.get("GPUTUI_ATTEMPT", "").rpartition(":")[2]
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 9 else 1
+
+
+def resumed_at(run: Run) -> int:
+    """The step of the last checkpoint before an earlier attempt fell over."""
+    if attempt() == 1 or run.options.fail_at is None:
+        return 0
+    every = max(1, run.options.steps // 8)
+    return int((run.options.fail_at - 1) // every * every)
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m gputui.cli.trainer", description="A make-believe training run.")
+    parser.add_argument(
+        "--name", default="llm-pretrain", help="what it is called; the kind of training follows from it"
+    )
+    parser.add_argument("--steps", type=_above_zero, default=400)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--step-time", type=float, default=0.5, help="seconds a step is said to take")
+    parser.add_argument("--time-scale", type=float, default=1.0, help="times as long as it really takes; 0: none")
+    parser.add_argument("--log-every", type=_above_zero, default=5, help="steps between two lines")
+    parser.add_argument("--fail-at", type=_above_zero, help="step at which it runs out of memory")
+    parser.add_argument("--fail-attempts", type=int, default=10**6, help="attempts that fail; later ones succeed")
+    parser.add_argument("--exit-code", type=int, default=1, help="of a failure")
+    return parser.parse_args(arguments)
+
+
+def _above_zero(text: str) -> int:
+    if (number := int(text)) < 1:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return number
+
+
+def _on_terminate(number: int, frame: object) -> NoReturn:
+    del number, frame
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one must not interrupt the saving
+    raise Stopped
+
+
+if __name__ == "__main__":
+    sys.exit(main())
