@@ -1,1 +1,314 @@
-"""One pass of the scheduler, as named steps."""
+"""One pass of the scheduler, as named steps. It decides and writes down; its hands do what takes time."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Executor
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import StoreError
+from gputui.domain.gpu import HealthCode
+from gputui.domain.job import Job, JobId, Placement, Stopping
+from gputui.domain.policy.plan import Plan, plan
+from gputui.domain.policy.retry import requeued
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Leader, Notice, Snapshot
+from gputui.domain.state import JobState
+from gputui.engine import reconcile, work
+from gputui.engine.hands import Hands
+from gputui.engine.observer import Observer, Sequence
+from gputui.engine.picture import World, with_plan, within
+from gputui.ports import Clock, GpuProbe, JobStore, Runtime, Transaction
+
+log = logging.getLogger(__name__)
+
+_LOST = frozenset({HealthCode.LOST, HealthCode.XID, HealthCode.NEEDS_RESET})
+
+
+class Scheduler:
+    """Keeps jobs running in the order wished, one `tick` at a time, in one thread at a time."""
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        runtimes: Mapping[str, Runtime],
+        probe: GpuProbe,
+        settings: Settings,
+        workers: Executor,
+        clock: Clock,
+        directory: Path,
+        leader: Leader,
+        publish: Callable[[Snapshot], None],
+        wake: Callable[[], None],
+    ) -> None:
+        self._store = store
+        self._probe = probe
+        self._settings = settings
+        self._leader = leader
+        self._publish_to = publish
+        self._wake = wake
+        sequence = Sequence()
+        interval = settings.scheduler.reconcile_interval
+        self.observers = {name: Observer(runtime, sequence, wake, interval) for name, runtime in runtimes.items()}
+        self._hands = Hands(
+            store=store,
+            workers=workers,
+            clock=clock,
+            directory=directory,
+            settings=settings.scheduler,
+            sequence=sequence,
+            changed=self._worked,
+        )
+        self._freed_at: dict[str, datetime] = {}
+        self._trouble: tuple[Notice, ...] = ()
+        self._jobs: Mapping[JobId, Job] = {}
+        self._active: tuple[Job, ...] = ()
+        self._snapshot = Snapshot()
+        self._plan = Plan()
+
+    def start(self) -> None:
+        """Begin to watch runtimes and GPUs."""
+        self._probe.subscribe(lambda _: self._wake())
+        self._probe.start()
+        for observer in self.observers.values():
+            observer.start()
+
+    def stop(self) -> None:
+        """Watch no more. Containers run on."""
+        for observer in self.observers.values():
+            observer.stop()
+
+    def look_again(self) -> None:
+        """Have every runtime listed anew, whether or not it told of anything."""
+        for observer in self.observers.values():
+            observer.poke()
+
+    def tick(self, now: datetime) -> Snapshot:
+        """One pass. What the store refuses is told in the snapshot, and tried again at the next tick."""
+        self._trouble = ()
+        try:
+            self._observe()
+            self._reap(now)
+            self._enforce_limits(now)
+            self._cancel(now)
+            self._plan_starts(now)
+            self._start(now)
+        except StoreError as error:
+            log.error("the store refused: %s", error)
+            self._trouble = (Notice("error", f"{error}; nothing is started until this is mended"),)
+            self._plan_starts(now)
+        return self._publish(now)
+
+    def _worked(self, runtime_name: str) -> None:
+        self.observers[runtime_name].poke()
+        self._wake()
+
+    # observe
+
+    def _observe(self) -> None:
+        """See what the store says now."""
+        self._jobs = self._store.jobs()
+        self._active = tuple(job for job in self._jobs.values() if job.state.is_active)
+        self._probe.follow(self._active)
+
+    # reap
+
+    def _reap(self, now: datetime) -> None:
+        """Bring store and runtimes together: exits, adoptions, interrupted starts, leftovers."""
+        for name, observer in self.observers.items():
+            seen = observer.latest
+            if seen.records is None:
+                continue
+            mine = [job for job in self._active if runtime_of(job) == name]
+            listing = reconcile.Seen(seen.records, seen.begun, self._hands.is_busy, self._hands.settled)
+            self._carry_out(reconcile.decide(self._jobs, mine, listing), observer.runtime, now)
+
+    def _carry_out(self, decisions: list[reconcile.Decision], runtime: Runtime, now: datetime) -> None:
+        self._write(decisions, now)
+        for decision in decisions:
+            if isinstance(decision, reconcile.Clean):
+                self._hands.clean(runtime, decision.record, now)
+            elif isinstance(decision, reconcile.StartAgain):
+                job = self._jobs[decision.job_id]
+                self._hands.start(runtime, work.launch_of(self._store.store_id, job, job.attempts[-1]))
+            elif isinstance(decision, reconcile.KillStray):
+                record = decision.record
+                self._hands.tell(runtime, (record.job_id, record.attempt), record.id, "kill")
+
+    def _write(self, decisions: list[reconcile.Decision], now: datetime) -> None:
+        """Put decisions into the store, each if its job still is what it was made for."""
+        changes = [decision for decision in decisions if isinstance(decision, reconcile.Change)]
+        if not changes:
+            return
+        freed: list[str] = []
+        with self._store.transaction() as transaction:
+            for change in changes:
+                before = transaction.get(change.job_id)
+                after = self._after(transaction, before, change, now)
+                if after is not None:
+                    transaction.put(after)
+                    freed += [uuid for uuid in before.gpus if uuid not in after.gpus]
+                    log.info("job %d: %s to %s by %s", after.id, before.state, after.state, type(change).__name__)
+        self._free(freed, now)
+        self._observe()
+
+    def _after(self, transaction: Transaction, job: Job, change: reconcile.Change, now: datetime) -> Job | None:
+        settings = self._settings.scheduler
+        match change:
+            case reconcile.Finish(_, record):
+                current = work.under_way(transaction, job.id, record.attempt)
+                return work.finished(current, record, now, settings) if current else None
+            case reconcile.Vanished(_, number):
+                current = work.under_way(transaction, job.id, number)
+                return work.vanished(current, now, settings) if current else None
+            case reconcile.Adopt(_, record):
+                adoptable = job.state in {JobState.PENDING, JobState.CONFIGURING}
+                return work.adopted(job, record, now) if adoptable else None
+            case reconcile.GiveBack():
+                return work.given_back(job) if job.state is JobState.CONFIGURING else None
+
+    def _free(self, uuids: Iterable[str], now: datetime) -> None:
+        """Remember when GPUs were given back, and have them read at once: older readings show the job that left."""
+        freed = dict.fromkeys(uuids, now)
+        if freed:
+            self._freed_at.update(freed)
+            self._probe.refresh()
+
+    # enforce limits, cancel
+
+    def _enforce_limits(self, now: datetime) -> None:
+        """End attempts that are over their time, or whose GPU is lost."""
+        samples = self._probe.latest().samples
+        sick = {uuid: sample.health for uuid, sample in samples.items() if sample.health.code in _LOST}
+        stops: dict[JobId, Cause] = {}
+        for job in self._active:
+            lost = next((uuid for uuid in job.gpus if uuid in sick), None)
+            if job.state is JobState.RUNNING and lost is not None:
+                stops[job.id] = Cause(CauseCode.GPU_LOST, f"{lost}: {sick[lost].text}")
+            elif job.state is JobState.RUNNING and (cause := _overdue(job, now)):
+                stops[job.id] = cause
+        self._begin_stops(stops, now)
+
+    def _begin_stops(self, stops: Mapping[JobId, Cause], now: datetime) -> None:
+        if not stops:
+            return
+        with self._store.transaction() as transaction:
+            for job_id, cause in stops.items():
+                job = transaction.get(job_id)
+                if job.state is JobState.RUNNING:
+                    transaction.put(job.to(JobState.COMPLETING, stopping=Stopping(cause, now)))
+        self._observe()
+
+    def _cancel(self, now: datetime) -> None:
+        """Carry out the wishes to cancel and to requeue, and see that what is to end does end."""
+        wished = [job for job in self._jobs.values() if job.cancel_requested or job.requeue_requested]
+        if wished:
+            self._carry_out_wishes(wished, now)
+        for job in self._active:
+            if job.state is JobState.COMPLETING:
+                self._see_it_end(job, now)
+
+    def _carry_out_wishes(self, wished: list[Job], now: datetime) -> None:
+        self._begin_stops({job.id: _wish(job) for job in wished if job.state is JobState.RUNNING}, now)
+        at_once = [job for job in wished if _at_once(job, now)]
+        if not at_once:
+            return
+        with self._store.transaction() as transaction:
+            for stale in at_once:
+                if after := _at_once(transaction.get(stale.id), now):
+                    transaction.put(after)
+        self._observe()
+
+    def _see_it_end(self, job: Job, now: datetime) -> None:
+        """SIGTERM first; SIGKILL when the grace is over, again after every further grace."""
+        attempt, stopping = job.attempt, job.stopping
+        observer = self.observers.get(runtime_of(job))
+        if attempt is None or attempt.container_id is None or stopping is None or observer is None:
+            return
+        grace = max(self._settings.scheduler.stop_grace, timedelta(milliseconds=100))
+        graces = (now - stopping.at) // grace
+        how = "terminate" if graces < 1 else f"kill for the {graces}. time"
+        self._hands.tell(observer.runtime, (job.id, attempt.number), attempt.container_id, how)
+
+    # plan, start
+
+    def _plan_starts(self, now: datetime) -> None:
+        """Look at everything as it is now, and decide what starts."""
+        world = World(
+            reading=self._probe.latest(),
+            observations=tuple(observer.latest for observer in self.observers.values()),
+            freed_at=self._freed_at,
+            progress=self._hands.progress,
+            notices=self._trouble,
+        )
+        self._snapshot = within(self._store, self._jobs, world, self._leader, self._settings, now)
+        self._plan = plan(self._snapshot, self._settings, now)
+
+    def _start(self, now: datetime) -> None:
+        """Step (a) of the start protocol for all that start now; workers do the rest."""
+        claims = self._claim([start for start in self._plan.starts if self._has_image(start)], now)
+        if not claims:
+            return
+        for job in claims:
+            launch = work.launch_of(self._store.store_id, job, job.attempts[-1])
+            self._hands.start(self.observers[runtime_of(job)].runtime, launch)
+        self._observe()
+        self._plan_starts(now)
+
+    def _claim(self, starts: list[Placement], now: datetime) -> list[Job]:
+        if not starts:
+            return []
+        claims: list[Job] = []
+        with self._store.transaction() as transaction:
+            for start in starts:
+                job = transaction.get(start.job_id)
+                if job.state is JobState.PENDING and not job.held and not job.cancel_requested:
+                    claims.append(work.claimed(job, start.gpus, now))
+                    transaction.put(claims[-1])
+        return claims
+
+    def _has_image(self, start: Placement) -> bool:
+        job = self._jobs[start.job_id]
+        return self._hands.has_image(self.observers[runtime_of(job)].runtime, job.id, job.spec.image)
+
+    # publish
+
+    def _publish(self, now: datetime) -> Snapshot:
+        snapshot = with_plan(replace(self._snapshot, taken_at=now), self._plan)
+        self._publish_to(snapshot)
+        return snapshot
+
+
+def runtime_of(job: Job) -> str:
+    """The name of the runtime a job runs in."""
+    return "process" if job.spec.is_host else "docker"
+
+
+def _overdue(job: Job, now: datetime) -> Cause | None:
+    attempt, limit = job.attempt, job.spec.time_limit
+    if limit is None or attempt is None or attempt.started_at is None or now - attempt.started_at < limit:
+        return None
+    return Cause(CauseCode.TIME_LIMIT, f"over its time limit of {limit}")
+
+
+def _wish(job: Job) -> Cause:
+    if job.cancel_requested:
+        return Cause(CauseCode.CANCELLED, "cancelled by a user")
+    return Cause(CauseCode.REQUEUED, "requeued by a user")
+
+
+def _at_once(job: Job, now: datetime) -> Job | None:
+    """The job after a wish that needs no container to end; None when it has to wait for one."""
+    has_container = job.attempt is not None and not job.attempt.is_over
+    if job.state is JobState.PENDING or (job.state is JobState.CONFIGURING and not has_container):
+        if job.cancel_requested:
+            return job.to(JobState.CANCELLED, cancel_requested=False, cause=_wish(job), ended_at=now)
+        return job.evolve(requeue_requested=False) if job.requeue_requested else None
+    if job.state.is_terminal:
+        return requeued(job) if job.requeue_requested else job.evolve(cancel_requested=False)
+    return None

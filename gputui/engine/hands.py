@@ -1,0 +1,152 @@
+"""The scheduler's hands: workers that start, stop, fetch and clean up, and the book of what they are at."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from gputui.domain.cause import CauseCode
+from gputui.domain.container import ContainerRecord, Launch
+from gputui.domain.errors import RuntimeFault, StoreError
+from gputui.domain.job import JobId
+from gputui.domain.settings import SchedulerSettings
+from gputui.engine import work
+from gputui.engine.observer import Sequence
+from gputui.engine.reconcile import Key
+from gputui.ports import Clock, JobStore, Runtime
+
+log = logging.getLogger(__name__)
+
+RETRY_CLEANING = timedelta(seconds=30)
+
+
+class Hands:
+    """Runs the functions of `work` in workers. Its own methods never block; `changed` is called when one is done."""
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        workers: Executor,
+        clock: Clock,
+        directory: Path,
+        settings: SchedulerSettings,
+        sequence: Sequence,
+        changed: Callable[[str], None],
+    ) -> None:
+        self._store = store
+        self._workers = workers
+        self._clock = clock
+        self._directory = directory
+        self._settings = settings
+        self._sequence = sequence
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._busy: set[Key] = set()
+        self._settled: dict[Key, int] = {}
+        self._told: dict[Key, str] = {}
+        self._cleaned_at: dict[str, datetime] = {}
+        self._images: set[tuple[str, str]] = set()
+        self.progress: dict[JobId, str] = {}
+
+    def is_busy(self, key: Key) -> bool:
+        """Whether a worker is on that attempt; number 0 stands for fetching the job's image."""
+        with self._lock:
+            return key in self._busy
+
+    def settled(self, key: Key) -> int:
+        """Place in the order of events of our last work on that attempt; 0 when there was none."""
+        with self._lock:
+            return self._settled.get(key, 0)
+
+    def start(self, runtime: Runtime, launch: Launch) -> None:
+        """Create and start the container of an attempt that was claimed."""
+        key = (launch.job_id, launch.attempt)
+        with self._lock:
+            self._busy.add(key)
+            self._told.pop(key, None)
+        self._workers.submit(self._start, runtime, launch)
+
+    def _start(self, runtime: Runtime, launch: Launch) -> None:
+        try:
+            fault = work.start_attempt(self._store, runtime, launch, self._clock, self._settings)
+            if fault is not None and fault.cause.code is CauseCode.IMAGE_NOT_FOUND:
+                self._images.discard((runtime.name, launch.spec.image or ""))
+        except StoreError as error:  # reconcile says RUNNING as soon as the store can be written again
+            log.warning("job %d was started, but the store cannot say so: %s", launch.job_id, error)
+        except Exception:  # the border of a worker: the next listing tells how far it came
+            log.exception("starting job %d", launch.job_id)
+        finally:
+            self._settle((launch.job_id, launch.attempt), runtime.name)
+
+    def has_image(self, runtime: Runtime, job_id: JobId, image: str | None) -> bool:
+        """Whether the image is known to be here. If not, a worker looks, and pulls it if need be."""
+        if image is None or (runtime.name, image) in self._images:
+            return True
+        with self._lock:
+            if (job_id, 0) in self._busy:
+                return False
+            self._busy.add((job_id, 0))
+        self._workers.submit(self._fetch, runtime, job_id, image)
+        return False
+
+    def _fetch(self, runtime: Runtime, job_id: JobId, image: str) -> None:
+        def tell(text: str) -> None:
+            self.progress[job_id] = text
+
+        try:
+            fault = work.fetch_image(self._store, runtime, job_id, image, tell)
+            if fault is None:
+                self._images.add((runtime.name, image))
+            work.end_pull(self._store, job_id, fault, self._clock.now(), self._settings)
+        except StoreError as error:
+            log.warning("image %s for job %d: %s", image, job_id, error)
+        except Exception:  # the border of a worker
+            log.exception("fetching %s", image)
+        finally:
+            self.progress.pop(job_id, None)
+            self._settle((job_id, 0), runtime.name)
+
+    def tell(self, runtime: Runtime, key: Key, container_id: str, how: str) -> None:
+        """Have it told to end, once for each `how`: `terminate`, or any other word for SIGKILL."""
+        with self._lock:
+            if self._told.get(key) == how:
+                return
+            self._told[key] = how
+        self._workers.submit(self._tell, runtime, key, container_id, how)
+
+    def _tell(self, runtime: Runtime, key: Key, container_id: str, how: str) -> None:
+        try:
+            (runtime.terminate if how == "terminate" else runtime.kill)(container_id)
+        except RuntimeFault as fault:
+            log.warning("could not %s %s: %s", how, container_id[:12], fault)
+            with self._lock:
+                self._told.pop(key, None)
+
+    def clean(self, runtime: Runtime, record: ContainerRecord, now: datetime) -> None:
+        """Have the output of an ended container saved and the container removed; tried again after a while."""
+        last = self._cleaned_at.get(record.id)
+        if last is None or now - last >= RETRY_CLEANING:
+            self._cleaned_at[record.id] = now
+            self._workers.submit(self._clean, runtime, record)
+
+    def _clean(self, runtime: Runtime, record: ContainerRecord) -> None:
+        try:
+            work.clean_up(runtime, record, self._directory)
+        except (OSError, RuntimeFault) as error:
+            log.warning("container %s is kept, its log cannot be saved: %s", record.id[:12], error)
+            return
+        except Exception:  # the border of a worker
+            log.exception("cleaning up %s", record.id[:12])
+            return
+        self._cleaned_at.pop(record.id, None)
+
+    def _settle(self, key: Key, runtime_name: str) -> None:
+        with self._lock:
+            self._settled[key] = self._sequence.next()
+            self._busy.discard(key)
+        self._changed(runtime_name)

@@ -1,0 +1,169 @@
+"""A process that keeps a picture up to date: as the scheduler if nobody else is, otherwise beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from gputui.domain.errors import StoreError
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Leader, Notice, Snapshot
+from gputui.engine import picture, published
+from gputui.engine.feed import Feed
+from gputui.engine.leader import Leadership
+from gputui.engine.loop import Loop
+from gputui.engine.scheduler import Scheduler
+from gputui.engine.waker import Waker
+from gputui.ports import Clock, GpuProbe, JobStore, Runtime
+
+log = logging.getLogger(__name__)
+
+WORKERS = 8
+"""Starts, pulls and clean-ups at a time: an engine gains nothing from more."""
+LOOK_EVERY = 1.0
+"""Seconds between two pictures of a process that does not schedule, and between two tries to become the one."""
+STORE_POLL = 0.1
+LEAVE_WITHIN = 8.0
+"""Seconds that starts under way may take to end before the process leaves them to the next scheduler."""
+
+
+@dataclass(frozen=True)
+class Adapters:
+    """What a scheduler works with; made only when it begins to schedule."""
+
+    runtimes: Mapping[str, Runtime]
+    probe: GpuProbe
+
+
+class Host:
+    """Schedules when it can get the leadership; shows the leader's picture when it cannot."""
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        adapters: Callable[[], Adapters],
+        settings: Settings,
+        clock: Clock,
+        directory: Path,
+        me: Leader,
+        feed: Feed,
+        may_lead: bool = True,
+    ) -> None:
+        self._store = store
+        self._adapters = adapters
+        self._settings = settings
+        self._clock = clock
+        self._directory = directory
+        self._me = me
+        self._feed = feed
+        self._may_lead = may_lead
+        self._leadership = Leadership(directory, 0o660 if settings.store.group else 0o600)
+        self._stop = asyncio.Event()
+        self._published_at = 0.0
+        self._published: object = None
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process schedules."""
+        return self._leadership.is_mine
+
+    def stop(self) -> None:
+        """End `run` soon. To be called on its event loop."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Keep the feed supplied until stopped. Becomes the scheduler whenever there is none."""
+        while not self._stop.is_set():
+            if self._may_lead and self._leadership.acquire(self._me):
+                try:
+                    await self._lead()
+                finally:
+                    self._leadership.release()
+            else:
+                await self._look_on()
+
+    async def lead(self, wait: float) -> bool:
+        """Schedule until stopped, once the leadership is free; False when it was not within `wait` seconds."""
+        deadline = time.monotonic() + wait
+        while not self._leadership.acquire(self._me):
+            if time.monotonic() >= deadline or self._stop.is_set():
+                return False
+            await asyncio.sleep(0.1)
+        try:
+            await self._lead()
+        finally:
+            self._leadership.release()
+        return True
+
+    async def _lead(self) -> None:
+        log.info("scheduling in %s", self._directory)
+        adapters = await asyncio.to_thread(self._adapters)
+        workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="hand")
+        waker = Waker()
+        scheduler = Scheduler(
+            store=self._store,
+            runtimes=adapters.runtimes,
+            probe=adapters.probe,
+            settings=self._settings,
+            workers=workers,
+            clock=self._clock,
+            directory=self._directory,
+            leader=self._me,
+            publish=self._publish,
+            wake=waker.wake,
+        )
+        try:
+            await Loop(scheduler, self._store, self._settings.scheduler, self._clock, waker).run(self._stop)
+        finally:
+            await self._leave(workers, adapters)
+
+    async def _leave(self, workers: ThreadPoolExecutor, adapters: Adapters) -> None:
+        """Let starts under way end, but not for ever: what is cut short here the next scheduler puts right."""
+        loop = asyncio.get_running_loop()
+        drained = loop.run_in_executor(None, partial(workers.shutdown, wait=True, cancel_futures=True))
+        try:
+            await asyncio.wait_for(asyncio.shield(drained), LEAVE_WITHIN)
+        except TimeoutError:
+            log.warning("starts under way are left to the next scheduler")
+        adapters.probe.close()
+        for runtime in adapters.runtimes.values():
+            runtime.close()
+        log.info("no longer scheduling")
+
+    def _publish(self, snapshot: Snapshot) -> None:
+        """Show the picture here, and to other processes: at once when it tells something new, else every second."""
+        self._feed.publish(snapshot)
+        news = (
+            tuple((view.gpu.uuid, view.state, view.job_id) for view in snapshot.gpus),
+            snapshot.progress,
+            snapshot.notices,
+        )
+        if news == self._published and time.monotonic() - self._published_at < LOOK_EVERY:
+            return
+        self._published, self._published_at = news, time.monotonic()
+        live = published.Published(snapshot.taken_at, self._me, snapshot.nodes, snapshot.progress, snapshot.notices)
+        published.write(self._directory, live, 0o660 if self._settings.store.group else 0o600)
+
+    async def _look_on(self) -> None:
+        """Show the picture every second, and at once when the store changes, until it is time to try to lead."""
+        await asyncio.to_thread(self._show)
+        seen = self._store.version()
+        for _ in range(round(LOOK_EVERY / STORE_POLL)):
+            if self._stop.is_set() or self._store.version() != seen:
+                return
+            await asyncio.sleep(STORE_POLL)
+
+    def _show(self) -> None:
+        now = self._clock.now()
+        try:
+            self._feed.publish(picture.beside(self._store, self._directory, self._settings, now))
+        except StoreError as error:
+            latest = self._feed.latest
+            self._feed.publish(replace(latest, taken_at=now, notices=(Notice("error", str(error)),)))

@@ -1,0 +1,75 @@
+"""The output of an attempt: from the file it was saved to, or from the runtime while its container is there."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gputui.domain.errors import NotFoundError
+from gputui.domain.job import Attempt, Job, JobId
+from gputui.ports import JobStore, LogStream, Runtime
+
+
+def log_path(job_id: JobId, attempt: int) -> str:
+    """Where an attempt's output is kept once it has ended, relative to the state directory."""
+    return f"logs/{job_id}/{attempt}.log"
+
+
+class Logs:
+    """Opens the output of any attempt, live or ended."""
+
+    def __init__(self, store: JobStore, directory: Path, runtime: Callable[[str], Runtime | None]) -> None:
+        self._store = store
+        self._directory = directory
+        self._runtime = runtime
+
+    def open(
+        self, job_id: JobId, attempt: int | None = None, *, tail: int | None = None, follow: bool = False
+    ) -> LogStream:
+        """The attempt's lines (None: the latest attempt's) from the last `tail` on.
+
+        With `follow` the stream of a running attempt goes on until it ends or is closed.
+        """
+        job = self._store.get(job_id)
+        chosen = _choose(job, attempt)
+        path = self._directory / log_path(job_id, chosen.number)
+        if path.exists():
+            return FileLog(path, tail)
+        runtime = self._runtime("process" if job.spec.is_host else "docker")
+        if runtime is None or chosen.container_id is None:
+            raise NotFoundError(f"attempt {chosen.number} of job {job_id} has no output")
+        return runtime.logs(chosen.container_id, tail=tail, follow=follow)
+
+
+def _choose(job: Job, number: int | None) -> Attempt:
+    if not job.attempts:
+        raise NotFoundError(f"job {job.id} has not started yet, so it has no output")
+    if number is None:
+        return job.attempts[-1]
+    for attempt in job.attempts:
+        if attempt.number == number:
+            return attempt
+    raise NotFoundError(f"job {job.id} has no attempt {number}: it had {len(job.attempts)}")
+
+
+class FileLog:
+    """A saved log."""
+
+    def __init__(self, path: Path, tail: int | None) -> None:
+        self._path = path
+        self._tail = tail
+        self._closed = False
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._path.open("rb") as file:
+            lines: Iterator[bytes] | deque[bytes] = (line.rstrip(b"\n") for line in file)
+            if self._tail is not None:
+                lines = deque(lines, maxlen=self._tail)
+            for line in lines:
+                if self._closed:
+                    return
+                yield line
+
+    def close(self) -> None:
+        self._closed = True

@@ -1,0 +1,112 @@
+"""When things happen: APScheduler is the clock, an event the doorbell, one thread the place where ticks run."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from concurrent.futures import Executor, ThreadPoolExecutor
+from datetime import UTC
+from functools import partial
+
+from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+from gputui.domain.errors import GputuiError
+from gputui.domain.settings import SchedulerSettings
+from gputui.engine.scheduler import Scheduler
+from gputui.engine.waker import Waker
+from gputui.ports import Clock, JobStore
+
+log = logging.getLogger(__name__)
+
+STORE_POLL = 0.05
+"""Seconds between two looks at the store's version: a stat of about a microsecond each."""
+HOUSEKEEPING = 10.0
+MIN_PAUSE = 0.01
+"""Seconds between two ticks at least, so that a burst of events costs a few ticks and not one each."""
+
+
+class Loop:
+    """Runs ticks one at a time until it is stopped: on an interval, and at once when something happened."""
+
+    def __init__(
+        self, scheduler: Scheduler, store: JobStore, settings: SchedulerSettings, clock: Clock, waker: Waker
+    ) -> None:
+        self._scheduler = scheduler
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._waker = waker
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tick")
+        self._seen: object = None
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Schedule until `stop` is set. A tick under way is finished first."""
+        self._waker.bind()
+        self._scheduler.start()
+        timer = self._timer()
+        timer.start()
+        tasks = [asyncio.create_task(self._watch_store()), asyncio.create_task(self._dispatch())]
+        try:
+            await stop.wait()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            timer.shutdown(wait=False)
+            await asyncio.sleep(0)
+            self._scheduler.stop()
+            await _drained(self._thread)
+
+    def _timer(self) -> AsyncIOScheduler:
+        defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+        timer = AsyncIOScheduler(job_defaults=defaults, timezone=UTC)
+        timer.add_job(self._tick_due, "interval", seconds=self._settings.tick_interval.total_seconds())
+        timer.add_job(self._reconcile_due, "interval", seconds=self._settings.reconcile_interval.total_seconds())
+        timer.add_job(self._keep_house, "interval", seconds=HOUSEKEEPING)
+        return timer
+
+    async def _tick_due(self) -> None:
+        self._waker.wake()
+
+    async def _reconcile_due(self) -> None:
+        self._scheduler.look_again()
+
+    async def _keep_house(self) -> None:
+        with contextlib.suppress(RuntimeError):  # the thread is gone: we are being stopped
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._keep_house_now)
+
+    def _keep_house_now(self) -> None:
+        try:
+            self._store.keep_house(self._clock.now())
+        except GputuiError as error:
+            log.warning("housekeeping has to wait: %s", error)
+
+    async def _watch_store(self) -> None:
+        """Ring when another process wrote a wish."""
+        while True:
+            await asyncio.sleep(STORE_POLL)
+            if self._store.version() != self._seen:
+                self._waker.wake()
+
+    async def _dispatch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._waker.wake()
+        while True:
+            await self._waker.wait()
+            await asyncio.shield(loop.run_in_executor(self._thread, self._tick))
+            await asyncio.sleep(MIN_PAUSE)
+
+    def _tick(self) -> None:
+        before = self._store.version()
+        try:
+            self._scheduler.tick(self._clock.now())
+        except Exception:  # the border of the tick: one that fails must not end dispatch
+            log.exception("a tick failed")
+        # Our own writes make one more tick due; another process's between `before` and the reading of the store too.
+        self._seen = before
+
+
+async def _drained(executor: Executor) -> None:
+    """Wait for what the executor is at, without blocking the event loop."""
+    await asyncio.get_running_loop().run_in_executor(None, partial(executor.shutdown, wait=True, cancel_futures=True))

@@ -1,0 +1,153 @@
+"""How a Snapshot is put together, in the scheduler and beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from gputui.domain.container import ForeignContainer
+from gputui.domain.errors import NotFoundError
+from gputui.domain.gpu import GpuState, GpuView, ProbeCode, ProbeReading, ProbeStatus
+from gputui.domain.job import Job, JobId
+from gputui.domain.policy.occupancy import Evidence, views
+from gputui.domain.policy.plan import Plan, plan
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
+from gputui.domain.state import JobState
+from gputui.engine import published
+from gputui.engine.leader import current_leader
+from gputui.engine.observer import Observation
+from gputui.engine.reconcile import strays
+from gputui.ports import JobStore
+
+NOBODY = ProbeStatus(
+    ProbeCode.STARTING, "no scheduler is running, so no GPU is watched: start `gputui` or `gputui serve`"
+)
+
+
+def with_plan(snapshot: Snapshot, decided: Plan) -> Snapshot:
+    """The snapshot, with order, reasons and expected starts of its waiting jobs."""
+    return replace(snapshot, order=decided.order, reasons=decided.reasons, expected_starts=decided.forecast)
+
+
+@dataclass(frozen=True)
+class World:
+    """What the scheduler knows of everything outside the store."""
+
+    reading: ProbeReading
+    observations: tuple[Observation, ...]
+    freed_at: Mapping[str, datetime]
+    progress: Mapping[JobId, str]
+    notices: tuple[Notice, ...]
+
+
+def within(
+    store: JobStore,
+    jobs: Mapping[JobId, Job],
+    world: World,
+    leader: Leader,
+    settings: Settings,
+    now: datetime,
+) -> Snapshot:
+    """The picture as the scheduler sees it."""
+    evidence = Evidence(
+        reading=world.reading,
+        store_id=store.store_id,
+        jobs=tuple(job for job in jobs.values() if job.gpus),
+        controls=store.controls(),
+        foreign=_foreign(jobs, world.observations),
+        freed_at=world.freed_at,
+        sessions=_sessions(world.observations),
+    )
+    node = Node(
+        name=leader.host,
+        gpus=views(evidence, settings.scheduler, now),
+        probe=world.reading.status,
+        driver_version=world.reading.driver_version,
+        runtimes=tuple(seen.status for seen in world.observations),
+    )
+    return Snapshot(
+        taken_at=now,
+        nodes=(node,),
+        jobs=(*jobs.values(), *dependencies(store, jobs)),
+        controls=evidence.controls,
+        leader=leader,
+        leads_here=True,
+        progress=dict(world.progress),
+        notices=(*world.notices, *(Notice("information", note) for note in world.reading.notes)),
+    )
+
+
+def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> tuple[ForeignContainer, ...] | None:
+    """Other people's containers with GPUs; None as soon as one runtime cannot tell."""
+    found: list[ForeignContainer] = []
+    for seen in observations:
+        if seen.foreign is None or seen.records is None:
+            return None
+        found += seen.foreign
+        found += [
+            ForeignContainer(r.id, f"job {r.job_id} of a lost queue", None, r.gpus) for r in strays(jobs, seen.records)
+        ]
+    return tuple(found)
+
+
+def _sessions(observations: Iterable[Observation]) -> dict[int, JobId]:
+    """Session leaders of host attempts: processes are told apart by them where their environment is not readable."""
+    return {
+        record.pid: record.job_id
+        for seen in observations
+        if seen.status.name == "process"
+        for record in seen.records or ()
+        if record.pid is not None
+    }
+
+
+def dependencies(store: JobStore, jobs: Mapping[JobId, Job]) -> Iterable[Job]:
+    """Jobs that waiting ones depend on and that have moved to history already."""
+    wanted = {
+        job_id
+        for job in jobs.values()
+        if job.state is JobState.PENDING
+        for job_id in (*job.spec.after, *job.spec.after_any)
+    }
+    for job_id in sorted(wanted - jobs.keys()):
+        try:
+            yield store.get(job_id)
+        except NotFoundError:
+            continue
+
+
+def beside(store: JobStore, directory: Path, settings: Settings, now: datetime, *, planned: bool = True) -> Snapshot:
+    """The picture as a process sees it that does not schedule: the store, and what the scheduler published."""
+    leader = current_leader(directory)
+    live = published.read(directory) if leader else None
+    jobs = store.jobs()
+    snapshot = Snapshot(
+        taken_at=now,
+        nodes=tuple(_aged(node, now - live.taken_at, settings) for node in live.nodes) if live else (),
+        jobs=(*jobs.values(), *dependencies(store, jobs)),
+        controls=store.controls(),
+        leader=leader,
+        progress=live.progress if live else {},
+        notices=live.notices if live else (),
+    )
+    if leader is None:
+        snapshot = replace(snapshot, nodes=(Node(name="", probe=NOBODY),))
+    return with_plan(snapshot, plan(snapshot, settings, now)) if planned else snapshot
+
+
+def _aged(node: Node, by: timedelta, settings: Settings) -> Node:
+    """The node as it was published so long ago: readings are older by that, and may have gone stale."""
+    if by < timedelta(seconds=1):
+        return node
+    return replace(node, gpus=tuple(_aged_view(view, by, settings.scheduler.stale_after) for view in node.gpus))
+
+
+def _aged_view(view: GpuView, by: timedelta, stale_after: timedelta) -> GpuView:
+    age = None if view.age is None else view.age + by
+    if age is None or age <= stale_after:
+        return replace(view, age=age)
+    state = GpuState.UNKNOWN if view.state is GpuState.FREE else view.state
+    return replace(view, age=age, stale=True, state=state, why=view.why or "its last reading is too old")

@@ -1,0 +1,158 @@
+"""Store and runtime brought together: what has to be done so that they agree. The containers are the truth.
+
+A scheduler may have died between any two steps of the start protocol: (a) the store says CONFIGURING, with attempt
+and GPUs; (b) the container is created under a name made of store, job and attempt; (c) it is started; (d) the store
+says RUNNING. Every mixture that this leaves behind has its line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from gputui.domain.container import ContainerRecord, ContainerState
+from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.state import JobState
+
+Key: TypeAlias = tuple[JobId, int]
+"""A job and the number of an attempt."""
+
+
+@dataclass(frozen=True)
+class Adopt:
+    """It runs: the store is to say so."""
+
+    job_id: JobId
+    record: ContainerRecord
+
+
+@dataclass(frozen=True)
+class StartAgain:
+    """Its container exists and was never started."""
+
+    job_id: JobId
+    number: int
+
+
+@dataclass(frozen=True)
+class GiveBack:
+    """No container came of it: back to PENDING, the number free again, no retry charged."""
+
+    job_id: JobId
+    number: int
+    """0: it was fetching its image, without an attempt."""
+
+
+@dataclass(frozen=True)
+class Finish:
+    """Its container has ended."""
+
+    job_id: JobId
+    record: ContainerRecord
+
+
+@dataclass(frozen=True)
+class Vanished:
+    """Its container is gone, without a trace of how it ended."""
+
+    job_id: JobId
+    number: int
+
+
+@dataclass(frozen=True)
+class Clean:
+    """A container of an attempt that is over: its output is to be saved, then it is to go."""
+
+    record: ContainerRecord
+
+
+@dataclass(frozen=True)
+class KillStray:
+    """It runs although the store has its attempt ended, or other jobs on its GPUs."""
+
+    record: ContainerRecord
+
+
+Change: TypeAlias = Adopt | GiveBack | Finish | Vanished
+"""What is written into the store."""
+Decision: TypeAlias = Change | StartAgain | Clean | KillStray
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One listing of a runtime, and what this scheduler is doing itself meanwhile."""
+
+    records: tuple[ContainerRecord, ...]
+    begun: int
+    """Place of the listing in the order of events."""
+    is_busy: Callable[[Key], bool]
+    """Whether a worker of ours is on that attempt."""
+    settled: Callable[[Key], int]
+    """Place in the order of events of our last work on that attempt."""
+
+    def covers(self, key: Key) -> bool:
+        """Whether absence from the listing means something: it began after our last work on that attempt."""
+        return self.begun > self.settled(key)
+
+
+def decide(jobs: Mapping[JobId, Job], mine: Iterable[Job], seen: Seen) -> list[Decision]:
+    """What has to be done about the active jobs of one runtime (`mine`) and all its containers."""
+    by_key = {(record.job_id, record.attempt): record for record in seen.records}
+    decisions = [decision for job in mine for decision in _of_job(job, by_key, seen)]
+    gpus_held = {uuid: job.id for job in jobs.values() for uuid in job.gpus}
+    for key, record in by_key.items():
+        job = jobs.get(record.job_id)
+        if job is not None and not seen.is_busy(key) and not _is_current(job, record):
+            decisions.append(_of_leftover(job, record, gpus_held))
+    return decisions
+
+
+def strays(jobs: Mapping[JobId, Job], records: Iterable[ContainerRecord]) -> tuple[ContainerRecord, ...]:
+    """Running containers with this store's label whose job it does not know: a store put back from a backup.
+
+    They are left alone, and their GPUs count as taken.
+    """
+    return tuple(r for r in records if r.job_id not in jobs and r.state is ContainerState.RUNNING)
+
+
+def _is_current(job: Job, record: ContainerRecord) -> bool:
+    attempt = job.attempt
+    return job.state.is_active and attempt is not None and not attempt.is_over and attempt.number == record.attempt
+
+
+def _of_job(job: Job, by_key: Mapping[Key, ContainerRecord], seen: Seen) -> Iterator[Decision]:
+    attempt = job.attempt
+    if attempt is None or attempt.is_over:
+        if job.state is JobState.CONFIGURING and not seen.is_busy((job.id, 0)):
+            yield GiveBack(job.id, 0)
+        return
+    key = (job.id, attempt.number)
+    if seen.is_busy(key):
+        return
+    record = by_key.get(key)
+    if record is None:
+        if seen.covers(key):
+            yield _of_absent(job, attempt)
+    elif record.state is ContainerState.EXITED:
+        yield Finish(job.id, record)
+    elif record.state is ContainerState.RUNNING:
+        if job.state is JobState.CONFIGURING:
+            yield Adopt(job.id, record)
+    elif seen.covers(key):
+        yield StartAgain(job.id, attempt.number)
+
+
+def _of_absent(job: Job, attempt: Attempt) -> Decision:
+    if job.state is JobState.CONFIGURING:
+        return GiveBack(job.id, attempt.number)
+    return Vanished(job.id, attempt.number)
+
+
+def _of_leftover(job: Job, record: ContainerRecord, gpus_held: Mapping[str, JobId]) -> Decision:
+    if record.state is not ContainerState.RUNNING:
+        return Clean(record)
+    is_next = job.state is JobState.PENDING and record.attempt == len(job.attempts) + 1
+    if is_next and not any(uuid in gpus_held for uuid in record.gpus):
+        return Adopt(job.id, record)
+    return KillStray(record)

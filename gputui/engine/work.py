@@ -1,0 +1,175 @@
+"""What workers do for the scheduler, off its thread: each function talks to a runtime and then tells the store.
+
+All are safe to be killed in at any point: `reconcile` finds out from the containers how far they came.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import ContainerRecord, ContainerState, Launch
+from gputui.domain.errors import NotFoundError, RuntimeFault
+from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.policy.retry import again, conclude
+from gputui.domain.settings import SchedulerSettings
+from gputui.domain.state import JobState
+from gputui.engine.logs import log_path
+from gputui.ports import Clock, JobStore, Runtime, Transaction
+
+log = logging.getLogger(__name__)
+
+_EXIT_CODES = {CauseCode.COMMAND_NOT_FOUND: 127, CauseCode.COMMAND_NOT_EXECUTABLE: 126}
+
+
+def launch_of(store_id: str, job: Job, attempt: Attempt) -> Launch:
+    """The attempt as its runtime is to create it."""
+    index = job.array.index if job.array else None
+    return Launch(store_id, job.id, attempt.number, job.spec, attempt.gpus, index)
+
+
+def start_attempt(
+    store: JobStore, runtime: Runtime, launch: Launch, clock: Clock, settings: SchedulerSettings
+) -> RuntimeFault | None:
+    """Steps (b) to (d) of the start protocol: create, start, and RUNNING in the store. The fault, if one came up.
+
+    When the runtime stops answering in the middle, nobody knows whether the container runs: nothing is written, and
+    the next listing tells.
+    """
+    try:
+        created = runtime.create(launch)
+        runtime.start(created.id)
+    except RuntimeFault as fault:
+        log.warning("job %d attempt %d did not start: %s", launch.job_id, launch.attempt, fault)
+        if fault.cause.code is not CauseCode.RUNTIME_UNAVAILABLE:
+            _record_failure(store, launch, fault.cause, clock.now(), settings)
+        return fault
+    with store.transaction() as transaction:
+        job = under_way(transaction, launch.job_id, launch.attempt)
+        if job is not None and job.state is JobState.CONFIGURING:
+            transaction.put(running(job, created.id, clock.now(), created.notes))
+    return None
+
+
+def running(job: Job, container_id: str, started_at: datetime, notes: tuple[str, ...] = ()) -> Job:
+    """The job, whose attempt's container has been started."""
+    started = job.with_attempt(container_id=container_id, started_at=started_at, notes=notes)
+    return started.to(JobState.RUNNING, started_at=started_at, not_before=None)
+
+
+def adopted(job: Job, record: ContainerRecord, now: datetime) -> Job:
+    """The job, taken over with the container found running for it."""
+    started_at = record.started_at or now
+    if job.state is JobState.PENDING:  # its start outlived the scheduler that began it
+        attempt = Attempt(record.attempt, record.gpus, claimed_at=started_at)
+        job = job.to(JobState.CONFIGURING, attempts=(*job.attempts, attempt))
+    return running(job.with_attempt(gpus=record.gpus), record.id, started_at)
+
+
+def given_back(job: Job) -> Job:
+    """The job back in the queue as if its interrupted start had never been: the number is free again."""
+    attempt = job.attempt
+    kept = job.attempts[:-1] if attempt is not None and not attempt.is_over else job.attempts
+    return again(job.evolve(attempts=kept), job.not_before).evolve(cancel_requested=job.cancel_requested)
+
+
+def finished(job: Job, record: ContainerRecord, now: datetime, settings: SchedulerSettings) -> Job:
+    """The job after its container ended."""
+    at = record.ended_at or now
+    attempt = job.attempts[-1]
+    job = job.with_attempt(
+        container_id=record.id,
+        started_at=attempt.started_at or record.started_at,
+        log_path=log_path(job.id, attempt.number),
+    )
+    return conclude(job, record.cause, record.exit_code, at, settings)
+
+
+def vanished(job: Job, now: datetime, settings: SchedulerSettings) -> Job:
+    """The job after its container was found gone."""
+    cause = Cause(CauseCode.CONTAINER_LOST, "its container is gone: removed by somebody, or lost by the engine")
+    return conclude(job, cause, None, now, settings)
+
+
+def under_way(transaction: Transaction, job_id: JobId, number: int) -> Job | None:
+    """The job, if that attempt of it is still under way in the store."""
+    try:
+        job = transaction.get(job_id)
+    except NotFoundError:
+        return None
+    attempt = job.attempt
+    current = attempt is not None and not attempt.is_over and attempt.number == number
+    return job if current and job.state.is_active else None
+
+
+def _record_failure(store: JobStore, launch: Launch, cause: Cause, now: datetime, settings: SchedulerSettings) -> None:
+    with store.transaction() as transaction:
+        job = under_way(transaction, launch.job_id, launch.attempt)
+        if job is None:
+            return
+        if cause.code is CauseCode.IMAGE_NOT_FOUND:  # it was there a moment ago: fetch it, then try again
+            transaction.put(given_back(job))
+            return
+        transaction.put(conclude(job, cause, _EXIT_CODES.get(cause.code), now, settings))
+
+
+def fetch_image(
+    store: JobStore, runtime: Runtime, job_id: JobId, image: str, progress: Callable[[str], None]
+) -> RuntimeFault | None:
+    """Have the image here; the job is CONFIGURING while it is being pulled, without holding any GPU."""
+    try:
+        if runtime.has_image(image):
+            return None
+        _begin_pull(store, job_id)
+        runtime.pull(image, progress)
+    except RuntimeFault as fault:
+        log.warning("image %s for job %d: %s", image, job_id, fault)
+        return fault
+    return None
+
+
+def _begin_pull(store: JobStore, job_id: JobId) -> None:
+    with store.transaction() as transaction:
+        job = transaction.get(job_id)
+        if job.state is JobState.PENDING:
+            transaction.put(job.to(JobState.CONFIGURING))
+
+
+def end_pull(
+    store: JobStore, job_id: JobId, fault: RuntimeFault | None, now: datetime, settings: SchedulerSettings
+) -> None:
+    """Put the job back in the queue with its image, or write down the attempt that failed for want of it."""
+    with store.transaction() as transaction:
+        job = transaction.get(job_id)
+        is_fetching = job.state is JobState.CONFIGURING and (job.attempt is None or job.attempt.is_over)
+        if fault is None or fault.cause.code is CauseCode.RUNTIME_UNAVAILABLE:
+            if is_fetching:
+                transaction.put(given_back(job))
+            return
+        if is_fetching or job.state is JobState.PENDING:
+            transaction.put(_failed_pull(job, fault.cause, now, settings))
+
+
+def _failed_pull(job: Job, cause: Cause, now: datetime, settings: SchedulerSettings) -> Job:
+    attempt = Attempt(len(job.attempts) + 1, (), claimed_at=now)
+    configuring = job if job.state is JobState.CONFIGURING else job.to(JobState.CONFIGURING)
+    return conclude(configuring.evolve(attempts=(*job.attempts, attempt)), cause, None, now, settings)
+
+
+def clean_up(runtime: Runtime, record: ContainerRecord, directory: Path) -> None:
+    """Save the output of a container whose attempt is over, then remove it."""
+    if record.state is ContainerState.EXITED:
+        path = directory / log_path(record.job_id, record.attempt)
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not path.exists():
+            runtime.save_log(record.id, path)
+    runtime.remove(record.id)
+
+
+def claimed(job: Job, gpus: tuple[str, ...], now: datetime) -> Job:
+    """Step (a) of the start protocol: the job with its next attempt and GPUs."""
+    attempt = Attempt(len(job.attempts) + 1, gpus, claimed_at=now)
+    return job.to(JobState.CONFIGURING, attempts=(*job.attempts, attempt), topped_at=None)
