@@ -1,0 +1,267 @@
+"""Jobs as processes of this host: the Runtime for machines, or jobs, without an engine."""
+
+from __future__ import annotations
+
+import errno
+import os
+import platform
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import (
+    Capability,
+    ContainerRecord,
+    ContainerState,
+    Created,
+    ForeignContainer,
+    Launch,
+    RuntimeStatus,
+)
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.settings import RuntimeSettings
+from gputui.ports import Clock, LogStream
+from gputui.runtime import process_cgroup, process_plan, process_refusal, process_session, wrapper
+from gputui.runtime.process_attempt import AttemptFolder, Manifest, prepare, put
+from gputui.runtime.process_log import FileLogStream, save
+from gputui.runtime.process_record import Ledger
+from gputui.runtime.process_watch import ExitWatch
+
+_PATIENCE = 10.0
+"""Seconds a wrapper may take to come up."""
+
+
+class ProcessRuntime:
+    """Runs attempts as host processes, kept in `<directory>/attempts/`; they outlive every gputui process.
+
+    A service that schedules must leave its jobs alone when it stops: under systemd, `KillMode=process`.
+    """
+
+    name = "process"
+
+    def __init__(
+        self,
+        store_id: str,
+        directory: Path,
+        settings: RuntimeSettings,
+        clock: Clock,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._store_id = store_id
+        self._root = directory / "attempts"
+        self._log_limit = settings.log_max_size * settings.log_max_files
+        self._clock = clock
+        self._environ = environ
+        self._ledger = Ledger(store_id, self._root)
+        self._watch = ExitWatch()
+        self._status = self._look()
+
+    def status(self) -> RuntimeStatus:
+        """How it stood when last asked."""
+        return self._status
+
+    def check(self) -> RuntimeStatus:
+        """Whether attempts can be kept here and watched."""
+        looked = self._look()
+        if (looked.up, looked.text, looked.warnings) != (self._status.up, self._status.text, self._status.warnings):
+            self._status = looked
+        return self._status
+
+    def has_image(self, image: str) -> bool:
+        """True: host processes have none."""
+        return True
+
+    def pull(self, image: str, progress: Callable[[str], None]) -> None:
+        """Nothing: host processes have no image."""
+
+    def create(self, launch: Launch) -> Created:
+        """Make the attempt's directory, not started; raises BAD_SPEC for what a host process cannot have."""
+        process_plan.check(launch)
+        place = self._root / launch.name
+        with self._disk():
+            if place.is_dir():
+                adopted = self._adopt(place, launch)
+                if adopted is not None:
+                    return adopted
+            return self._make(place, launch)
+
+    def start(self, container_id: str) -> None:
+        """Start the wrapper, which starts the command once, however often and from wherever it is asked to."""
+        deadline = time.monotonic() + _PATIENCE
+        while not self._has_started(container_id):
+            answer = self._spawn(container_id)
+            if answer.startswith(b"refused "):
+                break
+            if answer not in {b"started", b"already", b"busy", b"moved"} or time.monotonic() > deadline:
+                raise _fault(f"the wrapper of {container_id} did not come up: {answer.decode(errors='replace')}")
+            if answer == b"busy":  # another wrapper is about to write that it starts
+                time.sleep(0.002)
+        record = self._there(container_id)
+        if record.cause is not None and record.cause.code in process_refusal.CODES:
+            raise RuntimeFault(record.cause)
+        self._notice(record)
+
+    def terminate(self, container_id: str) -> None:
+        """SIGTERM to all processes of the attempt."""
+        self._send(container_id, signal.SIGTERM)
+
+    def kill(self, container_id: str) -> None:
+        """SIGKILL to all processes of the attempt; the wrapper stays to write down how it ended."""
+        self._send(container_id, signal.SIGKILL)
+
+    def containers(self) -> tuple[ContainerRecord, ...]:
+        """All of this store's attempts."""
+        with self._disk():
+            records = self._ledger.all()
+        for record in records:
+            self._notice(record)
+        return records
+
+    def inspect(self, container_id: str) -> ContainerRecord | None:
+        """One of them."""
+        with self._disk():
+            record = self._ledger.find(container_id)
+        if record is not None:
+            self._notice(record)
+        return record
+
+    def foreign(self) -> tuple[ForeignContainer, ...]:
+        """None: processes of others are the probe's to see."""
+        return ()
+
+    def save_log(self, container_id: str, path: Path) -> None:
+        """Copy its output, as far as the disk kept it."""
+        self._there(container_id)
+        with self._disk():
+            save(self._folder(container_id).log, path)
+
+    def logs(self, container_id: str, *, tail: int | None = None, follow: bool = False) -> LogStream:
+        """Its output from the last `tail` lines on; with `follow`, until it ends."""
+        self._there(container_id)
+
+        def is_over() -> bool:
+            record = self._ledger.find(container_id)
+            return record is None or record.state is ContainerState.EXITED
+
+        with self._disk():
+            return FileLogStream(self._folder(container_id).log, tail=tail, follow=follow, is_over=is_over)
+
+    def remove(self, container_id: str) -> None:
+        """Remove one that does not run, with its control groups."""
+        record = self.inspect(container_id)
+        if record is None:
+            return
+        folder = self._folder(container_id)
+        manifest = folder.manifest()
+        with self._disk(), folder.claimed() as mine:  # of one that ended the wrapper may have it for a moment yet
+            if record.state is ContainerState.RUNNING or (record.state is ContainerState.CREATED and not mine):
+                raise _fault(f"{container_id} runs: it cannot be removed")
+            folder.move_away()
+        process_cgroup.remove(manifest.cgroups if manifest else ())
+        self._ledger.forget(container_id)
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when an attempt of this store's may have ended."""
+        self._watch.subscribe(wake)
+        self.containers()
+
+    def close(self) -> None:
+        """Let go of the thread; attempts run on."""
+        self._watch.close()
+
+    def _look(self) -> RuntimeStatus:
+        up, text = True, "host processes, without containers"
+        parent = next((each for each in (self._root, *self._root.parents) if each.exists()), self._root)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            up, text = False, f"{parent} cannot be written to: host jobs cannot be kept there"
+        elif not sys.executable:
+            up, text = False, "the Python interpreter does not know its own path: host jobs cannot be started"
+        return RuntimeStatus(
+            self.name, up, text, platform.release(), self._clock.now(), capability=Capability(limits=True)
+        )
+
+    def _make(self, place: Path, launch: Launch) -> Created:
+        plan = process_plan.plan_of(launch, environ=self._environ, log_limit=self._log_limit)
+        group = process_cgroup.make(launch.name, launch.spec.options)
+        manifest = Manifest(launch.gpus, launch.tag, launch.spec.command[0], group.folders, group.notes)
+        plan += process_plan.encode(group.records())
+        is_new = put(prepare(self._root, launch, manifest, plan), place)
+        return Created(launch.name, adopted=not is_new, notes=group.notes)
+
+    def _adopt(self, place: Path, launch: Launch) -> Created | None:
+        """The one that is there; None once it was removed because it never started and has other GPUs."""
+        folder = AttemptFolder(place)
+        manifest = folder.manifest()
+        if manifest is None or manifest.gpus != launch.gpus:
+            with folder.claimed() as mine:
+                if mine and not folder.records()[0]:
+                    folder.move_away()
+                    self._ledger.forget(launch.name)
+                    return None
+        return Created(launch.name, adopted=True, notes=manifest.notes if manifest else ())
+
+    def _folder(self, container_id: str) -> AttemptFolder:
+        return AttemptFolder(self._root / container_id)
+
+    def _there(self, container_id: str) -> ContainerRecord:
+        with self._disk():
+            record = self._ledger.find(container_id)
+        if record is None:
+            raise _fault(f"there is no attempt {container_id}")
+        return record
+
+    def _has_started(self, container_id: str) -> bool:
+        return self._there(container_id).state is not ContainerState.CREATED
+
+    def _notice(self, record: ContainerRecord) -> None:
+        if record.state is ContainerState.RUNNING and not (record.pid and self._watch.has(record.pid)):
+            for pid in self._ledger.awaited(record):
+                self._watch.add(pid)
+
+    def _spawn(self, container_id: str) -> bytes:
+        """Start a wrapper; its answer, once the command runs or will not."""
+        command = [sys.executable, "-I", "-S", wrapper.__file__, str(self._root / container_id)]
+        try:
+            with subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/"
+            ) as process:
+                assert process.stdout is not None
+                return process.stdout.read()
+        except OSError as error:
+            raise _fault(f"the wrapper of {container_id} could not be started: {error.strerror}") from error
+
+    def _send(self, container_id: str, number: signal.Signals) -> None:
+        """Signal all its processes, and those they make meanwhile when they are to be killed."""
+        seen: set[int] = set()
+        for _ in range(50):
+            if self._there(container_id).state is not ContainerState.RUNNING:
+                return
+            fresh = tuple(pid for pid in self._ledger.members(container_id) if pid not in seen)
+            process_session.send(fresh, number)
+            if fresh and number is not signal.SIGKILL:
+                return
+            if not fresh and seen:
+                return
+            seen.update(fresh)
+            if not fresh:  # the wrapper is there, its command not yet
+                time.sleep(0.002)
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Turn what the disk refuses into faults."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                text = f"no space left for host jobs in {self._root}"
+                raise RuntimeFault(Cause(CauseCode.DISK_FULL, text), hint="free some space") from error
+            raise RuntimeUnavailableError(f"{self._root}: {error.strerror or error}") from error
+
+
+def _fault(text: str) -> RuntimeFault:
+    return RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, text))

@@ -1,0 +1,131 @@
+"""The output of a host attempt, read from its file."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+_BLOCK = 65536
+_LONGEST = 1024**2
+"""A longer line is cut: a job may print without ever ending a line."""
+_HOLE = bytes(4096)
+"""What reads back where old output was given back to the disk while we were reading."""
+_QUICK, _SLOW = 0.02, 0.2
+"""Seconds between looks at a file that grows, and at one that does not."""
+
+
+class FileLogStream:
+    """Lines of a file that may still grow."""
+
+    def __init__(self, path: Path, *, tail: int | None, follow: bool, is_over: Callable[[], bool]) -> None:
+        self._file = path.open("rb", buffering=0)
+        self._follow = follow
+        self._is_over = is_over
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._is_read = False
+        descriptor = self._file.fileno()
+        start = first_byte(descriptor) if tail is None else max(first_byte(descriptor), tail_start(descriptor, tail))
+        self._file.seek(start)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Lines without their ends; ends when it is closed, or the attempt is over and all of it was read."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._is_read = True
+        rest = b""
+        try:
+            for block in self._blocks():
+                *lines, rest = (rest + block).split(b"\n")
+                yield from lines
+                if len(rest) > _LONGEST:
+                    yield rest
+                    rest = b""
+            if rest and not self._closed.is_set():
+                yield rest
+        finally:
+            self._file.close()
+
+    def close(self) -> None:
+        """End the iteration, from any thread."""
+        with self._lock:
+            self._closed.set()
+            if not self._is_read:  # else the iteration closes the file when it ends
+                self._file.close()
+
+    def _blocks(self) -> Iterator[bytes]:
+        pause, was_over = _QUICK, not self._follow
+        while not self._closed.is_set():
+            if block := self._file.read(_BLOCK):
+                pause = _QUICK
+                yield block.lstrip(b"\0") if block.startswith(_HOLE) else block
+            elif was_over:
+                return
+            else:  # what it wrote between the last read and its end is read once more
+                was_over = self._is_over()
+                if not was_over:
+                    self._closed.wait(pause)
+                    pause = min(_SLOW, pause * 1.5)
+
+
+def save(log: Path, path: Path) -> None:
+    """Copy what is kept of the output, whole or not at all. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
+    try:
+        with log.open("rb") as source, open(_private(aside), "wb") as copy:
+            source.seek(first_byte(source.fileno()))
+            shutil.copyfileobj(source, copy, 1024**2)
+            copy.flush()
+            os.fsync(copy.fileno())
+        aside.rename(path)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def _private(path: Path) -> int:
+    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+
+
+def first_byte(descriptor: int) -> int:
+    """Where the output still kept begins: what is older was given back to the disk."""
+    try:
+        start = os.lseek(descriptor, 0, os.SEEK_DATA)
+    except OSError:  # nothing but a hole, or a file system that knows none
+        return 0
+    if start == 0:
+        return 0
+    newline = os.pread(descriptor, _BLOCK, start).find(b"\n")
+    return start + newline + 1
+
+
+def tail_start(descriptor: int, lines: int) -> int:
+    """Where the last so many lines begin."""
+    position = end = os.fstat(descriptor).st_size
+    if lines <= 0:
+        return end
+    # the newline that ends the last line does not begin another one
+    wanted = lines + (end > 0 and os.pread(descriptor, 1, end - 1) == b"\n")
+    while position > 0:
+        start = max(0, position - _BLOCK)
+        block = os.pread(descriptor, position - start, start)
+        found = block.count(b"\n")
+        if found >= wanted:
+            return start + _nth_last(block, wanted) + 1
+        wanted -= found
+        position = start
+    return 0
+
+
+def _nth_last(block: bytes, count: int) -> int:
+    """Index of the newline that is the count-th from the end."""
+    index = len(block)
+    for _ in range(count):
+        index = block.rindex(b"\n", 0, index)
+    return index

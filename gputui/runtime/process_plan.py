@@ -1,0 +1,142 @@
+"""What the wrapper is to do for a launch, as the bytes of its plan file; refuses what a host process cannot have."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Iterable, Mapping
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import Launch
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.job import ContainerOptions
+from gputui.runtime.process_user import Account, account_of
+
+_CONTAINERS_ONLY = {
+    "volumes": "--volume",
+    "mounts": "--mount",
+    "entrypoint": "--entrypoint",
+    "shm_size": "--shm-size",
+    "ipc": "--ipc",
+    "network": "--network",
+    "runtime": "--runtime",
+}
+_SHARED = ("PATH", "LANG", "LANGUAGE", "TZ")
+_SERVERS_OWN = frozenset(
+    [
+        "NOTIFY_SOCKET",
+        "INVOCATION_ID",
+        "JOURNAL_STREAM",
+        "LISTEN_FDS",
+        "LISTEN_PID",
+        "MAINPID",
+        "TMUX",
+        "TMUX_PANE",
+        "STY",
+        "WINDOW",
+        "COLUMNS",
+        "LINES",
+        "PWD",
+        "OLDPWD",
+        "SHLVL",
+        "_",
+        "CUDA_DEVICE_ORDER",
+        "CUDA_VISIBLE_DEVICES",
+        "NVIDIA_VISIBLE_DEVICES",
+    ]
+)
+"""Of the process that schedules: its terminal and its service, which say nothing true about a job."""
+
+
+def refused(text: str) -> RuntimeFault:
+    """The fault of a spec that cannot run as a host process."""
+    return RuntimeFault(Cause(CauseCode.BAD_SPEC, text))
+
+
+def check(launch: Launch) -> None:
+    """Raise BAD_SPEC for what only containers have."""
+    spec = launch.spec
+    if spec.image is not None:
+        raise refused("the job has an image, but this runtime runs commands of the host, without containers")
+    if not spec.command or not spec.command[0]:
+        raise refused("a host job needs a command")
+    for field, option in _CONTAINERS_ONLY.items():
+        if getattr(spec.options, field) not in (None, ()):
+            raise refused(f"{option} is for containers: a host job cannot have it")
+
+
+def plan_of(launch: Launch, *, environ: Mapping[str, str], log_limit: int) -> bytes:
+    """`key=value` records, NUL after each; raises BAD_SPEC."""
+    options = launch.spec.options
+    account = account_of(options.user)
+    env = environment(launch, environ, account)
+    records = [("arg", each) for each in launch.spec.command]
+    records += [("env", f"{name}={value}") for name, value in env.items()]
+    records += [("rlimit", _rlimit(each)) for each in options.ulimits]
+    records += [("cwd", options.workdir or env.get("HOME") or "/"), ("log_limit", str(log_limit))]
+    if account is not None:
+        records += [("uid", str(account.uid)), ("gid", str(account.gid))]
+        records += [("group", str(group)) for group in account.groups]
+    return encode(records)
+
+
+def encode(records: Iterable[tuple[str, str]]) -> bytes:
+    """The records as the wrapper reads them."""
+    return b"".join(_record(key, value) for key, value in records)
+
+
+def environment(launch: Launch, environ: Mapping[str, str], account: Account | None) -> dict[str, str]:
+    """The job's environment: the scheduler's own, the job's wishes, and what it must know about itself.
+
+    A job that runs as another user gets that user's home and name and nothing private of the scheduler's.
+    """
+    if account is None:
+        env = {name: value for name, value in environ.items() if _is_for_jobs(name)}
+    else:
+        env = {name: value for name, value in environ.items() if name in _SHARED or name.startswith("LC_")}
+        env |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
+    env |= _own(launch.spec.options)
+    visible = ",".join(launch.gpus)
+    env |= {"CUDA_VISIBLE_DEVICES": visible, "NVIDIA_VISIBLE_DEVICES": visible or "void"}
+    env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GPUTUI_ATTEMPT": launch.tag}
+    env |= {"GPUTUI_JOB_ID": str(launch.job_id), "GPUTUI_GPUS": str(len(launch.gpus))}
+    if launch.array_index is not None:
+        env["GPUTUI_ARRAY_INDEX"] = str(launch.array_index)
+    return env
+
+
+def _is_for_jobs(name: str) -> bool:
+    return name not in _SERVERS_OWN and not name.startswith("GPUTUI_")
+
+
+def _own(options: ContainerOptions) -> dict[str, str]:
+    for name, _ in options.env:
+        if not name or "=" in name:
+            raise refused(f"{name!a} cannot be the name of an environment variable")
+    return dict(options.env)
+
+
+def _rlimit(text: str) -> str:
+    name, _, limits = text.partition("=")
+    soft, _, hard = limits.partition(":")
+    which = getattr(resource, f"RLIMIT_{name.strip().upper()}", None)
+    numbers = [_limit(each) for each in (soft, hard or soft)]
+    if not isinstance(which, int) or None in numbers:
+        raise refused(f"--ulimit {text!a} is not NAME=SOFT[:HARD] of a limit this host knows")
+    return f"{which}:{numbers[0]}:{numbers[1]}"
+
+
+def _limit(text: str) -> int | None:
+    if text.strip() in {"-1", "unlimited"}:
+        return resource.RLIM_INFINITY
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+def _record(key: str, value: str) -> bytes:
+    try:
+        encoded = os.fsencode(value)
+    except UnicodeEncodeError:
+        encoded = b"\0"
+    if b"\0" in encoded:
+        raise refused(f"{value[:40]!a} holds characters that no command line or environment can")
+    return key.encode() + b"=" + encoded + b"\0"

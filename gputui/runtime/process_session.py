@@ -1,0 +1,122 @@
+"""Processes as /proc tells of them: who an attempt's processes are, wherever they hid."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """A process, told apart from any later one that gets its pid."""
+
+    pid: int
+    ticks: int
+    """When it started, in clock ticks since boot."""
+    boot: str
+    """Which boot."""
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One line of /proc/<pid>/stat, as far as it matters here."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    ticks: int
+
+
+@functools.cache
+def boot_id() -> str:
+    """Differs after every boot of the machine."""
+    return _read(_BOOT_ID).decode().strip()
+
+
+def stat(pid: int) -> Stat | None:
+    """The process, unless it is gone or a zombie."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if len(fields) < 20 or fields[0] in {b"Z", b"X"}:
+        return None
+    return Stat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def is_alive(who: Identity) -> bool:
+    """Whether that very process lives, and not another one under its pid."""
+    found = stat(who.pid)
+    return found is not None and found.ticks == who.ticks and who.boot == boot_id()
+
+
+def members(leader: Identity, tag: str) -> tuple[int, ...]:
+    """Pids of an attempt's processes without the wrapper, which leads the session.
+
+    While the wrapper lives they are its session and all its descendants: it is their subreaper, so that those
+    that daemonised are among them. If it was killed, they are those of the session (no other can have its number
+    while one of it lives) and those whose environment has the attempt's tag.
+    """
+    if leader.boot != boot_id():
+        return ()
+    everything = {each.pid: each for each in _all()}
+    wrapper = everything.get(leader.pid)
+    if wrapper is not None and wrapper.ticks == leader.ticks:
+        return tuple(pid for pid in everything if _belongs(pid, leader.pid, everything))
+    return tuple(each.pid for each in everything.values() if _is_orphan(each, leader, tag, wrapper is not None))
+
+
+def send(pids: tuple[int, ...], number: signal.Signals) -> None:
+    """Send a signal to each that still lives."""
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue
+
+
+def _belongs(pid: int, leader: int, everything: dict[int, Stat]) -> bool:
+    if pid == leader:
+        return False
+    if everything[pid].session == leader:
+        return True
+    while (found := everything.get(pid)) is not None:
+        if found.parent == leader:
+            return True
+        pid = found.parent
+    return False
+
+
+def _is_orphan(each: Stat, leader: Identity, tag: str, reused: bool) -> bool:
+    if each.ticks < leader.ticks:
+        return False
+    environment = _read(f"/proc/{each.pid}/environ")
+    if f"GPUTUI_ATTEMPT={tag}".encode() in environment.split(b"\0"):
+        return True
+    # an environment that says nothing proves nothing: then the session decides, unless its number went to another
+    return each.session == leader.pid and not reused and b"GPUTUI_ATTEMPT=" not in environment
+
+
+def _all() -> Iterator[Stat]:
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names alone, of thousands
+        if name.isdigit() and (found := stat(int(name))) is not None:
+            yield found
+
+
+def _read(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        parts = []
+        while part := os.read(descriptor, 65536):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError:  # it ended while being read
+        return b""
+    finally:
+        os.close(descriptor)
