@@ -1,0 +1,184 @@
+"""What starts, in which order, where; and why everything else waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputui.domain.container import RuntimeStatus
+from gputui.domain.gpu import GpuState, GpuView
+from gputui.domain.job import ArrayRef, GpuRequest, Job
+from gputui.domain.policy.plan import Plan, plan
+from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.snapshot import Controls, Node, Snapshot
+from gputui.domain.state import JobState, PendingReason
+from tests.factories import GIB, NOW, gpu, job, running, spec, uuid, view
+
+UP = (RuntimeStatus("docker", True, "Docker 28"), RuntimeStatus("process", True, "host"))
+
+
+def seen(jobs: list[Job], gpus: int | list[GpuView] = 4, **changes: Any) -> Snapshot:
+    rows = tuple(view(i) for i in range(gpus)) if isinstance(gpus, int) else tuple(gpus)
+    node = Node("here", rows, runtimes=changes.pop("runtimes", UP))
+    return Snapshot(taken_at=NOW, nodes=(node,), jobs=tuple(jobs), **changes)
+
+
+def planned(jobs: list[Job], gpus: int | list[GpuView] = 4, **changes: Any) -> Plan:
+    return plan(seen(jobs, gpus, **changes), Settings(), NOW)
+
+
+def started(found: Plan) -> dict[int, tuple[str, ...]]:
+    return {start.job_id: start.gpus for start in found.starts}
+
+
+def why(found: Plan, job_id: int) -> tuple[PendingReason, str]:
+    return found.reasons[job_id].code, found.reasons[job_id].text
+
+
+def test_order_is_priority_then_submit_time_then_id() -> None:
+    jobs = [job(1, age=10), job(2, age=20), job(3, priority=60), job(4, age=20)]
+    assert planned(jobs).order == (3, 2, 4, 1)
+
+
+def test_what_was_put_on_top_goes_first_the_latest_wish_before_all() -> None:
+    first, second = NOW - timedelta(minutes=2), NOW - timedelta(minutes=1)
+    jobs = [job(1, priority=100), job(2, topped_at=first), job(3, topped_at=second)]
+    assert planned(jobs).order == (3, 2, 1)
+
+
+def test_gpus_go_to_the_first_in_order_and_never_twice() -> None:
+    found = planned([job(1, gpus=3, age=1), job(2, gpus=2, age=2), job(3, gpus=2)])
+    assert started(found) == {2: (uuid(0), uuid(1)), 3: (uuid(2), uuid(3))}
+
+
+def test_all_or_none() -> None:
+    found = planned([job(1, gpus=3)], gpus=2)
+    assert started(found) == {}
+    assert why(found, 1) == (PendingReason.RESOURCES, "needs 3 GPUs (only 2 here ever fit): 2 free")
+
+
+def test_a_range_takes_as_many_as_are_free() -> None:
+    assert len(started(planned([job(1, gpus=(2, 4))], gpus=3))[1]) == 3
+
+
+def test_all_gpus_means_every_gpu_of_the_node() -> None:
+    everything = job(1, spec=replace(spec(), gpus=GpuRequest(everything=True)))
+    rows = [view(0), view(1, GpuState.FOREIGN)]
+    assert started(planned([everything], 2)) == {1: (uuid(0), uuid(1))}
+    assert started(planned([everything], rows)) == {}
+
+
+def test_only_free_gpus_are_given() -> None:
+    rows = [view(i, state) for i, state in enumerate(GpuState)]
+    found = planned([job(1, gpus=1), job(2, gpus=1)], rows)
+    [placed] = started(found).values()
+    assert placed == (uuid(list(GpuState).index(GpuState.FREE)),)
+    assert why(found, 2)[1] == "needs 1 GPU: 0 free, 1 held by jobs, 1 used by others, 1 drained, 1 unknown"
+
+
+def test_named_devices_model_and_memory_are_obeyed() -> None:
+    rows = [view(0), view(1, gpu=gpu(1, model="NVIDIA A100-SXM4-40GB", memory_total=40 * GIB))]
+    named = job(1, spec=replace(spec(1), gpus=GpuRequest(1, 1, devices=("1",))))
+    by_model = job(1, spec=replace(spec(1), gpus=GpuRequest(1, 1, model="a100")))
+    by_memory = job(1, spec=replace(spec(1), gpus=GpuRequest(1, 1, memory=60 * GIB)))
+    assert started(planned([named], rows)) == {1: (uuid(1),)}
+    assert started(planned([by_model], rows)) == {1: (uuid(1),)}
+    assert started(planned([by_memory], rows)) == {1: (uuid(0),)}
+
+
+def test_gpus_that_failed_it_are_avoided() -> None:
+    assert started(planned([job(1, gpus=1, avoid_gpus=(uuid(0),))], 2)) == {1: (uuid(1),)}
+
+
+def test_later_jobs_wait_for_those_ahead() -> None:
+    found = planned([job(1, gpus=3, age=2), job(2, gpus=4, age=1)], gpus=2)
+    assert why(found, 2)[0] is PendingReason.PRIORITY
+    assert why(found, 2)[1].startswith("1 job ahead of it; needs 4 GPUs")
+
+
+SOON = NOW + timedelta(seconds=90)
+WAITS: dict[str, tuple[Job, PendingReason, str]] = {
+    "held": (job(1, held=True), PendingReason.JOB_HELD_USER, "held by a user"),
+    "held by the scheduler": (job(1, held=True, hold_reason="20 starts"), PendingReason.JOB_HELD_USER, "20 starts"),
+    "begin": (job(1, begin_at=SOON), PendingReason.BEGIN_TIME, "begins at 2026-03-02 12:01 UTC, in 1m30s"),
+    "back-off": (job(1, not_before=SOON), PendingReason.BACK_OFF, "attempt 1 in 1m30s"),
+    "after": (job(1, after=(9,)), PendingReason.DEPENDENCY, "after job 9 has completed: it is RUNNING"),
+    "after any": (job(1, after_any=(9,)), PendingReason.DEPENDENCY, "after job 9 has ended: it is RUNNING"),
+    "array": (job(1, array=ArrayRef(9, 1, 1)), PendingReason.QUOTA_EXCEEDED, "1 elements of array 9"),
+}
+
+
+@pytest.mark.parametrize("case", WAITS)
+def test_each_reason_to_wait_says_so(case: str) -> None:
+    waiting, code, words = WAITS[case]
+    found = planned([waiting, running(9, array=ArrayRef(9, 0, 1))])
+    assert started(found) == {}
+    assert found.reasons[1].code is code
+    assert words in found.reasons[1].text
+
+
+def test_a_dependency_is_met_by_completion_and_any_by_any_end() -> None:
+    done, failed = job(8, state=JobState.COMPLETED), job(9, state=JobState.FAILED)
+    found = planned([job(1, after=(8,)), job(2, after_any=(9,)), job(3, after=(9,)), done, failed])
+    assert set(started(found)) == {1, 2}
+
+
+def test_a_pause_stops_every_start_and_says_who_paused() -> None:
+    found = planned([job(1)], controls=Controls(paused=True, pause_reason="new driver", paused_by="root"))
+    assert why(found, 1) == (PendingReason.SCHEDULER_PAUSED, "the scheduler was paused by root: new driver")
+
+
+def test_a_runtime_that_does_not_answer_holds_its_own_jobs_only() -> None:
+    down = (RuntimeStatus("docker", False, "Docker does not answer"), UP[1])
+    found = planned([job(1), job(2, spec=spec(image=None))], runtimes=down)
+    assert set(started(found)) == {2}
+    assert why(found, 1) == (PendingReason.NODE_UNKNOWN, "Docker does not answer")
+
+
+def test_no_known_gpu_is_a_reason_of_its_own() -> None:
+    rows = [view(0, GpuState.UNKNOWN, why="the driver hangs")]
+    assert why(planned([job(1, gpus=1)], rows), 1) == (
+        PendingReason.NODE_UNKNOWN,
+        "no GPU can be judged free: the driver hangs",
+    )
+
+
+def test_jobs_without_gpus_are_limited_in_number() -> None:
+    settings = Settings(SchedulerSettings(cpu_jobs=2))
+    found = plan(seen([job(1), job(2), running(3)]), settings, NOW)
+    assert set(started(found)) == {1}
+    assert found.reasons[2].code is PendingReason.QUOTA_EXCEEDED
+
+
+JOBS = st.lists(
+    st.builds(
+        lambda n, width, priority, age, held: job(n, gpus=width, priority=priority, age=age, held=held),
+        st.integers(1, 10_000),
+        st.integers(0, 6),
+        st.integers(0, 100),
+        st.integers(0, 1000),
+        st.booleans(),
+    ),
+    unique_by=lambda found: found.id,
+    max_size=30,
+)
+
+
+@given(JOBS, st.lists(st.sampled_from(GpuState), max_size=8))
+def test_whatever_the_queue_no_gpu_is_given_twice_and_everyone_is_accounted_for(
+    jobs: list[Job], states: list[GpuState]
+) -> None:
+    found = planned(jobs, [view(i, state) for i, state in enumerate(states)])
+    given_out = [gpu_uuid for start in found.starts for gpu_uuid in start.gpus]
+    assert len(given_out) == len(set(given_out))
+    assert set(given_out) <= {uuid(i) for i, state in enumerate(states) if state is GpuState.FREE}
+    widths = {one.id: one.spec.gpus.minimum for one in jobs}
+    assert all(len(start.gpus) == widths[start.job_id] for start in found.starts)
+    assert set(started(found)) | set(found.reasons) == {one.id for one in jobs}
+    assert not set(started(found)) & set(found.reasons)
+    assert found == planned(list(reversed(jobs)), [view(i, state) for i, state in enumerate(states)])

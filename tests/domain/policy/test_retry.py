@@ -1,0 +1,120 @@
+"""What becomes of a job after an attempt: by whose fault it ended."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputui.domain.cause import Cause, CauseCode, of_exit
+from gputui.domain.job import Attempt, Job, Stopping
+from gputui.domain.policy.retry import JITTER, backoff, conclude, requeued
+from gputui.domain.settings import SchedulerSettings
+from gputui.domain.state import JobState
+from tests.factories import NOW, running, uuid
+
+SETTINGS = SchedulerSettings()
+CAP = SETTINGS.backoff_cap
+
+
+def ended(job: Job, exit_code: int) -> Job:
+    return conclude(job, of_exit(exit_code), exit_code, NOW, SETTINGS)
+
+
+def broken(job: Job, code: CauseCode) -> Job:
+    return conclude(job, Cause(code, "words"), None, NOW, SETTINGS)
+
+
+def again(job: Job) -> Job:
+    """The job running its next attempt."""
+    attempt = Attempt(len(job.attempts) + 1, (uuid(0),), started_at=NOW)
+    return job.to(JobState.CONFIGURING, attempts=(*job.attempts, attempt)).to(JobState.RUNNING)
+
+
+def test_exit_code_0_completes() -> None:
+    done = ended(running(1, on=[uuid(0)]), 0)
+    assert (done.state, done.exit_code, done.ended_at, done.gpus) == (JobState.COMPLETED, 0, NOW, ())
+
+
+def test_a_failure_without_retries_fails_with_its_cause() -> None:
+    failed = ended(running(1), 3)
+    assert (failed.state, failed.exit_code) == (JobState.FAILED, 3)
+    assert failed.cause == Cause(CauseCode.NON_ZERO_EXIT, "exit code 3")
+
+
+def test_two_retries_make_three_attempts_with_growing_pauses() -> None:
+    job = running(1, retries=2)
+    first = ended(job, 3)
+    second = ended(again(first), 3)
+    last = ended(again(second), 3)
+    assert (first.state, second.state, last.state) == (JobState.PENDING, JobState.PENDING, JobState.FAILED)
+    assert first.not_before is not None
+    assert second.not_before is not None
+    assert timedelta(seconds=5) <= first.not_before - NOW < second.not_before - NOW <= timedelta(seconds=11)
+    assert [attempt.number for attempt in last.attempts] == [1, 2, 3]
+    assert last.submitted_at == job.submitted_at
+
+
+@given(st.integers(1, 1000), st.text(max_size=5))
+def test_pauses_double_up_to_the_cap_with_a_little_jitter(failures: int, seed: str) -> None:
+    pause = backoff(timedelta(seconds=5), failures, CAP, seed)
+    plain = min(CAP, timedelta(seconds=5 * 2.0 ** min(failures - 1, 30)))
+    assert plain <= pause <= plain * (1 + JITTER)
+    assert pause == backoff(timedelta(seconds=5), failures, CAP, seed)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [CauseCode.IMAGE_NOT_FOUND, CauseCode.BAD_SPEC, CauseCode.COMMAND_NOT_FOUND, CauseCode.COMMAND_NOT_EXECUTABLE],
+)
+def test_what_cannot_run_as_written_is_never_retried(code: CauseCode) -> None:
+    assert broken(running(1, retries=5), code).state is JobState.FAILED
+
+
+@pytest.mark.parametrize("code", [CauseCode.RUNTIME_ERROR, CauseCode.CONTAINER_LOST, CauseCode.PULL_FAILED])
+def test_what_the_machine_failed_is_tried_again_free_of_charge(code: CauseCode) -> None:
+    job = broken(running(1, on=[uuid(0)]), code)
+    assert (job.state, job.charged_attempts, job.avoid_gpus) == (JobState.PENDING, 0, ())
+
+
+def test_a_lost_gpu_is_avoided_from_then_on() -> None:
+    job = broken(running(1, on=[uuid(0), uuid(1)]), CauseCode.GPU_LOST)
+    assert (job.state, job.avoid_gpus) == (JobState.PENDING, (uuid(0), uuid(1)))
+
+
+def test_a_machine_that_fails_it_again_and_again_holds_it_at_last() -> None:
+    job = running(1)
+    for _ in range(SETTINGS.infrastructure_retries - 1):
+        job = broken(job, CauseCode.RUNTIME_ERROR)
+        assert not job.held
+        job = again(job)
+    job = broken(job, CauseCode.RUNTIME_ERROR)
+    assert job.held
+    assert "20 starts that the machine failed" in (job.hold_reason or "")
+
+
+def test_memory_and_time_have_ends_of_their_own() -> None:
+    assert broken(running(1), CauseCode.OUT_OF_MEMORY).state is JobState.OUT_OF_MEMORY
+    stopped = running(1).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.TIME_LIMIT, "over"), NOW))
+    timed_out = ended(stopped, 143)
+    assert (timed_out.state, timed_out.exit_code) == (JobState.TIMEOUT, 143)
+
+
+def test_a_time_limit_counts_even_when_the_job_obeys_with_0() -> None:
+    stopped = running(1, retries=3).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.TIME_LIMIT, "over"), NOW))
+    assert ended(stopped, 0).state is JobState.TIMEOUT
+
+
+def test_a_cancelled_job_stays_cancelled_however_it_ends() -> None:
+    for code in (0, 1, 143):
+        job = ended(running(1, retries=3).evolve(cancel_requested=True), code)
+        assert (job.state, job.cancel_requested) == (JobState.CANCELLED, False)
+
+
+def test_a_requeued_job_keeps_its_age_and_attempts_and_has_its_retries_back() -> None:
+    failed = ended(running(1, retries=0, age=500), 3)
+    back = requeued(failed.evolve(requeue_requested=True))
+    assert (back.state, back.requeue_requested, back.not_before) == (JobState.PENDING, False, None)
+    assert (back.submitted_at, len(back.attempts), back.charged_attempts) == (failed.submitted_at, 1, 0)
