@@ -1,0 +1,1 @@
+"""Benchmarks: each prints what it measured, against what, and on which machine. Run as `python -m bench.NAME`."""

@@ -1,0 +1,31 @@
+"""A queue of many jobs that all wait, because the scheduler is paused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputui import bootstrap
+from gputui.config import resolve
+from gputui.domain.job import GpuRequest, JobSpec, Submission
+
+
+def store_waiting_jobs(state: Path, count: int) -> None:
+    """Store so many jobs of 1 to 8 GPUs, of five tenants, in a state directory whose scheduler starts none."""
+    store = bootstrap.open_store(resolve(state=str(state), environ={}))
+    try:
+        actions = bootstrap.actions(store)
+        actions.pause("benchmark")
+        actions.submit([Submission(_spec(number)) for number in range(count)])
+    finally:
+        store.close()
+
+
+def _spec(number: int) -> JobSpec:
+    gpus = 2 ** (number % 4)
+    return JobSpec(
+        command=("true",),
+        name=f"train-{number}",
+        tenant=("alice", "bob", "carol", "dan", "eve")[number % 5],
+        gpus=GpuRequest(gpus, gpus),
+        priority=number % 101,
+    )

@@ -1,0 +1,229 @@
+"""A full-screen program in a terminal of its own, measured from outside: what it paints, what it costs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import statistics
+import struct
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from gputui.domain.text import plain_bytes
+
+TICK = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+COLOUR = re.compile(r"\x1b\[[0-9;:]*m|\s")
+
+
+@dataclass(frozen=True)
+class Figures:
+    """What one run of a program cost."""
+
+    first_paint: float
+    """Seconds from its start until so many visible characters were written."""
+    bytes_per_second: float
+    """Written to the terminal once it had settled."""
+    cpu: float
+    """Share of one core that it and all its children took, once settled."""
+    resident: int
+    """Bytes: the most that the resident sets of the whole tree added up to."""
+    proportional: int
+    """The same with shared pages counted once."""
+
+
+class Terminal:
+    """A terminal of a fixed size that answers nothing, and the process in it."""
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], *, rows: int = 50, columns: int = 200
+    ) -> None:
+        self.written = 0
+        self._over = False
+        self.begun = time.monotonic()
+        self.pid, self._master = pty.fork()
+        if self.pid == 0:
+            _become(command, environ, rows, columns)
+        os.set_blocking(self._master, False)
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End the whole tree, politely first."""
+        pids = tree(self.pid)
+        _signal(self.pid, signal.SIGTERM)
+        deadline = time.monotonic() + 5
+        while time.monotonic() < deadline and not self._is_over():
+            self.read(0.05)
+        for pid in pids:
+            _signal(pid, signal.SIGKILL)
+        while not self._is_over():
+            self.read(0.05)
+        os.close(self._master)
+
+    def read(self, patience: float) -> bytes:
+        """What came, after waiting at most so long for it."""
+        if not select.select([self._master], [], [], max(0.0, patience))[0]:
+            return b""
+        try:
+            raw = os.read(self._master, 1 << 16)
+        except OSError:  # the other end is closed
+            time.sleep(min(patience, 0.01))
+            return b""
+        self.written += len(raw)
+        return raw
+
+    def until_painted(self, characters: int, patience: float = 30) -> float:
+        """Seconds from the start until so many visible characters were written."""
+        seen = b""
+        while (now := time.monotonic() - self.begun) < patience:
+            if raw := self.read(0.05):
+                seen += raw
+                if _visible(seen) >= characters:
+                    return time.monotonic() - self.begun
+            elif self._is_over():
+                raise RuntimeError(f"it ended before it painted: {plain_bytes(seen)[-500:]}")
+        raise TimeoutError(f"{_visible(seen)} visible characters after {now:.1f} s: {plain_bytes(seen)[-500:]}")
+
+    def pump(self, seconds: float) -> int:
+        """Read for so long; the bytes that came."""
+        before, end = self.written, time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0:
+            self.read(left)
+        return self.written - before
+
+    def press(self, key: bytes, *, quiet: float = 0.08, patience: float = 5) -> float:
+        """Seconds from a key pressed in a quiet moment to the first output after it."""
+        while self.read(quiet):
+            pass
+        begun = time.perf_counter()
+        os.write(self._master, key)
+        while time.perf_counter() - begun < patience:
+            if self.read(patience):
+                return time.perf_counter() - begun
+        raise TimeoutError(f"nothing was painted within {patience} s of {key!r}")
+
+    def _is_over(self) -> bool:
+        if not self._over:
+            self._over = os.waitpid(self.pid, os.WNOHANG)[0] != 0
+        return self._over
+
+
+def measure(
+    command: Sequence[str],
+    environ: Mapping[str, str],
+    *,
+    seconds: float = 20,
+    settle: float = 5,
+    characters: int = 500,
+) -> Figures:
+    """Run the program for so long and measure it."""
+    with Terminal(command, environ) as terminal:
+        first_paint = terminal.until_painted(characters)
+        terminal.pump(settle)
+        cpu, came, begun = cpu_seconds(terminal.pid), 0, time.monotonic()
+        resident = proportional = 0
+        while (passed := time.monotonic() - begun) < seconds:
+            came += terminal.pump(min(1.0, seconds - passed))
+            pids = tree(terminal.pid)
+            resident = max(resident, sum(map(_resident, pids)))
+            proportional = max(proportional, sum(map(_proportional, pids)))
+        passed = time.monotonic() - begun
+        used = cpu_seconds(terminal.pid) - cpu
+    return Figures(first_paint, came / passed, used / passed, resident, proportional)
+
+
+def middle(figures: Sequence[Figures]) -> Figures:
+    """The median of each figure."""
+    return Figures(
+        statistics.median(one.first_paint for one in figures),
+        statistics.median(one.bytes_per_second for one in figures),
+        statistics.median(one.cpu for one in figures),
+        int(statistics.median(one.resident for one in figures)),
+        int(statistics.median(one.proportional for one in figures)),
+    )
+
+
+def tree(root: int) -> list[int]:
+    """The process and all its descendants."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (fields := _stat(int(entry.name))):
+            children.setdefault(int(fields[1]), []).append(int(entry.name))
+    found = [root]
+    for pid in found:
+        found += children.get(pid, [])
+    return found
+
+
+def cpu_seconds(root: int) -> float:
+    """CPU time of the tree so far, with that of its dead children: user and system."""
+    return sum(sum(map(int, fields[11:15])) for pid in tree(root) if (fields := _stat(pid))) / TICK
+
+
+def machine() -> str:
+    """What this ran on."""
+    models = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    load = os.getloadavg()[0]
+    return f"{os.cpu_count()} x {models[0] if models else os.uname().machine}, load {load:.1f} at the start"
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that this share of them does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def _become(command: Sequence[str], environ: Mapping[str, str], rows: int, columns: int) -> None:
+    """In the child: take the size, then be the program."""
+    try:
+        fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.execvpe(command[0], list(command), {**environ, "TERM": "xterm-256color", "COLORTERM": ""})
+    except OSError as error:
+        os.write(2, f"{command[0]}: {error}\n".encode())
+    finally:
+        os._exit(127)
+
+
+def _visible(raw: bytes) -> int:
+    lines = raw.decode("utf-8", "replace").replace("\r", "\n").split("\n")
+    return sum(len(COLOUR.sub("", plain_bytes(line.encode()))) for line in lines)
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat after the command, from the state on; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def _resident(pid: int) -> int:
+    fields = _stat(pid)
+    return int(fields[21]) * PAGE if fields else 0
+
+
+def _proportional(pid: int) -> int:
+    try:
+        match = re.search(r"^Pss:\s+(\d+)", Path(f"/proc/{pid}/smaps_rollup").read_text(), re.MULTILINE)
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return 0
+    return int(match[1]) * 1024 if match else 0

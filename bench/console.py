@@ -1,0 +1,126 @@
+"""The console beside nvitop: the same stand-in NVML, eight busy GPUs, 200 x 50, one run, taking turns.
+
+python -m bench.console --nvitop PATH [--rounds 3] [--seconds 20] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench._jobs import store_waiting_jobs
+from bench._measure import Figures, Terminal, machine, measure, middle, percentile
+from bench._standin import GPUS, busy_gpus
+
+VISIBLE = 500
+"""Characters that count as a first paint."""
+QUIET = {"GPUTUI_SCHEDULER_HAND_OVER": "never"}
+"""A console that is ended by the benchmark leaves no scheduler behind."""
+
+
+def main() -> None:
+    """Measure and print."""
+    options = _options()
+    with busy_gpus() as environ:
+        environ = {**environ, **QUIET}
+        print(f"machine: {machine()}\nagainst: {_version(options.nvitop)}", file=sys.stderr)
+        compared = compare(options, environ)
+        keys = key_latency(options, environ)
+    if options.json:
+        print(json.dumps({"figures": {name: _plain(runs) for name, runs in compared.items()}, "keys": keys}, indent=2))
+    else:
+        print(table(compared))
+        for name, seconds in keys.items():
+            print(f"{name:<34} p50 {seconds[0] * 1000:.0f} ms, p99 {seconds[1] * 1000:.0f} ms, of {options.keys} keys")
+
+
+def compare(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, list[Figures]]:
+    """Each program's figures, a run of one and then of the other, so that what else the machine does hits both."""
+    runs: dict[str, list[Figures]] = {"gputui": []}
+    if options.nvitop:
+        runs["nvitop"] = []
+    for number in range(options.rounds):
+        for name, done in runs.items():
+            with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state:
+                command = console(state) if name == "gputui" else nvitop(options.nvitop)
+                figures = measure(command, environ, seconds=options.seconds, settle=options.settle, characters=VISIBLE)
+            done.append(figures)
+            print(f"round {number + 1}: {name} {figures.cpu:.1%} CPU", file=sys.stderr, flush=True)
+    return runs
+
+
+def key_latency(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, tuple[float, float]]:
+    """Median and 99th percentile from a cursor key to the output it caused, by how many jobs are stored."""
+    found = {}
+    for count in options.jobs:
+        with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state:
+            store_waiting_jobs(Path(state), count)
+            with Terminal(console(state), environ) as terminal:
+                terminal.until_painted(VISIBLE)
+                terminal.pump(options.settle)
+                times = [terminal.press(b"k" if turn % 2 else b"j") for turn in range(options.keys)]
+        found[f"key to output, {count:,} jobs stored"] = (statistics.median(times), percentile(times, 0.99))
+    return found
+
+
+def console(state: str) -> list[str]:
+    """Our console, which hosts its scheduler."""
+    return [sys.executable, "-m", "gputui", "--state", state, "--probe", "nvml", "--runtime", "process"]
+
+
+def nvitop(path: str) -> list[str]:
+    """nvitop with all it shows, as often as ours."""
+    return [path, "--monitor", "full", "--interval", "1"]
+
+
+def table(compared: Mapping[str, Sequence[Figures]]) -> str:
+    """A row a figure, with the ratio where there are two programs: below 1 is less than the peer's."""
+    rows = {name: middle(runs) for name, runs in compared.items()}
+    shown = {
+        "first paint, s": ("first_paint", "{:.2f}", 1),
+        "CPU of one core, %": ("cpu", "{:.1f}", 100),
+        "terminal output, kB/s": ("bytes_per_second", "{:.2f}", 1e-3),
+        "memory of the tree, RSS, MB": ("resident", "{:.0f}", 1e-6),
+        "memory of the tree, PSS, MB": ("proportional", "{:.0f}", 1e-6),
+    }
+    rounds = max(len(runs) for runs in compared.values())
+    title = f"{GPUS} busy GPUs, 200x50, 1 s refresh, median of {rounds}"
+    lines = [f"{title:<44}" + "".join(f"{name:>10}" for name in rows) + (f"{'ratio':>8}" if len(rows) == 2 else "")]
+    for label, (field, form, factor) in shown.items():
+        values = [getattr(figures, field) * factor for figures in rows.values()]
+        ratio = f"{values[0] / values[1]:>8.2f}" if len(values) == 2 and values[1] else ""
+        lines.append(f"{label:<44}" + "".join(f"{form.format(value):>10}" for value in values) + ratio)
+    return "\n".join(lines)
+
+
+def _plain(runs: Sequence[Figures]) -> list[dict[str, float]]:
+    return [dataclasses.asdict(figures) for figures in runs]
+
+
+def _version(path: str | None) -> str:
+    if path is None:
+        return "nothing: give --nvitop"
+    return subprocess.run([path, "--version"], capture_output=True, check=True, text=True).stdout.strip()
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench.console", description=__doc__)
+    parser.add_argument("--nvitop", help="the nvitop to compare with: /some/venv/bin/nvitop")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seconds", type=float, default=20, help="length of each measurement")
+    parser.add_argument("--settle", type=float, default=5, help="pause between first paint and measurement")
+    parser.add_argument("--jobs", type=int, nargs="*", default=[10_000], help="jobs stored while keys are pressed")
+    parser.add_argument("--keys", type=int, default=200, help="keys pressed")
+    parser.add_argument("--json", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()
