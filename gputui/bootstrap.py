@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
 from gputui.config import Options
 from gputui.domain.audit import Actor
-from gputui.domain.errors import GputuiError
+from gputui.domain.container import ForeignContainer
+from gputui.domain.errors import GputuiError, RuntimeFault
+from gputui.domain.gpu import ProbeCode, ProbeReading
 from gputui.domain.job import Job, JobId
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.actions import Actions
 from gputui.ports import Clock, GpuProbe, JobStore, LogStream, Runtime
@@ -89,6 +92,59 @@ def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
 def make_probe(options: Options) -> GpuProbe:
     """The probe that `--probe` names, not started."""
     raise GputuiError("the probe is not built yet")
+
+
+def read_gpus(options: Options, patience: float) -> ProbeReading:
+    """One whole reading of the GPUs, or after so many seconds whatever there is by then."""
+    came = threading.Event()
+    probe = make_probe(options)
+
+    def note(reading: ProbeReading) -> None:
+        if reading.taken_at is not None or reading.status.code is not ProbeCode.STARTING:
+            came.set()
+
+    try:
+        probe.subscribe(note)
+        probe.start()
+        came.wait(patience)
+        return probe.latest()
+    finally:
+        probe.close()
+
+
+def measured_snapshot(options: Options, store: JobStore, patience: float = 8.0) -> Snapshot:
+    """The picture by a reading of our own, for when nobody schedules."""
+    from gputui.domain.policy.occupancy import Evidence, views
+
+    reading = read_gpus(options, patience)
+    evidence = Evidence(
+        reading=reading,
+        store_id=store.store_id,
+        jobs=tuple(job for job in store.jobs().values() if job.gpus),
+        controls=store.controls(),
+        foreign=_foreign(options, store.store_id) if options.probe.simulated is None else (),
+    )
+    now = clock().now()
+    rows = views(evidence, options.settings.scheduler, now)
+    node = Node("", rows, reading.status, reading.driver_version)
+    return Snapshot(taken_at=now, nodes=(node,), controls=evidence.controls)
+
+
+def _foreign(options: Options, store_id: str) -> tuple[ForeignContainer, ...] | None:
+    """Other people's containers with GPUs; None as soon as one runtime cannot tell."""
+    found: list[ForeignContainer] = []
+    runtimes = make_runtimes(options, store_id)
+    try:
+        for runtime in runtimes:
+            if not runtime.check().up:
+                return None
+            found += runtime.foreign()
+    except RuntimeFault:
+        return None
+    finally:
+        for runtime in runtimes:
+            runtime.close()
+    return tuple(found)
 
 
 def run_serve(options: Options, *, wait: float = 0) -> int:

@@ -1,8 +1,101 @@
-"""The command line."""
+"""The command line: the options that every command shares, and what becomes of errors."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Sequence
+
+import click
+
+from gputui import __version__
+from gputui.cli.lazy import LazyGroup
+from gputui.cli.session import Session
+from gputui.domain.errors import GputuiError
+from gputui.domain.text import plain
+
+PROGRAM = "gputui"
+INTERRUPTED = 130
+"""What shells report for a program ended by SIGINT."""
+
+
+@click.group(
+    PROGRAM,
+    cls=LazyGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
+)
+@click.option("--state", metavar="DIR", help="State directory. [env: GPUTUI_STATE]")
+@click.option("--config", metavar="FILE", help="Settings file. [env: GPUTUI_CONFIG]")
+@click.option("--probe", metavar="nvml|sim:N[:MODEL]", help="Where readings of GPUs come from. [env: GPUTUI_PROBE]")
+@click.option("--runtime", metavar="docker|process", help="What runs jobs. [env: GPUTUI_RUNTIME]")
+@click.version_option(__version__, "-V", "--version", prog_name=PROGRAM, message="%(prog)s %(version)s")
+@click.pass_context
+def cli(
+    ctx: click.Context, state: str | None, config: str | None, probe: str | None, runtime: str | None
+) -> int | None:
+    """A console for GPU servers: every GPU live, a queue of jobs, and their logs.
+
+    Without a command the console opens; it schedules when nobody else does.
+    """
+    session = Session(state, config, probe, runtime)
+    ctx.obj = session
+    if ctx.invoked_subcommand is not None:
+        return None
+    from gputui import bootstrap
+
+    return bootstrap.run_console(session.options)
+
 
 def main() -> None:
-    """Run it."""
-    raise SystemExit(2)
+    """Run the command line of this process."""
+    code = run(sys.argv[1:])
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard_stdout()
+    sys.exit(code)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; its exit code. What went wrong is on stderr, in one sentence."""
+    try:
+        code = cli.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
+        return code if isinstance(code, int) else 0
+    except click.ClickException as error:
+        return _complain(_usage(error), error.exit_code)
+    except (click.Abort, KeyboardInterrupt):
+        return INTERRUPTED
+    except BrokenPipeError:  # whoever read our output has gone, as `head` does
+        _discard_stdout()
+        return 0
+    except GputuiError as error:
+        return _complain(str(error), error.exit_code)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{where}{error.strerror or error}", 1)
+    except Exception as error:  # the border: nobody should have to read a traceback
+        if os.environ.get("GPUTUI_DEBUG"):
+            raise
+        what = f"this should not have happened: {type(error).__name__}: {error}"
+        return _complain(f"{what} (run it again with GPUTUI_DEBUG=1 and report what it prints)", 1)
+
+
+def _usage(error: click.ClickException) -> str:
+    """Click's sentence, with where to read on."""
+    message = error.format_message().strip()
+    message = message[:1].lower() + message[1:].rstrip(".")
+    if isinstance(error, click.UsageError) and error.ctx is not None and not message.endswith(")"):
+        message += f" ({error.ctx.command_path} --help tells more)"
+    return message
+
+
+def _complain(sentence: str, code: int) -> int:
+    """Say what is wrong, without anything a terminal would act on."""
+    click.echo(f"{PROGRAM}: error: {plain(sentence)}", err=True)
+    return code
+
+
+def _discard_stdout() -> None:
+    """Let nothing complain about the closed pipe once more while the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

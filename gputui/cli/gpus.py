@@ -1,0 +1,74 @@
+"""`gputui gpus`: the GPUs, and who holds them."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from gputui.cli import readings, table
+from gputui.cli.output import gpu_json, print_json
+from gputui.cli.session import Session, pass_session
+from gputui.domain.gpu import GpuView, HealthCode, Holder
+from gputui.domain.units import format_duration, format_size
+
+COLUMNS = (
+    table.Column("GPU", right=True),
+    table.Column("STATE"),
+    table.Column("MODEL", 24),
+    table.Column("UTIL", right=True),
+    table.Column("MEMORY", right=True),
+    table.Column("TEMP", right=True),
+    table.Column("POWER", right=True),
+    table.Column("UUID", 12),
+    table.Column("HOLDER OR WHY"),
+)
+
+
+@click.command("gpus")
+@click.option("--json", "as_json", is_flag=True, help="Print an array of GPUs as JSON.")
+@pass_session
+def command(session: Session, as_json: bool) -> None:
+    """List the GPUs, how they stand and who holds them."""
+    with session.store() as store:
+        views = readings.gpu_views(session.options, store)
+    if as_json:
+        print_json([gpu_json(view) for view in views])
+    else:
+        rows = map(row, views)
+        sys.stdout.write("\n".join(table.lines(COLUMNS, rows, table.terminal_width())) + "\n")
+
+
+def row(view: GpuView) -> tuple[str, ...]:
+    """A GPU's cells; what could not be read is a dash, never 0."""
+    gpu, sample = view.gpu, view.sample
+    total = (sample.memory_total if sample else None) or gpu.memory_total
+    return (
+        str(gpu.index),
+        str(view.state),
+        (gpu.model or "-").removeprefix("NVIDIA ") + (f" {gpu.mig_profile}" if gpu.mig_profile else ""),
+        _number(sample.utilization * 100 if sample and sample.utilization is not None else None, "%"),
+        f"{format_size(sample.memory_used if sample else None)}/{format_size(total)}",
+        _number(sample.temperature if sample else None, "C"),
+        _number(sample.power if sample else None, "W"),
+        gpu.uuid[:12],
+        story(view),
+    )
+
+
+def story(view: GpuView) -> str:
+    """Who holds it, why it is not free, what is wrong with it, and how old that is."""
+    parts = [_holder(holder) for holder in view.holders]
+    parts += [] if view.holders and view.health.code is HealthCode.OK else [view.why]
+    parts += [f"{view.health.code}: {view.health.text}"] if view.health.code is not HealthCode.OK else []
+    parts += [f"read {format_duration(view.age)} ago"] if view.stale and view.age is not None else []
+    return "; ".join(dict.fromkeys(filter(None, parts)))
+
+
+def _holder(holder: Holder) -> str:
+    user = f" ({holder.user})" if holder.user else ""
+    return f"{holder.kind} {holder.name}{user}"
+
+
+def _number(value: float | None, unit: str) -> str:
+    return "-" if value is None else f"{value:.0f}{unit}"

@@ -1,0 +1,103 @@
+"""A file of `[[job]]` tables, all of which are submitted or none."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gputui.cli.keys import BY_NAME, Key, Kind
+from gputui.cli.request import Submitter, submission
+from gputui.cli.texts import quoted
+from gputui.config import read_toml
+from gputui.domain.errors import InputError
+from gputui.domain.job import Submission
+
+_BESIDES = ("image", "host", "command")
+
+
+def read(path: str, submitter: Submitter) -> tuple[Submission, ...]:
+    """The submissions of a file; raises InputError that names file, job and key."""
+    if "\0" in path:
+        raise InputError("has a NUL character", where="--file")
+    tables = read_toml(Path(path), path)
+    for key in tables:
+        if key != "job":
+            raise InputError("unknown key", where=f"{path}: {_shown(key)}", hint="jobs are [[job]] tables")
+    jobs = tables.get("job")
+    if not isinstance(jobs, list) or not jobs:
+        raise InputError("expected at least one [[job]] table", where=f"{path}: job")
+    return tuple(_job(table, f"{path}: job[{number}]", submitter) for number, table in enumerate(jobs, 1))
+
+
+def _job(table: object, place: str, submitter: Submitter) -> Submission:
+    if not isinstance(table, dict):
+        raise InputError("expected a table", where=place, hint="write [[job]]")
+
+    def where(key: str) -> str:
+        return f"{place}.{_shown(key)}"
+
+    _check_keys(table, where)
+    values = {name: _value(BY_NAME[name], value, where(name)) for name, value in table.items() if name in BY_NAME}
+    command = _texts(table.get("command", []), where("command"))
+    return submission(values, _image(table, where), command, submitter, where)
+
+
+def _check_keys(table: dict[str, Any], where: Callable[[str], str]) -> None:
+    import difflib
+
+    known = (*_BESIDES, *BY_NAME)
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            raise InputError("unknown key", where=where(key), hint=f"did you mean {near[0]}?" if near else None)
+
+
+def _image(table: dict[str, Any], where: Callable[[str], str]) -> str | None:
+    """The image; None for a host job."""
+    host, image = table.get("host", False), table.get("image")
+    if not isinstance(host, bool):
+        raise InputError("expected true or false", where=where("host"))
+    if image is not None and not isinstance(image, str):
+        raise InputError("expected text", where=where("image"))
+    if host and image is not None:
+        raise InputError("a host job has no image", where=where("image"))
+    if not host and image is None:
+        raise InputError("is missing", where=where("image"), hint="or write host = true")
+    return image
+
+
+def _value(key: Key, value: object, where: str) -> object:
+    if key.kind is Kind.FLAG:
+        if not isinstance(value, bool):
+            raise InputError("expected true or false", where=where)
+        return value
+    if key.kind is Kind.PAIRS and isinstance(value, dict):
+        value = [f"{name}={_text(inner, f'{where}.{_shown(name)}')}" for name, inner in value.items()]
+    if key.kind is Kind.ONE:
+        return key.read(_text(value, where), where)
+    listed = value if isinstance(value, list) else [value]
+    return tuple(key.read(text, where) for text in _texts(listed, where))
+
+
+def _text(value: object, where: str) -> str:
+    """A value as it would be written after an option."""
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise InputError("expected text or a number", where=where)
+    try:
+        return str(value)
+    except ValueError as error:  # Python refuses to print a number of thousands of digits
+        raise InputError("is too large a number", where=where) from error
+
+
+def _texts(values: object, where: str) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise InputError("expected a list of texts", where=where, hint='write ["python", "train.py"]')
+    return tuple(_text(value, f"{where}[{number}]") for number, value in enumerate(values, 1))
+
+
+def _shown(key: str) -> str:
+    return key if key.isidentifier() and key.isascii() and len(key) <= 40 else quoted(key)

@@ -1,0 +1,85 @@
+"""Numbers, sizes and durations as options give them, each within bounds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from datetime import timedelta
+
+from gputui.cli.texts import quoted
+from gputui.domain.errors import InputError
+from gputui.domain.job import MAX_PRIORITY
+from gputui.domain.units import parse_duration, parse_size
+
+MAX_ID = 2**53
+"""The largest whole number that every JSON reader keeps exact."""
+
+
+def whole(low: int, high: int) -> Callable[[str, str], int]:
+    """A reader of whole numbers from `low` to `high`."""
+
+    def read(text: str, where: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,18}", text, re.ASCII):
+            raise InputError(f"{quoted(text)} is not a whole number", where=where, hint=f"{low} to {high}")
+        if not low <= int(text) <= high:
+            raise InputError(f"{text} is out of range", where=where, hint=f"{low} to {high}")
+        return int(text)
+
+    return read
+
+
+priority = whole(0, MAX_PRIORITY)
+nice = whole(-10_000, 10_000)
+retries = whole(0, 1000)
+cpu_shares = whole(2, 262_144)
+job_id = whole(1, MAX_ID)
+tail = whole(0, 10**9)
+attempt = whole(1, 10**6)
+
+
+def cpus(text: str, where: str) -> float:
+    """A number of processors, in fractions too."""
+    if not re.fullmatch(r"\d{1,6}(\.\d{1,9})?|\.\d{1,9}", text, re.ASCII):
+        raise InputError(f"{quoted(text)} is not a number of CPUs", where=where, hint="write 2 or 1.5")
+    if not 0.01 <= float(text) <= 8192:
+        raise InputError(f"{text} is out of range", where=where, hint="0.01 to 8192")
+    return float(text)
+
+
+def size(text: str, where: str) -> int:
+    """A size in bytes."""
+    return parse_size(text, where=where)
+
+
+def memory(text: str, where: str) -> int:
+    """A memory limit: engines refuse one below 6 MiB."""
+    value = parse_size(text, where=where)
+    if value < 6 * 1024**2:
+        raise InputError(f"{quoted(text)} is too little to start a container", where=where, hint="at least 6m")
+    return value
+
+
+def duration(text: str, where: str) -> timedelta:
+    """A duration, 0 too."""
+    return parse_duration(text, where=where)
+
+
+def time_limit(text: str, where: str) -> timedelta:
+    """A duration above 0."""
+    value = parse_duration(text, where=where)
+    if not value:
+        raise InputError("a time limit of 0 ends a job before it starts", where=where)
+    return value
+
+
+def job_ids(text: str, where: str) -> tuple[int, ...]:
+    """The ids of `7`, `7,9` or `7-9`, each once, in the order written."""
+    ids: dict[int, None] = {}
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        first = job_id(low, where)
+        last = job_id(high, where) if dash else first
+        if not first <= last < first + 100_000 or len(ids) > 100_000:
+            raise InputError(f"{quoted(part)} is not a range of job ids", where=where)
+        ids.update(dict.fromkeys(range(first, last + 1)))
+    return tuple(ids)

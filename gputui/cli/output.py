@@ -1,0 +1,145 @@
+"""What `--json` prints: the keys other programs rely on, stated in docs/cli.md."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from gputui.domain.audit import AuditEntry
+from gputui.domain.cause import Cause
+from gputui.domain.gpu import GpuView, Holder
+from gputui.domain.job import Attempt, Job, JobSpec
+from gputui.domain.snapshot import EMPTY, Snapshot
+
+MASK = "***"
+"""Stands for every value of a job's environment."""
+Json = dict[str, Any]
+
+
+def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
+    """Print an object over several lines, an array with one element a line; ASCII, so that no terminal acts on it."""
+    if isinstance(value, Mapping):
+        text = json.dumps(value, indent=2)
+    else:
+        text = "[" + ",".join("\n" + json.dumps(element) for element in value) + "\n]"
+    sys.stdout.write(text + "\n")
+
+
+def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
+    """A job."""
+    spec, reason = job.spec, snapshot.reasons.get(job.id)
+    return {
+        "id": job.id,
+        "name": spec.name,
+        "state": str(job.state),
+        "reason": {"code": str(reason.code), "text": reason.text} if reason else None,
+        "tenant": spec.tenant,
+        "priority": job.priority,
+        "image": spec.image,
+        "command": list(spec.command),
+        "gpus_min": spec.gpus.minimum,
+        "gpus_max": None if spec.gpus.everything else spec.gpus.maximum,
+        "held": job.held,
+        "submitted_at": _time(job.submitted_at),
+        "started_at": _time(job.started_at),
+        "ended_at": _time(job.ended_at),
+        "expected_start_at": _time(snapshot.expected_starts.get(job.id)),
+        "time_limit": _seconds(spec.time_limit),
+        "exit_code": job.exit_code,
+        "labels": dict(spec.options.labels),
+        "attempts": [_attempt(attempt) for attempt in job.attempts],
+        **_cause(job.cause),
+        "submitted_by": job.submitted_by,
+        "cancel_requested": job.cancel_requested,
+        "requeue_requested": job.requeue_requested,
+        "topped_at": _time(job.topped_at),
+        "not_before": _time(job.not_before),
+        "progress": snapshot.progress.get(job.id),
+        "array": {"id": job.array.id, "index": job.array.index, "limit": job.array.limit} if job.array else None,
+    }
+
+
+def job_detail_json(job: Job, snapshot: Snapshot, audit: Sequence[AuditEntry]) -> Json:
+    """A job with everything it was submitted with and every wish about it."""
+    wished = [{**vars(entry), "at": _time(entry.at)} for entry in audit]
+    return {**job_json(job, snapshot), "spec": _spec(job.spec), "avoid_gpus": list(job.avoid_gpus), "audit": wished}
+
+
+def _attempt(attempt: Attempt) -> Json:
+    return {
+        "number": attempt.number,
+        "gpus": list(attempt.gpus),
+        "container_id": attempt.container_id,
+        "claimed_at": _time(attempt.claimed_at),
+        "started_at": _time(attempt.started_at),
+        "ended_at": _time(attempt.ended_at),
+        "exit_code": attempt.exit_code,
+        **_cause(attempt.cause),
+        "log_path": attempt.log_path,
+        "charged": attempt.charged,
+        "notes": list(attempt.notes),
+    }
+
+
+def _cause(cause: Cause | None) -> Json:
+    """The sentence, and the word for programs."""
+    return {"cause": cause.text if cause else None, "cause_code": str(cause.code) if cause else None}
+
+
+def _spec(spec: JobSpec) -> Json:
+    options, gpus = spec.options, spec.gpus
+    return {
+        "host": spec.is_host,
+        "nice": spec.nice,
+        "retries": spec.retries,
+        "backoff": _seconds(spec.backoff),
+        "after": list(spec.after),
+        "after_any": list(spec.after_any),
+        "begin_at": _time(spec.begin_at),
+        "preemptible": spec.preemptible,
+        "gpu_devices": list(gpus.devices),
+        "gpu_all": gpus.everything,
+        "gpu_memory": gpus.memory,
+        "gpu_model": gpus.model,
+        **{key: list(value) if isinstance(value, tuple) else value for key, value in vars(options).items()},
+        "env": dict.fromkeys((name for name, _ in options.env), MASK),
+        "labels": dict(options.labels),
+    }
+
+
+def gpu_json(view: GpuView) -> Json:
+    """A GPU."""
+    gpu, sample = view.gpu, view.sample
+    return {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "model": gpu.model,
+        "state": str(view.state),
+        "why": view.why or None,
+        "health": {"code": str(view.health.code), "text": view.health.text},
+        "job_id": view.job_id,
+        "holders": [_holder(holder) for holder in view.holders],
+        "memory_total": (sample.memory_total if sample else None) or gpu.memory_total,
+        "memory_used": sample.memory_used if sample else None,
+        "utilization": sample.utilization if sample else None,
+        "temperature": sample.temperature if sample else None,
+        "power": sample.power if sample else None,
+        "power_limit": sample.power_limit if sample and sample.power_limit is not None else gpu.power_limit,
+        "age": _seconds(view.age),
+        "drain": {**vars(view.drain), "at": _time(view.drain.at)} if view.drain else None,
+    }
+
+
+def _holder(holder: Holder) -> Json:
+    return dict(vars(holder))
+
+
+def _time(at: datetime | None) -> str | None:
+    return at.isoformat().replace("+00:00", "Z") if at else None
+
+
+def _seconds(duration: timedelta | None) -> float | None:
+    return duration.total_seconds() if duration is not None else None

@@ -1,0 +1,139 @@
+"""A submission made of what was read from options or from a job file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from gputui.cli import docker_specs, specs, texts
+from gputui.cli.keys import KEYS
+from gputui.domain.errors import InputError
+from gputui.domain.job import DEFAULT_BACKOFF, NORMAL_PRIORITY, ContainerOptions, GpuRequest, JobSpec, Submission
+
+MAX_ARGUMENTS = 1024**2
+"""Bytes of a whole command: the kernel allows about twice that, environment included."""
+HOST_ENV = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
+"""What a host process takes over from who submits it, so that it finds the same programs."""
+
+
+@dataclass(frozen=True)
+class Submitter:
+    """Who submits, from where, when."""
+
+    user: str
+    now: datetime
+    directory: Path = field(default_factory=Path.cwd)
+    environ: Mapping[str, str] = field(default_factory=lambda: os.environ)
+
+
+def submission(
+    values: Mapping[str, Any],
+    image: str | None,
+    command: tuple[str, ...],
+    submitter: Submitter,
+    where: Callable[[str], str],
+) -> Submission:
+    """The submission asked for by `values`, which are read already and go by the names of KEYS.
+
+    `where` tells how a key is to be named in an error.
+    """
+    command = _command(command, where("command"))
+    if image is None:
+        _check_host(values, command, where)
+    else:
+        docker_specs.image(image, where("image"))
+    elements: specs.Array = values.get("array") or specs.Array(())
+    return Submission(
+        spec=_spec(values, image, command, submitter, where),
+        held=bool(values.get("hold")),
+        array=elements.indices,
+        array_limit=elements.limit,
+    )
+
+
+def _command(command: tuple[str, ...], where: str) -> tuple[str, ...]:
+    if sum(len(texts.any_text(argument, where)) for argument in command) > MAX_ARGUMENTS:
+        raise InputError("is longer than 1 MiB", where=where)
+    return command
+
+
+def _check_host(values: Mapping[str, Any], command: tuple[str, ...], where: Callable[[str], str]) -> None:
+    if not command or not command[0]:
+        raise InputError("a host job needs a command", where=where("command"))
+    for key in KEYS:
+        if key.container and values.get(key.name):
+            raise InputError("a host job has no container to give that to", where=where(key.name))
+
+
+def _spec(
+    values: Mapping[str, Any],
+    image: str | None,
+    command: tuple[str, ...],
+    submitter: Submitter,
+    where: Callable[[str], str],
+) -> JobSpec:
+    return JobSpec(
+        image=image,
+        command=command,
+        name=values.get("name") or _default_name(image, command),
+        tenant=values.get("tenant") or submitter.user,
+        gpus=_gpus(values, where),
+        priority=values.get("priority", NORMAL_PRIORITY),
+        nice=values.get("nice", 0),
+        time_limit=values.get("time_limit"),
+        retries=values.get("retries", 0),
+        backoff=values.get("backoff", DEFAULT_BACKOFF),
+        after=_ids(values.get("after", ())),
+        after_any=_ids(values.get("after_any", ())),
+        begin_at=specs.begin(values["begin"], where("begin"), submitter.now) if "begin" in values else None,
+        preemptible=bool(values.get("preemptible")),
+        options=_options(values, image is None, submitter, where),
+    )
+
+
+def _ids(lists: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(job_id for ids in lists for job_id in ids))
+
+
+def _default_name(image: str | None, command: tuple[str, ...]) -> str:
+    wished = docker_specs.image_name(image) if image else Path(command[0]).name
+    name = "".join(character for character in wished if character.isprintable())[: texts.MAX_NAME].strip()
+    return name or "job"
+
+
+def _gpus(values: Mapping[str, Any], where: Callable[[str], str]) -> GpuRequest:
+    wanted: GpuRequest = values.get("gpus", GpuRequest())
+    for key in ("gpu_memory", "gpu_model"):
+        if key in values and not wanted.minimum:
+            raise InputError("means nothing without GPUs", where=where(key), hint=f"add {where('gpus')}")
+    memory, model = values.get("gpu_memory"), values.get("gpu_model")
+    return GpuRequest(wanted.minimum, wanted.maximum, wanted.devices, wanted.everything, memory, model)
+
+
+def _options(
+    values: Mapping[str, Any], is_host: bool, submitter: Submitter, where: Callable[[str], str]
+) -> ContainerOptions:
+    in_files = tuple(pair for file in values.get("env_file", ()) for pair in file)
+    inherited = tuple((name, None) for name in HOST_ENV) if is_host else ()
+    given = (*inherited, *in_files, *values.get("env", ()))
+    return ContainerOptions(
+        env=docker_specs.merged_env(given, submitter.environ, where("env")),
+        volumes=values.get("volume", ()),
+        mounts=values.get("mount", ()),
+        workdir=values.get("workdir") or (str(submitter.directory) if is_host else None),
+        user=values.get("user"),
+        entrypoint=values.get("entrypoint"),
+        cpus=values.get("cpus"),
+        cpu_shares=values.get("cpu_shares"),
+        memory=values.get("memory"),
+        shm_size=values.get("shm_size"),
+        ipc=values.get("ipc"),
+        network=values.get("network"),
+        ulimits=values.get("ulimit", ()),
+        labels=tuple(dict(values.get("label", ())).items()),
+        runtime=values.get("runtime"),
+    )

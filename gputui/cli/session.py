@@ -1,0 +1,46 @@
+"""What commands share: the options, resolved when first needed, and the store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cached_property
+
+import click
+
+from gputui import bootstrap
+from gputui.config import Options, resolve
+from gputui.ports import JobStore
+
+
+class Session:
+    """One run of the command line."""
+
+    def __init__(
+        self,
+        state: str | None = None,
+        config: str | None = None,
+        probe: str | None = None,
+        runtime: str | None = None,
+    ) -> None:
+        self._state = state
+        self._config = config
+        self._probe = probe
+        self._runtime = runtime
+
+    @cached_property
+    def options(self) -> Options:
+        """The options, resolved once; only then are files read, so that help never fails."""
+        return resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
+
+    @contextmanager
+    def store(self) -> Iterator[JobStore]:
+        """The store, closed afterwards."""
+        store = bootstrap.open_store(self.options)
+        try:
+            yield store
+        finally:
+            store.close()
+
+
+pass_session = click.make_pass_decorator(Session)

@@ -1,0 +1,125 @@
+"""`gputui show`: everything about a job."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from datetime import datetime
+
+import click
+
+from gputui import bootstrap
+from gputui.cli import queue
+from gputui.cli.output import MASK, job_detail_json, print_json
+from gputui.cli.session import Session, pass_session
+from gputui.cli.wishes import OneJobId
+from gputui.domain.audit import AuditEntry
+from gputui.domain.job import Attempt, Job, JobId, JobSpec
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.text import plain
+from gputui.domain.units import format_duration, format_size
+
+LABEL = 14
+
+
+@click.command("show")
+@click.option("--json", "as_json", is_flag=True, help="Print an object as JSON.")
+@click.argument("ids", type=OneJobId(), metavar="ID")
+@pass_session
+def command(session: Session, as_json: bool, ids: tuple[JobId, ...]) -> None:
+    """Show everything about a job: what was asked for, each attempt, and who wished what."""
+    with session.store() as store:
+        job = store.get(ids[0])
+        snapshot = bootstrap.current_snapshot(session.options, store)
+        audit = tuple(store.audit_log(f"job {job.id}"))
+    if as_json:
+        print_json(job_detail_json(job, snapshot, audit))
+    else:
+        sys.stdout.writelines(f"{plain(line)}\n" for line in story(job, snapshot, audit))
+
+
+def story(job: Job, snapshot: Snapshot, audit: tuple[AuditEntry, ...]) -> Iterator[str]:
+    """Everything about the job, line by line."""
+    yield from _named(_facts(job, snapshot))
+    yield from _named(_wanted(job.spec))
+    for attempt in job.attempts:
+        yield ""
+        yield f"attempt {attempt.number}"
+        yield from ("  " + line for line in _named(_attempt(attempt, snapshot)))
+    if audit:
+        yield ""
+        yield "wishes"
+        yield from (f"  {_local(e.at)}  {e.user}  {e.verb}: {e.before or '-'} -> {e.after}" for e in audit)
+
+
+def _named(facts: Iterator[tuple[str, object]]) -> Iterator[str]:
+    for name, value in facts:
+        if value not in (None, "", ()):
+            yield f"{name:<{LABEL}}{value}"
+
+
+def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
+    yield "job", job.id
+    yield "name", job.spec.name
+    yield "state", str(job.state) + (" (cancel requested)" if job.cancel_requested else "")
+    yield ("ended by" if job.state.is_terminal else "reason"), queue.why(job, snapshot)
+    yield "exit code", job.exit_code
+    yield "tenant", job.spec.tenant
+    yield "submitted", f"{_local(job.submitted_at)} by {job.submitted_by}"
+    yield "started", _local(job.started_at)
+    yield "ended", _local(job.ended_at)
+    yield "expected", _local(snapshot.expected_starts.get(job.id))
+    yield "priority", str(job.priority) + (", put first" if job.topped_at else "")
+    yield "held", ("yes" + (f": {job.hold_reason}" if job.hold_reason else "")) if job.held else None
+    yield "not before", _local(job.not_before)
+    yield "array", f"element {job.array.index} of {job.array.id}" if job.array else None
+    yield "avoids GPUs", ", ".join(job.avoid_gpus)
+
+
+def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
+    options, gpus = spec.options, spec.gpus
+    yield "image", spec.image or "none: a process of the host"
+    yield "command", " ".join(map(_shell_word, spec.command))
+    yield "GPUs", queue.request_word(gpus)
+    yield "GPU memory", format_size(gpus.memory) if gpus.memory else None
+    yield "GPU model", gpus.model
+    yield "time limit", format_duration(spec.time_limit) if spec.time_limit else None
+    yield "retries", f"{spec.retries}, after {format_duration(spec.backoff)}" if spec.retries else None
+    yield "nice", spec.nice or None
+    yield "after", ", ".join(map(str, spec.after))
+    yield "after any", ", ".join(map(str, spec.after_any))
+    yield "begin", _local(spec.begin_at)
+    yield "preemptible", "yes" if spec.preemptible else None
+    yield "environment", " ".join(f"{name}={MASK}" for name, _ in options.env)
+    yield "labels", " ".join(f"{name}={value}" for name, value in options.labels)
+    for name, value in vars(options).items():
+        if name in {"memory", "shm_size"} and value is not None:
+            yield name.replace("_", " "), format_size(value)
+        elif name not in {"env", "labels", "memory", "shm_size"}:
+            yield name.replace("_", " "), " ".join(value) if isinstance(value, tuple) else value
+
+
+def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
+    indices = {view.gpu.uuid: f" (GPU {view.gpu.index})" for view in snapshot.gpus}
+    yield "GPUs", ", ".join(uuid + indices.get(uuid, "") for uuid in attempt.gpus)
+    yield "container", attempt.container_id
+    yield "claimed", _local(attempt.claimed_at)
+    yield "started", _local(attempt.started_at)
+    yield "ended", _local(attempt.ended_at)
+    yield "exit code", attempt.exit_code
+    yield "cause", f"{attempt.cause.code}: {attempt.cause.text}" if attempt.cause else None
+    yield "charged", None if attempt.charged else "no: it does not count against the retries"
+    yield "log", attempt.log_path
+    for note in attempt.notes:
+        yield "note", note
+
+
+def _local(at: datetime | None) -> str | None:
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S %Z}" if at else None
+
+
+def _shell_word(text: str) -> str:
+    """The argument as a shell would want it."""
+    import shlex
+
+    return shlex.quote(text)

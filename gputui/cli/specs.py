@@ -1,0 +1,122 @@
+"""How many GPUs, which elements, when: the compound values of `submit` and `priority`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from gputui.cli import numbers
+from gputui.cli.texts import one_line, quoted
+from gputui.domain.errors import InputError
+from gputui.domain.job import GpuRequest
+from gputui.domain.units import parse_duration
+
+MAX_GPUS = 1024
+MAX_ARRAY = 100_000
+_gpu_count = numbers.whole(0, MAX_GPUS)
+
+
+def gpus(text: str, where: str) -> GpuRequest:
+    """The request meant by `2`, `2-4`, `all` or `device=0,GPU-…`, with docker's inner quotes or without."""
+    text = text.strip().strip("\"'")
+    if text == "all":
+        return GpuRequest(1, MAX_GPUS, everything=True)
+    if text.startswith("device="):
+        return _devices(text.removeprefix("device="), where)
+    low, dash, high = text.removeprefix("count=").partition("-")
+    if not re.fullmatch(r"\d+", low, re.ASCII):
+        raise InputError(f"{quoted(text)} asks for no GPUs", where=where, hint="write 2, 2-4, all or device=0,1")
+    minimum = _gpu_count(low, where)
+    maximum = _gpu_count(high, where) if dash else minimum
+    if dash and not 1 <= minimum <= maximum:
+        raise InputError(f"{quoted(text)} is not a range", where=where, hint="write the smaller first, from 1 on")
+    return GpuRequest(minimum, maximum)
+
+
+def _devices(text: str, where: str) -> GpuRequest:
+    names = tuple(text.split(","))
+    for name in names:
+        if not re.fullmatch(r"\d{1,4}|(GPU|MIG)-[0-9a-zA-Z/-]{4,100}", name, re.ASCII):
+            hint = "an index, or a UUID that begins with GPU- or MIG-"
+            raise InputError(f"{quoted(name)} names no GPU", where=where, hint=hint)
+    if len(set(names)) < len(names):
+        raise InputError("names a GPU twice", where=where)
+    if len(names) > MAX_GPUS:
+        raise InputError(f"names {len(names)} GPUs", where=where, hint=f"at most {MAX_GPUS}")
+    return GpuRequest(len(names), len(names), devices=names)
+
+
+def gpu_model(text: str, where: str) -> str:
+    """Part of a model's name."""
+    return one_line(text, where, 80)
+
+
+@dataclass(frozen=True)
+class Array:
+    """Elements of a job array."""
+
+    indices: tuple[int, ...]
+    limit: int | None = None
+    """At most so many run at once."""
+
+
+_PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+
+
+def array(text: str, where: str) -> Array:
+    """The elements of `0-9`, `1,3,5-9`, `0-20:5`, each with `%2` for at most two at once (Slurm's notation)."""
+    listed, percent, limit = text.strip().partition("%")
+    indices: dict[int, None] = {}
+    for part in listed.split(","):
+        indices.update(dict.fromkeys(_indices(part.strip(), where)))
+        if len(indices) > MAX_ARRAY:
+            raise InputError("has too many elements", where=where, hint=f"at most {MAX_ARRAY}")
+    at_once = numbers.whole(1, MAX_ARRAY)(limit, where) if percent else None
+    return Array(tuple(indices), at_once)
+
+
+def _indices(part: str, where: str) -> range:
+    match = _PART.fullmatch(part)
+    if not match:
+        raise InputError(f"{quoted(part)} is not an array", where=where, hint="write 0-9, 1,3,5-9 or 0-9%2")
+    first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    if last < first or not step:
+        raise InputError(f"{quoted(part)} is not a range", where=where, hint="write the smaller first")
+    chosen = range(first, last + 1, step)
+    if len(chosen) > MAX_ARRAY:
+        raise InputError("has too many elements", where=where, hint=f"at most {MAX_ARRAY}")
+    return chosen
+
+
+def begin(text: str, where: str, now: datetime) -> datetime:
+    """The time meant by `+1h` or an ISO time; one without a zone is local. Aware, in UTC."""
+    text = text.strip()
+    if text.startswith("+"):
+        return now + parse_duration(text[1:], where=where)
+    try:
+        at = datetime.fromisoformat(text).astimezone(UTC)
+    except (ValueError, OverflowError, OSError) as error:
+        hint = "write +1h30m or 2026-03-02T18:00"
+        raise InputError(f"{quoted(text)} is not a time", where=where, hint=hint) from error
+    if not now - timedelta(days=3650) <= at <= now + timedelta(days=3650):
+        raise InputError(f"{quoted(text)} is more than ten years away", where=where)
+    return at
+
+
+@dataclass(frozen=True)
+class PriorityChange:
+    """What `gputui priority` is asked for."""
+
+    value: int = 0
+    relative: bool = False
+    top: bool = False
+
+
+def priority_change(text: str, where: str) -> PriorityChange:
+    """The change meant by `70`, `+10`, `-10` or `top`."""
+    if text == "top":
+        return PriorityChange(top=True)
+    if text[:1] in {"+", "-"}:
+        return PriorityChange(numbers.whole(-100, 100)(text, where), relative=True)
+    return PriorityChange(numbers.priority(text, where))

@@ -1,0 +1,139 @@
+"""`gputui submit`: put a job, or a file of jobs, into the queue."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import click
+
+from gputui import bootstrap
+from gputui.cli import docker_only, jobfile, request
+from gputui.cli.keys import BY_NAME, KEYS, Key, Kind
+from gputui.cli.output import print_json
+from gputui.cli.session import Session, pass_session
+from gputui.domain.errors import InputError
+from gputui.domain.job import JobId, Submission
+
+_EPILOG = """\b
+Options of docker run that every job has anyhow are taken and change nothing: --rm, -d, --init.
+Options after IMAGE belong to the job's own command.
+A host process (--host) starts in the current directory, with your PATH.
+"""
+
+
+class SubmitCommand(click.Command):
+    """Refuses an option it does not know with what to write instead."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read the arguments; options end at the image, or at `--`."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            hint = docker_only.hint(error.option_name)
+            if hint is None:
+                raise
+            raise click.UsageError(f"{error.option_name} is not an option of submit ({hint})", ctx) from error
+
+
+def _refuse(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if value:
+        option = parameter.opts[0]
+        raise click.UsageError(f"{option} is not an option of submit ({docker_only.hint(option)})", ctx)
+
+
+def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with an option for every key, and those of docker that change nothing."""
+    for key in reversed(KEYS):
+        many = key.kind in {Kind.MANY, Kind.PAIRS}
+        flag = key.kind is Kind.FLAG
+        metavar = None if flag else key.metavar
+        declare = click.option(
+            *key.short, key.option, key.name, is_flag=flag, multiple=many, metavar=metavar, help=key.help
+        )
+        function = declare(function)
+    function = click.option(*docker_only.IGNORED, "ignored", is_flag=True, hidden=True, expose_value=False)(function)
+    for options in (("-i", "--interactive"), ("-t", "--tty")):
+        refused = click.option(*options, is_flag=True, hidden=True, expose_value=False, callback=_refuse)
+        function = refused(function)
+    return function
+
+
+@click.command(
+    "submit",
+    cls=SubmitCommand,
+    epilog=_EPILOG,
+    context_settings={"allow_interspersed_args": False},
+    short_help="put a job, or a file of jobs, into the queue",
+)
+@_with_options
+@click.option("--host", is_flag=True, help="Run COMMAND as a process of the host, without a container.")
+@click.option("-f", "--file", metavar="FILE.toml", help="Submit every [[job]] of a file, or none.")
+@click.option("--json", "as_json", is_flag=True, help="Print the ids as JSON.")
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="IMAGE [COMMAND...]")
+@pass_session
+@click.pass_context
+def command(
+    ctx: click.Context,
+    session: Session,
+    /,
+    host: bool,
+    file: str | None,
+    as_json: bool,
+    arguments: tuple[str, ...],
+    **given: Any,
+) -> None:
+    """Put a job into the queue and print its id.
+
+    Takes docker run's own options: a docker run line works with the two words replaced.
+    """
+    submitter = request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
+    if file is not None:
+        _refuse_others(given, arguments, host)
+        submissions = jobfile.read(file, submitter)
+    else:
+        submissions = (_submission(given, arguments, host, submitter),)
+    if any(submission.spec.is_host for submission in submissions) and not session.options.settings.scheduler.host_jobs:
+        raise InputError("host jobs are switched off", where="--host", hint="the setting scheduler.host_jobs")
+    with session.store() as store:
+        _print_ids(bootstrap.actions(store).submit(submissions), as_json)
+
+
+def _submission(
+    given: dict[str, Any], arguments: tuple[str, ...], host: bool, submitter: request.Submitter
+) -> Submission:
+    image, rest = (None, arguments) if host else (arguments[0] if arguments else "", arguments[1:])
+    if image == "":
+        raise InputError("is missing", where="IMAGE", hint="gputui submit [OPTIONS] IMAGE [COMMAND...]")
+    values = {name: _read(BY_NAME[name], value) for name, value in given.items() if value not in (None, (), False)}
+    return request.submission(values, image, rest, submitter, _option_name)
+
+
+def _read(key: Key, value: Any) -> object:
+    if key.kind is Kind.FLAG:
+        return value
+    if key.kind is Kind.ONE:
+        return key.read(value, key.option)
+    return tuple(key.read(text, key.option) for text in value)
+
+
+def _option_name(key: str) -> str:
+    return BY_NAME[key].option if key in BY_NAME else key.upper()
+
+
+def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool) -> None:
+    """With a file, everything is in the file."""
+    names = [BY_NAME[name].option for name, value in given.items() if value not in (None, (), False)]
+    names += ["--host"] if host else []
+    names += ["IMAGE"] if arguments else []
+    if names:
+        raise InputError("cannot be given beside --file", where=names[0], hint="write it into the file")
+
+
+def _print_ids(ids: Sequence[JobId], as_json: bool) -> None:
+    if not as_json:
+        click.echo("\n".join(map(str, ids)))
+    elif len(ids) == 1:
+        print_json({"id": ids[0]})
+    else:
+        print_json([{"id": job_id} for job_id in ids])
