@@ -1,0 +1,95 @@
+"""What was wished, month by month: files that are only ever appended to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from pathlib import Path
+
+import msgspec
+
+from gputui.store.faults import os_errors
+from gputui.store.journal import Document, append
+from gputui.store.permissions import Permissions
+from gputui.store.replica import AuditKey
+from gputui.store.retention import month_of
+from gputui.store.snapshot_file import sync_directory
+
+KeyedEntry = tuple[AuditKey, Document]
+_STEP = 1 << 16
+
+
+class AuditFiles:
+    """`audit-YYYY-MM.jsonl`, filled from the journal when it is folded.
+
+    A crash in between leaves entries both here and in the journal, and then here twice; their keys tell.
+    """
+
+    def __init__(self, directory: Path, permissions: Permissions) -> None:
+        self._directory = directory
+        self._permissions = permissions
+
+    def append(self, entries: Iterable[KeyedEntry]) -> None:
+        """Write entries down, durably."""
+        months: dict[str, list[bytes]] = {}
+        for key, document in entries:
+            month = month_of(datetime.fromisoformat(document["at"]))
+            months.setdefault(month, []).append(msgspec.json.encode({"id": key, **document}) + b"\n")
+        for month, lines in months.items():
+            self._append_to(self._directory / f"audit-{month}.jsonl", b"".join(lines))
+
+    def read(self) -> Iterator[KeyedEntry]:
+        """All entries, each once, in the order of their months."""
+        for path in sorted(self._directory.glob("audit-????-??.jsonl")):
+            yield from _once_each(_entries(path))
+
+    def _append_to(self, path: Path, data: bytes) -> None:
+        is_new = not path.exists()
+        with os_errors(path):
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, self._permissions.file_mode)
+            try:
+                if is_new:
+                    self._permissions.settle_file(fd)
+                os.ftruncate(fd, _whole_lines(fd))
+                append(fd, data)
+            finally:
+                os.close(fd)
+            if is_new:
+                sync_directory(path.parent)
+
+
+def _whole_lines(fd: int) -> int:
+    """Length of the file up to the end of its last whole line."""
+    end = os.fstat(fd).st_size
+    while end > 0:
+        start = max(0, end - _STEP)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def _entries(path: Path) -> Iterator[KeyedEntry]:
+    with os_errors(path), path.open("rb") as file:
+        for line in file:
+            try:
+                document: Document = msgspec.json.decode(line)
+                generation, start, place = document.pop("id")
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue  # torn by a crash, or damaged: the others still count
+            yield (generation, start, place), document
+
+
+def _once_each(entries: Iterable[KeyedEntry]) -> Iterator[KeyedEntry]:
+    """Without repetitions, which only ever stand within one generation."""
+    seen: set[AuditKey] = set()
+    generation = None
+    for key, document in entries:
+        if key[0] != generation:
+            generation = key[0]
+            seen.clear()
+        if key not in seen:
+            seen.add(key)
+            yield key, document

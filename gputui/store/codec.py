@@ -1,0 +1,104 @@
+"""Jobs and controls as documents, and back. What has its default is left out, so that documents stay small.
+
+So a default of the domain that changes is a change of schema: it needs a migration.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from functools import cache
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+import msgspec
+
+from gputui.domain.audit import AuditEntry
+from gputui.domain.errors import StoreFormatError
+from gputui.domain.job import Job, JobId
+from gputui.domain.snapshot import Controls
+from gputui.store.journal import Document
+
+T = TypeVar("T")
+
+
+def encode_job(job: Job) -> Document:
+    """The document of a job. Its id is not in it: TinyDB keeps that as the key."""
+    document: Document = _encoded(job)
+    del document["id"]
+    return document | {"state": str(job.state)}  # also the default one: whoever opens the file looks for it
+
+
+def decode_job(job_id: JobId, document: Document) -> Job:
+    """The job of a document. Keys of a newer gputui are passed over."""
+    return _decoded({**document, "id": job_id}, Job, f"job {job_id}")
+
+
+def keep_unknown(document: Document, before: Document) -> Document:
+    """The new document of a job, with what a newer gputui had written into the one before."""
+    known = _defaults(Job).keys()
+    return document | {key: value for key, value in before.items() if key not in known}
+
+
+def encode_controls(controls: Controls) -> Document:
+    """The document of the operator's wishes."""
+    encoded: Document = _encoded(controls)
+    return encoded
+
+
+def decode_controls(document: Document) -> Controls:
+    """The operator's wishes, frozen all through."""
+    controls = _decoded(document, Controls, "controls")
+    return dataclasses.replace(controls, drains=MappingProxyType(dict(controls.drains)))
+
+
+def encode_audit(entry: AuditEntry) -> Document:
+    """The document of an audit entry."""
+    encoded: Document = _encoded(entry)
+    return encoded
+
+
+def decode_audit(document: Document) -> AuditEntry:
+    """The audit entry of a document."""
+    return _decoded(document, AuditEntry, "audit")
+
+
+def _decoded(document: Document, kind: type[T], where: str) -> T:
+    try:
+        return msgspec.convert(document, kind)
+    except msgspec.ValidationError as error:
+        raise StoreFormatError(
+            f"it cannot be read: {error}", where=where, hint="upgrade gputui, or put queue.json back from a backup"
+        ) from None
+
+
+def _encoded(value: Any) -> Any:
+    """Plain values for JSON; of a dataclass only the fields that differ from their default."""
+    if dataclasses.is_dataclass(value):
+        defaults = _defaults(value.__class__)
+        pairs = ((name, getattr(value, name), default) for name, default in defaults.items())
+        return {name: _encoded(field) for name, field, default in pairs if field is not default and field != default}
+    if isinstance(value, tuple | list):
+        return [_encoded(item) for item in value]
+    if isinstance(value, dict | MappingProxyType):
+        return {str(key): _encoded(item) for key, item in value.items()}
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    return msgspec.to_builtins(value)
+
+
+class _Required:
+    """Stands for the default of a field that has none: equal to nothing."""
+
+
+@cache
+def _defaults(kind: Any) -> dict[str, Any]:
+    """By field, its default."""
+    return {field.name: _default_of(field) for field in dataclasses.fields(kind)}
+
+
+def _default_of(field: dataclasses.Field[Any]) -> Any:
+    if field.default is not dataclasses.MISSING:
+        return field.default
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    return _Required

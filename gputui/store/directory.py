@@ -1,0 +1,25 @@
+"""The state directory: made if need be, on a file system that can be trusted, and closed to others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputui.domain.errors import StoreAccessError
+from gputui.store.faults import os_errors
+from gputui.store.filesystem import check_file_system
+from gputui.store.permissions import Permissions, permissions_for
+
+
+def open_directory(directory: Path, group: str | None, *, marker: str) -> Permissions:
+    """The permissions its files are to have; `marker` is a file that shows it to be a state directory."""
+    check_file_system(directory)
+    with os_errors(directory):
+        is_new = not directory.exists()
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if not directory.is_dir():
+            raise StoreAccessError("it is not a directory", where=str(directory))
+        permissions = permissions_for(directory, group)
+        # a directory that was there before and holds other things keeps its mode: it may be somebody's home
+        if is_new or (directory / marker).exists() or not any(directory.iterdir()):
+            permissions.settle_directory(directory)
+    return permissions

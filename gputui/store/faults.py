@@ -1,0 +1,36 @@
+"""What the operating system refuses, in the store's words."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gputui.domain.errors import StoreAccessError, StoreError, StoreFullError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+
+
+@contextmanager
+def os_errors(path: Path) -> Iterator[None]:
+    """Turn an OSError of the block into the StoreError that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise of_os_error(error, path) from error
+
+
+def of_os_error(error: OSError, path: Path) -> StoreError:
+    """The StoreError an OSError stands for."""
+    what = (error.strerror or str(error)).lower()
+    if error.errno in _FULL:
+        return StoreFullError(
+            f"{what}; nothing of this was stored, what was stored before is kept",
+            where=str(path),
+            hint="make room, then try again",
+        )
+    if error.errno in _REFUSED:
+        return StoreAccessError(what, where=str(path), hint="see who owns it and whether you may write there")
+    return StoreError(what, where=str(path))

@@ -1,0 +1,67 @@
+"""Who may read and write the state directory: its owner alone, or a group as well."""
+
+from __future__ import annotations
+
+import grp
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from gputui.domain.errors import StoreAccessError
+
+
+@dataclass(frozen=True)
+class Permissions:
+    """Modes and owners of the directory and its files, whatever the umask."""
+
+    gid: int | None = None
+    """The group that shares the directory; None: its owner alone."""
+    uid: int | None = None
+    """Owner of new files when root acts in somebody else's directory; None: whoever makes them."""
+
+    @property
+    def file_mode(self) -> int:
+        """Of every file."""
+        return 0o600 if self.gid is None else 0o660
+
+    @property
+    def directory_mode(self) -> int:
+        """Of the directory. Setgid, so that what others put there is the group's too."""
+        return 0o700 if self.gid is None else 0o2770
+
+    def settle_file(self, fd: int) -> None:
+        """Give an open file its mode and owners, if it is ours to change."""
+        status = os.fstat(fd)
+        if os.geteuid() not in {0, status.st_uid}:
+            return
+        if (self.uid is not None and status.st_uid != self.uid) or (self.gid is not None and status.st_gid != self.gid):
+            os.fchown(fd, -1 if self.uid is None else self.uid, -1 if self.gid is None else self.gid)
+        if stat.S_IMODE(status.st_mode) != self.file_mode:
+            os.fchmod(fd, self.file_mode)
+
+    def settle_directory(self, directory: Path) -> None:
+        """Give the directory its mode and group, if it is ours to change."""
+        status = directory.stat()
+        if os.geteuid() not in {0, status.st_uid}:
+            return
+        if self.gid is not None and status.st_gid != self.gid:
+            os.chown(directory, -1, self.gid)
+        if stat.S_IMODE(status.st_mode) != self.directory_mode:
+            directory.chmod(self.directory_mode)
+
+
+def permissions_for(directory: Path, group: str | None) -> Permissions:
+    """Those of an existing directory that is shared with `group`."""
+    owner = directory.stat().st_uid
+    uid = owner if os.geteuid() == 0 and owner != 0 else None
+    return Permissions(gid=_gid_of(group), uid=uid)
+
+
+def _gid_of(group: str | None) -> int | None:
+    if group is None:
+        return None
+    try:
+        return grp.getgrnam(group).gr_gid
+    except KeyError:
+        raise StoreAccessError(f"there is no group {group!r}", where="store.group", hint="see `getent group`") from None

@@ -1,0 +1,132 @@
+"""Files that are replaced whole: `queue.json`, an ordinary TinyDB file, and the history files beside it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gputui.domain.errors import StoreFormatError
+from gputui.store.faults import of_os_error, os_errors
+from gputui.store.hint import Identity, identity_of
+from gputui.store.journal import write_all
+from gputui.store.migrations import SCHEMA, check_schema
+from gputui.store.permissions import Permissions
+
+Table = dict[str, dict[str, Any]]
+Tables = dict[str, Table]
+META = "_meta"
+_HEAD = 4096
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What the snapshot says of itself, in its table `_meta`, which is written first."""
+
+    generation: int
+    next_id: int
+    store_id: str
+    schema: int = SCHEMA
+
+
+@dataclass
+class SnapshotFile:
+    """A loaded `queue.json`."""
+
+    meta: Meta
+    tables: Tables
+    """All but `_meta`, in the schema of the file."""
+    identity: Identity
+
+
+def read_snapshot(path: Path) -> SnapshotFile | None:
+    """The snapshot; None when there is none."""
+    found = _read(path)
+    if found is None:
+        return None
+    data, identity = found
+    tables = parse_tables(data, path)
+    return SnapshotFile(_meta_of(tables.pop(META, {}), path), tables, identity)
+
+
+def read_meta(path: Path) -> tuple[Meta, Identity] | None:
+    """What the snapshot says of itself, from its first bytes where they suffice; None when there is none."""
+    found = _read(path, _HEAD)
+    if found is None:
+        return None
+    head, identity = found
+    end = head.find(b"}}")
+    if head.startswith(b'{"_meta"') and end > 0:
+        return _meta_of(parse_tables(head[: end + 2] + b"}", path)[META], path), identity
+    whole = read_snapshot(path)
+    return None if whole is None else (whole.meta, whole.identity)
+
+
+def _read(path: Path, size: int = -1) -> tuple[bytes, Identity] | None:
+    try:
+        with path.open("rb") as file:
+            return file.read(size), identity_of(os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise of_os_error(error, path) from error
+
+
+def write_snapshot(path: Path, meta: Meta, tables: Tables, permissions: Permissions) -> Identity:
+    """Replace the snapshot, durably; its new identity."""
+    return write_whole(path, msgspec.json.encode({META: {"1": msgspec.to_builtins(meta)}, **tables}), permissions)
+
+
+def write_whole(path: Path, data: bytes, permissions: Permissions) -> Identity:
+    """Replace the file by `data`, wholly or not at all, and durably."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+    with os_errors(path):
+        try:
+            fd = os.open(temporary, flags, permissions.file_mode)
+            try:
+                permissions.settle_file(fd)
+                write_all(fd, data)
+                os.fsync(fd)
+                identity = identity_of(os.fstat(fd))
+            finally:
+                os.close(fd)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+    return identity
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in the directory durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def parse_tables(data: bytes, path: Path) -> Tables:
+    """The tables of a TinyDB file."""
+    try:
+        return msgspec.json.decode(data, type=Tables) if data.strip() else {}
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise StoreFormatError(
+            f"it cannot be read: {error}", where=str(path), hint="put it back from a backup; nothing was changed"
+        ) from None
+
+
+def _meta_of(table: Table, path: Path) -> Meta:
+    try:
+        meta = msgspec.convert(table.get("1", {}), Meta)
+    except msgspec.ValidationError as error:
+        raise StoreFormatError(
+            f"not a queue of gputui: {error}", where=str(path), hint="name another state directory"
+        ) from None
+    check_schema(meta.schema, path)
+    return meta

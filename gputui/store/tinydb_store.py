@@ -1,0 +1,184 @@
+"""The job store over TinyDB: durable, and shared between threads and processes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+
+from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.errors import NotFoundError
+from gputui.domain.job import Job, JobId
+from gputui.domain.settings import StoreSettings
+from gputui.domain.snapshot import Controls
+from gputui.ports import Transaction
+from gputui.store.codec import decode_audit, decode_controls, decode_job, encode_audit, encode_job
+from gputui.store.directory import open_directory
+from gputui.store.history import HistoryFiles
+from gputui.store.job_cache import JobCache
+from gputui.store.journal import Document, Entry
+from gputui.store.leftovers import check_not_orphaned
+from gputui.store.numbering import numbered, submission_entry
+from gputui.store.replica import JOBS
+from gputui.store.retention import ended_at, month_of, outdated
+from gputui.store.snapshot_file import Meta, read_meta
+from gputui.store.storage import JournalStorage
+from gputui.store.table import JournalDB
+from gputui.store.transaction import CONTROLS, JournalTransaction
+
+QUEUE = "queue.json"
+FOLD_WHEN_IDLE_AT = 64 * 1024
+"""Bytes of journal worth folding when there is nothing else to do."""
+DEFAULTS = StoreSettings()
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
+
+
+class TinyJobStore:
+    """The queue of one state directory, which is made if need be. To open it does not load the queue."""
+
+    def __init__(self, directory: Path, settings: StoreSettings = DEFAULTS) -> None:
+        self._settings = settings
+        permissions = open_directory(directory, settings.group, marker=QUEUE)
+        self._path = directory / QUEUE
+        self._database = JournalDB(self._path, permissions)
+        storage = self._database.storage
+        assert isinstance(storage, JournalStorage)
+        self._storage = storage
+        self._history = HistoryFiles(directory, permissions)
+        self._cache = JobCache()
+        self._controls: tuple[Document, Controls] = ({}, decode_controls({}))
+        self._store_id = self._open()
+
+    @property
+    def store_id(self) -> str:
+        """Twelve characters of [a-z0-9], made once per state directory."""
+        return self._store_id
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        """One all-or-nothing change. One begun inside another is part of it."""
+        with self._storage.transaction(), self._storage.savepoint():
+            transaction = JournalTransaction(self._database, self._history, self._cache, self.jobs)
+            try:
+                yield transaction
+            finally:
+                transaction.end()
+
+    def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
+        """Append new jobs, all or none, each with its audit entry, without loading the queue; their ids."""
+        batch = list(jobs)
+        added: list[Job] = []
+
+        def entry(next_id: JobId) -> Entry:
+            added[:] = numbered(batch, next_id)
+            documents: dict[str, Document | None] = {str(job.id): encode_job(job) for job in added}
+            audit = [encode_audit(submission_entry(job, actor)) for job in added]
+            return Entry({JOBS: documents}, audit, next_id + len(added))
+
+        if batch:
+            self._storage.add_unread(entry)
+        return tuple(job.id for job in added)
+
+    def jobs(self) -> Mapping[JobId, Job]:
+        """All jobs of the queue file, in the order of their ids."""
+        with self._storage.memory:
+            state = self._storage.replica.refresh()
+            return self._cache.updated(state.tables[JOBS], self._storage.replica.take_touched())
+
+    def get(self, job_id: JobId) -> Job:
+        """The job, from the queue or from history; raises NotFoundError."""
+        with self._storage.memory:
+            state = self._storage.replica.refresh()
+            document = state.tables[JOBS].get(str(job_id))
+            if document is not None:
+                return self._cache.decoded(str(job_id), document)
+        document = self._history.find(str(job_id)) if 0 < job_id < state.next_id else None
+        if document is None:
+            raise NotFoundError(f"there is no job {job_id}")
+        return decode_job(job_id, document)
+
+    def controls(self) -> Controls:
+        """The operator's standing wishes."""
+        with self._storage.memory:
+            document = self._storage.replica.refresh().tables.get(CONTROLS, {}).get("1", {})
+            if document is not self._controls[0]:
+                self._controls = (document, decode_controls(document))
+            return self._controls[1]
+
+    def version(self) -> object:
+        """A token that differs whenever anything was written by any process."""
+        with self._storage.memory:
+            return self._storage.replica.version()
+
+    def history(self, since: datetime | None = None) -> Iterator[Job]:
+        """Finished jobs that were moved out of the queue, by month and then by id; with `since`, ended since then."""
+        in_queue = self.jobs().keys()
+        for key, document in self._history.documents(None if since is None else month_of(since)):
+            job = decode_job(int(key), document)
+            if job.id not in in_queue and (since is None or ended_at(job) >= since):
+                yield job
+
+    def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
+        """What was wished, oldest first."""
+        unfolded = self._storage.unfolded_audit()  # first: what is folded meanwhile is then found in the files
+        seen = set()
+        for key, document in self._storage.audit.read():
+            seen.add(key)
+            if target is None or document.get("target") == target:
+                yield decode_audit(document)
+        for key, document in unfolded:
+            if key not in seen and (target is None or document.get("target") == target):
+                yield decode_audit(document)
+
+    def keep_house(self, now: datetime) -> None:
+        """Move old finished jobs to history and fold the journal."""
+        moved = outdated(self.jobs().values(), self._settings, now)
+        if moved:
+            with self._storage.lock.held():
+                self._move(outdated(self.jobs().values(), self._settings, now))
+        if moved or self._storage.journal_length >= FOLD_WHEN_IDLE_AT:
+            self._storage.checkpoint()
+
+    def damage(self) -> tuple[str, ...]:
+        """Sentences about what could not be read since the store was opened."""
+        with self._storage.memory:
+            self._storage.replica.refresh()
+            return tuple(self._storage.replica.damage)
+
+    def close(self) -> None:
+        """Let go of files."""
+        self._database.close()
+
+    def _move(self, jobs: list[Job]) -> None:
+        """Into history first: a crash before they leave the queue leaves them in both, and the queue is right."""
+        table = self._storage.table(JOBS)
+        by_month = sorted(jobs, key=_month)
+        for month, group in groupby(by_month, key=_month):
+            self._history.add(month, {str(job.id): table[str(job.id)] for job in group})
+        with self._storage.transaction():
+            self._storage.stage(JOBS, {str(job.id): None for job in jobs})
+
+    def _open(self) -> str:
+        """The store's id; makes the queue when there is none."""
+        found = read_meta(self._path)
+        if found is None:
+            with self._storage.lock.held():
+                found = read_meta(self._path)
+                if found is None:
+                    check_not_orphaned(self._path)
+                    meta = Meta(generation=1, next_id=self._history.highest_id() + 1, store_id=_new_store_id())
+                    self._storage.make_first(meta)
+                    return meta.store_id
+        self._storage.sweep()
+        return found[0].store_id
+
+
+def _month(job: Job) -> str:
+    return month_of(ended_at(job).astimezone(UTC))
+
+
+def _new_store_id() -> str:
+    return "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(12))
