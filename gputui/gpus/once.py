@@ -1,0 +1,44 @@
+"""One reading, for a command that looks and leaves."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import timedelta
+
+from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading
+from gputui.domain.settings import GpuSettings
+from gputui.gpus.supervisor import NvmlProbe
+from gputui.ports import Clock, GpuProbe
+
+
+def read_once(timeout: float, clock: Clock, settings: GpuSettings | None = None) -> ProbeReading:
+    """The first whole reading of the real GPUs, or what is wrong, after `timeout` seconds at most."""
+    limits = replace(
+        settings or GpuSettings(),
+        sample_interval=timedelta(seconds=timeout / 10),
+        hang_after=timedelta(seconds=timeout * 0.8),
+    )
+    probe = NvmlProbe(limits, clock)
+    return first_reading(probe, timeout)
+
+
+def first_reading(probe: GpuProbe, timeout: float) -> ProbeReading:
+    """Start the probe, wait for a whole reading or a failure, and close it."""
+    came = threading.Event()
+    probe.subscribe(lambda reading: came.set() if is_whole(reading) else None)
+    probe.start()
+    try:
+        if not is_whole(probe.latest()):
+            came.wait(timeout)
+        return probe.latest()
+    finally:
+        probe.close()
+
+
+def is_whole(reading: ProbeReading) -> bool:
+    """Whether there is no more to wait for: every GPU that can be read was read, or the probe says what is wrong."""
+    if reading.status.code is not ProbeCode.OK:
+        return reading.status.code is not ProbeCode.STARTING
+    missing = (HealthCode.LOST, HealthCode.UNKNOWN)
+    return all(sample.processes_at or sample.health.code in missing for sample in reading.samples.values())

@@ -1,0 +1,134 @@
+"""All that lines of the probe have told so far, as one ProbeReading."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime
+from types import MappingProxyType
+
+from msgspec import UNSET
+
+from gputui.domain.gpu import Gpu, GpuSample, Health, ProbeReading, ProbeStatus
+from gputui.gpus import wire
+from gputui.gpus.health import FATAL_XIDS, VANISHED, health_of, throttle_words, unreadable
+from gputui.gpus.roll import Roll
+
+
+class Picture:
+    """Outlives the probe processes: a GPU keeps its index and its last readings whichever process told of it."""
+
+    def __init__(self) -> None:
+        self._roll = Roll()
+        self._samples: dict[str, GpuSample] = {}
+        self._slow: dict[str, wire.Slow] = {}
+        self._xids: dict[str, int] = {}
+        self._fatal: dict[str, int] = {}
+        self._strays: set[int] = set()
+        self._foreign_pids = False
+        self._driver: str | None = None
+        self._taken_at: datetime | None = None
+
+    @property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All GPUs ever told of and not known to be something else now."""
+        return self._roll.gpus
+
+    def take(self, line: wire.Facts | wire.Sweep, now: datetime) -> None:
+        """Add what one line tells."""
+        if isinstance(line, wire.Facts):
+            self._take_facts(line, now)
+        else:
+            self._take_sweep(line, now)
+
+    def reading(self, status: ProbeStatus) -> ProbeReading:
+        """Everything known now."""
+        kept = {gpu.uuid: self._samples[gpu.uuid] for gpu in self.gpus if gpu.uuid in self._samples}
+        samples = MappingProxyType(kept)
+        return ProbeReading(status, self.gpus, samples, self._taken_at, self._driver, tuple(self._notes()))
+
+    def _take_facts(self, facts: wire.Facts, now: datetime) -> None:
+        self._driver = facts.driver
+        found_again = self._roll.take(facts.gpus)
+        for uuid in found_again:  # it was reset or plugged in anew: what was wrong with it before is over
+            self._fatal.pop(uuid, None)
+            self._slow.pop(uuid, None)
+        for uuid in self._roll.vanished:
+            self._fail(uuid, VANISHED, now)
+
+    def _take_sweep(self, sweep: wire.Sweep, now: datetime) -> None:
+        for uuid, code in sweep.xids:
+            self._take_xid(uuid, code)
+        for reading in sweep.samples:
+            uuid = self._roll.name_of(reading.uuid)
+            if reading.error:
+                self._fail(uuid, unreadable(reading.error), now)
+            else:
+                self._samples[uuid] = self._sample(uuid, reading, now)
+        if sweep.samples:
+            self._taken_at = now
+        if sweep.lists:
+            self._foreign_pids = not sweep.hosts_pids and self._any_invisible()
+
+    def _take_xid(self, uuid: str | None, code: int) -> None:
+        if uuid is None:
+            self._strays.add(code)
+            return
+        uuid = self._roll.name_of(uuid)
+        self._xids[uuid] = code
+        if code in FATAL_XIDS:
+            self._fatal.setdefault(uuid, code)
+
+    def _fail(self, uuid: str, health: Health, now: datetime) -> None:
+        """Keep its last sample, which ages, and say what is wrong."""
+        last = self._samples.get(uuid) or GpuSample(uuid, sampled_at=now)
+        self._samples[uuid] = replace(last, health=health, xid=self._xids.get(uuid))
+
+    def _sample(self, uuid: str, reading: wire.Reading, now: datetime) -> GpuSample:
+        last = self._samples.get(uuid)
+        if reading.slow is not None:
+            self._slow[uuid] = reading.slow
+        slow = self._slow.get(uuid) or wire.Slow()
+        if reading.processes is UNSET:
+            processes, processes_at = (last.processes, last.processes_at) if last else (None, None)
+        else:
+            processes, processes_at = reading.processes, now
+        return GpuSample(
+            uuid=uuid,
+            sampled_at=now,
+            utilization=reading.utilization,
+            memory_utilization=reading.memory_utilization,
+            memory_used=reading.memory_used,
+            memory_total=reading.memory_total,
+            temperature=reading.temperature,
+            power=reading.power,
+            power_limit=slow.power_limit,
+            sm_clock=reading.sm_clock,
+            memory_clock=reading.memory_clock,
+            fan=slow.fan,
+            throttle=throttle_words(reading.throttle),
+            processes=processes,
+            processes_at=processes_at,
+            ecc_corrected=slow.ecc_corrected,
+            ecc_uncorrected=slow.ecc_uncorrected,
+            xid=self._xids.get(uuid),
+            pcie_tx=reading.pcie_tx,
+            pcie_rx=reading.pcie_rx,
+            health=health_of(slow, self._fatal.get(uuid)),
+        )
+
+    def _any_invisible(self) -> bool:
+        lists = (sample.processes or () for sample in self._samples.values())
+        return any(not process.visible for processes in lists for process in processes)
+
+    def _notes(self) -> Iterable[str]:
+        lax = [str(gpu.index) for gpu in self.gpus if gpu.persistence is False]
+        if lax:
+            yield f"persistence mode is off on GPU {', '.join(lax)}: run nvidia-smi -pm 1, or every reading is slow"
+        if self._foreign_pids:
+            yield "GPU processes live in another PID namespace: run gputui with --pid=host to see whose they are"
+        for gpu in self.gpus:
+            if gpu.uuid.startswith("GPU-unknown-"):
+                yield f"GPU {gpu.index} cannot be reached and was never identified: {gpu.uuid} stands for it"
+        for code in sorted(self._strays):
+            yield f"Xid {code} came from a GPU that the driver did not name"
