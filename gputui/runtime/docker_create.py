@@ -1,0 +1,136 @@
+"""What the engine is asked to create: a Launch as the body of `POST /containers/create`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import Launch
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.job import ContainerOptions
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime import docker_options
+from gputui.runtime.docker_engine import CDI_KIND, EngineFacts, GpuMode
+from gputui.runtime.docker_faults import bad_spec
+
+STORE = "gputui.store"
+JOB = "gputui.job"
+ATTEMPT = "gputui.attempt"
+GPUS = "gputui.gpus"
+USER = "user"
+_OURS = "gputui."
+
+_GPU_CHOICE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True)
+class Request:
+    """A body to send, and what was changed to make it possible."""
+
+    body: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def request_for(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> Request:
+    """What to send for this attempt to this engine."""
+    if not launch.spec.image:
+        raise bad_spec("image", "a job without an image runs as a host process, not in Docker")
+    options = launch.spec.options
+    cpus, cpu_notes = _cpus(options, facts)
+    env, env_notes = _env(launch, facts)
+    body: dict[str, Any] = {
+        "Image": launch.spec.image,
+        "Env": env,
+        "Labels": _labels(launch),
+        "Volumes": {path: {} for path in options.volumes if docker_options.is_anonymous(path)},
+        "HostConfig": _given(_host(launch, facts, settings) | {"NanoCpus": cpus}),
+        **_given({"Cmd": list(launch.spec.command), "WorkingDir": options.workdir, "User": options.user}),
+    }
+    if options.entrypoint is not None:
+        body["Entrypoint"] = [options.entrypoint]
+    return Request(body, (*cpu_notes, *env_notes))
+
+
+def _host(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> dict[str, Any]:
+    options = launch.spec.options
+    return {
+        # as PID 1 a job ignores SIGTERM unless it handles it; below an init it ends
+        "Init": True,
+        # the exit code is gone with the container if the event was missed
+        "AutoRemove": False,
+        "LogConfig": {
+            "Type": "json-file",
+            "Config": {"max-size": str(settings.log_max_size), "max-file": str(settings.log_max_files)},
+        },
+        "Memory": options.memory,
+        # the same, else swap doubles it
+        "MemorySwap": options.memory,
+        "CpuShares": options.cpu_shares,
+        "ShmSize": options.shm_size,
+        "IpcMode": options.ipc,
+        "NetworkMode": options.network,
+        "Runtime": options.runtime,
+        "PidsLimit": settings.pids_limit,
+        "Ulimits": [docker_options.ulimit(text) for text in options.ulimits],
+        "Binds": [docker_options.bind(text) for text in options.volumes if not docker_options.is_anonymous(text)],
+        "Mounts": [docker_options.mount(text) for text in options.mounts],
+        "DeviceRequests": _device_requests(launch.gpus, facts),
+    }
+
+
+def _device_requests(gpus: tuple[str, ...], facts: EngineFacts) -> list[dict[str, Any]]:
+    """GPUs by UUID, never by count: the engine would choose others than we did."""
+    if not gpus:
+        return []
+    if facts.gpu_mode is GpuMode.CDI:
+        return [{"Driver": "cdi", "DeviceIDs": [f"{CDI_KIND}={gpu}" for gpu in gpus]}]
+    if facts.gpu_mode is GpuMode.NONE:
+        cause = Cause(CauseCode.GPU_SETUP_FAILED, f"{facts.name} would ignore the request for GPUs without a word")
+        raise RuntimeFault(cause, hint="run `gputui doctor`")
+    capabilities = [["gpu", "utility", "compute"]]
+    return [{"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": capabilities}]
+
+
+def _env(launch: Launch, facts: EngineFacts) -> tuple[list[str], tuple[str, ...]]:
+    """The job's environment, without any choice of GPUs of its own, and with what it may ask about itself."""
+    given = {key: value for key, value in launch.spec.options.env if key not in _GPU_CHOICE}
+    dropped = [key for key, _ in launch.spec.options.env if key in _GPU_CHOICE]
+    notes = tuple(f"{key} was left out: the scheduler chooses the GPUs" for key in dict.fromkeys(dropped))
+    ours = {
+        "GPUTUI_ATTEMPT": launch.tag,
+        "GPUTUI_JOB_ID": str(launch.job_id),
+        "GPUTUI_GPUS": str(len(launch.gpus)),
+    }
+    if launch.array_index is not None:
+        ours["GPUTUI_ARRAY_INDEX"] = str(launch.array_index)
+    if not launch.gpus or facts.gpu_mode is GpuMode.CDI:
+        # NVIDIA's images say `all`, and where NVIDIA's runtime is the default that gives every GPU to a job without
+        ours["NVIDIA_VISIBLE_DEVICES"] = "void"
+    return [f"{key}={value}" for key, value in (given | ours).items()], notes
+
+
+def _labels(launch: Launch) -> dict[str, str]:
+    own = {key: value for key, value in launch.spec.options.labels if not key.startswith(_OURS)}
+    tenant = {USER: launch.spec.tenant} if launch.spec.tenant else {}
+    identity = {
+        STORE: launch.store_id,
+        JOB: str(launch.job_id),
+        ATTEMPT: str(launch.attempt),
+        GPUS: ",".join(launch.gpus),
+    }
+    return own | tenant | identity
+
+
+def _cpus(options: ContainerOptions, facts: EngineFacts) -> tuple[int | None, tuple[str, ...]]:
+    """Billionths of a CPU; the engine refuses more than it has."""
+    if options.cpus is None:
+        return None, ()
+    if facts.cpus and options.cpus > facts.cpus:
+        return facts.cpus * 10**9, (f"--cpus {options.cpus:g} was lowered to the host's {facts.cpus}",)
+    return round(options.cpus * 1e9), ()
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields that were set at all."""
+    return {key: value for key, value in fields.items() if value is not None and value != []}

@@ -1,0 +1,97 @@
+"""The engine's events, watched on a thread of their own: a hint to look, not a record of what happened."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from gputui.domain.errors import RuntimeFault
+from gputui.runtime.docker_connection import FIRST_PAUSE, LONGEST_PAUSE, Connection
+from gputui.runtime.docker_create import STORE
+
+if TYPE_CHECKING:
+    from docker.types import CancellableStream
+
+log = logging.getLogger(__name__)
+
+# no `oom`: it comes by the dozen, ends nothing by itself, and the end that follows tells whether it was one
+_EVENTS = ["die", "start"]
+
+
+class EventWatcher:
+    """Calls `wake` when a container ended, when one of others started, and whenever the engine came back.
+
+    The engine forgets its events when it restarts, and a lost engine ends the stream without a word. So the end of
+    the stream means nothing but to connect again, and `wake` after it makes the caller look for itself.
+    """
+
+    def __init__(self, connection: Connection, store_id: str, on_end: Callable[[str], None]) -> None:
+        self._connection = connection
+        self._store_id = store_id
+        self._on_end = on_end
+        self._closed = threading.Event()
+        self._stream: CancellableStream[Mapping[str, Any]] | None = None
+        self._since: int | None = None
+
+    def start(self, wake: Callable[[], None], lost: Callable[[], None], back: Callable[[], None]) -> None:
+        """Watch, on a daemon thread; `lost` and `back` tell when the engine went away and came back."""
+        threading.Thread(target=self._run, args=(wake, lost, back), name="docker-events", daemon=True).start()
+
+    def close(self) -> None:
+        """End the thread, soon."""
+        self._closed.set()
+        if stream := self._stream:
+            # over paramiko a stream cannot be ended; the daemon thread then ends with the process
+            with suppress(Exception):
+                stream.close()
+
+    def _run(self, wake: Callable[[], None], lost: Callable[[], None], back: Callable[[], None]) -> None:
+        pause = FIRST_PAUSE
+        while not self._closed.is_set():
+            if self._watch(wake, back):
+                pause = FIRST_PAUSE
+            if self._closed.is_set():
+                return
+            lost()
+            self._closed.wait(pause)
+            pause = min(pause * 2, LONGEST_PAUSE)
+
+    def _watch(self, wake: Callable[[], None], back: Callable[[], None]) -> bool:
+        """Whether the engine answered; returns when the stream has ended."""
+        try:
+            client = self._connection.open()
+        except RuntimeFault as error:
+            log.debug("no events: %s", error)
+            return False
+        try:
+            with self._connection.translated():
+                filters = {"type": ["container"], "event": _EVENTS}
+                self._stream = client.events(decode=True, since=self._since, filters=filters)
+            if self._closed.is_set():
+                return True
+            back()
+            wake()
+            for event in self._stream:
+                self._see(event, wake)
+        # a border: whatever the stream or `wake` raised, the thread must live to connect again
+        except Exception:
+            log.debug("the event stream broke", exc_info=True)
+        finally:
+            self._stream = None
+            client.close()
+        return True
+
+    def _see(self, event: Mapping[str, Any], wake: Callable[[], None]) -> None:
+        if nanoseconds := event.get("timeNano"):
+            # to the second: what is told again only wakes once more
+            self._since = int(nanoseconds) // 10**9
+        actor = event.get("Actor") or {}
+        is_ours = (actor.get("Attributes") or {}).get(STORE) == self._store_id
+        if event.get("Action") == "die":
+            self._on_end(str(actor.get("ID", "")))
+            wake()
+        elif not is_ours:
+            wake()

@@ -1,0 +1,64 @@
+"""Which ends of containers were the engine's doing: its restarts, and the machine's."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import ContainerRecord
+
+_SIGNALLED = {137, 143, 255}
+"""Exit codes an engine leaves that stops its containers, or finds them gone."""
+_MARGIN = timedelta(seconds=2)
+_KEPT = 32
+
+
+class Outages:
+    """When the engine did not answer. Ends by signal inside such a time are CONTAINER_LOST: no fault of the job."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._windows: list[tuple[datetime, datetime | None]] = []
+
+    def lost(self, now: datetime) -> None:
+        """The engine went away."""
+        with self._lock:
+            if not self._windows or self._windows[-1][1] is not None:
+                self._windows = [*self._windows[-_KEPT:], (now, None)]
+
+    def back(self, now: datetime) -> None:
+        """It answers again."""
+        with self._lock:
+            if self._windows and self._windows[-1][1] is None:
+                self._windows[-1] = (self._windows[-1][0], now)
+
+    def judge(self, record: ContainerRecord, booted_at: datetime | None) -> ContainerRecord:
+        """The record, with the cause set right if it was the engine or the machine that ended it."""
+        by_itself = {CauseCode.SIGNALLED, CauseCode.NON_ZERO_EXIT}
+        if record.exit_code not in _SIGNALLED or record.cause is None or record.cause.code not in by_itself:
+            return record
+        words = self._why(record, booted_at)
+        return replace(record, cause=Cause(CauseCode.CONTAINER_LOST, words)) if words else record
+
+    def _why(self, record: ContainerRecord, booted_at: datetime | None) -> str | None:
+        if booted_at and record.started_at and record.started_at < booted_at:
+            return f"ended by a restart of the machine (exit code {record.exit_code})"
+        if record.ended_at and self._covers(record.ended_at):
+            return f"ended by a restart of the Docker engine (exit code {record.exit_code})"
+        return None
+
+    def _covers(self, at: datetime) -> bool:
+        with self._lock:
+            return any(lost - _MARGIN <= at and (back is None or at <= back + _MARGIN) for lost, back in self._windows)
+
+
+def boot_time() -> datetime | None:
+    """When this machine was started."""
+    try:
+        stat = Path("/proc/stat").read_text()
+        return datetime.fromtimestamp(int(stat.partition("\nbtime ")[2].split()[0]), UTC)
+    except (OSError, ValueError, IndexError):
+        return None

@@ -1,0 +1,68 @@
+"""Fetching an image, and telling in words how far it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import RuntimeFault
+from gputui.runtime.docker_faults import cause_of, fault
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+_DONE = {"Download complete", "Verifying Checksum", "Extracting", "Pull complete", "Already exists"}
+
+
+class Progress:
+    """How far a pull is: the bytes of each layer that are here, of those known so far."""
+
+    def __init__(self) -> None:
+        self._layers: dict[str, tuple[int, int]] = {}
+        self._said = ""
+
+    def see(self, event: Mapping[str, Any]) -> str | None:
+        """What to say after this event of the engine; None when nothing changed for a reader."""
+        layer, status = event.get("id"), str(event.get("status", ""))
+        detail = event.get("progressDetail") or {}
+        if layer and status == "Downloading" and detail.get("total"):
+            self._layers[layer] = (int(detail.get("current", 0)), int(detail["total"]))
+        elif layer in self._layers and status in _DONE:
+            total = self._layers[layer][1]
+            self._layers[layer] = (total, total)
+        return self._say(status)
+
+    def _say(self, status: str) -> str | None:
+        total = sum(each[1] for each in self._layers.values())
+        share = sum(each[0] for each in self._layers.values()) / total if total else None
+        words = "pulling" if share is None else f"pulling {share:.0%}".replace("%", " %")
+        if status == "Extracting" and share == 1:
+            words = "unpacking"
+        if words == self._said:
+            return None
+        self._said = words
+        return words
+
+
+def pull(client: APIClient, image: str, tell: Callable[[str], None]) -> None:
+    """Fetch the image; raises RuntimeFault, by whose fault it was."""
+    from docker.errors import APIError
+
+    progress = Progress()
+    try:
+        for event in client.pull(image, stream=True, decode=True):
+            if "error" in event:
+                raise pull_fault(image, str(event["error"]))
+            if words := progress.see(event):
+                tell(words)
+    except APIError as error:
+        raise pull_fault(image, str(error.explanation or error)) from error
+
+
+def pull_fault(image: str, text: str) -> RuntimeFault:
+    """The error for a pull the engine gave up: the job's if there is no such image, else the network's."""
+    cause = cause_of(text)
+    if cause.code in {CauseCode.IMAGE_NOT_FOUND, CauseCode.DISK_FULL}:
+        return fault(text)
+    return RuntimeFault(Cause(CauseCode.PULL_FAILED, f"cannot pull {image}: {cause.text}"), hint="is the registry up?")

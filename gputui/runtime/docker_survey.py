@@ -1,0 +1,122 @@
+"""The containers there are: listed in one cheap request, and inspected only where something is not known yet."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from gputui.domain.cause import Cause
+from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer
+from gputui.runtime.docker_create import STORE
+from gputui.runtime.docker_faults import cause_of_init
+from gputui.runtime.docker_foreign import foreign_of
+from gputui.runtime.docker_naming import by_name
+from gputui.runtime.docker_outage import Outages, boot_time
+from gputui.runtime.docker_records import record_of, state_of
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+Json = Mapping[str, Any]
+_MAYBE_INIT = {126, 127}
+
+
+class Survey:
+    """What is known of the engine's containers.
+
+    A record that is kept is believed as long as the list shows the same state: a container that has ended does not
+    change any more, and one that runs keeps its start and its pid until it ends, which the events tell.
+    """
+
+    def __init__(self, store_id: str) -> None:
+        self.outages = Outages()
+        self._store_id = store_id
+        self._lock = threading.Lock()
+        self._records: dict[str, ContainerRecord] = {}
+        self._foreign: dict[str, ForeignContainer | None] = {}
+        self._booted_at: datetime | None = None
+
+    def containers(self, client: APIClient) -> tuple[ContainerRecord, ...]:
+        """All of this store's, oldest first."""
+        listed = client.containers(all=True, filters={"label": f"{STORE}={self._store_id}"})
+        found = [self._record(client, summary) for summary in reversed(listed)]
+        self._prune(self._records, {summary["Id"] for summary in listed})
+        return tuple(record for record in found if record)
+
+    def inspect(self, client: APIClient, container_id: str) -> ContainerRecord | None:
+        """One of them, asked for now."""
+        inspected = by_name(client, container_id)
+        if inspected is None:
+            self.forget(container_id)
+            return None
+        record = record_of(inspected, cause=_init_cause(client, inspected))
+        if record is None:
+            return None
+        record = self.outages.judge(record, self._booted_at)
+        with self._lock:
+            known = self._records.get(record.id)
+            if known and known.state is record.state is ContainerState.EXITED:
+                # judged when it was new; the window of an outage may be forgotten since
+                record = replace(record, cause=known.cause)
+            self._records[record.id] = record
+        return record
+
+    def foreign(self, client: APIClient, default_runtime: str) -> tuple[ForeignContainer, ...]:
+        """Running containers of others that asked for GPUs."""
+        listed = client.containers()
+        others = [each["Id"] for each in listed if (each.get("Labels") or {}).get(STORE) != self._store_id]
+        found = [self._of_others(client, container_id, default_runtime) for container_id in others]
+        self._prune(self._foreign, set(others))
+        return tuple(each for each in found if each)
+
+    def forget(self, container_id: str) -> None:
+        """Drop what is known of one."""
+        with self._lock:
+            self._records.pop(container_id, None)
+
+    def forget_all(self) -> None:
+        """Drop what is known of those that ran: the engine was away."""
+        with self._lock:
+            self._records = {
+                key: record for key, record in self._records.items() if record.state is ContainerState.EXITED
+            }
+
+    def trust_boot_time(self) -> None:
+        """The engine runs on this machine: what started before the machine did was ended by its restart."""
+        self._booted_at = boot_time()
+
+    def _record(self, client: APIClient, summary: Json) -> ContainerRecord | None:
+        with self._lock:
+            known = self._records.get(summary["Id"])
+        if known and known.state is state_of(summary["State"]):
+            return known
+        return self.inspect(client, summary["Id"])
+
+    def _of_others(self, client: APIClient, container_id: str, default_runtime: str) -> ForeignContainer | None:
+        with self._lock:
+            if container_id in self._foreign:
+                return self._foreign[container_id]
+        inspected = by_name(client, container_id)
+        if inspected is None:
+            return None
+        found = foreign_of(inspected, default_runtime)
+        with self._lock:
+            self._foreign[container_id] = found
+        return found
+
+    def _prune(self, kept: dict[str, Any], alive: set[str]) -> None:
+        with self._lock:
+            for gone in kept.keys() - alive:
+                del kept[gone]
+
+
+def _init_cause(client: APIClient, inspected: Json) -> Cause | None:
+    """What the engine's init wrote, where the exit code may be its own."""
+    state = inspected["State"]
+    if state["Status"] != "exited" or state["ExitCode"] not in _MAYBE_INIT:
+        return None
+    tail = client.logs(inspected["Id"], tail=3)
+    return cause_of_init(bytes(tail))

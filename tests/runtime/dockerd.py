@@ -1,0 +1,261 @@
+"""A Docker engine of the tests' own: in its own network and mount namespaces, thrown away afterwards.
+
+`python -m tests.runtime.dockerd` starts one, prints its DOCKER_HOST and stops it on Ctrl-C.
+
+`--gpus` works without any GPU: the engine offers device requests as soon as `nvidia-container-runtime-hook` is on its
+PATH, and the hook that lies there does nothing. So the engine sets NVIDIA_VISIBLE_DEVICES and starts the container.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+from tests.runtime.rootfs import import_images
+
+IMAGE = "gputui-test:latest"
+"""busybox with `sh` and the rest; no entrypoint and no default command."""
+IMAGE_OF_NVIDIA = "gputui-test:nvidia"
+"""The same as NVIDIA's images are: NVIDIA_VISIBLE_DEVICES=all in its env, and an entrypoint."""
+
+_PREFIX = "gputui-dockerd-"
+_MARK = "GPUTUI_TEST_DOCKERD"
+"""Set in the environment of everything an engine starts on the host's side, so that it can be found and ended."""
+_HOOK = """#!/bin/sh
+if [ -e {flag} ]; then
+  echo "nvidia-container-cli: initialization error: nvml error: driver not loaded" >&2
+  exit 1
+fi
+exit 0
+"""
+
+
+class Dockerd:
+    """One private engine; start it, kill it, restart it."""
+
+    def __init__(self) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
+        self.host = f"unix://{self.directory}/docker.sock"
+        self.log_path = self.directory / "dockerd.log"
+        self._holder: subprocess.Popen[bytes] | None = None
+        self._daemon: subprocess.Popen[bytes] | None = None
+        (self.directory / "owner").write_text(_identity(os.getpid()))
+        _write_hook(self.directory)
+
+    @property
+    def pid(self) -> int | None:
+        """Of dockerd, while it runs."""
+        return self._daemon.pid if self._daemon and self._daemon.poll() is None else None
+
+    @property
+    def environ(self) -> dict[str, str]:
+        """The environment in which a client speaks to this engine and to no other."""
+        drop = {"DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"}
+        kept = {key: value for key, value in os.environ.items() if key not in drop}
+        return {**kept, "DOCKER_HOST": self.host}
+
+    def start(self, *, live_restore: bool = False) -> Dockerd:
+        """Start it, wait until it answers, and put the test images there."""
+        _sweep()
+        if self._holder is None:
+            atexit.register(self.destroy)
+            self._holder = _hold_namespaces(self._tagged())
+        self.launch(live_restore=live_restore)
+        import_images(self.host, IMAGE, IMAGE_OF_NVIDIA)
+        return self
+
+    def launch(self, *, live_restore: bool = False) -> None:
+        """Start dockerd alone and wait until it answers."""
+        for stale in ("docker.pid", "docker.sock"):
+            (self.directory / stale).unlink(missing_ok=True)
+        with self.log_path.open("ab") as log:
+            self._daemon = subprocess.Popen(
+                self._arguments(live_restore), env=self._tagged(), stdout=log, stderr=log, start_new_session=True
+            )
+        self._wait_until_up()
+
+    def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> None:
+        """Send dockerd the signal and wait until it has ended."""
+        if self._daemon and self._daemon.poll() is None:
+            self._daemon.send_signal(with_signal)
+            self._daemon.wait(60)
+
+    def kill(self) -> None:
+        """SIGKILL dockerd; containers run on."""
+        self.stop(signal.SIGKILL)
+
+    def restart(self, *, live_restore: bool = False) -> None:
+        """Stop it politely and start it again."""
+        self.stop()
+        self.launch(live_restore=live_restore)
+
+    def fail_hook(self, fails: bool = True) -> None:
+        """Make NVIDIA's hook fail, as it does without a driver; or let it succeed again."""
+        flag = self.directory / "hook-fails"
+        flag.touch() if fails else flag.unlink(missing_ok=True)
+
+    def destroy(self) -> None:
+        """End every process of this engine and remove its directory."""
+        atexit.unregister(self.destroy)
+        _destroy(self.directory)
+        for child in (self._daemon, self._holder):
+            if child:
+                child.wait(10)
+        self._daemon = self._holder = None
+
+    def docker(self, *words: str, check: bool = True) -> str:
+        """What the `docker` command prints, spoken to this engine; for machines that have it."""
+        done = subprocess.run(["docker", *words], env=self.environ, capture_output=True, text=True, check=False)
+        if check and done.returncode:
+            raise AssertionError(f"docker {' '.join(words)}: {done.stderr}")
+        return done.stdout.strip()
+
+    def _tagged(self) -> dict[str, str]:
+        path = f"{self.directory}/bin:{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+        return {**self.environ, "PATH": path, _MARK: str(self.directory)}
+
+    def _arguments(self, live_restore: bool) -> list[str]:
+        if self._holder is None:
+            raise AssertionError("start() comes first")
+        into = ["nsenter", "--target", str(self._holder.pid), "--net", "--mount", "--"]
+        here = self.directory
+        paths = [f"--data-root={here}/data", f"--exec-root={here}/exec", f"--pidfile={here}/docker.pid"]
+        rest = [f"--host={self.host}", "--group=root", f"--cgroup-parent={_cgroup(here)}", "--log-level=warn"]
+        nvidia = ["--add-runtime=nvidia=runc"]
+        return [*into, "dockerd", *paths, *rest, *nvidia, *(["--live-restore"] if live_restore else [])]
+
+    def _wait_until_up(self) -> None:
+        deadline = time.monotonic() + 60
+        while not _answers(self.directory / "docker.sock"):
+            if self.pid is None or time.monotonic() > deadline:
+                raise AssertionError(f"dockerd did not start:\n{self.log_path.read_text()[-3000:]}")
+            time.sleep(0.02)
+
+
+def _write_hook(directory: Path) -> None:
+    hook = directory / "bin" / "nvidia-container-runtime-hook"
+    hook.parent.mkdir()
+    hook.write_text(_HOOK.format(flag=directory / "hook-fails"))
+    hook.chmod(0o755)
+
+
+def _hold_namespaces(environ: dict[str, str]) -> subprocess.Popen[bytes]:
+    """A process that does nothing but keep the namespaces, with a loopback, from one start of dockerd to the next.
+
+    The network namespace is the engine's own, so its bridge and its iptables rules never meet the host's.
+    """
+    # shims put their sockets below /run/containerd, whatever --exec-root says
+    script = (
+        "busybox ip link set lo up && mkdir -p /run/containerd && mount -t tmpfs shims /run/containerd "
+        "&& echo ready && exec sleep infinity"
+    )
+    words = ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", script]
+    holder = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, start_new_session=True)
+    assert holder.stdout is not None
+    if holder.stdout.readline() != b"ready\n":
+        raise AssertionError("the namespaces of the test engine could not be made: is this root?")
+    holder.stdout.close()
+    return holder
+
+
+def _answers(path: Path) -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as client:
+        client.settimeout(5)
+        client.connect(str(path))
+        client.sendall(b"GET /_ping HTTP/1.0\r\n\r\n")
+        return client.recv(64).split()[1:2] == [b"200"]
+    return False
+
+
+def _cgroup(directory: Path) -> str:
+    return f"/{directory.name}"
+
+
+def _identity(pid: int) -> str:
+    """The process by number and start time, since numbers are used again."""
+    try:
+        return f"{pid} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+    except OSError:
+        return ""
+
+
+def _sweep() -> None:
+    """Clear away engines whose owner died before it could."""
+    for directory in Path("/tmp").glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):
+            owner = (directory / "owner").read_text()
+            if owner and _identity(int(owner.split()[0])) != owner:
+                _destroy(directory)
+
+
+def _destroy(directory: Path) -> None:
+    deadline = time.monotonic() + 15
+    while (pids := set(_processes(directory))) and time.monotonic() < deadline:
+        for pid in pids:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.02)
+    _remove_cgroups(directory)
+    # the data lies on mounts of the dead namespace only, so nothing is left to be unmounted
+    shutil.rmtree(directory, ignore_errors=True)
+
+
+def _processes(directory: Path) -> Iterable[int]:
+    """Everything of an engine that lives: marked in the environment, or below its cgroup."""
+    mark = f"{_MARK}={directory}".encode()
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if (
+                entry.name != str(os.getpid())
+                and _is_alive(entry)
+                and mark in (entry / "environ").read_bytes().split(b"\0")
+            ):
+                yield int(entry.name)
+    for tasks in _cgroups(directory, "cgroup.procs"):
+        with contextlib.suppress(OSError):
+            yield from map(int, tasks.read_text().split())
+
+
+def _is_alive(entry: Path) -> bool:
+    return (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+def _cgroups(directory: Path, leaf: str) -> list[Path]:
+    root = Path("/sys/fs/cgroup")
+    tops = [root / directory.name, *(child / directory.name for child in root.iterdir() if child.is_dir())]
+    return [path for top in tops if top.is_dir() for path in top.rglob(leaf)]
+
+
+def _remove_cgroups(directory: Path) -> None:
+    for tasks in sorted(_cgroups(directory, "cgroup.procs"), key=lambda path: -len(path.parts)):
+        with contextlib.suppress(OSError):
+            tasks.parent.rmdir()
+
+
+def main() -> None:
+    """Run an engine until told to stop."""
+    done = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: done.set())
+    engine = Dockerd()
+    try:
+        engine.start(live_restore="--live-restore" in sys.argv[1:])
+        print(f"DOCKER_HOST={engine.host}", flush=True)
+        done.wait()
+    finally:
+        engine.destroy()
+
+
+if __name__ == "__main__":
+    main()
