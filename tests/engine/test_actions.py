@@ -1,0 +1,96 @@
+"""Wishes go into the store, audited, all or none; nothing else happens."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputui.domain.errors import GputuiError, InputError, NotFoundError
+from gputui.domain.job import Submission
+from gputui.domain.state import JobState
+from gputui.engine.actions import find_gpu
+from tests.engine.world import World
+from tests.factories import ACTOR, spec, uuid
+
+
+def test_submit_gives_growing_ids_and_arrays_one_for_each_element(world: World) -> None:
+    single, array = Submission(spec(), held=True), Submission(spec(), array=(0, 2, 4), array_limit=2)
+    assert world.actions.submit([single, array]) == (1, 2, 3, 4)
+    assert world.job(1).held
+    refs = [world.job(job_id).array for job_id in (2, 3, 4)]
+    assert [(ref.id, ref.index, ref.limit) for ref in refs if ref] == [(2, 0, 2), (2, 2, 2), (2, 4, 2)]
+
+
+def test_a_dependency_on_a_job_that_does_not_exist_is_refused_and_nothing_is_submitted(world: World) -> None:
+    with pytest.raises(NotFoundError):
+        world.actions.submit([Submission(spec()), Submission(spec(after=(77,)))])
+    assert world.store.jobs() == {}
+
+
+def test_wishes_are_all_or_none(world: World) -> None:
+    job_id = world.submit()
+    with pytest.raises(NotFoundError):
+        world.actions.hold([job_id, 99])
+    assert not world.job(job_id).held
+
+
+def test_what_changes_nothing_is_no_news(world: World) -> None:
+    job_id = world.submit()
+    assert world.actions.hold([job_id]) == (job_id,)
+    assert world.actions.hold([job_id]) == ()
+
+
+def test_priority_is_set_moved_and_bounded(world: World) -> None:
+    job_id = world.submit()
+    world.actions.set_priority([job_id], 95)
+    world.actions.add_priority([job_id], 20)
+    assert world.job(job_id).priority == 100
+    world.actions.add_priority([job_id], -500)
+    assert world.job(job_id).priority == 0
+    with pytest.raises(InputError):
+        world.actions.set_priority([job_id], 101)
+
+
+def test_a_running_job_cannot_be_held_nor_a_waiting_one_requeued(world: World) -> None:
+    waiting, running = world.submit(9), world.submit()
+    world.tick(2)
+    assert world.job(running).state is JobState.RUNNING
+    with pytest.raises(GputuiError, match="only a waiting job"):
+        world.actions.hold([running])
+    with pytest.raises(GputuiError, match="waiting already"):
+        world.actions.requeue([waiting])
+
+
+def test_every_wish_is_audited_with_who_when_what_before_and_after(world: World) -> None:
+    job_id = world.submit()
+    world.actions.set_priority([job_id], 80)
+    world.actions.cancel([job_id])
+    world.actions.drain([uuid(1)], "fan")
+    world.actions.resume([uuid(1)])
+    world.actions.pause("lunch")
+    world.actions.unpause()
+    entries = list(world.store.audit_log())
+    assert [entry.verb for entry in entries] == [
+        "submit",
+        "priority",
+        "cancel",
+        "drain",
+        "resume",
+        "pause",
+        "unpause",
+    ]
+    assert {(entry.uid, entry.user) for entry in entries} == {(ACTOR.uid, ACTOR.user)}
+    assert [(e.target, e.before, e.after) for e in entries[1:4]] == [
+        (f"job {job_id}", "PENDING: priority 50", "PENDING: priority 80"),
+        (f"job {job_id}", "PENDING: priority 80", "PENDING: priority 80, cancel requested"),
+        (uuid(1), "in use", "drained: fan"),
+    ]
+
+
+def test_a_gpu_is_named_by_index_uuid_or_its_beginning() -> None:
+    uuids = [uuid(i) for i in range(3)]
+    assert find_gpu(uuids, "2") == uuid(2)
+    assert find_gpu(uuids, uuid(1)) == uuid(1)
+    assert find_gpu(uuids, uuid(1)[:12]) == uuid(1)
+    for name in ("3", "GPU-0000", "x", "-1", ""):
+        with pytest.raises(NotFoundError):
+            find_gpu(uuids, name)

@@ -1,0 +1,106 @@
+"""The loop around the ticks, and the passing on of the leadership, with real threads and a real event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from gputui.domain.snapshot import Leader, Snapshot
+from gputui.domain.state import JobState
+from gputui.engine import picture
+from gputui.engine.feed import Feed
+from gputui.engine.host import Adapters, Host
+from gputui.ports import Clock
+from tests.engine.fakes import FakeProbe, FakeRuntime
+from tests.engine.world import World
+
+
+class RealClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+class Seat:
+    """A host in a world, and what it showed."""
+
+    def __init__(self, world: World, clock: Clock, kind: str, *, may_lead: bool = True) -> None:
+        self.feed = Feed()
+        self.seen = threading.Condition()
+        self.feed.subscribe(self._show)
+        self.host = Host(
+            store=world.store,
+            adapters=lambda: Adapters({"docker": world.docker, "process": world.host}, FakeProbe(4, clock)),
+            settings=world.settings,
+            clock=clock,
+            directory=world.directory,
+            me=Leader(1, "here", "root", kind, clock.now()),
+            feed=self.feed,
+            may_lead=may_lead,
+        )
+
+    def _show(self, _: Snapshot) -> None:
+        with self.seen:
+            self.seen.notify_all()
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        def wait() -> bool:
+            with self.seen:
+                return self.seen.wait_for(condition, 10)
+
+        assert await asyncio.to_thread(wait), "it never came true"
+
+
+def real(world: World) -> World:
+    world.clock = RealClock()  # type: ignore[assignment]
+    world.docker = FakeRuntime("docker", world.clock)
+    world.host = FakeRuntime("process", world.clock)
+    return world
+
+
+async def test_a_wish_written_by_another_process_wakes_dispatch_at_once(world: World) -> None:
+    seat = Seat(real(world), RealClock(), "serve")
+    task = asyncio.create_task(seat.host.run())
+    await seat.until(lambda: seat.feed.latest.leads_here and all(r.up for r in seat.feed.latest.nodes[0].runtimes))
+    begun = asyncio.get_running_loop().time()
+    job_id = world.submit(1)
+    await seat.until(lambda: world.job(job_id).state is JobState.RUNNING)
+    assert asyncio.get_running_loop().time() - begun < world.settings.scheduler.tick_interval.total_seconds()
+    seat.host.stop()
+    await asyncio.wait_for(task, 10)
+    assert not seat.host.leads
+
+
+async def test_a_second_host_looks_on_and_takes_over_when_the_first_goes(world: World) -> None:
+    real(world)
+    first, second = Seat(world, RealClock(), "console"), Seat(world, RealClock(), "console")
+    leading = asyncio.create_task(first.host.run())
+    await first.until(lambda: first.feed.latest.leads_here)
+    looking = asyncio.create_task(second.host.run())
+    await second.until(lambda: second.feed.latest.leader is not None)
+    assert not second.feed.latest.leads_here
+    assert second.feed.latest.nodes[0].name == "here"
+    first.host.stop()
+    await asyncio.wait_for(leading, 10)
+    await second.until(lambda: second.feed.latest.leads_here)
+    second.host.stop()
+    await asyncio.wait_for(looking, 10)
+
+
+async def test_serve_gives_up_when_the_leadership_is_not_free_in_time(world: World) -> None:
+    real(world)
+    first, second = Seat(world, RealClock(), "serve"), Seat(world, RealClock(), "serve")
+    leading = asyncio.create_task(first.host.lead(0))
+    await first.until(lambda: first.feed.latest.leads_here)
+    assert not await second.host.lead(0.2)
+    first.host.stop()
+    assert await asyncio.wait_for(leading, 10)
+
+
+def test_beside_a_scheduler_that_is_not_there_the_picture_says_so(world: World) -> None:
+    job_id = world.submit(1)
+    snapshot = picture.beside(world.store, world.directory, world.settings, world.clock.now())
+    assert snapshot.leader is None
+    assert "no scheduler is running" in snapshot.nodes[0].probe.text
+    assert set(snapshot.reasons) == {job_id}

@@ -1,0 +1,99 @@
+"""Every mixture of store and containers that a death between two steps can leave, and what is to be done."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gputui.domain.container import ContainerRecord, ContainerState
+from gputui.domain.job import Attempt, Job
+from gputui.domain.state import JobState
+from gputui.engine.reconcile import (
+    Adopt,
+    Clean,
+    Decision,
+    Finish,
+    GiveBack,
+    Key,
+    KillStray,
+    Seen,
+    StartAgain,
+    Vanished,
+    decide,
+    strays,
+)
+from tests.factories import NOW, job, running, uuid
+
+CREATED = ContainerRecord("c1", 1, 1, ContainerState.CREATED, (uuid(0),))
+RUNNING = replace(CREATED, state=ContainerState.RUNNING)
+EXITED = replace(CREATED, state=ContainerState.EXITED, exit_code=0)
+
+WAITS = job(1, gpus=1)
+CLAIMED = WAITS.to(JobState.CONFIGURING, attempts=(Attempt(1, (uuid(0),), claimed_at=NOW),))
+PULLS = WAITS.to(JobState.CONFIGURING)
+RUNS = CLAIMED.to(JobState.RUNNING)
+ENDS = RUNS.to(JobState.COMPLETING)
+ENDED = RUNS.with_attempt(ended_at=NOW).to(JobState.FAILED)
+WAITS_AGAIN = ENDED.to(JobState.PENDING)
+
+
+def decided(
+    one: Job,
+    *records: ContainerRecord,
+    busy: frozenset[Key] = frozenset(),
+    settled: int = 0,
+    others: tuple[Job, ...] = (),
+) -> list[Decision]:
+    seen = Seen(records, begun=5, is_busy=busy.__contains__, settled=lambda _: settled)
+    jobs = {each.id: each for each in (one, *others)}
+    return decide(jobs, [each for each in jobs.values() if each.state.is_active and each is one], seen)
+
+
+@pytest.mark.parametrize(
+    ("one", "records", "wanted"),
+    [
+        pytest.param(CLAIMED, [], [GiveBack(1, 1)], id="died between a and b"),
+        pytest.param(CLAIMED, [CREATED], [StartAgain(1, 1)], id="died between b and c"),
+        pytest.param(CLAIMED, [RUNNING], [Adopt(1, RUNNING)], id="died between c and d"),
+        pytest.param(CLAIMED, [EXITED], [Finish(1, EXITED)], id="died between c and d, and it has ended since"),
+        pytest.param(PULLS, [], [GiveBack(1, 0)], id="died while pulling"),
+        pytest.param(RUNS, [RUNNING], [], id="runs"),
+        pytest.param(RUNS, [EXITED], [Finish(1, EXITED)], id="ended"),
+        pytest.param(RUNS, [], [Vanished(1, 1)], id="gone"),
+        pytest.param(ENDS, [RUNNING], [], id="ending"),
+        pytest.param(ENDS, [EXITED], [Finish(1, EXITED)], id="ended as told"),
+        pytest.param(ENDED, [EXITED], [Clean(EXITED)], id="to be cleaned up"),
+        pytest.param(ENDED, [RUNNING], [KillStray(RUNNING)], id="runs though its attempt is over"),
+        pytest.param(WAITS_AGAIN, [EXITED], [Clean(EXITED)], id="cleaned up while its job waits to run again"),
+        pytest.param(WAITS, [CREATED], [Clean(CREATED)], id="created by a start that was given back"),
+        pytest.param(WAITS, [RUNNING], [Adopt(1, RUNNING)], id="started after all"),
+    ],
+)
+def test_what_is_to_be_done(one: Job, records: list[ContainerRecord], wanted: list[Decision]) -> None:
+    assert decided(one, *records) == wanted
+
+
+@pytest.mark.parametrize("one", [CLAIMED, RUNS, ENDS])
+@pytest.mark.parametrize("records", [[], [CREATED]])
+def test_a_listing_older_than_our_own_work_proves_no_absence(one: Job, records: list[ContainerRecord]) -> None:
+    assert decided(one, *records, settled=5) == []
+
+
+@pytest.mark.parametrize("records", [[], [CREATED], [RUNNING]])
+def test_hands_off_while_a_worker_is_on_it(records: list[ContainerRecord]) -> None:
+    assert decided(CLAIMED, *records, busy=frozenset({(1, 1)})) == []
+
+
+def test_nor_is_a_pull_given_back_while_it_goes_on() -> None:
+    assert decided(PULLS, busy=frozenset({(1, 0)})) == []
+
+
+def test_a_late_start_is_killed_when_its_gpus_have_been_given_away() -> None:
+    assert decided(WAITS, RUNNING, others=(running(2, on=[uuid(0)]),)) == [KillStray(RUNNING)]
+
+
+def test_containers_of_unknown_jobs_are_strays_and_left_alone() -> None:
+    unknown = replace(RUNNING, job_id=99)
+    assert decided(WAITS, unknown) == []
+    assert strays({1: WAITS}, [unknown, CREATED]) == (unknown,)

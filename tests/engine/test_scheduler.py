@@ -1,0 +1,400 @@
+"""What a tick does, step by step, in a world of fakes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import ForeignContainer
+from gputui.domain.errors import StoreFullError
+from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
+from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.state import JobState, PendingReason
+from tests.engine.fakes import LaterExecutor
+from tests.engine.world import World
+from tests.factories import GIB, uuid
+
+
+def test_a_job_is_started_on_a_free_gpu_and_completes(world: World) -> None:
+    job_id = world.submit(2)
+    world.tick(2)
+    job = world.job(job_id)
+    assert (job.state, job.gpus) == (JobState.RUNNING, (uuid(0), uuid(1)))
+    world.exit(job_id, 0)
+    world.tick(3)
+    job = world.job(job_id)
+    assert (job.state, job.exit_code, job.gpus) == (JobState.COMPLETED, 0, ())
+    assert job.started_at is not None
+    assert job.ended_at is not None
+
+
+def test_its_log_is_saved_before_its_container_is_removed(world: World) -> None:
+    job_id = world.submit()
+    world.tick(2)
+    name = world.docker.running()[0].id
+    world.exit(job_id)
+    world.tick(3)
+    assert (world.directory / f"logs/{job_id}/1.log").read_text() == f"output of {name}"
+    assert world.job(job_id).attempts[0].log_path == f"logs/{job_id}/1.log"
+    assert world.docker.made == {}
+
+
+def test_a_container_whose_log_cannot_be_saved_is_kept_and_tried_again(world: World) -> None:
+    job_id = world.submit()
+    world.tick(2)
+    world.exit(job_id)
+    (world.directory / "logs").write_text("in the way")
+    world.tick(3)
+    assert len(world.docker.made) == 1
+    (world.directory / "logs").unlink()
+    world.tick(1, seconds=31)
+    assert world.docker.made == {}
+
+
+def test_the_next_job_gets_the_gpu_as_soon_as_a_newer_reading_is_there(world: World) -> None:
+    world.probe.gpus = world.probe.gpus[:1]
+    first, second = world.submit(1), world.submit(1)
+    world.tick(2)
+    world.exit(first)
+    refreshed = world.probe.refreshed
+    world.observe()
+    world.scheduler.tick(world.clock.now())  # the reading is of this very moment, not after it
+    assert world.probe.refreshed == refreshed + 1
+    assert world.job(second).state is JobState.PENDING
+    world.tick()
+    assert world.job(second).state is JobState.RUNNING
+
+
+def test_host_jobs_and_containers_go_to_their_own_runtime(world: World) -> None:
+    container, process = world.submit(), world.submit(image=None)
+    world.tick(2)
+    assert [record.job_id for record in world.docker.running()] == [container]
+    assert [record.job_id for record in world.host.running()] == [process]
+
+
+def test_retries_start_again_after_growing_pauses(world: World) -> None:
+    job_id = world.submit(1, retries=2)
+    pauses = []
+    for _ in range(2):
+        world.tick(2)
+        world.exit(job_id, 3)
+        world.tick()
+        job = world.job(job_id)
+        assert job.state is JobState.PENDING
+        assert job.not_before is not None
+        assert job.attempts[-1].ended_at is not None
+        pauses.append(job.not_before - job.attempts[-1].ended_at)
+        assert world.tick().reasons[job_id].code is PendingReason.BACK_OFF
+        world.clock.advance(pauses[-1].total_seconds())
+    world.tick(2)
+    world.exit(job_id, 3)
+    world.tick(2)
+    job = world.job(job_id)
+    assert (job.state, job.exit_code, len(job.attempts)) == (JobState.FAILED, 3, 3)
+    assert pauses[0] < pauses[1]
+
+
+def test_cancel_of_a_waiting_job_ends_it_without_a_container(world: World) -> None:
+    job_id = world.submit(9)
+    world.actions.cancel([job_id])
+    world.tick()
+    job = world.job(job_id)
+    assert (job.state, job.attempts, job.cancel_requested) == (JobState.CANCELLED, (), False)
+
+
+def test_cancel_of_a_running_job_asks_politely_and_frees_its_gpus(world: World) -> None:
+    job_id = world.submit(1)
+    world.tick(2)
+    world.actions.cancel([job_id])
+    world.tick(3)
+    job = world.job(job_id)
+    assert (job.state, job.exit_code) == (JobState.CANCELLED, 143)
+    assert [how for _, how in world.docker.told] == ["terminate"]
+
+
+def test_a_job_that_ignores_it_is_killed_after_its_grace(world: World) -> None:
+    world.docker.obeys = False
+    job_id = world.submit(1)
+    world.tick(2)
+    world.actions.cancel([job_id])
+    world.tick(5)
+    assert world.job(job_id).state is JobState.COMPLETING
+    assert [how for _, how in world.docker.told] == ["terminate"]
+    world.tick(7)
+    assert [how for _, how in world.docker.told] == ["terminate", "kill"]
+    assert world.job(job_id).state is JobState.CANCELLED
+
+
+def test_a_new_scheduler_goes_on_with_an_ending_that_the_last_one_began(world: World) -> None:
+    world.docker.obeys = False
+    job_id = world.submit(1)
+    world.tick(2)
+    world.actions.cancel([job_id])
+    world.tick()
+    world.reborn()
+    world.tick(13)
+    assert world.job(job_id).state is JobState.CANCELLED
+
+
+def test_requeue_of_a_running_job_runs_it_again_with_its_age(world: World) -> None:
+    job_id = world.submit(1)
+    world.tick(2)
+    age = world.job(job_id).submitted_at
+    world.actions.requeue([job_id])
+    world.tick(5)
+    job = world.job(job_id)
+    assert (job.state, len(job.attempts), job.submitted_at) == (JobState.RUNNING, 2, age)
+    assert not job.requeue_requested
+
+
+def test_hold_keeps_a_job_waiting_and_release_lets_it_go(world: World) -> None:
+    job_id = world.submit()
+    world.actions.hold([job_id])
+    assert world.tick(2).reasons[job_id].code is PendingReason.JOB_HELD_USER
+    world.actions.release([job_id])
+    world.tick(2)
+    assert world.job(job_id).state is JobState.RUNNING
+
+
+def test_a_job_over_its_time_limit_times_out(world: World) -> None:
+    job_id = world.submit(time_limit=timedelta(seconds=30))
+    world.tick(2)
+    world.tick(1, seconds=29)
+    assert world.job(job_id).state is JobState.RUNNING
+    world.tick(4)
+    assert world.job(job_id).state is JobState.TIMEOUT
+
+
+def test_a_job_whose_gpu_is_lost_is_requeued_elsewhere_free_of_charge(world: World) -> None:
+    job_id = world.submit(1)
+    world.tick(2)
+    world.probe.sick(0, health=Health(HealthCode.LOST, "fell off the bus"))
+    world.tick(3)
+    job = world.job(job_id)
+    assert job.attempts[0].cause == Cause(CauseCode.GPU_LOST, f"{uuid(0)}: fell off the bus")
+    assert not job.attempts[0].charged
+    world.tick(2, seconds=10)
+    job = world.job(job_id)
+    assert (job.state, job.gpus) == (JobState.RUNNING, (uuid(1),))
+    assert world.snapshots[-1].gpus[0].state is GpuState.DRAINED
+
+
+def test_drained_and_foreign_gpus_are_left_alone_and_named(world: World) -> None:
+    world.actions.drain([uuid(0)], "fan")
+    world.docker.others = (ForeignContainer("f" * 64, "vllm", "bob", ("1",)),)
+    world.probe.sick(2, memory_used=30 * GIB)
+    job_id = world.submit(1)
+    snapshot = world.tick(2)
+    assert world.job(job_id).gpus == (uuid(3),)
+    states = [view.state for view in snapshot.gpus]
+    assert states == [GpuState.DRAINED, GpuState.FOREIGN, GpuState.FOREIGN, GpuState.ALLOCATED]
+    assert snapshot.gpus[1].holders[0].name == "vllm"
+
+
+def test_pause_stops_starts_and_nothing_else(world: World) -> None:
+    first = world.submit(1)
+    world.tick(2)
+    world.actions.pause("driver update")
+    second = world.submit(1)
+    assert world.tick(2).reasons[second].code is PendingReason.SCHEDULER_PAUSED
+    assert world.job(first).state is JobState.RUNNING
+    world.actions.unpause()
+    world.tick(2)
+    assert world.job(second).state is JobState.RUNNING
+
+
+def test_a_wedged_driver_stops_dispatch_with_a_reason_but_running_jobs_go_on(world: World) -> None:
+    first = world.submit(1)
+    world.tick(2)
+    world.probe.status = ProbeStatus(ProbeCode.WEDGED, "NVML has not answered for 12s")
+    second = world.submit(1)
+    reason = world.tick(2).reasons[second]
+    assert reason.code is PendingReason.RESOURCES
+    assert "3 unknown" in reason.text
+    assert world.snapshots[-1].nodes[0].probe.text == "NVML has not answered for 12s"
+    assert world.job(first).state is JobState.RUNNING
+    assert world.job(second).state is JobState.PENDING
+
+
+def test_an_image_is_pulled_before_gpus_are_taken(world: World) -> None:
+    later = LaterExecutor()
+    world.workers = later
+    world.reborn()
+    wide, narrow = world.submit(4, image="big"), world.submit(4)
+    world.tick(2)
+    seen: list[JobState] = []
+    pull = world.docker.pull
+
+    def slow(image: str, progress: object) -> None:
+        seen.append(world.job(wide).state)
+        seen.append(JobState.PENDING if world.job(wide).gpus else JobState.CONFIGURING)
+        pull(image, progress)  # type: ignore[arg-type]
+
+    world.docker.pull = slow  # type: ignore[method-assign]
+    for _ in range(4):
+        later.work()
+        world.tick()
+    assert seen == [JobState.CONFIGURING, JobState.CONFIGURING]
+    assert world.job(wide).state is JobState.RUNNING
+    assert world.job(narrow).state is JobState.PENDING
+
+
+def test_an_image_that_nobody_has_fails_the_job_with_its_cause(world: World) -> None:
+    job_id = world.submit(image="nobody/has:this", retries=3)
+    world.tick(3)
+    job = world.job(job_id)
+    assert job.state is JobState.FAILED
+    assert job.cause == Cause(CauseCode.IMAGE_NOT_FOUND, "no image nobody/has:this")
+
+
+def test_cancel_during_a_pull_is_obeyed_at_once(world: World) -> None:
+    later = LaterExecutor()
+    world.workers = later
+    world.reborn()
+    job_id = world.submit(image="big")
+    world.tick()
+    with world.store.transaction() as transaction:  # as the worker does when it begins to pull
+        transaction.put(transaction.get(job_id).to(JobState.CONFIGURING))
+    world.actions.cancel([job_id])
+    world.tick()
+    assert world.job(job_id).state is JobState.CANCELLED
+    later.work()
+    world.tick()
+    assert world.job(job_id).state is JobState.CANCELLED
+
+
+def test_a_start_the_job_is_to_blame_for_fails_it(world: World) -> None:
+    world.docker.fault = Cause(CauseCode.COMMAND_NOT_FOUND, "no such command: trian.py")
+    job_id = world.submit(1)
+    world.tick(2)
+    job = world.job(job_id)
+    assert (job.state, job.exit_code) == (JobState.FAILED, 127)
+
+
+def test_a_start_the_machine_is_to_blame_for_is_tried_again_on_other_gpus(world: World) -> None:
+    world.docker.fault = Cause(CauseCode.GPU_SETUP_FAILED, "the NVIDIA hook failed")
+    job_id = world.submit(1)
+    world.tick(2)
+    world.docker.fault = None
+    world.tick(2, seconds=10)
+    job = world.job(job_id)
+    assert (job.state, job.gpus, job.charged_attempts) == (JobState.RUNNING, (uuid(1),), 0)
+
+
+def test_an_engine_that_is_gone_fails_nobody(world: World) -> None:
+    first = world.submit(1)
+    world.tick(2)
+    world.docker.up = False
+    second = world.submit(1)
+    snapshot = world.tick(3)
+    assert world.job(first).state is JobState.RUNNING
+    assert snapshot.reasons[second].text == "docker does not answer"
+    assert {view.state for view in snapshot.gpus[1:]} == {GpuState.UNKNOWN}
+    world.docker.up = True
+    world.tick(2)
+    assert world.job(second).state is JobState.RUNNING
+
+
+def test_a_container_removed_by_hand_is_noticed_and_run_again(world: World) -> None:
+    job_id = world.submit(1)
+    world.tick(2)
+    world.docker.made.clear()
+    world.tick()
+    job = world.job(job_id)
+    assert (job.state, job.attempts[0].charged) == (JobState.PENDING, False)
+    assert job.attempts[0].cause is not None
+    assert job.attempts[0].cause.code is CauseCode.CONTAINER_LOST
+
+
+def test_a_full_disk_stops_starts_with_a_notice_and_goes_on_after(world: World) -> None:
+    job_id = world.submit(1)
+    transaction = world.store.transaction
+
+    def full() -> object:
+        raise StoreFullError("no space left on the disk")
+
+    world.store.transaction = full  # type: ignore[method-assign,assignment]
+    snapshot = world.tick(3)
+    assert [notice.severity for notice in snapshot.notices] == ["error"]
+    assert "no space left" in snapshot.notices[0].text
+    assert world.docker.started == []
+    world.store.transaction = transaction  # type: ignore[method-assign]
+    assert world.tick(2).notices == ()
+    assert world.job(job_id).state is JobState.RUNNING
+
+
+def test_a_disk_that_fills_while_a_job_starts_loses_nothing(world: World) -> None:
+    job_id = world.submit(1)
+    later = LaterExecutor()
+    world.workers = later
+    world.reborn()
+    world.tick()
+    later.work()  # the image is looked up
+    world.tick()  # claimed
+    transaction = world.store.transaction
+
+    def full() -> object:
+        raise StoreFullError("no space left on the disk")
+
+    world.store.transaction = full  # type: ignore[method-assign,assignment]
+    later.work()  # started, but RUNNING cannot be written
+    world.tick(2)
+    assert world.job(job_id).state is JobState.CONFIGURING
+    world.store.transaction = transaction  # type: ignore[method-assign]
+    world.tick()
+    assert world.job(job_id).state is JobState.RUNNING
+    assert len(world.docker.started) == 1
+
+
+def test_a_start_under_way_is_not_mistaken_for_a_lost_one(world: World) -> None:
+    later = LaterExecutor()
+    world.workers = later
+    world.reborn()
+    job_id = world.submit(1)
+    world.tick()
+    later.work()
+    world.tick(3)
+    job = world.job(job_id)
+    assert (job.state, len(job.attempts), world.docker.started) == (JobState.CONFIGURING, 1, [])
+    later.work()
+    world.tick()
+    assert world.job(job_id).state is JobState.RUNNING
+    assert len(world.docker.started) == 1
+
+
+def test_a_running_container_of_an_ended_attempt_is_killed(world: World) -> None:
+    job_id = world.submit(1)
+    world.tick(2)
+    job = world.job(job_id)
+    with world.store.transaction() as transaction:  # somebody put an older state back
+        transaction.put(job.with_attempt(ended_at=world.clock.now()).to(JobState.FAILED))
+    world.tick(2)
+    assert [how for _, how in world.docker.told] == ["kill"]
+    assert world.docker.running() == []
+
+
+def test_a_container_of_an_unknown_job_is_left_alone_and_keeps_its_gpus(world: World, tmp_path: Path) -> None:
+    world.submit(1)
+    world.tick(2)
+    other = World(tmp_path / "other")
+    other.docker = world.docker
+    other.reborn()
+    snapshot = other.tick(2)
+    assert snapshot.gpus[0].state is GpuState.FOREIGN
+    assert "lost queue" in snapshot.gpus[0].holders[0].name
+    assert world.docker.told == []
+
+
+def test_no_more_than_so_many_jobs_without_gpus_run_at_once(tmp_path: Path) -> None:
+    world = World(tmp_path, settings=Settings(SchedulerSettings(cpu_jobs=3)))
+    for _ in range(5):
+        world.submit()
+    world.tick(3)
+    assert len(world.docker.running()) == 3
+
+
+def test_a_host_job_whose_runtime_is_missing_waits_with_the_reason(world: World) -> None:
+    del world.scheduler.observers["process"]
+    job_id = world.submit(image=None)
+    assert world.tick().reasons[job_id].text == "host jobs are switched off"

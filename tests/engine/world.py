@@ -1,0 +1,96 @@
+"""A scheduler in a world of fakes, and the means to kill it and bring up the next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gputui.domain.job import Job, JobId, Submission
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Leader, Snapshot
+from gputui.engine.actions import Actions
+from gputui.engine.scheduler import Scheduler
+from gputui.ports import JobStore, Transaction
+from gputui.store import MemoryJobStore
+from tests.engine.fakes import FakeProbe, FakeRuntime, InlineExecutor, Tripwire
+from tests.factories import ACTOR, FakeClock, spec
+
+
+class BrittleStore:
+    """A store before and after whose every commit the process may die."""
+
+    def __init__(self, store: JobStore, tripwire: Tripwire) -> None:
+        self._store = store
+        self._tripwire = tripwire
+
+    @contextmanager
+    def transaction(self) -> Iterator[Transaction]:
+        with self._store.transaction() as transaction:
+            yield transaction
+            self._tripwire.step()
+        self._tripwire.step()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+class World:
+    """Everything that outlives a scheduler, and one scheduler at a time."""
+
+    def __init__(self, directory: Path, *, gpus: int = 4, settings: Settings | None = None) -> None:
+        self.directory = directory
+        self.settings = settings or Settings()
+        self.clock = FakeClock()
+        self.tripwire = Tripwire()
+        self.store: JobStore = MemoryJobStore()
+        self.docker = FakeRuntime("docker", self.clock, self.tripwire)
+        self.host = FakeRuntime("process", self.clock, self.tripwire)
+        self.probe = FakeProbe(gpus, self.clock)
+        self.actions = Actions(self.store, self.clock, ACTOR)
+        self.workers: Executor = InlineExecutor()
+        self.snapshots: list[Snapshot] = []
+        self.reborn()
+
+    def reborn(self) -> None:
+        """A new scheduler takes over, knowing nothing of the last one."""
+        self.scheduler = Scheduler(
+            store=BrittleStore(self.store, self.tripwire),
+            runtimes={"docker": self.docker, "process": self.host},
+            probe=self.probe,
+            settings=self.settings,
+            workers=self.workers,
+            clock=self.clock,
+            directory=self.directory,
+            leader=Leader(1, "here", "root", "serve", self.clock.now()),
+            publish=self.snapshots.append,
+            wake=lambda: None,
+        )
+
+    def tick(self, times: int = 1, seconds: float = 1.0) -> Snapshot:
+        """Time goes on, runtimes are listed, a pass is made."""
+        for _ in range(times):
+            self.clock.advance(seconds)
+            self.observe()
+            self.scheduler.tick(self.clock.now())
+        return self.snapshots[-1]
+
+    def observe(self) -> None:
+        for observer in self.scheduler.observers.values():
+            observer.observe()
+
+    def submit(self, gpus: int = 0, **changes: Any) -> JobId:
+        [job_id] = self.actions.submit([Submission(spec(gpus, **changes))])
+        return job_id
+
+    def job(self, job_id: JobId) -> Job:
+        return self.store.get(job_id)
+
+    def exit(self, job_id: JobId, code: int = 0) -> None:
+        """The container of the job's latest attempt ends by itself."""
+        job = self.job(job_id)
+        runtime = self.host if job.spec.is_host else self.docker
+        [record] = [one for one in runtime.running() if one.job_id == job_id]
+        runtime.exit(record.id, code)
