@@ -73,7 +73,9 @@ def _value(key: Key, value: object, where: str) -> object:
         if not isinstance(value, bool):
             raise InputError("expected true or false", where=where)
         return value
-    if key.kind is Kind.PAIRS and isinstance(value, dict):
+    if key.kind is Kind.PAIRS and not isinstance(value, dict | list):
+        raise InputError("expected a table", where=where, hint='write {NAME = "value"}')
+    if isinstance(value, dict) and key.kind is Kind.PAIRS:
         value = [f"{name}={_text(inner, f'{where}.{_shown(name)}')}" for name, inner in value.items()]
     if key.kind is Kind.ONE:
         return key.read(_text(value, where), where)

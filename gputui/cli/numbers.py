@@ -77,6 +77,8 @@ def job_ids(text: str, where: str) -> tuple[int, ...]:
     ids: dict[int, None] = {}
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
+        if not (low.isascii() and low.isdigit()):
+            raise InputError(f"{quoted(text)} is not a job id", where=where, hint="write 7, 7,9 or 7-9")
         first = job_id(low, where)
         last = job_id(high, where) if dash else first
         if not first <= last < first + 100_000 or len(ids) > 100_000:

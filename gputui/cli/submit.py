@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from gputui import bootstrap
-from gputui.cli import docker_only, jobfile, request
+from gputui.cli import docker_only, request
 from gputui.cli.keys import BY_NAME, KEYS, Key, Kind
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
@@ -42,16 +42,18 @@ def _refuse(ctx: click.Context, parameter: click.Parameter, value: bool) -> None
         raise click.UsageError(f"{option} is not an option of submit ({docker_only.hint(option)})", ctx)
 
 
+def _option(key: Key) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    names = (*key.short, key.option, key.name)
+    if key.kind is Kind.FLAG:
+        return click.option(*names, is_flag=True, help=key.help)
+    many = key.kind in {Kind.MANY, Kind.PAIRS}
+    return click.option(*names, multiple=many, metavar=key.metavar, help=key.help)
+
+
 def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function, with an option for every key, and those of docker that change nothing."""
     for key in reversed(KEYS):
-        many = key.kind in {Kind.MANY, Kind.PAIRS}
-        flag = key.kind is Kind.FLAG
-        metavar = None if flag else key.metavar
-        declare = click.option(
-            *key.short, key.option, key.name, is_flag=flag, multiple=many, metavar=metavar, help=key.help
-        )
-        function = declare(function)
+        function = _option(key)(function)
     function = click.option(*docker_only.IGNORED, "ignored", is_flag=True, hidden=True, expose_value=False)(function)
     for options in (("-i", "--interactive"), ("-t", "--tty")):
         refused = click.option(*options, is_flag=True, hidden=True, expose_value=False, callback=_refuse)
@@ -89,6 +91,8 @@ def command(
     """
     submitter = request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
     if file is not None:
+        from gputui.cli import jobfile  # not needed for one job
+
         _refuse_others(given, arguments, host)
         submissions = jobfile.read(file, submitter)
     else:

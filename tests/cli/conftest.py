@@ -1,0 +1,98 @@
+"""A command line whose store is in memory, and which is cut off from this machine's settings."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from gputui import bootstrap, config
+from gputui.cli.main import run as run_command
+from gputui.config import Options
+from gputui.domain.job import Job
+from gputui.domain.snapshot import Snapshot
+from gputui.ports import JobStore
+from gputui.store import MemoryJobStore
+from tests.factories import ACTOR, NOW, FakeClock
+
+
+class KeptStore(MemoryJobStore):
+    """One that outlives the command that closes it."""
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command did."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Result]
+_NOTHING_KNOWN = Snapshot(taken_at=NOW)
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No setting of this machine or of whoever runs the tests."""
+    for name in [name for name in os.environ if name.startswith("GPUTUI_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg-config"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg-state"))
+    monkeypatch.setattr(config, "SITE_CONFIG", tmp_path / "site.toml")
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    clock = FakeClock()
+    monkeypatch.setattr(bootstrap, "clock", lambda: clock)
+    return clock
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> KeptStore:
+    """The store that every command of this test opens."""
+    store = KeptStore()
+    monkeypatch.setattr(bootstrap, "open_store", lambda options: store)
+    monkeypatch.setattr(bootstrap, "actor", lambda: ACTOR)
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture())
+    return store
+
+
+def picture(base: Snapshot = _NOTHING_KNOWN) -> Callable[[Options, JobStore], Snapshot]:
+    """A `current_snapshot` that shows the store's jobs in `base`."""
+
+    def current_snapshot(options: Options, store: JobStore) -> Snapshot:
+        jobs = tuple(store.jobs().values())
+        order = base.order or tuple(job.id for job in jobs)
+        return replace(base, jobs=jobs, controls=store.controls(), order=order)
+
+    return current_snapshot
+
+
+@pytest.fixture
+def run(store: KeptStore, capfd: pytest.CaptureFixture[str]) -> Run:
+    """Run a command."""
+
+    def run(*arguments: str) -> Result:
+        code = run_command(arguments)
+        out, err = capfd.readouterr()
+        return Result(code, out, err)
+
+    return run
+
+
+def put(store: JobStore, *jobs: Job) -> None:
+    """Store jobs as they are; their ids are given out from 1."""
+    with store.transaction() as transaction:
+        for job in jobs:
+            added = transaction.add(job)
+            transaction.put(replace(job, id=added.id))

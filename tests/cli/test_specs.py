@@ -1,0 +1,156 @@
+"""Values of options: what is read, what is refused, and that nothing but InputError comes out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gputui.cli import docker_specs, numbers, specs, texts
+from gputui.cli.keys import KEYS
+from gputui.config import parse_probe
+from gputui.domain.errors import InputError
+from gputui.domain.job import GpuRequest
+from tests.factories import NOW
+
+FUZZ = st.text(max_size=60) | st.from_regex(r"[0-9a-zA-Z=:,%+./ -]{0,40}", fullmatch=True)
+READERS = {
+    **{key.option: key.read for key in KEYS if key.name != "env_file"},
+    "ids": numbers.job_ids,
+    "attempt": numbers.attempt,
+    "priority change": specs.priority_change,
+    "image": docker_specs.image,
+    "begin": lambda text, where: specs.begin(text, where, NOW),
+    "probe": lambda text, where: parse_probe(text),
+}
+
+
+@pytest.mark.parametrize("read", READERS.values(), ids=READERS.keys())
+@given(text=FUZZ)
+@example("")
+@example("\0")
+@example("9" * 5000)
+@example("-" * 5000)
+@example("\ud800")
+@example("٣")
+@example("1e400")
+@example("nan")
+def test_a_reader_raises_nothing_but_input_errors(read: Callable[[str, str], object], text: str) -> None:
+    try:
+        read(text, "--option")
+    except InputError as error:
+        assert error.where  # noqa: PT017 - only some texts are refused
+
+
+@given(low=st.integers(1, specs.MAX_GPUS), more=st.integers(0, 100))
+def test_a_range_of_gpus_comes_back(low: int, more: int) -> None:
+    high = min(specs.MAX_GPUS, low + more)
+    assert specs.gpus(f"{low}-{high}", "--gpus") == GpuRequest(low, high)
+    assert specs.gpus(str(low), "--gpus") == GpuRequest(low, low)
+
+
+@pytest.mark.parametrize("text", ["device=0,1", '"device=0,1"', "'\"device=0,1\"'"])
+def test_devices_are_named_as_docker_names_them(text: str) -> None:
+    assert specs.gpus(text, "--gpus") == GpuRequest(2, 2, devices=("0", "1"))
+
+
+def test_uuids_name_gpus() -> None:
+    uuid = "GPU-3f2a91c0-1111-4222-8333-444455556666"
+    assert specs.gpus(f"device={uuid}", "--gpus").devices == (uuid,)
+
+
+def test_all_gpus() -> None:
+    assert specs.gpus("all", "--gpus").everything
+    assert specs.gpus("0", "--gpus") == GpuRequest()
+
+
+@pytest.mark.parametrize("text", ["", "-1", "4-2", "0-2", "2-", "1025", "two", "1.5", "device=", "device=0,0", "2-4-6"])
+def test_other_gpus_are_refused(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        specs.gpus(text, "--gpus")
+    assert caught.value.where == "--gpus"
+
+
+@given(st.sets(st.integers(0, 10**6), min_size=1, max_size=50), st.none() | st.integers(1, 99))
+def test_an_array_comes_back(indices: set[int], limit: int | None) -> None:
+    text = ",".join(map(str, sorted(indices))) + (f"%{limit}" if limit else "")
+    assert specs.array(text, "--array") == specs.Array(tuple(sorted(indices)), limit)
+
+
+def test_ranges_and_steps_of_arrays() -> None:
+    assert specs.array("0-9%2", "").indices == tuple(range(10))
+    assert specs.array("1,3,5-7,6", "").indices == (1, 3, 5, 6, 7)
+    assert specs.array("0-20:5", "").indices == (0, 5, 10, 15, 20)
+
+
+@pytest.mark.parametrize("text", ["", "9-0", "0-9%0", "0-9%", "a", "0-9:0", "-3", "0-999999999", "0-99999,200000"])
+def test_other_arrays_are_refused(text: str) -> None:
+    with pytest.raises(InputError):
+        specs.array(text, "--array")
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        ("+1h", NOW + timedelta(hours=1)),
+        ("2026-03-02T18:00:00Z", datetime(2026, 3, 2, 18, tzinfo=UTC)),
+        ("2026-03-02T18:00:00+02:00", datetime(2026, 3, 2, 16, tzinfo=UTC)),
+    ],
+)
+def test_when_a_job_may_begin(text: str, at: datetime) -> None:
+    assert specs.begin(text, "--begin", NOW) == at
+
+
+def test_a_time_without_a_zone_is_local() -> None:
+    local = datetime(2026, 3, 2, 18).astimezone()
+    assert specs.begin("2026-03-02T18:00", "--begin", NOW) == local
+
+
+@pytest.mark.parametrize("text", ["", "tomorrow", "+", "+x", "0001-01-01", "9999-12-31T23:59", "2026-13-01"])
+def test_other_times_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--begin"):
+        specs.begin(text, "--begin", NOW)
+
+
+def test_changes_of_priority() -> None:
+    assert specs.priority_change("70", "") == specs.PriorityChange(70)
+    assert specs.priority_change("+10", "") == specs.PriorityChange(10, relative=True)
+    assert specs.priority_change("-10", "") == specs.PriorityChange(-10, relative=True)
+    assert specs.priority_change("top", "").top
+    for text in ("101", "", "up", "+101", "+-1", "1.5"):
+        with pytest.raises(InputError):
+            specs.priority_change(text, "VALUE")
+
+
+def test_ids() -> None:
+    assert numbers.job_ids("7", "ID") == (7,)
+    assert numbers.job_ids("9,7,7-9", "ID") == (9, 7, 8)
+    for text in ("", "0", "7-", "9-7", "7,,8", "x", "-7", "1-999999999"):
+        with pytest.raises(InputError):
+            numbers.job_ids(text, "ID")
+
+
+@pytest.mark.parametrize("text", ["nan", "inf", "0", "-1", "9000", "1e3", ""])
+def test_numbers_of_cpus_that_are_none(text: str) -> None:
+    with pytest.raises(InputError, match="--cpus"):
+        numbers.cpus(text, "--cpus")
+
+
+def test_numbers_of_cpus() -> None:
+    assert [numbers.cpus(text, "") for text in ("2", "1.5", ".5")] == [2, 1.5, 0.5]
+
+
+@pytest.mark.parametrize("name", ["训练 模型", "🚀 run", "👩‍🔬", "[bold]not markup[/bold]", "a" * texts.MAX_NAME])
+def test_names_of_any_script(name: str) -> None:
+    assert texts.job_name(name, "--name") == name
+
+
+@pytest.mark.parametrize(
+    "name", ["", "  ", "a" * 10_000, "a\nb", "\x1b[31mred", "a\u202eb", "\ud800", "a\0b", "\u200b"]
+)
+def test_names_that_could_deceive_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="--name"):
+        texts.job_name(name, "--name")

@@ -1,0 +1,252 @@
+"""`gputui submit`."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui.cli import docker_only
+from gputui.cli.keys import KEYS
+from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec
+from tests.cli.conftest import KeptStore, Run
+from tests.factories import GIB, NOW
+
+
+def spec_of(store: KeptStore, job_id: int = 1) -> JobSpec:
+    return store.get(job_id).spec
+
+
+def test_the_id_is_printed_alone(run: Run, store: KeptStore) -> None:
+    result = run("submit", "busybox", "echo", "hello")
+    assert (result.code, result.out, result.err) == (0, "1\n", "")
+    assert spec_of(store) == JobSpec("busybox", ("echo", "hello"), name="busybox", tenant="alice")
+    assert store.get(1).submitted_by == "alice"
+    assert store.get(1).submitted_at == NOW
+
+
+def test_a_docker_run_line_works_with_two_words_replaced(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOKEN", "s3cret")
+    line = (
+        "--rm -d --init --name net -e A=1 -e TOKEN -v /data:/data:ro --mount type=tmpfs,target=/t -w /w -u 1000:1000 "
+        "--entrypoint sh --cpus 1.5 -c 512 -m 16g --shm-size=8g --ipc=host --net host --ulimit memlock=-1 "
+        '-l team=vision --runtime nvidia --gpus "device=0,1" nvcr.io/nvidia/pytorch:24.05-py3 -c "true"'
+    )
+    import shlex
+
+    result = run("submit", *shlex.split(line))
+    assert (result.code, result.out, result.err) == (0, "1\n", "")
+    spec = spec_of(store)
+    assert spec.image == "nvcr.io/nvidia/pytorch:24.05-py3"
+    assert spec.command == ("-c", "true")
+    assert spec.name == "net"
+    assert spec.gpus == GpuRequest(2, 2, devices=("0", "1"))
+    assert spec.options == ContainerOptions(
+        env=(("A", "1"), ("TOKEN", "s3cret")),
+        volumes=("/data:/data:ro",),
+        mounts=("type=tmpfs,target=/t",),
+        workdir="/w",
+        user="1000:1000",
+        entrypoint="sh",
+        cpus=1.5,
+        cpu_shares=512,
+        memory=16 * GIB,
+        shm_size=8 * GIB,
+        ipc="host",
+        network="host",
+        ulimits=("memlock=-1",),
+        labels=(("team", "vision"),),
+        runtime="nvidia",
+    )
+
+
+def test_what_the_queue_is_asked_for(run: Run, store: KeptStore) -> None:
+    assert run("submit", "busybox").code == 0
+    line = (
+        "--gpus 2-4 --gpu-memory 40g --gpu-model h100 --priority 70 --nice -5 --time-limit 1h30m --retries 2 "
+        "--backoff 10s --after 1 --after-any 1,1 --begin +1h --tenant vision --preemptible --hold"
+    )
+    assert run("submit", *line.split(), "busybox").out == "2\n"
+    job, spec = store.get(2), spec_of(store, 2)
+    assert spec.gpus == GpuRequest(2, 4, memory=40 * GIB, model="h100")
+    assert (spec.priority, job.priority, spec.nice, spec.retries) == (70, 70, -5, 2)
+    assert (spec.time_limit, spec.backoff) == (timedelta(minutes=90), timedelta(seconds=10))
+    assert (spec.after, spec.after_any, spec.begin_at) == ((1,), (1,), NOW + timedelta(hours=1))
+    assert (spec.tenant, spec.preemptible, job.held) == ("vision", True, True)
+
+
+def test_what_follows_the_image_is_the_job_s(run: Run, store: KeptStore) -> None:
+    command = ("python", "-m", "train", "--gpus", "8", "-p", "--", "--help")
+    assert run("submit", "busybox", *command).code == 0
+    assert spec_of(store).command == command
+
+
+def test_an_array_is_a_job_for_each_index(run: Run, store: KeptStore) -> None:
+    assert run("submit", "--array", "0-2%2", "busybox").out == "1\n2\n3\n"
+    places = [(job.array.id, job.array.index, job.array.limit) for job in store.jobs().values() if job.array]
+    assert places == [(1, 0, 2), (1, 1, 2), (1, 2, 2)]
+
+
+def test_json_is_an_object_or_a_list(run: Run) -> None:
+    assert json.loads(run("submit", "--json", "busybox").out) == {"id": 1}
+    assert json.loads(run("submit", "--json", "--array", "0-1", "busybox").out) == [{"id": 2}, {"id": 3}]
+
+
+def test_a_host_job_finds_the_programs_of_its_submitter(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", "/venv/bin:/usr/bin")
+    for name in ("LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX"):
+        monkeypatch.delenv(name, raising=False)
+    assert run("submit", "--host", "-e", "A=1", "--", "/usr/bin/python3", "train.py", "--lr", "1").code == 0
+    spec = spec_of(store)
+    assert spec.is_host
+    assert spec.command == ("/usr/bin/python3", "train.py", "--lr", "1")
+    assert spec.name == "python3"
+    assert spec.options.workdir == str(tmp_path)
+    assert spec.options.env == (("PATH", "/venv/bin:/usr/bin"), ("A", "1"))
+
+
+@pytest.mark.parametrize("key", [key for key in KEYS if key.container], ids=lambda key: key.option)
+def test_a_host_job_takes_nothing_for_containers(run: Run, store: KeptStore, key: object) -> None:
+    option = getattr(key, "option")  # noqa: B009 - parametrised
+    values = {"--volume": "/a:/b", "--mount": "type=tmpfs,target=/t", "--shm-size": "1g", "--ipc": "host"}
+    result = run("submit", option, values.get(option, "x"), "--host", "--", "true")
+    assert result.code == 2
+    assert option in result.err
+    assert not store.jobs()
+
+
+def test_host_jobs_can_be_switched_off(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUTUI_SCHEDULER_HOST_JOBS", "false")
+    result = run("submit", "--host", "--", "true")
+    assert (result.code, result.out) == (2, "")
+    assert "--host: host jobs are switched off" in result.err
+
+
+@pytest.mark.parametrize("option", sorted(docker_only.HINTS))
+def test_what_docker_takes_and_we_do_not_is_refused_with_what_to_write(run: Run, store: KeptStore, option: str) -> None:
+    result = run("submit", option, "busybox")
+    assert (result.code, result.out) == (2, "")
+    shown = {"--tty": "-t", "--interactive": "-i"}.get(option, option)
+    assert result.err.startswith(f"gputui: error: {shown} is not an option of submit (")
+    assert not store.jobs()
+
+
+@pytest.mark.parametrize("line", [["-it"], ["-ti"], ["-dit"]])
+def test_a_terminal_is_refused(run: Run, line: list[str]) -> None:
+    result = run("submit", *line, "busybox")
+    assert result.code == 2
+    assert "a job has no terminal" in result.err
+
+
+def test_an_unknown_option_is_named_with_its_neighbour(run: Run) -> None:
+    result = run("submit", "--priorty", "3", "busybox")
+    assert result.code == 2
+    assert "--priorty" in result.err
+    assert "--priority" in result.err
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--gpus", "two"),
+        ("--gpus", "-1"),
+        ("--gpus", "99999"),
+        ("--gpu-memory", "lots"),
+        ("--gpu-model", ""),
+        ("--priority", "101"),
+        ("--priority", "-1"),
+        ("--priority", "1.5"),
+        ("--nice", "x"),
+        ("--time-limit", "0"),
+        ("--time-limit", "-5"),
+        ("--retries", "-1"),
+        ("--backoff", "soon"),
+        ("--after", "x"),
+        ("--after-any", "0"),
+        ("--begin", "yesterday"),
+        ("--array", "9-0"),
+        ("--tenant", "a" * 65),
+        ("--tenant", "a\tb"),
+        ("--name", "a" * 10_000),
+        ("--name", "\x1b]0;title\x07"),
+        ("--name", ""),
+        ("--env", "=x"),
+        ("--env-file", "/does/not/exist"),
+        ("--volume", "here"),
+        ("--mount", "type=bind"),
+        ("--workdir", "relative"),
+        ("--user", "a b"),
+        ("--cpus", "nan"),
+        ("--cpu-shares", "1"),
+        ("--memory", "1k"),
+        ("--memory", "-1g"),
+        ("--shm-size", "0"),
+        ("--ipc", "maybe"),
+        ("--network", "a b"),
+        ("--ulimit", "nofile=x"),
+        ("--label", "user=x"),
+        ("--runtime", ""),
+    ],
+)
+def test_bad_values_are_refused_by_name_and_nothing_is_done(
+    run: Run, store: KeptStore, option: str, value: str
+) -> None:
+    result = run("submit", option, value, "busybox")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"gputui: error: {option}")
+    assert result.err.count("\n") == 1
+    assert len(result.err) < 400
+    assert "\x1b" not in result.err
+    assert not store.jobs()
+
+
+def test_every_option_with_a_value_has_a_bad_one_above() -> None:
+    marks = test_bad_values_are_refused_by_name_and_nothing_is_done.pytestmark  # type: ignore[attr-defined]
+    tried = {option for option, _ in marks[0].args[1]}
+    takes_any = {"--entrypoint", "--hold", "--preemptible"}
+    assert {key.option for key in KEYS} == tried | takes_any
+
+
+def test_gpu_filters_need_gpus(run: Run) -> None:
+    result = run("submit", "--gpu-memory", "40g", "busybox")
+    assert (result.code, "--gpu-memory" in result.err, "--gpus" in result.err) == (2, True, True)
+
+
+def test_no_image_is_said(run: Run) -> None:
+    for arguments in (["submit"], ["submit", ""], ["submit", "--gpus", "1"]):
+        result = run(*arguments)
+        assert (result.code, "IMAGE" in result.err) == (2, True)
+    assert "COMMAND" in run("submit", "--host", "--").err
+
+
+def test_a_job_to_wait_for_must_exist(run: Run, store: KeptStore) -> None:
+    result = run("submit", "--after", "7", "busybox")
+    assert (result.code, result.out) == (3, "")
+    assert "7" in result.err
+    assert not store.jobs()
+
+
+def test_a_command_of_more_than_a_mebibyte_is_refused(run: Run) -> None:
+    result = run("submit", "busybox", *["x" * 100_000] * 11)
+    assert (result.code, "COMMAND" in result.err) == (2, True)
+    result = run("submit", "busybox", "x" * 200_000)
+    assert (result.code, "COMMAND" in result.err) == (2, True)
+
+
+def test_bytes_that_are_no_text_are_refused(run: Run) -> None:
+    result = run("submit", "busybox", "\udcff")
+    assert result.code == 2
+    assert "COMMAND: is not UTF-8 text" in result.err
+
+
+@pytest.mark.parametrize("name", ["训练", "🚀", "[red]x[/red]"])
+def test_names_of_any_script_are_kept(run: Run, store: KeptStore, name: str) -> None:
+    assert run("submit", "--name", name, "busybox").code == 0
+    assert spec_of(store).name == name
