@@ -6,6 +6,7 @@ So a default of the domain that changes is a change of schema: it needs a migrat
 from __future__ import annotations
 
 import dataclasses
+import math
 from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -13,7 +14,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gputui.domain.audit import AuditEntry
-from gputui.domain.errors import StoreFormatError
+from gputui.domain.errors import InputError, StoreFormatError
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import Controls
 from gputui.store.journal import Document
@@ -81,6 +82,8 @@ def _encoded(value: Any) -> Any:
         return [_encoded(item) for item in value]
     if isinstance(value, dict | MappingProxyType):
         return {str(key): _encoded(item) for key, item in value.items()}
+    if type(value) is float and not math.isfinite(value):
+        raise InputError(f"{value} cannot be stored")  # JSON would make it null
     if value is None or type(value) in (str, int, float, bool):
         return value
     return msgspec.to_builtins(value)

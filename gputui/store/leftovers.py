@@ -20,7 +20,7 @@ def journals(snapshot: Path) -> dict[int, Path]:
 
 def next_generation(snapshot: Path, generation: int) -> int:
     """One whose journal cannot be mistaken for that of a snapshot put back from a backup."""
-    return max(generation, *journals(snapshot)) + 1
+    return max([generation, *journals(snapshot)]) + 1
 
 
 def retire_journal(path: Path, *, is_damaged: bool) -> None:

@@ -110,11 +110,14 @@ class MemoryJobStore:
 
     def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
         """Append new jobs, all or none, each with its audit entry; their ids."""
+        batch = list(jobs)
+        if not batch:
+            return ()
         with self._lock, self.transaction():
             transaction = self._under_way
             assert transaction is not None
             before = transaction.contents
-            added = numbered(jobs, before.next_id)
+            added = numbered(batch, before.next_id)
             transaction.contents = replace(
                 before,
                 jobs={**before.jobs, **{job.id: job for job in added}},

@@ -35,6 +35,7 @@ class JournalTable(Table):
     """A table whose every change is one line of the journal, or part of a longer transaction."""
 
     document_class = OwnDocument
+    _next_id: int | None  # type: ignore[assignment]  # declared as None alone
     query_cache_class = NoQueryCache
 
     def put(self, doc_id: int, document: Document) -> None:
@@ -45,11 +46,13 @@ class JournalTable(Table):
     def insert(self, document: Mapping[str, Any]) -> int:
         """Insert a document; its id."""
         with self._journal.transaction():
+            self._next_id = None
             return super().insert(document)
 
     def insert_multiple(self, documents: Iterable[Mapping[str, Any]]) -> list[int]:
         """Insert documents, all or none; their ids."""
         with self._journal.transaction():
+            self._next_id = None
             return super().insert_multiple(documents)
 
     def update(
@@ -86,7 +89,10 @@ class JournalTable(Table):
     def _get_next_id(self) -> int:
         if self.name == JOBS:
             return self._journal.take_id()
-        return max(map(int, self._journal.table(self.name)), default=0) + 1
+        if self._next_id is None:  # at the beginning of every insertion: others may have written since the last
+            self._next_id = max(map(int, self._journal.table(self.name)), default=0) + 1
+        self._next_id += 1
+        return self._next_id - 1
 
     def _update_table(self, updater: Callable[[dict[int, Mapping[str, Any]]], None]) -> None:
         with self._journal.transaction():

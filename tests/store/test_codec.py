@@ -1,0 +1,110 @@
+"""Jobs survive the way into a document and back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputui.domain.audit import AuditEntry
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import InputError, StoreFormatError
+from gputui.domain.gpu import Drain
+from gputui.domain.job import ArrayRef, Attempt, ContainerOptions, GpuRequest, Job, JobSpec, Stopping
+from gputui.domain.snapshot import Controls
+from gputui.store.codec import (
+    decode_audit,
+    decode_controls,
+    decode_job,
+    encode_audit,
+    encode_controls,
+    encode_job,
+    keep_unknown,
+)
+from gputui.store.journal import Entry, encode_line
+from tests.factories import NOW, job
+
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+moments = st.datetimes(datetime(1970, 1, 2), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
+durations = st.timedeltas(timedelta(0), timedelta(days=3650))
+sizes = st.integers(0, 2**60)
+
+
+st.register_type_strategy(str, texts)
+st.register_type_strategy(int, sizes)
+st.register_type_strategy(datetime, moments)
+st.register_type_strategy(timedelta, durations)
+st.register_type_strategy(float, st.floats(allow_nan=False, allow_infinity=False))
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.from_type(Job))
+def test_any_job_comes_back_equal_through_json(original: Job) -> None:
+    text = msgspec.json.encode(encode_job(original))
+    assert decode_job(original.id, msgspec.json.decode(text)) == original
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.from_type(AuditEntry))
+def test_any_audit_entry_comes_back(entry: AuditEntry) -> None:
+    assert decode_audit(msgspec.json.decode(msgspec.json.encode(encode_audit(entry)))) == entry
+
+
+def test_controls_come_back() -> None:
+    controls = Controls(True, "heat", "root", {"GPU-1": Drain("hot", "root", NOW)})
+    assert decode_controls(msgspec.json.decode(msgspec.json.encode(encode_controls(controls)))) == controls
+
+
+def test_what_has_its_default_is_left_out() -> None:
+    document = encode_job(Job(5, JobSpec(), NOW))
+    assert document == {"spec": {}, "submitted_at": "2026-03-02T12:00:00Z", "state": "PENDING"}
+
+
+def test_the_defaults_left_out_are_these() -> None:
+    """A default that changes would change what stored jobs say: raise the schema and write a migration."""
+    spec = JobSpec(
+        image=None, command=(), name="", tenant="", priority=50, nice=0, time_limit=None, retries=0,
+        gpus=GpuRequest(minimum=0, maximum=0, devices=(), everything=False, memory=None, model=None),
+        backoff=timedelta(seconds=5), after=(), after_any=(), begin_at=None, preemptible=False,
+        options=ContainerOptions(env=(), volumes=(), mounts=(), ulimits=(), labels=(), ipc=None, runtime=None),
+    )  # fmt: skip
+    attempt = Attempt(1, gpus=(), exit_code=None, cause=None, log_path=None, charged=True, notes=())
+    expected = Job(
+        3, spec, NOW, priority=50, held=False, hold_reason=None, cancel_requested=False, requeue_requested=False,
+        attempts=(attempt,), array=ArrayRef(3, 0, limit=None), avoid_gpus=(), submitted_by="",
+        stopping=Stopping(Cause(CauseCode.CANCELLED, ""), NOW, killed_at=None),
+    )  # fmt: skip
+    document = {
+        "spec": {},
+        "submitted_at": "2026-03-02T12:00:00Z",
+        "attempts": [{"number": 1}],
+        "array": {"id": 3, "index": 0},
+        "stopping": {"cause": {"code": "Cancelled", "text": ""}, "at": "2026-03-02T12:00:00Z"},
+    }
+    assert decode_job(3, document) == expected
+
+
+def test_keys_of_a_newer_version_are_passed_over_and_kept() -> None:
+    document = encode_job(job()) | {"colour": "red"}
+    changed = decode_job(1, document).evolve(priority=9)
+    assert keep_unknown(encode_job(changed), document) == encode_job(changed) | {"colour": "red"}
+
+
+def test_a_key_that_went_back_to_its_default_is_not_kept() -> None:
+    document = encode_job(job(held=True))
+    assert "held" not in keep_unknown(encode_job(job()), document)
+
+
+def test_a_document_that_is_no_job_names_the_job_and_the_place() -> None:
+    with pytest.raises(StoreFormatError, match=r"job 7: .*\$\.spec\.retries"):
+        decode_job(7, {"spec": {"retries": "two"}, "submitted_at": "2026-03-02T12:00:00Z"})
+
+
+@pytest.mark.parametrize("changes", [{"name": "\udcff"}, {"options": ContainerOptions(cpus=float("nan"))}])
+def test_what_json_cannot_say_is_refused(changes: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="cannot be stored"):
+        encode_line(Entry({"jobs": {"1": encode_job(job(**changes))}}))
