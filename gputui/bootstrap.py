@@ -2,31 +2,25 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from gputui.config import Options
 from gputui.domain.audit import Actor
 from gputui.domain.container import ForeignContainer
-from gputui.domain.errors import GputuiError, RuntimeFault
+from gputui.domain.errors import RuntimeFault
 from gputui.domain.gpu import ProbeCode, ProbeReading
-from gputui.domain.job import Job, JobId
-from gputui.domain.snapshot import Node, Snapshot
-from gputui.domain.state import JobState
+from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.engine.actions import Actions
-from gputui.ports import Clock, GpuProbe, JobStore, LogStream, Runtime
+from gputui.engine.feed import Feed
+from gputui.ports import Clock, GpuProbe, JobStore, Runtime
 
-
-class Logs(Protocol):
-    """Where the output of attempts is found."""
-
-    def open(self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool) -> LogStream:
-        """The output of one attempt, the last when None."""
-        ...
+if TYPE_CHECKING:
+    from gputui.engine.host import Host
+    from gputui.engine.logs import Logs
 
 
 class SystemClock:
@@ -61,8 +55,9 @@ def _user_name(uid: int) -> str:
 
 def open_store(options: Options) -> JobStore:
     """The store in the state directory, made if there is none yet."""
-    store: JobStore = _adapter("gputui.store", "TinyJobStore")(options.state, options.settings.store)
-    return store
+    from gputui.store import TinyJobStore
+
+    return TinyJobStore(options.state, options.settings.store)
 
 
 def actions(store: JobStore) -> Actions:
@@ -72,26 +67,70 @@ def actions(store: JobStore) -> Actions:
 
 def current_snapshot(options: Options, store: JobStore) -> Snapshot:
     """The picture as the store and the leader's last published readings give it. Starts nothing."""
-    del options
-    jobs = tuple(store.jobs().values())
-    return Snapshot(taken_at=clock().now(), jobs=jobs, controls=store.controls(), order=_by_priority(jobs))
+    from gputui.engine import picture
 
-
-def _by_priority(jobs: tuple[Job, ...]) -> tuple[JobId, ...]:
-    def rank(job: Job) -> tuple[float, int, datetime, JobId]:
-        return (-job.topped_at.timestamp() if job.topped_at else 0.0, -job.priority, job.submitted_at, job.id)
-
-    return tuple(job.id for job in sorted(jobs, key=rank) if job.state is JobState.PENDING)
+    return picture.beside(store, options.state, options.settings, clock().now())
 
 
 def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
     """The runtimes of this node, the one for containers first."""
-    raise GputuiError("runtimes are not built yet")
+    from gputui.runtime.docker import DockerRuntime
+    from gputui.runtime.process import ProcessRuntime
+
+    settings = options.settings
+    runtimes: list[Runtime] = []
+    if options.runtime == "docker":
+        runtimes.append(DockerRuntime(store_id, settings.runtime, clock()))
+    if options.runtime == "process" or settings.scheduler.host_jobs:
+        runtimes.append(ProcessRuntime(store_id, options.state, settings.runtime, clock()))
+    return tuple(runtimes)
 
 
 def make_probe(options: Options) -> GpuProbe:
     """The probe that `--probe` names, not started."""
-    raise GputuiError("the probe is not built yet")
+    if options.probe.simulated is None:
+        from gputui.gpus.supervisor import NvmlProbe
+
+        return NvmlProbe(options.settings.gpus, clock())
+    from gputui.gpus.models import DEFAULT
+    from gputui.gpus.simulated import SimulatedProbe
+
+    return SimulatedProbe(options.probe.simulated, options.probe.model or DEFAULT, clock=clock())
+
+
+def make_host(options: Options, store: JobStore, feed: Feed, kind: str) -> Host:
+    """What keeps the feed supplied in this process, `console` or `serve`; its adapters are made when it leads."""
+    import socket
+
+    from gputui.engine.host import Adapters, Host
+
+    def adapters() -> Adapters:
+        runtimes = make_runtimes(options, store.store_id)
+        return Adapters({runtime.name: runtime for runtime in runtimes}, make_probe(options))
+
+    return Host(
+        store=store,
+        adapters=adapters,
+        settings=options.settings,
+        clock=clock(),
+        directory=options.state,
+        me=Leader(os.getpid(), socket.gethostname(), actor().user, kind, clock().now()),
+        feed=feed,
+    )
+
+
+def open_logs(options: Options, store: JobStore) -> Logs:
+    """The output of every attempt, live or kept. Connects to a runtime only for a live one."""
+    from gputui.engine.logs import Logs
+
+    runtimes: dict[str, Runtime] = {}
+
+    def find(name: str) -> Runtime | None:
+        if not runtimes:
+            runtimes.update({runtime.name: runtime for runtime in make_runtimes(options, store.store_id)})
+        return runtimes.get(name)
+
+    return Logs(store, options.state, find)
 
 
 def read_gpus(options: Options, patience: float) -> ProbeReading:
@@ -145,27 +184,3 @@ def _foreign(options: Options, store_id: str) -> tuple[ForeignContainer, ...] | 
         for runtime in runtimes:
             runtime.close()
     return tuple(found)
-
-
-def run_serve(options: Options, *, wait: float = 0) -> int:
-    """Schedule without a screen until told to end; the exit code. Waits so long for the lock."""
-    raise GputuiError("serve is not built yet")
-
-
-def run_console(options: Options) -> int:
-    """The console until it is quit; the exit code."""
-    raise GputuiError("the console is not built yet")
-
-
-def run_demo(options: Options) -> int:
-    """The console on simulated GPUs in a throw-away state directory; the exit code."""
-    raise GputuiError("the demo is not built yet")
-
-
-def open_logs(options: Options, store: JobStore) -> Logs:
-    """The output of every attempt, live or kept."""
-    raise GputuiError("logs are not built yet")
-
-
-def _adapter(module: str, name: str) -> Any:
-    return getattr(importlib.import_module(module), name)

@@ -1,15 +1,105 @@
-"""`gputui demo`: the console on simulated GPUs."""
+"""`gputui demo`: the console on simulated GPUs, with real processes as jobs."""
 
 from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
 
 import click
 
 from gputui import bootstrap
 from gputui.cli.session import Session, pass_session
+from gputui.config import Options, ProbeSpec
+from gputui.domain.job import GpuRequest, JobSpec, Submission
+from gputui.domain.settings import SchedulerSettings
+from gputui.ports import JobStore
+
+GPUS = 8
+
+
+def _training(
+    name: str,
+    tenant: str,
+    gpus: int | tuple[int, int],
+    steps: int,
+    *,
+    priority: int = 50,
+    retries: int = 0,
+    **options: str,
+) -> Submission:
+    low, high = gpus if isinstance(gpus, tuple) else (gpus, gpus)
+    seed = sum(name.encode())
+    words = [f"--{key.replace('_', '-')}={value}" for key, value in options.items()]
+    command = ("-m", "gputui.cli.trainer", "--name", name, "--steps", str(steps), "--seed", str(seed), *words)
+    spec = JobSpec(
+        command=(sys.executable, *command),
+        name=name,
+        tenant=tenant,
+        gpus=GpuRequest(low, high),
+        priority=priority,
+        retries=retries,
+        time_limit=timedelta(hours=4),
+    )
+    return Submission(spec)
+
+
+def submissions() -> Iterable[Submission]:
+    """A dozen jobs of two tenants: one that fails and is tried again, one too wide to start yet."""
+    yield _training("llama-7b-sft", "alice", 2, 900, priority=60)
+    yield _training("vit-large-pretrain", "bob", 2, 500)
+    yield _training("whisper-finetune", "alice", 1, 160)
+    yield _training("bert-ner", "bob", 1, 60)
+    yield _training("sdxl-lora", "bob", 1, 220, retries=2, fail_at="18", fail_attempts="1")
+    yield _training("resnet-ablation-a", "alice", 1, 90)
+    yield _training("llama-70b-eval", "alice", 8, 240, priority=40)
+    yield _training("resnet-ablation-b", "alice", 1, 90)
+    yield _training("clip-retrieval", "bob", (1, 2), 200)
+    yield _training("speech-distill", "bob", 1, 120)
+    yield _training("segformer-city", "alice", 2, 260, priority=70)
+    yield _training("unet-medical", "bob", 1, 140)
+    yield replace(_training("gpt-scaling-sweep", "bob", 4, 400), held=True)
+
+
+def run(options: Options) -> int:
+    """Show the console on a throw-away state directory; nothing of it is left afterwards."""
+    directory = Path(tempfile.mkdtemp(prefix="gputui-demo-"))
+    try:
+        return _run_in(directory, options)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+def _run_in(directory: Path, options: Options) -> int:
+    from gputui.cli.console import Console
+
+    probe = options.probe if options.probe.simulated else ProbeSpec(simulated=GPUS)
+    scheduler = replace(SchedulerSettings(), hand_over="never")
+    settings = replace(options.settings, scheduler=scheduler)
+    here = replace(options, state=directory / "state", probe=probe, runtime="process", settings=settings)
+    store = bootstrap.open_store(here)
+    try:
+        bootstrap.actions(store).submit(submissions())
+        return Console(here, store).run()
+    finally:
+        _end_all(here, store)
+        store.close()
+
+
+def _end_all(options: Options, store: JobStore) -> None:
+    """End what still runs: demo jobs are make-believe, and nobody would look after them."""
+    for runtime in bootstrap.make_runtimes(options, store.store_id):
+        for record in runtime.containers():
+            runtime.kill(record.id)
+        runtime.close()
 
 
 @click.command("demo")
 @pass_session
 def command(session: Session) -> int:
     """Open the console on eight simulated GPUs with real short jobs, in a throw-away state directory."""
-    return bootstrap.run_demo(session.options)
+    return run(session.options)

@@ -42,9 +42,9 @@ def cli(
     ctx.obj = session
     if ctx.invoked_subcommand is not None:
         return None
-    from gputui import bootstrap
+    from gputui.cli import console
 
-    return bootstrap.run_console(session.options)
+    return console.run(session.options)
 
 
 def main() -> None:

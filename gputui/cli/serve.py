@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-from gputui import bootstrap
 from gputui.cli.numbers import duration
 from gputui.cli.session import Session, pass_session
 
@@ -14,4 +13,6 @@ from gputui.cli.session import Session, pass_session
 @pass_session
 def command(session: Session, wait: str) -> int:
     """Schedule without a screen, until told to end. Containers run on when it ends."""
-    return bootstrap.run_serve(session.options, wait=duration(wait, "--wait").total_seconds())
+    from gputui.cli.serving import serve
+
+    return serve(session.options, duration(wait, "--wait").total_seconds())

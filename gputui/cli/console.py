@@ -1,0 +1,107 @@
+"""The console: the screen, and behind it the scheduler when nobody else is one."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from typing import TYPE_CHECKING
+
+from gputui import bootstrap
+from gputui.cli import serving
+from gputui.config import Options
+from gputui.engine.feed import Feed
+from gputui.ports import JobStore
+from gputui.tui.app import Gputui
+from gputui.tui.leave import Leave
+
+if TYPE_CHECKING:
+    from gputui.engine.host import Host
+
+LET_GO_WITHIN = 12.0
+"""Seconds for which the screen's process waits for its scheduler to let go before it ends anyway."""
+
+
+class Screen(Gputui):
+    """The console's screen, which tells when its first frame is on the terminal."""
+
+    painted: asyncio.Event
+
+    def on_ready(self) -> None:
+        """Textual calls this after the first frame."""
+        self.painted.set()
+
+
+class Console:
+    """One console, from first paint to hand-over."""
+
+    def __init__(self, options: Options, store: JobStore) -> None:
+        self._options = options
+        self._store = store
+        self._host: Host | None = None
+
+    def run(self) -> int:
+        """Show it until it is quit; the exit code."""
+        return asyncio.run(self._run())
+
+    async def _run(self) -> int:
+        feed = Feed()
+        app = self._app(feed)
+        hung_up = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
+        screen = asyncio.create_task(app.run_async())
+        scheduling = asyncio.create_task(self._behind(app, feed))
+        hang_up = asyncio.create_task(hung_up.wait())
+        await asyncio.wait({screen, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+        if hung_up.is_set():
+            return await self._hang_up(scheduling)
+        hang_up.cancel()
+        await self._let_go(scheduling, hand_over=screen.result() is Leave.HAND_OVER)
+        return app.return_code or 0
+
+    def _app(self, feed: Feed) -> Screen:
+        app = Screen(
+            feed,
+            bootstrap.actions(self._store),
+            bootstrap.open_logs(self._options, self._store),
+            self._options.settings,
+            clock=bootstrap.clock(),
+            host=socket.gethostname(),
+            user=bootstrap.actor().user,
+        )
+        app.painted = asyncio.Event()
+        return app
+
+    async def _behind(self, app: Screen, feed: Feed) -> None:
+        """Begin only when the first frame is painted: importing and connecting would delay it."""
+        await app.painted.wait()
+        self._host = await asyncio.to_thread(bootstrap.make_host, self._options, self._store, feed, "console")
+        await self._host.run()
+
+    async def _hang_up(self, scheduling: asyncio.Task[None]) -> int:
+        """The terminal is gone: hand over if we schedule, and end without another word to the screen."""
+        wished = self._options.settings.scheduler.hand_over != "never"
+        await self._let_go(scheduling, hand_over=wished)
+        os._exit(128 + signal.SIGHUP)  # the screen's driver would wait for a terminal that will not answer
+
+    async def _let_go(self, scheduling: asyncio.Task[None], *, hand_over: bool) -> None:
+        if self._host is None:
+            scheduling.cancel()
+        else:
+            if hand_over and self._host.leads:
+                serving.hand_over(self._options)
+            self._host.stop()
+        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
+            await asyncio.wait_for(scheduling, LET_GO_WITHIN)
+
+
+def run(options: Options) -> int:
+    """Open the console on a state directory."""
+    store = bootstrap.open_store(options)
+    try:
+        serving.log_to_file(options.state)
+        return Console(options, store).run()
+    finally:
+        store.close()

@@ -1,0 +1,75 @@
+"""Scheduling without a screen, and the hand-over to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import logging.handlers
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+from gputui import bootstrap
+from gputui.config import Options
+from gputui.domain.errors import NotLeaderError
+from gputui.engine.feed import Feed
+from gputui.engine.leader import current_leader
+from gputui.ports import JobStore
+
+HAND_OVER_WAIT = 60
+"""Seconds for which the background scheduler tries to take over from the process that started it."""
+
+
+def log_to_file(state: Path) -> None:
+    """Send what gputui logs to `gputui.log` in the state directory: a screen must never be written over."""
+    path = state / "gputui.log"
+    handler = logging.handlers.RotatingFileHandler(path, maxBytes=4 * 1024**2, backupCount=2, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("gputui").setLevel(logging.INFO)
+    logging.raiseExceptions = False  # a full disk is told on the screen, not in the middle of it
+
+
+def serve(options: Options, wait: float) -> int:
+    """Schedule until SIGTERM or SIGINT; a terminal that closes does not end it."""
+    store = bootstrap.open_store(options)
+    try:
+        log_to_file(options.state)
+        if not asyncio.run(_serve(options, store, wait)):
+            leader = current_leader(options.state)
+            who = f"{leader.kind} of {leader.user}, pid {leader.pid}" if leader else "another process"
+            raise NotLeaderError(
+                f"{who}, schedules in {options.state} already", hint="use --wait to queue up behind it"
+            )
+    finally:
+        store.close()
+    return 0
+
+
+async def _serve(options: Options, store: JobStore, wait: float) -> bool:
+    host = bootstrap.make_host(options, store, Feed(), "serve")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, host.stop)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    return await host.lead(wait)
+
+
+def hand_over(options: Options) -> None:
+    """Start a background scheduler that takes over as soon as this process lets go."""
+    command = [sys.executable, "-m", "gputui", *options.arguments(), "serve", "--wait", str(HAND_OVER_WAIT)]
+    # its stderr is where it can say that it could not even begin
+    log = os.open(options.state / "serve.err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=log,
+            cwd="/",
+            start_new_session=True,
+        )
+    finally:
+        os.close(log)
