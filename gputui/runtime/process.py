@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gputui.domain.cause import Cause, CauseCode
@@ -27,7 +27,7 @@ from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Clock, LogStream
 from gputui.runtime import process_cgroup, process_plan, process_refusal, process_session, wrapper
-from gputui.runtime.process_attempt import AttemptFolder, Manifest, prepare, put
+from gputui.runtime.process_attempt import AttemptFolder, Manifest, prepare, put, sweep
 from gputui.runtime.process_log import FileLogStream, save
 from gputui.runtime.process_record import Ledger
 from gputui.runtime.process_watch import ExitWatch
@@ -68,6 +68,8 @@ class ProcessRuntime:
     def check(self) -> RuntimeStatus:
         """Whether attempts can be kept here and watched."""
         looked = self._look()
+        if looked.up:
+            sweep(self._root, self._clock.now())
         if (looked.up, looked.text, looked.warnings) != (self._status.up, self._status.text, self._status.warnings):
             self._status = looked
         return self._status
@@ -98,7 +100,7 @@ class ProcessRuntime:
             if answer.startswith(b"refused "):
                 break
             if answer not in {b"started", b"already", b"busy", b"moved"} or time.monotonic() > deadline:
-                raise _fault(f"the wrapper of {container_id} did not come up: {answer.decode(errors='replace')}")
+                raise _fault(f"the wrapper of {container_id} did not come up: {answer[-500:].decode(errors='replace')}")
             if answer == b"busy":  # another wrapper is about to write that it starts
                 time.sleep(0.002)
         record = self._there(container_id)
@@ -168,7 +170,8 @@ class ProcessRuntime:
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake` when an attempt of this store's may have ended."""
         self._watch.subscribe(wake)
-        self.containers()
+        with suppress(RuntimeFault):  # the disk is away: they are found when it is back
+            self.containers()
 
     def close(self) -> None:
         """Let go of the thread; attempts run on."""

@@ -162,6 +162,17 @@ def put(aside: Path, place: Path) -> bool:
     return True
 
 
+def sweep(root: Path, now: datetime) -> None:
+    """Remove what a crash left half made or half removed more than an hour ago."""
+    for left in (*root.glob(".gputui-*.new"), *root.glob(".gputui-*.gone")):
+        try:
+            is_old = now.timestamp() - left.stat().st_mtime > 3600
+        except OSError:
+            continue
+        if is_old:
+            shutil.rmtree(left, ignore_errors=True)
+
+
 def _write(path: Path, content: bytes) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, made with its mode

@@ -22,30 +22,12 @@ _CONTAINERS_ONLY = {
     "runtime": "--runtime",
 }
 _SHARED = ("PATH", "LANG", "LANGUAGE", "TZ")
-_SERVERS_OWN = frozenset(
-    [
-        "NOTIFY_SOCKET",
-        "INVOCATION_ID",
-        "JOURNAL_STREAM",
-        "LISTEN_FDS",
-        "LISTEN_PID",
-        "MAINPID",
-        "TMUX",
-        "TMUX_PANE",
-        "STY",
-        "WINDOW",
-        "COLUMNS",
-        "LINES",
-        "PWD",
-        "OLDPWD",
-        "SHLVL",
-        "_",
-        "CUDA_DEVICE_ORDER",
-        "CUDA_VISIBLE_DEVICES",
-        "NVIDIA_VISIBLE_DEVICES",
-    ]
-)
-"""Of the process that schedules: its terminal and its service, which say nothing true about a job."""
+_SERVICE = frozenset({"NOTIFY_SOCKET", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_PID", "MAINPID"})
+"""What a service manager told the process that schedules."""
+_TERMINAL = frozenset({"TMUX", "TMUX_PANE", "STY", "WINDOW", "COLUMNS", "LINES", "PWD", "OLDPWD", "SHLVL", "_"})
+"""What its terminal and shell told it."""
+_DEVICES = frozenset({"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"})
+"""Which GPUs it may see itself."""
 
 
 def refused(text: str) -> RuntimeFault:
@@ -106,7 +88,7 @@ def environment(launch: Launch, environ: Mapping[str, str], account: Account | N
 
 
 def _is_for_jobs(name: str) -> bool:
-    return name not in _SERVERS_OWN and not name.startswith("GPUTUI_")
+    return name not in _SERVICE | _TERMINAL | _DEVICES and not name.startswith("GPUTUI_")
 
 
 def _own(options: ContainerOptions) -> dict[str, str]:

@@ -70,11 +70,11 @@ def members(leader: Identity, tag: str) -> tuple[int, ...]:
 
 
 def send(pids: tuple[int, ...], number: signal.Signals) -> None:
-    """Send a signal to each that still lives."""
+    """Send a signal to each that still lives; one that became another user's is out of reach, and goes on."""
     for pid in pids:
         try:
             os.kill(pid, number)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):
             continue
 
 
@@ -83,9 +83,11 @@ def _belongs(pid: int, leader: int, everything: dict[int, Stat]) -> bool:
         return False
     if everything[pid].session == leader:
         return True
-    while (found := everything.get(pid)) is not None:
+    seen: set[int] = set()  # /proc is not read at one instant: a chain of parents may even bite its tail
+    while (found := everything.get(pid)) is not None and pid not in seen:
         if found.parent == leader:
             return True
+        seen.add(pid)
         pid = found.parent
     return False
 

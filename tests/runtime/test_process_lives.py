@@ -1,0 +1,276 @@
+"""Host attempts run once, outlive gputui, and are told from everything else that runs."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.cause import CauseCode
+from gputui.domain.container import ContainerState
+from gputui.runtime import process_session
+from gputui.runtime.process import ProcessRuntime
+from gputui.runtime.wrapper import SECTOR
+from tests.runtime.contract import PATIENCE, SLEEP, Harness, output, record, seen, shell, until
+from tests.runtime.test_process import process_harness
+
+GPUTUI = """
+import sys, time
+from pathlib import Path
+from tests.runtime.contract import shell
+from tests.runtime.test_process import process_harness
+harness = process_harness(Path(sys.argv[1]))
+runtime = harness.open()
+container_id = runtime.create(harness.launch(shell(sys.argv[2]))).id
+runtime.start(container_id)
+print(container_id, flush=True)
+time.sleep(600)
+"""
+STARTER = """
+import sys
+from pathlib import Path
+from tests.runtime.test_process import process_harness
+runtime = process_harness(Path(sys.argv[1])).open()
+print("ready", flush=True)
+sys.stdin.readline()
+runtime.start(sys.argv[2])
+"""
+
+OWN_GROUP = "import os, time; pid = os.fork(); print(pid, flush=True) if pid else os.setpgid(0, 0); time.sleep(600)"
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def harness(state: Path) -> Iterator[Harness]:
+    harness = process_harness(state)
+    yield harness
+    harness.clean()
+
+
+@pytest.fixture
+def runtime(harness: Harness) -> ProcessRuntime:
+    runtime = harness.open()
+    assert isinstance(runtime, ProcessRuntime)
+    return runtime
+
+
+def begin(harness: Harness, runtime: ProcessRuntime, script: str) -> str:
+    container_id = runtime.create(harness.launch(shell(script))).id
+    runtime.start(container_id)
+    return container_id
+
+
+def leader(runtime: ProcessRuntime, container_id: str) -> int:
+    pid = record(runtime, container_id).pid
+    assert pid is not None
+    return pid
+
+
+def kill_wrapper(runtime: ProcessRuntime, container_id: str) -> None:
+    pid = leader(runtime, container_id)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: process_session.stat(pid) is None, "the wrapper is gone")
+
+
+def number_printed(runtime: ProcessRuntime, container_id: str) -> int:
+    """The pid its first line holds."""
+    stream = runtime.logs(container_id, follow=True)
+    pid = int(next(iter(stream)))
+    stream.close()
+    return pid
+
+
+def rewrite_start(state: Path, container_id: str, place: int, word: bytes) -> None:
+    """Change one word of the record of who the wrapper is."""
+    path = state / "attempts" / container_id / "state"
+    content = path.read_bytes()
+    words = content[:SECTOR].split()
+    words[place] = word
+    path.write_bytes(b" ".join(words).ljust(SECTOR) + content[SECTOR:])
+
+
+def test_a_killed_gputui_leaves_its_jobs_running(harness: Harness, state: Path) -> None:
+    go_on = state.parent / "go-on"
+    script = f"while [ ! -e {go_on} ]; do sleep 0.02; done; echo through; exit 9"
+    command = [sys.executable, "-c", GPUTUI, str(state), script]
+    gputui = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT)
+    with gputui:
+        assert gputui.stdout is not None
+        container_id = gputui.stdout.readline().strip()
+        os.killpg(gputui.pid, signal.SIGKILL)
+    runtime = harness.open()
+    found = record(runtime, container_id)
+    assert found.state is ContainerState.RUNNING
+    assert found.pid is not None
+    assert os.getsid(found.pid) == found.pid != gputui.pid
+    go_on.touch()
+    assert harness.ended(runtime, container_id).exit_code == 9
+    assert output(runtime, container_id, state.parent / "log") == b"through\n"
+
+
+def test_many_processes_that_start_it_run_it_once(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+    container_id = runtime.create(harness.launch(shell("echo ran; sleep 0.3"))).id
+    command = [sys.executable, "-c", STARTER, str(state), container_id]
+    starters = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    for starter in starters:
+        assert starter.stdout is not None
+        assert starter.stdout.readline() == "ready\n"
+    for starter in starters:
+        assert starter.stdin is not None
+        starter.stdin.write("\n")
+        starter.stdin.flush()
+    for starter in starters:
+        with starter:
+            assert starter.wait(PATIENCE) == 0
+    assert harness.ended(runtime, container_id).exit_code == 0
+    assert output(runtime, container_id, state.parent / "log") == b"ran\n"
+
+
+def test_a_start_waits_for_the_one_under_way(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+    """A wrapper that died before it wrote anything gave its lock back: the next start runs the command."""
+    container_id = runtime.create(harness.launch(shell("echo ran"))).id
+    with (state / "attempts" / container_id / "claim").open("r+b") as claim:
+        fcntl.flock(claim, fcntl.LOCK_EX)
+        starting = threading.Thread(target=runtime.start, args=(container_id,))
+        starting.start()
+        starting.join(0.1)
+        assert starting.is_alive()
+        assert record(runtime, container_id).state is ContainerState.CREATED
+    starting.join(PATIENCE)
+    assert harness.ended(runtime, container_id).exit_code == 0
+    assert output(runtime, container_id, state.parent / "log") == b"ran\n"
+
+
+def test_one_that_may_have_begun_is_never_begun_again(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+    """Killed between the record and the command: lost, which is tried again as another attempt."""
+    container_id = runtime.create(harness.launch(shell("echo ran"))).id
+    path = state / "attempts" / container_id / "state"
+    path.write_bytes(b"999999 1 " + process_session.boot_id().encode() + b" 1000000000\n" + path.read_bytes())
+    runtime.start(container_id)
+    found = record(runtime, container_id)
+    assert found.state is ContainerState.EXITED
+    assert found.cause is not None
+    assert found.cause.code is CauseCode.CONTAINER_LOST
+    assert output(runtime, container_id, state.parent / "log") == b""
+
+
+def test_without_its_wrapper_it_still_runs(harness: Harness, runtime: ProcessRuntime) -> None:
+    woken = threading.Event()
+    container_id = begin(harness, runtime, "echo $$; exec sleep 600")
+    pid = number_printed(runtime, container_id)
+    runtime.watch(woken.set)
+    kill_wrapper(runtime, container_id)
+    assert woken.wait(PATIENCE)
+    (found,) = runtime.containers()
+    assert found.state is ContainerState.RUNNING
+    woken.clear()
+    os.kill(pid, signal.SIGKILL)
+    assert woken.wait(PATIENCE)
+    ended = harness.ended(runtime, container_id)
+    assert ended.exit_code is None
+    assert ended.cause is not None
+    assert ended.cause.code is CauseCode.CONTAINER_LOST
+    assert "wrapper was killed" in ended.cause.text
+
+
+def test_without_its_wrapper_it_can_still_be_ended(harness: Harness, runtime: ProcessRuntime) -> None:
+    container_id = begin(harness, runtime, 'trap "" TERM; setsid sleep 600 & echo ready; while :; do sleep 0.1; done')
+    seen(runtime, container_id, b"ready")
+    kill_wrapper(runtime, container_id)
+    runtime.terminate(container_id)
+    assert record(runtime, container_id).state is ContainerState.RUNNING
+    runtime.kill(container_id)
+    assert harness.ended(runtime, container_id).cause is not None
+
+
+def test_another_process_with_its_pid_is_not_it(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+    container_id = begin(harness, runtime, "sleep 600")
+    runtime.kill(container_id)
+    harness.ended(runtime, container_id)
+    path = state / "attempts" / container_id / "state"
+    path.write_bytes(path.read_bytes()[:SECTOR].ljust(2 * SECTOR))  # as if the wrapper had been killed
+    rewrite_start(state, container_id, 1, b"12345")  # ticks: both may have started within one
+    stranger = subprocess.Popen(SLEEP, start_new_session=True)
+    try:
+        rewrite_start(state, container_id, 0, b"%d" % stranger.pid)
+        later = harness.open()
+        found = record(later, container_id)
+        assert (found.state, found.pid) == (ContainerState.EXITED, stranger.pid)
+        later.kill(container_id)
+        later.terminate(container_id)
+        assert (
+            process_session.members(process_session.Identity(stranger.pid, 12345, process_session.boot_id()), "") == ()
+        )
+        assert stranger.poll() is None
+    finally:
+        stranger.kill()
+        stranger.wait()
+
+
+def test_a_restart_of_the_machine_loses_it(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+    container_id = begin(harness, runtime, "sleep 600")
+    pid = leader(runtime, container_id)
+    boot = process_session.boot_id().encode()
+    rewrite_start(state, container_id, 2, b"00000000-0000-0000-0000-000000000000")
+    found = record(harness.open(), container_id)
+    assert found.state is ContainerState.EXITED
+    assert found.cause is not None
+    assert found.cause.code is CauseCode.CONTAINER_LOST
+    assert "restarted" in found.cause.text
+    rewrite_start(state, container_id, 2, boot)
+    assert record(harness.open(), container_id).pid == pid
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        "sleep 600 & echo $!; wait",
+        f"exec {sys.executable} -c '{OWN_GROUP}'",
+        "(sleep 600 & echo $!); sleep 600",
+        "setsid sh -c 'echo $$; exec sleep 600' & sleep 600",
+        "setsid sh -c 'setsid sh -c \"echo \\$\\$; exec sleep 600\" &' ; sleep 600",
+    ],
+    ids=["child", "own group", "orphan", "own session", "daemon"],
+)
+@pytest.mark.parametrize("polite", [True, False], ids=["terminate", "kill"])
+def test_none_of_its_processes_gets_away(harness: Harness, runtime: ProcessRuntime, script: str, polite: bool) -> None:
+    container_id = begin(harness, runtime, script)
+    pid = number_printed(runtime, container_id)
+    assert process_session.stat(pid) is not None
+    end = runtime.terminate if polite else runtime.kill
+    end(container_id)
+    assert harness.ended(runtime, container_id).exit_code in {143, 137}
+    assert process_session.stat(pid) is None
+
+
+def test_what_it_leaves_behind_ends_with_it(harness: Harness, runtime: ProcessRuntime) -> None:
+    container_id = begin(harness, runtime, "setsid sh -c 'trap \"\" TERM HUP; echo $$; sleep 600' & sleep 0.1; exit 6")
+    pid = number_printed(runtime, container_id)
+    assert harness.ended(runtime, container_id).exit_code == 6
+    assert process_session.stat(pid) is None
+
+
+def test_a_jobs_own_clean_up_does_not_hit_the_wrapper(harness: Harness, runtime: ProcessRuntime) -> None:
+    container_id = begin(harness, runtime, "kill -9 0")
+    assert harness.ended(runtime, container_id).exit_code == 137
+
+
+def test_signals_are_as_a_shell_finds_them(harness: Harness, runtime: ProcessRuntime) -> None:
+    """Neither ignored nor blocked: python and nohup ignore some, and that would be inherited."""
+    container_id = begin(harness, runtime, "grep -E '^Sig(Blk|Ign)' /proc/self/status | cut -f2; cat; ls /proc/self/fd")
+    harness.ended(runtime, container_id)
+    lines = list(runtime.logs(container_id))
+    assert lines[:2] == [b"0000000000000000"] * 2
+    assert lines[2:] == [b"0", b"1", b"2", b"3"]  # 3 is the folder that ls reads

@@ -1,0 +1,128 @@
+"""Output of host jobs: read, followed, copied, and kept from filling the disk."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gputui.runtime import wrapper
+from gputui.runtime.process_log import FileLogStream, first_byte, save
+from tests.runtime.contract import PATIENCE, until
+
+
+def read(path: Path, tail: int | None = None) -> list[bytes]:
+    return list(FileLogStream(path, tail=tail, follow=False, is_over=lambda: True))
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(content=st.binary(max_size=200).map(lambda each: each.replace(b"a", b"\n")), tail=st.integers(0, 12))
+def test_the_tail_is_that_of_all_lines(content: bytes, tail: int, tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    lines = content.split(b"\n")
+    lines = lines if lines[-1] else lines[:-1]
+    assert read(path) == lines
+    assert read(path, tail) == lines[len(lines) - min(tail, len(lines)) :]
+
+
+def test_the_tail_of_much_output(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    lines = [b"%06d %s" % (number, b"x" * 50) for number in range(10_000)]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    assert read(path, 5_000) == lines[-5_000:]
+    assert read(path, 20_000) == lines
+
+
+def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"x" * 3_000_000)
+    pieces = read(path)
+    assert len(pieces) > 1
+    assert b"".join(pieces) == b"x" * 3_000_000
+
+
+def test_what_comes_between_the_last_look_and_the_end_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"first\n")
+
+    def is_over() -> bool:
+        with path.open("ab") as file:
+            file.write(b"last words")
+        return True
+
+    assert list(FileLogStream(path, tail=None, follow=True, is_over=is_over)) == [b"first", b"last words"]
+
+
+@pytest.mark.parametrize("is_begun", [True, False])
+def test_closing_lets_go_of_the_file(tmp_path: Path, is_begun: bool) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"one\ntwo\n")
+    stream = FileLogStream(path, tail=None, follow=True, is_over=lambda: False)
+    lines = iter(stream)
+    if is_begun:
+        assert next(lines) == b"one"
+    stream.close()
+    stream.close()
+    assert list(lines) in ([], [b"two"])
+    assert list(stream) == []
+    open_files = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    assert path not in open_files
+
+
+def test_a_copy_is_whole_or_not_at_all(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        save(tmp_path / "missing", tmp_path / "logs" / "copy")
+    assert list((tmp_path / "logs").iterdir()) == []
+    (tmp_path / "log").write_bytes(b"\0\xff\n")
+    save(tmp_path / "log", tmp_path / "logs" / "copy")
+    assert (tmp_path / "logs" / "copy").read_bytes() == b"\0\xff\n"
+    assert (tmp_path / "logs" / "copy").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_flood_gives_its_oldest_output_back_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "log"
+    lines = [b"%07d" % number for number in range(200_000)]
+    path.write_bytes(b"\n".join(lines) + b"\n")
+    log = os.open(path, os.O_RDWR | os.O_APPEND)
+    monkeypatch.setattr(wrapper, "TRIM_EVERY", 0.01)
+    wrapper.keep_log_small(ctypes.CDLL(None), log, 400_000)
+    try:
+        until(lambda: os.fstat(log).st_blocks * 512 <= 400_000, "the disk had some back")
+        os.write(log, b"later\n")
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    kept = read(path)
+    assert kept == [*lines[-len(kept) + 1 :], b"later"]
+    assert len(kept) > 10_000
+    assert read(path, 2) == [lines[-1], b"later"]
+    save(path, tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == b"\n".join(kept) + b"\n"
+    assert first_byte(log) > 0
+    os.close(log)
+
+
+def test_following_through_a_flood_shows_no_holes(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(b"begin\n")
+    over = threading.Event()
+    stream = FileLogStream(path, tail=None, follow=True, is_over=over.is_set)
+    lines: list[bytes] = []
+    thread = threading.Thread(target=lambda: lines.extend(stream), daemon=True)
+    thread.start()
+    with path.open("ab") as file:
+        file.truncate(1_000_000)  # reads as a punched head does
+        file.seek(0, os.SEEK_END)
+        file.write(b"end\n")
+    over.set()
+    thread.join(PATIENCE)
+    assert lines[0] == b"begin"
+    assert lines[-1].endswith(b"end")
+    assert sum(map(len, lines)) < 20_000

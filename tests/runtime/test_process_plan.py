@@ -1,0 +1,183 @@
+"""What a host job is given, and what it is refused."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputui.domain.cause import CauseCode
+from gputui.domain.container import Launch
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.job import ContainerOptions, JobSpec
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime.process import ProcessRuntime
+from gputui.runtime.process_plan import environment, plan_of
+from gputui.runtime.process_user import Account, account_of
+from tests.factories import uuid
+from tests.runtime.contract import output, shell
+from tests.runtime.test_process import RealClock, process_harness
+
+STORE = "abcdefghijkl"
+
+
+def launch(*command: str, gpus: tuple[str, ...] = (), image: str | None = None, **options: Any) -> Launch:
+    spec = JobSpec(image=image, command=command, options=ContainerOptions(**options))
+    return Launch(STORE, 5, 2, spec, gpus)
+
+
+def env_of(each: Launch, environ: Mapping[str, str] | None = None, account: Account | None = None) -> dict[str, str]:
+    return environment(each, environ or {}, account)
+
+
+def refusal(each: Launch, tmp_path: Path) -> str:
+    """The sentence with which it is refused; nothing of it stays behind."""
+    with pytest.raises(RuntimeFault) as fault:
+        ProcessRuntime(STORE, tmp_path, RuntimeSettings(), RealClock()).create(each)
+    assert fault.value.cause.code is CauseCode.BAD_SPEC
+    assert not list(tmp_path.rglob("*gputui*"))
+    return fault.value.cause.text
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "option"),
+    [
+        ("volumes", ("/a:/b",), "--volume"),
+        ("mounts", ("type=bind,source=/a,target=/b",), "--mount"),
+        ("entrypoint", "sh", "--entrypoint"),
+        ("shm_size", 1, "--shm-size"),
+        ("ipc", "host", "--ipc"),
+        ("network", "host", "--network"),
+        ("runtime", "nvidia", "--runtime"),
+    ],
+)
+def test_what_only_containers_have_is_refused_by_name(field: str, value: Any, option: str, tmp_path: Path) -> None:
+    assert option in refusal(launch("true", **{field: value}), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (launch("true", image="busybox"), "has an image"),
+        (launch(), "needs a command"),
+        (launch(""), "needs a command"),
+        (launch("echo", "a\0b"), "no command line"),
+        (launch("echo", "\udfff\ud800"), "no command line"),
+        (launch("true", env=(("A=B", "c"),)), "'A=B'"),
+        (launch("true", env=(("", "c"),)), "name of an environment variable"),
+        (launch("true", env=(("A", "c\0d"),)), "no command line"),
+        (launch("true", ulimits=("nofile",)), "'nofile'"),
+        (launch("true", ulimits=("nofile=-5",)), "'nofile=-5'"),
+        (launch("true", ulimits=("nosuch=5",)), "'nosuch=5'"),
+        (launch("true", ulimits=(f"nofile={10**30}",)), "nofile=1000"),
+        (launch("true", user="no-such-user"), "no user 'no-such-user'"),
+        (launch("true", user="0:no-such-group"), "no group 'no-such-group'"),
+        (launch("true", user=""), "no user ''"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(bad: Launch, words: str, tmp_path: Path) -> None:
+    assert words in refusal(bad, tmp_path)
+
+
+def test_labels_and_an_unlimited_ulimit_are_no_trouble() -> None:
+    plan = plan_of(launch("true", labels=(("a", "b"),), ulimits=("memlock=-1",)), environ={}, log_limit=1)
+    assert b"rlimit=8:-1:-1\0" in plan
+
+
+def test_a_job_gets_the_schedulers_environment_without_its_own_affairs() -> None:
+    outside = {
+        "PATH": "/opt/bin:/bin",
+        "HOME": "/home/alice",
+        "LD_LIBRARY_PATH": "/opt/cuda/lib",
+        "GPUTUI_STATE": "/secret",
+        "CUDA_VISIBLE_DEVICES": "7",
+        "NOTIFY_SOCKET": "/run/x",
+        "TMUX": "x",
+    }
+    env = env_of(launch("true", env=(("HOME", "/elsewhere"), ("CUDA_VISIBLE_DEVICES", "0"))), outside)
+    assert env == {
+        "PATH": "/opt/bin:/bin",
+        "HOME": "/elsewhere",
+        "LD_LIBRARY_PATH": "/opt/cuda/lib",
+        "CUDA_VISIBLE_DEVICES": "",
+        "NVIDIA_VISIBLE_DEVICES": "void",
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "GPUTUI_ATTEMPT": f"{STORE}:5:2",
+        "GPUTUI_JOB_ID": "5",
+        "GPUTUI_GPUS": "0",
+    }
+
+
+def test_gpus_are_named_by_uuid() -> None:
+    env = env_of(launch("true", gpus=(uuid(3), uuid(1))))
+    assert env["CUDA_VISIBLE_DEVICES"] == env["NVIDIA_VISIBLE_DEVICES"] == f"{uuid(3)},{uuid(1)}"
+    assert env["GPUTUI_GPUS"] == "2"
+
+
+def test_another_user_gets_nothing_private_of_the_scheduler() -> None:
+    account = Account(1234, 1234, (1234,), "bob", "/home/bob", "/bin/sh")
+    env = env_of(launch("true"), {"PATH": "/bin", "LC_ALL": "C", "AWS_SECRET": "x", "HOME": "/root"}, account)
+    assert (env["PATH"], env["LC_ALL"], env["HOME"], env["USER"]) == ("/bin", "C", "/home/bob", "bob")
+    assert "AWS_SECRET" not in env
+
+
+def test_only_root_runs_jobs_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(RuntimeFault) as fault:
+        account_of("0:0")
+    assert fault.value.cause.code is CauseCode.BAD_SPEC
+    assert "root" in fault.value.cause.text
+
+
+def test_who_we_are_already_is_nobody_else() -> None:
+    assert account_of(None) is None
+    assert account_of(f"{os.geteuid()}:{os.getegid()}") is None
+
+
+def test_a_job_as_another_user(tmp_path: Path) -> None:
+    """Where we are not root it is refused, which is as much as can be had there."""
+    harness = process_harness(tmp_path / "state")
+    nobody = pwd.getpwnam("nobody")
+    each = harness.launch(shell("id -u; id -g; id -G; pwd"), user="nobody", workdir="/")
+    runtime = harness.open()
+    if os.geteuid() == 0:
+        runtime.start(runtime.create(each).id)
+        ended = harness.ended(runtime, each.name)
+        gid = nobody.pw_gid
+        assert output(runtime, ended.id, tmp_path / "log").decode() == f"{nobody.pw_uid}\n{gid}\n{gid}\n/\n"
+    else:
+        with pytest.raises(RuntimeFault):
+            runtime.create(each)
+    harness.clean()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [({"workdir": "/no/such/folder"}, "working directory"), ({"ulimits": ("nofile=20:10",)}, "ulimits")],
+)
+def test_what_only_shows_at_the_start_is_refused_there(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+    harness = process_harness(tmp_path / "state")
+    runtime = harness.open()
+    created = runtime.create(harness.launch(("true",), **options))
+    for _ in range(2):  # a scheduler that was killed over the first answer asks again
+        with pytest.raises(RuntimeFault) as fault:
+            runtime.start(created.id)
+        assert fault.value.cause.code is CauseCode.BAD_SPEC
+        assert words in fault.value.cause.text
+    harness.clean()
+
+
+def test_what_is_kept_is_ours_alone(tmp_path: Path) -> None:
+    runtime = ProcessRuntime(STORE, tmp_path, RuntimeSettings(), RealClock())
+    runtime.create(launch("true", env=(("TOKEN", "secret"),)))
+    folder = tmp_path / "attempts" / f"gputui-{STORE}-5-2"
+    modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in folder.iterdir()}
+    assert modes == dict.fromkeys(["launch.json", "plan", "state", "claim", "output.log"], 0o600)
+    assert stat.S_IMODE(folder.stat().st_mode) == stat.S_IMODE(folder.parent.stat().st_mode) == 0o700
+    assert b"secret" in (folder / "plan").read_bytes()
+    assert b"secret" not in (folder / "launch.json").read_bytes()
