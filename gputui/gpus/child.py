@@ -76,14 +76,18 @@ class Child:
         last = self._complaints.decode(errors="replace").strip().rpartition("\n")[2]
         return f"{how}: {last}" if last else how
 
+    def kill(self) -> None:
+        """Send SIGKILL, which a process stuck in the kernel does not feel before it is out again."""
+        with suppress(OSError):
+            self._process.kill()
+
     def abandon(self) -> None:
         """Kill it and let go of it. A thread that may take for ever collects it, so that it leaves no zombie."""
         with self._lock:
             if self._closed:
                 return
             self._closed = True
-            with suppress(OSError):
-                self._process.kill()
+            self.kill()
             for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
                 if pipe is not None:
                     pipe.close()

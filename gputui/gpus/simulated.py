@@ -76,7 +76,7 @@ class SimulatedProbe:
     def refresh(self) -> None:
         """Have the next reading at once."""
         if self._thread is not None and not self._closed:
-            self._latest = self.reading_at(self._clock.now())
+            self._read()
             self._wake.set()
 
     def want_pcie(self, uuid: str | None) -> None:
@@ -127,11 +127,15 @@ class SimulatedProbe:
     def _run(self) -> None:
         while not self._closed:
             self._wake.clear()
-            self._publish(self.reading_at(self._clock.now()))
+            self._publish(self._read())
             self._wake.wait(self._interval)
 
+    def _read(self) -> ProbeReading:
+        with self._lock:  # or a reading begun before `follow` could replace the one made after it
+            self._latest = self.reading_at(self._clock.now())
+            return self._latest
+
     def _publish(self, reading: ProbeReading) -> None:
-        self._latest = reading
         for tell in self._subscribers:
             try:
                 tell(reading)

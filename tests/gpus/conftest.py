@@ -1,0 +1,42 @@
+"""A stand-in NVML in the environment, and probes that are closed afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.settings import GpuSettings
+from gputui.gpus.supervisor import NvmlProbe
+from tests.gpus.standin import StandIn
+from tests.gpus.watching import FAST, SystemClock, Watcher
+
+Start = Callable[..., Watcher]
+
+
+@pytest.fixture
+def standin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """Eight healthy GPUs, for every process started from here."""
+    made = StandIn(tmp_path / "behaviour")
+    made.write()
+    for name, value in made.environment.items():
+        monkeypatch.setenv(name, value)
+    return made
+
+
+@pytest.fixture
+def watch() -> Iterator[Start]:
+    """Starts a probe of real NVML and watches it."""
+    probes: list[NvmlProbe] = []
+
+    def start(settings: GpuSettings = FAST, **changes: object) -> Watcher:
+        probe = NvmlProbe(settings, SystemClock(), pauses=(0.01, 0.05), **changes)  # type: ignore[arg-type]
+        probes.append(probe)
+        watcher = Watcher(probe)
+        probe.start()
+        return watcher
+
+    yield start
+    for probe in probes:
+        probe.close()

@@ -1,0 +1,89 @@
+"""Every way in which there is no reading at all, end to end: real pynvml in a real probe process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.gpu import ProbeCode
+from tests.gpus.conftest import Start
+from tests.gpus.standin import StandIn
+from tests.gpus.watching import FAST, is_whole
+
+pytestmark = pytest.mark.nvml
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "word"),
+    [
+        (("init 18",), ProbeCode.DRIVER_MISMATCH, "reboot"),
+        (("init 9",), ProbeCode.DRIVER_NOT_LOADED, "modprobe"),
+        (("init 4",), ProbeCode.NO_PERMISSION, "/dev/nvidia"),
+        (("init 999",), ProbeCode.FAILED, "Unknown Error"),
+        (("count_error 999",), ProbeCode.COUNT_FAILED, "Unknown Error"),
+        (("count_error 15",), ProbeCode.COUNT_FAILED, "dmesg"),
+        (("count 0",), ProbeCode.NO_GPUS, "lists no GPU"),
+    ],
+)
+def test_says_in_words_why_there_are_no_gpus(
+    standin: StandIn, watch: Start, lines: tuple[str, ...], code: ProbeCode, word: str
+) -> None:
+    standin.write(*lines)
+    watcher = watch()
+    reading = watcher.until(lambda reading: reading.status.code is not ProbeCode.STARTING)
+    assert reading.status.code is code
+    assert word in reading.status.text
+    assert reading.gpus == ()
+
+
+def test_no_library(tmp_path: Path, watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "libnvidia-ml.so.1").write_text("not a library")  # hides one that may be installed
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    reading = watch().until(lambda reading: reading.status.code is not ProbeCode.STARTING)
+    assert reading.status.code is ProbeCode.NO_LIBRARY
+    assert "install the driver" in reading.status.text
+
+
+def test_comes_back_when_the_driver_does(standin: StandIn, watch: Start) -> None:
+    standin.write("init 9")
+    watcher = watch()
+    watcher.until(lambda reading: reading.status.code is ProbeCode.DRIVER_NOT_LOADED)
+    standin.write()
+    assert len(watcher.until(lambda reading: reading.status.code is ProbeCode.OK).gpus) == 8
+
+
+def test_a_failed_count_while_running_is_not_zero_gpus(standin: StandIn, watch: Start) -> None:
+    watcher = watch()
+    watcher.until(is_whole)
+    standin.change("count_error 999")
+    reading = watcher.until(lambda reading: reading.status.code is ProbeCode.COUNT_FAILED)
+    assert len(reading.gpus) == 8
+    assert len(reading.samples) == 8
+
+
+def test_wedged_at_start(standin: StandIn, watch: Start) -> None:
+    standin.write("hang *")
+    watcher = watch(replace(FAST, hang_after=timedelta(seconds=1)))
+    reading = watcher.until(lambda reading: reading.status.code is ProbeCode.WEDGED_AT_START)
+    assert "did not answer" in reading.status.text
+    standin.write()
+    watcher.until(lambda reading: reading.status.code is ProbeCode.OK)
+
+
+@pytest.mark.parametrize("function", ["*", "nvmlDeviceGetPowerUsage", "nvmlEventSetWait"])
+def test_wedged_later_keeps_the_last_samples_and_their_age(standin: StandIn, watch: Start, function: str) -> None:
+    watcher = watch(replace(FAST, hang_after=timedelta(seconds=1)))
+    watcher.until(is_whole)
+    standin.change(f"hang {function}")
+    reading = watcher.until(lambda reading: reading.status.code is ProbeCode.WEDGED)
+    assert "stopped answering" in reading.status.text
+    assert reading.status.since is not None
+    ages = {reading.status.since - sample.sampled_at for sample in reading.samples.values()}
+    assert len(reading.samples) == 8
+    assert min(ages) >= timedelta(seconds=1)
+    standin.change(without=("hang",))
+    back = watcher.until(lambda reading: reading.status.code is ProbeCode.OK)
+    assert all(sample.sampled_at > reading.status.since for sample in back.samples.values())

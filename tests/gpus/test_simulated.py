@@ -1,0 +1,205 @@
+"""Simulated GPUs: the same for the same seed, and busy with the jobs allocated to them."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputui.domain.errors import InputError
+from gputui.domain.gpu import GpuProcess, HealthCode, ProbeReading
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
+from gputui.gpus.models import MODELS, Simulation, parse_probe
+from gputui.gpus.simulated import SimulatedProbe
+from tests.factories import GIB, NOW, FakeClock, running
+from tests.gpus.watching import Watcher
+
+
+def simulated(count: int = 8, model: str = "H100", **changes: object) -> SimulatedProbe:
+    return SimulatedProbe(count, model, clock=FakeClock(), **changes)  # type: ignore[arg-type]
+
+
+def on(probe: SimulatedProbe, *indices: int, job_id: int = 1, **changes: object) -> Job:
+    """A job that started a minute before NOW on those GPUs."""
+    return running(job_id, on=[probe.gpus[index].uuid for index in indices], **changes)
+
+
+def at(seconds: float) -> datetime:
+    return NOW + timedelta(seconds=seconds)
+
+
+def busy(probe: SimulatedProbe, reading: ProbeReading) -> list[int]:
+    return [gpu.index for gpu in probe.gpus if (reading.samples[gpu.uuid].utilization or 0) > 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("nvml", None),
+        ("sim:8", Simulation(8, "H100")),
+        ("sim:1:h200", Simulation(1, "H200")),
+        ("SIM:256:RTX4090", Simulation(256, "RTX4090")),
+    ],
+)
+def test_parse_probe(text: str, expected: Simulation | None) -> None:
+    assert parse_probe(text) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["", "sim", "sim:", "sim:0", "sim:257", "sim:-1", "sim:8:B9", "sim:8:H100:x", "nvml:1", "amd", "sim:²"]
+)
+def test_what_is_no_probe_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        parse_probe(text)
+    assert caught.value.where == "--probe"
+    assert caught.value.hint
+
+
+@given(st.text(max_size=60) | st.builds("sim:{}:{}".format, st.text(max_size=8), st.text(max_size=8)))
+def test_parse_probe_takes_any_text(text: str) -> None:
+    try:
+        found = parse_probe(text)
+    except InputError as error:
+        assert str(error).isprintable()  # noqa: PT017
+    else:
+        assert found is None or 1 <= found.count <= 256
+
+
+def test_the_same_for_the_same_seed() -> None:
+    one, two, other = simulated(seed=1), simulated(seed=1), simulated(seed=2)
+    for probe in (one, two, other):
+        probe.follow([on(probe, 0, 1)])
+    assert one.reading_at(NOW) == two.reading_at(NOW)
+    assert {gpu.uuid for gpu in one.gpus}.isdisjoint(gpu.uuid for gpu in other.gpus)
+
+
+def test_idle_without_jobs() -> None:
+    probe = simulated()
+    for sample in probe.reading_at(NOW).samples.values():
+        assert (sample.utilization, sample.memory_used, sample.processes) == (0.0, 0, ())
+        assert sample.health.code is HealthCode.OK
+
+
+def test_busy_with_the_job_it_holds_and_no_other() -> None:
+    probe = simulated()
+    probe.follow([on(probe, 2, 3, submitted_by="bob", command=("python", "train.py"))])
+    reading = probe.reading_at(NOW)
+    assert busy(probe, reading) == [2, 3]
+    sample = reading.samples[probe.gpus[2].uuid]
+    (process,) = sample.processes or ()
+    assert (process.user, process.command, process.container_id) == ("bob", "python train.py", "c1")
+    assert sample.memory_used == process.memory
+    assert sample.memory_used
+    assert sample.memory_used > 20 * GIB
+    assert sample.power
+    assert sample.power > 300
+
+
+def test_a_process_carries_the_tag_by_which_its_job_is_known() -> None:
+    by_name, by_store = simulated(), simulated(store_id="xyz")
+    job = on(by_name, 0, image=None).with_attempt(container_id="gputui-abc-1-1")
+    by_name.follow([job])
+    by_store.follow([job])
+    (named,) = by_name.reading_at(NOW).samples[by_name.gpus[0].uuid].processes or ()
+    (stored,) = by_store.reading_at(NOW).samples[by_store.gpus[0].uuid].processes or ()
+    assert (named.attempt, stored.attempt) == ("abc:1:1", "xyz:1:1")
+    assert named.container_id is None
+
+
+def test_idle_until_the_container_runs() -> None:
+    probe = simulated()
+    job = on(probe, 0).evolve(state=JobState.CONFIGURING).with_attempt(started_at=None)
+    probe.follow([job])
+    assert busy(probe, probe.reading_at(NOW)) == []
+
+
+def test_a_jobs_life_on_a_gpu() -> None:
+    probe = simulated()
+    job = on(probe, 0)
+    probe.follow([job])
+    start = job.attempts[0].started_at
+    assert start is not None
+    uuid = probe.gpus[0].uuid
+    samples = [probe.reading_at(start + timedelta(seconds=s)).samples[uuid] for s in range(300)]
+    loads = [sample.utilization or 0 for sample in samples]
+    memory = [sample.memory_used or 0 for sample in samples]
+    assert loads[1] < loads[4] < loads[8]  # gets up to speed
+    assert max(loads) <= 1
+    assert min(loads[10:]) < 0.5 < sorted(loads[10:])[len(loads) // 10]  # dips at the end of epochs, and not often
+    assert len(set(loads)) > 5  # wobbles
+    assert memory == sorted(memory)
+    assert len(set(memory[20:])) == 1  # a plateau
+    assert (samples[2].temperature or 0) + 15 < (samples[60].temperature or 0)
+    assert all((sample.power or 0) <= 700 for sample in samples)
+
+
+def test_idle_at_once_when_the_job_is_gone() -> None:
+    probe = simulated(interval=3600)
+    watcher = Watcher(probe)
+    probe.follow([on(probe, 0)])
+    probe.start()
+    try:
+        watcher.until(lambda reading: busy(probe, reading))
+        probe.follow([])
+        assert busy(probe, probe.latest()) == []
+        watcher.until(lambda reading: not busy(probe, reading))
+    finally:
+        probe.close()
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_every_model(model: str) -> None:
+    probe = simulated(4, model)
+    probe.follow([on(probe, 0, 1, 2, 3)])
+    for gpu in probe.gpus:
+        sample = probe.reading_at(NOW).samples[gpu.uuid]
+        assert gpu.model == MODELS[model].name
+        assert (sample.memory_used or 0) <= (gpu.memory_total or 0)
+        assert (sample.fan is not None) == MODELS[model].has_fan
+
+
+def test_links_and_sockets() -> None:
+    def kinds(model: str, count: int = 8) -> list[str]:
+        return [link.kind for link in simulated(count, model).gpus[0].links]
+
+    assert kinds("H100") == ["NVLINK"] * 7
+    assert kinds("A6000") == ["NVLINK", "NODE", "NODE", "SYS", "SYS", "SYS", "SYS"]
+    assert kinds("L40S", 4) == ["PXB", "SYS", "SYS"]
+    assert [gpu.numa_node for gpu in simulated().gpus] == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert kinds("H200", 64) == ["NVLINK"] * 7
+    assert len({gpu.uuid for gpu in simulated(256).gpus}) == 256
+
+
+def test_trouble_can_be_had() -> None:
+    probe = simulated()
+    probe.follow([on(probe, 0)])
+    probe.lose(0)
+    probe.xid(1, 48)
+    probe.xid(2, 31)
+    probe.foreign(3, GpuProcess(4711, memory=9 * GIB, user="eve", command="python"))
+    reading = probe.reading_at(at(60))
+    lost, fatal, harmless, foreign = (reading.samples[gpu.uuid] for gpu in probe.gpus[:4])
+    assert (lost.health.code, lost.sampled_at) == (HealthCode.LOST, NOW)
+    assert (fatal.health.code, fatal.xid) == (HealthCode.XID, 48)
+    assert (harmless.health.code, harmless.xid) == (HealthCode.OK, 31)
+    assert [process.user for process in foreign.processes or ()] == ["eve"]
+    assert foreign.memory_used == 9 * GIB
+    for index in range(4):
+        probe.heal(index)
+        probe.foreign(index)
+    assert {sample.health.code for sample in probe.reading_at(NOW).samples.values()} == {HealthCode.OK}
+    assert busy(probe, probe.reading_at(NOW)) == [0]
+
+
+def test_a_reading_is_what_the_port_promises() -> None:
+    probe = simulated()
+    reading = probe.reading_at(NOW)
+    assert reading.taken_at == NOW
+    with pytest.raises(TypeError):
+        reading.samples["x"] = next(iter(reading.samples.values()))  # type: ignore[index]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        reading.notes = ("x",)  # type: ignore[misc]

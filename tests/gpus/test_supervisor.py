@@ -1,0 +1,233 @@
+"""The supervisor and its process: restarted, abandoned, never waited for, never left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading
+from gputui.domain.settings import GpuSettings
+from gputui.gpus.child import Child
+from gputui.gpus.once import read_once
+from gputui.gpus.supervisor import MOST_STUCK, NvmlProbe
+from tests.gpus.conftest import Start
+from tests.gpus.standin import StandIn, uuid
+from tests.gpus.watching import FAST, PATIENCE, SystemClock, Watcher, is_whole, sample_of
+
+pytestmark = pytest.mark.nvml
+
+
+def pid_of(watcher: Watcher) -> int:
+    assert isinstance(watcher.probe, NvmlProbe)
+    pid = watcher.probe.pid
+    assert pid is not None
+    return pid
+
+
+def has_process_with(memory: int, reading: ProbeReading) -> bool:
+    return [process.memory for process in sample_of(reading, 0).processes or ()] == [memory]
+
+
+def is_alive(pid: int) -> bool:
+    """Whether the process exists and is not a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_gone(pid: int) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while is_alive(pid):
+        assert time.monotonic() < deadline, f"process {pid} is still there"
+        time.sleep(0.01)  # nothing to wait on: it is nobody's child here
+
+
+def test_a_killed_probe_is_said_to_have_died_and_started_again(standin: StandIn, watch: Start) -> None:
+    watcher = watch()
+    watcher.until(is_whole)
+    first = pid_of(watcher)
+    os.kill(first, signal.SIGKILL)
+    reading = watcher.until(lambda reading: reading.status.code is ProbeCode.DIED)
+    assert "SIGKILL" in reading.status.text
+    assert len(reading.samples) == 8
+    back = watcher.until(lambda reading: reading.status.code is ProbeCode.OK)
+    assert pid_of(watcher) != first
+    assert len(back.samples) == 8
+
+
+def test_what_a_dying_probe_says_is_told(watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONHOME", "/nowhere")
+    reading = watch().until(lambda reading: reading.status.code is ProbeCode.DIED)
+    assert "encodings" in reading.status.text or "exit code" in reading.status.text
+
+
+def test_a_hanging_probe_is_killed(standin: StandIn, watch: Start) -> None:
+    watcher = watch(replace(FAST, hang_after=timedelta(seconds=1)))
+    watcher.until(is_whole)
+    hanging = pid_of(watcher)
+    standin.change("hang *")
+    watcher.until(lambda reading: reading.status.code is ProbeCode.WEDGED)
+    wait_gone(hanging)
+
+
+class Unkillable(Child):
+    """A process in uninterruptible sleep, as far as one can be had: the signal does nothing."""
+
+    born: list[Unkillable] = []  # noqa: RUF012
+
+    def __init__(self, settings: GpuSettings) -> None:
+        super().__init__(settings)
+        self.born.append(self)
+
+    def kill(self) -> None:
+        """Nothing happens."""
+
+
+@pytest.fixture
+def unkillable() -> object:
+    Unkillable.born.clear()
+    yield Unkillable
+    for child in Unkillable.born:
+        with suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
+
+
+def test_processes_stuck_in_the_kernel_are_not_waited_for_nor_multiplied(
+    standin: StandIn, watch: Start, unkillable: type[Unkillable]
+) -> None:
+    standin.write("hang *")
+    watcher = watch(replace(FAST, hang_after=timedelta(seconds=0.1)), spawn=unkillable)
+    deadline = time.monotonic() + PATIENCE
+    while len(unkillable.born) < MOST_STUCK and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(0.6)  # several pauses more: a fourth would have come by now
+    assert len(unkillable.born) == MOST_STUCK
+    before = time.monotonic()
+    watcher.probe.close()
+    assert time.monotonic() - before < 1
+
+
+def test_close_does_not_wait_for_a_wedged_driver(standin: StandIn, watch: Start) -> None:
+    watcher = watch()
+    watcher.until(is_whole)
+    pid = pid_of(watcher)
+    standin.change("hang *")
+    before = time.monotonic()
+    watcher.probe.close()
+    assert time.monotonic() - before < 1
+    wait_gone(pid)
+
+
+def test_nothing_blocks_while_the_driver_hangs(standin: StandIn, watch: Start) -> None:
+    standin.write("hang *")
+    watcher = watch()
+    before = time.monotonic()
+    for _ in range(20_000):  # more than a pipe holds
+        watcher.probe.refresh()
+    watcher.probe.want_pcie(uuid(0))
+    watcher.probe.latest()
+    assert time.monotonic() - before < 5
+
+
+def test_refresh_brings_processes_within_50_ms(standin: StandIn, watch: Start) -> None:
+    lazy = replace(FAST, sample_interval=timedelta(hours=1), process_interval=timedelta(hours=1))
+    watcher = watch(lazy)
+    watcher.until(lambda reading: is_whole(reading) and reading.gpus[0].links)
+    took = []
+    for used in range(1, 12):
+        standin.write(f"gpu 0 process {os.getpid()} {used}")
+        asked = time.monotonic()
+        watcher.probe.refresh()
+        watcher.until(partial(has_process_with, used))
+        took.append(time.monotonic() - asked)
+    assert statistics.median(took) < 0.05, took
+
+
+def test_the_probe_dies_with_its_supervisor_even_when_it_hangs(standin: StandIn, tmp_path: Path) -> None:
+    script = tmp_path / "parent.py"
+    script.write_text(
+        "import sys, time\n"
+        "from gputui.domain.settings import GpuSettings\n"
+        "from gputui.gpus.supervisor import NvmlProbe\n"
+        "from tests.gpus.watching import SystemClock\n"
+        "probe = NvmlProbe(GpuSettings(), SystemClock())\n"
+        "probe.subscribe(lambda reading: print(probe.pid, flush=True))\n"
+        "probe.start()\n"
+        "time.sleep(600)\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    with subprocess.Popen([sys.executable, str(script)], env=environment, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        probe = int(parent.stdout.readline())
+        standin.change("hang *")
+        assert is_alive(probe)
+        parent.kill()
+    wait_gone(probe)
+
+
+def test_the_probe_ends_when_its_stdin_does(standin: StandIn) -> None:
+    command = [sys.executable, "-m", "gputui.gpus.probe"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as probe:
+        probe.communicate(timeout=PATIENCE)
+        assert probe.returncode == 0
+
+
+def test_a_listener_that_fails_does_not_stop_the_others(
+    standin: StandIn, watch: Start, caplog: pytest.LogCaptureFixture
+) -> None:
+    watcher = watch()
+    failing = threading.Event()
+
+    def fail(_: object) -> None:
+        failing.set()
+        raise ValueError("a listener's own trouble")
+
+    watcher.probe.subscribe(fail)
+    second = Watcher(watcher.probe)
+    assert failing.wait(PATIENCE)
+    second.next()
+    assert "a listener of the GPU probe failed" in caplog.text
+
+
+def test_the_process_imports_little(standin: StandIn) -> None:
+    code = "import gputui.gpus.probe, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {
+        "msgspec",
+        "dataclasses",
+        "typing",
+        "pathlib",
+        "logging",
+        "asyncio",
+        "textual",
+        "gputui.domain",
+    }
+
+
+def test_read_once(standin: StandIn) -> None:
+    standin.write("gpu 1 lost 1", f"gpu 0 process {os.getpid()} 5")
+    reading = read_once(20, SystemClock())
+    assert reading.status.code is ProbeCode.OK
+    assert len(sample_of(reading, 0).processes or ()) == 1
+    assert sample_of(reading, 1).health.code is HealthCode.LOST
+
+
+def test_read_once_of_a_wedged_driver_is_over_in_time(standin: StandIn) -> None:
+    standin.write("hang *")
+    before = time.monotonic()
+    assert read_once(0.5, SystemClock()).status.code is ProbeCode.WEDGED_AT_START
+    assert time.monotonic() - before < 2
