@@ -10,6 +10,7 @@ import msgspec
 from tinydb import TinyDB
 from tinydb.storages import Storage
 
+from gputui.store.faults import os_errors
 from gputui.store.hint import Identity, identity_of
 from gputui.store.journal import Document
 from gputui.store.migrations import SCHEMA, check_schema, migrate
@@ -27,10 +28,11 @@ class WholeFileStorage(Storage):
 
     def read(self) -> Tables | None:
         """All tables, in today's schema; None when there is no file."""
-        try:
-            data = self._path.read_bytes()
-        except FileNotFoundError:
-            return None
+        with os_errors(self._path):
+            try:
+                data = self._path.read_bytes()
+            except FileNotFoundError:
+                return None
         tables = parse_tables(data, self._path)
         schema = int(tables.pop(META, {}).get("1", {}).get("schema", SCHEMA))
         check_schema(schema, self._path)
@@ -84,7 +86,8 @@ class HistoryFiles:
 
     def ids(self, path: Path) -> frozenset[str]:
         """Keys of the jobs of a month, remembered until the file is replaced."""
-        identity = identity_of(path.stat())
+        with os_errors(path):
+            identity = identity_of(path.stat())
         known = self._ids.get(path)
         if known is None or known[0] != identity:
             known = self._ids[path] = (identity, frozenset(self._jobs(path)))

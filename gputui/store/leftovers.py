@@ -60,4 +60,11 @@ def _leftovers(snapshot: Path) -> list[Path]:
         return []
     folded = [path for generation, path in journals(snapshot).items() if generation < found[0].generation]
     begun = [path for generation, path in journals(snapshot).items() if generation > found[0].generation]
-    return [*snapshot.parent.glob("*.json.*.tmp"), *folded, *(path for path in begun if not path.stat().st_size)]
+    return [*snapshot.parent.glob("*.json.*.tmp"), *folded, *filter(_is_empty, begun)]
+
+
+def _is_empty(path: Path) -> bool:
+    try:
+        return path.stat().st_size == 0
+    except FileNotFoundError:
+        return False  # its writer has gone on meanwhile

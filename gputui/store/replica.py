@@ -76,12 +76,17 @@ class Replica:
     def refresh(self) -> Loaded:
         """Catch up with what any process has written. Costs two stats when nothing was."""
         state = self._loaded
-        if state is None or self._identity() != state.identity or not self._read_tail(state):
-            return self._load()
+        with os_errors(self._path):
+            if state is None or self._identity() != state.identity or not self._read_tail(state):
+                return self._load()
         return state
 
     def version(self) -> object:
         """A token that changes with every write, without reading it."""
+        with os_errors(self._path):
+            return self._version()
+
+    def _version(self) -> object:
         identity = self._identity()
         if self._watched is None or self._watched[0] != identity:
             found = read_meta(self._path)

@@ -255,12 +255,12 @@ class JournalStorage(Storage):
         if hint is None or hint.schema != SCHEMA:
             return None
         path = journal_path(self._path, hint.generation)
-        try:
-            if identity_of(self._path.stat()) != hint.snapshot or path.stat().st_size != hint.length:
+        with os_errors(path):
+            try:
+                is_so = identity_of(self._path.stat()) == hint.snapshot and path.stat().st_size == hint.length
+            except FileNotFoundError:
                 return None
-        except FileNotFoundError:
-            return None
-        return hint
+        return hint if is_so else None
 
     def _leave_hint(self, generation: int, length: int, next_id: int, identity: Identity) -> None:
         # a hint that cannot be written is a hint that is not believed: the line itself is safe

@@ -1,0 +1,174 @@
+"""Killed between any two steps on disk, and several processes at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputui.store import TinyJobStore
+from tests.factories import ACTOR, job
+from tests.store.conftest import SETTINGS
+
+
+def python(*arguments: object, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen([sys.executable, *map(str, arguments)], stdout=subprocess.PIPE, text=True, **options)
+
+
+def acks_of(directory: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in directory.with_suffix(".acks").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("begun", [True, False])
+def test_nothing_acknowledged_is_lost_by_a_kill_between_any_two_steps(directory: Path, begun: bool) -> None:
+    if begun:
+        store = TinyJobStore(directory)
+        store.submit([job()], actor=ACTOR)
+        store.close()
+    else:
+        directory.mkdir()
+    with python("-m", "tests.store.kill_at", directory) as process:
+        output, _ = process.communicate(timeout=120)
+    result = json.loads(output)
+    assert result["status"] == 0
+    assert result["children"] > 40
+    for number in range(1, result["children"] + 1):
+        check(directory.with_name(f"killed-{number}"), first=int(begun))
+
+
+def check(directory: Path, first: int) -> None:
+    """What was acknowledged is there, wholly; the next id is new; nothing is left lying about."""
+    acks = acks_of(directory)
+    where = (directory.name, acks)
+    store = TinyJobStore(directory, SETTINGS)
+    added = [ack["added"] for ack in acks if "added" in ack]
+    assert len(set(added)) == len(added), where
+    for job_id in added:
+        assert store.get(job_id).id == job_id, where
+    if 1 in store.jobs() and 2 in store.jobs():
+        both = {store.get(1).priority, store.get(2).priority}
+        assert both == {70} if {"both": 70} in acks else both in ({50}, {70}), where
+    if {"finished": 3} in acks:
+        assert store.get(3).state.is_terminal, where
+    listed = [*store.jobs(), *(old.id for old in store.history())]
+    assert len(set(listed)) == len(listed), where
+    [new] = store.submit([job()], actor=ACTOR)
+    assert new > max([0, *listed, *added]), where
+    assert store.damage() == (), where
+    targets = [entry.target for entry in store.audit_log()]
+    assert len(set(targets)) == len(targets), where
+    assert {f"job {job_id}" for job_id in added if job_id != first + 4} <= set(targets), where
+    store.close()
+    assert not list(directory.glob("queue.json.*.tmp")), where
+    assert len(list(directory.glob("queue.json.wal.*"))) == 1, where
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from gputui.store import TinyJobStore
+from tests.factories import ACTOR, job
+store = TinyJobStore(Path(sys.argv[1]))
+for _ in range(40):
+    print(store.submit([job()], actor=ACTOR)[0], flush=True)
+    with store.transaction() as transaction:
+        first = transaction.get(1)
+        transaction.put(first.evolve(exit_code=first.exit_code + 1))
+    if store._storage.journal_length > 20_000:
+        store._storage.checkpoint()
+"""
+
+
+def test_processes_share_one_queue(tiny: TinyJobStore, directory: Path) -> None:
+    tiny.submit([job(exit_code=0)], actor=ACTOR)
+    writers = [python("-c", WRITER, directory) for _ in range(3)]
+    outputs = [writer.communicate(timeout=60)[0] for writer in writers]
+    ids = [int(line) for output in outputs for line in output.split()]
+    assert sorted(ids) == list(range(2, 122))
+    assert tiny.get(1).exit_code == 120
+    assert list(tiny.jobs()) == list(range(1, 122))
+    assert len({entry.target for entry in tiny.audit_log()}) == 121
+
+
+def test_a_process_sees_what_another_wrote_and_keeps_the_rest(tiny: TinyJobStore, directory: Path) -> None:
+    tiny.submit([job()] * 3, actor=ACTOR)
+    before, version = tiny.jobs(), tiny.version()
+    code = (
+        "import sys; from tests.store.test_kills import *; TinyJobStore(Path(sys.argv[1])).submit([job()], actor=ACTOR)"
+    )
+    with python("-c", code, directory) as process:
+        assert process.wait(30) == 0
+    assert tiny.version() != version
+    after = tiny.jobs()
+    assert list(after) == [1, 2, 3, 4]
+    assert all(after[job_id] is before[job_id] for job_id in before)
+
+
+def test_objects_stay_the_same_through_the_fold_of_another(tiny: TinyJobStore, directory: Path) -> None:
+    tiny.submit([job()] * 3, actor=ACTOR)
+    before, version = tiny.jobs(), tiny.version()
+    other = TinyJobStore(directory)
+    other._storage.checkpoint()
+    assert tiny.version() != version
+    after, version = tiny.jobs(), tiny.version()
+    assert all(after[job_id] is before[job_id] for job_id in before)
+    other.submit([job()], actor=ACTOR)
+    assert tiny.version() != version
+    other.close()
+
+
+def test_versions_differ_after_a_fold_even_if_nobody_reads(tiny: TinyJobStore, directory: Path) -> None:
+    tiny.submit([job()], actor=ACTOR)
+    other = TinyJobStore(directory)
+    seen = [tiny.version()]
+    for _ in range(3):
+        other._storage.checkpoint()
+        other.submit([job()], actor=ACTOR)
+        seen.append(tiny.version())
+        other.submit([job()], actor=ACTOR)
+        seen.append(tiny.version())
+    assert len(set(seen)) == len(seen)
+    other.close()
+
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from gputui.store import TinyJobStore
+from tests.factories import job
+with TinyJobStore(Path(sys.argv[1])).transaction() as transaction:
+    transaction.add(job())
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_the_lock_of_a_killed_holder_is_free_and_its_change_undone(tiny: TinyJobStore, directory: Path) -> None:
+    with python("-c", HOLDER, directory, stdin=subprocess.PIPE) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert tiny.jobs() == {}  # readers do not wait
+        holder.send_signal(signal.SIGKILL)
+        assert tiny.submit([job()], actor=ACTOR) == (1,)
+
+
+def test_a_child_process_does_not_inherit_the_lock(tiny: TinyJobStore) -> None:
+    tiny.submit([job()], actor=ACTOR)
+    assert not os.get_inheritable(tiny._storage.lock.fd)
+
+
+def test_the_store_is_light_to_import() -> None:
+    code = """if True:
+        import sys
+        import gputui.store
+        heavy = {"textual", "docker", "apscheduler", "prometheus_client", "pynvml", "ctypes", "asyncio"}
+        print(sorted(heavy & sys.modules.keys()))
+    """
+    with python("-c", code) as process:
+        assert process.communicate(timeout=30)[0] == "[]\n"

@@ -1,0 +1,307 @@
+"""Full disks, refused permissions and file systems that cannot keep a promise."""
+
+from __future__ import annotations
+
+import errno
+import grp
+import os
+import resource
+import stat
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.errors import StoreAccessError, StoreError, StoreFullError
+from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
+from gputui.store import TinyJobStore
+from gputui.store.faults import of_os_error
+from gputui.store.filesystem import check_file_system, file_system_of
+from tests.factories import ACTOR, NOW, job
+
+IS_ROOT = os.geteuid() == 0
+
+
+class Full:
+    """A directory without room, which can be given room again."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._mounted = IS_ROOT and _mount(directory)
+        self._limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """No byte more than what is there fits, but the rest of the page under way."""
+        if self._mounted:
+            with (self.directory / "ballast").open("wb", buffering=0) as ballast:
+                _fill(ballast.fileno())
+            yield
+            (self.directory / "ballast").unlink()
+        else:
+            most = max(path.stat().st_size for path in self.directory.rglob("*") if path.is_file())
+            resource.setrlimit(resource.RLIMIT_FSIZE, (most + 100, self._limits[1]))
+            try:
+                yield
+            finally:
+                resource.setrlimit(resource.RLIMIT_FSIZE, self._limits)
+
+    def close(self) -> None:
+        if self._mounted:
+            subprocess.run(["umount", "-l", self.directory], check=True)
+
+
+def _mount(directory: Path) -> bool:
+    command = ["mount", "-t", "tmpfs", "-o", "size=256k,mode=0700", "tmpfs", str(directory)]
+    return subprocess.run(command, check=False, capture_output=True).returncode == 0
+
+
+def _fill(fd: int) -> None:
+    with pytest.raises(OSError, match="No space left"):  # noqa: PT012
+        while True:
+            os.write(fd, bytes(4096))
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Full]:
+    """A file system of 256 kB where the tests may mount one, else a limit on the size of files."""
+    directory = tmp_path / "small"
+    directory.mkdir(mode=0o700)
+    made = Full(directory)
+    yield made
+    made.close()
+
+
+def test_a_full_disk_loses_nothing_and_is_usable_again(small: Full) -> None:
+    store = TinyJobStore(small.directory / "state")
+    store.submit([job(name="first")], actor=ACTOR)
+    batch = [job(name="x" * 900)] * 20
+    with small.full():
+        with pytest.raises(StoreFullError, match="make room"):
+            store.submit(batch, actor=ACTOR)
+        with pytest.raises(StoreFullError), store.transaction() as transaction:  # noqa: PT012
+            for new in batch:
+                transaction.add(new)
+        assert list(store.jobs()) == [1]
+        assert list(TinyJobStore(small.directory / "state").jobs()) == [1]
+    assert store.submit([job()], actor=ACTOR) == (2,)
+    assert list(TinyJobStore(small.directory / "state").jobs()) == [1, 2]
+    assert [entry.target for entry in store.audit_log()] == ["job 1", "job 2"]
+    assert store.damage() == ()
+    store.close()
+
+
+def test_a_fold_on_a_full_disk_keeps_the_journal(small: Full) -> None:
+    store = TinyJobStore(small.directory / "state")
+    store.submit([job(name="y" * 900)] * 20, actor=ACTOR)
+    with small.full():
+        with pytest.raises(StoreFullError):
+            store._storage.checkpoint()
+        assert not list(small.directory.rglob("*.tmp"))
+        assert len(store.jobs()) == 20
+    store._storage.checkpoint()
+    assert store.submit([job()], actor=ACTOR) == (21,)
+    assert len(TinyJobStore(small.directory / "state").jobs()) == 21
+    store.close()
+
+
+def test_what_was_acknowledged_stays_so_when_the_fold_after_it_fails(
+    tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise StoreFullError("no space")
+
+    monkeypatch.setattr("gputui.store.storage.FOLD_AT", 0)
+    monkeypatch.setattr("gputui.store.storage.write_snapshot", full)
+    tiny.submit([job()], actor=ACTOR)
+    with tiny.transaction() as transaction:
+        transaction.put(transaction.get(1).evolve(priority=60))
+    assert tiny.get(1).priority == 60
+    monkeypatch.undo()
+    tiny._storage.checkpoint()
+    assert tiny.get(1).priority == 60
+
+
+@pytest.mark.parametrize("call", ["submit", "transaction"])
+@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC, errno.EDQUOT])
+def test_a_line_that_cannot_be_synced_was_never_there(
+    tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch, call: str, code: int
+) -> None:
+    def broken(_: int) -> None:
+        raise OSError(code, os.strerror(code))
+
+    tiny.submit([job()], actor=ACTOR)
+    before = (directory / "queue.json.wal.1").read_bytes()
+    monkeypatch.setattr(os, "fdatasync", broken)
+
+    def write() -> None:
+        if call == "submit":
+            tiny.submit([job()], actor=ACTOR)
+        else:
+            with tiny.transaction() as transaction:
+                transaction.add(job())
+
+    with pytest.raises(StoreError) as caught:
+        write()
+    assert isinstance(caught.value, StoreFullError) == (code != errno.EIO)
+    assert (directory / "queue.json.wal.1").read_bytes() == before
+    monkeypatch.undo()
+    write()
+    assert list(tiny.jobs()) == [1, 2]
+
+
+def test_a_short_write_is_continued(tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    write = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: write(fd, bytes(data[:7])))
+    tiny.submit([job(name="whole")], actor=ACTOR)
+    monkeypatch.undo()
+    assert tiny.get(1).spec.name == "whole"
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
+def test_refusals_are_about_access(code: int) -> None:
+    assert isinstance(of_os_error(OSError(code, os.strerror(code)), Path("/x")), StoreAccessError)
+
+
+def test_files_that_may_not_be_seen_are_an_access_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    TinyJobStore(directory).close()
+    real = Path.stat
+
+    def refused(self: Path, *arguments: object, **named: object) -> os.stat_result:
+        if self == directory / "queue.json":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return real(self, *arguments, **named)  # type: ignore[arg-type]
+
+    store = TinyJobStore(directory)
+    monkeypatch.setattr(Path, "stat", refused)
+    with pytest.raises(StoreAccessError, match="permission denied"):
+        store.jobs()
+    with pytest.raises(StoreAccessError, match="permission denied"):
+        store.submit([job()], actor=ACTOR)
+    with pytest.raises(StoreAccessError, match="permission denied"):
+        store.version()
+    monkeypatch.undo()
+    store.close()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="/proc/gputui-state"):
+        TinyJobStore(Path("/proc/gputui-state"))
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(StoreError, match="file"):
+            TinyJobStore(path)
+
+
+@pytest.fixture(params=[0o000, 0o077, 0o027])
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Modes must not depend on it."""
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def modes(directory: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in [directory, *directory.iterdir()]}
+
+
+@pytest.mark.usefixtures("umask")
+@pytest.mark.parametrize("group", [None, "own"])
+def test_files_are_the_owners_alone_or_the_groups_as_well(directory: Path, group: str | None) -> None:
+    name = None if group is None else grp.getgrgid(os.getgroups()[-1] if os.getgroups() else os.getgid()).gr_name
+    store = TinyJobStore(directory, StoreSettings(group=name))
+    store.submit([job()] * 2, actor=ACTOR)
+    with store.transaction() as transaction:
+        transaction.put(transaction.get(1).evolve(ended_at=NOW.replace(year=2025), state=JobState.FAILED))
+    store.keep_house(NOW)
+    store.submit([job()], actor=ACTOR)
+    store.close()
+    found = modes(directory)
+    assert found.pop("state") == (0o700 if group is None else 0o2770)
+    assert set(found.values()) == {0o600 if group is None else 0o660}
+    assert len(found) == 5
+    if name is not None:
+        assert {path.group() for path in [directory, *directory.iterdir()]} == {name}
+
+
+def test_a_directory_that_was_open_is_closed(directory: Path) -> None:
+    directory.mkdir(mode=0o755)
+    TinyJobStore(directory).close()
+    assert modes(directory)["state"] == 0o700
+
+
+def test_a_directory_of_other_things_keeps_its_mode(directory: Path) -> None:
+    directory.mkdir()
+    directory.chmod(0o755)
+    (directory / "thesis.tex").write_text("")
+    TinyJobStore(directory).close()
+    assert modes(directory) | {"thesis.tex": 0} == {
+        "state": 0o755, "thesis.tex": 0, "queue.json": 0o600, "queue.json.wal.1": 0o600, "queue.json.lock": 0o600
+    }  # fmt: skip
+
+
+def test_an_unknown_group_is_named(directory: Path) -> None:
+    with pytest.raises(StoreAccessError, match="no-such-group"):
+        TinyJobStore(directory, StoreSettings(group="no-such-group"))
+
+
+MOUNTS = """\
+21 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 21 0:26 / /home rw - nfs4 server:/home rw
+31 21 0:27 / /mnt/a\\040b rw - cifs //server/share rw
+32 21 0:28 / /home/local rw - xfs /dev/vdb rw
+33 21 0:29 / /over rw - overlay overlay rw
+34 21 0:30 / /ssh rw - fuse.sshfs host:/ rw
+35 21 0:31 / /tmp rw shared:1 master:2 - tmpfs tmpfs rw
+36 21 0:32 / /tank rw - zfs tank rw
+37 21 0:33 / /late rw - ext4 /dev/vdc rw
+38 37 0:34 / /late rw - nfs server:/late rw
+"""
+
+
+@pytest.fixture
+def mountinfo(tmp_path: Path) -> Path:
+    path = tmp_path / "mountinfo"
+    path.write_text(MOUNTS)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [
+        ("/home/alice/.local/state/gputui", "nfs4"),
+        ("/mnt/a b/state", "cifs"),
+        ("/over/state", "overlay"),
+        ("/ssh", "fuse.sshfs"),
+        ("/late/x", "nfs"),
+    ],
+)
+def test_shared_file_systems_are_refused_by_name(mountinfo: Path, place: str, kind: str) -> None:
+    with pytest.raises(StoreAccessError) as caught:
+        check_file_system(Path(place), mountinfo=mountinfo)
+    assert kind in str(caught.value)
+    assert place in str(caught.value)
+    assert "--state" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("place", "kind"),
+    [("/var/lib/gputui", "ext4"), ("/home/local/x", "xfs"), ("/tmp/x", "tmpfs"), ("/tank/x", "zfs")],
+)
+def test_local_file_systems_are_taken(mountinfo: Path, place: str, kind: str) -> None:
+    assert file_system_of(Path(place), mountinfo=mountinfo) == kind
+    check_file_system(Path(place), mountinfo=mountinfo)
+
+
+def test_a_machine_without_proc_is_trusted(tmp_path: Path) -> None:
+    check_file_system(tmp_path, mountinfo=tmp_path / "none")
+
+
+def test_the_store_asks_where_it_is(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gputui.store.filesystem.file_system_of", lambda *_, **__: "nfs4")
+    with pytest.raises(StoreAccessError, match="nfs4"):
+        TinyJobStore(directory)
+    assert not directory.exists()
