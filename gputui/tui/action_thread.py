@@ -1,0 +1,50 @@
+"""Writes wishes into the store on a thread of its own: the disk may block, the screen may not."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from textual.message import Message
+
+from gputui.domain.errors import GputuiError
+from gputui.engine.actions import Actions
+from gputui.tui.messages import WishDone, WishFailed
+
+
+class ActionThread:
+    """Carries out wishes one after the other, in the order in which they were made. Never blocks its caller."""
+
+    def __init__(self, actions: Actions, tell: Callable[[Message], object]) -> None:
+        self._actions = actions
+        self._tell = tell
+        self._wishes: queue.SimpleQueue[Callable[[Actions], str] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, call: Callable[[Actions], str]) -> None:
+        """Carry this out as soon as can be."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gputui-wishes", daemon=True)
+            self._thread.start()
+        self._wishes.put(call)
+
+    def finish(self, timeout: float) -> bool:
+        """Carry out what was asked for and end; whether it was done in time."""
+        if self._thread is None:
+            return True
+        self._wishes.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (call := self._wishes.get()) is not None:
+            self._tell(self._carry_out(call))
+
+    def _carry_out(self, call: Callable[[Actions], str]) -> Message:
+        try:
+            return WishDone(call(self._actions))
+        except GputuiError as error:
+            return WishFailed(error)
+        except Exception as error:  # noqa: BLE001 - a border: whatever went wrong is told, and the next wish is heard
+            return WishFailed(GputuiError(f"{type(error).__name__}: {error}", where="gputui"))

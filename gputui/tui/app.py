@@ -1,0 +1,147 @@
+"""The console: takes snapshots in, sends wishes out, and pushes screens; nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual.app import App, SystemCommand
+from textual.message import Message
+from textual.reactive import reactive
+from textual.screen import Screen
+
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.text import plain
+from gputui.engine.actions import Actions
+from gputui.engine.feed import Feed
+from gputui.ports import Clock
+from gputui.tui.action_thread import ActionThread
+from gputui.tui.commands import APP_COMMANDS, bindings
+from gputui.tui.desk import Desk, ShowsSnapshot
+from gputui.tui.leave import Leave
+from gputui.tui.logs import LogOpener
+from gputui.tui.messages import SnapshotTaken, WishDone, WishFailed, WishMade
+from gputui.tui.screens.main import Main
+from gputui.tui.theme import THEME
+
+if TYPE_CHECKING:
+    from textual.command import Provider
+
+_PATIENCE = 5.0
+"""Seconds a wish under way may take when the console is left."""
+
+
+def _palette() -> type[Provider]:
+    from gputui.tui.palette import Commands
+
+    return Commands
+
+
+class Gputui(App[Leave]):
+    """The console of one node."""
+
+    TITLE = "gputui"
+    BINDINGS: ClassVar = bindings(APP_COMMANDS)
+    COMMANDS: ClassVar = {_palette}
+    ENABLE_COMMAND_PALETTE = True
+    CSS = "Toast { max-width: 80; }"
+
+    snapshot: reactive[Snapshot] = reactive(EMPTY, always_update=True, init=False)
+    """The latest picture."""
+
+    def __init__(
+        self,
+        feed: Feed,
+        actions: Actions,
+        logs: LogOpener,
+        settings: Settings,
+        *,
+        clock: Clock,
+        host: str = "",
+        user: str = "",
+    ) -> None:
+        super().__init__()
+        self._feed = feed
+        self._desk = Desk(logs, settings, clock, host, user)
+        self._wishes = ActionThread(actions, self._tell)
+        self._unsubscribe: Callable[[], None] = lambda: None
+        self.register_theme(THEME)
+        self.theme = THEME.name
+
+    def get_default_screen(self) -> Screen[None]:
+        """The main screen, drawn before anything has answered."""
+        return Main(self._desk)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """None of Textual's own: the palette has this console's commands."""
+        del screen
+        return ()
+
+    def on_mount(self) -> None:
+        """Hear of every picture from now on."""
+        self._unsubscribe = self._feed.subscribe(self._take)
+        if self._feed.latest is not EMPTY:
+            self._tell(SnapshotTaken(self._feed.latest))
+
+    def on_unmount(self) -> None:
+        """Hear no more."""
+        self._unsubscribe()
+
+    def _take(self, snapshot: Snapshot) -> None:
+        self._tell(SnapshotTaken(snapshot))
+
+    def _tell(self, message: Message) -> None:
+        """Post from any thread; what comes after the end is dropped."""
+        self.post_message(message)
+
+    def on_snapshot_taken(self, message: SnapshotTaken) -> None:
+        """Show it."""
+        self.snapshot = message.snapshot
+
+    def watch_snapshot(self, snapshot: Snapshot) -> None:
+        """Give it to the main screen, which keeps it, and to the one that is on top of it."""
+        for screen in self.screen_stack:
+            if hasattr(screen, "show_snapshot"):
+                with self.batch_update():
+                    cast("ShowsSnapshot", screen).show_snapshot(snapshot)
+
+    def on_wish_made(self, message: WishMade) -> None:
+        """Write it down, elsewhere: the disk may block."""
+        self._wishes.add(message.call)
+
+    def on_wish_done(self, message: WishDone) -> None:
+        """Say so."""
+        self.notify(plain(message.text, 300), markup=False, timeout=4)
+
+    def on_wish_failed(self, message: WishFailed) -> None:
+        """Say what, where, and what to do."""
+        error = message.error
+        title = plain(error.where, 80) if error.where else "Not done"
+        hint = f"\n{plain(error.hint, 300)}" if error.hint else ""
+        self.notify(plain(error.what, 400) + hint, title=title, severity="error", markup=False, timeout=10)
+
+    def action_help(self) -> None:
+        """Show all keys."""
+        from gputui.tui.screens.help import Help
+
+        self.push_screen(Help())
+
+    def action_leave(self) -> None:
+        """Quit; where the scheduler runs here, as the settings say or the operator answers."""
+        if not self.snapshot.leads_here:
+            self._leave(Leave.PLAIN)
+            return
+        said = {"always": Leave.HAND_OVER, "never": Leave.STOP}.get(self._desk.settings.scheduler.hand_over)
+        if said is not None:
+            self._leave(said)
+            return
+        from gputui.tui.screens.leave import LeaveDialog
+
+        if not any(isinstance(screen, LeaveDialog) for screen in self.screen_stack):
+            self.push_screen(LeaveDialog(), self._leave)
+
+    def _leave(self, how: Leave | None) -> None:
+        if how is not None:
+            self._wishes.finish(_PATIENCE)
+            self.exit(how)

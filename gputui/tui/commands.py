@@ -1,0 +1,160 @@
+"""One declaration for each thing that can be done: keys, footer, help, palette and docs/keys.md are made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from textual.binding import Binding, BindingType
+
+JOBS, GPUS, SCHEDULER, VIEW, MOVE, LOGS = "Jobs", "GPUs", "Scheduler", "View", "Move", "Logs"
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something an operator can do."""
+
+    action: str
+    """The action as Textual runs it: `wish('hold')`."""
+    keys: tuple[str, ...]
+    title: str
+    """What the footer calls it: a word."""
+    help: str
+    """A sentence."""
+    group: str
+    in_footer: bool = True
+    in_palette: bool = True
+    footer_key: str = ""
+    """What the footer shows in place of the first key."""
+
+    @property
+    def key_names(self) -> str:
+        """The keys as a person reads them."""
+        return " ".join(_KEY_NAMES.get(key, key) for key in self.keys)
+
+    @property
+    def first_key(self) -> str:
+        """The key the footer shows."""
+        return self.footer_key or _KEY_NAMES.get(self.keys[0], self.keys[0])
+
+
+_KEY_NAMES = {
+    "slash": "/",
+    "question_mark": "?",
+    "plus": "+",
+    "equals_sign": "=",
+    "minus": "-",
+    "colon": ":",
+    "enter": "Enter",
+    "escape": "Esc",
+    "space": "Space",
+    "tab": "Tab",
+    "shift+tab": "Shift-Tab",
+    "down": "↓",
+    "up": "↑",
+    "left": "←",
+    "right": "→",
+    "pagedown": "PgDn",
+    "pageup": "PgUp",
+    "home": "Home",
+    "end": "End",
+    "ctrl+p": "Ctrl-P",
+    "ctrl+c": "Ctrl-C",
+    "ctrl+d": "Ctrl-D",
+    "ctrl+u": "Ctrl-U",
+}
+
+JOB_COMMANDS = (
+    Command("detail", ("enter",), "detail", "Show everything about the job.", JOBS),
+    Command("follow", ("f",), "follow", "Follow the job's log.", JOBS),
+    Command("wish('hold')", ("h",), "hold", "Keep the waiting job from starting.", JOBS),
+    Command("wish('release')", ("r",), "release", "Let the held job start.", JOBS),
+    Command("wish('cancel')", ("c",), "cancel", "End the job, or take it out of the queue; asks first.", JOBS),
+    Command("wish('requeue')", ("R",), "requeue", "Run the job again; one that runs is stopped first.", JOBS),
+    Command(
+        "wish('raise')",
+        ("plus", "equals_sign"),
+        "prio",
+        "Raise the job's priority by 10, up to 100.",
+        JOBS,
+        footer_key="+/-",
+    ),
+    Command(
+        "wish('lower')", ("minus",), "prio down", "Lower the job's priority by 10, down to 0.", JOBS, in_footer=False
+    ),
+    Command("wish('top')", ("t",), "top", "Put the waiting job at the head of the queue.", JOBS),
+)
+SUBMIT = Command("submit", ("s",), "submit", "Submit a new job with a form.", JOBS)
+BACK = Command("back", ("escape", "q"), "back", "From the job's details to the main screen.", VIEW, in_palette=False)
+MAIN_COMMANDS = (
+    *JOB_COMMANDS,
+    SUBMIT,
+    Command("drain", ("d",), "drain", "Let no further job start on the GPU; asks for the reason.", GPUS),
+    Command("resume", ("d",), "resume", "Let jobs start on the drained GPU again.", GPUS),
+    Command(
+        "pause", ("P",), "pause", "Start no further job anywhere; running ones go on. Asks for the reason.", SCHEDULER
+    ),
+    Command("unpause", ("P",), "unpause", "Start jobs again.", SCHEDULER),
+    Command(
+        "filter", ("slash",), "filter", "Show only jobs whose id, name, tenant, state or reason has the text.", VIEW
+    ),
+    Command("clear_filter", ("escape",), "show all", "Show all jobs again.", VIEW),
+    Command("finished", ("a",), "all/live", "Show or leave out jobs that have ended.", VIEW, in_footer=False),
+    Command("zoom", ("z",), "zoom", "Give the whole screen to the focused pane, and back.", VIEW, in_footer=False),
+    Command("pane(1)", ("tab",), "pane", "Go to the next pane: GPUs, queue, log.", MOVE, False, False),
+    Command("pane(-1)", ("shift+tab",), "pane", "Go to the pane before.", MOVE, False, False),
+)
+APP_COMMANDS = (
+    Command("help", ("question_mark",), "help", "Show all keys.", VIEW),
+    Command("command_palette", ("colon", "ctrl+p"), "palette", "Find a command by its name.", VIEW, False, False),
+    Command("leave", ("q", "ctrl+c"), "quit", "Quit; asks what becomes of the scheduler if it runs here.", VIEW),
+)
+MOVE_COMMANDS = (
+    Command("down(1)", ("j", "down"), "down", "One row down.", MOVE, False, False),
+    Command("down(-1)", ("k", "up"), "up", "One row up.", MOVE, False, False),
+    Command("page(1)", ("pagedown", "ctrl+d"), "page down", "One page down.", MOVE, False, False),
+    Command("page(-1)", ("pageup", "ctrl+u"), "page up", "One page up.", MOVE, False, False),
+    Command("first", ("g", "home"), "first", "To the first row.", MOVE, False, False),
+    Command("last", ("G", "end"), "last", "To the last row; a log follows its end again.", MOVE, False, False),
+)
+LOG_COMMANDS = (
+    Command("toggle_pause", ("space",), "pause log", "Stop the log where it is, or follow its end again.", LOGS),
+    Command("sideways(1)", ("right", "l"), "right", "Show what is cut off at the right.", LOGS, False, False),
+    Command("sideways(-1)", ("left",), "left", "Back to the left.", LOGS, False, False),
+)
+COMMANDS = (*MAIN_COMMANDS, *APP_COMMANDS, BACK, *MOVE_COMMANDS, *LOG_COMMANDS)
+
+
+def bindings(commands: tuple[Command, ...]) -> list[BindingType]:
+    """What Textual is told."""
+    return [
+        Binding(",".join(command.keys), command.action, command.title, show=command.in_footer, tooltip=command.help)
+        for command in commands
+    ]
+
+
+def by_group(commands: tuple[Command, ...] = COMMANDS) -> dict[str, list[Command]]:
+    """The commands under their headings."""
+    groups: dict[str, list[Command]] = {}
+    for command in commands:
+        groups.setdefault(command.group, []).append(command)
+    return groups
+
+
+def keys_document() -> str:
+    """docs/keys.md."""
+    lines = [
+        "# Keys",
+        "",
+        "Written by `python scripts/keys.py` from `gputui/tui/commands.py`; `?` in the console shows the same.",
+        "Commands about a job act on the selected job, on the job that holds the selected GPU, or on the job whose log",
+        "is shown, according to the pane that has the focus. The mouse selects, scrolls, and opens with a double",
+        "click; the words in the last line can be clicked.",
+    ]
+    for group, commands in by_group().items():
+        lines += ["", f"## {group}", "", "| keys | name | does |", "|---|---|---|"]
+        lines += [f"| {_quoted(command)} | {command.title} | {command.help} |" for command in commands]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(command: Command) -> str:
+    return " ".join(f"`{_KEY_NAMES.get(key, key)}`" for key in command.keys)

@@ -1,0 +1,31 @@
+"""What the screens are handed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.ports import Clock
+from gputui.tui.logs import LogOpener
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Everything a screen may need of the world. Wishes go up as messages."""
+
+    logs: LogOpener
+    settings: Settings
+    clock: Clock
+    host: str = ""
+    user: str = ""
+    """The tenant of jobs submitted here."""
+
+
+class ShowsSnapshot(Protocol):
+    """A screen that shows what is going on."""
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Show this picture, at the time it is now."""
+        ...

@@ -1,0 +1,106 @@
+"""Cells of a table: styled pieces of harmless text, and the columns they are laid out in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from rich.segment import Segment
+from rich.style import Style
+
+from gputui.domain.text import fit, width
+from gputui.tui.present.style import PLAIN
+
+Span: TypeAlias = tuple[str, Style]
+Cell: TypeAlias = tuple[Span, ...]
+UNKNOWN = "–"
+"""What stands where a reading could not be had: never a 0."""
+
+
+def cell(value: str, style: Style = PLAIN) -> Cell:
+    """A cell of one piece."""
+    return ((value, style),)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table."""
+
+    key: str
+    title: str
+    width: int
+    right: bool = False
+    flex: int = 0
+    """Share of the room left over; 0: always `width`."""
+    rank: int = 0
+    """0: always there; higher ones go first when there is no room."""
+    most: int = 10_000
+    """Width a flexible column never exceeds."""
+
+
+@dataclass(frozen=True)
+class Placed:
+    """A column with its place."""
+
+    column: Column
+    x: int
+    width: int
+
+
+def lay_out(columns: Sequence[Column], room: int) -> tuple[Placed, ...]:
+    """The columns that fit into `room` cells, one cell before and between them; flexible ones share what is left."""
+    kept = list(columns)
+    while _least(kept) > room and (optional := [c for c in kept if c.rank]):
+        kept.remove(max(optional, key=lambda c: c.rank))
+    widths = _widths(kept, room)
+    placed, x = [], 1
+    for column, width_ in zip(kept, widths, strict=True):
+        placed.append(Placed(column, x, width_))
+        x += width_ + 1
+    return tuple(placed)
+
+
+def _least(columns: Sequence[Column]) -> int:
+    return 1 + sum(column.width + 1 for column in columns)
+
+
+def _widths(columns: Sequence[Column], room: int) -> list[int]:
+    """Least widths, grown by what is left in the proportion of `flex`; the last flexible one takes the rest."""
+    widths = [column.width for column in columns]
+    spare = room - _least(columns)
+    shares = sum(column.flex for column in columns)
+    for i, column in enumerate(columns):
+        if column.flex and spare > 0:
+            grown = min(spare * column.flex // shares, column.most - column.width)
+            widths[i] += grown
+            spare -= grown
+            shares -= column.flex
+    return widths
+
+
+def fitted(spans: Cell, room: int, *, right: bool = False) -> list[Span]:
+    """The pieces cut and padded to exactly `room` cells."""
+    result: list[Span] = []
+    left = room
+    for value, style in spans:
+        if left <= 0:
+            break
+        used = width(value)
+        shown = value if used <= left else fit(value, left)
+        left -= used if used <= left else width(shown)
+        result.append((shown, style))
+    if left > 0:
+        pad = " " * left
+        if right:
+            result.insert(0, (pad, result[0][1] if result else PLAIN))
+        elif result:  # padding in the last piece's own style: one run for the terminal instead of two
+            result[-1] = (result[-1][0] + pad, result[-1][1])
+        else:
+            result.append((pad, PLAIN))
+    return result
+
+
+def segments(spans: Iterable[Span], ground: Style) -> list[Segment]:
+    """The pieces as segments upon the row's background."""
+    return [Segment(value, ground + style) for value, style in spans]

@@ -1,0 +1,149 @@
+"""Everything about a job, as lines of a label and a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from gputui.domain.job import Attempt, Job
+from gputui.domain.text import plain
+from gputui.domain.units import format_duration, format_size
+from gputui.tui.present.cells import Cell, cell
+from gputui.tui.present.job import JobContext, elapsed, gpus_wanted, why
+from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED
+
+Line = tuple[str, Cell]
+"""A label, and what stands beside it."""
+MASK = "••••••"
+
+
+def job_lines(job: Job, context: JobContext) -> tuple[Line, ...]:
+    """The job from what it is now to what was asked for."""
+    return (*_now(job, context), *_attempts(job, context.gpu_names), *_asked(job), *_options(job))
+
+
+def job_title(job: Job) -> str:
+    """`#17 train`, harmless."""
+    return f"#{job.id} {plain(job.spec.name, 60)}".rstrip()
+
+
+def _now(job: Job, context: JobContext) -> list[Line]:
+    style = JOB_STYLES[job.state]
+    reason = context.reasons.get(job.id)
+    lines: list[Line] = [("state", ((str(job.state), style), (_wishes(job), AMBER)))]
+    told = why(job, context)
+    if any(value for value, _ in told):
+        label = "where" if job.state.is_active else "why"
+        lines.append((label, ((f"{reason.code}: " if reason and not job.held else "", DIM), *told)))
+    if expected := context.expected_starts.get(job.id):
+        lines.append(("starts", cell(f"about {_moment(expected, context.now)}")))
+    lines.append(("priority", cell(_priority_words(job))))
+    lines.append(("submitted", cell(f"{_moment(job.submitted_at, context.now)}{_by(job)}")))
+    if job.started_at:
+        lines.append(("started", cell(_moment(job.started_at, context.now))))
+    if job.ended_at:
+        lines.append(("ended", cell(_moment(job.ended_at, context.now))))
+    if (taken := elapsed(job, context.now)) is not None:
+        limit = f" of {format_duration(job.spec.time_limit)}" if job.spec.time_limit else ""
+        lines.append(("time", cell(format_duration(taken) + limit)))
+    if job.avoid_gpus:
+        avoided = ", ".join(context.gpu_names.get(uuid, plain(uuid, 12)) for uuid in job.avoid_gpus)
+        lines.append(("avoids", cell(f"GPU {avoided}: it failed there", AMBER)))
+    return lines
+
+
+def _wishes(job: Job) -> str:
+    wishes = ["held"] if job.held else []
+    wishes += ["cancel requested"] if job.cancel_requested and not job.state.is_terminal else []
+    wishes += ["requeue requested"] if job.requeue_requested else []
+    wishes += [f"not before {job.not_before:%H:%M:%S}"] if job.not_before else []
+    return "".join(f"  {wish}" for wish in wishes)
+
+
+def _priority_words(job: Job) -> str:
+    words = str(job.priority)
+    if job.priority != job.spec.priority:
+        words += f" (submitted with {job.spec.priority})"
+    return f"{words}, put on top {job.topped_at:%H:%M:%S}" if job.topped_at else words
+
+
+def _by(job: Job) -> str:
+    return f" by {plain(job.submitted_by, 32)}" if job.submitted_by else ""
+
+
+def _moment(at: datetime, now: datetime) -> str:
+    """`2026-03-02 12:00:00 UTC (3m10s ago)`."""
+    ago = f"{format_duration(now - at)} ago" if at <= now else f"in {format_duration(at - now)}"
+    return f"{at:%Y-%m-%d %H:%M:%S} UTC ({ago})"
+
+
+def _attempts(job: Job, names: Mapping[str, str]) -> list[Line]:
+    return [("" if i else "attempts", _attempt(attempt, names)) for i, attempt in enumerate(reversed(job.attempts))]
+
+
+def _attempt(attempt: Attempt, names: Mapping[str, str]) -> Cell:
+    gpus = ",".join(names.get(uuid) or plain(uuid, 12) for uuid in attempt.gpus)
+    began = attempt.started_at or attempt.claimed_at
+    ran = attempt.ended_at - began if attempt.ended_at and began else None
+    parts = [f"GPU {gpus}" if gpus else "no GPU"]
+    parts += [f"from {began:%H:%M:%S}"] if began else []
+    parts += [f"ran {format_duration(ran)}"] if ran is not None else []
+    parts += [f"exit code {attempt.exit_code}"] if attempt.exit_code is not None else []
+    parts += ["free of charge"] if attempt.is_over and not attempt.charged else []
+    parts += [plain(attempt.container_id, 20)] if attempt.container_id else []
+    cause = plain(attempt.cause.text, 200) if attempt.cause else ""
+    notes = "; ".join(plain(note, 200) for note in attempt.notes)
+    return (
+        (f"{attempt.number}  ", BLUE),
+        (" · ".join(parts), PLAIN),
+        (f" · {cause}" if cause else "", RED),
+        (f" · {notes}" if notes else "", AMBER),
+    )
+
+
+def _asked(job: Job) -> list[Line]:
+    spec = job.spec
+    request = spec.gpus
+    wants = gpus_wanted(request)
+    if request.devices:
+        wants = ", ".join(plain(device, 50) for device in request.devices)
+    wants += f" with {format_size(request.memory)} each" if request.memory else ""
+    wants += f" of model {plain(request.model, 40)}" if request.model else ""
+    lines: list[Line] = [
+        ("image", cell(plain(spec.image, 200)) if spec.image is not None else cell("none: a host process", DIM)),
+        ("command", cell(" ".join(plain(word, 400) for word in spec.command))),
+        ("tenant", cell(plain(spec.tenant, 80))),
+        ("gpus", cell(wants)),
+        ("limits", cell(_limits(job))),
+    ]
+    if spec.after or spec.after_any:
+        after = [f"#{job_id} succeeds" for job_id in spec.after] + [f"#{job_id} ends" for job_id in spec.after_any]
+        lines.append(("after", cell(", ".join(after))))
+    return lines
+
+
+def _limits(job: Job) -> str:
+    spec = job.spec
+    limit = format_duration(spec.time_limit) if spec.time_limit else "no time limit"
+    words = f"{limit}, {spec.retries} retries ({job.charged_attempts} used), backoff {format_duration(spec.backoff)}"
+    return words + (", preemptible" if spec.preemptible else "")
+
+
+def _options(job: Job) -> list[Line]:
+    """Container options; values of the environment are masked."""
+    options = job.spec.options
+    lines: list[Line] = [
+        ("" if i else "env", ((f"{plain(key, 80)}=", PLAIN), (MASK, DIM))) for i, (key, _) in enumerate(options.env)
+    ]
+    lines += [("" if i else "volumes", cell(plain(volume, 300))) for i, volume in enumerate(options.volumes)]
+    lines += [("" if i else "mounts", cell(plain(mount, 300))) for i, mount in enumerate(options.mounts)]
+    lines += [(f"label {plain(key, 40)}", cell(plain(value, 200))) for key, value in options.labels]
+    for name in ("workdir", "user", "entrypoint", "ipc", "network", "runtime"):
+        if value := getattr(options, name):
+            lines.append((name, cell(plain(value, 200))))
+    for name in ("memory", "shm_size"):
+        if size := getattr(options, name):
+            lines.append((name, cell(format_size(size))))
+    if options.cpus:
+        lines.append(("cpus", cell(f"{options.cpus:g}")))
+    return lines

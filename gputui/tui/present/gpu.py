@@ -1,0 +1,258 @@
+"""A GPU as a row of cells."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder
+from gputui.domain.job import Job
+from gputui.domain.text import plain
+from gputui.domain.units import format_duration, format_size
+from gputui.tui.present.cells import UNKNOWN, Cell, Column, cell
+from gputui.tui.present.meter import bar, graph, heat_style, load_style
+from gputui.tui.present.style import AMBER, BLUE, DIM, GPU_STYLES, PLAIN, RED, RED_STRONG, VIOLET
+
+GPU_COLUMNS = (
+    Column("index", "GPU", 3, right=True),
+    Column("model", "MODEL", 7, flex=1, most=16),
+    Column("uuid", "UUID", 12, rank=7),
+    Column("state", "STATE", 7),
+    Column("who", "HELD BY", 16, flex=6),
+    Column("history", "LAST MINUTES", 20, flex=2, rank=3, most=40),
+    Column("load", "UTIL", 6, flex=1, rank=1, most=12),
+    Column("percent", "", 4, right=True),
+    Column("memory_bar", "MEMORY", 8, rank=4),
+    Column("memory", "MEM", 9, right=True),
+    Column("temperature", "TEMP", 4, right=True),
+    Column("power", "PWR", 5, right=True),
+    Column("power_limit", "LIMIT", 5, right=True, rank=5),
+    Column("clock", "CLOCK", 7, right=True, rank=6),
+    Column("fan", "FAN", 4, right=True, rank=8),
+)
+_VENDOR = re.compile(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", re.IGNORECASE)
+_HEALTH_WORDS = {
+    HealthCode.LOST: "LOST",
+    HealthCode.NEEDS_RESET: "RESET",
+    HealthCode.XID: "XID",
+    HealthCode.ECC: "ECC",
+    HealthCode.REMAP_FAILED: "REMAP",
+    HealthCode.UNKNOWN: "unknown",
+}
+_STATE_WORDS = {
+    GpuState.FREE: "free",
+    GpuState.ALLOCATED: "job",
+    GpuState.FOREIGN: "foreign",
+    GpuState.DRAINED: "drained",
+    GpuState.UNKNOWN: "unknown",
+}
+
+
+@dataclass(frozen=True)
+class GpuRow:
+    """What the cells of one GPU are made from."""
+
+    view: GpuView
+    job: Job | None = None
+    history: Sequence[float | None] = ()
+    late: timedelta = timedelta(0)
+    """How long ago the picture was taken: added to the reading's age."""
+
+
+@dataclass(frozen=True)
+class GpuPicture:
+    """All rows of the grid, by UUID, in the driver's order."""
+
+    rows: Mapping[str, GpuRow] = field(default_factory=dict)
+
+    def has_fan(self) -> bool:
+        """Whether any board has a fan: server boards do not, and the column goes."""
+        return any(row.view.sample is not None and row.view.sample.fan is not None for row in self.rows.values())
+
+
+def gpu_cells(row: GpuRow, key: str, room: int) -> Cell:
+    """The cell of that column, `room` cells wide."""
+    made = _CELLS[key](row, room)
+    if (row.view.stale or _is_lost(row)) and key in _READINGS:
+        return tuple((value, DIM) for value, _ in made)
+    return made
+
+
+def short_model(model: str | None) -> str:
+    """`H100 80GB HBM3` of `NVIDIA H100 80GB HBM3`."""
+    return _VENDOR.sub("", plain(model, 60)) if model else UNKNOWN
+
+
+def _in_room(model: str, room: int) -> str:
+    """As many whole words as fit, one at least: `H100` in 7 cells, `H100 80GB` in 9."""
+    words = [part for part in re.split(r"(?=[ -])", model) if part]
+    while len(words) > 1 and sum(map(len, words)) > room:
+        words.pop()
+    return "".join(words)
+
+
+def index_of(view: GpuView) -> str:
+    """The index for the eye; an instance shows its parent's, marked."""
+    return f"{view.gpu.index}m" if view.gpu.mig_parent else str(view.gpu.index)
+
+
+def _is_lost(row: GpuRow) -> bool:
+    return row.view.health.code is HealthCode.LOST
+
+
+def _index(row: GpuRow, room: int) -> Cell:
+    return cell(index_of(row.view), DIM)
+
+
+def _model(row: GpuRow, room: int) -> Cell:
+    gpu = row.view.gpu
+    return cell(plain(gpu.mig_profile, 16) if gpu.mig_profile else _in_room(short_model(gpu.model), room), PLAIN)
+
+
+def _uuid(row: GpuRow, room: int) -> Cell:
+    return cell(plain(row.view.gpu.uuid, 12), DIM)
+
+
+def _state(row: GpuRow, room: int) -> Cell:
+    view = row.view
+    if word := _HEALTH_WORDS.get(view.health.code):
+        return cell(word, RED_STRONG if word.isupper() else AMBER)
+    if view.stale:
+        return cell("stale", AMBER)
+    if view.gpu.mig_enabled and not view.gpu.mig_parent:
+        return cell("MIG", DIM)
+    return cell(_STATE_WORDS[view.state], GPU_STYLES[view.state])
+
+
+def _who(row: GpuRow, room: int) -> Cell:
+    """What is wrong first, then who holds it."""
+    view = row.view
+    parts: list[Cell] = []
+    if view.health.code is not HealthCode.OK and view.health.text:
+        serious = view.health.code is not HealthCode.REMAP_PENDING
+        parts.append(cell(plain(view.health.text, 200), RED if serious else DIM))
+    if view.stale:
+        parts.append(cell(_age_words(row), AMBER))
+    if view.drain is not None:
+        parts.append(cell(f"drained by {plain(view.drain.by, 32)}: {plain(view.drain.reason, 100)}", AMBER))
+    if holder := _holder(row):
+        parts.append(holder)
+    if not parts and view.why and view.state is not GpuState.FREE:
+        parts.append(cell(plain(view.why, 200), DIM))
+    if view.sample is not None and view.sample.throttle:
+        parts.append(cell("slowed: " + plain(", ".join(view.sample.throttle), 100), AMBER))
+    return _joined(parts)
+
+
+def _age_words(row: GpuRow) -> str:
+    age = row.view.age
+    return "never read" if age is None else f"read {format_duration(age + row.late)} ago"
+
+
+def _joined(parts: Sequence[Cell]) -> Cell:
+    result: Cell = ()
+    for part in parts:
+        result += ((" · ", DIM), *part) if result else part
+    return result
+
+
+def _holder(row: GpuRow) -> Cell | None:
+    view = row.view
+    if view.job_id is not None:
+        name = plain(row.job.spec.name, 80) if row.job else ""
+        tenant = plain(row.job.spec.tenant, 32) if row.job else ""
+        return ((f"#{view.job_id} ", BLUE), (name, PLAIN), (f" {tenant}" if tenant else "", DIM))
+    if not view.holders:
+        return None
+    more = f" +{len(view.holders) - 1}" if len(view.holders) > 1 else ""
+    return (*_foreign(view.holders[0]), (more, DIM))
+
+
+def _foreign(holder: Holder) -> Cell:
+    """The process or container of somebody else, with its user and process id."""
+    user = f" {plain(holder.user, 32)}" if holder.user else ""
+    pid = f" pid {holder.pid}" if holder.pid is not None and holder.kind == "process" else ""
+    kind = "container " if holder.kind == "container" else ""
+    return ((kind, DIM), (plain(holder.name, 80) or "a process", VIOLET), (user + pid, DIM))
+
+
+def _history(row: GpuRow, room: int) -> Cell:
+    return cell(graph(row.history, room), BLUE)
+
+
+def _load(row: GpuRow, room: int) -> Cell:
+    share = row.view.sample.utilization if row.view.sample else None
+    return bar(share, room, load_style(share))
+
+
+def _percent(row: GpuRow, room: int) -> Cell:
+    sample = row.view.sample
+    if sample is None or sample.utilization is None:
+        return cell(UNKNOWN, DIM)
+    return cell(f"{sample.utilization * 100:.0f}%", PLAIN if sample.utilization >= 0.05 else DIM)
+
+
+def _memory_total(row: GpuRow) -> int | None:
+    sample = row.view.sample
+    return (sample.memory_total if sample else None) or row.view.gpu.memory_total
+
+
+def _memory_bar(row: GpuRow, room: int) -> Cell:
+    sample, total = row.view.sample, _memory_total(row)
+    share = sample.memory_used / total if sample and sample.memory_used is not None and total else None
+    return bar(share, room, load_style(share))
+
+
+def _memory(row: GpuRow, room: int) -> Cell:
+    sample, total = row.view.sample, _memory_total(row)
+    used = sample.memory_used if sample else None
+    shown = UNKNOWN if used is None else format_size(used)
+    return ((shown, PLAIN if used and used > 2**30 else DIM), (f"/{format_size(total) if total else UNKNOWN}", DIM))
+
+
+def _temperature(row: GpuRow, room: int) -> Cell:
+    value = row.view.sample.temperature if row.view.sample else None
+    return cell(UNKNOWN if value is None else f"{value:.0f}°", heat_style(value))
+
+
+def _power(row: GpuRow, room: int) -> Cell:
+    value = row.view.sample.power if row.view.sample else None
+    return cell(UNKNOWN if value is None else f"{value:.0f}W", DIM)
+
+
+def _power_limit(row: GpuRow, room: int) -> Cell:
+    sample = row.view.sample
+    value = (sample.power_limit if sample else None) or row.view.gpu.power_limit
+    return cell(UNKNOWN if value is None else f"{value:.0f}W", DIM)
+
+
+def _clock(row: GpuRow, room: int) -> Cell:
+    value = row.view.sample.sm_clock if row.view.sample else None
+    return cell(UNKNOWN if value is None else f"{value}MHz", DIM)
+
+
+def _fan(row: GpuRow, room: int) -> Cell:
+    value = row.view.sample.fan if row.view.sample else None
+    return cell(UNKNOWN if value is None else f"{value * 100:.0f}%", DIM)
+
+
+_CELLS: dict[str, Callable[[GpuRow, int], Cell]] = {
+    "index": _index,
+    "model": _model,
+    "uuid": _uuid,
+    "state": _state,
+    "who": _who,
+    "history": _history,
+    "load": _load,
+    "percent": _percent,
+    "memory_bar": _memory_bar,
+    "memory": _memory,
+    "temperature": _temperature,
+    "power": _power,
+    "power_limit": _power_limit,
+    "clock": _clock,
+    "fan": _fan,
+}
+_READINGS = frozenset({"history", "load", "percent", "memory_bar", "memory", "temperature", "power", "clock", "fan"})

@@ -1,0 +1,84 @@
+"""A line of a job's output as styled text: its colours kept, everything else that could act on a terminal gone."""
+
+from __future__ import annotations
+
+import re
+
+from rich.color import Color
+from rich.style import Style
+
+from gputui.domain.text import plain_bytes
+from gputui.tui.present.cells import Span
+from gputui.tui.present.style import PLAIN
+
+_COLOURS = re.compile(r"\x1b\[([0-9;:]{0,64})m")
+MOST = 4096
+"""Bytes of a line that are kept and looked at."""
+_ATTRIBUTES = {
+    1: Style(bold=True),
+    2: Style(dim=True),
+    3: Style(italic=True),
+    4: Style(underline=True),
+    22: Style(bold=False, dim=False),
+    23: Style(italic=False),
+    24: Style(underline=False),
+    39: PLAIN,
+}
+_NAMES = ("#56626f", "#ee7d7d", "#84c288", "#e3b561", "#74b4f0", "#b99be3", "#6fc3c3", "#cdd5dd")
+_BRIGHT = ("#808c99", "#ff9a9a", "#a3d9a5", "#f5d08a", "#9accff", "#d3bdf5", "#96dede", "#ffffff")
+"""The sixteen colours in the console's own tones, so that logs stay readable upon its ground."""
+
+
+def log_spans(raw: bytes) -> list[Span]:
+    """The line as it would stand on a terminal: of a progress bar only the last state."""
+    spans: list[Span] = []
+    style, text, at = PLAIN, plain_bytes(raw[:MOST]), 0
+    for match in _COLOURS.finditer(text):
+        if match.start() > at:
+            spans.append((text[at : match.start()], style))
+        style, at = _after(style, match[1]), match.end()
+    if at < len(text):
+        spans.append((text[at:], style))
+    return [(value.replace("\x1b", ""), style) for value, style in spans]
+
+
+def _after(style: Style, colours: str) -> Style:
+    """The style after a colour sequence (ECMA-48 SGR, with the 256-colour and RGB extensions)."""
+    codes = [int(code[:4]) if code else 0 for code in re.split("[;:]", colours)]
+    i = 0
+    while i < len(codes):
+        code = codes[i]
+        i += 1
+        if code in (38, 48):
+            colour, used = _extended(codes[i:])
+            i += used
+            if colour is not None:
+                style += Style(color=colour) if code == 38 else Style(bgcolor=colour)
+        else:
+            style = _simple(style, code)
+    return style
+
+
+def _simple(style: Style, code: int) -> Style:
+    if code == 0:
+        return PLAIN
+    if attribute := _ATTRIBUTES.get(code):
+        return style + attribute
+    if 30 <= code < 38 or 90 <= code < 98:
+        return style + Style(color=(_BRIGHT if code >= 90 else _NAMES)[code % 10])
+    if 40 <= code < 48 or 100 <= code < 108:
+        return style + Style(bgcolor=(_BRIGHT if code >= 100 else _NAMES)[code % 10])
+    return style
+
+
+def _extended(codes: list[int]) -> tuple[Color | None, int]:
+    """The colour of `5;n` or `2;r;g;b`, and how many codes it took."""
+    if codes[:1] == [5] and len(codes) >= 2:
+        number = codes[1]
+        if number < 16:
+            return Color.parse((_NAMES + _BRIGHT)[number]), 2
+        return (Color.from_ansi(number) if number < 256 else None), 2
+    if codes[:1] == [2] and len(codes) >= 4:
+        red, green, blue = (min(255, value) for value in codes[1:4])
+        return Color.from_rgb(red, green, blue), 4
+    return None, len(codes)

@@ -1,0 +1,148 @@
+"""The status line, and what an operator must know now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime, timedelta
+
+from gputui.domain.gpu import GpuState, ProbeCode
+from gputui.domain.snapshot import EMPTY, Notice, Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.text import plain
+from gputui.domain.units import format_duration, plural
+from gputui.tui.present.cells import Cell, Span, cell
+from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG
+
+LATE = timedelta(seconds=10)
+"""A picture older than this is said to be old."""
+_RANK = {"error": 0, "warning": 1, "information": 2}
+
+
+def status_line(snapshot: Snapshot, host: str) -> Cell:
+    """Who we are, who schedules, how many jobs and GPUs. What matters most comes first: the end may be cut off."""
+    parts = [
+        (("gputui", STRONG), (f" {plain(host, 40)}" if host else "", DIM)),
+        scheduler_words(snapshot),
+        _job_counts(snapshot),
+        _gpu_counts(snapshot),
+    ]
+    spans: list[Span] = []
+    for part in parts:
+        if part and spans:
+            spans.append((" │ ", DIM))
+        spans += part
+    return tuple(spans)
+
+
+def scheduler_words(snapshot: Snapshot) -> Cell:
+    """Who schedules, and whether it dispatches."""
+    if snapshot is EMPTY:
+        return cell("starting", DIM)
+    if snapshot.controls.paused:
+        return cell("‖ PAUSED", AMBER)
+    if snapshot.leads_here:
+        return cell("● scheduling", GREEN)
+    if snapshot.leader is None:
+        return cell("○ nobody schedules", RED)
+    kind = "gputui serve" if snapshot.leader.kind == "serve" else "a console"
+    return cell(f"◐ {kind} schedules", BLUE)
+
+
+def _job_counts(snapshot: Snapshot) -> Cell:
+    states = Counter(job.state for job in snapshot.jobs)
+    running = sum(states[state] for state in (JobState.RUNNING, JobState.CONFIGURING, JobState.COMPLETING))
+    held = sum(job.held for job in snapshot.jobs if job.state is JobState.PENDING)
+    waiting = states[JobState.PENDING] - held
+    failed = sum(states[state] for state in (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY))
+    shown = [(running, "running", PLAIN), (waiting, "waiting", PLAIN), (held, "held", AMBER), (failed, "failed", RED)]
+    spans: list[Span] = []
+    for count, word, style in shown:
+        if count or word in {"running", "waiting"}:
+            spans += [(" " if spans else "", DIM), (str(count), style), (f" {word}", DIM)]
+    return tuple(spans)
+
+
+def _gpu_counts(snapshot: Snapshot) -> Cell:
+    gpus = snapshot.gpus
+    if not gpus:
+        return ()
+    free = sum(view.state is GpuState.FREE for view in gpus)
+    return ((f"{free}", PLAIN), (f" of {plural(len(gpus), 'GPU')} free", DIM))
+
+
+def notices(snapshot: Snapshot, now: datetime) -> tuple[Notice, ...]:
+    """What is wrong or odd, worst first, each with what to do."""
+    if snapshot is EMPTY:
+        return ()
+    found = [*_old_picture(snapshot, now), *_scheduling(snapshot), *_runtimes(snapshot), *_probe(snapshot)]
+    found += snapshot.notices
+    unique = dict.fromkeys(found)
+    return tuple(sorted(unique, key=lambda notice: _RANK.get(notice.severity, 1)))
+
+
+def _old_picture(snapshot: Snapshot, now: datetime) -> list[Notice]:
+    late = now - snapshot.taken_at
+    if late < LATE:
+        return []
+    return [Notice("warning", f"this picture is {format_duration(late)} old: the engine has not answered since")]
+
+
+def _scheduling(snapshot: Snapshot) -> list[Notice]:
+    controls, leader = snapshot.controls, snapshot.leader
+    found = []
+    if controls.paused:
+        why = f": {controls.pause_reason}" if controls.pause_reason else ""
+        by = f" by {controls.paused_by}" if controls.paused_by else ""
+        found.append(Notice("warning", f"paused{by}{why}. Running jobs go on, none starts; P resumes"))
+    if snapshot.leads_here:
+        return found
+    if leader is None:
+        return [*found, Notice("error", "no scheduler runs, so nothing starts: run `gputui serve`")]
+    kind = "gputui serve" if leader.kind == "serve" else "another console"
+    where = f"{kind} (pid {leader.pid}, {leader.user}@{leader.host})"
+    return [*found, Notice("information", f"{where} schedules; every command here works as usual")]
+
+
+def _runtimes(snapshot: Snapshot) -> list[Notice]:
+    found = []
+    for node in snapshot.nodes:
+        for runtime in node.runtimes:
+            if not runtime.up:
+                found.append(Notice("error", f"{runtime.name} does not answer: {runtime.text}"))
+            found += [Notice("warning", f"{runtime.name}: {warning}") for warning in runtime.warnings]
+    return found
+
+
+def _probe(snapshot: Snapshot) -> list[Notice]:
+    """Only where there are rows to show: else the words stand in place of the grid."""
+    return [
+        Notice("error", f"GPUs are not read: {node.probe.text}")
+        for node in snapshot.nodes
+        if node.gpus and node.probe.code not in {ProbeCode.OK, ProbeCode.STARTING}
+    ]
+
+
+def no_gpu_words(snapshot: Snapshot) -> tuple[Cell, ...]:
+    """What stands in place of the grid while there is no GPU to show."""
+    if snapshot is EMPTY or not snapshot.nodes:
+        return (cell("Reading the GPUs …", DIM),)
+    lines: list[Cell] = []
+    for node in snapshot.nodes:
+        code = node.probe.code
+        if code is ProbeCode.STARTING:
+            lines.append(cell("Reading the GPUs …", DIM))
+            continue
+        lines.append((("No GPU to show: ", RED), (plain(node.probe.text, 400), PLAIN)))
+        lines.append(cell("Jobs without GPUs still run. `gputui doctor` checks driver and toolkit.", DIM))
+    return tuple(lines)
+
+
+def empty_queue_words(filtered: str) -> tuple[Cell, ...]:
+    """What stands in place of the queue while it is empty."""
+    if filtered:
+        return (cell(f"No job matches '{plain(filtered, 60)}'. Escape shows them all.", DIM),)
+    return (
+        cell("The queue is empty. Press s to submit a job, or from any shell:", DIM),
+        cell("  gputui submit --gpus 1 IMAGE COMMAND...", BLUE),
+        cell("  gputui submit --host --gpus 1 -- python train.py", BLUE),
+    )

@@ -1,0 +1,99 @@
+"""Which jobs the queue shows, in which order: worked out once for each picture and filter, not for each key."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from gputui.domain.job import Job, JobId
+from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.state import JobState, Reason
+from gputui.domain.text import plain
+
+
+class QueueRows:
+    """Ids in the order of the rows: those that run, those that wait in the order of their start, the ended ones."""
+
+    def __init__(self) -> None:
+        self.jobs: Mapping[JobId, Job] = {}
+        self.keys: Sequence[JobId] = ()
+        self.positions: Mapping[JobId, int] = {}
+        self.filter = ""
+        self.finished = True
+        """Whether ended jobs are shown."""
+        self.sorts = 0
+        """How often all jobs were gone through: what a test counts."""
+        self._snapshot: Snapshot = EMPTY
+        self._ordered: Sequence[JobId] = ()
+        self._texts: dict[JobId, tuple[Job, Reason | None, str]] = {}
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Show this picture."""
+        before, self._snapshot = self._snapshot, snapshot
+        if snapshot.jobs is not before.jobs:
+            self.jobs = {job.id: job for job in snapshot.jobs}
+        elif snapshot.order == before.order and not self.filter:
+            return
+        self._sort()
+
+    def show(self, *, filter: str | None = None, finished: bool | None = None) -> None:  # noqa: A002 - the word for it
+        """Show only jobs that have the text in them, and ended ones or not."""
+        if finished is not None and finished != self.finished:
+            self.finished = finished
+            self._sort()
+        if filter is not None and filter != self.filter:
+            narrower = filter.startswith(self.filter)
+            self.filter = filter
+            self._choose(self.keys if narrower else self._ordered)
+
+    def _sort(self) -> None:
+        self.sorts += 1
+        active, waiting, ended = [], [], []
+        for job in self.jobs.values():
+            if job.state.is_active:
+                active.append(job)
+            elif job.state.is_terminal:
+                ended.append(job)
+            else:
+                waiting.append(job)
+        self._ordered = [job.id for job in active] + self._in_order(waiting)
+        if self.finished:
+            self._ordered += _latest_first(ended)
+        self._choose(self._ordered)
+
+    def _in_order(self, waiting: list[Job]) -> list[JobId]:
+        """As the plan has them; those it does not know yet come last, as they came."""
+        left = {job.id for job in waiting}
+        ordered = []
+        for job_id in self._snapshot.order:
+            if job_id in left:
+                left.discard(job_id)
+                ordered.append(job_id)
+        return ordered + [job.id for job in waiting if job.id in left]
+
+    def _choose(self, among: Sequence[JobId]) -> None:
+        words = self.filter.casefold().split()
+        self.keys = [job_id for job_id in among if self._has(job_id, words)] if words else among
+        self.positions = {job_id: row for row, job_id in enumerate(self.keys)}
+
+    def _has(self, job_id: JobId, words: list[str]) -> bool:
+        text = self._text(job_id)
+        return all(word in text for word in words)
+
+    def _text(self, job_id: JobId) -> str:
+        """What the filter looks at; made once for each version of a job."""
+        job, reason = self.jobs[job_id], self._snapshot.reasons.get(job_id)
+        known = self._texts.get(job_id)
+        if known and known[0] is job and known[1] == reason:
+            return known[2]
+        why = f"{reason.code} {reason.text}" if reason else ""
+        spec = job.spec
+        text = plain(f"#{job_id} {spec.name} {spec.tenant} {job.state} {job.state.short} {spec.image or 'host'} {why}")
+        if job.held and job.state is JobState.PENDING:
+            text += " held"
+        self._texts[job_id] = (job, reason, text.casefold())
+        return self._texts[job_id][2]
+
+
+def _latest_first(ended: list[Job]) -> list[JobId]:
+    ended.sort(key=lambda job: (job.ended_at or job.submitted_at, job.id), reverse=True)
+    return [job.id for job in ended]

@@ -1,0 +1,48 @@
+"""What the screens have in common on which things can be done to a job."""
+
+from __future__ import annotations
+
+from textual.screen import Screen
+
+from gputui.domain.job import Job
+from gputui.tui.messages import WishMade
+from gputui.tui.present.detail import job_title
+from gputui.tui.wishes import WISHES
+
+
+class JobScreen(Screen[None]):
+    """A screen with a subject: the job that commands act on."""
+
+    def subject(self) -> Job | None:
+        """The job meant."""
+        raise NotImplementedError
+
+    def action_wish(self, name: str) -> None:
+        """Ask for it, for the job that is the subject now, however long a dialog stays open."""
+        job = self.subject()
+        if job is None:
+            return
+        wish = WISHES[name]
+        if not wish.confirm:
+            self.post_message(WishMade(wish.call(job.id)))
+            return
+        from gputui.tui.screens.confirm import Confirm
+
+        call = wish.call(job.id)
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.post_message(WishMade(call))
+
+        running = job.state.is_active
+        detail = "Its container is stopped; what it wrote so far stays." if running else "It will not be started."
+        self.app.push_screen(Confirm(f"{wish.confirm} job {job_title(job)}?", detail), answered)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide what cannot be done to this job now."""
+        if action == "wish":
+            job = self.subject()
+            return job is not None and WISHES[str(parameters[0])].may(job)
+        if action in {"detail", "follow"}:
+            return self.subject() is not None
+        return True

@@ -1,0 +1,289 @@
+"""The main screen: GPUs, queue and a log."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.timer import Timer
+from textual.widgets import Input
+
+from gputui.domain.gpu import GpuView
+from gputui.domain.job import Job, JobId
+from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.text import plain
+from gputui.tui import wishes
+from gputui.tui.commands import APP_COMMANDS, LOG_COMMANDS, MAIN_COMMANDS, SUBMIT, Command, bindings
+from gputui.tui.desk import Desk
+from gputui.tui.history import History
+from gputui.tui.logs import LogFollower
+from gputui.tui.messages import WishMade
+from gputui.tui.present.detail import job_title
+from gputui.tui.present.gpu import GpuPicture, GpuRow, index_of
+from gputui.tui.present.job import JobContext
+from gputui.tui.present.status import no_gpu_words, notices, status_line
+from gputui.tui.queue_rows import QueueRows
+from gputui.tui.screens.job_screen import JobScreen
+from gputui.tui.widgets.gpu_grid import GpuGrid
+from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.line import KeyBar, NoticeBar, StatusBar
+from gputui.tui.widgets.line_table import CursorMoved, LineTable, RowOpened
+from gputui.tui.widgets.log_pane import LogPane
+
+PANES = ("gpus", "queue", "log")
+
+
+class Main(JobScreen):
+    """Everything at a glance; commands act on what the focused pane points at."""
+
+    BINDINGS: ClassVar = bindings(MAIN_COMMANDS)
+    DEFAULT_CSS = """
+    Main { layout: vertical; }
+    #queue { height: 6fr; }
+    #log { height: 5fr; }
+    #filter { height: 1; border: none; padding: 0 1; display: none; background: $surface; }
+    #filter.-open { display: block; }
+    Main.-zoomed .pane { display: none; }
+    Main.-zoomed .pane:focus { display: block; height: 1fr; max-height: 100%; }
+    """
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__()
+        self._desk = desk
+        self._snapshot: Snapshot = EMPTY
+        self._rows = QueueRows()
+        self._history = History()
+        self._followed_once = False
+        self._clock_timer: Timer | None = None
+
+    def compose(self) -> ComposeResult:
+        """Top to bottom."""
+        yield StatusBar(id="status")
+        yield NoticeBar(id="notices")
+        with Vertical():
+            yield GpuGrid(id="gpus")
+            yield JobTable(self._rows, JobContext(self._desk.clock.now()), id="queue")
+            yield Input(id="filter", placeholder="id, name, tenant, state or reason", compact=True)
+            yield LogPane(id="log")
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        """Draw before anything is known."""
+        self._grid = self.query_one(GpuGrid)
+        self._queue = self.query_one(JobTable)
+        self._log = self.query_one(LogPane)
+        self._status = self.query_one(StatusBar)
+        self._notices = self.query_one(NoticeBar)
+        self._keys = self.query_one(KeyBar)
+        for pane in (self._grid, self._queue, self._log):
+            pane.add_class("pane")
+        self._queue.focus()
+        self._clock_timer = self.set_interval(1.0, self.refresh_time)
+        self.show_snapshot(self._snapshot)
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Show this picture."""
+        if snapshot is not self._snapshot and snapshot is not EMPTY:
+            self._history.add(snapshot)
+        self._snapshot = snapshot
+        self._rows.update(snapshot)
+        self.refresh_time()
+        self._follow_first()
+
+    def refresh_time(self) -> None:
+        """Show the picture at the time it is now; only cells that differ are sent. Not while something covers it."""
+        if not self.is_current or not self.is_attached:
+            return
+        now, snapshot = self._desk.clock.now(), self._snapshot
+        local = now.astimezone()
+        self._status.show(status_line(snapshot, self._desk.host), f"{local:%H:%M:%S}")
+        self._notices.show(notices(snapshot, now))
+        late = max(now - snapshot.taken_at, now - now)
+        pictures = {
+            view.gpu.uuid: GpuRow(view, self._holder(view), self._history.of(view.gpu.uuid), late)
+            for view in snapshot.gpus
+        }
+        self._grid.show(GpuPicture(pictures), no_gpu_words(snapshot))
+        names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
+        self._queue.show(
+            JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names),
+        )
+        self._show_keys()
+
+    def on_screen_resume(self) -> None:
+        """Catch up with what happened meanwhile."""
+        self.refresh_time()
+
+    def _holder(self, view: GpuView) -> Job | None:
+        return None if view.job_id is None else self._rows.jobs.get(view.job_id)
+
+    def subject(self) -> Job | None:
+        """The job of the focused pane: selected, on the selected GPU, or the one whose log is shown."""
+        if not self.is_mounted:
+            return None
+        if self.focused is self._grid:
+            view = self.gpu()
+            return self._holder(view) if view else None
+        if self.focused is self._log:
+            follower = self._log.follower
+            return self._rows.jobs.get(follower.job_id) if follower else None
+        return self._queue.job
+
+    def gpu(self) -> GpuView | None:
+        """The selected GPU, while the grid has the focus."""
+        if self.focused is not self._grid or self._grid.cursor is None:
+            return None
+        row = self._grid.picture.rows.get(self._grid.cursor)
+        return row.view if row else None
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide what cannot be done now."""
+        controls = self._snapshot.controls
+        gpu = self.gpu() if self.is_mounted and action in {"drain", "resume"} else None
+        known = {
+            "drain": lambda: gpu is not None and gpu.gpu.uuid not in controls.drains and gpu.drain is None,
+            "resume": lambda: gpu is not None and (gpu.gpu.uuid in controls.drains or gpu.drain is not None),
+            "pause": lambda: not controls.paused,
+            "unpause": lambda: controls.paused,
+            "clear_filter": lambda: bool(self._rows.filter),
+        }
+        if test := known.get(action):
+            return test()
+        return super().check_action(action, parameters)
+
+    @on(CursorMoved)
+    def _subject_changed(self) -> None:
+        self._show_keys()
+
+    def on_descendant_focus(self) -> None:
+        """Other keys work now."""
+        self._show_keys()
+
+    def _show_keys(self) -> None:
+        here = LOG_COMMANDS if self.focused is self._log else ()
+        commands = tuple(c for c in (*here, *MAIN_COMMANDS) if c.in_footer and c is not SUBMIT and self._works(c))
+        self._keys.show(commands, (SUBMIT, *(c for c in APP_COMMANDS if c.in_footer)))
+
+    def _works(self, command: Command) -> bool:
+        name, _, rest = command.action.partition("(")
+        return bool(self.check_action(name, (rest.strip("')"),)))
+
+    @on(KeyBar.Clicked)
+    def _run_clicked(self, event: KeyBar.Clicked) -> None:
+        self.app.simulate_key(event.command.keys[0])
+
+    @on(RowOpened)
+    def action_detail(self) -> None:
+        """Everything about the job."""
+        if job := self.subject():
+            from gputui.tui.screens.detail import Detail
+
+            self.app.push_screen(Detail(self._desk, self._snapshot, job.id, self.follow))
+
+    def action_follow(self) -> None:
+        """Follow the job's log."""
+        if job := self.subject():
+            self.follow(job.id)
+
+    def follow(self, job_id: JobId) -> None:
+        """Show that job's log."""
+        job = self._rows.jobs.get(job_id)
+        self._followed_once = True
+        self._log.follow(LogFollower(self._desk.logs, job_id, None), job_title(job) if job else f"#{job_id}")
+
+    def _follow_first(self) -> None:
+        """Until somebody chooses, the log of the first running job is shown."""
+        if self._followed_once:
+            return
+        running = next((job for job in self._snapshot.jobs if job.started_at and job.state.is_active), None)
+        if running is not None:
+            self.follow(running.id)
+
+    def action_drain(self) -> None:
+        """Ask for the reason, then drain the GPU that was selected when the key was pressed."""
+        if view := self.gpu():
+            from gputui.tui.screens.prompt import Prompt
+
+            uuid, index = view.gpu.uuid, index_of(view)
+
+            def answered(reason: str | None) -> None:
+                if reason is not None:
+                    self.post_message(WishMade(wishes.drain(uuid, index, reason)))
+
+            self.app.push_screen(Prompt(f"Drain GPU {index}", "Reason", "running jobs go on, none starts"), answered)
+
+    def action_resume(self) -> None:
+        """Let jobs start on the selected GPU again."""
+        if view := self.gpu():
+            self.post_message(WishMade(wishes.resume(view.gpu.uuid, index_of(view))))
+
+    def action_pause(self) -> None:
+        """Ask for the reason, then pause."""
+        from gputui.tui.screens.prompt import Prompt
+
+        def answered(reason: str | None) -> None:
+            if reason is not None:
+                self.post_message(WishMade(wishes.pause(reason)))
+
+        self.app.push_screen(Prompt("Pause the scheduler", "Reason", "running jobs go on, none starts"), answered)
+
+    def action_unpause(self) -> None:
+        """Start jobs again."""
+        self.post_message(WishMade(wishes.unpause))
+
+    def action_submit(self) -> None:
+        """Open the form."""
+        from gputui.tui.screens.submit import Submit
+
+        self.app.push_screen(Submit(self._desk))
+
+    def action_filter(self) -> None:
+        """Type what to look for."""
+        field = self.query_one("#filter", Input)
+        field.add_class("-open")
+        field.focus()
+
+    @on(Input.Changed, "#filter")
+    def _filter_typed(self, event: Input.Changed) -> None:
+        self._rows.show(filter=plain(event.value, 200))
+        self.refresh_time()
+
+    @on(Input.Submitted, "#filter")
+    def _filter_done(self) -> None:
+        self._close_filter()
+
+    def action_clear_filter(self) -> None:
+        """Show all jobs."""
+        self.query_one("#filter", Input).value = ""
+        self._close_filter()
+
+    def _close_filter(self) -> None:
+        field = self.query_one("#filter", Input)
+        field.set_class(bool(field.value), "-open")
+        self._queue.focus()
+
+    def action_finished(self) -> None:
+        """Show ended jobs, or not."""
+        self._rows.show(finished=not self._rows.finished)
+        self.refresh_time()
+
+    def action_zoom(self) -> None:
+        """Give the focused pane all the room, or take it back."""
+        self.toggle_class("-zoomed")
+
+    def action_pane(self, step: int) -> None:
+        """Go to the next pane."""
+        here = PANES.index(self.focused.id) if self.focused and self.focused.id in PANES else 1
+        pane = self.query_one(f"#{PANES[(here + step) % len(PANES)]}")
+        if self.has_class("-zoomed"):
+            self.remove_class("-zoomed")
+            self.call_after_refresh(lambda: (pane.focus(), self.add_class("-zoomed")))
+            return
+        pane.focus()
+
+    @property
+    def queue(self) -> LineTable[JobId]:
+        """The table of jobs."""
+        return self._queue

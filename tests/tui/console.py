@@ -1,0 +1,99 @@
+"""A console over fakes, for tests: its feed, its store and its logs within reach."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from textual.pilot import Pilot
+
+from gputui.domain.errors import GputuiError
+from gputui.domain.job import Job, JobId
+from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.engine.actions import Actions
+from gputui.engine.feed import Feed
+from gputui.ports import LogStream
+from gputui.store import MemoryJobStore
+from gputui.tui.app import Gputui
+from gputui.tui.leave import Leave
+from tests.factories import ACTOR, FakeClock, job
+from tests.tui.sample import rich_snapshot
+
+
+class FakeStream:
+    """Lines that are there, then silence until it is closed."""
+
+    def __init__(self, lines: Iterable[bytes], *, ends: bool) -> None:
+        self._lines = lines
+        self._ends = ends
+        self.closed = threading.Event()
+        self.all_read = threading.Event()
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from self._lines
+        self.all_read.set()
+        if not self._ends:
+            self.closed.wait()
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+class FakeLogs:
+    """Logs by job id."""
+
+    def __init__(self) -> None:
+        self.lines: dict[JobId, Iterable[bytes]] = {}
+        self.opened: list[tuple[JobId, int | None, int | None, bool]] = []
+        self.streams: dict[JobId, FakeStream] = {}
+        self.error: GputuiError | None = None
+        self.ends = False
+
+    def open(self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool) -> LogStream:
+        self.opened.append((job_id, attempt, tail, follow))
+        if self.error is not None:
+            raise self.error
+        stream = FakeStream(self.lines.get(job_id, ()), ends=self.ends)
+        self.streams[job_id] = stream
+        return stream
+
+
+class Console:
+    """An app and everything it was given."""
+
+    def __init__(self, snapshot: Snapshot | None = None, *, hand_over: str = "auto") -> None:
+        self.feed = Feed()
+        self.clock = FakeClock()
+        self.store = MemoryJobStore()
+        self.logs = FakeLogs()
+        self.snapshot = rich_snapshot() if snapshot is None else snapshot
+        self.keep(self.snapshot.jobs)
+        self.actions = Actions(self.store, self.clock, ACTOR)
+        settings = replace(Settings(), scheduler=SchedulerSettings(hand_over=hand_over))
+        self.app = Gputui(self.feed, self.actions, self.logs, settings, clock=self.clock, host="node1", user="alice")
+        self.app.animation_level = "none"
+
+    def keep(self, jobs: Iterable[Job]) -> None:
+        """Have these jobs in the store under their own ids, with others between them; not so a long queue."""
+        known = {job.id: job for job in jobs}
+        if not known or max(known) > 1000:
+            return
+        self.store.submit([job() for _ in range(max(known))], actor=ACTOR)
+        with self.store.transaction() as transaction:
+            for kept in known.values():
+                transaction.put(kept)
+
+    def audited(self) -> list[tuple[str, str]]:
+        """What was wished, of what."""
+        return [(entry.verb, entry.target) for entry in self.store.audit_log() if entry.verb != "submit"]
+
+    async def begin(self, pilot: Pilot[Leave]) -> None:
+        """Show the picture."""
+        await self.show(pilot, self.snapshot)
+
+    async def show(self, pilot: Pilot[Leave], snapshot: Snapshot) -> None:
+        """Publish a picture and wait until it is on the screen."""
+        self.feed.publish(snapshot)
+        await pilot.pause()
