@@ -1,0 +1,144 @@
+"""What every command shares: help, errors as one sentence, exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+
+from gputui import __version__, bootstrap
+from gputui.cli.lazy import COMMANDS
+from gputui.cli.main import cli
+from gputui.config import Options
+from gputui.domain.errors import GputuiError, InputError, NotFoundError, StoreFullError
+from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_is_in_the_module_of_its_name_and_tells_what_it_does(run: Run, command: str) -> None:
+    module = importlib.import_module(f"gputui.cli.{command}")
+    assert isinstance(module.command, click.Command)
+    assert module.command.name == command
+    result = run(command, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"Usage: gputui {command}")
+    assert len(result.out.splitlines()[2]) > 10
+
+
+def test_help_lists_every_command(run: Run) -> None:
+    out = run("--help").out
+    assert all(f"\n  {name} " in out for name in COMMANDS)
+    assert run("-h").out == out
+
+
+def test_help_needs_no_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUTUI_CONFIG", "/does/not/exist")
+    assert run("submit", "--help").code == 0
+    result = run("queue")
+    assert (result.code, result.out) == (2, "")
+
+
+def test_the_version(run: Run) -> None:
+    assert run("--version").out == f"gputui {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["quue"], ["--nope"], ["queue", "extra"], ["queue", "--state"], ["completions", "tcsh"], ["\x1b[2J"], [""]],
+)
+def test_bad_usage_is_2_and_one_harmless_line(run: Run, arguments: list[str]) -> None:
+    result = run(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("gputui: error: ")
+    assert result.err.count("\n") == 1
+    assert "\x1b" not in result.err
+
+
+def test_a_slip_of_the_finger_gets_a_hint(run: Run) -> None:
+    assert "did you mean queue?" in run("quue").err
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (GputuiError("it did not work", hint="try again"), 1, "it did not work (try again)"),
+        (InputError("is wrong", where="--x"), 2, "--x: is wrong"),
+        (NotFoundError("there is no job 7"), 3, "there is no job 7"),
+        (StoreFullError("no space left", where="/state"), 1, "/state: no space left"),
+        (PermissionError(13, "Permission denied", "/state"), 1, "/state: Permission denied"),
+        (GputuiError("\x1b[2Jevil\nlines"), 1, "evil lines"),
+        (KeyboardInterrupt(), 130, None),
+        (BrokenPipeError(), 0, None),
+        (
+            ZeroDivisionError("division by zero"),
+            1,
+            "this should not have happened: ZeroDivisionError: division by zero",
+        ),
+    ],
+)
+def test_errors_become_a_sentence_and_an_exit_code(
+    run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, sentence: str | None
+) -> None:
+    def fail(options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(bootstrap, "open_store", fail)
+    monkeypatch.setattr("gputui.cli.main._discard_stdout", lambda: None)
+    result = run("queue")
+    assert (result.code, result.out) == (code, "")
+    assert result.err.startswith(f"gputui: error: {sentence}") if sentence else not result.err.strip()
+    assert "Traceback" not in result.err
+
+
+def test_a_programmer_gets_the_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUTUI_DEBUG", "1")
+    monkeypatch.setattr(bootstrap, "open_store", lambda options: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        run("queue")
+
+
+def test_without_a_command_the_console_opens(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    opened: list[Options] = []
+
+    def open_console(options: Options) -> int:
+        opened.append(options)
+        return 5
+
+    monkeypatch.setitem(sys.modules, "gputui.cli.console", SimpleNamespace(run=open_console))
+    assert run("--state", str(tmp_path), "--probe", "sim:4", "--runtime", "process").code == 5
+    [options] = opened
+    assert (options.state, str(options.probe), options.runtime) == (tmp_path, "sim:4", "process")
+
+
+def test_serve_passes_on_its_exit_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "gputui.cli.serving", SimpleNamespace(serve=lambda options, wait: int(wait)))
+    assert run("serve", "--wait", "7s").code == 7
+    assert run("serve").code == 0
+    assert run("serve", "--wait", "long").code == 2
+
+
+@pytest.mark.parametrize("option", [["--probe", "sim:x"], ["--runtime", "podman"], ["--config", "/missing"]])
+def test_bad_shared_options_are_refused_by_name(run: Run, option: list[str]) -> None:
+    result = run(*option, "submit", "busybox")
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"gputui: error: {option[0] if option[0] != '--config' else option[1]}")
+
+
+def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
+    program = "from gputui.__main__ import main; import sys; sys.argv = ['gputui', 'completions', 'bash']; main()"
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    process.wait()
+
+
+def test_all_commands_are_in_the_group() -> None:
+    assert cli.list_commands(click.Context(cli)) == list(COMMANDS)

@@ -1,0 +1,146 @@
+"""`gputui queue`."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui import bootstrap
+from gputui.cli import queue, table
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import InputError
+from gputui.domain.job import ArrayRef, GpuRequest, Stopping
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, PendingReason, Reason
+from gputui.domain.text import width
+from tests.cli.conftest import KeptStore, Run, picture, put
+from tests.factories import NOW, job, running, snapshot, uuid
+
+RESOURCES = Reason(PendingReason.RESOURCES, "needs 4 GPUs, 1 is free")
+
+
+def test_live_jobs_in_the_order_they_will_start(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, job(gpus=4), job(gpus=(1, 2), priority=70, time_limit=timedelta(hours=1)))
+    put(store, running(on=[uuid(1), uuid(0)]), running().evolve(state=JobState.COMPLETED, ended_at=NOW))
+    seen = snapshot(
+        gpus=2,
+        order=(2, 1),
+        reasons={1: RESOURCES},
+        expected_starts={1: NOW + timedelta(hours=2)},
+        progress={3: "pulling its image, 45 %"},
+    )
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture(seen))
+    result = run("queue")
+    header, *rows = [line.split(maxsplit=7) for line in result.out.splitlines()]
+    assert header == ["ID", "ST", "PRI", "NAME", "TENANT", "GPUS", "TIME", "REASON"]
+    assert [row[0] for row in rows] == ["3", "2", "1"]
+    assert rows[0][1:] == ["R", "50", "train", "alice", "2:0,1", "1m00s", "pulling its image, 45 %"]
+    assert rows[1][1:] == ["PD", "70", "train", "alice", "1-2", "-/1h00m"]
+    assert rows[2][5:7] == ["4", "-"]
+    assert rows[2][7].startswith("Resources: needs 4 GPUs, 1 is free; about ")
+    assert (result.code, result.err) == (0, "")
+
+
+def test_finished_jobs_states_and_tenants(run: Run, store: KeptStore) -> None:
+    failed = Cause(CauseCode.NON_ZERO_EXIT, "exit code 3")
+    put(store, running().evolve(state=JobState.FAILED, ended_at=NOW, cause=failed), job(tenant="bob"), running())
+
+    def ids(*arguments: str) -> list[str]:
+        return [line.split()[0] for line in run("queue", *arguments).out.splitlines()[1:]]
+
+    assert ids() == ["3", "2"]
+    assert ids("--all") == ["3", "2", "1"]
+    assert ids("--state", "F") == ["1"]
+    assert ids("--state", "failed,pd") == ["2", "1"]
+    assert ids("--state", "R", "--state", "PD") == ["3", "2"]
+    assert ids("--tenant", "bob") == ["2"]
+    assert ids("--tenant", "nobody") == []
+    assert "exit code 3" in run("queue", "-a").out
+
+
+def test_an_unknown_state_is_refused(run: Run) -> None:
+    result = run("queue", "--state", "SLEEPING")
+    assert (result.code, result.out) == (2, "")
+    assert "--state" in result.err
+    with pytest.raises(InputError):
+        queue.parse_states([""])
+
+
+def test_json_is_an_array_in_the_same_order(run: Run, store: KeptStore) -> None:
+    assert json.loads(run("queue", "--json").out) == []
+    put(store, job(), running())
+    shown = json.loads(run("queue", "--json").out)
+    assert [(each["id"], each["state"]) for each in shown] == [(2, "RUNNING"), (1, "PENDING")]
+
+
+HOSTILE = "\x1b]0;owned\x07\x1b[2J\r[red]训练🚀\u202eevil\x9b31m"
+
+
+def test_nothing_a_job_is_called_acts_on_the_terminal(run: Run, store: KeptStore) -> None:
+    stopping = Stopping(Cause(CauseCode.CANCELLED, HOSTILE), NOW)
+    put(store, job(name=HOSTILE, tenant=HOSTILE), running(name=HOSTILE).evolve(stopping=stopping))
+    for arguments in (["queue"], ["queue", "--json"], ["show", "1"], ["show", "--json", "1"]):
+        out = run(*arguments).out
+        assert not any(character in out for character in "\x1b\x07\r\x9b\u202e")
+    assert "[red]训练🚀" in run("queue").out
+
+
+@pytest.mark.parametrize("total", [20, 40, 80, 200])
+@pytest.mark.parametrize("name", ["x" * 300, "训" * 300, "🚀" * 300, "é" * 300])
+def test_no_row_is_wider_than_the_terminal(total: int, name: str) -> None:
+    jobs = [job(1, name=name, tenant=name), job(123456, name="short")]
+    seen = snapshot(jobs, reasons={1: Reason(PendingReason.RESOURCES, "why " * 100)})
+    lines = table.lines(queue.COLUMNS, [queue.row(each, seen) for each in jobs], total)
+    assert all(width(line) <= total for line in lines)
+    assert len(lines) == 3
+
+
+def test_columns_stand_under_each_other_in_any_script() -> None:
+    jobs = [job(1, name="训练"), job(2, name="train")]
+    lines = table.lines(queue.COLUMNS, [queue.row(each, snapshot(jobs)) for each in jobs], None)
+    places = {width(line[: line.index("alice")]) for line in lines[1:]}
+    assert len(places) == 1
+
+
+def test_the_width_is_the_terminal_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert table.terminal_width() is None
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "133")
+    assert table.terminal_width() == 133
+    monkeypatch.setenv("COLUMNS", "wide")
+    assert table.terminal_width() == 80
+
+
+def test_words_for_gpus() -> None:
+    assert queue.request_word(GpuRequest()) == "-"
+    assert queue.request_word(GpuRequest(2, 4)) == "2-4"
+    assert queue.request_word(GpuRequest(1, 1024, everything=True)) == "all"
+    assert queue.request_word(GpuRequest(2, 2, devices=("0", uuid(3)))) == "#0,GPU-0000"
+    assert queue.gpus_word(running(on=[uuid(0), uuid(7)]), ()) == "2"
+
+
+def test_words_for_times() -> None:
+    assert queue.time_word(running(time_limit=timedelta(hours=2)), NOW) == "1m00s/2h00m"
+    done = running().evolve(state=JobState.COMPLETED, ended_at=NOW - timedelta(seconds=20))
+    assert queue.time_word(done, NOW) == "40s"
+
+
+def test_a_held_job_says_so_even_when_nobody_schedules() -> None:
+    assert queue.why(job(held=True), Snapshot()) == "JobHeldUser: held"
+    assert queue.why(job(held=True, hold_reason="image not found"), Snapshot()) == "JobHeldUser: image not found"
+    assert queue.why(job(cancel_requested=True), Snapshot()) == "will be cancelled"
+
+
+def test_an_element_of_an_array_shows_its_index() -> None:
+    assert queue.row(job(array=ArrayRef(1, 7)), Snapshot())[3] == "train[7]"
+
+
+def test_a_real_store_is_read(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    state = str(tmp_path / "state")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert run("--state", state, "submit", "--name", "first", "busybox").out == "1\n"
+    assert run("--state", state, "queue").out.splitlines()[1].split()[:4] == ["1", "PD", "50", "first"]

@@ -1,0 +1,232 @@
+"""Options and settings: what is read, and that every error names file, key and what was expected."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gputui import config
+from gputui.config import Options, ProbeSpec, load_settings, parse_probe, resolve
+from gputui.domain.errors import InputError
+from gputui.domain.settings import Settings
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """No settings file of this machine or of whoever runs the tests."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg-state"))
+    monkeypatch.setattr(config, "SITE_CONFIG", tmp_path / "site.toml")
+
+
+def read(tmp_path: Path, content: str | bytes, **environ: str) -> Settings:
+    file = tmp_path / "config.toml"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return load_settings(file, environ)
+
+
+def test_without_a_file_the_defaults_hold() -> None:
+    assert resolve(environ={}).settings == Settings()
+
+
+def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
+    made = read(
+        tmp_path,
+        """
+        [scheduler]
+        tick_interval = "1m30s"
+        stop_grace = 0
+        memory_floor = "512m"
+        host_jobs = false
+        hand_over = "never"
+        ignore_processes = ["Xorg"]
+        [store]
+        group = "gpu"
+        keep_finished = 5
+        [runtime]
+        docker_host = "ssh://gpu1"
+        pids_limit = 4096
+        log_max_size = 1048576
+        [gpus]
+        sample_interval = 0.5
+        """,
+    )
+    assert made.scheduler.tick_interval == timedelta(seconds=90)
+    assert made.scheduler.stop_grace == timedelta(0)
+    assert made.scheduler.memory_floor == 512 * 1024**2
+    assert (made.scheduler.host_jobs, made.scheduler.hand_over) == (False, "never")
+    assert made.scheduler.ignore_processes == ("Xorg",)
+    assert (made.store.group, made.store.keep_finished) == ("gpu", 5)
+    assert (made.runtime.docker_host, made.runtime.pids_limit, made.runtime.log_max_size) == ("ssh://gpu1", 4096, 2**20)
+    assert made.gpus.sample_interval == timedelta(seconds=0.5)
+    assert made.scheduler.reconcile_interval == Settings().scheduler.reconcile_interval
+
+
+BAD = [
+    ("[schedular]", "schedular"),
+    ("scheduler = 3", "scheduler"),
+    ("tick_interval = 3", "tick_interval"),
+    ("[scheduler]\ntick = 3", "scheduler.tick"),
+    ('[scheduler]\ntick_interval = "soon"', "scheduler.tick_interval"),
+    ("[scheduler]\ntick_interval = true", "scheduler.tick_interval"),
+    ("[scheduler]\ntick_interval = 0", "scheduler.tick_interval"),
+    ("[scheduler]\ntick_interval = -1", "scheduler.tick_interval"),
+    ("[scheduler]\ntick_interval = nan", "scheduler.tick_interval"),
+    ('[scheduler]\nmemory_floor = "lots"', "scheduler.memory_floor"),
+    ("[scheduler]\nmemory_floor = -1", "scheduler.memory_floor"),
+    ("[scheduler]\ninfrastructure_retries = -1", "scheduler.infrastructure_retries"),
+    ('[scheduler]\ninfrastructure_retries = "3"', "scheduler.infrastructure_retries"),
+    ("[scheduler]\nhost_jobs = 1", "scheduler.host_jobs"),
+    ('[scheduler]\nhand_over = "maybe"', "scheduler.hand_over"),
+    ("[scheduler]\nhand_over = 3", "scheduler.hand_over"),
+    ('[scheduler]\nignore_processes = "Xorg"', "scheduler.ignore_processes"),
+    ("[scheduler]\nignore_processes = [1]", "scheduler.ignore_processes"),
+    ('[store]\ngroup = "a\\u0000b"', "store.group"),
+    ("[store]\nkeep_finished = 1.5", "store.keep_finished"),
+    ("[runtime]\npids_limit = 0", "runtime.pids_limit"),
+    ("[runtime]\nlog_max_files = 99999999999", "runtime.log_max_files"),
+    ("[scheduler", ""),
+    ("a = 1\na = 2", ""),
+    (b"\xff", ""),
+    ('a = "\0"', ""),
+    ("x = " + "[" * 5000, ""),
+    ("x = 1" + "0" * 5000, ""),
+    (b"#" * (1024**2 + 1), ""),
+]
+
+
+@pytest.mark.parametrize(("content", "key"), BAD)
+def test_bad_files_are_refused_by_file_and_key(tmp_path: Path, content: str | bytes, key: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, content)
+    assert str(caught.value).startswith(f"{tmp_path}/config.toml: {key}")
+
+
+@pytest.mark.parametrize("path", ["missing.toml", "."])
+def test_a_file_that_was_named_must_be_readable(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InputError, match="cannot be read"):
+        resolve(config=str(tmp_path / path), environ={})
+
+
+def test_the_environment_goes_over_the_file(tmp_path: Path) -> None:
+    made = read(
+        tmp_path,
+        '[scheduler]\ntick_interval = "9s"\nhost_jobs = true',
+        GPUTUI_SCHEDULER_TICK_INTERVAL="3s",
+        GPUTUI_SCHEDULER_HOST_JOBS="no",
+        GPUTUI_SCHEDULER_IGNORE_PROCESSES="Xorg, dcgm",
+        GPUTUI_STORE_KEEP_FINISHED="7",
+        GPUTUI_SCHEDULER_MEMORY_FLOOR="1g",
+        GPUTUI_RUNTIME_DOCKER_HOST="tcp://gpu1:2376",
+        GPUTUI_RUNTIME="process",
+        GPUTUI_SOMETHING_ELSE="x",
+    )
+    assert made.scheduler.tick_interval == timedelta(seconds=3)
+    assert (made.scheduler.host_jobs, made.scheduler.ignore_processes) == (False, ("Xorg", "dcgm"))
+    assert (made.store.keep_finished, made.scheduler.memory_floor) == (7, 1024**3)
+    assert made.runtime.docker_host == "tcp://gpu1:2376"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("GPUTUI_SCHEDULER_HOST_JOBS", "perhaps"),
+        ("GPUTUI_SCHEDULER_TICK_INTERVAL", "-1"),
+        ("GPUTUI_STORE_KEEP_FINISHED", "1.5"),
+        ("GPUTUI_SCHEDULER_HAND_OVER", ""),
+        ("GPUTUI_SCHEDULER_MEMORY_FLOOR", "much"),
+    ],
+)
+def test_bad_variables_are_refused_by_name(name: str, text: str) -> None:
+    with pytest.raises(InputError) as caught:
+        load_settings(None, {name: text})
+    assert caught.value.where == name
+
+
+def test_what_is_given_goes_over_the_environment() -> None:
+    environ = {"GPUTUI_STATE": "/var/a", "GPUTUI_PROBE": "sim:2", "GPUTUI_RUNTIME": "process"}
+    assert resolve(environ=environ) == Options(Path("/var/a"), None, ProbeSpec(2), "process")
+    given = resolve(state="/var/b", probe="nvml", runtime="docker", environ=environ)
+    assert given == Options(Path("/var/b"), None, ProbeSpec(), "docker")
+
+
+def test_the_state_directory_of_root_and_of_a_user(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert resolve(environ={}).state == Path("/var/lib/gputui")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert resolve(environ={}).state == tmp_path / "xdg-state" / "gputui"
+
+
+def test_the_user_s_file_comes_before_the_site_s(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text("[store]\nkeep_finished = 1")
+    assert resolve(environ={}).settings.store.keep_finished == 1
+    own = tmp_path / "xdg" / "gputui" / "config.toml"
+    own.parent.mkdir(parents=True)
+    own.write_text("[store]\nkeep_finished = 2")
+    made = resolve(environ={})
+    assert (made.config, made.settings.store.keep_finished) == (own, 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "spec"),
+    [("nvml", ProbeSpec()), ("sim:8", ProbeSpec(8)), ("sim:2:H100 80GB", ProbeSpec(2, "H100 80GB"))],
+)
+def test_a_probe_comes_back(text: str, spec: ProbeSpec) -> None:
+    assert parse_probe(text) == spec
+    assert str(spec) == text
+
+
+@pytest.mark.parametrize("text", ["", "sim", "sim:", "sim:x", "sim:-1", "sim:99999", "sim:1:", "NVML", "sim:1:\x1b[2J"])
+def test_other_probes_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--probe") as caught:
+        parse_probe(text)
+    assert "\x1b" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "option", [{"state": "a\0b"}, {"state": "x" * 5000}, {"runtime": "podman"}, {"config": "\x1b"}]
+)
+def test_bad_options_are_refused_by_name(option: dict[str, str]) -> None:
+    with pytest.raises(InputError, match="--" + next(iter(option))):
+        resolve(**option, environ={})
+
+
+def test_another_process_gets_the_same_options(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[store]\nkeep_finished = 1")
+    made = resolve(state="/var/a", config=str(file), probe="sim:2:H100", runtime="process", environ={})
+    given = made.arguments()
+    again = resolve(**dict(zip((name[2:] for name in given[::2]), given[1::2], strict=True)), environ={})
+    assert again == made
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    st.binary(max_size=200) | st.text(max_size=200).map(lambda text: f"[scheduler]\n{text}".encode(errors="replace"))
+)
+def test_whatever_a_file_holds_only_input_errors_come_out(tmp_path: Path, content: bytes) -> None:
+    try:
+        read(tmp_path, content)
+    except InputError as error:
+        assert str(error).startswith(str(tmp_path))  # noqa: PT017 - only some files are refused
+
+
+VALUES = st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers() | st.text(), max_size=3)
+KEYS = st.sampled_from(["tick_interval", "memory_floor", "host_jobs", "hand_over", "ignore_processes", "no_such"])
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(table=st.dictionaries(KEYS, VALUES, max_size=3))
+def test_whatever_a_table_holds_only_input_errors_come_out(
+    table: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "read_toml", lambda path, where: {"scheduler": table})
+    try:
+        load_settings(Path("config.toml"), {})
+    except InputError as error:
+        assert str(error.where).startswith("config.toml: scheduler")  # noqa: PT017 - only some are refused
