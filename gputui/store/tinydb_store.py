@@ -164,16 +164,19 @@ class TinyJobStore:
     def _open(self) -> str:
         """The store's id; makes the queue when there is none."""
         found = read_meta(self._path)
-        if found is None:
-            with self._storage.lock.held():
-                found = read_meta(self._path)
-                if found is None:
-                    check_not_orphaned(self._path)
-                    meta = Meta(generation=1, next_id=self._history.highest_id() + 1, store_id=_new_store_id())
-                    self._storage.make_first(meta)
-                    return meta.store_id
+        store_id = self._make() if found is None else found[0].store_id
         self._storage.sweep()
-        return found[0].store_id
+        return store_id
+
+    def _make(self) -> str:
+        with self._storage.lock.held():
+            found = read_meta(self._path)
+            if found is not None:
+                return found[0].store_id  # somebody else was faster
+            check_not_orphaned(self._path)
+            meta = Meta(generation=1, next_id=self._history.highest_id() + 1, store_id=_new_store_id())
+            self._storage.make_first(meta)
+            return meta.store_id
 
 
 def _month(job: Job) -> str:
