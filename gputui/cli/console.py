@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gputui import bootstrap
@@ -37,14 +38,18 @@ class Screen(Gputui):
 class Console:
     """One console, from first paint to hand-over."""
 
-    def __init__(self, options: Options, store: JobStore) -> None:
+    def __init__(self, options: Options, store: JobStore, tidy_up: Callable[[], None] = lambda: None) -> None:
         self._options = options
         self._store = store
+        self._tidy_up = tidy_up
         self._host: Host | None = None
 
     def run(self) -> int:
         """Show it until it is quit; the exit code."""
-        return asyncio.run(self._run())
+        try:
+            return asyncio.run(self._run())
+        finally:
+            self._tidy_up()
 
     async def _run(self) -> int:
         feed = Feed()
@@ -84,6 +89,8 @@ class Console:
         """The terminal is gone: hand over if we schedule, and end without another word to the screen."""
         wished = self._options.settings.scheduler.hand_over != "never"
         await self._let_go(scheduling, hand_over=wished)
+        self._tidy_up()
+        self._store.close()
         os._exit(128 + signal.SIGHUP)  # the screen's driver would wait for a terminal that will not answer
 
     async def _let_go(self, scheduling: asyncio.Task[None], *, hand_over: bool) -> None:

@@ -67,35 +67,32 @@ def submissions() -> Iterable[Submission]:
 
 def run(options: Options) -> int:
     """Show the console on a throw-away state directory; nothing of it is left afterwards."""
-    directory = Path(tempfile.mkdtemp(prefix="gputui-demo-"))
-    try:
-        return _run_in(directory, options)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-
-
-def _run_in(directory: Path, options: Options) -> int:
     from gputui.cli.console import Console
 
-    probe = options.probe if options.probe.simulated else ProbeSpec(simulated=GPUS)
-    scheduler = replace(SchedulerSettings(), hand_over="never")
-    settings = replace(options.settings, scheduler=scheduler)
-    here = replace(options, state=directory / "state", probe=probe, runtime="process", settings=settings)
+    directory = Path(tempfile.mkdtemp(prefix="gputui-demo-"))
+    here = _here(options, directory)
     store = bootstrap.open_store(here)
     try:
         bootstrap.actions(store).submit(submissions())
-        return Console(here, store).run()
+        return Console(here, store, lambda: _tidy_up(here, store, directory)).run()
     finally:
-        _end_all(here, store)
         store.close()
 
 
-def _end_all(options: Options, store: JobStore) -> None:
-    """End what still runs: demo jobs are make-believe, and nobody would look after them."""
+def _here(options: Options, directory: Path) -> Options:
+    """The options of a demo: its own state, simulated GPUs, host processes, and no scheduler left behind."""
+    probe = options.probe if options.probe.simulated else ProbeSpec(simulated=GPUS)
+    settings = replace(options.settings, scheduler=replace(SchedulerSettings(), hand_over="never"))
+    return replace(options, state=directory / "state", probe=probe, runtime="process", settings=settings)
+
+
+def _tidy_up(options: Options, store: JobStore, directory: Path) -> None:
+    """End what still runs (make-believe, and nobody would look after it), and leave no file behind."""
     for runtime in bootstrap.make_runtimes(options, store.store_id):
         for record in runtime.containers():
             runtime.kill(record.id)
         runtime.close()
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @click.command("demo")
