@@ -157,7 +157,7 @@ class DockerRuntime:
             return error
         self.remove(container_id)
         exit_code = int(inspected["State"].get("ExitCode") or 0)
-        if error.cause.code in {CauseCode.BAD_SPEC, CauseCode.RUNTIME_ERROR} and exit_code in {126, 127, 128}:
+        if error.cause.code in {CauseCode.BAD_SPEC, CauseCode.RUNTIME_ERROR} and exit_code in {126, 127}:
             return fault(str(inspected["State"].get("Error") or error.what), status=400, exit_code=exit_code)
         return error
 
@@ -234,10 +234,9 @@ class DockerRuntime:
         self._watcher = EventWatcher(self._connection, self._store_id, self._survey.forget)
         self._watcher.start(wake, self._lost, self._back)
 
-    def _lost(self) -> None:
+    def _lost(self, error: RuntimeFault) -> None:
         self._survey.outages.lost(self._clock.now())
-        # asks, and so says why it does not answer; after a short hiccup it already does
-        self.check()
+        self._note(error)
 
     def _back(self) -> None:
         self._survey.outages.back(self._clock.now())

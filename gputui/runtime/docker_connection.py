@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -70,6 +71,14 @@ def _of_context(name: str | None) -> Endpoint:
     return Endpoint(context.Host, context.TLSConfig, f"docker context {name!r}")
 
 
+def _knock(endpoint: Endpoint) -> None:
+    """Raise OSError when nobody listens on a local socket: sooner and clearer than docker-py, which leaks one then."""
+    if endpoint.is_local:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(5)
+            probe.connect(endpoint.url.removeprefix("http+").removeprefix("unix://"))
+
+
 class Connection:
     """Clients of one engine, borrowed by whoever calls.
 
@@ -88,6 +97,8 @@ class Connection:
         self._pause = 0.0
         self._closed_until = 0.0
         self._last_error: RuntimeUnavailableError | None = None
+        self.is_local = False
+        """Whether the engine runs on this machine, as far as is known."""
 
     @property
     def where(self) -> str:
@@ -95,14 +106,14 @@ class Connection:
         return self._endpoint.url if self._endpoint else (self._settings.docker_host or "its address")
 
     @property
-    def is_local(self) -> bool:
-        """Whether the engine runs on this machine, as far as is known."""
-        return bool(self._endpoint and self._endpoint.is_local)
+    def longest_pause(self) -> float:
+        """Seconds between two tries: to knock at a local socket costs nothing."""
+        return 1.0 if self.is_local else LONGEST_PAUSE
 
     def call(self, ask: Callable[[APIClient], T], *, patient: bool = True) -> T:
         """What `ask` returns, given a client; errors come out as RuntimeFault or RuntimeUnavailableError.
 
-        While the engine does not answer, calls fail at once until the back-off is over; an impatient one tries anyway.
+        While a remote engine does not answer, calls fail at once until the back-off is over; an impatient one tries.
         """
         with self.borrowed(patient=patient) as client, self.translated():
             return ask(client)
@@ -163,16 +174,27 @@ class Connection:
 
     def _take(self, patient: bool) -> APIClient:
         with self._lock:
-            if patient and self._last_error and time.monotonic() < self._closed_until:
+            if patient and self._last_error and not self.is_local and time.monotonic() < self._closed_until:
                 raise RuntimeUnavailableError(self._last_error.what, hint=self._last_error.hint)
-            if self._idle:
-                return self._idle.pop()
-        return self._connect()
+            kept = self._idle.pop() if self._idle else None
+        return self._still_answering(kept) if kept else self._connect()
+
+    def _still_answering(self, kept: APIClient) -> APIClient:
+        """The kept client, if the engine still listens: it would connect again by itself, and leak when it cannot."""
+        try:
+            if self._endpoint:
+                _knock(self._endpoint)
+        except OSError as error:
+            kept.close()
+            raise self.lost(error) from error
+        return kept
 
     def _connect(self) -> APIClient:
         from docker import APIClient
 
         with self._found() as endpoint:
+            self.is_local = endpoint.is_local
+            _knock(endpoint)
             client = APIClient(
                 base_url=endpoint.url,
                 # never pinned: new engines refuse old versions and old ones new; asked once, then kept

@@ -6,16 +6,18 @@ import logging
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gputui.domain.errors import RuntimeFault
-from gputui.runtime.docker_connection import FIRST_PAUSE, LONGEST_PAUSE, Connection
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.runtime.docker_connection import FIRST_PAUSE, Connection
 from gputui.runtime.docker_create import STORE
 
 if TYPE_CHECKING:
     from docker.types import CancellableStream
 
 log = logging.getLogger(__name__)
+
+Lost: TypeAlias = Callable[[RuntimeFault], None]
 
 # no `oom`: it comes by the dozen, ends nothing by itself, and the end that follows tells whether it was one
 _EVENTS = ["die", "start"]
@@ -36,8 +38,8 @@ class EventWatcher:
         self._stream: CancellableStream[Mapping[str, Any]] | None = None
         self._since: int | None = None
 
-    def start(self, wake: Callable[[], None], lost: Callable[[], None], back: Callable[[], None]) -> None:
-        """Watch, on a daemon thread; `lost` and `back` tell when the engine went away and came back."""
+    def start(self, wake: Callable[[], None], lost: Lost, back: Callable[[], None]) -> None:
+        """Watch, on a daemon thread; `lost` and `back` tell when it went away, and why, and when it came back."""
         threading.Thread(target=self._run, args=(wake, lost, back), name="docker-events", daemon=True).start()
 
     def close(self) -> None:
@@ -48,30 +50,30 @@ class EventWatcher:
             with suppress(Exception):
                 stream.close()
 
-    def _run(self, wake: Callable[[], None], lost: Callable[[], None], back: Callable[[], None]) -> None:
+    def _run(self, wake: Callable[[], None], lost: Lost, back: Callable[[], None]) -> None:
         pause = FIRST_PAUSE
         while not self._closed.is_set():
-            if self._watch(wake, back):
+            why: RuntimeFault = RuntimeUnavailableError(f"Docker at {self._connection.where} hung up: trying again")
+            try:
+                self._watch(wake, back)
                 pause = FIRST_PAUSE
+            except RuntimeFault as error:
+                why = error
             if self._closed.is_set():
                 return
-            lost()
+            lost(why)
             self._closed.wait(pause)
-            pause = min(pause * 2, LONGEST_PAUSE)
+            pause = min(pause * 2, self._connection.longest_pause)
 
-    def _watch(self, wake: Callable[[], None], back: Callable[[], None]) -> bool:
-        """Whether the engine answered; returns when the stream has ended."""
-        try:
-            client = self._connection.open()
-        except RuntimeFault as error:
-            log.debug("no events: %s", error)
-            return False
+    def _watch(self, wake: Callable[[], None], back: Callable[[], None]) -> None:
+        """Follow events until the stream ends; raises RuntimeFault when the engine does not answer at all."""
+        client = self._connection.open()
         try:
             with self._connection.translated():
                 filters = {"type": ["container"], "event": _EVENTS}
                 self._stream = client.events(decode=True, since=self._since, filters=filters)
             if self._closed.is_set():
-                return True
+                return
             back()
             wake()
             for event in self._stream:
@@ -82,7 +84,7 @@ class EventWatcher:
         finally:
             self._stream = None
             client.close()
-        return True
+            self._connection.forget()
 
     def _see(self, event: Mapping[str, Any], wake: Callable[[], None]) -> None:
         if nanoseconds := event.get("timeNano"):

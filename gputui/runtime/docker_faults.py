@@ -53,17 +53,17 @@ _FRAGMENTS: tuple[tuple[CauseCode, tuple[str, ...]], ...] = (
 
 _OPTIONS: tuple[tuple[str, str], ...] = (
     (
-        r"bind source path|invalid mount|mount path|invalid volume|volume name|mount config|mount point",
+        r"bind source path|invalid (mount|volume)|mount (path|config|point)|volume name|are you trying to mount",
         "--volume or --mount",
     ),
     (r"runtime name|unknown runtime|runtime .* not (found|installed)", "--runtime"),
     (r"unable to find user|no matching entries in (passwd|group)|linux spec user", "--user"),
     (r"memory limit|memoryswap|memory swap", "--memory"),
-    (r"range of cpus|cpus available|nanocpus|cpu cfs", "--cpus"),
+    (r"range of cpus|cpus available|nanocpus|cpu cfs|cpu\.cfs_quota|cpu\.max", "--cpus"),
     (r"cpu.?shares", "--cpu-shares"),
-    (r"shm", "--shm-size"),
+    (r"\bshm\b|shmsize|shm size", "--shm-size"),
     (r"ulimit|rlimit", "--ulimit"),
-    (r"ipc", "--ipc"),
+    (r"\bipc\b", "--ipc"),
     (r"network .*not found|network mode|no such network|could not find a network", "--network"),
     (r"working directory|chdir to cwd", "--workdir"),
     (r"no command specified", "COMMAND"),
@@ -87,7 +87,7 @@ def cause_of(text: str, *, status: int | None = None, exit_code: int | None = No
             return Cause(code, words)
     if option := _option(lower):
         return Cause(CauseCode.BAD_SPEC, f"{option}: {words}")
-    by_exit = {126: CauseCode.COMMAND_NOT_EXECUTABLE, 127: CauseCode.COMMAND_NOT_FOUND, 128: CauseCode.GPU_SETUP_FAILED}
+    by_exit = {126: CauseCode.COMMAND_NOT_EXECUTABLE, 127: CauseCode.COMMAND_NOT_FOUND}
     if status == 400 and exit_code in by_exit:
         return Cause(by_exit[exit_code], words)
     return Cause(CauseCode.BAD_SPEC if status == 400 else CauseCode.RUNTIME_ERROR, words)

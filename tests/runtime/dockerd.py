@@ -90,6 +90,7 @@ class Dockerd:
         if self._daemon and self._daemon.poll() is None:
             self._daemon.send_signal(with_signal)
             self._daemon.wait(60)
+        self._forget_containerd()
 
     def kill(self) -> None:
         """SIGKILL dockerd; containers run on."""
@@ -134,6 +135,19 @@ class Dockerd:
         rest = [f"--host={self.host}", "--group=root", f"--cgroup-parent={_cgroup(here)}", "--log-level=warn"]
         nvidia = ["--add-runtime=nvidia=runc"]
         return [*into, "dockerd", *paths, *rest, *nvidia, *(["--live-restore"] if live_restore else [])]
+
+    def _forget_containerd(self) -> None:
+        """Wait for the end of dockerd's containerd, and remove its pid file.
+
+        An unreaped zombie would pass for a living containerd, and the next dockerd would wait for it in vain.
+        """
+        pid_file = self.directory / "exec/containerd/containerd.pid"
+        with contextlib.suppress(OSError, ValueError):
+            entry = Path("/proc") / str(int(pid_file.read_text()))
+            deadline = time.monotonic() + 10
+            while entry.exists() and _is_alive(entry) and time.monotonic() < deadline:
+                time.sleep(0.01)
+        pid_file.unlink(missing_ok=True)
 
     def _wait_until_up(self) -> None:
         deadline = time.monotonic() + 60

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import docker
 
-_COMMANDS = "sh ash sleep echo env cat true false test printf seq yes head tail dd kill ls id pwd date touch wc grep"
+_COMMANDS = "sh ash sleep echo env cat true false test printf seq yes head tail dd kill ls id pwd date touch wc grep tr"
 _FILES = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/sh\nalice:x:1000:1000::/tmp:/bin/sh\n",
     "etc/group": "root:x:0:\nalice:x:1000:\n",

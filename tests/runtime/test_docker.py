@@ -1,0 +1,400 @@
+"""What Docker adds to the contract: options, GPUs, causes, names taken, others' containers; on a real engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import docker
+import pytest
+
+from gputui.domain.cause import Blame, CauseCode
+from gputui.domain.container import ContainerState, Launch
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.job import ContainerOptions, JobSpec
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime.docker import DockerRuntime
+from tests.factories import FakeClock, uuid
+from tests.runtime.contract import OTHER_STORE, SLEEP, STORE, Harness, output, record, seen, shell
+from tests.runtime.dockerd import IMAGE, IMAGE_OF_NVIDIA, Dockerd
+
+pytestmark = pytest.mark.docker
+
+
+@pytest.fixture
+def harness(engine: Dockerd) -> Iterator[Harness]:
+    settings = RuntimeSettings(docker_host=engine.host, log_max_size=5_000_000, log_max_files=2, pids_limit=100)
+    harness = Harness(lambda store: DockerRuntime(store, settings, FakeClock()), image=IMAGE, name="docker")
+    yield harness
+    harness.clean()
+
+
+@pytest.fixture
+def runtime(harness: Harness) -> DockerRuntime:
+    runtime = harness.open()
+    assert isinstance(runtime, DockerRuntime)
+    return runtime
+
+
+@pytest.fixture
+def api(engine: Dockerd) -> Iterator[docker.APIClient]:
+    client = docker.APIClient(base_url=engine.host)
+    yield client
+    client.close()
+
+
+@pytest.fixture
+def by_hand(engine: Dockerd) -> Iterator[list[str]]:
+    """Ids of containers made without gputui; they are removed at the end."""
+    made: list[str] = []
+    yield made
+    client = docker.APIClient(base_url=engine.host)
+    for each in made:
+        client.remove_container(each, force=True)
+    client.close()
+
+
+def launch(
+    harness: Harness, image: str, command: tuple[str, ...], gpus: tuple[str, ...] = (), **options: Any
+) -> Launch:
+    made = harness.launch(command, gpus=gpus)
+    spec = JobSpec(image=image, command=command, tenant="team-a", options=ContainerOptions(**options))
+    return Launch(made.store_id, made.job_id, made.attempt, spec, gpus)
+
+
+def printed(harness: Harness, runtime: DockerRuntime, made: Launch, path: Path) -> str:
+    created = runtime.create(made)
+    runtime.start(created.id)
+    harness.ended(runtime, created.id)
+    return output(runtime, created.id, path).decode()
+
+
+def failure(runtime: DockerRuntime, made: Launch) -> RuntimeFault:
+    """The error that creating and starting it raises; nothing is left behind."""
+    with pytest.raises(RuntimeFault) as fault:
+        runtime.start(runtime.create(made).id)
+    assert runtime.containers() == ()
+    return fault.value
+
+
+# options
+
+
+def test_options_reach_the_engine(
+    harness: Harness, runtime: DockerRuntime, api: docker.APIClient, tmp_path: Path
+) -> None:
+    made = launch(
+        harness,
+        IMAGE,
+        SLEEP,
+        cpus=1.5,
+        cpu_shares=512,
+        memory=64 * 2**20,
+        shm_size=2**30,
+        ulimits=("memlock=-1", "stack=67108864", "nofile=10:20"),
+        volumes=(f"{tmp_path}:/data:ro", "/scratch", "cache:/cache"),
+        mounts=(f"type=bind,src={tmp_path},dst=/more,readonly", "type=tmpfs,target=/fast,tmpfs-size=1m"),
+        user="alice",
+        workdir="/tmp",
+        entrypoint="env",
+        network="none",
+        runtime="nvidia",
+    )
+    inspected = api.inspect_container(runtime.create(made).id)
+    host, config = inspected["HostConfig"], inspected["Config"]
+    assert inspected["Name"] == f"/{made.name}"
+    assert (host["Init"], host["AutoRemove"], host["RestartPolicy"]["Name"] or "no") == (True, False, "no")
+    assert host["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "5000000", "max-file": "2"}}
+    assert (host["NanoCpus"], host["CpuShares"], host["PidsLimit"]) == (1_500_000_000, 512, 100)
+    assert host["Memory"] == host["MemorySwap"] == 64 * 2**20
+    assert host["ShmSize"] == 2**30
+    assert {(each["Name"], each["Soft"], each["Hard"]) for each in host["Ulimits"]} == {
+        ("memlock", -1, -1),
+        ("stack", 67108864, 67108864),
+        ("nofile", 10, 20),
+    }
+    assert host["Binds"] == [f"{tmp_path}:/data:ro", "cache:/cache"]
+    assert {mount["Destination"] for mount in inspected["Mounts"]} >= {"/data", "/scratch", "/cache", "/more"}
+    assert host["Mounts"][1]["TmpfsOptions"] == {"SizeBytes": 2**20}
+    assert (host["NetworkMode"], host["Runtime"]) == ("none", "nvidia")
+    assert (config["User"], config["WorkingDir"], config["Entrypoint"]) == ("alice", "/tmp", ["env"])
+
+
+def test_ipc_of_the_host(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
+    inspected = api.inspect_container(runtime.create(launch(harness, IMAGE, SLEEP, ipc="host")).id)
+    assert inspected["HostConfig"]["IpcMode"] == "host"
+
+
+def test_labels(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
+    mine = (("team", "x"), ("gputui.store", "stolen"), ("gputui.other", "1"), ("user", "somebody"))
+    made = launch(harness, IMAGE, SLEEP, (uuid(0), uuid(1)), labels=mine)
+    labels = api.inspect_container(runtime.create(made).id)["Config"]["Labels"]
+    assert labels == {
+        "team": "x",
+        "user": "team-a",
+        "gputui.store": STORE,
+        "gputui.job": str(made.job_id),
+        "gputui.attempt": "1",
+        "gputui.gpus": f"{uuid(0)},{uuid(1)}",
+    }
+
+
+def test_more_cpus_than_there_are(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
+    created = runtime.create(launch(harness, IMAGE, SLEEP, cpus=4096))
+    cpus = int(api.info()["NCPU"])
+    assert api.inspect_container(created.id)["HostConfig"]["NanoCpus"] == cpus * 10**9
+    assert created.notes == (f"--cpus 4096 was lowered to the host's {cpus}",)
+
+
+# GPUs
+
+
+def test_gpus_are_requested_by_uuid(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
+    created = runtime.create(launch(harness, IMAGE, SLEEP, (uuid(2), uuid(5))))
+    (request,) = api.inspect_container(created.id)["HostConfig"]["DeviceRequests"]
+    assert request["Driver"] == "nvidia"
+    assert request["DeviceIDs"] == [uuid(2), uuid(5)]
+    assert request["Capabilities"] == [["gpu", "utility", "compute"]]
+    assert not request["Count"]
+
+
+def test_gpus_win_over_the_users_own_choice(harness: Harness, runtime: DockerRuntime, tmp_path: Path) -> None:
+    own = (("NVIDIA_VISIBLE_DEVICES", "all"), ("CUDA_VISIBLE_DEVICES", "3"), ("A", "1"))
+    made = launch(harness, IMAGE, shell("echo $NVIDIA_VISIBLE_DEVICES:$CUDA_VISIBLE_DEVICES:$A"), (uuid(0),), env=own)
+    created = runtime.create(made)
+    assert [note.split()[0] for note in created.notes] == ["NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"]
+    runtime.start(created.id)
+    harness.ended(runtime, created.id)
+    assert output(runtime, created.id, tmp_path / "log").decode() == f"{uuid(0)}::1\n"
+
+
+def test_an_image_of_nvidia_gives_no_gpu_to_a_job_without(
+    harness: Harness, runtime: DockerRuntime, tmp_path: Path
+) -> None:
+    text = printed(harness, runtime, launch(harness, IMAGE_OF_NVIDIA, ()), tmp_path / "log")
+    assert "NVIDIA_VISIBLE_DEVICES=void\n" in text
+    assert "GPUTUI_GPUS=0\n" in text
+
+
+# causes
+
+
+def test_no_such_image(harness: Harness, runtime: DockerRuntime) -> None:
+    assert not runtime.has_image("gputui-test:nothing")
+    fault = failure(runtime, launch(harness, "gputui-test:nothing", SLEEP))
+    assert fault.cause.code is CauseCode.IMAGE_NOT_FOUND
+    assert "gputui-test:nothing" in fault.cause.text
+
+
+@pytest.mark.parametrize(
+    ("options", "option"),
+    [
+        ({"runtime": "nonsense"}, "--runtime"),
+        ({"user": "nobody-here"}, "--user"),
+        ({"memory": 1024}, "--memory"),
+        ({"network": "no-such-network"}, "--network"),
+        ({"mounts": ("type=bind,src=/no/such/path,dst=/x",)}, "--mount"),
+        ({"mounts": ("type=bind,src=/tmp",)}, "--mount"),
+        ({"volumes": ("./here:/x",)}, "--volume"),
+        ({"volumes": ("/tmp:relative",)}, "--volume"),
+        ({"workdir": "relative"}, "--workdir"),
+        ({"ulimits": ("nofile=9:1",)}, "--ulimit"),
+        ({"ipc": "nonsense"}, "--ipc"),
+        ({"cpus": 0.001}, "--cpus"),
+    ],
+)
+def test_a_bad_option_is_named(harness: Harness, runtime: DockerRuntime, options: dict[str, Any], option: str) -> None:
+    fault = failure(runtime, launch(harness, IMAGE, SLEEP, **options))
+    assert fault.cause.code is CauseCode.BAD_SPEC, fault
+    assert option in fault.cause.text
+
+
+def test_no_command(harness: Harness, runtime: DockerRuntime) -> None:
+    fault = failure(runtime, launch(harness, IMAGE, ()))
+    assert fault.cause.code is CauseCode.BAD_SPEC
+    assert "COMMAND" in fault.cause.text
+
+
+def test_the_hook_fails(harness: Harness, runtime: DockerRuntime, engine: Dockerd) -> None:
+    engine.fail_hook()
+    try:
+        fault = failure(runtime, launch(harness, IMAGE, SLEEP, (uuid(0),)))
+    finally:
+        engine.fail_hook(False)
+    assert fault.cause.code is CauseCode.GPU_SETUP_FAILED
+    assert fault.cause.blame is Blame.INFRASTRUCTURE
+    assert "driver not loaded" in fault.cause.text
+
+
+def test_over_its_memory(harness: Harness, runtime: DockerRuntime) -> None:
+    made = launch(harness, IMAGE, ("dd", "if=/dev/zero", "of=/dev/null", "bs=100M", "count=1"), memory=8 * 2**20)
+    created = runtime.create(made)
+    runtime.start(created.id)
+    ended = harness.ended(runtime, created.id)
+    assert ended.exit_code == 137
+    assert ended.cause is not None
+    assert ended.cause.code is CauseCode.OUT_OF_MEMORY
+
+
+def test_a_command_missing_inside_a_shell_is_the_jobs_own(harness: Harness, runtime: DockerRuntime) -> None:
+    created = runtime.create(launch(harness, IMAGE, shell("no-such-program")))
+    runtime.start(created.id)
+    ended = harness.ended(runtime, created.id)
+    assert (ended.exit_code, ended.cause and ended.cause.code) == (127, CauseCode.NON_ZERO_EXIT)
+
+
+def test_no_engine_there(tmp_path: Path) -> None:
+    runtime = DockerRuntime(STORE, RuntimeSettings(docker_host=f"unix://{tmp_path}/none.sock"), FakeClock())
+    assert not runtime.status().up
+    checked = runtime.check()
+    assert not checked.up
+    assert "does not run" in checked.text
+    assert runtime.status() == checked
+    with pytest.raises(RuntimeUnavailableError) as error:
+        runtime.containers()
+    assert error.value.cause.blame is Blame.INFRASTRUCTURE
+    with pytest.raises(RuntimeUnavailableError):
+        runtime.logs("any", follow=True)
+
+
+# names
+
+
+def test_a_name_taken_by_a_stranger(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
+    made = launch(harness, IMAGE, SLEEP)
+    stranger = api.create_container(IMAGE, list(SLEEP), name=made.name)
+    try:
+        with pytest.raises(RuntimeFault, match="taken"):
+            runtime.create(made)
+        assert api.inspect_container(stranger["Id"])["State"]["Status"] == "created"
+    finally:
+        api.remove_container(stranger["Id"])
+
+
+def test_removing_takes_anonymous_volumes_along(
+    harness: Harness, runtime: DockerRuntime, api: docker.APIClient
+) -> None:
+    before = len(api.volumes()["Volumes"] or [])
+    created = runtime.create(launch(harness, IMAGE, SLEEP, volumes=("/scratch",)))
+    assert len(api.volumes()["Volumes"] or []) == before + 1
+    runtime.remove(created.id)
+    assert len(api.volumes()["Volumes"] or []) == before
+
+
+def test_terminate_sends_the_images_stop_signal(harness: Harness, runtime: DockerRuntime) -> None:
+    script = 'trap "exit 7" INT; echo ready; while :; do sleep 0.05; done'
+    made = launch(harness, IMAGE_OF_NVIDIA, ("-c", script), entrypoint="sh")
+    created = runtime.create(made)
+    runtime.start(created.id)
+    seen(runtime, created.id, b"ready")
+    runtime.terminate(created.id)
+    assert harness.ended(runtime, created.id).exit_code == 7
+
+
+# others' containers
+
+
+@pytest.mark.parametrize(
+    ("wanted", "devices"),
+    [
+        (["--gpus", '"device=1"'], ("1",)),
+        (["--gpus", '"device=0,2"'], ("0", "2")),
+        (["--gpus", "all"], ("all",)),
+        (["--gpus", "2"], ("0", "1")),
+        (["--gpus", f'"device={uuid(3)}"'], (uuid(3),)),
+        (["--runtime", "nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=1,MIG-2"], ("1", "MIG-2")),
+        (["-e", "NVIDIA_VISIBLE_DEVICES=all"], None),
+        (["--runtime", "nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=void"], None),
+        (["--label", "user=bob", "--device", "/dev/null:/dev/nvidia3"], None),
+    ],
+)
+def test_foreign(
+    runtime: DockerRuntime, engine: Dockerd, by_hand: list[str], wanted: list[str], devices: tuple[str, ...] | None
+) -> None:
+    by_hand.append(engine.docker("run", "-d", "--init", *wanted, "--label", "user=bob", IMAGE, *SLEEP))
+    found = runtime.foreign()
+    assert [each.devices for each in found] == ([devices] if devices else [])
+    assert [(each.id, each.user, each.image) for each in found] == ([(by_hand[0], "bob", IMAGE)] if devices else [])
+    assert runtime.foreign() == found
+
+
+def test_foreign_ends_with_the_container(runtime: DockerRuntime, engine: Dockerd, by_hand: list[str]) -> None:
+    by_hand.append(engine.docker("run", "-d", "--name", "by-hand", "--gpus", "all", IMAGE, *SLEEP))
+    assert [each.name for each in runtime.foreign()] == ["by-hand"]
+    engine.docker("kill", "by-hand")
+    assert runtime.foreign() == ()
+
+
+def test_another_stores_container_is_foreign(harness: Harness, runtime: DockerRuntime) -> None:
+    other = harness.open(OTHER_STORE)
+    made = launch(harness, IMAGE, SLEEP, (uuid(1),))
+    other.start(other.create(Launch(OTHER_STORE, 1, 1, made.spec, made.gpus)).id)
+    (found,) = runtime.foreign()
+    assert (found.user, found.devices) == ("team-a", (uuid(1),))
+
+
+def test_a_foreign_start_wakes(runtime: DockerRuntime, engine: Dockerd, by_hand: list[str]) -> None:
+    woken = threading.Event()
+    runtime.watch(woken.set)
+    assert woken.wait(10), "it wakes when it is connected"
+    woken.clear()
+    by_hand.append(engine.docker("run", "-d", "--init", IMAGE, *SLEEP))
+    assert woken.wait(10)
+
+
+# output
+
+
+def test_100_000_lines_are_saved(harness: Harness, runtime: DockerRuntime, tmp_path: Path) -> None:
+    text = printed(harness, runtime, launch(harness, IMAGE, ("seq", "100000")), tmp_path / "log")
+    assert text == "".join(f"{number}\n" for number in range(1, 100_001))
+    assert [path.name for path in tmp_path.iterdir()] == ["log"]
+
+
+def test_a_long_line_stays_one(harness: Harness, runtime: DockerRuntime) -> None:
+    created = runtime.create(launch(harness, IMAGE, shell("head -c 100000 /dev/zero | tr '\\0' x; echo; echo end")))
+    runtime.start(created.id)
+    harness.ended(runtime, created.id)
+    assert [len(line) for line in runtime.logs(created.id)] == [100_000, 3]
+
+
+def test_a_log_that_cannot_be_kept(harness: Harness, runtime: DockerRuntime, tmp_path: Path) -> None:
+    created = runtime.create(launch(harness, IMAGE, ("true",)))
+    runtime.start(created.id)
+    with pytest.raises(RuntimeFault, match="cannot keep the log"):
+        runtime.save_log(created.id, tmp_path / "missing" / "log")
+    assert record(runtime, created.id).state in set(ContainerState)
+
+
+# many callers
+
+
+def test_many_threads_at_once(harness: Harness, runtime: DockerRuntime) -> None:
+    ids = [runtime.create(launch(harness, IMAGE, SLEEP)).id for _ in range(3)]
+    wrong: list[object] = []
+
+    def ask() -> None:
+        for _ in range(30):
+            found = {each.id for each in runtime.containers()}
+            if found != set(ids) or runtime.inspect("none") or runtime.foreign():
+                wrong.append(found)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+def test_importing_it_loads_no_docker() -> None:
+    script = (
+        "import sys, gputui.runtime, gputui.runtime.docker;"
+        "print(sorted({name.split('.')[0] for name in sys.modules} & {'docker', 'requests', 'urllib3', 'paramiko'}))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
