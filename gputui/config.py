@@ -126,13 +126,13 @@ def read_toml(path: Path, where: str) -> dict[str, Any]:
         raise InputError(f"is not TOML: {error}", where=where) from error
 
 
-_TABLES: Mapping[str, type[Any]] = {
+TABLES: Mapping[str, type[Any]] = {
     "scheduler": SchedulerSettings,
     "store": StoreSettings,
     "runtime": RuntimeSettings,
     "gpus": GpuSettings,
 }
-_SIZES = frozenset({"memory_floor", "log_max_size"})
+SIZES = frozenset({"memory_floor", "log_max_size"})
 _MAY_BE_ZERO = frozenset({"stop_grace", "history_after", "memory_floor", "keep_finished", "infrastructure_retries"})
 _CHOICES = {"hand_over": ("auto", "always", "never")}
 _MAX_COUNT = 2**31 - 1
@@ -154,9 +154,9 @@ def _of_file(path: Path) -> dict[str, Any]:
 
 
 def _fields(table: str, where: str) -> dict[str, dataclasses.Field[Any]]:
-    if table not in _TABLES:
-        raise InputError("unknown table", where=where, hint="known: " + ", ".join(_TABLES))
-    return {field.name: field for field in dataclasses.fields(_TABLES[table])}
+    if table not in TABLES:
+        raise InputError("unknown table", where=where, hint="known: " + ", ".join(TABLES))
+    return {field.name: field for field in dataclasses.fields(TABLES[table])}
 
 
 def _read(key: str, field: dataclasses.Field[Any], value: object, where: str) -> object:
@@ -165,7 +165,7 @@ def _read(key: str, field: dataclasses.Field[Any], value: object, where: str) ->
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise InputError("expected a duration", where=where, hint='write "10s", "1h30m" or seconds')
         value = parse_duration(str(value), where=where)
-    elif key in _SIZES and isinstance(value, str):
+    elif key in SIZES and isinstance(value, str):
         value = parse_size(value, where=where)
     _check_range(key, value, where)
     return value
@@ -176,7 +176,7 @@ def _check_range(key: str, value: object, where: str) -> None:
         if not value and key not in _MAY_BE_ZERO:
             raise InputError("expected a duration above 0", where=where)
     elif isinstance(value, int) and not isinstance(value, bool):
-        low, high = int(key not in _MAY_BE_ZERO), 2**60 if key in _SIZES else _MAX_COUNT
+        low, high = int(key not in _MAY_BE_ZERO), 2**60 if key in SIZES else _MAX_COUNT
         if not low <= value <= high:
             raise InputError(f"expected {low} to {high}", where=where)
     elif key in _CHOICES and value not in _CHOICES[key]:
@@ -189,7 +189,7 @@ def _of_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], object]
     """Settings named by GPUTUI_<TABLE>_<KEY>."""
     return {
         (table, field.name): _of_text(field, environ[name], name)
-        for table, kind in _TABLES.items()
+        for table, kind in TABLES.items()
         for field in dataclasses.fields(kind)
         if (name := f"GPUTUI_{table}_{field.name}".upper()) in environ
     }
@@ -205,7 +205,7 @@ def _of_text(field: dataclasses.Field[Any], text: str, where: str) -> object:
         if text.lower() not in _BOOLEANS:
             raise InputError("expected true or false", where=where)
         value = _BOOLEANS[text.lower()]
-    elif kind.startswith("int") and field.name not in _SIZES:
+    elif kind.startswith("int") and field.name not in SIZES:
         if not re.fullmatch(r"\d{1,12}", text, re.ASCII):
             raise InputError("expected a whole number", where=where)
         value = int(text)

@@ -1,0 +1,79 @@
+"""The parts of docs/cli.md that are made from the declarations themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from datetime import timedelta
+
+import click
+
+from gputui.cli.lazy import COMMANDS
+from gputui.cli.main import cli
+from gputui.config import SIZES, TABLES
+from gputui.domain.units import format_duration, format_size
+
+BLOCKS = {"<!-- written by scripts/cli.py -->": "commands", "<!-- settings -->": "settings"}
+END = "<!-- end -->"
+
+
+def updated(text: str) -> str:
+    """The document with its generated blocks as they should be."""
+    for begin, name in BLOCKS.items():
+        before, _, rest = text.partition(begin)
+        after = rest.partition(END)[2]
+        lines = commands() if name == "commands" else settings()
+        text = before + begin + "\n\n" + "\n".join(lines) + "\n\n" + END + after
+    return text
+
+
+def commands() -> Iterator[str]:
+    """A heading, a synopsis and a table of options for every command."""
+    root = click.Context(cli, info_name="gputui")
+    for name in COMMANDS:
+        command = cli.get_command(root, name)
+        assert command is not None
+        context = click.Context(command, info_name=name, parent=root)
+        usage = " ".join(command.collect_usage_pieces(context))
+        yield f"### `gputui {name}`"
+        yield ""
+        yield (command.help or "").partition("\n")[0]
+        yield ""
+        yield f"`gputui {name} {usage}`"
+        yield ""
+        yield from _options(command)
+
+
+def _options(command: click.Command) -> Iterator[str]:
+    options = [each for each in command.params if isinstance(each, click.Option) and not each.hidden]
+    if options:
+        yield "| option | does |"
+        yield "|---|---|"
+        for option in options:
+            value = f" {option.metavar}" if option.metavar else ""
+            names = (", ".join(option.opts) + value).replace("|", r"\|")
+            yield f"| `{names}` | {option.help} |"
+        yield ""
+
+
+def settings() -> Iterator[str]:
+    """A table of every setting with its default."""
+    yield "| key | default |"
+    yield "|---|---|"
+    for table, kind in TABLES.items():
+        for field in dataclasses.fields(kind):
+            yield f"| `{table}.{field.name}` | {_default(field.name, field.default)} |"
+
+
+def _default(name: str, value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, timedelta):
+        return f'`"{format_duration(value)}"`'
+    if name in SIZES and isinstance(value, int):
+        return f'`"{format_size(value).lower()}"`'
+    if isinstance(value, tuple):
+        return "`[" + ", ".join(f'"{each}"' for each in value) + "]`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f'`"{value}"`' if isinstance(value, str) else f"`{value}`"

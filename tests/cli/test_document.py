@@ -1,0 +1,36 @@
+"""docs/cli.md says what the commands say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputui.cli import document
+from gputui.cli.keys import KEYS
+from gputui.cli.lazy import COMMANDS
+from gputui.config import load_settings
+from gputui.domain.settings import Settings
+
+PATH = Path(__file__).parents[2] / "docs" / "cli.md"
+
+
+def test_it_is_up_to_date() -> None:
+    text = PATH.read_text(encoding="utf-8")
+    assert document.updated(text) == text, "run python scripts/cli.py"
+
+
+def test_every_command_and_option_is_in_it() -> None:
+    text = PATH.read_text(encoding="utf-8")
+    assert all(f"### `gputui {name}`" in text for name in COMMANDS)
+    assert all(key.option in text for key in KEYS)
+
+
+def test_the_documented_defaults_are_the_defaults_when_written_into_a_file(tmp_path: Path) -> None:
+    lines = []
+    for row in list(document.settings())[2:]:
+        key, default = (cell.strip().strip("`") for cell in row.strip("|").split("|"))
+        if default != "none":
+            lines.append(f"{key} = {default}")
+    file = tmp_path / "config.toml"
+    file.write_text("\n".join(lines))
+    assert load_settings(file, {}) == Settings()
+    assert len(lines) > 15

@@ -1,0 +1,73 @@
+"""The light commands stay light: a static contract cannot prove that a deferred import is deferred."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = frozenset(
+    {"textual", "rich", "docker", "requests", "urllib3", "apscheduler", "prometheus_client", "pynvml", "asyncio"}
+)
+PROGRAM = """
+import json, sys
+from gputui.cli.main import run
+code = run(sys.argv[1:])
+json.dump([code, sorted(name for name in sys.modules if "." not in name)], sys.stderr)
+"""
+
+
+def modules_after(state: Path, *arguments: str) -> set[str]:
+    """Top-level modules that a command has loaded when it is done."""
+    environ = {"PATH": os.environ["PATH"], "HOME": str(state.parent)}
+    command = [sys.executable, "-c", PROGRAM, "--state", str(state), *arguments]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    code, loaded = json.loads(done.stderr)
+    assert code == 0
+    return set(loaded)
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    modules_after(tmp_path / "state", "submit", "--gpus", "2-4", "-e", "A=1", "busybox", "true")
+    return tmp_path / "state"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["submit", "--gpus", "1", "busybox"],
+        ["submit", "--array", "0-9", "busybox"],
+        ["queue"],
+        ["queue", "--json"],
+        ["show", "1"],
+        ["hold", "1"],
+        ["priority", "1", "+10"],
+        ["cancel", "1"],
+        ["pause"],
+        ["completions", "bash"],
+        ["submit", "--help"],
+        ["--help"],
+    ],
+    ids=" ".join,
+)
+def test_a_light_command_loads_nothing_heavy(state: Path, arguments: list[str]) -> None:
+    assert not modules_after(state, *arguments) & HEAVY
+
+
+def test_the_list_above_names_modules_as_they_are() -> None:
+    """Else the test would pass for a module that was renamed."""
+    import importlib.util
+
+    assert all(importlib.util.find_spec(name) for name in HEAVY)
+
+
+def test_help_imports_no_command(tmp_path: Path) -> None:
+    program = (
+        "import sys; from gputui.cli.main import run; run(['--help']); sys.exit('gputui.cli.submit' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], stdout=subprocess.DEVNULL, check=True)

@@ -1,0 +1,69 @@
+"""`gputui show`."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+from gputui.cli import show
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.job import ContainerOptions
+from gputui.domain.state import JobState
+from tests.cli.conftest import KeptStore, Run, put
+from tests.factories import GIB, NOW, job, running, snapshot, uuid
+
+
+def lines(out: str) -> dict[str, str]:
+    """First words of lines, and what follows."""
+    pairs = (line.strip().split("  ", 1) for line in out.splitlines() if "  " in line.strip())
+    return {name: value.strip() for name, value in pairs}
+
+
+def test_everything_about_a_job(run: Run, store: KeptStore) -> None:
+    options = ContainerOptions(
+        env=(("TOKEN", "hunter2"),), volumes=("/a:/b",), memory=16 * GIB, labels=(("team", "vision"),)
+    )
+    failed = Cause(CauseCode.NON_ZERO_EXIT, "exit code 3")
+    ended = running(
+        on=[uuid(0)], options=options, command=("sh", "-c", "exit 3"), time_limit=timedelta(hours=1), retries=2
+    )
+    put(store, ended.with_attempt(ended_at=NOW, exit_code=3, cause=failed, log_path="logs/1/1.log"))
+    assert run("hold", "1").code == 1
+    assert run("cancel", "1").code == 0
+    result = run("show", "1")
+    shown = lines(result.out)
+    assert (result.code, result.err) == (0, "")
+    assert (shown["job"], shown["tenant"], shown["image"]) == ("1", "alice", "busybox")
+    assert shown["state"] == "RUNNING (cancel requested)"
+    assert shown["command"] == "sh -c 'exit 3'"
+    assert (shown["memory"], shown["volumes"], shown["labels"]) == ("16G", "/a:/b", "team=vision")
+    assert shown["environment"] == "TOKEN=***"
+    assert "hunter2" not in result.out
+    assert (shown["cause"], shown["exit code"]) == ("NonZeroExit: exit code 3", "3")
+    assert (shown["log"], shown["retries"]) == ("logs/1/1.log", "2, after 5s")
+    assert "alice  cancel: RUNNING: priority 50 -> RUNNING: priority 50, cancel requested" in result.out
+
+
+def test_json_is_an_object(run: Run, store: KeptStore) -> None:
+    put(store, job())
+    assert run("pause").code == 0
+    made = json.loads(run("show", "--json", "1").out)
+    assert (made["id"], made["state"], made["audit"]) == (1, "PENDING", [])
+
+
+def test_a_job_of_history_is_shown(run: Run, store: KeptStore) -> None:
+    put(store, running().evolve(state=JobState.COMPLETED, ended_at=NOW - timedelta(days=30)))
+    store.keep_house(NOW)
+    assert not store.jobs()
+    assert lines(run("show", "1").out)["state"] == "COMPLETED"
+
+
+def test_gpus_are_named_by_index_where_it_is_known() -> None:
+    told = "\n".join(show.story(running(on=[uuid(1)]), snapshot(gpus=2), ()))
+    assert f"{uuid(1)} (GPU 1)" in told
+
+
+def test_more_than_one_id_is_refused(run: Run, store: KeptStore) -> None:
+    put(store, job(), job())
+    for ids in (["1", "2"], ["1,2"], ["1-2"]):
+        assert run("show", *ids).code == 2
