@@ -9,6 +9,7 @@ import pynvml
 
 TYPE_CHECKING = False  # `typing` itself takes longer to import than a sweep takes
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any
 
 _LOST = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_GPU_NOT_FOUND})
@@ -21,23 +22,28 @@ class LostError(Exception):
     """The GPU does not answer any more."""
 
 
-def call(name: str, *arguments: object) -> Any:
-    """What the function returns; raises LostError, or NVMLError for whatever else is wrong."""
+def by_name(name: str, *arguments: object) -> Any:
+    """Call pynvml's function of that name, which an older pynvml may not have."""
     function = getattr(pynvml, name, None)
     if function is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
+    return function(*arguments)
+
+
+def call(name: str, *arguments: object, ask: Callable[..., Any] = by_name) -> Any:
+    """What the function returns; raises LostError, or NVMLError for whatever else is wrong."""
     try:
-        return function(*arguments)
+        return ask(name, *arguments)
     except pynvml.NVMLError as error:
         if error.value in _LOST:
             raise LostError from None
         raise
 
 
-def read(name: str, *arguments: object) -> Any:
+def read(name: str, *arguments: object, ask: Callable[..., Any] = by_name) -> Any:
     """What it returns, None when it cannot; raises LostError, and NVMLError when the driver itself is gone."""
     try:
-        return call(name, *arguments)
+        return call(name, *arguments, ask=ask)
     except pynvml.NVMLError as error:
         if error.value in _GONE:
             raise
@@ -117,27 +123,3 @@ def pcie(handle: object) -> dict[str, object]:
     sent = read("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_TX_BYTES)
     received = read("nvmlDeviceGetPcieThroughput", handle, pynvml.NVML_PCIE_UTIL_RX_BYTES)
     return {"pcie_tx": sent and sent * 1024, "pcie_rx": received and received * 1024}
-
-
-def processes(
-    handle: object, others: dict[int, tuple[int | None, bool]] | None
-) -> list[tuple[int, int | None, bool]] | None:
-    """Pid, memory and whether it computes, of each process; None when the list cannot be read.
-
-    `others` are those the seldom read lists told of last, see `other_processes`.
-    """
-    found = read("nvmlDeviceGetComputeRunningProcesses", handle)
-    if found is None:
-        return None
-    merged = dict(others or {})
-    merged.update({process.pid: (process.usedGpuMemory, True) for process in found})
-    return [(pid, memory, compute) for pid, (memory, compute) in merged.items()]
-
-
-def other_processes(handle: object) -> dict[int, tuple[int | None, bool]]:
-    """Those that draw, and clients of MPS. These lists cost the driver as much as the main one and change seldom."""
-    drawing = read("nvmlDeviceGetGraphicsRunningProcesses", handle) or []
-    clients = read("nvmlDeviceGetMPSComputeRunningProcesses", handle) or []
-    merged = {process.pid: (process.usedGpuMemory, False) for process in drawing}
-    merged.update({process.pid: (process.usedGpuMemory, True) for process in clients})
-    return merged

@@ -17,7 +17,8 @@ import time
 
 import pynvml
 
-from gputui.gpus.nvml import LostError, call, light, other_processes, pcie, processes, read, slow
+from gputui.gpus.lists import other_processes, processes
+from gputui.gpus.nvml import LostError, call, light, pcie, read, slow
 from gputui.gpus.procfs import Processes
 from gputui.gpus.roster import Card, facts, list_cards
 from gputui.gpus.topology import links_of
@@ -175,7 +176,7 @@ class Probe:
         return told
 
     def _list(self, card: Card) -> list[dict[str, object]] | None:
-        found = processes(card.handle, self._others.get(card.uuid))
+        found = processes(card.handle, self._others.get(card.uuid, {}))
         if found is None:
             return None
         return [

@@ -15,11 +15,11 @@ UUID = "GPU-{:08x}-0000-4000-8000-000000000000"
 """What the stand-in calls its GPUs unless told otherwise."""
 
 LIKE_HARDWARE = (
-    "latency * 100",
     "latency nvmlDeviceGetComputeRunningProcesses 4500",
     "latency nvmlDeviceGetGraphicsRunningProcesses 4500",
     "latency nvmlDeviceGetMPSComputeRunningProcesses 4500",
     "latency nvmlDeviceGetPcieThroughput 20000",
+    "latency * 100",
 )
 """How long calls take on hardware, from measurements others published."""
 

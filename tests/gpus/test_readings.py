@@ -203,6 +203,11 @@ def test_processes_are_attributed(standin: StandIn, watch: Start) -> None:
     assert (drawing.compute, drawing.memory) == (False, None)
 
 
+def test_more_processes_than_expected_are_all_told_of(standin: StandIn, watch: Start) -> None:
+    standin.write(*(f"gpu 0 process {4000000 + number} 1" for number in range(150)), gpus=1)
+    assert len(sample_of(watch().until(is_whole), 0).processes or ()) == 150
+
+
 def test_a_pid_that_is_not_here_is_kept_as_invisible(standin: StandIn, watch: Start) -> None:
     standin.write("gpu 0 process 4194303 7000", gpus=1)
     (process,) = sample_of(watch().until(is_whole), 0).processes or ()

@@ -6,7 +6,7 @@
  *   count N | count_error CODE     how many GPUs nvmlDeviceGetCount tells of
  *   driver TEXT | cuda N
  *   fail FUNCTION CODE             for all GPUs; a name without _v<n> stands for all its versions
- *   latency FUNCTION|* MICROSECONDS
+ *   latency FUNCTION|* MICROSECONDS (of several that match, the first counts; so too for fail)
  *   hang FUNCTION|*                the call does not return while this line stands
  *   topology A B LEVEL             nvmlDeviceGetTopologyCommonAncestor of two GPUs
  *   xid SEQUENCE GPU CODE          an event, delivered once to each event set made before the line was written
