@@ -12,8 +12,6 @@ from pathlib import Path
 _BLOCK = 65536
 _LONGEST = 1024**2
 """A longer line is cut: a job may print without ever ending a line."""
-_HOLE = bytes(4096)
-"""What reads back where old output was given back to the disk while we were reading."""
 _QUICK, _SLOW = 0.02, 0.2
 """Seconds between looks at a file that grows, and at one that does not."""
 
@@ -61,9 +59,11 @@ class FileLogStream:
     def _blocks(self) -> Iterator[bytes]:
         pause, was_over = _QUICK, not self._follow
         while not self._closed.is_set():
+            if self._leap():
+                yield b"\n"  # what was read of a line ends here
             if block := self._file.read(_BLOCK):
                 pause = _QUICK
-                yield block.lstrip(b"\0") if block.startswith(_HOLE) else block
+                yield block
             elif was_over:
                 return
             else:  # what it wrote between the last read and its end is read once more
@@ -71,6 +71,13 @@ class FileLogStream:
                 if not was_over:
                     self._closed.wait(pause)
                     pause = min(_SLOW, pause * 1.5)
+
+    def _leap(self) -> bool:
+        """Go on behind what was given back to the disk before we came to it; whether there was such."""
+        here = self._file.tell()
+        there = first_byte(self._file.fileno(), here)
+        self._file.seek(there)
+        return there > here
 
 
 def save(log: Path, path: Path) -> None:
@@ -93,14 +100,14 @@ def _private(path: Path) -> int:
     return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
 
 
-def first_byte(descriptor: int) -> int:
-    """Where the output still kept begins: what is older was given back to the disk."""
+def first_byte(descriptor: int, here: int = 0) -> int:
+    """Where the output still kept begins, from `here` on: what is older was given back to the disk."""
     try:
-        start = os.lseek(descriptor, 0, os.SEEK_DATA)
+        start = os.lseek(descriptor, here, os.SEEK_DATA)
     except OSError:  # nothing but a hole, or a file system that knows none
-        return 0
-    if start == 0:
-        return 0
+        return here
+    if start == here:
+        return here
     newline = os.pread(descriptor, _BLOCK, start).find(b"\n")
     return start + newline + 1
 

@@ -118,7 +118,7 @@ def _ended(record: ContainerRecord, end: End | None, start: Start | None, manife
     if end.refusal:
         cause: Cause | None = cause_of(end.refusal, manifest.command if manifest else "")
     else:
-        cause = of_exit(end.code, oom_killed=end.code == 137 and end.oom_kills > 0)
+        cause = of_exit(end.code, oom_killed=end.code != 0 and end.oom_kills > 0)
     return dataclasses.replace(record, ended_at=end.at, exit_code=end.code, cause=cause)
 
 

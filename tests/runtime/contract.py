@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -19,8 +20,9 @@ from gputui.domain.job import ContainerOptions, JobSpec
 from gputui.ports import LogStream, Runtime
 from tests.factories import uuid
 
-STORE = "contract0001"
-OTHER_STORE = "contract0002"
+STORE = f"test{secrets.token_hex(4)}"
+OTHER_STORE = f"test{secrets.token_hex(4)}"
+"""As unlike those of tests that run beside these as real ones are: by them processes are told apart."""
 PATIENCE = 30.0
 """Seconds until a test gives up on something that should have happened."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,10 +16,10 @@ import pytest
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerState
-from gputui.runtime import process_session
+from gputui.runtime import process_session, wrapper
 from gputui.runtime.process import ProcessRuntime
 from gputui.runtime.wrapper import SECTOR
-from tests.runtime.contract import PATIENCE, SLEEP, Harness, output, record, seen, shell, until
+from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, output, record, seen, shell, until
 from tests.runtime.test_process import process_harness
 
 GPUTUI = """
@@ -27,8 +28,8 @@ from pathlib import Path
 from tests.runtime.contract import shell
 from tests.runtime.test_process import process_harness
 harness = process_harness(Path(sys.argv[1]))
-runtime = harness.open()
-container_id = runtime.create(harness.launch(shell(sys.argv[2]))).id
+runtime = harness.open(sys.argv[3])
+container_id = runtime.create(harness.launch(shell(sys.argv[2]), store_id=sys.argv[3])).id
 runtime.start(container_id)
 print(container_id, flush=True)
 time.sleep(600)
@@ -37,7 +38,7 @@ STARTER = """
 import sys
 from pathlib import Path
 from tests.runtime.test_process import process_harness
-runtime = process_harness(Path(sys.argv[1])).open()
+runtime = process_harness(Path(sys.argv[1])).open(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
 runtime.start(sys.argv[2])
@@ -104,7 +105,7 @@ def rewrite_start(state: Path, container_id: str, place: int, word: bytes) -> No
 def test_a_killed_gputui_leaves_its_jobs_running(harness: Harness, state: Path) -> None:
     go_on = state.parent / "go-on"
     script = f"while [ ! -e {go_on} ]; do sleep 0.02; done; echo through; exit 9"
-    command = [sys.executable, "-c", GPUTUI, str(state), script]
+    command = [sys.executable, "-c", GPUTUI, str(state), script, STORE]
     gputui = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT)
     with gputui:
         assert gputui.stdout is not None
@@ -122,7 +123,7 @@ def test_a_killed_gputui_leaves_its_jobs_running(harness: Harness, state: Path) 
 
 def test_many_processes_that_start_it_run_it_once(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     container_id = runtime.create(harness.launch(shell("echo ran; sleep 0.3"))).id
-    command = [sys.executable, "-c", STARTER, str(state), container_id]
+    command = [sys.executable, "-c", STARTER, str(state), container_id, STORE]
     starters = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     for starter in starters:
         assert starter.stdout is not None
@@ -142,7 +143,7 @@ def test_a_start_waits_for_the_one_under_way(harness: Harness, runtime: ProcessR
     """A wrapper that died before it wrote anything gave its lock back: the next start runs the command."""
     container_id = runtime.create(harness.launch(shell("echo ran"))).id
     with (state / "attempts" / container_id / "claim").open("r+b") as claim:
-        fcntl.flock(claim, fcntl.LOCK_EX)
+        fcntl.flock(claim, fcntl.LOCK_SH)  # enough to show that a wrapper wants it alone
         starting = threading.Thread(target=runtime.start, args=(container_id,))
         starting.start()
         starting.join(0.1)
@@ -164,6 +165,33 @@ def test_one_that_may_have_begun_is_never_begun_again(harness: Harness, runtime:
     assert found.cause is not None
     assert found.cause.code is CauseCode.CONTAINER_LOST
     assert output(runtime, container_id, state.parent / "log") == b""
+
+
+def test_a_wrapper_that_comes_late_goes_away(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+    """One that was started before the other had written its record, and gets the lock after the other's end."""
+    container_id = begin(harness, runtime, "echo ran; exit 4")
+    harness.ended(runtime, container_id)
+    folder = state / "attempts" / container_id
+    late = [sys.executable, "-I", "-S", wrapper.__file__, str(folder)]
+    until(lambda: subprocess.run(late, stdout=subprocess.PIPE, check=True).stdout == b"already", "it has the lock")
+    assert output(runtime, container_id, state.parent / "log") == b"ran\n"
+    assert record(harness.open(), container_id).exit_code == 4
+
+
+def test_a_wrapper_of_a_replaced_attempt_goes_away(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+    """It opened the directory before another one was put in its place."""
+    container_id = runtime.create(harness.launch(shell("echo ran"))).id
+    folder = state / "attempts" / container_id
+    old = folder.rename(folder.with_name("old"))
+    shutil.copytree(old, folder)
+    place = os.open(old, os.O_RDONLY)
+    code = "import sys; sys.path.insert(0, sys.argv[2]); import wrapper; print(wrapper.claim(int(sys.argv[3])))"
+    runtime_folder = str(Path(wrapper.__file__).parent)
+    command = [sys.executable, "-I", "-S", "-c", code, str(folder), runtime_folder, str(place)]
+    said = subprocess.run(command, stdout=subprocess.PIPE, check=True, pass_fds=[place]).stdout
+    os.close(place)
+    assert said == b"b'moved'\n"
+    shutil.rmtree(old)
 
 
 def test_without_its_wrapper_it_still_runs(harness: Harness, runtime: ProcessRuntime) -> None:

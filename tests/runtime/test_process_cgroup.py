@@ -1,0 +1,98 @@
+"""Limits of host jobs: control groups where they can be made, a sentence where not."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.cause import CauseCode
+from gputui.domain.job import ContainerOptions
+from gputui.runtime import process_cgroup
+from tests.runtime.test_process import process_harness
+
+LIMITS = ContainerOptions(memory=2**30, cpus=1.5, cpu_shares=1024)
+MIB = 1024**2
+
+
+@pytest.fixture
+def unified(tmp_path: Path) -> Path:
+    """A tree as version 2 shows it, in which this process is in a group of its own."""
+    mount = tmp_path / "cgroup"
+    for folder in (mount, mount / "gputui"):
+        folder.mkdir(parents=True)
+        (folder / "cgroup.subtree_control").write_text("memory")
+    (mount / "cgroup.controllers").write_text("cpu memory")
+    (tmp_path / "own").write_text("0::/\n")
+    return mount
+
+
+def test_without_limits_no_group_is_made(unified: Path) -> None:
+    group = process_cgroup.make("one", ContainerOptions(), unified, unified.parent / "own")
+    assert group == process_cgroup.Group()
+    assert not (unified / "gputui" / "one").exists()
+
+
+def test_the_limits_of_version_2(unified: Path) -> None:
+    group = process_cgroup.make("one", LIMITS, unified, unified.parent / "own")
+    folder = unified / "gputui" / "one"
+    values = {each.name: each.read_text() for each in folder.iterdir()}
+    assert values == {
+        "memory.max": str(2**30),
+        "memory.swap.max": "0",
+        "cpu.max": "150000 100000",
+        "cpu.weight": "39",
+    }
+    assert group.folders == (str(folder),)
+    assert group.notes == ()
+    assert ("cgroup", f"{folder}/cgroup.procs") in group.records()
+    for each in (unified, unified / "gputui"):
+        assert (each / "cgroup.subtree_control").read_text() == "+cpu"
+
+
+def test_the_limits_of_version_1(tmp_path: Path) -> None:
+    for tree in ("memory", "cpu"):
+        (tmp_path / tree).mkdir()
+    group = process_cgroup.make("one", LIMITS, tmp_path)
+    memory, cpu = (tmp_path / tree / "gputui" / "one" for tree in ("memory", "cpu"))
+    assert group.folders == (str(memory), str(cpu))
+    assert (memory / "memory.memsw.limit_in_bytes").read_text() == str(2**30)
+    assert (cpu / "cpu.cfs_quota_us").read_text() == "150000"
+    assert group.oom_events == str(memory / "memory.oom_control")
+
+
+def test_a_host_that_lets_us_make_no_groups_is_told_of(tmp_path: Path) -> None:
+    group = process_cgroup.make("one", LIMITS, tmp_path)
+    assert group.folders == ()
+    assert [each.split(" is ")[0] for each in group.notes] == ["the memory limit", "the CPU limit"]
+    assert "not enforced" in group.notes[0]
+
+
+def test_more_memory_than_allowed(tmp_path: Path) -> None:
+    """Killed and called so where the host can; run to its end, and said so beforehand, where it cannot."""
+    harness = process_harness(tmp_path / "state")
+    runtime = harness.open()
+    command = (sys.executable, "-I", "-S", "-c", f"held = b'x' * {200 * MIB}")
+    created = runtime.create(harness.launch(command, memory=48 * MIB))
+    runtime.start(created.id)
+    ended = harness.ended(runtime, created.id)
+    if created.notes:
+        assert "not enforced" in created.notes[0]
+        assert ended.exit_code == 0
+    else:
+        assert ended.exit_code == 137
+        assert ended.cause is not None
+        assert ended.cause.code is CauseCode.OUT_OF_MEMORY
+    harness.clean()
+    assert not list(process_cgroup.MOUNT.glob(f"*/gputui/{created.id}"))
+
+
+def test_a_limit_that_suffices_is_no_trouble(tmp_path: Path) -> None:
+    harness = process_harness(tmp_path / "state")
+    runtime = harness.open()
+    created = runtime.create(harness.launch(("true",), memory=48 * MIB, cpus=0.5, cpu_shares=512))
+    runtime.start(created.id)
+    assert harness.ended(runtime, created.id).exit_code == 0
+    assert runtime.create(harness.launch(("true",))).notes == ()
+    harness.clean()
