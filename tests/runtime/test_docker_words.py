@@ -1,0 +1,423 @@
+"""What is decided from the engine's words alone, without an engine: its answers, its messages, its addresses."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputui.domain.cause import Blame, Cause, CauseCode
+from gputui.domain.container import ContainerRecord, ContainerState, Launch
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime import docker_options
+from gputui.runtime.docker_connection import find_endpoint
+from gputui.runtime.docker_create import request_for
+from gputui.runtime.docker_engine import EngineFacts, GpuMode, read_facts
+from gputui.runtime.docker_faults import cause_of, cause_of_init, unavailable
+from gputui.runtime.docker_foreign import foreign_of
+from gputui.runtime.docker_logs import frames, lines
+from gputui.runtime.docker_outage import Outages
+from gputui.runtime.docker_pull import Progress, pull_fault
+from gputui.runtime.docker_records import parse_time, record_of
+from tests.factories import NOW, spec, uuid
+
+# the engine
+
+VERSION = {"Version": "27.5.1", "ApiVersion": "1.47", "Components": [{"Name": "Engine"}]}
+PODMAN = [{"Name": "Podman Engine"}]
+INFO = {"NCPU": 8, "Runtimes": {"runc": {}, "nvidia": {}}, "LiveRestoreEnabled": True, "DefaultRuntime": "runc"}
+
+
+@pytest.mark.parametrize(
+    ("version", "info", "mode"),
+    [
+        ({}, {}, GpuMode.NVIDIA),
+        ({}, {"Runtimes": {"runc": {}}}, GpuMode.NVIDIA),
+        ({}, {"Runtimes": {}, "CDISpecDirs": ["/etc/cdi"]}, GpuMode.CDI),
+        ({}, {"Runtimes": {}, "CDISpecDirs": ["/etc/cdi"], "DiscoveredDevices": None}, GpuMode.NVIDIA),
+        ({}, {"Runtimes": {}, "DiscoveredDevices": [{"ID": "nvidia.com/gpu=0"}]}, GpuMode.CDI),
+        ({}, {"Runtimes": {}, "DiscoveredDevices": [{"ID": "vendor.com/nic=0"}]}, GpuMode.NVIDIA),
+        ({}, {"DiscoveredDevices": [{"ID": "nvidia.com/gpu=0"}]}, GpuMode.NVIDIA),
+        ({"Version": "5.4.0", "Components": PODMAN}, {}, GpuMode.CDI),
+        ({"Version": "4.9.3", "Components": PODMAN}, {}, GpuMode.NONE),
+        ({"ApiVersion": "1.39"}, {}, GpuMode.NONE),
+    ],
+)
+def test_how_gpus_are_asked_for(version: dict[str, Any], info: dict[str, Any], mode: GpuMode) -> None:
+    assert read_facts(VERSION | version, INFO | info).gpu_mode is mode
+
+
+@pytest.mark.parametrize(
+    ("version", "info", "word"),
+    [
+        ({}, {"LiveRestoreEnabled": False}, "live-restore"),
+        ({}, {"Runtimes": {"runc": {}}}, "nvidia-container-runtime-hook"),
+        ({"Version": "4.9.3", "Components": PODMAN}, {}, "Podman before 5.4"),
+        ({"ApiVersion": "1.39"}, {}, "too old"),
+        ({}, {"MemoryLimit": False, "CpuCfsQuota": True}, "--memory"),
+    ],
+)
+def test_warnings(version: dict[str, Any], info: dict[str, Any], word: str) -> None:
+    (warning,) = read_facts(VERSION | version, INFO | info).warnings
+    assert word in warning
+
+
+def test_a_sound_engine_warns_of_nothing() -> None:
+    facts = read_facts(VERSION, INFO)
+    assert (facts.name, facts.cpus, facts.live_restore, facts.warnings) == ("Docker 27.5.1", 8, True, ())
+
+
+# what is sent
+
+
+def body(facts: EngineFacts, **changes: Any) -> dict[str, Any]:
+    launch = Launch("s", 1, 1, spec(**changes), (uuid(0),))
+    return request_for(launch, facts, RuntimeSettings()).body
+
+
+def test_gpus_by_cdi() -> None:
+    made = body(EngineFacts("29", cpus=8, gpu_mode=GpuMode.CDI))
+    assert made["HostConfig"]["DeviceRequests"] == [{"Driver": "cdi", "DeviceIDs": [f"nvidia.com/gpu={uuid(0)}"]}]
+    assert "NVIDIA_VISIBLE_DEVICES=void" in made["Env"]
+
+
+def test_an_engine_that_would_ignore_gpus_is_refused() -> None:
+    with pytest.raises(RuntimeFault) as fault:
+        body(EngineFacts("4.9.3", cpus=8, gpu_mode=GpuMode.NONE, is_podman=True))
+    assert fault.value.cause.code is CauseCode.GPU_SETUP_FAILED
+    assert "Podman 4.9.3" in fault.value.cause.text
+
+
+@pytest.mark.parametrize(
+    ("text", "mount"),
+    [
+        ("type=bind,source=/a,target=/b", {"Type": "bind", "Source": "/a", "Target": "/b"}),
+        ("type=bind,src=/a,dst=/b,ro", {"Type": "bind", "Source": "/a", "Target": "/b", "ReadOnly": True}),
+        ("type=bind,src=/a,dst=/b,readonly=false", {"Type": "bind", "Source": "/a", "Target": "/b"}),
+        ('type=bind,"src=/a,b",dst=/b', {"Type": "bind", "Source": "/a,b", "Target": "/b"}),
+        (
+            "type=bind,src=/a,dst=/b,bind-propagation=rslave",
+            {"Type": "bind", "Source": "/a", "Target": "/b", "BindOptions": {"Propagation": "rslave"}},
+        ),
+        ("source=v,target=/b", {"Type": "volume", "Source": "v", "Target": "/b"}),
+        (
+            "type=volume,src=v,dst=/b,volume-driver=local,volume-opt=type=nfs,volume-opt=o=addr=x",
+            {
+                "Type": "volume",
+                "Source": "v",
+                "Target": "/b",
+                "VolumeOptions": {"DriverConfig": {"Name": "local", "Options": {"type": "nfs", "o": "addr=x"}}},
+            },
+        ),
+        (
+            "type=tmpfs,target=/t,tmpfs-size=1m,tmpfs-mode=1777",
+            {"Type": "tmpfs", "Target": "/t", "TmpfsOptions": {"SizeBytes": 2**20, "Mode": 0o1777}},
+        ),
+    ],
+)
+def test_mounts(text: str, mount: dict[str, Any]) -> None:
+    assert docker_options.mount(text) == mount
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "type=bind",
+        "type=nonsense,target=/a",
+        "type=bind,src=a,dst=/b",
+        "type=tmpfs,target=/t,tmpfs-mode=9",
+        "target",
+    ]
+    + ["type=tmpfs,target=/t,bind-propagation=x", "src=a,dst=/b,readonly=maybe", "type=tmpfs,target=/t,tmpfs-size=x"],
+)
+def test_mounts_that_are_none(text: str) -> None:
+    with pytest.raises(RuntimeFault) as fault:
+        docker_options.mount(text)
+    assert fault.value.cause.code is CauseCode.BAD_SPEC
+    assert "--mount" in fault.value.cause.text
+
+
+# what it answers
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "code"),
+    [
+        ("write /var/lib/docker/tmp/x: no space left on device", 500, CauseCode.DISK_FULL),
+        ('could not select device driver "nvidia" with capabilities: [[gpu]]', 500, CauseCode.GPU_SETUP_FAILED),
+        ("CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=x", 400, CauseCode.GPU_SETUP_FAILED),
+        ("No such image: x:latest", 404, CauseCode.IMAGE_NOT_FOUND),
+        ('exec: "x": executable file not found in $PATH: unknown', 400, CauseCode.COMMAND_NOT_FOUND),
+        ('exec: "/etc": permission denied: unknown', 400, CauseCode.COMMAND_NOT_EXECUTABLE),
+        ("exec /app: exec format error", 500, CauseCode.COMMAND_NOT_EXECUTABLE),
+        ("something nobody has seen before", 400, CauseCode.BAD_SPEC),
+        ("something nobody has seen before", 500, CauseCode.RUNTIME_ERROR),
+    ],
+)
+def test_messages(text: str, status: int, code: CauseCode) -> None:
+    assert cause_of(text, status=status).code is code
+
+
+def test_messages_are_short_and_in_one_line() -> None:
+    cause = cause_of("OCI runtime create failed: runc create failed: it\n broke: unknown" + " x" * 999, status=500)
+    assert cause.text.startswith("it broke")
+    assert len(cause.text) <= 400
+
+
+def test_messages_of_the_init() -> None:
+    assert cause_of_init(b"[FATAL tini (7)] exec nope failed: No such file or directory\n") == Cause(
+        CauseCode.COMMAND_NOT_FOUND, "the image has no command 'nope'"
+    )
+    found = cause_of_init(b"[FATAL tini (7)] exec /etc failed: Permission denied\n")
+    assert found is not None
+    assert (found.code, found.blame) == (CauseCode.COMMAND_NOT_EXECUTABLE, Blame.SPEC)
+    assert cause_of_init(b"sh: nope: not found\n") is None
+
+
+@pytest.mark.parametrize(
+    ("error", "word"),
+    [
+        (PermissionError(13, "Permission denied"), "usermod"),
+        (FileNotFoundError(2, "No such file or directory"), "systemctl start docker"),
+        (ConnectionRefusedError(111, "Connection refused"), "systemctl start docker"),
+        (TimeoutError("timed out"), "in time"),
+        (OSError("x" * 999), "does not answer"),
+    ],
+)
+def test_an_engine_that_does_not_answer(error: OSError, word: str) -> None:
+    assert word in str(unavailable("unix:///x", error))
+
+
+@pytest.mark.parametrize(
+    ("text", "time"),
+    [
+        ("2026-11-21T06:17:14.213224839Z", datetime(2026, 11, 21, 6, 17, 14, 213224, UTC)),
+        ("2026-11-21T06:17:14Z", datetime(2026, 11, 21, 6, 17, 14, 0, UTC)),
+        ("2026-11-21T07:17:14.5+01:00", datetime(2026, 11, 21, 6, 17, 14, 500000, UTC)),
+        ("0001-01-01T00:00:00Z", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_times(text: str | None, time: datetime | None) -> None:
+    assert parse_time(text) == time
+
+
+def inspected(state: dict[str, Any], **labels: str) -> dict[str, Any]:
+    ours = {"gputui.job": "7", "gputui.attempt": "2", "gputui.gpus": uuid(0)} | labels
+    return {"Id": "c", "Config": {"Labels": ours}, "State": {"Status": "exited", "ExitCode": 0} | state}
+
+
+def test_an_error_of_the_engine_is_the_cause() -> None:
+    error = 'failed to create task: error running hook #0: nvidia-container-cli: driver error: "x"'
+    record = record_of(inspected({"ExitCode": 128, "Error": error}))
+    assert record is not None
+    assert record.cause is not None
+    assert record.cause.code is CauseCode.GPU_SETUP_FAILED
+    assert (record.job_id, record.attempt, record.gpus) == (7, 2, (uuid(0),))
+
+
+@pytest.mark.parametrize("label", ["", "x", "-"])
+def test_labels_that_are_not_ours(label: str) -> None:
+    assert record_of(inspected({}, **{"gputui.job": label})) is None
+
+
+# others' containers
+
+
+def others(host: dict[str, Any], default_runtime: str = "runc", **config: Any) -> tuple[str, ...]:
+    found = foreign_of({"Id": "c", "Name": "/n", "HostConfig": host, "Config": config}, default_runtime)
+    return found.devices if found else ()
+
+
+@pytest.mark.parametrize(
+    ("host", "devices"),
+    [
+        ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=0", "vendor.com/nic=1"]}]}, ("0",)),
+        ({"DeviceRequests": [{"Driver": "cdi", "DeviceIDs": ["nvidia.com/gpu=all"]}]}, ("all",)),
+        ({"DeviceRequests": [{"Driver": "", "Count": -1, "Capabilities": [["gpu"]]}]}, ("all",)),
+        ({"DeviceRequests": [{"Driver": "amd", "Count": -1, "Capabilities": [["npu"]]}]}, ()),
+        ({"Devices": [{"PathOnHost": "/dev/nvidia3"}, {"PathOnHost": "/dev/nvidiactl"}]}, ("minor:3",)),
+        ({"Devices": [{"PathOnHost": "/dev/nvidia-uvm"}]}, ()),
+    ],
+)
+def test_foreign_devices(host: dict[str, Any], devices: tuple[str, ...]) -> None:
+    assert others(host) == devices
+
+
+def test_foreign_by_the_default_runtime() -> None:
+    env = ["PATH=/bin", "NVIDIA_VISIBLE_DEVICES=0,GPU-1"]
+    assert others({"Runtime": ""}, "nvidia", Env=env) == ("0", "GPU-1")
+    assert others({"Runtime": ""}, "runc", Env=env) == ()
+
+
+# its restarts
+
+
+def ended(exit_code: int, seconds: float, code: CauseCode = CauseCode.SIGNALLED) -> ContainerRecord:
+    at = NOW + timedelta(seconds=seconds)
+    cause = Cause(code, "ended")
+    return ContainerRecord("c", 1, 1, ContainerState.EXITED, (), NOW, at, exit_code, cause)
+
+
+@pytest.mark.parametrize(
+    ("record", "lost"),
+    [
+        (ended(143, 15), True),
+        (ended(137, 9), True),
+        (ended(255, 21, CauseCode.NON_ZERO_EXIT), True),
+        (ended(143, 5), False),
+        (ended(143, 25), False),
+        (ended(139, 15), False),
+        (ended(137, 15, CauseCode.OUT_OF_MEMORY), False),
+    ],
+)
+def test_ends_while_the_engine_was_away(record: ContainerRecord, lost: bool) -> None:
+    outages = Outages()
+    outages.lost(NOW + timedelta(seconds=10))
+    outages.lost(NOW + timedelta(seconds=12))
+    outages.back(NOW + timedelta(seconds=20))
+    cause = outages.judge(record, None).cause
+    assert cause is not None
+    assert (cause.code is CauseCode.CONTAINER_LOST) is lost
+
+
+def test_ends_by_a_restart_of_the_machine() -> None:
+    judged = Outages().judge(ended(255, 15, CauseCode.NON_ZERO_EXIT), NOW + timedelta(seconds=14))
+    assert judged.cause is not None
+    assert judged.cause.code is CauseCode.CONTAINER_LOST
+    assert "machine" in judged.cause.text
+
+
+# output
+
+
+def frame(stream: int, content: bytes) -> bytes:
+    return struct.pack(">BxxxL", stream, len(content)) + content
+
+
+def pieces(data: bytes, size: int) -> Iterator[bytes]:
+    yield from (data[at : at + size] for at in range(0, len(data), size))
+
+
+@pytest.mark.parametrize("size", [1, 7, 8, 9, 1000])
+def test_lines_of_two_streams(size: int) -> None:
+    data = frame(1, b"one\ntw") + frame(2, b"err\r\n") + frame(1, b"o\n") + frame(1, b"") + frame(2, b"rest")
+    assert list(lines(frames(pieces(data, size)))) == [b"one", b"err", b"two", b"rest"]
+
+
+def test_a_log_that_breaks_off() -> None:
+    with pytest.raises(ValueError, match="breaks off"):
+        list(frames(iter([frame(1, b"whole"), frame(1, b"half")[:-1]])))
+
+
+# pulls
+
+
+def event(layer: str, status: str, current: int = 0, total: int = 0) -> dict[str, Any]:
+    return {"id": layer, "status": status, "progressDetail": {"current": current, "total": total}}
+
+
+def test_progress_of_a_pull() -> None:
+    progress = Progress()
+    events = [
+        event("a", "Pulling fs layer"),
+        event("a", "Downloading", 10, 100),
+        event("b", "Downloading", 0, 100),
+        event("a", "Downloading", 80, 100),
+        event("a", "Downloading", 80, 100),
+        event("a", "Download complete"),
+        event("b", "Downloading", 100, 100),
+        event("a", "Extracting", 1, 100),
+    ]
+    said = [words for each in events if (words := progress.see(each))]
+    assert said == [
+        "pulling",
+        "pulling 10 %",
+        "pulling 5 %",
+        "pulling 40 %",
+        "pulling 50 %",
+        "pulling 100 %",
+        "unpacking",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("manifest for x:1 not found: manifest unknown", CauseCode.IMAGE_NOT_FOUND),
+        ("pull access denied for x, repository does not exist", CauseCode.IMAGE_NOT_FOUND),
+        ("Get https://r/v2/: dial tcp: lookup r: no such host", CauseCode.PULL_FAILED),
+        ("toomanyrequests: You have reached your pull rate limit", CauseCode.PULL_FAILED),
+        ("write /x: no space left on device", CauseCode.DISK_FULL),
+    ],
+)
+def test_pulls_that_fail(text: str, code: CauseCode) -> None:
+    assert pull_fault("x", text).cause.code is code
+
+
+# where it is
+
+
+@pytest.fixture
+def no_docker_env(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    return tmp_path
+
+
+def add_context(config: Path, name: str, host: str, *, current: bool) -> None:
+    from docker.context.config import get_context_id
+
+    (config / "config.json").write_text(json.dumps({"currentContext": name} if current else {}))
+    folder = config / "contexts" / "meta" / get_context_id(name)
+    folder.mkdir(parents=True)
+    meta = {"Name": name, "Metadata": {}, "Endpoints": {"docker": {"Host": host, "SkipTLSVerify": False}}}
+    (folder / "meta.json").write_text(json.dumps(meta))
+
+
+def test_the_default_address(no_docker_env: Path) -> None:
+    assert find_endpoint(RuntimeSettings()).url == "unix:///var/run/docker.sock"
+
+
+def test_the_current_context(no_docker_env: Path) -> None:
+    add_context(no_docker_env, "lab", "ssh://alice@gpu1", current=True)
+    found = find_endpoint(RuntimeSettings())
+    assert (found.url, found.is_local) == ("ssh://alice@gpu1", False)
+    assert "lab" in found.source
+
+
+def test_the_context_of_the_environment(no_docker_env: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_context(no_docker_env, "lab", "tcp://gpu1:2376", current=False)
+    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    assert find_endpoint(RuntimeSettings()).url == "tcp://gpu1:2376"
+    monkeypatch.setenv("DOCKER_CONTEXT", "none")
+    with pytest.raises(RuntimeFault, match="no docker context 'none'"):
+        find_endpoint(RuntimeSettings())
+
+
+def test_docker_host_wins_over_the_context(no_docker_env: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_context(no_docker_env, "lab", "tcp://gpu1:2376", current=True)
+    monkeypatch.setenv("DOCKER_HOST", "tcp://gpu2:2375")
+    assert find_endpoint(RuntimeSettings()).url == "tcp://gpu2:2375"
+    assert find_endpoint(RuntimeSettings(docker_host="unix:///x.sock")).url == "unix:///x.sock"
+
+
+def test_tls_of_the_environment(no_docker_env: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("ca.pem", "cert.pem", "key.pem"):
+        (no_docker_env / name).touch()
+    monkeypatch.setenv("DOCKER_HOST", "tcp://gpu2:2376")
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(no_docker_env))
+    found = find_endpoint(RuntimeSettings())
+    assert found.tls is not None
+    assert found.tls.verify
+    assert find_endpoint(RuntimeSettings(docker_host="unix:///x.sock")).tls is None
