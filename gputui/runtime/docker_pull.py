@@ -20,6 +20,7 @@ class Progress:
 
     def __init__(self) -> None:
         self._layers: dict[str, tuple[int, int]] = {}
+        self._share = 0.0
         self._said = ""
 
     def see(self, event: Mapping[str, Any]) -> str | None:
@@ -35,9 +36,11 @@ class Progress:
 
     def _say(self, status: str) -> str | None:
         total = sum(each[1] for each in self._layers.values())
-        share = sum(each[0] for each in self._layers.values()) / total if total else None
-        words = "pulling" if share is None else f"pulling {share:.0%}".replace("%", " %")
-        if status == "Extracting" and share == 1:
+        if total:
+            # never back, though layers that begin late make the whole larger
+            self._share = max(self._share, sum(each[0] for each in self._layers.values()) / total)
+        words = f"pulling {self._share:.0%}".replace("%", " %") if total else "pulling"
+        if status == "Extracting" and self._share == 1:
             words = "unpacking"
         if words == self._said:
             return None
