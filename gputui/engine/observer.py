@@ -14,6 +14,9 @@ from gputui.ports import Runtime
 
 log = logging.getLogger(__name__)
 
+SECOND_LOOK = 0.3
+"""Seconds after a poke at which to look once more: engines tell of an end before their listing shows it."""
+
 
 @dataclass(frozen=True)
 class Observation:
@@ -85,10 +88,11 @@ class Observer:
             self._changed()
 
     def _run(self) -> None:
+        poked = False
         while not self._stopped:
             try:
                 self.observe()
             except Exception:  # the border of a thread: an adapter's slip must not end the watching
                 log.exception("observing %s failed", self.runtime.name)
-            self._poked.wait(self._interval)
+            poked = self._poked.wait(SECOND_LOOK if poked else self._interval)
             self._poked.clear()

@@ -1,0 +1,168 @@
+"""A server for end-to-end tests: a real Docker engine, the real pynvml over the stand-in NVML, the real commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gputui.domain.job import Job, JobId, JobSpec, Submission
+from gputui.domain.settings import StoreSettings
+from gputui.engine.actions import Actions
+from gputui.store import TinyJobStore
+from tests.factories import ACTOR
+from tests.gpus import standin
+from tests.runtime.dockerd import IMAGE, Dockerd
+
+
+class RealClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+@dataclass
+class Site:
+    """One server: state directory, engine, GPUs; commands run against it as a user runs them."""
+
+    directory: Path
+    engine: Dockerd
+    gpus: standin.StandIn
+    serving: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def out(self) -> Path:
+        """A directory that jobs write into, as /out."""
+        path = self.directory / "out"
+        path.mkdir(exist_ok=True)
+        return path
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            **self.gpus.environment,
+            "DOCKER_HOST": self.engine.host,
+            "GPUTUI_STATE": str(self.state),
+            "GPUTUI_CONFIG": str(self.config),
+            "TERM": "xterm-256color",
+        }
+
+    @property
+    def config(self) -> Path:
+        path = self.directory / "config.toml"
+        if not path.exists():
+            path.write_text("")
+        return path
+
+    def run(self, *words: str, check: bool = True, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
+        """A gputui command; fails the test when it does, unless `check` is off."""
+        command = [sys.executable, "-m", "gputui", *words]
+        done = subprocess.run(command, env=self.environ, capture_output=True, input=stdin, timeout=60, check=False)
+        stdout, stderr = done.stdout.decode(), done.stderr.decode()
+        assert not check or done.returncode == 0, f"gputui {' '.join(words)}: {done.returncode}\n{stdout}{stderr}"
+        return subprocess.CompletedProcess(command, done.returncode, stdout, stderr)
+
+    def json(self, *words: str) -> Any:
+        return json.loads(self.run(*words, "--json").stdout)
+
+    def submit(self, *words: str) -> JobId:
+        return int(self.run("submit", *words).stdout)
+
+    def shell(self, script: str, *options: str) -> JobId:
+        """A job that runs a shell script, with /out mounted."""
+        return self.submit("-v", f"{self.out}:/out", "--network", "none", *options, IMAGE, "sh", "-c", script)
+
+    def serve(self) -> subprocess.Popen[bytes]:
+        """A scheduler in the background."""
+        errors = (self.directory / "serve.err").open("ab")
+        process = subprocess.Popen(
+            [sys.executable, "-m", "gputui", "serve", "--wait", "20"],
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            stdout=errors,
+            stderr=errors,
+            start_new_session=True,
+        )
+        errors.close()
+        self.serving.append(process)
+        return process
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """kill -9, as the out-of-memory killer does it."""
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        self.serving.remove(process)
+
+    def jobs(self) -> dict[JobId, dict[str, Any]]:
+        return {job["id"]: job for job in self.json("queue", "--all")}
+
+    def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
+        """Wait for something to come true, looking at it as often as that is cheap."""
+        deadline = time.monotonic() + seconds
+        while not condition():
+            assert time.monotonic() < deadline, f"it did not come true in {seconds} s\n{self.evidence()}"
+            time.sleep(0.1)
+
+    def until_state(self, job_id: JobId, *states: str, seconds: float = 30) -> dict[str, Any]:
+        self.until(lambda: self.json("show", str(job_id))["state"] in states, seconds)
+        found: dict[str, Any] = self.json("show", str(job_id))
+        return found
+
+    def evidence(self) -> str:
+        """What a person would look at first."""
+        log = self.state / "gputui.log"
+        tail = log.read_text()[-3000:] if log.exists() else "(no log)"
+        errors = self.directory / "serve.err"
+        return (
+            f"{self.run('queue', '--all', check=False).stdout}\n{self.run('gpus', check=False).stdout}\n{tail}\n"
+            f"{errors.read_text()[-2000:] if errors.exists() else ''}"
+        )
+
+    def store(self) -> TinyJobStore:
+        return TinyJobStore(self.state, StoreSettings())
+
+    def runs(self) -> list[str]:
+        """The lines that jobs appended to /out/runs."""
+        path = self.out / "runs"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def close(self) -> None:
+        """End all schedulers, and remove all containers."""
+        for process in self.serving:
+            process.kill()
+            process.wait()
+        if self.engine.pid is not None:
+            ids = self.engine.docker("ps", "-aq", "--no-trunc").split()
+            if ids:
+                self.engine.docker("rm", "-f", *ids, check=False)
+
+
+def submit_directly(store: TinyJobStore, specs: Iterable[JobSpec]) -> tuple[JobId, ...]:
+    """As `gputui submit` does it, without starting an interpreter for each."""
+    return Actions(store, RealClock(), ACTOR).submit([Submission(spec) for spec in specs])
+
+
+def all_over(jobs: Iterable[Job]) -> bool:
+    return all(job.state.is_terminal for job in jobs)
+
+
+def fresh_site(directory: Path, engine: Dockerd, gpus: int = 8) -> Site:
+    """A server with that many idle GPUs."""
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    nvml = standin.StandIn(directory / "nvml.txt")
+    nvml.write(gpus=gpus)
+    return Site(directory, engine, nvml)

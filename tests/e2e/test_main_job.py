@@ -1,0 +1,137 @@
+"""The main job, end to end: submit a container, see it run on a free GPU. Nothing here is a stand-in but the driver."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from datetime import datetime
+
+import pytest
+
+from tests.e2e.site import Site
+from tests.gpus import standin
+from tests.runtime.dockerd import IMAGE
+
+pytestmark = [pytest.mark.docker, pytest.mark.nvml]
+
+RECORD = 'echo "$GPUTUI_ATTEMPT $NVIDIA_VISIBLE_DEVICES $(cut -d" " -f1 /proc/uptime) {word}" >> /out/runs'
+"""A line of its own, appended: a job's witness, whatever the store says. The uptime is the host's, to 10 ms."""
+
+
+def witness(seconds: float, code: int = 0) -> str:
+    begin, end = RECORD.format(word="begin"), RECORD.format(word="end")
+    return f"{begin}; echo on $NVIDIA_VISIBLE_DEVICES; sleep {seconds}; {end}; exit {code}"
+
+
+def overlaps(lines: list[str]) -> list[str]:
+    """GPUs that the witnesses saw in two containers at a time."""
+    spans: dict[str, list[tuple[float, float, str]]] = {}
+    begun: dict[str, float] = {}
+    for line in lines:
+        tag, gpus, at, word = line.split()
+        if word == "begin":
+            begun[tag] = float(at)
+            continue
+        begin = begun.pop(tag)
+        for gpu in gpus.split(","):
+            if gpu != "void":
+                spans.setdefault(gpu, []).append((begin, float(at), tag))
+    return [
+        f"{gpu}: {before} and {after}"
+        for gpu, uses in spans.items()
+        for (_, end, before), (begin, _, after) in itertools.pairwise(sorted(uses))
+        if begin < end
+    ]
+
+
+def test_forty_jobs_of_one_to_four_gpus(site: Site) -> None:
+    ids = [site.shell(witness(0.5), "--gpus", str(1 + n % 4)) for n in range(8)]
+    site.serve()
+    ids += [site.shell(witness(0.3), "--gpus", str(1 + n % 4)) for n in range(32)]
+    site.until(lambda: all(site.jobs()[one]["state"] == "COMPLETED" for one in ids), 120)
+    jobs = site.jobs()
+    lines = site.runs()
+    assert len([line for line in lines if line.endswith("begin")]) == 40
+    assert overlaps(lines) == []
+    for one in ids:
+        job = jobs[one]
+        [attempt] = job["attempts"]
+        assert (job["exit_code"], len(attempt["gpus"])) == (0, job["gpus_min"])
+        assert site.run("logs", str(one)).stdout == f"on {','.join(attempt['gpus'])}\n"
+
+
+def test_a_failing_job_is_tried_three_times_with_growing_pauses(site: Site) -> None:
+    site.serve()
+    job_id = site.shell("echo attempt $GPUTUI_ATTEMPT; exit 3", "--gpus", "1", "--retries", "2", "--backoff", "1s")
+    job = site.until_state(job_id, "FAILED")
+    assert job["exit_code"] == 3
+    assert [(attempt["number"], attempt["exit_code"]) for attempt in job["attempts"]] == [(1, 3), (2, 3), (3, 3)]
+    begun = [datetime.fromisoformat(attempt["started_at"]) for attempt in job["attempts"]]
+    ended = [datetime.fromisoformat(attempt["ended_at"]) for attempt in job["attempts"]]
+    pauses = [(begin - end).total_seconds() for begin, end in zip(begun[1:], ended, strict=False)]
+    assert 1 <= pauses[0] < pauses[1] < 5
+    for number in (1, 2, 3):
+        assert site.run("logs", "--attempt", str(number), str(job_id)).stdout.endswith(f":{job_id}:{number}\n")
+
+
+def test_a_foreign_container_makes_its_gpu_busy_and_is_named(site: Site) -> None:
+    site.serve()
+    site.engine.docker(
+        "run", "-d", "--name", "vllm-by-hand", "--network", "none", "--gpus", '"device=1"', IMAGE, "sleep", "60"
+    )
+    site.until(lambda: site.json("gpus")[1]["state"] == "FOREIGN")
+    [holder] = site.json("gpus")[1]["holders"]
+    assert (holder["kind"], holder["name"]) == ("container", "vllm-by-hand")
+    job_id = site.shell("echo $NVIDIA_VISIBLE_DEVICES", "--gpus", "7")
+    job = site.until_state(job_id, "COMPLETED")
+    assert standin.uuid(1) not in job["attempts"][0]["gpus"]
+    wide = site.shell("true", "--gpus", "8")
+    site.until(lambda: site.json("show", str(wide))["reason"] is not None)
+    reason = site.json("show", str(wide))["reason"]
+    assert (reason["code"], reason["text"]) == ("Resources", "needs 8 GPUs: 7 free, 1 used by others")
+    site.engine.docker("rm", "-f", "vllm-by-hand")
+    site.until_state(wide, "COMPLETED")
+
+
+def test_a_foreign_process_makes_its_gpu_busy(site: Site) -> None:
+    site.serve()
+    site.until(lambda: site.json("gpus")[2]["state"] == "FREE")
+    site.gpus.change(f"gpu 2 process {os.getpid()} {8 * 1024**3}")
+    site.until(lambda: site.json("gpus")[2]["state"] == "FOREIGN")
+    [holder] = site.json("gpus")[2]["holders"]
+    assert (holder["kind"], holder["pid"]) == ("process", os.getpid())
+
+
+def test_wishes_from_other_processes_are_carried_out(site: Site) -> None:
+    site.serve()
+    job_id = site.shell("sleep 60", "--gpus", "1")
+    site.until_state(job_id, "RUNNING")
+    site.run("cancel", str(job_id))
+    job = site.until_state(job_id, "CANCELLED")
+    assert job["exit_code"] == 143
+    held = site.shell("true", "--hold")
+    time.sleep(0.5)
+    assert site.json("show", str(held))["reason"]["code"] == "JobHeldUser"
+    site.run("release", str(held))
+    site.until_state(held, "COMPLETED")
+    site.run("drain", "0", "--reason", "fan")
+    site.until(lambda: site.json("gpus")[0]["state"] == "DRAINED")
+    site.run("resume", "0")
+    site.until(lambda: site.json("gpus")[0]["state"] == "FREE")
+    site.run("pause")
+    paused = site.shell("true")
+    site.until(lambda: site.json("show", str(paused))["reason"]["code"] == "SchedulerPaused")
+    site.run("unpause")
+    site.until_state(paused, "COMPLETED")
+
+
+def test_an_image_that_is_not_there_and_a_command_that_is_not(site: Site) -> None:
+    site.serve()
+    no_command = site.submit("--network", "none", IMAGE, "no-such-command")
+    job = site.until_state(no_command, "FAILED")
+    assert job["exit_code"] == 127
+    assert "no-such-command" in job["attempts"][0]["cause"]
+    host = site.submit("--host", "--gpus", "1", "--", "sh", "-c", "echo $CUDA_VISIBLE_DEVICES")
+    done = site.until_state(host, "COMPLETED")
+    assert site.run("logs", str(host)).stdout == done["attempts"][0]["gpus"][0] + "\n"

@@ -1,0 +1,55 @@
+"""A runtime is listed when it tells of something, and once more a moment later."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+from gputui.domain.container import ContainerRecord
+from gputui.engine.observer import Observation, Observer, Sequence
+from tests.engine.fakes import FakeRuntime
+from tests.factories import FakeClock
+
+
+class Counting(FakeRuntime):
+    def __init__(self) -> None:
+        super().__init__("docker", FakeClock())
+        self.listed = 0
+        self.again = threading.Condition()
+
+    def containers(self) -> tuple[ContainerRecord, ...]:
+        with self.again:
+            self.listed += 1
+            self.again.notify_all()
+        return super().containers()
+
+    def wait_for(self, times: int) -> bool:
+        with self.again:
+            return self.again.wait_for(lambda: self.listed >= times, 5)
+
+
+def test_a_poke_has_it_listed_at_once_and_once_more_since_the_first_may_be_too_early() -> None:
+    runtime = Counting()
+    observer = Observer(runtime, Sequence(), lambda: None, timedelta(hours=1))
+    observer.start()
+    assert runtime.wait_for(1)
+    observer.poke()
+    assert runtime.wait_for(3)
+    observer.stop()
+
+
+def test_an_observation_says_when_it_began_and_what_is_unknown() -> None:
+    runtime = Counting()
+    sequence = Sequence()
+    changes: list[int] = []
+    observer = Observer(runtime, sequence, lambda: changes.append(1), timedelta(hours=1))
+    assert observer.latest == Observation(runtime.status())
+    observer.observe()
+    assert observer.latest.begun == 1
+    assert observer.latest.records == ()
+    observer.observe()
+    runtime.up = False
+    observer.observe()
+    assert (observer.latest.records, observer.latest.foreign) == (None, None)
+    assert not observer.latest.status.up
+    assert len(changes) == 2
