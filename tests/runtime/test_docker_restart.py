@@ -1,0 +1,149 @@
+"""The engine killed and restarted under a runtime that watches it."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+import pytest
+
+from gputui.domain.cause import Blame, CauseCode
+from gputui.domain.container import ContainerState
+from gputui.domain.errors import RuntimeUnavailableError
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime.docker import DockerRuntime
+from tests.runtime.contract import PATIENCE, STORE, Harness, record, seen, shell, until
+from tests.runtime.dockerd import IMAGE, Dockerd
+
+pytestmark = pytest.mark.docker
+
+
+class SystemClock:
+    """The real time: what the engine's own times are compared with."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+class Watched:
+    """A runtime that watches, and counts how often it was woken."""
+
+    def __init__(self, engine: Dockerd) -> None:
+        self.engine = engine
+        self.harness = Harness(
+            lambda store: DockerRuntime(store, RuntimeSettings(docker_host=engine.host), SystemClock()), image=IMAGE
+        )
+        self.runtime = self.harness.open()
+        self.woken = threading.Event()
+        self.runtime.watch(self.woken.set)
+        self.wait()
+
+    def wait(self) -> None:
+        """Until it was woken since last time."""
+        assert self.woken.wait(PATIENCE)
+        self.woken.clear()
+
+    def run(self, script: str) -> str:
+        """Start a shell and wait until it is well under way."""
+        created = self.runtime.create(self.harness.launch(shell(f"echo ready; {script}")))
+        self.runtime.start(created.id)
+        seen(self.runtime, created.id, b"ready")
+        return created.id
+
+    def down(self) -> None:
+        """Wait until the runtime knows that the engine is gone."""
+        until(lambda: not self.runtime.status().up, "it is known to be down")
+
+
+@pytest.fixture
+def watched(own_engine: Dockerd) -> Iterator[Watched]:
+    watched = Watched(own_engine)
+    yield watched
+    watched.runtime.close()
+
+
+@pytest.fixture
+def live(own_engine: Dockerd) -> Iterator[Watched]:
+    own_engine.restart(live_restore=True)
+    watched = Watched(own_engine)
+    yield watched
+    watched.runtime.close()
+
+
+def test_live_restore_keeps_containers_and_their_ends(live: Watched) -> None:
+    assert not any("live-restore" in warning for warning in live.runtime.check().warnings)
+    stays = live.run("sleep 600")
+    ends = live.run("while [ ! -e /tmp/end ]; do sleep 0.02; done; exit 5")
+    live.engine.docker("exec", ends, "sh", "-c", "(sleep 0.5; touch /tmp/end) &")
+    live.engine.kill()
+    live.down()
+    with pytest.raises(RuntimeUnavailableError):
+        live.runtime.containers()
+    live.woken.clear()
+    live.engine.launch(live_restore=True)
+    live.wait()
+    until(lambda: record(live.runtime, ends).state is ContainerState.EXITED, "the end was noticed")
+    assert record(live.runtime, ends).exit_code == 5
+    assert record(live.runtime, stays).state is ContainerState.RUNNING
+    assert {each.id for each in live.runtime.containers()} == {stays, ends}
+    assert live.runtime.status().up
+    live.woken.clear()
+    live.runtime.kill(stays)
+    live.wait()
+    assert record(live.runtime, stays).exit_code == 137
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_without_live_restore_jobs_are_lost_by_no_fault_of_theirs(watched: Watched, how: signal.Signals) -> None:
+    assert any("live-restore" in warning for warning in watched.runtime.check().warnings)
+    container_id = watched.run("exec sleep 600")
+    before = watched.run("exit 9")
+    watched.harness.ended(watched.runtime, before)
+    watched.engine.stop(how)
+    watched.down()
+    watched.woken.clear()
+    watched.engine.launch()
+    watched.wait()
+    ended = {each.id: each for each in watched.runtime.containers()}[container_id]
+    assert ended.state is ContainerState.EXITED
+    assert ended.cause is not None
+    assert ended.cause.code is CauseCode.CONTAINER_LOST, ended
+    assert ended.cause.blame is Blame.INFRASTRUCTURE
+    assert record(watched.runtime, container_id) == ended
+    other = record(watched.runtime, before).cause
+    assert other is not None
+    assert other.code is CauseCode.NON_ZERO_EXIT
+
+
+def test_a_lost_engine_ends_followed_logs(watched: Watched) -> None:
+    container_id = watched.run("exec sleep 600")
+    stream = watched.runtime.logs(container_id, follow=True)
+    lines: list[bytes] = []
+    thread = threading.Thread(target=lambda: lines.extend(stream), daemon=True)
+    thread.start()
+    watched.engine.kill()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
+    assert lines == [b"ready"]
+
+
+def test_it_answers_again_without_being_watched(own_engine: Dockerd) -> None:
+    runtime = DockerRuntime(STORE, RuntimeSettings(docker_host=own_engine.host), SystemClock())
+    assert runtime.containers() == ()
+    own_engine.kill()
+    with pytest.raises(RuntimeUnavailableError):
+        runtime.containers()
+    assert not runtime.status().up
+    own_engine.launch()
+    assert runtime.check().up
+    assert runtime.containers() == ()
+    runtime.close()
+
+
+def test_close_ends_the_watching_thread(watched: Watched) -> None:
+    (thread,) = [each for each in threading.enumerate() if each.name == "docker-events"]
+    watched.runtime.close()
+    thread.join(PATIENCE)
+    assert not thread.is_alive()
