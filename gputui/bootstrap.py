@@ -95,7 +95,15 @@ def make_probe(options: Options) -> GpuProbe:
     from gputui.gpus.models import DEFAULT
     from gputui.gpus.simulated import SimulatedProbe
 
-    return SimulatedProbe(options.probe.simulated, options.probe.model or DEFAULT, clock=clock())
+    return SimulatedProbe(options.probe.simulated, (options.probe.model or DEFAULT).upper(), clock=clock())
+
+
+def check_probe(options: Options) -> None:
+    """Raise InputError for simulated GPUs of a number or model that there is none of."""
+    if options.probe.simulated is not None:
+        from gputui.gpus.models import parse_probe
+
+        parse_probe(str(options.probe))
 
 
 def make_host(options: Options, store: JobStore, feed: Feed, kind: str) -> Host:

@@ -18,7 +18,7 @@ from gputui.domain.units import parse_duration, parse_size
 SITE_CONFIG = Path("/etc/gputui/config.toml")
 ROOT_STATE = Path("/var/lib/gputui")
 RUNTIMES = ("docker", "process")
-MAX_SIMULATED = 1024
+MAX_SIMULATED = 256
 MAX_FILE = 1024**2
 """Bytes: a settings or job file is written by hand, so a larger one is not one."""
 
@@ -82,8 +82,8 @@ def parse_probe(text: str) -> ProbeSpec:
     if text == "nvml":
         return ProbeSpec()
     match = _PROBE.fullmatch(text)
-    if not match or int(match[1]) > MAX_SIMULATED:
-        hint = f"write nvml, sim:8 or sim:8:H100, with at most {MAX_SIMULATED} GPUs"
+    if not match or not 1 <= int(match[1]) <= MAX_SIMULATED:
+        hint = f"write nvml, sim:8 or sim:8:H100, with 1 to {MAX_SIMULATED} GPUs"
         raise InputError(f"{_shown(text)} is not a probe", where="--probe", hint=hint)
     return ProbeSpec(int(match[1]), match[2])
 

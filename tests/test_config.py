@@ -181,7 +181,9 @@ def test_a_probe_comes_back(text: str, spec: ProbeSpec) -> None:
     assert str(spec) == text
 
 
-@pytest.mark.parametrize("text", ["", "sim", "sim:", "sim:x", "sim:-1", "sim:99999", "sim:1:", "NVML", "sim:1:\x1b[2J"])
+@pytest.mark.parametrize(
+    "text", ["", "sim", "sim:", "sim:x", "sim:-1", "sim:0", "sim:99999", "sim:1:", "NVML", "sim:1:\x1b[2J"]
+)
 def test_other_probes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--probe") as caught:
         parse_probe(text)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import click
 
 from gputui import bootstrap
-from gputui.cli import checks
+from gputui.cli import checks, readings
 from gputui.cli.checks import Check, Level
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
@@ -32,6 +32,7 @@ def command(session: Session, as_json: bool) -> int:
 
     The exit code is 1 when any check fails.
     """
+    readings.say_nothing_twice()
     found = list(examine(session.options))
     if as_json:
         print_json([{**vars(check), "level": str(check.level)} for check in found])

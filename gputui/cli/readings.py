@@ -12,10 +12,18 @@ from gputui.engine.actions import find_gpu
 from gputui.ports import JobStore
 
 
+def say_nothing_twice() -> None:
+    """Keep what the probe logs off stderr: the command says it itself."""
+    import logging
+
+    logging.getLogger("gputui").addHandler(logging.NullHandler())
+
+
 def gpu_views(options: Options, store: JobStore) -> tuple[GpuView, ...]:
     """The GPUs by index; raises GputuiError with the probe's own sentence when there are none to be had."""
     snapshot = bootstrap.current_snapshot(options, store)
     if not snapshot.gpus:
+        say_nothing_twice()
         snapshot = bootstrap.measured_snapshot(options, store)
     if not snapshot.gpus:
         status = snapshot.nodes[0].probe if snapshot.nodes else None

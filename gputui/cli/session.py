@@ -31,7 +31,9 @@ class Session:
     @cached_property
     def options(self) -> Options:
         """The options, resolved once; only then are files read, so that help never fails."""
-        return resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
+        options = resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
+        bootstrap.check_probe(options)
+        return options
 
     @contextmanager
     def store(self) -> Iterator[JobStore]:

@@ -12,6 +12,7 @@ from gputui.cli import docker_only, request
 from gputui.cli.keys import BY_NAME, KEYS, Key, Kind
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
+from gputui.config import Options
 from gputui.domain.errors import InputError
 from gputui.domain.job import JobId, Submission
 
@@ -97,10 +98,19 @@ def command(
         submissions = jobfile.read(file, submitter)
     else:
         submissions = (_submission(given, arguments, host, submitter),)
-    if any(submission.spec.is_host for submission in submissions) and not session.options.settings.scheduler.host_jobs:
-        raise InputError("host jobs are switched off", where="--host", hint="the setting scheduler.host_jobs")
+    for submission in submissions:
+        _check_runtime(submission, session.options)
     with session.store() as store:
         _print_ids(bootstrap.actions(store).submit(submissions), as_json)
+
+
+def _check_runtime(submission: Submission, options: Options) -> None:
+    """Refuse what no runtime here will ever run."""
+    if submission.spec.is_host and not options.settings.scheduler.host_jobs and options.runtime != "process":
+        raise InputError("host jobs are switched off", where="--host", hint="the setting scheduler.host_jobs")
+    if not submission.spec.is_host and options.runtime == "process":
+        hint = "submit --host -- COMMAND..., or leave out --runtime process"
+        raise InputError("there is no engine here to run an image", where="IMAGE", hint=hint)
 
 
 def _submission(

@@ -122,7 +122,9 @@ def test_serve_passes_on_its_exit_code(run: Run, monkeypatch: pytest.MonkeyPatch
     assert run("serve", "--wait", "long").code == 2
 
 
-@pytest.mark.parametrize("option", [["--probe", "sim:x"], ["--runtime", "podman"], ["--config", "/missing"]])
+@pytest.mark.parametrize(
+    "option", [["--probe", "sim:x"], ["--probe", "sim:2:VOODOO"], ["--runtime", "podman"], ["--config", "/missing"]]
+)
 def test_bad_shared_options_are_refused_by_name(run: Run, option: list[str]) -> None:
     result = run(*option, "submit", "busybox")
     assert (result.code, result.out) == (2, "")

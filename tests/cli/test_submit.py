@@ -129,6 +129,17 @@ def test_host_jobs_can_be_switched_off(run: Run, monkeypatch: pytest.MonkeyPatch
     assert "--host: host jobs are switched off" in result.err
 
 
+def test_without_an_engine_an_image_is_refused(run: Run, store: KeptStore, tmp_path: Path) -> None:
+    file = tmp_path / "jobs.toml"
+    file.write_text('[[job]]\nhost = true\ncommand = ["true"]\n[[job]]\nimage = "busybox"\n')
+    for arguments in (["busybox"], ["-f", str(file)]):
+        result = run("--runtime", "process", "submit", *arguments)
+        assert (result.code, result.out) == (2, "")
+        assert "IMAGE: there is no engine here to run an image" in result.err
+    assert not store.jobs()
+    assert run("--runtime", "process", "submit", "--host", "--", "true").code == 0
+
+
 @pytest.mark.parametrize("option", sorted(docker_only.HINTS))
 def test_what_docker_takes_and_we_do_not_is_refused_with_what_to_write(run: Run, store: KeptStore, option: str) -> None:
     result = run("submit", option, "busybox")

@@ -1,0 +1,64 @@
+"""Completion scripts, and what a shell gets from them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputui.cli.main import cli
+from tests.cli.conftest import KeptStore, Run, put
+from tests.factories import job, running
+
+
+def completed(words: str, place: int) -> list[str]:
+    """What bash gets for the word at `place`."""
+    from click.shell_completion import BashComplete
+
+    before, incomplete = words.split()[1:place], [*words.split(), ""][place]
+    found = BashComplete(cli, {}, "gputui", "_GPUTUI_COMPLETE").get_completions(before, incomplete)
+    return [item.value for item in found]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_script_for_each_shell(run: Run, shell: str) -> None:
+    result = run("completions", shell)
+    assert (result.code, result.err) == (0, "")
+    assert f"_GPUTUI_COMPLETE={shell}_complete" in result.out
+    if shutil.which(shell):
+        subprocess.run([shutil.which(shell) or shell, "-n"], input=result.out, text=True, check=True)
+
+
+def test_commands_and_options_are_completed() -> None:
+    assert completed("gputui qu", 1) == ["queue"]
+    assert completed("gputui submit --gpu", 2) == ["--gpus", "--gpu-memory", "--gpu-model"]
+    assert completed("gputui completions z", 2) == ["zsh"]
+
+
+def test_ids_of_live_jobs_are_completed(store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, job(), running(), running(name="\x1b[2J"))
+    assert completed("gputui cancel", 2) == ["1", "2", "3"]
+    assert completed("gputui show 2", 2) == ["2"]
+
+
+def test_a_store_that_cannot_be_read_completes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPUTUI_STATE", "/proc/nowhere")
+    assert completed("gputui cancel", 2) == []
+    monkeypatch.setenv("GPUTUI_CONFIG", "/missing")
+    assert completed("gputui cancel", 2) == []
+
+
+def test_the_installed_program_answers_a_shell(tmp_path: Path) -> None:
+    environ = {
+        **os.environ,
+        "_GPUTUI_COMPLETE": "bash_complete",
+        "COMP_WORDS": "gputui dr",
+        "COMP_CWORD": "1",
+        "GPUTUI_STATE": str(tmp_path / "state"),
+    }
+    done = subprocess.run([sys.executable, "-m", "gputui"], env=environ, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("plain,drain\n", "")

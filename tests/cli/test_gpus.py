@@ -1,0 +1,90 @@
+"""`gputui gpus`, and the reading it takes itself when nobody schedules."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui import bootstrap
+from gputui.cli import gpus
+from gputui.config import resolve
+from gputui.domain.gpu import GpuState, Health, HealthCode, Holder, ProbeCode, ProbeStatus
+from gputui.domain.snapshot import Node, Snapshot
+from tests.cli.conftest import KeptStore, Run, picture, put
+from tests.factories import GIB, gpu, running, sample, snapshot, uuid, view
+
+
+def test_a_row_says_who_holds_it_and_what_is_wrong(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    views = [
+        view(0, sample=sample(utilization=0.5, memory_used=16 * GIB)),
+        view(1, GpuState.FOREIGN, holders=(Holder("container", "jupyter", "bob"),), why="in use"),
+        view(2, GpuState.UNKNOWN, sample=None, why="its last reading is too old", stale=True, age=timedelta(minutes=2)),
+        view(3, GpuState.DRAINED, health=Health(HealthCode.XID, "Xid 79"), why="drained by alice"),
+    ]
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture(snapshot(gpus=views)))
+    result = run("gpus")
+    header, *rows = result.out.splitlines()
+    assert (result.code, header.split()[:3]) == (0, ["GPU", "STATE", "MODEL"])
+    assert [row.split()[:2] for row in rows] == [["0", "FREE"], ["1", "FOREIGN"], ["2", "UNKNOWN"], ["3", "DRAINED"]]
+    assert "50%  16G/80G" in rows[0]
+    assert rows[1].endswith("container jupyter (bob)")
+    assert rows[2].endswith("its last reading is too old; read 2m00s ago")
+    assert "0%" not in rows[2]
+    assert rows[3].endswith("drained by alice; Xid: Xid 79")
+    assert [each["uuid"] for each in json.loads(run("gpus", "--json").out)] == [uuid(i) for i in range(4)]
+
+
+def test_an_instance_shows_its_profile() -> None:
+    assert gpus.row(view(gpu=gpu(mig_profile="1g.10gb")))[2].endswith(" 1g.10gb")
+
+
+def test_nothing_acts_on_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    hostile = view(0, GpuState.FOREIGN, holders=(Holder("process", "\x1b[2J\x07evil", "\x9bm"),))
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture(snapshot(gpus=[hostile])))
+    for arguments in (["gpus"], ["gpus", "--json"]):
+        assert not any(character in run(*arguments).out for character in "\x1b\x07\x9b")
+
+
+def test_without_gpus_the_probe_s_sentence_is_the_error(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = Snapshot(nodes=(Node("here", probe=ProbeStatus(ProbeCode.NO_LIBRARY, "no NVIDIA driver here")),))
+    monkeypatch.setattr(bootstrap, "measured_snapshot", lambda options, store: nothing)
+    for arguments in (["gpus"], ["gpus", "--json"], ["drain", "0"]):
+        result = run(*arguments)
+        assert (result.code, result.out) == (1, "")
+        assert "no NVIDIA driver here" in result.err
+
+
+def test_when_nobody_schedules_gpus_are_read_at_once(run: Run, store: KeptStore, tmp_path: Path) -> None:
+    result = run("--probe", "sim:3:L40S", "gpus", "--json")
+    shown = json.loads(result.out)
+    assert (result.code, result.err, len(shown)) == (0, "", 3)
+    assert {each["state"] for each in shown} == {"FREE"}
+    assert all("L40S" in each["model"] for each in shown)
+    put(store, running(on=[shown[1]["uuid"]]))
+    again = json.loads(run("--probe", "sim:3:L40S", "gpus", "--json").out)
+    assert [(each["state"], each["job_id"]) for each in again] == [("FREE", None), ("ALLOCATED", 1), ("FREE", None)]
+
+
+def test_a_probe_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Silent:
+        closed = False
+
+        def subscribe(self, on_reading: object) -> None:
+            pass
+
+        def start(self) -> None:
+            pass
+
+        def latest(self) -> str:
+            return "what there is"
+
+        def close(self) -> None:
+            self.closed = True
+
+    silent = Silent()
+    monkeypatch.setattr(bootstrap, "make_probe", lambda options: silent)
+    assert bootstrap.read_gpus(resolve(environ={}), 0.01) == "what there is"  # type: ignore[comparison-overlap]
+    assert silent.closed
