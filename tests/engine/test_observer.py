@@ -50,6 +50,5 @@ def test_an_observation_says_when_it_began_and_what_is_unknown() -> None:
     observer.observe()
     runtime.up = False
     observer.observe()
-    assert (observer.latest.records, observer.latest.foreign) == (None, None)
-    assert not observer.latest.status.up
+    assert observer.latest == Observation(runtime.status(), begun=3)
     assert len(changes) == 2

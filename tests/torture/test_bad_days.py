@@ -1,0 +1,171 @@
+"""Things that break while jobs run: the engine, the probe, the disk, the terminal. Nothing is lost, and it goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.site import Site, fresh_site
+from tests.gpus import standin
+from tests.runtime.dockerd import IMAGE, Dockerd
+from tests.torture import witness
+
+pytestmark = [pytest.mark.docker, pytest.mark.nvml, pytest.mark.torture]
+
+
+@pytest.fixture
+def fragile(tmp_path: Path, own_engine: Dockerd) -> Iterator[Site]:
+    """A server whose engine is its own, to be killed."""
+    found = fresh_site(tmp_path / "site", own_engine)
+    yield found
+    found.close()
+
+
+def running(site: Site, job_id: int) -> bool:
+    return bool(site.json("show", str(job_id))["state"] == "RUNNING")
+
+
+def probe_pids() -> set[int]:
+    found = subprocess.run(["pgrep", "-f", "gputui.gpus.probe"], capture_output=True, check=False)
+    return {int(pid) for pid in found.stdout.split()}
+
+
+def test_an_engine_killed_with_live_restore_loses_nothing(fragile: Site) -> None:
+    fragile.engine.restart(live_restore=True)
+    fragile.serve()
+    short, long = fragile.shell(witness.script(3), "--gpus", "1"), fragile.shell(witness.script(8), "--gpus", "1")
+    fragile.until(lambda: running(fragile, short) and running(fragile, long))
+    fragile.engine.kill()
+    waits = fragile.shell(witness.script(0.1), "--gpus", "1")
+    fragile.until(lambda: "Docker" in fragile.json("show", str(waits))["reason"]["text"])
+    assert fragile.json("show", str(waits))["reason"]["code"] == "NodeUnknown"
+    time.sleep(3)  # the short one ends while nobody watches
+    fragile.engine.start(live_restore=True)
+    for job_id in (short, long, waits):
+        assert fragile.until_state(job_id, "COMPLETED", seconds=45)["exit_code"] == 0
+    assert set(witness.begun(fragile.runs()).values()) == {1}
+    assert len(witness.begun(fragile.runs())) == 3
+
+
+def test_an_engine_restarted_without_live_restore_takes_jobs_along_and_they_run_again(fragile: Site) -> None:
+    fragile.serve()
+    job_id = fragile.shell(witness.script(4), "--gpus", "1")
+    fragile.until(lambda: running(fragile, job_id))
+    fragile.engine.restart()
+    job = fragile.until_state(job_id, "COMPLETED", seconds=90)
+    assert job["exit_code"] == 0
+    assert set(witness.begun(fragile.runs()).values()) == {1}
+    assert len(job["attempts"]) == 2
+
+
+def test_a_killed_probe_is_replaced_and_dispatch_goes_on(site: Site) -> None:
+    before = probe_pids()
+    site.serve()
+    site.until(lambda: site.json("gpus")[0]["state"] == "FREE")
+    [probe] = probe_pids() - before
+    os.kill(probe, signal.SIGKILL)
+    site.until_state(site.shell("true", "--gpus", "8"), "COMPLETED")
+
+
+def test_a_wedged_driver_stops_dispatch_with_a_reason_and_it_goes_on_afterwards(site: Site) -> None:
+    site.serve()
+    site.until(lambda: site.json("gpus")[0]["state"] == "FREE")
+    runs_on = site.shell(witness.script(6), "--gpus", "1")
+    site.until(lambda: running(site, runs_on))
+    site.gpus.change("hang *")
+    site.until(lambda: {gpu["state"] for gpu in site.json("gpus")} == {"UNKNOWN", "ALLOCATED"})
+    waits = site.shell("true", "--gpus", "1")
+    site.until_state(runs_on, "COMPLETED")
+    assert site.json("show", str(waits))["state"] == "PENDING"
+    assert site.json("show", str(waits))["reason"]["code"] in {"NodeUnknown", "Resources"}
+    site.gpus.change(without=["hang"])
+    site.until_state(waits, "COMPLETED", seconds=60)
+
+
+def test_a_gpu_that_falls_off_the_bus_is_drained_and_its_job_runs_elsewhere(site: Site) -> None:
+    site.serve()
+    job_id = site.shell("sleep 60", "--gpus", "1")
+    site.until(lambda: running(site, job_id))
+    site.gpus.change("gpu 0 lost 1")
+    site.until(lambda: len(site.json("show", str(job_id))["attempts"]) == 2, 60)
+    job = site.until_state(job_id, "RUNNING")
+    assert job["attempts"][0]["gpus"] == [standin.uuid(0)]
+    assert job["attempts"][1]["gpus"] == [standin.uuid(1)]
+    assert site.json("gpus")[0]["state"] == "DRAINED"
+
+
+@pytest.fixture
+def cramped(tmp_path: Path, engine: Dockerd) -> Iterator[Site]:
+    """A server whose state directory is a file system of 2 MiB."""
+    found = fresh_site(tmp_path / "site", engine)
+    found.state.mkdir(mode=0o700)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "tmpfs", str(found.state)], check=True)
+    try:
+        yield found
+        found.close()
+    finally:
+        subprocess.run(["umount", "-l", str(found.state)], check=True)
+
+
+def fill(directory: Path) -> Path:
+    """Take all the space there is."""
+    ballast = directory / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        for size in (65536, 4096, 256, 1):
+            try:
+                while True:
+                    file.write(b"x" * size)
+            except OSError:
+                continue
+    return ballast
+
+
+def test_a_full_disk_is_told_loses_nothing_and_is_survived(cramped: Site) -> None:
+    cramped.serve()
+    ran = cramped.shell(witness.script(3), "--gpus", "1")
+    cramped.until(lambda: running(cramped, ran))
+    waits = cramped.shell(witness.script(0.1), "--gpus", "8")
+    ballast = fill(cramped.state)
+    refused = cramped.run("submit", IMAGE, "true", check=False)
+    assert refused.returncode == 1
+    assert "space" in refused.stderr
+    assert refused.stdout == ""
+    time.sleep(4)  # the job ends, and the store cannot be told
+    assert cramped.jobs().keys() == {ran, waits}
+    ballast.unlink()
+    assert cramped.until_state(ran, "COMPLETED")["exit_code"] == 0
+    assert cramped.until_state(waits, "COMPLETED")["exit_code"] == 0
+    assert set(witness.begun(cramped.runs()).values()) == {1}
+    assert cramped.run("logs", str(ran)).stdout.startswith("on GPU-")
+    assert cramped.submit(IMAGE, "true") == waits + 1
+
+
+@pytest.mark.tmux
+def test_a_console_whose_terminal_closes_hands_over_within_seconds(site: Site) -> None:
+    socket = f"gputui-{os.getpid()}"
+    environ = " ".join(
+        f"{key}='{site.environ[key]}'"
+        for key in ("DOCKER_HOST", "GPUTUI_STATE", "GPUTUI_CONFIG", "LD_LIBRARY_PATH", "NVML_STANDIN")
+    )
+    import sys
+
+    command = f"env {environ} {sys.executable} -m gputui"
+    subprocess.run(["tmux", "-L", socket, "new-session", "-d", "-x", "120", "-y", "36", command], check=True)
+    try:
+        job_id = site.shell("sleep 2", "--gpus", "8")
+        site.until(lambda: running(site, job_id))
+        next_id = site.shell("true", "--gpus", "8")
+        subprocess.run(["tmux", "-L", socket, "kill-server"], check=True)
+        closed = time.monotonic()
+        site.until_state(job_id, "COMPLETED")
+        site.until_state(next_id, "COMPLETED", "RUNNING")
+        assert time.monotonic() - closed < 7  # up to 2 of them are the first job's own
+    finally:
+        subprocess.run(["tmux", "-L", socket, "kill-server"], check=False, capture_output=True)
+        subprocess.run(["pkill", "-f", f"--state {site.state} "], check=False)

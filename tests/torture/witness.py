@@ -1,0 +1,55 @@
+"""Jobs that bear witness themselves: what ran, when and on which GPUs, from the containers' own output."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec
+from tests.runtime.dockerd import IMAGE
+
+_RECORD = 'echo "$GPUTUI_ATTEMPT $NVIDIA_VISIBLE_DEVICES $(cut -d" " -f1 /proc/uptime) {word}" >> /out/runs'
+"""One line, appended. The uptime is the host's, to 10 ms."""
+
+
+def script(seconds: float, code: int = 0) -> str:
+    """Begin, work so long, end with that exit code."""
+    begin, end = _RECORD.format(word="begin"), _RECORD.format(word="end")
+    return f"{begin}; echo on $NVIDIA_VISIBLE_DEVICES; sleep {seconds}; {end}; exit {code}"
+
+
+def spec(out: Path, gpus: int, seconds: float, *, code: int = 0, retries: int = 0) -> JobSpec:
+    """A job that runs it as a container."""
+    options = ContainerOptions(volumes=(f"{out}:/out",), network="none")
+    command = ("sh", "-c", script(seconds, code))
+    return JobSpec(
+        image=IMAGE, command=command, name="witness", gpus=GpuRequest(gpus, gpus), retries=retries, options=options
+    )
+
+
+def begun(lines: Iterable[str]) -> Counter[str]:
+    """How often each attempt began."""
+    return Counter(line.split()[0] for line in lines if line.endswith(" begin"))
+
+
+def overlaps(lines: Iterable[str]) -> list[str]:
+    """GPUs that were in two containers at a time."""
+    spans: dict[str, list[tuple[float, float, str]]] = {}
+    since: dict[str, float] = {}
+    for line in lines:
+        tag, gpus, at, word = line.split()
+        if word == "begin":
+            since[tag] = float(at)
+            continue
+        begin = since.pop(tag)
+        for gpu in gpus.split(","):
+            if gpu != "void":
+                spans.setdefault(gpu, []).append((begin, float(at), tag))
+    return [
+        f"{gpu}: {before} and {after}"
+        for gpu, uses in spans.items()
+        for (_, end, before), (begin, _, after) in itertools.pairwise(sorted(uses))
+        if begin < end
+    ]
