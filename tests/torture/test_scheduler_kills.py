@@ -61,8 +61,8 @@ def check(site: Site, wanted: dict[JobId, int]) -> None:
     assert {tag: count for tag, count in runs.items() if count != 1} == {}
     attempts: dict[JobId, set[int]] = {}
     for tag in runs:
-        _, job_id, number = tag.split(":")
-        attempts.setdefault(int(job_id), set()).add(int(number))
+        _, job_id, attempt = tag.split(":")
+        attempts.setdefault(int(job_id), set()).add(int(attempt))
     assert {one: sorted(numbers) for one, numbers in attempts.items()} == {
         one: list(range(1, count + 1)) for one, count in wanted.items()
     }
