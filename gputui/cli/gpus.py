@@ -15,12 +15,12 @@ from gputui.domain.units import format_duration, format_size
 COLUMNS = (
     table.Column("GPU", right=True),
     table.Column("STATE"),
-    table.Column("MODEL", 24),
+    table.Column("MODEL", 24, least=6),
     table.Column("UTIL", right=True),
     table.Column("MEMORY", right=True),
     table.Column("TEMP", right=True),
     table.Column("POWER", right=True),
-    table.Column("UUID", 12),
+    table.Column("UUID", 12, least=8),
     table.Column("HOLDER OR WHY"),
 )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 
 import click
@@ -11,14 +12,17 @@ from gputui import bootstrap
 from gputui.cli import numbers
 from gputui.cli.session import Session, pass_session
 from gputui.cli.wishes import OneJobId
-from gputui.domain.job import JobId
+from gputui.domain.job import Job, JobId
 from gputui.domain.text import plain_bytes
+from gputui.ports import JobStore
 
+LOOK_EVERY = 0.2
+"""Seconds between two looks at whether a job has started."""
 RESET = "\x1b[0m"
 
 
 @click.command("logs")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the attempt ends.")
+@click.option("-f", "--follow", is_flag=True, help="Wait for it to start, and go on until the attempt ends.")
 @click.option("-n", "--tail", metavar="N", help="Only the last N lines.")
 @click.option("--attempt", metavar="K", help="Of that attempt; the default is the last one.")
 @click.argument("ids", type=OneJobId(), metavar="ID")
@@ -31,6 +35,8 @@ def command(session: Session, follow: bool, tail: str | None, attempt: str | Non
     lines = numbers.tail(tail, "--tail") if tail is not None else None
     number = numbers.attempt(attempt, "--attempt") if attempt is not None else None
     with session.store() as store:
+        if follow and number is None:
+            wait_until_started(store, ids[0])
         logs = bootstrap.open_logs(session.options, store)
         stream = logs.open(ids[0], number, tail=lines, follow=follow)
         write = writer(sys.stdout.isatty())
@@ -39,6 +45,23 @@ def command(session: Session, follow: bool, tail: str | None, attempt: str | Non
                 write(line)
         finally:
             stream.close()
+
+
+def wait_until_started(store: JobStore, job_id: JobId, pause: Callable[[float], None] = time.sleep) -> None:
+    """Return when the job has output to follow, or will never have any."""
+    said = False
+    while _has_none_yet(store.get(job_id)):
+        if not said and sys.stderr.isatty():
+            click.echo(f"job {job_id} has not started yet: waiting (Ctrl-C ends that)", err=True)
+        said = True
+        pause(LOOK_EVERY)
+
+
+def _has_none_yet(job: Job) -> bool:
+    attempt = job.attempt
+    if attempt is None:
+        return not job.state.is_terminal
+    return attempt.container_id is None and not attempt.is_over
 
 
 def writer(to_terminal: bool) -> Callable[[bytes], None]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 import click
@@ -18,14 +18,15 @@ from gputui.domain.gpu import GpuView
 from gputui.domain.job import GpuRequest, Job
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason
+from gputui.domain.text import plain
 from gputui.domain.units import format_duration
 
 COLUMNS = (
     table.Column("ID", right=True),
     table.Column("ST"),
     table.Column("PRI", right=True),
-    table.Column("NAME", 24),
-    table.Column("TENANT", 12),
+    table.Column("NAME", 24, least=8),
+    table.Column("TENANT", 12, least=4),
     table.Column("GPUS", 10),
     table.Column("TIME", 15, right=True),
     table.Column("REASON"),
@@ -54,6 +55,19 @@ def command(session: Session, everything: bool, states: tuple[str, ...], tenant:
     else:
         rows = (row(job, snapshot) for job in jobs)
         sys.stdout.write("\n".join(table.lines(COLUMNS, rows, table.terminal_width())) + "\n")
+        if sys.stderr.isatty():
+            sys.stderr.writelines(f"{plain(note)}\n" for note in footnotes(snapshot))
+
+
+def footnotes(snapshot: Snapshot) -> Iterator[str]:
+    """What keeps every job from starting, and what an operator should know."""
+    controls = snapshot.controls
+    if snapshot.leader is None and snapshot.order:
+        yield "nobody schedules: run gputui, or gputui serve"
+    if controls.paused:
+        why = f": {controls.pause_reason}" if controls.pause_reason else ""
+        yield f"paused by {controls.paused_by}{why} (gputui unpause)"
+    yield from (notice.text for notice in snapshot.notices if notice.severity != "information")
 
 
 def parse_states(texts: Iterable[str]) -> frozenset[JobState]:

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from gputui.domain.text import fit, plain, width
 
 GAP = "  "
+LAST_LEAST = 28
+"""Cells the last column is given, where it has so much to say, before others keep more than their least."""
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,8 @@ class Column:
     limit: int = 0
     """At most so many cells; 0: what is left of the line."""
     right: bool = False
+    least: int = 0
+    """May shrink to so many cells when the line is short; 0: may not."""
 
 
 def terminal_width() -> int | None:
@@ -40,14 +44,26 @@ def lines(columns: Sequence[Column], rows: Iterable[Sequence[str]], total: int |
     cells = [tuple(column.title for column in columns), *(tuple(map(plain, row)) for row in rows)]
     widths = [_width(column, [row[place] for row in cells]) for place, column in enumerate(columns)]
     if total is not None:
-        used = sum(widths[:-1]) + len(GAP) * (len(widths) - 1)
-        widths[-1] = max(0, min(widths[-1], total - used))
+        widths = _shrunk(columns, widths, total)
     return [_line(columns, row, widths, total) for row in cells]
 
 
 def _width(column: Column, cells: Sequence[str]) -> int:
     widest = max(map(width, cells))
     return min(widest, column.limit) if column.limit else widest
+
+
+def _shrunk(columns: Sequence[Column], widths: Sequence[int], total: int) -> list[int]:
+    """The widths that fit the line: first the last column gives, then the others, from the right."""
+    shrunk = list(widths)
+    gaps = len(GAP) * (len(widths) - 1)
+    shrunk[-1] = max(min(widths[-1], LAST_LEAST), min(widths[-1], total - gaps - sum(widths[:-1])))
+    for place, column in reversed(list(enumerate(columns))):
+        over = sum(shrunk) + gaps - total
+        if column.least and over > 0:
+            shrunk[place] = max(min(column.least, shrunk[place]), shrunk[place] - over)
+    shrunk[-1] = max(0, min(shrunk[-1], total - gaps - sum(shrunk[:-1])))
+    return shrunk
 
 
 def _line(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], total: int | None) -> str:

@@ -9,7 +9,9 @@ import pytest
 from gputui import bootstrap
 from gputui.cli import logs
 from gputui.domain.errors import NotFoundError
-from tests.cli.conftest import Run
+from gputui.domain.state import JobState
+from tests.cli.conftest import KeptStore, Run, put
+from tests.factories import NOW, job, running
 
 LINES = (b"\x1b[32mgreen\x1b[0m", b"10%\r99%", b"\x1b[2J\x1b]0;owned\x07clear", b"\xff\x00 raw", "训练".encode())
 
@@ -50,7 +52,8 @@ def found(monkeypatch: pytest.MonkeyPatch) -> Logs:
     return found
 
 
-def test_options_reach_the_log(run: Run, found: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_options_reach_the_log(run: Run, store: KeptStore, found: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, *(running() for _ in range(7)))
     monkeypatch.setattr(logs, "writer", lambda to_terminal: lambda line: None)
     assert run("logs", "7").code == 0
     assert run("logs", "-f", "--tail", "5", "--attempt", "2", "7").code == 0
@@ -71,7 +74,36 @@ def test_bad_numbers_are_refused_by_name(run: Run, found: Logs, given: list[str]
     assert not found.asked
 
 
-def test_an_interrupt_ends_it_quietly(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_following_waits_for_the_start(store: KeptStore) -> None:
+    put(store, job())
+    waited: list[float] = []
+
+    def pause(seconds: float) -> None:
+        """The job is started, then its container is made, while we wait."""
+        waited.append(seconds)
+        started = running(1)
+        container = "c1" if len(waited) == 3 else None
+        with store.transaction() as transaction:
+            transaction.put(started.with_attempt(container_id=container) if len(waited) > 1 else job(1))
+
+    logs.wait_until_started(store, 1, pause)
+    assert len(waited) == 3
+
+
+def test_following_does_not_wait_for_what_never_comes(store: KeptStore) -> None:
+    put(store, job().evolve(state=JobState.CANCELLED, ended_at=NOW), running())
+
+    def never(seconds: float) -> None:
+        raise AssertionError("waited")
+
+    logs.wait_until_started(store, 1, never)
+    logs.wait_until_started(store, 2, never)
+    with pytest.raises(NotFoundError):
+        logs.wait_until_started(store, 404, never)
+
+
+def test_an_interrupt_ends_it_quietly(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, *(running() for _ in range(7)))
     found = Logs(Stream(b"one", fails=KeyboardInterrupt()))
     monkeypatch.setattr(bootstrap, "open_logs", lambda options, store: found)
     result = run("logs", "-f", "7")

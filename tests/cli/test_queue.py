@@ -98,6 +98,16 @@ def test_no_row_is_wider_than_the_terminal(total: int, name: str) -> None:
     assert len(lines) == 3
 
 
+def test_a_long_name_leaves_room_for_why() -> None:
+    waiting = job(1, name="a-rather-long-name-of-a-job")
+    seen = snapshot([waiting], reasons={1: RESOURCES})
+    rows = [queue.row(waiting, seen)]
+    assert "a-rather-long-name-of-a…" in table.lines(queue.COLUMNS, rows, 200)[1]
+    narrow = table.lines(queue.COLUMNS, rows, 72)[1]
+    assert "Resources: needs 4 GPUs, 1" in narrow
+    assert "a-rather" in narrow
+
+
 def test_columns_stand_under_each_other_in_any_script() -> None:
     jobs = [job(1, name="训练"), job(2, name="train")]
     lines = table.lines(queue.COLUMNS, [queue.row(each, snapshot(jobs)) for each in jobs], None)
@@ -132,6 +142,19 @@ def test_a_held_job_says_so_even_when_nobody_schedules() -> None:
     assert queue.why(job(held=True), Snapshot()) == "JobHeldUser: held"
     assert queue.why(job(held=True, hold_reason="image not found"), Snapshot()) == "JobHeldUser: image not found"
     assert queue.why(job(cancel_requested=True), Snapshot()) == "will be cancelled"
+
+
+def test_what_keeps_jobs_from_starting_is_said_beside_the_table(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, job())
+    assert run("pause", "driver update").code == 0
+    assert run("queue").err == ""
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert run("queue").err == (
+        "nobody schedules: run gputui, or gputui serve\npaused by alice: driver update (gputui unpause)\n"
+    )
+    assert run("queue", "--json").err == ""
 
 
 def test_an_element_of_an_array_shows_its_index() -> None:
