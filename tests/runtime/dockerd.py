@@ -145,7 +145,7 @@ class Dockerd:
         with contextlib.suppress(OSError, ValueError):
             entry = Path("/proc") / str(int(pid_file.read_text()))
             deadline = time.monotonic() + 10
-            while entry.exists() and _is_alive(entry) and time.monotonic() < deadline:
+            while is_alive(entry) and time.monotonic() < deadline:
                 time.sleep(0.01)
         pid_file.unlink(missing_ok=True)
 
@@ -232,7 +232,7 @@ def _processes(directory: Path) -> Iterable[int]:
         with contextlib.suppress(OSError):
             if (
                 entry.name != str(os.getpid())
-                and _is_alive(entry)
+                and is_alive(entry)
                 and mark in (entry / "environ").read_bytes().split(b"\0")
             ):
                 yield int(entry.name)
@@ -241,8 +241,12 @@ def _processes(directory: Path) -> Iterable[int]:
             yield from map(int, tasks.read_text().split())
 
 
-def _is_alive(entry: Path) -> bool:
-    return (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+def is_alive(entry: Path) -> bool:
+    """Whether the process of that directory below /proc runs: a zombie has ended."""
+    try:
+        return (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _cgroups(directory: Path, leaf: str) -> list[Path]:

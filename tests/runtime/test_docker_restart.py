@@ -6,6 +6,8 @@ import signal
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +17,7 @@ from gputui.domain.errors import RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker import DockerRuntime
 from tests.runtime.contract import PATIENCE, STORE, Harness, record, seen, shell, until
-from tests.runtime.dockerd import IMAGE, Dockerd
+from tests.runtime.dockerd import IMAGE, Dockerd, is_alive
 
 pytestmark = pytest.mark.docker
 
@@ -45,9 +47,9 @@ class Watched:
         assert self.woken.wait(PATIENCE)
         self.woken.clear()
 
-    def run(self, script: str) -> str:
+    def run(self, script: str, **options: Any) -> str:
         """Start a shell and wait until it is well under way."""
-        created = self.runtime.create(self.harness.launch(shell(f"echo ready; {script}")))
+        created = self.runtime.create(self.harness.launch(shell(f"echo ready; {script}"), **options))
         self.runtime.start(created.id)
         seen(self.runtime, created.id, b"ready")
         return created.id
@@ -72,13 +74,15 @@ def live(own_engine: Dockerd) -> Iterator[Watched]:
     watched.runtime.close()
 
 
-def test_live_restore_keeps_containers_and_their_ends(live: Watched) -> None:
+def test_live_restore_keeps_containers_and_their_ends(live: Watched, tmp_path: Path) -> None:
     assert not any("live-restore" in warning for warning in live.runtime.check().warnings)
     stays = live.run("sleep 600")
-    ends = live.run("while [ ! -e /tmp/end ]; do sleep 0.02; done; exit 5")
-    live.engine.docker("exec", ends, "sh", "-c", "(sleep 0.5; touch /tmp/end) &")
+    ends = live.run("while [ ! -e /data/end ]; do sleep 0.02; done; exit 5", volumes=(f"{tmp_path}:/data",))
+    pid = record(live.runtime, ends).pid
     live.engine.kill()
     live.down()
+    (tmp_path / "end").touch()
+    until(lambda: not is_alive(Path(f"/proc/{pid}")), "it ended while the engine was away")
     with pytest.raises(RuntimeUnavailableError):
         live.runtime.containers()
     live.woken.clear()
