@@ -43,7 +43,7 @@ _FRAGMENTS: tuple[tuple[CauseCode, tuple[str, ...]], ...] = (
     ),
     (
         CauseCode.COMMAND_NOT_FOUND,
-        ("executable file not found", "exec: .*: no such file or directory", "stat .*: no such file"),
+        ("executable file not found", "exec: .*: no such file or directory"),
     ),
     (
         CauseCode.COMMAND_NOT_EXECUTABLE,

@@ -215,7 +215,7 @@ def _sweep() -> None:
 
 def _destroy(directory: Path) -> None:
     deadline = time.monotonic() + 15
-    while (pids := set(_processes(directory))) and time.monotonic() < deadline:
+    while (pids := set(processes_of(directory))) and time.monotonic() < deadline:
         for pid in pids:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
@@ -225,7 +225,7 @@ def _destroy(directory: Path) -> None:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-def _processes(directory: Path) -> Iterable[int]:
+def processes_of(directory: Path) -> Iterable[int]:
     """Everything of an engine that lives: marked in the environment, or below its cgroup."""
     mark = f"{_MARK}={directory}".encode()
     for entry in Path("/proc").glob("[0-9]*"):

@@ -190,6 +190,24 @@ def test_no_such_image(harness: Harness, runtime: DockerRuntime) -> None:
     assert "gputui-test:nothing" in fault.cause.text
 
 
+def test_a_registry_that_is_not_there(runtime: DockerRuntime) -> None:
+    """Nobody listens at that port: the network's fault, so the job is tried again."""
+    said: list[str] = []
+    with pytest.raises(RuntimeFault) as fault:
+        runtime.pull("127.0.0.1:1/some/image:tag", said.append)
+    assert fault.value.cause.code is CauseCode.PULL_FAILED
+    assert fault.value.cause.blame is Blame.INFRASTRUCTURE
+    assert "127.0.0.1:1/some/image:tag" in fault.value.cause.text
+
+
+@pytest.mark.parametrize("image", ["Not A Name", "UPPER/case:1"])
+def test_an_image_that_is_no_name(harness: Harness, runtime: DockerRuntime, image: str) -> None:
+    with pytest.raises(RuntimeFault) as fault:
+        runtime.pull(image, lambda _: None)
+    assert fault.value.cause.code is CauseCode.IMAGE_NOT_FOUND
+    assert failure(runtime, launch(harness, image, SLEEP)).cause.blame is Blame.SPEC
+
+
 @pytest.mark.parametrize(
     ("options", "option"),
     [

@@ -1,0 +1,49 @@
+"""The tests' own engine leaves nothing behind, not even when its owner is killed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.dockerd import IMAGE, Dockerd, processes_of
+
+pytestmark = pytest.mark.docker
+
+
+def run_one() -> tuple[subprocess.Popen[str], Path]:
+    """An engine of another process, and its directory."""
+    words = [sys.executable, "-m", "tests.runtime.dockerd"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process.stdout as out:
+        said = out.readline()
+    return process, Path(said.strip().removeprefix("DOCKER_HOST=unix://")).parent
+
+
+def test_the_command_cleans_up_when_it_is_told_to_stop() -> None:
+    process, directory = run_one()
+    assert (directory / "docker.sock").exists()
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 0
+    assert not directory.exists()
+
+
+def test_the_next_one_clears_away_what_a_killed_owner_left() -> None:
+    process, directory = run_one()
+    host = {**os.environ, "DOCKER_HOST": f"unix://{directory}/docker.sock"}
+    subprocess.run(["docker", "run", "-d", IMAGE, "sleep", "600"], env=host, check=True, capture_output=True)
+    process.kill()
+    process.wait(30)
+    assert len(list(processes_of(directory))) >= 4
+    after = Dockerd()
+    try:
+        after.start()
+        assert not directory.exists()
+        assert list(processes_of(directory)) == []
+    finally:
+        after.destroy()
