@@ -1,4 +1,4 @@
-"""From the exit of a job to the start of the next on its GPUs, beside Docker's own create + start of the same container.
+"""From the exit of a job to the start of the next on its GPUs, beside Docker's own create + start of the same.
 
 Runs on a Docker engine of its own with the stand-in NVML (root, dockerd, gcc): `python -m bench.dispatch [JOBS]`.
 Times are what the containers themselves read from the host's uptime, so to 10 ms.
@@ -6,6 +6,7 @@ Times are what the containers themselves read from the host's uptime, so to 10 m
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import sys
 import tempfile
@@ -37,9 +38,7 @@ def chained(site: Site, jobs: int) -> list[float]:
     times = [(float(line.split()[2]), line.split()[3]) for line in site.runs()]
     (site.out / "runs").unlink()
     return [
-        (begin - end) * 1000
-        for (end, was), (begin, now) in zip(times, times[1:], strict=False)
-        if (was, now) == ("end", "begin")
+        (begin - end) * 1000 for (end, was), (begin, now) in itertools.pairwise(times) if (was, now) == ("end", "begin")
     ]
 
 

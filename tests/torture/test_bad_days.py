@@ -172,4 +172,4 @@ def test_a_console_whose_terminal_closes_hands_over_within_seconds(site: Site) -
         assert time.monotonic() - closed < 7  # up to 2 of them are the first job's own
     finally:
         subprocess.run(["tmux", "-L", socket, "kill-server"], check=False, capture_output=True)
-        subprocess.run(["pkill", "-f", f"--state {site.state} "], check=False)
+        subprocess.run(["pkill", "-f", "--", f"--state {site.state} "], check=False)
