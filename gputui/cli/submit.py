@@ -127,8 +127,16 @@ def _read(key: Key, value: Any) -> object:
     if key.kind is Kind.FLAG:
         return value
     if key.kind is Kind.ONE:
-        return key.read(value, key.option)
-    return tuple(key.read(text, key.option) for text in value)
+        return key.read(_unsigned(key, value), key.option)
+    return tuple(key.read(_unsigned(key, text), key.option) for text in value)
+
+
+def _unsigned(key: Key, text: str) -> str:
+    """The value of `-m=16g` or `-e=A=1`, where docker takes the first sign away: no such value begins with one."""
+    has_letter = any(len(name) == 2 for name in key.short)
+    if not has_letter or (key.kind is Kind.PAIRS and "=" not in text[1:]):
+        return text
+    return text.removeprefix("=")
 
 
 def _option_name(key: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -140,6 +141,14 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     assert process.stderr.read() == b""
     process.stderr.close()
     process.wait()
+
+
+def test_a_terminal_without_unicode_gets_its_table_too(tmp_path: Path) -> None:
+    environ = {**os.environ, "PYTHONIOENCODING": "ascii", "GPUTUI_STATE": str(tmp_path / "state")}
+    for arguments in (["submit", "--name", "训练", "busybox"], ["queue"]):
+        command = [sys.executable, "-m", "gputui", *arguments]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1].split()[:4] == ["1", "PD", "50", "??"]
 
 
 def test_all_commands_are_in_the_group() -> None:

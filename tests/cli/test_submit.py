@@ -64,6 +64,16 @@ def test_a_docker_run_line_works_with_two_words_replaced(
     )
 
 
+def test_a_letter_s_value_may_follow_a_sign_as_in_docker(run: Run, store: KeptStore) -> None:
+    assert run("submit", "-m=16g", "-e=A=1", "-v=/a:/b", "-w=/w", "-c=512", "busybox").code == 0
+    assert run("submit", "-m16g", "-eA=1", "-v/a:/b", "-w/w", "-c512", "busybox").code == 0
+    first, second = spec_of(store, 1), spec_of(store, 2)
+    assert first.options == second.options
+    assert (first.options.memory, first.options.env) == (16 * GIB, (("A", "1"),))
+    assert run("submit", "--name", "=x", "busybox").code == 0
+    assert spec_of(store, 3).name == "=x"
+
+
 def test_what_the_queue_is_asked_for(run: Run, store: KeptStore) -> None:
     assert run("submit", "busybox").code == 0
     line = (

@@ -1,0 +1,49 @@
+"""Who acts, and what is made of the options."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui import bootstrap
+from gputui.config import Options, ProbeSpec
+from gputui.domain.audit import Actor
+from gputui.domain.errors import InputError
+
+
+def test_under_sudo_it_is_who_called_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 0)
+    assert bootstrap.actor({}) == Actor(0, "root")
+    assert bootstrap.actor({"SUDO_UID": "4000000"}) == Actor(4000000, "4000000")
+    for nonsense in ("", "x", "-1", "9" * 40, "٣"):
+        assert bootstrap.actor({"SUDO_UID": nonsense}) == Actor(0, "root")
+
+
+def test_only_root_can_stand_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "getuid", lambda: 4000000)
+    assert bootstrap.actor({"SUDO_UID": "0", "SUDO_USER": "root"}) == Actor(4000000, "4000000")
+
+
+def test_time_is_utc() -> None:
+    assert bootstrap.clock().now().utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize("probe", [ProbeSpec(8, "VOODOO"), ProbeSpec(100_000)])
+def test_what_cannot_be_simulated_is_refused(probe: ProbeSpec, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--probe"):
+        bootstrap.check_probe(Options(tmp_path, probe=probe))
+
+
+def test_what_can_be_simulated_is_not(tmp_path: Path) -> None:
+    for probe in (ProbeSpec(), ProbeSpec(8), ProbeSpec(1, "h100")):
+        bootstrap.check_probe(Options(tmp_path, probe=probe))
+
+
+def test_the_runtimes_that_the_options_name(tmp_path: Path) -> None:
+    runtimes = bootstrap.make_runtimes(Options(tmp_path, runtime="process"), "abcdefghijkl")
+    assert [runtime.name for runtime in runtimes] == ["process"]
+    for runtime in runtimes:
+        runtime.close()
