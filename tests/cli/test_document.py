@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
-from gputui.cli import document
+from gputui.cli import document, jobfile
 from gputui.cli.keys import KEYS
 from gputui.cli.lazy import COMMANDS
+from gputui.cli.request import Submitter
 from gputui.config import load_settings
 from gputui.domain.settings import Settings
+from tests.factories import NOW
 
 PATH = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -34,3 +37,11 @@ def test_the_documented_defaults_are_the_defaults_when_written_into_a_file(tmp_p
     file.write_text("\n".join(lines))
     assert load_settings(file, {}) == Settings()
     assert len(lines) > 15
+
+
+def test_the_documented_job_file_can_be_submitted(tmp_path: Path) -> None:
+    [example] = re.findall(r"```toml\n(.*?)```", PATH.read_text(encoding="utf-8"), re.DOTALL)
+    file = tmp_path / "jobs.toml"
+    file.write_text(example)
+    first, second = jobfile.read(str(file), Submitter("alice", NOW))
+    assert (first.spec.gpus.maximum, second.spec.is_host) == (4, True)
