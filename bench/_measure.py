@@ -47,6 +47,8 @@ class Terminal:
         self, command: Sequence[str], environ: Mapping[str, str], *, rows: int = 50, columns: int = 200
     ) -> None:
         self.written = 0
+        self.output = bytearray()
+        """All that was written so far."""
         self._over = False
         self.begun = time.monotonic()
         self.pid, self._master = pty.fork()
@@ -82,19 +84,26 @@ class Terminal:
             time.sleep(min(patience, 0.01))
             return b""
         self.written += len(raw)
+        self.output += raw
         return raw
 
     def until_painted(self, characters: int, patience: float = 30) -> float:
         """Seconds from the start until so many visible characters were written."""
-        seen = b""
         while (now := time.monotonic() - self.begun) < patience:
-            if raw := self.read(0.05):
-                seen += raw
-                if _visible(seen) >= characters:
+            if self.read(0.05):
+                if _visible(self.output) >= characters:
                     return time.monotonic() - self.begun
             elif self._is_over():
-                raise RuntimeError(f"it ended before it painted: {plain_bytes(seen)[-500:]}")
-        raise TimeoutError(f"{_visible(seen)} visible characters after {now:.1f} s: {plain_bytes(seen)[-500:]}")
+                raise RuntimeError(f"it ended before it painted: {self._last_words()}")
+        raise TimeoutError(f"{_visible(self.output)} visible characters after {now:.1f} s: {self._last_words()}")
+
+    def must_show(self, marker: str) -> None:
+        """Raise RuntimeError unless this was written: a program that shows nothing costs nothing."""
+        if marker.encode() not in self.output:
+            raise RuntimeError(f"it never showed {marker}: {self._last_words()}")
+
+    def _last_words(self) -> str:
+        return plain_bytes(bytes(self.output[-500:]))
 
     def pump(self, seconds: float) -> int:
         """Read for so long; the bytes that came."""
@@ -127,11 +136,13 @@ def measure(
     seconds: float = 20,
     settle: float = 5,
     characters: int = 500,
+    marker: str = "",
 ) -> Figures:
     """Run the program for so long and measure it."""
     with Terminal(command, environ) as terminal:
         first_paint = terminal.until_painted(characters)
         terminal.pump(settle)
+        terminal.must_show(marker)
         cpu, came, begun = cpu_seconds(terminal.pid), 0, time.monotonic()
         resident = proportional = 0
         while (passed := time.monotonic() - begun) < seconds:
@@ -196,7 +207,7 @@ def _become(command: Sequence[str], environ: Mapping[str, str], rows: int, colum
         os._exit(127)
 
 
-def _visible(raw: bytes) -> int:
+def _visible(raw: bytes | bytearray) -> int:
     lines = raw.decode("utf-8", "replace").replace("\r", "\n").split("\n")
     return sum(len(COLOUR.sub("", plain_bytes(line.encode()))) for line in lines)
 

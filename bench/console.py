@@ -21,6 +21,8 @@ from bench._standin import GPUS, busy_gpus
 
 VISIBLE = 500
 """Characters that count as a first paint."""
+MODEL = "H100"
+"""What the stand-in's GPUs are called: must be on the screen."""
 QUIET = {"GPUTUI_SCHEDULER_HAND_OVER": "never"}
 """A console that is ended by the benchmark leaves no scheduler behind."""
 
@@ -50,7 +52,14 @@ def compare(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str
         for name, done in runs.items():
             with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state:
                 command = console(state) if name == "gputui" else nvitop(options.nvitop)
-                figures = measure(command, environ, seconds=options.seconds, settle=options.settle, characters=VISIBLE)
+                figures = measure(
+                    command,
+                    environ,
+                    seconds=options.seconds,
+                    settle=options.settle,
+                    characters=VISIBLE,
+                    marker=MODEL,
+                )
             done.append(figures)
             print(f"round {number + 1}: {name} {figures.cpu:.1%} CPU", file=sys.stderr, flush=True)
     return runs
@@ -65,6 +74,7 @@ def key_latency(options: argparse.Namespace, environ: Mapping[str, str]) -> dict
             with Terminal(console(state), environ) as terminal:
                 terminal.until_painted(VISIBLE)
                 terminal.pump(options.settle)
+                terminal.must_show(MODEL)
                 times = [terminal.press(b"k" if turn % 2 else b"j") for turn in range(options.keys)]
         found[f"key to output, {count:,} jobs stored"] = (statistics.median(times), percentile(times, 0.99))
     return found
