@@ -1,0 +1,52 @@
+"""What the documents say is true: their links lead somewhere, and the gate runs the README's own command."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from gputui.cli.main import cli
+
+ROOT = Path(__file__).parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?!https?://)([^)#]*)(?:#([^)]*))?\)")
+"""A link, not a picture: those are made by a script, which checks them itself."""
+
+
+def readme_commands() -> list[str]:
+    """The one-line code blocks of the README."""
+    return re.findall(r"^```\n(python3 -m venv \.venv .*)\n```$", (ROOT / "README.md").read_text(), re.MULTILINE)
+
+
+def test_the_readme_has_two_command_lines() -> None:
+    demo, tests = readme_commands()
+    assert demo.endswith(" .venv/bin/gputui demo")
+    assert " .venv/bin/pytest " in tests
+
+
+def test_the_gate_runs_the_readmes_test_command() -> None:
+    assert readme_commands()[1] in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target, anchor in LINK.findall(document.read_text()):
+        place = document.parent / target if target else document
+        assert place.exists(), f"{document.name} points to {target}"
+        assert not anchor or anchor in anchors(place.read_text()), f"{document.name} points to {target}#{anchor}"
+
+
+def anchors(text: str) -> set[str]:
+    """What GitHub makes of headings."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_command_is_in_the_readme() -> None:
+    text = (ROOT / "README.md").read_text()
+    names = cli.list_commands(click.Context(cli))
+    assert len(names) > 10
+    assert [name for name in names if not re.search(rf"`(gputui )?{name}\b", text)] == []
