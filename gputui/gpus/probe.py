@@ -1,4 +1,4 @@
-"""The probe process: `python -m gputui.gpus.probe [SAMPLE PROCESSES SLOW]`, the intervals in seconds.
+"""The probe process: `python -m gputui.gpus.probe [SAMPLE PROCESSES SLOW [DIRECTORY]]`, the intervals in seconds.
 
 It keeps NVML open and writes one JSON line a sweep on stdout: `facts` (what does not change), `sweep` (readings) or
 `failed` (why it ends). On stdin it takes `refresh` and `pcie UUID|-`; it ends when stdin does. A process of its own,
@@ -25,6 +25,8 @@ from gputui.gpus.topology import links_of
 from gputui.gpus.xids import Xids
 
 _PR_SET_PDEATHSIG = 1
+_DRIVERS_LIST = "/proc/driver/nvidia/gpus"
+"""Where the kernel module has a directory for each GPU it drives."""
 _FAILURES = {
     pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "NoLibrary",
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "DriverMismatch",
@@ -41,6 +43,10 @@ class CannotGoOnError(Exception):
         super().__init__(text)
         self.code = code
         self.text = text
+
+
+class StartAnew(Exception):  # noqa: N818 - nothing went wrong
+    """The kernel module drives other GPUs than when NVML was opened, which counts them but once."""
 
 
 class Commands:
@@ -88,7 +94,9 @@ class Due:
 class Probe:
     """The sweeps over all GPUs."""
 
-    def __init__(self, sample: float, process: float, seldom: float) -> None:
+    def __init__(self, sample: float, process: float, seldom: float, directory: str) -> None:
+        self._directory = directory
+        self._driven = driven(directory)
         self.sample = Due(sample)
         self.process = Due(process, slack=sample / 2)
         self.slow = Due(seldom, slack=sample / 2)
@@ -121,6 +129,8 @@ class Probe:
 
     def _look_again(self) -> None:
         """Tell anew which GPUs there are when that changed: plugged in, lost, found again, cut into instances."""
+        if driven(self._directory) != self._driven:
+            raise StartAnew
         cards = _list_cards()
         if [card.identity for card in cards] != [card.identity for card in self._cards]:
             self._relist(cards)
@@ -185,6 +195,14 @@ class Probe:
         ]
 
 
+def driven(directory: str) -> frozenset[str] | None:
+    """The GPUs the kernel module drives; None when it does not tell."""
+    try:
+        return frozenset(os.listdir(directory))  # noqa: PTH208
+    except OSError:
+        return None
+
+
 def _list_cards() -> list[Card]:
     try:
         cards = list_cards()
@@ -202,10 +220,10 @@ def emit(line: dict[str, object]) -> None:
         data = data[os.write(1, data) :]
 
 
-def run(sample: float = 1, process: float = 2, seldom: float = 15) -> None:
+def run(sample: str = "1", process: str = "2", seldom: str = "15", directory: str = _DRIVERS_LIST) -> None:
     """Sweep until stdin ends; raises CannotGoOnError or NVMLError when the driver does not play along."""
     call("nvmlInit")
-    probe = Probe(sample, process, seldom)
+    probe = Probe(float(sample), float(process), float(seldom), directory)
     commands = Commands()
     probe.begin()
     while commands.wait(probe.sample.at - time.monotonic()):
@@ -222,9 +240,12 @@ def main(arguments: list[str]) -> int:
     """Run as a process; 1 when it had to give up, after saying why."""
     die_with_parent()
     try:
-        run(*(float(argument) for argument in arguments))
+        run(*arguments)
     except BrokenPipeError:
         return 0
+    except StartAnew:
+        read("nvmlShutdown")
+        os.execv(sys.executable, sys.orig_argv)  # the same process and pipes, but a library that knows nothing yet
     except CannotGoOnError as error:
         emit({"kind": "failed", "code": error.code, "text": error.text})
         return 1

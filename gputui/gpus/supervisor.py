@@ -131,8 +131,6 @@ class NvmlProbe:
             return
         self._child = child
         try:
-            if self._pcie:
-                child.send(f"pcie {self._pcie}")
             self._listen(child)
         finally:
             self._child = None
@@ -153,12 +151,12 @@ class NvmlProbe:
                 self._hangs()
                 return
             for line in lines:
-                if not self._take(line):
+                if not self._take(line, child):
                     return
             if self._failures and time.monotonic() - born > STEADY_AFTER:
                 self._failures = 0
 
-    def _take(self, data: bytes) -> bool:
+    def _take(self, data: bytes, child: Child) -> bool:
         """Add a line to the picture; False when it is the last."""
         try:
             line = wire.DECODER.decode(data)
@@ -172,6 +170,8 @@ class NvmlProbe:
         if isinstance(line, wire.Sweep) and line.samples:
             self._publish(ProbeCode.OK)
         else:
+            if self._pcie:  # the process may be new, or have started anew, and not know
+                child.send(f"pcie {self._pcie}")
             self._publish(self._status.code, self._status.text)
         return True
 

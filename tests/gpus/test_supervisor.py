@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import statistics
@@ -183,6 +184,41 @@ def test_the_probe_ends_when_its_stdin_does(standin: StandIn) -> None:
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as probe:
         probe.communicate(timeout=PATIENCE)
         assert probe.returncode == 0
+
+
+def test_the_probe_starts_anew_when_the_kernel_module_drives_other_gpus(standin: StandIn, tmp_path: Path) -> None:
+    driven = tmp_path / "gpus"
+    (driven / "0000:10:00.0").mkdir(parents=True)
+    standin.write("fail nvmlDeviceGetTopologyCommonAncestor 3")  # no links: facts are told once
+    command = [sys.executable, "-m", "gputui.gpus.probe", "0.05", "0.05", "0.05", str(driven)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as probe:
+        assert probe.stdout is not None
+        lines = iter(probe.stdout.readline, b"")
+        kinds = [json.loads(next(lines))["kind"] for _ in range(8)]
+        (driven / "0000:11:00.0").mkdir()
+        assert any(json.loads(line)["kind"] == "facts" for line in lines)
+        assert probe.poll() is None
+    assert kinds == ["facts", *["sweep"] * 7]
+
+
+def test_nothing_in_the_working_directory_is_imported(
+    standin: StandIn, watch: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise SystemExit('the wrong json')")
+    monkeypatch.chdir(tmp_path)
+    watcher = watch()
+    watcher.until(is_whole)
+    assert all(reading.status.code in {ProbeCode.STARTING, ProbeCode.OK} for reading in watcher.readings)
+
+
+def test_a_new_process_knows_of_the_wish_for_pcie(standin: StandIn, watch: Start) -> None:
+    watcher = watch()
+    watcher.probe.want_pcie(uuid(0))
+    watcher.until(lambda reading: is_whole(reading) and sample_of(reading, 0).pcie_tx is not None)
+    os.kill(pid_of(watcher), signal.SIGKILL)
+    watcher.until(lambda reading: reading.status.code is ProbeCode.DIED)
+    watcher.until(lambda reading: reading.status.code is ProbeCode.OK)
+    watcher.until(lambda reading: sample_of(reading, 0).pcie_tx is not None)
 
 
 def test_a_listener_that_fails_does_not_stop_the_others(
