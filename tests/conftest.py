@@ -16,7 +16,7 @@ def lacks_docker() -> str | None:
     """Why the tests cannot start a Docker engine of their own; None when they can."""
     if os.geteuid() != 0:
         return "starting a private dockerd needs root"
-    missing = [name for name in ("dockerd", "containerd", "iptables", "unshare") if not shutil.which(name)]
+    missing = [name for name in ("docker", "dockerd", "containerd", "iptables", "unshare") if not shutil.which(name)]
     if not shutil.which("busybox"):
         missing.append("busybox (busybox-static)")
     return f"not installed: {', '.join(missing)}" if missing else None

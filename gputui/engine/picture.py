@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -14,7 +14,7 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.policy.occupancy import Evidence, views
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
+from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine import published
 from gputui.engine.leader import current_leader
@@ -43,9 +43,28 @@ class World:
     notices: tuple[Notice, ...]
 
 
+@dataclass(frozen=True)
+class Queue:
+    """What the store says, with the few things picked out of it that every look needs."""
+
+    jobs: Mapping[JobId, Job] = field(default_factory=dict)
+    active: tuple[Job, ...] = ()
+    """Those of which an attempt may be under way."""
+    elsewhere: tuple[Job, ...] = ()
+    """Those in history that waiting ones depend on."""
+    controls: Controls = Controls()
+
+    @classmethod
+    def of(cls, store: JobStore) -> Queue:
+        """The queue as it is now."""
+        jobs = store.jobs()
+        active = tuple(job for job in jobs.values() if job.state.is_active)
+        return cls(jobs, active, tuple(dependencies(store, jobs)), store.controls())
+
+
 def within(
-    store: JobStore,
-    jobs: Mapping[JobId, Job],
+    store_id: str,
+    queue: Queue,
     world: World,
     leader: Leader,
     settings: Settings,
@@ -54,10 +73,10 @@ def within(
     """The picture as the scheduler sees it."""
     evidence = Evidence(
         reading=world.reading,
-        store_id=store.store_id,
-        jobs=tuple(job for job in jobs.values() if job.gpus),
-        controls=store.controls(),
-        foreign=_foreign(jobs, world.observations),
+        store_id=store_id,
+        jobs=queue.active,
+        controls=queue.controls,
+        foreign=_foreign(queue.jobs, world.observations),
         freed_at=world.freed_at,
         sessions=_sessions(world.observations),
     )
@@ -71,8 +90,8 @@ def within(
     return Snapshot(
         taken_at=now,
         nodes=(node,),
-        jobs=(*jobs.values(), *dependencies(store, jobs)),
-        controls=evidence.controls,
+        jobs=(*queue.jobs.values(), *queue.elsewhere),
+        controls=queue.controls,
         leader=leader,
         leads_here=True,
         progress=dict(world.progress),

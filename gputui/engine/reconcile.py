@@ -100,11 +100,10 @@ def decide(jobs: Mapping[JobId, Job], mine: Iterable[Job], seen: Seen) -> list[D
     """What has to be done about the active jobs of one runtime (`mine`) and all its containers."""
     by_key = {(record.job_id, record.attempt): record for record in seen.records}
     decisions = [decision for job in mine for decision in _of_job(job, by_key, seen)]
-    gpus_held = {uuid: job.id for job in jobs.values() for uuid in job.gpus}
     for key, record in by_key.items():
         job = jobs.get(record.job_id)
         if job is not None and not seen.is_busy(key) and not _is_current(job, record):
-            decisions.append(_of_leftover(job, record, gpus_held))
+            decisions.append(_of_leftover(job, record, jobs))
     return decisions
 
 
@@ -149,10 +148,10 @@ def _of_absent(job: Job, attempt: Attempt) -> Decision:
     return Vanished(job.id, attempt.number)
 
 
-def _of_leftover(job: Job, record: ContainerRecord, gpus_held: Mapping[str, JobId]) -> Decision:
+def _of_leftover(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job]) -> Decision:
     if record.state is not ContainerState.RUNNING:
         return Clean(record)
     is_next = job.state is JobState.PENDING and record.attempt == len(job.attempts) + 1
-    if is_next and not any(uuid in gpus_held for uuid in record.gpus):
+    if is_next and not any(uuid in other.gpus for other in jobs.values() for uuid in record.gpus):
         return Adopt(job.id, record)
     return KillStray(record)

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gputui.domain.cause import Cause, CauseCode
@@ -21,11 +21,12 @@ from gputui.domain.state import JobState
 from gputui.engine import reconcile, work
 from gputui.engine.hands import Hands
 from gputui.engine.observer import Observer, Sequence
-from gputui.engine.picture import World, with_plan, within
+from gputui.engine.picture import Queue, World, with_plan, within
 from gputui.ports import Clock, GpuProbe, JobStore, Runtime, Transaction
 
 log = logging.getLogger(__name__)
 
+_REASONS_KEEP = timedelta(seconds=5)
 _LOST = frozenset({HealthCode.LOST, HealthCode.XID, HealthCode.NEEDS_RESET})
 
 
@@ -66,10 +67,12 @@ class Scheduler:
         )
         self._freed_at: dict[str, datetime] = {}
         self._trouble: tuple[Notice, ...] = ()
-        self._jobs: Mapping[JobId, Job] = {}
-        self._active: tuple[Job, ...] = ()
+        self._queue = Queue()
+        self._version: object = None
         self._snapshot = Snapshot()
         self._plan = Plan()
+        self._planned_for: object = None
+        self._plan_again_at = datetime.min.replace(tzinfo=UTC)
 
     def start(self) -> None:
         """Begin to watch runtimes and GPUs."""
@@ -111,10 +114,12 @@ class Scheduler:
     # observe
 
     def _observe(self) -> None:
-        """See what the store says now."""
-        self._jobs = self._store.jobs()
-        self._active = tuple(job for job in self._jobs.values() if job.state.is_active)
-        self._probe.follow(self._active)
+        """See what the store says now, if it was written since we last looked."""
+        version = self._store.version()
+        if version == self._version:
+            return
+        self._queue, self._version = Queue.of(self._store), version
+        self._probe.follow(self._queue.active)
 
     # reap
 
@@ -124,9 +129,9 @@ class Scheduler:
             seen = observer.latest
             if seen.records is None:
                 continue
-            mine = [job for job in self._active if runtime_of(job) == name]
+            mine = [job for job in self._queue.active if runtime_of(job) == name]
             listing = reconcile.Seen(seen.records, seen.begun, self._hands.is_busy, self._hands.settled)
-            self._carry_out(reconcile.decide(self._jobs, mine, listing), observer.runtime, now)
+            self._carry_out(reconcile.decide(self._queue.jobs, mine, listing), observer.runtime, now)
 
     def _carry_out(self, decisions: list[reconcile.Decision], runtime: Runtime, now: datetime) -> None:
         self._write(decisions, now)
@@ -134,7 +139,7 @@ class Scheduler:
             if isinstance(decision, reconcile.Clean):
                 self._hands.clean(runtime, decision.record, now)
             elif isinstance(decision, reconcile.StartAgain):
-                job = self._jobs[decision.job_id]
+                job = self._queue.jobs[decision.job_id]
                 self._hands.start(runtime, work.launch_of(self._store.store_id, job, job.attempts[-1]))
             elif isinstance(decision, reconcile.KillStray):
                 record = decision.record
@@ -186,7 +191,7 @@ class Scheduler:
         samples = self._probe.latest().samples
         sick = {uuid: sample.health for uuid, sample in samples.items() if sample.health.code in _LOST}
         stops: dict[JobId, Cause] = {}
-        for job in self._active:
+        for job in self._queue.active:
             lost = next((uuid for uuid in job.gpus if uuid in sick), None)
             if job.state is JobState.RUNNING and lost is not None:
                 stops[job.id] = Cause(CauseCode.GPU_LOST, f"{lost}: {sick[lost].text}")
@@ -206,10 +211,10 @@ class Scheduler:
 
     def _cancel(self, now: datetime) -> None:
         """Carry out the wishes to cancel and to requeue, and see that what is to end does end."""
-        wished = [job for job in self._jobs.values() if job.cancel_requested or job.requeue_requested]
+        wished = [job for job in self._queue.jobs.values() if job.cancel_requested or job.requeue_requested]
         if wished:
             self._carry_out_wishes(wished, now)
-        for job in self._active:
+        for job in self._queue.active:
             if job.state is JobState.COMPLETING:
                 self._see_it_end(job, now)
 
@@ -246,8 +251,11 @@ class Scheduler:
             progress=self._hands.progress,
             notices=self._trouble,
         )
-        self._snapshot = within(self._store, self._jobs, world, self._leader, self._settings, now)
-        self._plan = plan(self._snapshot, self._settings, now)
+        self._snapshot = within(self._store.store_id, self._queue, world, self._leader, self._settings, now)
+        news = _news(self._version, self._snapshot)
+        if news != self._planned_for or now >= self._plan_again_at:
+            self._plan = plan(self._snapshot, self._settings, now)
+            self._planned_for, self._plan_again_at = news, _next_look(self._snapshot, now)
 
     def _start(self, now: datetime) -> None:
         """Step (a) of the start protocol for all that start now; workers do the rest."""
@@ -273,7 +281,7 @@ class Scheduler:
         return claims
 
     def _has_image(self, start: Placement) -> bool:
-        job = self._jobs[start.job_id]
+        job = self._queue.jobs[start.job_id]
         return self._hands.has_image(self.observers[runtime_of(job)].runtime, job.id, job.spec.image)
 
     # publish
@@ -287,6 +295,20 @@ class Scheduler:
 def runtime_of(job: Job) -> str:
     """The name of the runtime a job runs in."""
     return "process" if job.spec.is_host else "docker"
+
+
+def _news(version: object, snapshot: Snapshot) -> object:
+    """What a plan is made from, apart from the time: as long as it stays the same, so does the plan."""
+    node = snapshot.nodes[0]
+    return (version, tuple((view.gpu.uuid, view.state, view.why) for view in node.gpus), node.runtimes, node.probe)
+
+
+def _next_look(snapshot: Snapshot, now: datetime) -> datetime:
+    """When time alone changes the plan: a job may begin, a back-off ends; reasons that tell times grow old before."""
+    gates = (
+        gate for job in snapshot.jobs if job.state is JobState.PENDING for gate in (job.not_before, job.spec.begin_at)
+    )
+    return min((now + _REASONS_KEEP, *(gate for gate in gates if gate is not None and gate > now)))
 
 
 def _overdue(job: Job, now: datetime) -> Cause | None:

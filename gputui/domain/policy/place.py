@@ -39,6 +39,8 @@ def place(job: Job, free: Sequence[Gpu], node_gpus: int) -> tuple[str, ...] | No
     fewest, most = wanted(job, node_gpus)
     if most == 0:
         return ()
+    if len(free) < fewest:
+        return None
     fitting = suitable(job, free)
     if len(fitting) < fewest:
         return None

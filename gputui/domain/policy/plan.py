@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from gputui.domain.gpu import Gpu, GpuState, GpuView
-from gputui.domain.job import Job, JobId, Placement
+from gputui.domain.job import GpuRequest, Job, JobId, Placement
 from gputui.domain.policy.order import rank
 from gputui.domain.policy.place import place, suitable, wanted
 from gputui.domain.policy.waits import Situation, gate
@@ -39,6 +39,7 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
     situation = Situation.of(snapshot, settings.scheduler, now)
     counts = _Counts.of(snapshot.gpus)
     free = [view.gpu for view in snapshot.gpus if view.state is GpuState.FREE]
+    in_words = counts.others(len(free))
     starts: list[Placement] = []
     reasons: dict[JobId, Reason] = {}
     blocked = 0
@@ -48,26 +49,42 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
             continue
         gpus = place(job, free, len(counts.gpus))
         if gpus is None:
-            reasons[job.id] = _reason(job, counts, len(free), blocked)
+            reasons[job.id] = _reason(job, counts, in_words, blocked)
             blocked += 1
             continue
         starts.append(Placement(job.id, gpus))
         situation.count(job)
         free = [gpu for gpu in free if gpu.uuid not in gpus]
+        in_words = counts.others(len(free))
     return Plan(tuple(starts), tuple(job.id for job in waiting), reasons)
 
 
 @dataclass(frozen=True)
 class _Counts:
+    """The GPUs in numbers, and sentences already made: thousands of jobs ask for the same few things."""
+
     gpus: tuple[Gpu, ...]
     by_state: Counter[GpuState]
     no_reading: str
+    needs: dict[tuple[GpuRequest, tuple[str, ...]], str]
 
     @classmethod
     def of(cls, rows: tuple[GpuView, ...]) -> _Counts:
         gpus = tuple(row.gpu for row in rows if not row.gpu.mig_enabled)
         unknown = next((row.why for row in rows if row.state is GpuState.UNKNOWN), "")
-        return cls(gpus, Counter(row.state for row in rows), unknown)
+        return cls(gpus, Counter(row.state for row in rows), unknown, {})
+
+    def others(self, free: int) -> str:
+        """`3 free, 4 held by jobs, 1 drained`."""
+        counts = [f"{self.by_state[state]} {word}" for state, word in _IN_WORDS.items() if self.by_state[state]]
+        return ", ".join((f"{free} free", *counts))
+
+    def needs_of(self, job: Job) -> str:
+        """`2 GPUs of model H100 with 40G`."""
+        key = (job.spec.gpus, job.avoid_gpus)
+        if key not in self.needs:
+            self.needs[key] = _needs(job, self.gpus)
+        return self.needs[key]
 
 
 _IN_WORDS = {
@@ -78,27 +95,24 @@ _IN_WORDS = {
 }
 
 
-def _reason(job: Job, counts: _Counts, free: int, blocked: int) -> Reason:
+def _reason(job: Job, counts: _Counts, free: str, blocked: int) -> Reason:
     if not counts.gpus or counts.by_state[GpuState.UNKNOWN] == len(counts.gpus):
         return Reason(
             PendingReason.NODE_UNKNOWN, f"no GPU can be judged free: {counts.no_reading or 'no GPU is known'}"
         )
-    others = ", ".join(
-        f"{counts.by_state[state]} {word}" for state, word in _IN_WORDS.items() if counts.by_state[state]
-    )
-    text = f"needs {_needs(job, counts)}: {free} free{', ' + others if others else ''}"
+    text = f"needs {counts.needs_of(job)}: {free}"
     if blocked:
         return Reason(PendingReason.PRIORITY, f"{plural(blocked, 'job')} ahead of it; {text}")
     return Reason(PendingReason.RESOURCES, text)
 
 
-def _needs(job: Job, counts: _Counts) -> str:
+def _needs(job: Job, gpus: tuple[Gpu, ...]) -> str:
     request = job.spec.gpus
-    fewest, _ = wanted(job, len(counts.gpus))
+    fewest, _ = wanted(job, len(gpus))
     words = [plural(fewest, "GPU")]
     words += [f"of model {request.model}"] if request.model else []
     words += [f"with {format_size(request.memory)}"] if request.memory else []
     words += [f"among {', '.join(request.devices)}"] if request.devices else []
-    fitting = len(suitable(job, counts.gpus))
+    fitting = len(suitable(job, gpus))
     words += [f"(only {fitting} here ever fit)"] if fitting < fewest else []
     return " ".join(words)
