@@ -9,6 +9,7 @@ from types import MappingProxyType
 from gputui.domain.job import Job, JobId
 from gputui.store.codec import decode_job
 from gputui.store.journal import Document
+from gputui.store.replica import no_collection
 
 
 class JobCache:
@@ -34,7 +35,8 @@ class JobCache:
         return decode_job(int(key), document)
 
     def _rebuild(self, table: Mapping[str, Document]) -> None:
-        jobs = [(document, self.decoded(key, document)) for key, document in table.items()]
+        with no_collection():
+            jobs = [(document, self.decoded(key, document)) for key, document in table.items()]
         self._entries = dict(zip(table, jobs, strict=True))
         self._jobs = _in_order({job.id: job for _, job in jobs})
 

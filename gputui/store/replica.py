@@ -120,7 +120,7 @@ class Replica:
     def _load(self) -> Loaded:
         self.close()
         self._touched = None
-        with _no_collection():
+        with no_collection():
             snapshot, journal = self._consistent_pair()
             tables = snapshot.tables
             ids = [int(key) for key in tables.setdefault(JOBS, {})]
@@ -211,7 +211,7 @@ class Replica:
 
 
 @contextmanager
-def _no_collection() -> Iterator[None]:
+def no_collection() -> Iterator[None]:
     """Keep the collector from walking thousands of documents again and again while they are made."""
     was_enabled = gc.isenabled()
     gc.disable()
