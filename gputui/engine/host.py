@@ -28,7 +28,8 @@ WORKERS = 8
 """Starts, pulls and clean-ups at a time: an engine gains nothing from more."""
 LOOK_EVERY = 1.0
 """Seconds between two pictures of a process that does not schedule, and between two tries to become the one."""
-STORE_POLL = 0.1
+STORE_POLL = 0.2
+"""Seconds between two looks at the store's version, and between two pictures at least."""
 LEAVE_WITHIN = 8.0
 """Seconds that starts under way may take to end before the process leaves them to the next scheduler."""
 
@@ -81,7 +82,7 @@ class Host:
     async def run(self) -> None:
         """Keep the feed supplied until stopped. Becomes the scheduler whenever there is none."""
         while not self._stop.is_set():
-            if self._may_lead and self._leadership.acquire(self._me):
+            if self._may_lead and await asyncio.to_thread(self._leadership.acquire, self._me):
                 try:
                     await self._lead()
                 finally:
@@ -92,7 +93,7 @@ class Host:
     async def lead(self, wait: float) -> bool:
         """Schedule until stopped, once the leadership is free; False when it was not within `wait` seconds."""
         deadline = time.monotonic() + wait
-        while not self._leadership.acquire(self._me):
+        while not await asyncio.to_thread(self._leadership.acquire, self._me):
             if time.monotonic() >= deadline or self._stop.is_set():
                 return False
             await asyncio.sleep(0.1)
@@ -153,12 +154,12 @@ class Host:
 
     async def _look_on(self) -> None:
         """Show the picture every second, and at once when the store changes, until it is time to try to lead."""
-        await asyncio.to_thread(self._show)
         seen = self._store.version()
+        await asyncio.to_thread(self._show)
         for _ in range(round(LOOK_EVERY / STORE_POLL)):
+            await asyncio.sleep(STORE_POLL)
             if self._stop.is_set() or self._store.version() != seen:
                 return
-            await asyncio.sleep(STORE_POLL)
 
     def _show(self) -> None:
         now = self._clock.now()
