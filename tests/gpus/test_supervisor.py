@@ -161,10 +161,9 @@ def test_the_probe_dies_with_its_supervisor_even_when_it_hangs(standin: StandIn,
     script = tmp_path / "parent.py"
     script.write_text(
         "import sys, time\n"
-        "from gputui.domain.settings import GpuSettings\n"
         "from gputui.gpus.supervisor import NvmlProbe\n"
-        "from tests.gpus.watching import SystemClock\n"
-        "probe = NvmlProbe(GpuSettings(), SystemClock())\n"
+        "from tests.gpus.watching import FAST, SystemClock\n"
+        "probe = NvmlProbe(FAST, SystemClock())\n"
         "probe.subscribe(lambda reading: print(probe.pid, flush=True))\n"
         "probe.start()\n"
         "time.sleep(600)\n"
@@ -174,6 +173,7 @@ def test_the_probe_dies_with_its_supervisor_even_when_it_hangs(standin: StandIn,
         assert parent.stdout is not None
         probe = int(parent.stdout.readline())
         standin.change("hang *")
+        time.sleep(0.5)  # ten sweeps: by now it is inside a call, where it cannot see its stdin end
         assert is_alive(probe)
         parent.kill()
     wait_gone(probe)
