@@ -86,7 +86,7 @@ def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
     return tuple(runtimes)
 
 
-def make_probe(options: Options) -> GpuProbe:
+def make_probe(options: Options, store_id: str = "") -> GpuProbe:
     """The probe that `--probe` names, not started."""
     if options.probe.simulated is None:
         from gputui.gpus.supervisor import NvmlProbe
@@ -114,7 +114,7 @@ def make_host(options: Options, store: JobStore, feed: Feed, kind: str) -> Host:
 
     def adapters() -> Adapters:
         runtimes = make_runtimes(options, store.store_id)
-        return Adapters({runtime.name: runtime for runtime in runtimes}, make_probe(options))
+        return Adapters({runtime.name: runtime for runtime in runtimes}, make_probe(options, store.store_id))
 
     return Host(
         store=store,

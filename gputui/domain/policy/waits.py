@@ -102,6 +102,8 @@ def _paused(_: Job, situation: Situation) -> Reason | None:
 def _runtime(job: Job, situation: Situation) -> Reason | None:
     name = "process" if job.spec.is_host else "docker"
     status = situation.runtimes.get(name)
+    if not situation.runtimes and situation.snapshot.leader is None:
+        return Reason(PendingReason.NODE_UNKNOWN, "no scheduler is running: start `gputui` or `gputui serve`")
     if status is None:
         what = "host jobs are switched off" if job.spec.is_host else "this scheduler runs no containers"
         return Reason(PendingReason.NODE_UNKNOWN, what)
