@@ -95,7 +95,9 @@ def make_probe(options: Options, store_id: str = "") -> GpuProbe:
     from gputui.gpus.models import DEFAULT
     from gputui.gpus.simulated import SimulatedProbe
 
-    return SimulatedProbe(options.probe.simulated, (options.probe.model or DEFAULT).upper(), clock=clock())
+    return SimulatedProbe(
+        options.probe.simulated, (options.probe.model or DEFAULT).upper(), clock=clock(), store_id=store_id
+    )
 
 
 def check_probe(options: Options) -> None:
