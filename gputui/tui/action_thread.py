@@ -30,12 +30,13 @@ class ActionThread:
         self._wishes.put(call)
 
     def finish(self, timeout: float) -> bool:
-        """Carry out what was asked for and end; whether it was done in time."""
-        if self._thread is None:
+        """Carry out what was asked for, and let the thread end; whether it was done in time."""
+        thread, self._thread = self._thread, None
+        if thread is None:
             return True
         self._wishes.put(None)
-        self._thread.join(timeout)
-        return not self._thread.is_alive()
+        thread.join(timeout)
+        return not thread.is_alive()
 
     def _run(self) -> None:
         while (call := self._wishes.get()) is not None:

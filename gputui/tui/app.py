@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import App, SystemCommand
 from textual.message import Message
-from textual.reactive import reactive
+from textual.reactive import var
 from textual.screen import Screen
 
 from gputui.domain.settings import Settings
@@ -47,7 +47,7 @@ class Gputui(App[Leave]):
     ENABLE_COMMAND_PALETTE = True
     CSS = "Toast { max-width: 80; }"
 
-    snapshot: reactive[Snapshot] = reactive(EMPTY, always_update=True, init=False)
+    snapshot: var[Snapshot] = var(EMPTY, always_update=True, init=False)
     """The latest picture."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Gputui(App[Leave]):
         super().__init__()
         self._feed = feed
         self._desk = Desk(logs, settings, clock, host, user)
-        self._wishes = ActionThread(actions, self._tell)
+        self.wishes = ActionThread(actions, self._tell)
         self._unsubscribe: Callable[[], None] = lambda: None
         self.register_theme(THEME)
         self.theme = THEME.name
@@ -108,7 +108,7 @@ class Gputui(App[Leave]):
 
     def on_wish_made(self, message: WishMade) -> None:
         """Write it down, elsewhere: the disk may block."""
-        self._wishes.add(message.call)
+        self.wishes.add(message.call)
 
     def on_wish_done(self, message: WishDone) -> None:
         """Say so."""
@@ -143,5 +143,5 @@ class Gputui(App[Leave]):
 
     def _leave(self, how: Leave | None) -> None:
         if how is not None:
-            self._wishes.finish(_PATIENCE)
+            self.wishes.finish(_PATIENCE)
             self.exit(how)

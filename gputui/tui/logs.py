@@ -128,10 +128,12 @@ class LogBuffer:
 
     def between(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """The lines from number `start` to before `end`, with their numbers."""
-        start = max(start, self.first)
-        if end - start > 0 and start - self.first > len(self._lines) // 2:  # a deque is slow in its middle only
-            back = islice(reversed(self._lines), max(0, self.end - end), self.end - start)
+        start, end = max(start, self.first), min(end, self.end)
+        if start >= end:
+            return iter(())
+        if start - self.first > len(self._lines) // 2:  # a deque is slow in its middle only
+            back = islice(reversed(self._lines), self.end - end, self.end - start)
             found = list(back)[::-1]
         else:
-            found = list(islice(self._lines, start - self.first, max(0, end - self.first)))
+            found = list(islice(self._lines, start - self.first, end - self.first))
         return iter(list(enumerate(found, start)))

@@ -29,11 +29,19 @@ class QueueRows:
     def update(self, snapshot: Snapshot) -> None:
         """Show this picture."""
         before, self._snapshot = self._snapshot, snapshot
+        if snapshot is before:
+            return
         if snapshot.jobs is not before.jobs:
             self.jobs = {job.id: job for job in snapshot.jobs}
-        elif snapshot.order == before.order and not self.filter:
+            self._forget_texts()
+        elif snapshot.order == before.order and (not self.filter or snapshot.reasons == before.reasons):
             return
         self._sort()
+
+    def _forget_texts(self) -> None:
+        """Of jobs that have left the queue file."""
+        if len(self._texts) > 2 * len(self.jobs):
+            self._texts = {job_id: kept for job_id, kept in self._texts.items() if job_id in self.jobs}
 
     def show(self, *, filter: str | None = None, finished: bool | None = None) -> None:  # noqa: A002 - the word for it
         """Show only jobs that have the text in them, and ended ones or not."""

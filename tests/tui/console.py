@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -18,6 +19,7 @@ from gputui.ports import LogStream
 from gputui.store import MemoryJobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
+from gputui.tui.widgets.log_pane import LogPane
 from tests.factories import ACTOR, FakeClock, job
 from tests.tui.sample import rich_snapshot
 
@@ -50,6 +52,7 @@ class FakeLogs:
         self.streams: dict[JobId, FakeStream] = {}
         self.error: GputuiError | None = None
         self.ends = False
+        self.opened_event = threading.Event()
 
     def open(self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool) -> LogStream:
         self.opened.append((job_id, attempt, tail, follow))
@@ -57,6 +60,7 @@ class FakeLogs:
             raise self.error
         stream = FakeStream(self.lines.get(job_id, ()), ends=self.ends)
         self.streams[job_id] = stream
+        self.opened_event.set()
         return stream
 
 
@@ -92,6 +96,35 @@ class Console:
     async def begin(self, pilot: Pilot[Leave]) -> None:
         """Show the picture."""
         await self.show(pilot, self.snapshot)
+
+    async def settle(self, pilot: Pilot[Leave]) -> None:
+        """Wait until every wish is in the store and has been answered."""
+        await pilot.pause()
+        assert await asyncio.to_thread(self.app.wishes.finish, 10)
+        await pilot.pause()
+
+    async def press(self, pilot: Pilot[Leave], *keys: str) -> None:
+        """Press keys, and wait for what they do."""
+        await pilot.press(*keys)
+        await self.settle(pilot)
+
+    async def read_log(self, pilot: Pilot[Leave], job_id: JobId) -> None:
+        """Wait until all that job's lines are on the screen."""
+        await pilot.pause()
+        await asyncio.to_thread(self.logs.opened_event.wait, 10)
+        await asyncio.to_thread(self.logs.streams[job_id].all_read.wait, 10)
+        self.app.screen.query_one(LogPane).tick()
+        await pilot.pause()
+
+    @property
+    def told(self) -> list[str]:
+        """The notifications shown."""
+        return [notification.message for notification in self.app._notifications]
+
+    @property
+    def screen_text(self) -> str:
+        """What the screen shows, without colours."""
+        return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
 
     async def show(self, pilot: Pilot[Leave], snapshot: Snapshot) -> None:
         """Publish a picture and wait until it is on the screen."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder, ProbeCode, ProbeStatus
-from gputui.domain.job import Attempt, ContainerOptions, GpuRequest, Job
+from gputui.domain.gpu import Drain, GpuSample, GpuState, GpuView, Health, HealthCode, Holder, ProbeCode, ProbeStatus
+from gputui.domain.job import Attempt, ContainerOptions, Job
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from tests.factories import GIB, NOW, job, running, sample, uuid, view
@@ -111,9 +111,19 @@ def rich_snapshot(**changes: object) -> Snapshot:
     return replace(base, **changes)  # type: ignore[arg-type]
 
 
-def with_node(**changes: object) -> Snapshot:
+def at_load(reading: GpuSample, load: float) -> GpuSample:
+    """The same reading at another load."""
+    return replace(reading, utilization=load)
+
+
+def with_sample(gpu: GpuView, reading: GpuSample | None) -> GpuView:
+    """The same GPU with another reading."""
+    return replace(gpu, sample=reading)
+
+
+def with_node(*, taken_at: datetime = NOW, **changes: object) -> Snapshot:
     """The picture with another node."""
-    base = rich_snapshot()
+    base = rich_snapshot(taken_at=taken_at)
     return replace(base, nodes=(replace(base.nodes[0], **changes),))  # type: ignore[arg-type]
 
 
@@ -254,10 +264,6 @@ def many_jobs(count: int) -> Snapshot:
     )
     reasons = {job.id: Reason(PendingReason.PRIORITY, f"{job.id} jobs are before it") for job in waiting}
     return rich_snapshot(jobs=waiting, order=tuple(j.id for j in waiting), reasons=reasons, expected_starts={})
-
-
-def request(count: int) -> GpuRequest:
-    return GpuRequest(count, count)
 
 
 def with_job(snapshot: Snapshot, changed: Iterable[Job]) -> Snapshot:

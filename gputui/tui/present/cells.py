@@ -86,18 +86,20 @@ def fitted(spans: Cell, room: int, *, right: bool = False) -> list[Span]:
     for value, style in spans:
         if left <= 0:
             break
+        if not value:
+            continue
         used = width(value)
         shown = value if used <= left else fit(value, left)
         left -= used if used <= left else width(shown)
         result.append((shown, style))
-    if left > 0:
+    if left > 0:  # padding in the style of the piece beside it: one run for the terminal instead of two
         pad = " " * left
-        if right:
-            result.insert(0, (pad, result[0][1] if result else PLAIN))
-        elif result:  # padding in the last piece's own style: one run for the terminal instead of two
-            result[-1] = (result[-1][0] + pad, result[-1][1])
-        else:
+        if not result:
             result.append((pad, PLAIN))
+        elif right:
+            result[0] = (pad + result[0][0], result[0][1])
+        else:
+            result[-1] = (result[-1][0] + pad, result[-1][1])
     return result
 
 

@@ -120,7 +120,7 @@ def _state(row: GpuRow, room: int) -> Cell:
     if word := _HEALTH_WORDS.get(view.health.code):
         return cell(word, RED_STRONG if word.isupper() else AMBER)
     if view.stale:
-        return cell("stale", AMBER)
+        return cell(_age(row), AMBER)
     if view.gpu.mig_enabled and not view.gpu.mig_parent:
         return cell("MIG", DIM)
     return cell(_STATE_WORDS[view.state], GPU_STYLES[view.state])
@@ -133,8 +133,6 @@ def _who(row: GpuRow, room: int) -> Cell:
     if view.health.code is not HealthCode.OK and view.health.text:
         serious = view.health.code is not HealthCode.REMAP_PENDING
         parts.append(cell(plain(view.health.text, 200), RED if serious else DIM))
-    if view.stale:
-        parts.append(cell(_age_words(row), AMBER))
     if view.drain is not None:
         parts.append(cell(f"drained by {plain(view.drain.by, 32)}: {plain(view.drain.reason, 100)}", AMBER))
     if holder := _holder(row):
@@ -146,9 +144,11 @@ def _who(row: GpuRow, room: int) -> Cell:
     return _joined(parts)
 
 
-def _age_words(row: GpuRow) -> str:
+def _age(row: GpuRow) -> str:
+    """How old a reading is that is no longer believed."""
     age = row.view.age
-    return "never read" if age is None else f"read {format_duration(age + row.late)} ago"
+    words = "stale" if age is None else f"{format_duration(age + row.late)} old"
+    return words if len(words) <= 7 else words.replace(" old", "!")
 
 
 def _joined(parts: Sequence[Cell]) -> Cell:

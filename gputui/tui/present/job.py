@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from gputui.domain.job import GpuRequest, Job, JobId
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration
+from gputui.domain.units import format_duration, plural
 from gputui.tui.present.cells import UNKNOWN, Cell, Column, cell
 from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED, STRONG
 
@@ -66,8 +66,10 @@ def elapsed(job: Job, now: datetime) -> timedelta | None:
 
 
 def gpu_list(job: Job, names: Mapping[str, str]) -> str:
-    """`GPU 0,1,4` of the GPUs it holds; a UUID stands where no index is known."""
-    held = [names.get(uuid) or plain(uuid, 12) for uuid in job.gpus]
+    """`GPU 0,1,4` of the GPUs it holds; how many, where an index is not known."""
+    held = [names[uuid] for uuid in job.gpus if uuid in names]
+    if len(held) < len(job.gpus):
+        return plural(len(job.gpus), "GPU")
     return f"GPU {','.join(held)}" if held else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from datetime import datetime, timedelta
 
@@ -122,8 +123,16 @@ def _probe(snapshot: Snapshot) -> list[Notice]:
     ]
 
 
-def no_gpu_words(snapshot: Snapshot) -> tuple[Cell, ...]:
-    """What stands in place of the grid while there is no GPU to show."""
+_NO_GPU = "No GPU to show: "
+
+
+def wrapped(text: str, room: int) -> list[str]:
+    """The text in lines; one at least."""
+    return textwrap.wrap(text, max(20, room)) or [""]
+
+
+def no_gpu_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
+    """What stands in place of the grid while there is no GPU to show, in lines of at most `room` cells."""
     if snapshot is EMPTY or not snapshot.nodes:
         return (cell("Reading the GPUs …", DIM),)
     lines: list[Cell] = []
@@ -132,7 +141,9 @@ def no_gpu_words(snapshot: Snapshot) -> tuple[Cell, ...]:
         if code is ProbeCode.STARTING:
             lines.append(cell("Reading the GPUs …", DIM))
             continue
-        lines.append((("No GPU to show: ", RED), (plain(node.probe.text, 400), PLAIN)))
+        first, *rest = wrapped(f"{_NO_GPU}{plain(node.probe.text, 400)}", room)
+        lines.append(((first[: len(_NO_GPU)], RED), (first[len(_NO_GPU) :], PLAIN)))
+        lines += [cell(line) for line in rest]
         lines.append(cell("Jobs without GPUs still run. `gputui doctor` checks driver and toolkit.", DIM))
     return tuple(lines)
 

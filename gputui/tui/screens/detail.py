@@ -69,7 +69,7 @@ class Detail(JobScreen):
         """Show the job as it is in this picture; one that left the queue file stays as it was."""
         self._snapshot = snapshot
         self._job = snapshot.job(self._job_id) or self._job
-        if self._job is None or not self.is_current:
+        if self._job is None or self.app.screen is not self:
             return
         text = self._text(self._job)
         if text != self._shown:
@@ -109,7 +109,3 @@ class Detail(JobScreen):
     def action_scroll(self, step: int) -> None:
         """Scroll by a line."""
         self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
-
-    def on_key_bar_clicked(self, event: KeyBar.Clicked) -> None:
-        """A click on a key is the key."""
-        self.app.simulate_key(event.command.keys[0])

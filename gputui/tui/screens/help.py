@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from gputui.tui.screens.dialog import Dialog
 from textual.widgets import Static
 
 from gputui.tui.commands import by_group
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
+from gputui.tui.screens.dialog import Dialog
 
 
 class Help(Dialog[None]):
@@ -25,7 +26,7 @@ class Help(Dialog[None]):
     DEFAULT_CSS = """
     Help VerticalScroll {
         width: 90%; max-width: 104; height: 90%; background: $surface; border: round $primary; padding: 0 2;
-        scrollbar-size-vertical: 1;
+        scrollbar-size-vertical: 1; scrollbar-background: $surface; scrollbar-color: $primary 40%;
     }
     """
 
@@ -34,22 +35,25 @@ class Help(Dialog[None]):
         with VerticalScroll() as body:
             body.border_title = "Keys"
             body.border_subtitle = "Esc closes, j k scroll"
-            yield Static(help_text())
+            yield Static(help_table())
 
     def action_scroll(self, step: int) -> None:
         """Scroll by a line."""
         self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
 
 
-def help_text() -> Text:
+def help_table() -> Table:
     """The keys under their headings."""
-    text = Text()
+    table = Table.grid(padding=(0, 2, 0, 0))
     for group, commands in by_group().items():
-        text.append(("\n" if text else "") + group + "\n", STRONG)
+        if table.row_count:
+            table.add_row("")
+        table.add_row(Text(group, STRONG))
         for command in commands:
-            text.append(f"  {command.key_names:<16}", BLUE)
-            text.append(f"{command.title:<11}", PLAIN)
-            text.append(f"{command.help}\n", DIM)
-    text.append("\nCommands about a job act on the selected job, on the job on the selected GPU,\n", DIM)
-    text.append("or on the job whose log is shown: whichever pane has the focus.", DIM)
-    return text
+            table.add_row(Text(f"  {command.key_names}", BLUE), Text(command.title, PLAIN), Text(command.help, DIM))
+    table.add_row("")
+    table.add_row(Text("What a command acts on", STRONG))
+    table.add_row(Text("  queue", BLUE), "", Text("the selected job", DIM))
+    table.add_row(Text("  GPUs", BLUE), "", Text("the job that holds the selected GPU; d: the GPU itself", DIM))
+    table.add_row(Text("  log", BLUE), "", Text("the job whose log is shown", DIM))
+    return table

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from textual import on
 from textual.screen import Screen
 
 from gputui.domain.job import Job
+from gputui.tui.compositor import ExactCompositor
 from gputui.tui.messages import WishMade
 from gputui.tui.present.detail import job_title
+from gputui.tui.widgets.line import KeyBar
 from gputui.tui.wishes import WISHES
 
 
 class JobScreen(Screen[None]):
     """A screen with a subject: the job that commands act on."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._compositor = ExactCompositor()
 
     def subject(self) -> Job | None:
         """The job meant."""
@@ -37,6 +44,15 @@ class JobScreen(Screen[None]):
         running = job.state.is_active
         detail = "Its container is stopped; what it wrote so far stays." if running else "It will not be started."
         self.app.push_screen(Confirm(f"{wish.confirm} job {job_title(job)}?", detail), answered)
+
+    @on(KeyBar.Clicked)
+    async def run_clicked(self, event: KeyBar.Clicked) -> None:
+        """Do what the words say that were clicked, as their key would."""
+        name = event.command.action.partition("(")[0]
+        for place in (self.focused, self, self.app):
+            if place is not None and hasattr(place, f"action_{name}"):
+                await self.app.run_action(event.command.action, default_namespace=place)
+                return
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide what cannot be done to this job now."""

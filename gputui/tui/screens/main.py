@@ -7,7 +7,6 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.timer import Timer
 from textual.widgets import Input
 
 from gputui.domain.gpu import GpuView
@@ -56,7 +55,8 @@ class Main(JobScreen):
         self._rows = QueueRows()
         self._history = History()
         self._followed_once = False
-        self._clock_timer: Timer | None = None
+        self._is_ready = False
+        """Its widgets are there: a picture may come before."""
 
     def compose(self) -> ComposeResult:
         """Top to bottom."""
@@ -80,7 +80,8 @@ class Main(JobScreen):
         for pane in (self._grid, self._queue, self._log):
             pane.add_class("pane")
         self._queue.focus()
-        self._clock_timer = self.set_interval(1.0, self.refresh_time)
+        self._is_ready = True
+        self.set_interval(1.0, self.refresh_time)
         self.show_snapshot(self._snapshot)
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
@@ -88,15 +89,15 @@ class Main(JobScreen):
         if snapshot is not self._snapshot and snapshot is not EMPTY:
             self._history.add(snapshot)
         self._snapshot = snapshot
-        self._rows.update(snapshot)
         self.refresh_time()
         self._follow_first()
 
     def refresh_time(self) -> None:
         """Show the picture at the time it is now; only cells that differ are sent. Not while something covers it."""
-        if not self.is_current or not self.is_attached:
+        if not self._is_ready or self.app.screen is not self:
             return
         now, snapshot = self._desk.clock.now(), self._snapshot
+        self._rows.update(snapshot)
         local = now.astimezone()
         self._status.show(status_line(snapshot, self._desk.host), f"{local:%H:%M:%S}")
         self._notices.show(notices(snapshot, now))
@@ -105,7 +106,7 @@ class Main(JobScreen):
             view.gpu.uuid: GpuRow(view, self._holder(view), self._history.of(view.gpu.uuid), late)
             for view in snapshot.gpus
         }
-        self._grid.show(GpuPicture(pictures), no_gpu_words(snapshot))
+        self._grid.show(GpuPicture(pictures), no_gpu_words(snapshot, self.size.width - 2))
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
         self._queue.show(
             JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names),
@@ -121,7 +122,7 @@ class Main(JobScreen):
 
     def subject(self) -> Job | None:
         """The job of the focused pane: selected, on the selected GPU, or the one whose log is shown."""
-        if not self.is_mounted:
+        if not self._is_ready:
             return None
         if self.focused is self._grid:
             view = self.gpu()
@@ -141,7 +142,7 @@ class Main(JobScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide what cannot be done now."""
         controls = self._snapshot.controls
-        gpu = self.gpu() if self.is_mounted and action in {"drain", "resume"} else None
+        gpu = self.gpu() if self._is_ready and action in {"drain", "resume"} else None
         known = {
             "drain": lambda: gpu is not None and gpu.gpu.uuid not in controls.drains and gpu.drain is None,
             "resume": lambda: gpu is not None and (gpu.gpu.uuid in controls.drains or gpu.drain is not None),
@@ -170,10 +171,6 @@ class Main(JobScreen):
         name, _, rest = command.action.partition("(")
         return bool(self.check_action(name, (rest.strip("')"),)))
 
-    @on(KeyBar.Clicked)
-    def _run_clicked(self, event: KeyBar.Clicked) -> None:
-        self.app.simulate_key(event.command.keys[0])
-
     @on(RowOpened)
     def action_detail(self) -> None:
         """Everything about the job."""
@@ -195,7 +192,7 @@ class Main(JobScreen):
 
     def _follow_first(self) -> None:
         """Until somebody chooses, the log of the first running job is shown."""
-        if self._followed_once:
+        if self._followed_once or not self._is_ready:
             return
         running = next((job for job in self._snapshot.jobs if job.started_at and job.state.is_active), None)
         if running is not None:

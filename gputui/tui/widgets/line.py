@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import textwrap
-
 from rich.style import Style
 from textual import events
+from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -14,6 +13,7 @@ from gputui.domain.snapshot import Notice
 from gputui.domain.text import plain
 from gputui.tui.commands import Command
 from gputui.tui.present.cells import Cell, Span, fitted, segments
+from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import BLUE, DIM, GROUND, PLAIN, RAISED, SEVERITY_STYLES, STRONG
 
 _RAISED = Style(bgcolor=RAISED)
@@ -37,7 +37,7 @@ class StatusBar(Widget):
             self.refresh()
         if time != self._time:
             self._time = time
-            self.refresh()
+            self.refresh(Region(self.size.width - len(time) - 1, 0, len(time), 1))
 
     def render_line(self, y: int) -> Strip:
         """The line."""
@@ -73,8 +73,8 @@ class NoticeBar(Widget):
         for notice in self._notices:
             style = SEVERITY_STYLES.get(notice.severity, PLAIN)
             mark = {"error": "✗ ", "warning": "! "}.get(notice.severity, "· ")
-            wrapped = textwrap.wrap(plain(notice.text, 600), max(20, width - 4)) or [""]
-            kept = wrapped if not lines else [" ".join(wrapped)]
+            text = wrapped(plain(notice.text, 600), width - 4)
+            kept = text if not lines else [" ".join(text)]
             lines += [(((mark if i == 0 else "  "), style), (line, style)) for i, line in enumerate(kept)]
         if len(lines) > self.MOST:
             lines = [*lines[: self.MOST - 1], ((f"  and {len(self._notices) - 1} more, see gputui doctor", DIM),)]

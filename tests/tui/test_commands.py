@@ -1,0 +1,38 @@
+"""Every command is declared once, works somewhere, and is documented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gputui.tui.app import Gputui
+from gputui.tui.commands import COMMANDS, Command, keys_document
+from gputui.tui.screens.detail import Detail
+from gputui.tui.screens.main import Main
+from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.log_pane import LogPane
+
+KEYS = Path(__file__).parents[2] / "docs" / "keys.md"
+
+
+def test_the_document_is_up_to_date() -> None:
+    assert KEYS.read_text(encoding="utf-8") == keys_document(), "run: python scripts/keys.py"
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.action)
+def test_every_command_can_be_carried_out_and_is_explained(command: Command) -> None:
+    name = command.action.partition("(")[0]
+    assert any(hasattr(place, f"action_{name}") for place in (Main, Detail, Gputui, JobTable, LogPane))
+    assert command.help.endswith(".")
+    assert f"| {command.title} | {command.help} |" in keys_document()
+
+
+def test_only_opposites_share_a_key() -> None:
+    places: dict[str, list[str]] = {}
+    for command in COMMANDS:
+        for key in command.keys:
+            places.setdefault(key, []).append(command.action)
+    shared = {frozenset(actions) for actions in places.values() if len(actions) > 1}
+    allowed = [{"drain", "resume"}, {"pause", "unpause"}, {"leave", "back"}, {"clear_filter", "back"}]
+    assert shared <= {frozenset(pair) for pair in allowed}

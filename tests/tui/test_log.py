@@ -1,0 +1,231 @@
+"""Logs: harmless, lazy, bounded; a flood costs one repaint a tick."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputui.domain.errors import NotFoundError
+from gputui.tui.logs import INBOX, LogBuffer, LogFollower
+from gputui.tui.present.log import log_spans
+from gputui.tui.present.style import GOOD
+from gputui.tui.widgets.log_pane import LogPane
+from tests.tui import sample
+from tests.tui.console import Console, FakeLogs
+
+SIZE = (100, 30)
+
+
+def shown(raw: bytes) -> str:
+    return "".join(value for value, _ in log_spans(raw))
+
+
+@pytest.mark.parametrize(
+    ("raw", "text"),
+    [
+        (b"plain", "plain"),
+        (b"\x1b[31mred\x1b[0m", "red"),
+        (b"  0%|   \r 50%|## \r100%|####", "100%|####"),
+        (b"\x1b[2J\x1b[Hcleared", "cleared"),
+        (b"\x1b]0;title\x07after", "after"),
+        (b"\x1b[?1049lout", "out"),
+        (b"[bold]x[/]", "[bold]x[/]"),
+        (b"\xff\xfe", "\ufffd\ufffd"),
+    ],
+)
+def test_what_is_left_of_a_line(raw: bytes, text: str) -> None:
+    assert shown(raw) == text
+
+
+def test_colours_are_kept() -> None:
+    [(word, style), (rest, _)] = log_spans(b"\x1b[1;32mOK\x1b[0m done")
+    assert (word, rest) == ("OK", " done")
+    assert style.bold
+    assert style.color is not None
+    assert style.color.name == GOOD
+    [(_, indexed)] = log_spans(b"\x1b[38;5;200mx")
+    assert indexed.color is not None
+    assert indexed.color.number == 200
+    [(_, exact)] = log_spans(b"\x1b[38;2;1;2;3mx")
+    assert exact.color is not None
+    assert exact.color.triplet == (1, 2, 3)
+
+
+@given(st.binary(max_size=200))
+def test_nothing_in_a_line_acts_on_the_terminal(raw: bytes) -> None:
+    text = shown(raw)
+    assert not any(ord(char) < 0x20 or 0x7F <= ord(char) < 0xA0 for char in text)
+
+
+@given(st.lists(st.sampled_from([b"\x1b[", b"38;5;", b"38;2;", b"m", b"999999999999", b";", b"1", b"x", b"\x1b"])))
+def test_no_colour_sequence_is_an_error(parts: list[bytes]) -> None:
+    assert "\x1b" not in shown(b"".join(parts))
+
+
+def test_the_buffer_is_bounded_in_lines_and_bytes() -> None:
+    buffer = LogBuffer(lines=100, size=1000)
+    buffer.add([b"x" * 9] * 500)
+    assert (buffer.first, buffer.end) == (400, 500)
+    buffer.add([b"y" * 400] * 3)
+    assert buffer.size <= 1000
+    assert buffer.end == 503
+
+
+@pytest.mark.parametrize(("start", "end"), [(0, 5), (395, 405), (410, 420), (480, 500), (499, 600), (700, 800)])
+def test_the_buffer_gives_lines_by_number(start: int, end: int) -> None:
+    buffer = LogBuffer(lines=100)
+    buffer.add([str(i).encode() for i in range(500)])
+    numbers = range(max(start, 400), min(end, 500))
+    assert list(buffer.between(start, end)) == [(i, str(i).encode()) for i in numbers]
+
+
+def test_a_follower_counts_what_it_had_to_skip() -> None:
+    logs = FakeLogs()
+    logs.ends = True
+    logs.lines[1] = [b"x"] * (INBOX + 500)
+    follower = LogFollower(logs, 1, None)
+    follower.start()
+    assert follower.join(10)
+    lines, skipped = follower.take()
+    assert (len(lines), skipped) == (INBOX, 500)
+    assert follower.take() == ([], 0)
+    assert follower.is_over
+
+
+def test_a_log_that_cannot_be_opened_is_told() -> None:
+    logs = FakeLogs()
+    logs.error = NotFoundError("job 1 has not started yet")
+    follower = LogFollower(logs, 1, None)
+    follower.start()
+    assert follower.join(10)
+    assert follower.error == "job 1 has not started yet"
+
+
+def test_closing_ends_the_thread_even_while_nothing_is_written() -> None:
+    logs = FakeLogs()
+    follower = LogFollower(logs, 1, None)
+    follower.start()
+    assert logs.opened_event.wait(10)
+    assert logs.streams[1].all_read.wait(10)
+    follower.close()
+    assert follower.join(10)
+
+
+def flood(count: int, done: threading.Event) -> Iterator[bytes]:
+    for i in range(count):
+        yield b"line %d" % i
+    done.set()
+
+
+async def test_a_flood_keeps_memory_bounded_and_costs_one_repaint_a_tick() -> None:
+    console = Console()
+    done = threading.Event()
+    console.logs.lines[101] = flood(100_000, done)
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = console.app.screen.query_one(LogPane)
+        await console.begin(pilot)
+        assert await asyncio.to_thread(done.wait, 30)
+        for _ in range(3):
+            before = pane.repaints
+            pane.tick()
+            assert pane.repaints - before <= 1
+        assert pane.buffer.end + pane.buffer.skipped == 100_000
+        assert pane.buffer.end - pane.buffer.first <= 20_000
+        assert len(pane._strips) <= 500
+        await pilot.pause()
+        assert "line 99999" in console.screen_text
+
+
+async def test_the_first_running_job_is_followed_until_somebody_chooses() -> None:
+    console = Console()
+    console.logs.lines = {101: [b"first"], 104: [b"second"]}
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.read_log(pilot, 101)
+        assert "first" in console.screen_text
+        console.logs.opened_event.clear()
+        await pilot.press("j", "f")
+        await console.read_log(pilot, 104)
+        assert "second" in console.screen_text
+        assert "LOG #104 resnet-ablation" in console.screen_text
+        assert [opened[0] for opened in console.logs.opened] == [101, 104]
+        assert console.logs.streams[101].closed.is_set()
+    assert console.logs.streams[104].closed.is_set()
+
+
+async def test_scrolling_up_stays_and_the_end_follows_again() -> None:
+    console = Console()
+    console.logs.lines[101] = [b"line %d" % i for i in range(300)]
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.read_log(pilot, 101)
+        pane = console.app.screen.query_one(LogPane)
+        pane.focus()
+        assert "line 299" in console.screen_text
+        await pilot.press("k")
+        assert not pane.follows
+        assert "line 299" not in console.screen_text
+        assert "paused, 1 lines below" in console.screen_text
+        pane.buffer.add([b"new"])
+        await pilot.press("k")
+        assert "paused, 3 lines below" in console.screen_text
+        await pilot.press("G")
+        assert "new" in console.screen_text
+        await pilot.press("g")
+        assert "line 0" in console.screen_text
+        await pilot.press("space")
+        assert "new" in console.screen_text
+
+
+async def test_a_pause_stays_where_it_is_while_lines_come() -> None:
+    console = Console()
+    console.logs.lines[101] = [b"line %d" % i for i in range(300)]
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.read_log(pilot, 101)
+        pane = console.app.screen.query_one(LogPane)
+        pane.focus()
+        await pilot.press("space")
+        pane.buffer.add([b"more"] * 50)
+        pane.tick()
+        await pilot.press("right", "left")
+        assert "line 299" in console.screen_text
+        assert "50 lines below" in console.screen_text
+
+
+async def test_long_lines_move_sideways() -> None:
+    console = Console()
+    console.logs.lines[101] = [b"a" * 90 + b"END" + b"z" * 50]
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        await console.read_log(pilot, 101)
+        console.app.screen.query_one(LogPane).focus()
+        assert "END" not in console.screen_text
+        await pilot.press("right", "right")
+        assert "END" in console.screen_text
+
+
+async def test_an_unreadable_log_says_why_in_its_pane() -> None:
+    console = Console()
+    console.logs.error = NotFoundError("its log was removed", hint="see gputui show 101")
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        pane = console.app.screen.query_one(LogPane)
+        assert pane.follower is not None
+        assert await asyncio.to_thread(pane.follower.join, 10)
+        pane.tick()
+        await pilot.pause()
+        assert "The log cannot be read: its log was removed (see gputui show 101)" in console.screen_text
+
+
+async def test_without_a_running_job_the_pane_says_what_to_do() -> None:
+    console = Console(sample.empty_queue())
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        assert "press f to follow its log" in console.screen_text
+        assert console.logs.opened == []

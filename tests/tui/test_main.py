@@ -1,0 +1,390 @@
+"""The main screen: the cursor's loyalty, panes, filter, quitting, and what a picture costs."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from textual.events import MouseScrollDown
+from textual.widgets import Input
+
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.tui.compositor import ExactUpdate
+from gputui.tui.leave import Leave
+from gputui.tui.messages import SnapshotTaken
+from gputui.tui.screens.detail import Detail
+from gputui.tui.screens.help import Help
+from gputui.tui.screens.leave import LeaveDialog
+from gputui.tui.screens.main import Main
+from gputui.tui.widgets.gpu_grid import GpuGrid
+from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.line import NoticeBar
+from gputui.tui.widgets.line_table import LineTable
+from gputui.tui.widgets.log_pane import LogPane
+from tests.factories import NOW, job
+from tests.tui import sample
+from tests.tui.console import Console
+
+SIZE = (100, 30)
+
+
+def queue(console: Console) -> JobTable:
+    return console.app.screen_stack[0].query_one(JobTable)
+
+
+def focused_id(console: Console) -> str | None:
+    return console.app.focused.id if console.app.focused else None
+
+
+def shows_notices(console: Console) -> bool:
+    return bool(console.app.screen.query_one(NoticeBar).display)
+
+
+async def test_it_is_drawn_before_anything_is_known() -> None:
+    console = Console()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert "starting" in console.screen_text
+        assert "Reading the GPUs" in console.screen_text
+
+
+async def test_a_picture_published_before_the_start_is_shown() -> None:
+    console = Console()
+    console.feed.publish(console.snapshot)
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert "llama-7b-sft" in console.screen_text
+
+
+async def test_a_picture_from_another_thread_is_shown() -> None:
+    console = Console()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await asyncio.to_thread(console.feed.publish, console.snapshot)
+        await pilot.pause()
+        assert "llama-7b-sft" in console.screen_text
+
+
+async def test_everything_is_on_80x24() -> None:
+    console = Console()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        lines = console.screen_text.splitlines()
+        assert len(lines) == 24
+        assert sum("H100" in line for line in lines) == 8
+        assert console.app.screen.query_one(JobTable).height >= 4
+        assert console.app.screen.query_one(LogPane).height >= 4
+
+
+async def test_the_cursor_stays_on_its_job_when_rows_move() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("j", "j", "j", "j")
+        assert queue(console).cursor == 107
+        first = tuple(j for j in console.snapshot.jobs if j.id != 101)
+        await console.show(pilot, replace(console.snapshot, jobs=first, order=(107, 110, 106, 108, 109)))
+        assert queue(console).cursor == 107
+        await console.show(pilot, replace(console.snapshot, order=(110, 109, 108, 106, 107)))
+        assert queue(console).cursor == 107
+        assert queue(console).job is not None
+
+
+async def test_when_its_job_goes_the_cursor_takes_what_came_there() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("j")
+        assert queue(console).cursor == 104
+        await console.show(
+            pilot, replace(console.snapshot, jobs=tuple(j for j in console.snapshot.jobs if j.id != 104))
+        )
+        assert queue(console).cursor == 105
+        await console.show(pilot, replace(console.snapshot, jobs=()))
+        assert queue(console).cursor is None
+
+
+async def test_keys_move_the_cursor() -> None:
+    console = Console(sample.many_jobs(200))
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        table = queue(console)
+        await pilot.press("G")
+        assert (table.cursor, table.top) == (200, 200 - table.height)
+        await pilot.press("k", "up")
+        assert table.cursor == 198
+        await pilot.press("g", "down")
+        assert (table.cursor, table.top) == (2, 0)
+        await pilot.press("pagedown")
+        assert table.cursor == 2 + table.height - 1
+
+
+async def test_the_mouse_selects_scrolls_and_opens() -> None:
+    console = Console(sample.many_jobs(200))
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        table = queue(console)
+        await pilot.click("#queue", offset=(10, 3))
+        assert table.cursor == 3
+        await pilot._post_mouse_events([MouseScrollDown], "#queue", (10, 3))
+        assert (table.cursor, table.top) == (3, 3)
+        await pilot.double_click("#queue", offset=(10, 3))
+        await pilot.pause()
+        assert isinstance(console.app.screen, Detail)
+
+
+async def test_tab_goes_round_the_panes() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        seen = []
+        for _ in range(3):
+            await pilot.press("tab")
+            seen.append(focused_id(console))
+        assert seen == ["log", "gpus", "queue"]
+        await pilot.press("shift+tab")
+        assert focused_id(console) == "gpus"
+
+
+async def test_the_filter_narrows_as_it_is_typed_and_escape_shows_all() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("slash", *"alice")
+        assert set(queue(console).keys) == {91, 92, 93, 101, 106, 108}
+        await pilot.press(*" sft")
+        assert list(queue(console).keys) == [101, 108]
+        await pilot.press("enter", "j")
+        assert queue(console).cursor == 108
+        await pilot.press("escape")
+        assert len(queue(console).keys) == 11
+        assert queue(console).cursor == 108
+        await pilot.press("slash", *"nothing like it")
+        assert "No job matches 'nothing like it'" in console.screen_text
+
+
+async def test_keys_typed_into_the_filter_are_text() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "slash", *"chrtdsPq")
+        assert console.app.screen.query_one("#filter", Input).value == "chrtdsPq"
+        assert console.audited() == []
+
+
+async def test_ended_jobs_can_be_left_out() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("a")
+        assert all(queue(console).rows.jobs[i].state is not JobState.FAILED for i in queue(console).keys)
+        assert len(queue(console).keys) == 8
+
+
+async def test_zoom_gives_the_focused_pane_the_screen() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("z")
+        await pilot.pause()
+        assert queue(console).size.height == 28
+        await pilot.press("tab")
+        await pilot.pause()
+        assert console.app.focused is not None
+        assert console.app.focused.id == "log"
+        assert console.app.focused.size.height == 28
+        await pilot.press("z")
+        await pilot.pause()
+        assert queue(console).size.height > 0
+
+
+async def test_help_shows_every_key() -> None:
+    console = Console()
+    async with console.app.run_test(size=(110, 80)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("question_mark")
+        assert isinstance(console.app.screen, Help)
+        assert "Put the waiting job at the head of the queue." in console.screen_text
+        await pilot.press("escape")
+        assert isinstance(console.app.screen, Main)
+
+
+@pytest.mark.parametrize(
+    ("hand_over", "leads", "keys", "how"),
+    [
+        ("auto", False, ("q",), Leave.PLAIN),
+        ("auto", True, ("q", "enter"), Leave.HAND_OVER),
+        ("auto", True, ("q", "b"), Leave.HAND_OVER),
+        ("auto", True, ("q", "s"), Leave.STOP),
+        ("always", True, ("q",), Leave.HAND_OVER),
+        ("never", True, ("ctrl+c",), Leave.STOP),
+    ],
+)
+async def test_how_it_is_left(hand_over: str, leads: bool, keys: tuple[str, ...], how: Leave) -> None:
+    console = Console(sample.rich_snapshot() if leads else sample.viewer(), hand_over=hand_over)
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press(*keys)
+    assert console.app.return_value is how
+
+
+async def test_one_may_stay() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("q")
+        assert isinstance(console.app.screen, LeaveDialog)
+        await pilot.press("escape")
+        assert isinstance(console.app.screen, Main)
+        assert console.app.is_running
+
+
+async def test_a_wish_under_way_is_carried_out_before_leaving() -> None:
+    console = Console(sample.viewer())
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("t", "j", "j", "j", "h", "q")
+    assert console.audited() == [("hold", "job 106")]
+
+
+async def test_after_the_end_nothing_is_heard() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+    console.feed.publish(console.snapshot)
+    assert console.feed._subscribers == []
+
+
+def test_pictures_that_wait_are_replaced_by_newer_ones() -> None:
+    assert SnapshotTaken(Snapshot()).can_replace(SnapshotTaken(Snapshot()))
+
+
+async def test_the_banner_comes_and_goes() -> None:
+    console = Console()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        assert not shows_notices(console)
+        await console.show(pilot, sample.no_docker())
+        assert shows_notices(console)
+        assert "log in again" in console.screen_text
+        await console.show(pilot, sample.rich_snapshot())
+        assert not shows_notices(console)
+
+
+async def test_detail_follows_its_job() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("enter")
+        assert "RUNNING" in console.screen_text
+        ended = sample.jobs()[3].evolve(state=JobState.COMPLETED, exit_code=0, ended_at=NOW)
+        await console.show(pilot, sample.with_job(console.snapshot, [ended]))
+        assert "COMPLETED" in console.screen_text
+        await console.show(pilot, replace(console.snapshot, jobs=()))
+        assert "COMPLETED" in console.screen_text
+
+
+async def test_nothing_is_drawn_behind_another_screen() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("enter")
+        await pilot.pause()
+        before = queue(console).drawn
+        await console.show(pilot, replace(console.snapshot, taken_at=NOW + timedelta(seconds=1)))
+        assert queue(console).drawn == before
+        await pilot.press("escape")
+        assert queue(console).drawn > before
+
+
+async def test_a_key_costs_the_rows_in_sight_however_long_the_queue() -> None:
+    """Random keys over 10,000 jobs: no pass over all jobs, and only rows in sight are made."""
+    console = Console(sample.many_jobs(10_000))
+    keys = ("j", "k", "G", "g", "pagedown", "pageup", "down", "up", "tab", "shift+tab")
+    rng = random.Random(3)
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        table = queue(console)
+        sorts = table.rows.sorts
+        for _ in range(60):
+            before = table.drawn
+            await pilot.press(rng.choice(keys))
+            assert table.drawn - before <= 3 * table.height
+        assert table.rows.sorts == sorts
+
+
+async def test_a_picture_of_the_same_jobs_sorts_nothing() -> None:
+    console = Console(sample.many_jobs(1000))
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        sorts = queue(console).rows.sorts
+        await console.show(pilot, replace(console.snapshot, taken_at=NOW + timedelta(seconds=1)))
+        assert queue(console).rows.sorts == sorts
+
+
+async def test_typing_a_filter_sorts_nothing() -> None:
+    console = Console(sample.many_jobs(2000))
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        sorts = queue(console).rows.sorts
+        await pilot.press("slash", *"sweep-1")
+        assert queue(console).rows.sorts == sorts
+        assert 0 < len(queue(console).keys) < 2000
+
+
+async def test_only_cells_that_changed_are_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second in which eight busy GPUs change costs well under 2 kB at 200x50."""
+    console = Console()
+    sent: list[int] = []
+    render = ExactUpdate.render_segments
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        await console.show(pilot, sample.with_node(gpus=tuple(sample.busy(i, 101) for i in range(8))))
+
+        def spy(screen: object, update: object) -> None:
+            if isinstance(update, ExactUpdate):
+                sent.append(len(render(update, console.app.console).encode()))
+
+        monkeypatch.setattr(console.app, "_display", spy)
+        moved = []
+        for i in range(8):
+            gpu = sample.busy(i, 101)
+            assert gpu.sample is not None
+            reading = replace(gpu.sample, utilization=0.31, power=401.0 + i, temperature=71.0)
+            moved.append(replace(gpu, sample=reading))
+        console.clock.advance(1)
+        await console.show(pilot, sample.with_node(gpus=tuple(moved)))
+        await pilot.pause(0.1)
+    assert 200 < sum(sent) < 2500
+
+
+async def test_an_unchanged_picture_sends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console()
+    refreshed: list[object] = []
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        for table in console.app.screen.query(LineTable):
+            monkeypatch.setattr(table, "refresh", lambda *regions, **_: refreshed.append(regions))
+        await console.show(pilot, replace(sample.rich_snapshot(), jobs=console.snapshot.jobs))
+        assert refreshed == []
+
+
+async def test_a_gpu_cursor_stays_on_its_gpu_when_one_drops_out() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        grid = console.app.screen.query_one(GpuGrid)
+        grid.move_to(5)
+        uuid = grid.cursor
+        await console.show(pilot, sample.with_node(gpus=sample.gpus()[2:]))
+        assert grid.cursor == uuid
+
+
+async def test_job_rows_say_how_many_are_in_sight() -> None:
+    console = Console(sample.rich_snapshot(jobs=tuple(job(i) for i in range(1, 101)), order=tuple(range(1, 101))))
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        assert "of 100 jobs" in console.screen_text

@@ -1,0 +1,113 @@
+"""What the console looks like, on good days and bad ones. A picture that changes is a change to look at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import PurePath
+from typing import Protocol
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+
+from gputui.domain.snapshot import Snapshot
+from gputui.tui.leave import Leave
+from tests.tui import sample
+from tests.tui.console import Console
+
+SMALL, WIDE = (80, 24), (200, 50)
+LOG = [
+    b"\x1b[32mINFO\x1b[0m  epoch %d  loss \x1b[1m%.3f\x1b[0m  lr 2.0e-05" % (epoch, 3 - epoch * 0.03)
+    for epoch in range(60)
+]
+
+
+class Compare(Protocol):
+    def __call__(
+        self,
+        app: str | PurePath | App[object],
+        press: tuple[str, ...] = (),
+        terminal_size: tuple[int, int] = (80, 24),
+        run_before: Callable[[Pilot[Leave]], object] | None = None,
+    ) -> bool: ...
+
+
+def matches(
+    snap_compare: Compare, snapshot: Snapshot | None, size: tuple[int, int], *keys: str, history: bool = False
+) -> bool:
+    """Whether the console looks as it did, with this picture and after these keys."""
+    console = Console(snapshot)
+    console.logs.lines = {101: LOG, 50: LOG}
+
+    async def before(pilot: Pilot[Leave]) -> None:
+        if history:
+            await show_history(console, pilot)
+        await console.begin(pilot)
+        if console.logs.opened or console.app.screen.query("#log").first().follower is not None:  # type: ignore[attr-defined]
+            await console.read_log(pilot, console.logs.opened[0][0])
+        await pilot.press(*keys)
+        await console.settle(pilot)
+
+    return snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]
+
+
+async def show_history(console: Console, pilot: Pilot[Leave]) -> None:
+    """Ten minutes of load before the picture itself."""
+    for step in range(100):
+        gpus = []
+        for view in sample.gpus():
+            load = 0.0 if view.job_id is None else (step * (view.gpu.index + 3) % 40) / 40
+            reading = None if view.sample is None else sample.at_load(view.sample, load)
+            gpus.append(sample.with_sample(view, reading))
+        taken = console.snapshot.taken_at - timedelta(seconds=5 * (100 - step))
+        await console.show(pilot, sample.with_node(taken_at=taken, gpus=tuple(gpus)))
+
+
+@pytest.mark.parametrize("size", [SMALL, WIDE], ids=["80x24", "200x50"])
+class TestMain:
+    def test_a_busy_day(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+        assert matches(snap_compare, None, size, history=True)
+
+    @pytest.mark.parametrize(
+        "day",
+        [
+            sample.no_gpu,
+            sample.no_docker,
+            sample.stale,
+            sample.empty_queue,
+            sample.viewer,
+            sample.nobody_leads,
+            sample.paused,
+            sample.disk_full,
+            sample.strange_names,
+        ],
+    )
+    def test_a_bad_day(self, snap_compare: Compare, size: tuple[int, int], day: Callable[[], Snapshot]) -> None:
+        assert matches(snap_compare, day(), size)
+
+    def test_before_anything_is_known(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+        assert snap_compare(Console().app, terminal_size=size)  # type: ignore[arg-type]
+
+    @pytest.mark.parametrize(
+        "keys",
+        [
+            ("question_mark",),
+            ("s",),
+            ("s", "tab", "tab", "tab", "x"),
+            ("c",),
+            ("P",),
+            ("q",),
+            ("slash", "b", "o", "b"),
+            ("tab", "tab"),
+            ("tab", "k"),
+            ("j", "j", "j", "h"),
+        ],
+        ids=lambda keys: "-".join(keys),
+    )
+    def test_after_keys(self, snap_compare: Compare, size: tuple[int, int], keys: tuple[str, ...]) -> None:
+        assert matches(snap_compare, None, size, *keys)
+
+    def test_a_job_in_detail(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+        whole = sample.with_job(sample.rich_snapshot(), [sample.secret_job()])
+        assert matches(snap_compare, whole, size, "enter")

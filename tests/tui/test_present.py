@@ -1,0 +1,232 @@
+"""Domain to cells: what is unknown is never 0, what is foreign never acts, what is too long is cut."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gputui.domain.gpu import GpuState, Health, HealthCode, Holder
+from gputui.domain.job import GpuRequest
+from gputui.domain.snapshot import EMPTY
+from gputui.domain.state import JobState
+from gputui.domain.text import width
+from gputui.tui.present.cells import Cell, Column, fitted, lay_out
+from gputui.tui.present.detail import MASK, job_lines
+from gputui.tui.present.gpu import GPU_COLUMNS, GpuRow, gpu_cells
+from gputui.tui.present.job import JOB_COLUMNS, JobContext, gpus_wanted, job_cells
+from gputui.tui.present.meter import bar, graph
+from gputui.tui.present.status import no_gpu_words, notices, scheduler_words, status_line
+from gputui.tui.present.style import DIM, PLAIN
+from tests.factories import GIB, NOW, gpu, job, running, sample, uuid, view
+from tests.tui import sample as samples
+
+NOTHING: dict[str, Any] = dict.fromkeys(
+    ("utilization", "memory_used", "temperature", "power", "sm_clock", "fan", "power_limit", "memory_total")
+)
+
+
+def text(cell: Cell) -> str:
+    return "".join(value for value, _ in cell)
+
+
+def gpu_text(row: GpuRow) -> dict[str, str]:
+    return {column.key: text(gpu_cells(row, column.key, 12)) for column in GPU_COLUMNS}
+
+
+@pytest.mark.parametrize("room", [20, 60, 80, 100, 120, 200, 400])
+@pytest.mark.parametrize("columns", [GPU_COLUMNS, JOB_COLUMNS])
+def test_columns_fill_the_room_without_overlap(columns: tuple[Column, ...], room: int) -> None:
+    placed = lay_out(columns, room)
+    for left, right in itertools.pairwise(placed):
+        assert left.x + left.width + 1 == right.x
+    if room >= 80:
+        assert placed[-1].x + placed[-1].width <= room
+
+
+def test_the_wider_the_more_columns() -> None:
+    counts = [len(lay_out(GPU_COLUMNS, room)) for room in (80, 120, 200)]
+    assert counts == sorted(counts)
+    assert counts[0] < counts[-1]
+    assert {p.column.key for p in lay_out(GPU_COLUMNS, 80)} >= {"index", "state", "who", "load", "percent", "memory"}
+
+
+@pytest.mark.parametrize("value", ["", "short", "much too long for it", "训练大模型数据", "🚀🚀🚀🚀🚀🚀🚀"])
+@pytest.mark.parametrize("right", [True, False])
+def test_fitted_is_exactly_as_wide(value: str, right: bool) -> None:
+    assert sum(width(piece) for piece, _ in fitted(((value, PLAIN), ("x", DIM)), 9, right=right)) == 9
+
+
+def test_an_unreadable_value_is_a_dash_never_zero() -> None:
+    bare = replace(gpu(0), memory_total=None, power_limit=None, model=None)
+    row = GpuRow(view(0, gpu=bare, sample=sample(0, **NOTHING)))
+    shown = gpu_text(row)
+    for key in ("percent", "temperature", "power", "power_limit", "clock", "fan", "model"):
+        assert shown[key] == "–", key
+    assert shown["memory"] == "–/–"
+    assert "0" not in shown["load"]
+
+
+def test_a_gpu_without_a_sample_shows_dashes() -> None:
+    shown = gpu_text(GpuRow(view(0, GpuState.UNKNOWN, sample=None, age=None)))
+    assert shown["percent"] == shown["temperature"] == shown["power"] == "–"
+
+
+def test_a_lost_gpu_says_so_in_words() -> None:
+    lost = view(7, GpuState.UNKNOWN, health=Health(HealthCode.LOST, "fell off the bus (Xid 79)"))
+    shown = gpu_text(GpuRow(lost))
+    assert shown["state"] == "LOST"
+    assert shown["who"].startswith("fell off the bus")
+
+
+def test_a_stale_reading_is_grey_and_has_its_age() -> None:
+    old = view(0, GpuState.UNKNOWN, stale=True, age=timedelta(seconds=40), sample=sample(0, utilization=0.9))
+    row = GpuRow(old, late=timedelta(seconds=2))
+    assert gpu_text(row)["state"] == "42s old"
+    assert {style for _, style in gpu_cells(row, "percent", 4)} == {DIM}
+    assert {style for _, style in gpu_cells(row, "load", 10)} == {DIM}
+
+
+def test_the_holder_is_named() -> None:
+    held = GpuRow(view(0, GpuState.ALLOCATED, job_id=17), job(17, name="train", tenant="bob"))
+    assert gpu_text(held)["who"] == "#17 train bob"
+    process = Holder("process", "python", "eve", 4242)
+    foreign = GpuRow(view(1, GpuState.FOREIGN, holders=(process, process)))
+    assert gpu_text(foreign)["who"] == "python eve pid 4242 +1"
+    box = GpuRow(view(1, GpuState.FOREIGN, holders=(Holder("container", "jupyter", "bob"),)))
+    assert gpu_text(box)["who"] == "container jupyter bob"
+
+
+@pytest.mark.parametrize(("room", "model"), [(7, "H100"), (9, "H100 80GB"), (16, "H100 80GB HBM3")])
+def test_a_model_is_shortened_by_words(room: int, model: str) -> None:
+    assert text(gpu_cells(GpuRow(view(0)), "model", room)) == model
+
+
+def test_bars_and_graphs() -> None:
+    assert text(bar(0.5, 10, PLAIN)) == "━━━━━─────"
+    assert text(bar(None, 4, PLAIN)) == "╌╌╌╌"
+    assert text(bar(7.0, 4, PLAIN)) == "━━━━"
+    assert graph([], 3) == "\u2800\u2800\u2800"
+    assert graph([None, 0.0, 1.0, 1.0], 2) == chr(0x2880) + chr(0x28FF)
+    assert len(graph([0.5] * 1000, 20)) == 20
+
+
+@pytest.mark.parametrize(
+    ("request_", "words"),
+    [
+        (GpuRequest(), "-"),
+        (GpuRequest(2, 2), "2"),
+        (GpuRequest(2, 4), "2-4"),
+        (GpuRequest(1, 1024, everything=True), "all"),
+        (GpuRequest(2, 2, devices=("0", "3")), "=2"),
+    ],
+)
+def test_what_is_wanted(request_: GpuRequest, words: str) -> None:
+    assert gpus_wanted(request_) == words
+
+
+def job_text(key: str, the_job: object, context: JobContext | None = None) -> str:
+    return text(job_cells(the_job, key, context or JobContext(NOW)))  # type: ignore[arg-type]
+
+
+def test_a_row_says_where_why_or_how() -> None:
+    context = JobContext(NOW, samples.REASONS, progress={105: "pulling, 45 %"}, gpu_names={uuid(0): "0", uuid(1): "1"})
+    rows = {row.id: row for row in samples.jobs()}
+    assert job_text("why", rows[101], context) == "GPU 0,1"
+    assert job_text("why", rows[104], context) == "1 GPU"
+    assert job_text("why", rows[105], context) == "pulling, 45 %"
+    assert job_text("why", rows[106], context).startswith("needs 8 GPUs")
+    assert job_text("why", rows[109], context) == "held"
+    assert job_text("why", rows[92], context) == "exit code 1"
+    assert job_text("state", rows[109], context) == "PDh"
+    assert job_text("why", rows[101].evolve(cancel_requested=True), context) == "being cancelled"
+    assert job_text("why", rows[101].evolve(requeue_requested=True), context) == "to be requeued"
+    held = rows[106].evolve(held=True, hold_reason="20 starts failed")
+    assert job_text("why", held, context) == "held: 20 starts failed"
+
+
+def test_times_of_a_row() -> None:
+    started = running(1, time_limit=timedelta(hours=4))
+    assert job_text("time", started) == "1m00s"
+    assert job_text("limit", started) == "4h00m"
+    assert job_text("time", job(2)) == ""
+    context = JobContext(NOW, expected_starts={2: NOW + timedelta(minutes=5)})
+    assert job_text("start", job(2), context) == "~5m00s"
+    assert job_text("start", job(3), context) == "–"
+
+
+@pytest.mark.parametrize("name", samples.NAMES)
+def test_no_name_reaches_the_terminal_as_it_is(name: str) -> None:
+    strange = job(1, name=name, tenant=name, image=name)
+    cells = [job_cells(strange, column.key, JobContext(NOW)) for column in JOB_COLUMNS]
+    cells += [cell for _, cell in job_lines(strange, JobContext(NOW))]
+    shown = "".join(text(cell) for cell in cells)
+    assert shown.replace("\u200d", "").isprintable()
+
+
+def test_markup_is_shown_as_it_was_written() -> None:
+    assert job_text("name", job(1, name="[bold]x[/]")) == "[bold]x[/]"
+
+
+def test_the_environment_is_masked() -> None:
+    lines = job_lines(samples.secret_job(), JobContext(NOW))
+    shown = "\n".join(text(cell) for _, cell in lines)
+    assert "hunter2" not in shown
+    assert f"WANDB_API_KEY={MASK}" in shown
+
+
+def test_detail_has_attempts_with_causes() -> None:
+    shown = [text(cell) for _, cell in job_lines(samples.secret_job(), JobContext(NOW))]
+    first = next(line for line in shown if "Xid 79" in line)
+    assert "free of charge" in first
+    assert "ran 40m00s" in first
+
+
+def test_who_schedules() -> None:
+    assert text(scheduler_words(EMPTY)) == "starting"
+    assert "scheduling" in text(scheduler_words(samples.rich_snapshot()))
+    assert "serve" in text(scheduler_words(samples.viewer()))
+    assert "nobody" in text(scheduler_words(samples.nobody_leads()))
+    assert "PAUSED" in text(scheduler_words(samples.paused()))
+
+
+def test_counts_in_the_status_line() -> None:
+    line = text(status_line(samples.rich_snapshot(), "node1"))
+    assert "3 running 4 waiting 1 held 2 failed" in line
+    assert "2 of 8 GPUs free" in line
+
+
+def test_notices_come_worst_first_and_say_what_to_do() -> None:
+    both = replace(samples.no_docker(), leader=samples.SERVE, leads_here=False)
+    found = notices(both, NOW)
+    assert [notice.severity for notice in found] == ["error", "information"]
+    assert "usermod" in found[0].text
+    assert "gputui serve" in notices(samples.nobody_leads(), NOW)[0].text
+    assert "kernel update" in notices(samples.paused(), NOW)[0].text
+    assert notices(samples.rich_snapshot(), NOW) == ()
+
+
+def test_an_old_picture_is_said_to_be_old() -> None:
+    [notice] = notices(samples.rich_snapshot(), NOW + timedelta(seconds=30))
+    assert "30s old" in notice.text
+
+
+def test_without_gpus_the_probe_speaks() -> None:
+    words = " ".join(text(line) for line in no_gpu_words(samples.no_gpu(), 78))
+    assert "libnvidia-ml.so.1" in words
+    assert "start gputui again" in words
+    assert all(width(text(line)) <= 78 for line in no_gpu_words(samples.no_gpu(), 78))
+    assert "Reading" in text(no_gpu_words(EMPTY, 78)[0])
+
+
+def test_memory_of_an_idle_gpu_is_zero_not_unknown() -> None:
+    shown = gpu_text(GpuRow(view(0, sample=sample(0, memory_used=0, memory_total=80 * GIB))))
+    assert shown["memory"] == "0/80G"
+
+
+def test_states_are_told_by_words() -> None:
+    for state in JobState:
+        assert job_text("state", job(1, state=state)) == state.short
