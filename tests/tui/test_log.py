@@ -170,7 +170,7 @@ async def test_scrolling_up_stays_and_the_end_follows_again() -> None:
         await pilot.press("k")
         assert not pane.follows
         assert "line 299" not in console.screen_text
-        assert "paused, 1 lines below" in console.screen_text
+        assert "paused, 1 line below" in console.screen_text
         pane.buffer.add([b"new"])
         await pilot.press("k")
         assert "paused, 3 lines below" in console.screen_text

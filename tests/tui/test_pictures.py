@@ -60,7 +60,7 @@ async def show_history(console: Console, pilot: Pilot[Leave]) -> None:
             load = 0.0 if view.job_id is None else (step * (view.gpu.index + 3) % 40) / 40
             reading = None if view.sample is None else sample.at_load(view.sample, load)
             gpus.append(sample.with_sample(view, reading))
-        taken = console.snapshot.taken_at - timedelta(seconds=5 * (100 - step))
+        taken = console.snapshot.taken_at - timedelta(seconds=10 * (100 - step))
         await console.show(pilot, sample.with_node(taken_at=taken, gpus=tuple(gpus)))
 
 

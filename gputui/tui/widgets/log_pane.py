@@ -10,6 +10,7 @@ from textual import events
 from textual.strip import Strip
 from textual.widget import Widget
 
+from gputui.domain.units import plural
 from gputui.tui.commands import LOG_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.logs import LogBuffer, LogFollower
 from gputui.tui.present.cells import Span, fitted, segments
@@ -202,7 +203,7 @@ class LogPane(Widget, can_focus=True):
         states = [("ended", DIM)] if self._told_over else []
         if not self.follows:
             below = max(0, self.buffer.end - self._top - self.height)
-            states.append((f"‖ paused, {below:,} lines below", AMBER + STRONG))
+            states.append((f"‖ paused, {plural(below, 'line')} below", AMBER + STRONG))
         if self.buffer.skipped:
             states.append((f"{self.buffer.skipped:,} lines skipped", AMBER))
         if self.follower.error and self.buffer.end:
