@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gputui.domain.container import ForeignContainer
+from gputui.domain.container import ContainerRecord, ForeignContainer
 from gputui.domain.errors import NotFoundError
 from gputui.domain.gpu import GpuState, GpuView, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.job import Job, JobId
@@ -106,10 +106,14 @@ def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> 
         if seen.foreign is None or seen.records is None:
             return None
         found += seen.foreign
-        found += [
-            ForeignContainer(r.id, f"job {r.job_id} of a lost queue", None, r.gpus) for r in strays(jobs, seen.records)
-        ]
+        found += [ForeignContainer(r.id, _stray_name(r, jobs), None, r.gpus) for r in strays(jobs, seen.records)]
     return tuple(found)
+
+
+def _stray_name(record: ContainerRecord, jobs: Mapping[JobId, Job]) -> str:
+    if record.job_id in jobs:
+        return f"attempt {record.attempt} of job {record.job_id}, which does not end"
+    return f"job {record.job_id} of a lost queue"
 
 
 def _sessions(observations: Iterable[Observation]) -> dict[int, JobId]:

@@ -14,7 +14,7 @@ from gputui.domain.errors import StoreError
 from gputui.domain.gpu import HealthCode
 from gputui.domain.job import Job, JobId, Placement, Stopping
 from gputui.domain.policy.plan import Plan, plan
-from gputui.domain.policy.retry import requeued
+from gputui.domain.policy.retry import conclude, requeued
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.state import JobState
@@ -27,6 +27,9 @@ from gputui.ports import Clock, GpuProbe, JobStore, Runtime, Transaction
 log = logging.getLogger(__name__)
 
 _REASONS_KEEP = timedelta(seconds=5)
+_KILL_STRAYS_EVERY = 10.0
+_UNKILLABLE = timedelta(minutes=1)
+"""After so long a job on a lost GPU is given up: a process waiting in the driver ignores even SIGKILL."""
 _LOST = frozenset({HealthCode.LOST, HealthCode.XID, HealthCode.NEEDS_RESET})
 
 
@@ -143,7 +146,8 @@ class Scheduler:
                 self._hands.start(runtime, work.launch_of(self._store.store_id, job, job.attempts[-1]))
             elif isinstance(decision, reconcile.KillStray):
                 record = decision.record
-                self._hands.tell(runtime, (record.job_id, record.attempt), record.id, "kill")
+                again = now.timestamp() // _KILL_STRAYS_EVERY
+                self._hands.tell(runtime, (record.job_id, record.attempt), record.id, f"kill the stray, {again}")
 
     def _write(self, decisions: list[reconcile.Decision], now: datetime) -> None:
         """Put decisions into the store, each if its job still is what it was made for."""
@@ -236,9 +240,23 @@ class Scheduler:
         if attempt is None or attempt.container_id is None or stopping is None or observer is None:
             return
         grace = max(self._settings.scheduler.stop_grace, timedelta(milliseconds=100))
+        if stopping.cause.code is CauseCode.GPU_LOST and now - stopping.at > _UNKILLABLE:
+            self._give_up(job, attempt.number, stopping.cause, now)
+            return
         graces = (now - stopping.at) // grace
         how = "terminate" if graces < 1 else f"kill for the {graces}. time"
         self._hands.tell(observer.runtime, (job.id, attempt.number), attempt.container_id, how)
+
+    def _give_up(self, job: Job, number: int, cause: Cause, now: datetime) -> None:
+        """Let the job go on elsewhere though a sick driver keeps its processes from dying.
+
+        Its container stays a stray: told to die again and again, and its GPUs count as taken.
+        """
+        with self._store.transaction() as transaction:
+            current = work.under_way(transaction, job.id, number)
+            if current is not None:
+                transaction.put(conclude(current, cause, None, now, self._settings.scheduler))
+        self._observe()
 
     # plan, start
 

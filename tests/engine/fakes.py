@@ -91,6 +91,7 @@ class FakeRuntime:
         self.others: tuple[ForeignContainer, ...] = ()
         self.fault: Cause | None = None
         self.obeys = True
+        self.dies = True
 
     def _ask(self) -> None:
         self.tripwire.step()
@@ -153,7 +154,7 @@ class FakeRuntime:
     def _end(self, container_id: str, how: str, code: int) -> None:
         self._ask()
         self.told.append((container_id, how))
-        if self.made[container_id].state is ContainerState.RUNNING and (self.obeys or how == "kill"):
+        if self.made[container_id].state is ContainerState.RUNNING and self.dies and (self.obeys or how == "kill"):
             self.exit(container_id, code)
 
     def terminate(self, container_id: str) -> None:

@@ -180,6 +180,23 @@ def test_a_job_whose_gpu_is_lost_is_requeued_elsewhere_free_of_charge(world: Wor
     assert world.snapshots[-1].gpus[0].state is GpuState.DRAINED
 
 
+def test_a_job_that_a_sick_driver_keeps_from_dying_goes_on_elsewhere_and_its_gpus_stay_taken(world: World) -> None:
+    job_id = world.submit(2)
+    world.tick(2)
+    world.docker.dies = False
+    world.probe.sick(0, health=Health(HealthCode.LOST, "fell off the bus"))
+    world.tick(5, seconds=10)
+    assert world.job(job_id).state is JobState.COMPLETING
+    world.tick(5, seconds=10)
+    job = world.job(job_id)
+    assert (job.state, job.gpus) == (JobState.RUNNING, (uuid(2), uuid(3)))
+    [holder] = world.snapshots[-1].gpus[1].holders
+    assert (holder.kind, holder.name) == ("container", "attempt 1 of job 1, which does not end")
+    world.docker.dies = True
+    world.tick(3, seconds=10)
+    assert [view.state for view in world.snapshots[-1].gpus[:2]] == [GpuState.DRAINED, GpuState.FREE]
+
+
 def test_drained_and_foreign_gpus_are_left_alone_and_named(world: World) -> None:
     world.actions.drain([uuid(0)], "fan")
     world.docker.others = (ForeignContainer("f" * 64, "vllm", "bob", ("1",)),)
