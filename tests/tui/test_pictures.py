@@ -53,14 +53,14 @@ def matches(
 
 
 async def show_history(console: Console, pilot: Pilot[Leave]) -> None:
-    """Ten minutes of load before the picture itself."""
-    for step in range(100):
+    """Minutes of load before the picture itself."""
+    for step in range(45):
         gpus = []
         for view in sample.gpus():
             load = 0.0 if view.job_id is None else (step * (view.gpu.index + 3) % 40) / 40
             reading = None if view.sample is None else sample.at_load(view.sample, load)
             gpus.append(sample.with_sample(view, reading))
-        taken = console.snapshot.taken_at - timedelta(seconds=10 * (100 - step))
+        taken = console.snapshot.taken_at - timedelta(seconds=10 * (45 - step))
         await console.show(pilot, sample.with_node(taken_at=taken, gpus=tuple(gpus)))
 
 
