@@ -158,6 +158,20 @@ async def test_the_first_running_job_is_followed_until_somebody_chooses() -> Non
     assert console.logs.streams[104].closed.is_set()
 
 
+async def test_the_next_attempt_is_followed_when_it_starts() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.read_log(pilot, 101)
+        again = sample.secret_job()
+        console.logs.opened_event.clear()
+        await console.show(pilot, sample.with_job(console.snapshot, [again]))
+        assert await asyncio.to_thread(console.logs.opened_event.wait, 10)
+        assert [opened[0] for opened in console.logs.opened] == [101, 101]
+        await console.show(pilot, sample.with_job(console.snapshot, [again.evolve(priority=1)]))
+        assert len(console.logs.opened) == 2
+
+
 async def test_scrolling_up_stays_and_the_end_follows_again() -> None:
     console = Console()
     console.logs.lines[101] = [b"line %d" % i for i in range(300)]

@@ -54,7 +54,8 @@ class Main(JobScreen):
         self._snapshot: Snapshot = EMPTY
         self._rows = QueueRows()
         self._history = History()
-        self._followed_once = False
+        self._followed: tuple[JobId, int] | None = None
+        """Whose log is shown, and of which attempt; 0 before the first."""
         self._is_ready = False
         """Its widgets are there: a picture may come before."""
 
@@ -90,7 +91,7 @@ class Main(JobScreen):
             self._history.add(snapshot)
         self._snapshot = snapshot
         self.refresh_time()
-        self._follow_first()
+        self._follow_on()
 
     def refresh_time(self) -> None:
         """Show the picture at the time it is now; only cells that differ are sent. Not while something covers it."""
@@ -187,12 +188,17 @@ class Main(JobScreen):
     def follow(self, job_id: JobId) -> None:
         """Show that job's log."""
         job = self._rows.jobs.get(job_id)
-        self._followed_once = True
+        self._followed = (job_id, _started_attempt(job))
         self._log.follow(LogFollower(self._desk.logs, job_id, None), job_title(job) if job else f"#{job_id}")
 
-    def _follow_first(self) -> None:
-        """Until somebody chooses, the log of the first running job is shown."""
-        if self._followed_once or not self._is_ready:
+    def _follow_on(self) -> None:
+        """Until somebody chooses, show the log of the first running job; then that job's next attempt as it starts."""
+        if not self._is_ready:
+            return
+        if self._followed is not None:
+            job_id, attempt = self._followed
+            if _started_attempt(self._rows.jobs.get(job_id)) > attempt:
+                self.follow(job_id)
             return
         running = next((job for job in self._snapshot.jobs if job.started_at and job.state.is_active), None)
         if running is not None:
@@ -284,3 +290,9 @@ class Main(JobScreen):
     def queue(self) -> LineTable[JobId]:
         """The table of jobs."""
         return self._queue
+
+
+def _started_attempt(job: Job | None) -> int:
+    """The number of its latest attempt that has something to show."""
+    started = [attempt.number for attempt in job.attempts if attempt.started_at is not None] if job else []
+    return max(started, default=0)
