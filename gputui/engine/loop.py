@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC
 from functools import partial
@@ -19,7 +20,7 @@ from gputui.ports import Clock, JobStore
 
 log = logging.getLogger(__name__)
 
-STORE_POLL = 0.05
+STORE_POLL = 0.1
 """Seconds between two looks at the store's version: a stat of about a microsecond each."""
 HOUSEKEEPING = 10.0
 MIN_PAUSE = 0.01
@@ -39,6 +40,7 @@ class Loop:
         self._waker = waker
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tick")
         self._seen: object = None
+        self._ticked_at = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
         """Schedule until `stop` is set. A tick under way is finished first."""
@@ -67,7 +69,9 @@ class Loop:
         return timer
 
     async def _tick_due(self) -> None:
-        self._waker.wake()
+        """Time alone calls for a tick only where nothing else did: readings come every second as a rule."""
+        if time.monotonic() - self._ticked_at >= self._settings.tick_interval.total_seconds() * 0.75:
+            self._waker.wake()
 
     async def _reconcile_due(self) -> None:
         self._scheduler.look_again()
@@ -99,6 +103,7 @@ class Loop:
 
     def _tick(self) -> None:
         before = self._store.version()
+        self._ticked_at = time.monotonic()
         try:
             self._scheduler.tick(self._clock.now())
         except Exception:  # the border of the tick: one that fails must not end dispatch
