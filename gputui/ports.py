@@ -180,6 +180,10 @@ class Runtime(Protocol):
         """Running containers of others that have GPUs."""
         ...
 
+    def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
+        """Other stores' containers, running or just created, with a GPU that this one was created with; asked now."""
+        ...
+
     def save_log(self, container_id: str, path: Path) -> None:
         """Write all of its output to the file, whole or not at all."""
         ...

@@ -18,6 +18,7 @@ from gputui.domain.policy.retry import again, conclude
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.engine.logs import log_path
+from gputui.engine.rivals import to_give_way_to
 from gputui.ports import Clock, JobStore, Runtime, Transaction
 
 log = logging.getLogger(__name__)
@@ -41,6 +42,10 @@ def start_attempt(
     """
     try:
         created = runtime.create(launch)
+        if launch.gpus and (rival := to_give_way_to(runtime, created.id)):
+            runtime.remove(created.id)
+            _give_way(store, launch, rival)
+            return None
         runtime.start(created.id)
     except RuntimeFault as fault:
         log.warning("job %d attempt %d did not start: %s", launch.job_id, launch.attempt, fault)
@@ -52,6 +57,15 @@ def start_attempt(
         if job is not None and job.state is JobState.CONFIGURING:
             transaction.put(running(job, created.id, clock.now(), created.notes))
     return None
+
+
+def _give_way(store: JobStore, launch: Launch, rival: ContainerRecord) -> None:
+    """Put the job back in the queue, since another scheduler was faster."""
+    log.info("job %d gives way to container %s of another scheduler", launch.job_id, rival.id[:12])
+    with store.transaction() as transaction:
+        job = under_way(transaction, launch.job_id, launch.attempt)
+        if job is not None and job.state is JobState.CONFIGURING:
+            transaction.put(given_back(job))
 
 
 def running(job: Job, container_id: str, started_at: datetime, notes: tuple[str, ...] = ()) -> Job:

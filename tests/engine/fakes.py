@@ -89,6 +89,7 @@ class FakeRuntime:
         self.told: list[tuple[str, str]] = []
         self.saved: dict[str, str] = {}
         self.others: tuple[ForeignContainer, ...] = ()
+        self.rivalry: Callable[[str], tuple[ContainerRecord, ...]] = lambda _: ()
         self.fault: Cause | None = None
         self.obeys = True
         self.dies = True
@@ -140,6 +141,10 @@ class FakeRuntime:
             self.made[container_id] = replace(record, state=ContainerState.RUNNING, started_at=self.clock.now())
             self.started.append(container_id)
         self.tripwire.step()
+
+    def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
+        self._ask()
+        return self.rivalry(container_id)
 
     def exit(self, container_id: str, code: int) -> None:
         """The container ends by itself."""
