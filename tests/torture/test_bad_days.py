@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e import witness
 from tests.e2e.site import Site, fresh_site
 from tests.gpus import standin
 from tests.runtime.dockerd import IMAGE, Dockerd
-from tests.torture import witness
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml, pytest.mark.torture]
 
