@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from gputui.domain.snapshot import Leader
+from gputui.engine.sharing import settle_file
 
 LOCK_FILE = "scheduler.lock"
 
@@ -39,6 +40,7 @@ class Leadership:
         if not _lock(fd):
             os.close(fd)
             return False
+        settle_file(fd, self._mode)
         os.ftruncate(fd, 0)
         os.pwrite(fd, msgspec.json.encode(me), 0)
         self._fd = fd

@@ -19,6 +19,7 @@ from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.engine.logs import log_path
 from gputui.engine.rivals import to_give_way_to
+from gputui.engine.sharing import make_directories, settle_path
 from gputui.ports import Clock, JobStore, Runtime, Transaction
 
 log = logging.getLogger(__name__)
@@ -177,10 +178,23 @@ def clean_up(runtime: Runtime, record: ContainerRecord, directory: Path) -> None
     """Save the output of a container whose attempt is over, then remove it."""
     if record.state is ContainerState.EXITED:
         path = directory / log_path(record.job_id, record.attempt)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not path.exists():
-            runtime.save_log(record.id, path)
+        make_directories(path.parent, directory)
+        if not path.exists() and not _save(runtime, record, path):
+            return
+        settle_path(path, directory)
     runtime.remove(record.id)
+
+
+def _save(runtime: Runtime, record: ContainerRecord, path: Path) -> bool:
+    """Save its output; False when it was removed before that could be done."""
+    try:
+        runtime.save_log(record.id, path)
+    except RuntimeFault:
+        if runtime.inspect(record.id) is not None:
+            raise
+        log.warning("job %d: the output of attempt %d was removed with its container", record.job_id, record.attempt)
+        return False
+    return True
 
 
 def claimed(job: Job, gpus: tuple[str, ...], now: datetime) -> Job:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ForeignContainer
-from gputui.domain.errors import StoreFullError
+from gputui.domain.errors import RuntimeFault, StoreFullError
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.state import JobState, PendingReason
@@ -50,6 +52,24 @@ def test_a_container_whose_log_cannot_be_saved_is_kept_and_tried_again(world: Wo
     (world.directory / "logs").unlink()
     world.tick(1, seconds=31)
     assert world.docker.made == {}
+
+
+def test_output_that_went_with_its_container_is_not_waited_for(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = world.submit()
+    world.tick(2)
+    world.exit(job_id)
+
+    def removed_by_hand(container_id: str, path: Path) -> None:
+        del world.docker.made[container_id]
+        raise RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, f"No such container: {container_id}"))
+
+    monkeypatch.setattr(world.docker, "save_log", removed_by_hand)
+    world.tick(3)
+    assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [
+        f"job {job_id}: the output of attempt 1 was removed with its container"
+    ]
 
 
 def test_the_next_job_gets_the_gpu_as_soon_as_a_newer_reading_is_there(world: World) -> None:
