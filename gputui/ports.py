@@ -111,6 +111,10 @@ class JobStore(Protocol):
         """Move old finished jobs to history and fold the journal. Called by the leader when it is idle."""
         ...
 
+    def damage(self) -> tuple[str, ...]:
+        """Sentences about what could not be read, each with its file; empty when all is well."""
+        ...
+
     def close(self) -> None:
         """Let go of files. The store may not be used afterwards."""
         ...

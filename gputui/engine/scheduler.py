@@ -18,6 +18,7 @@ from gputui.domain.policy.retry import conclude, requeued
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.units import format_duration
 from gputui.engine import reconcile, work
 from gputui.engine.hands import Hands
 from gputui.engine.observer import Observer, Sequence
@@ -70,6 +71,7 @@ class Scheduler:
         )
         self._freed_at: dict[str, datetime] = {}
         self._trouble: tuple[Notice, ...] = ()
+        self._damage: tuple[Notice, ...] = ()
         self._queue = Queue()
         self._version: object = None
         self._snapshot = Snapshot()
@@ -122,6 +124,7 @@ class Scheduler:
         if version == self._version:
             return
         self._queue, self._version = Queue.of(self._store), version
+        self._damage = tuple(Notice("warning", sentence) for sentence in self._store.damage())
         self._probe.follow(self._queue.active)
 
     # reap
@@ -267,7 +270,7 @@ class Scheduler:
             observations=tuple(observer.latest for observer in self.observers.values()),
             freed_at=self._freed_at,
             progress=self._hands.progress,
-            notices=self._trouble,
+            notices=(*self._trouble, *self._damage),
         )
         self._snapshot = within(self._store.store_id, self._queue, world, self._leader, self._settings, now)
         news = _news(self._version, self._snapshot)
@@ -333,7 +336,7 @@ def _overdue(job: Job, now: datetime) -> Cause | None:
     attempt, limit = job.attempt, job.spec.time_limit
     if limit is None or attempt is None or attempt.started_at is None or now - attempt.started_at < limit:
         return None
-    return Cause(CauseCode.TIME_LIMIT, f"over its time limit of {limit}")
+    return Cause(CauseCode.TIME_LIMIT, f"over its time limit of {format_duration(limit)}")
 
 
 def _wish(job: Job) -> Cause:

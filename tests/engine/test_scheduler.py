@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gputui.domain.container import ForeignContainer
 from gputui.domain.errors import RuntimeFault, StoreFullError
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
 from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState, PendingReason
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
@@ -52,6 +54,36 @@ def test_a_container_whose_log_cannot_be_saved_is_kept_and_tried_again(world: Wo
     (world.directory / "logs").unlink()
     world.tick(1, seconds=31)
     assert world.docker.made == {}
+
+
+def test_an_attempt_under_way_does_not_show_how_the_one_before_ended(world: World) -> None:
+    job_id = world.submit(retries=1)
+    world.tick(2)
+    world.exit(job_id, 3)
+    world.tick(10)
+    job = world.job(job_id)
+    assert (job.state, len(job.attempts), job.exit_code, job.cause) == (JobState.RUNNING, 2, None, None)
+    assert job.attempts[0].exit_code == 3
+
+
+def test_a_short_attempt_does_not_end_before_it_started(world: World) -> None:
+    job_id = world.submit()
+    world.tick(2)
+    [record] = world.docker.running()
+    really = world.clock.now() - timedelta(seconds=3)
+    world.docker.made[record.id] = replace(record, started_at=really)
+    world.exit(job_id)
+    world.docker.made[record.id] = replace(world.docker.made[record.id], ended_at=really + timedelta(seconds=1))
+    world.tick()
+    job = world.job(job_id)
+    assert (job.started_at, job.attempts[0].started_at) == (really, really)
+    assert job.ended_at == really + timedelta(seconds=1)
+
+
+def test_a_damaged_queue_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.store, "damage", lambda: ("queue.json.wal.1: a line is damaged",))
+    world.submit()
+    assert Notice("warning", "queue.json.wal.1: a line is damaged") in world.tick().notices
 
 
 def test_output_that_went_with_its_container_is_not_waited_for(

@@ -259,6 +259,11 @@ def test_a_damaged_journal_is_kept_when_it_is_folded(tiny: TinyJobStore, directo
     assert len(list(directory.glob("*.damaged"))) == 1
     assert len(store.damage()) == 1
     store.close()
+    later = TinyJobStore(directory)
+    assert later.damage() == (f"{path}.damaged: kept for its damaged lines, which are lost to the queue",)
+    path.with_name(path.name + ".damaged").unlink()
+    assert later.damage() == ()
+    later.close()
 
 
 @pytest.mark.parametrize("hint", ["kept", "zeroed", "removed", "torn"])
