@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -150,26 +149,3 @@ def test_a_full_disk_is_told_loses_nothing_and_is_survived(cramped: Site) -> Non
     assert cramped.run("logs", str(ran)).stdout.startswith("on GPU-")
     assert cramped.submit(IMAGE, "true") == max({waits, *acknowledged}) + 1
     assert acknowledged < cramped.jobs().keys()
-
-
-@pytest.mark.tmux
-def test_a_console_whose_terminal_closes_hands_over_within_seconds(site: Site) -> None:
-    socket = f"gputui-{os.getpid()}"
-    environ = " ".join(
-        f"{key}='{site.environ[key]}'"
-        for key in ("DOCKER_HOST", "GPUTUI_STATE", "GPUTUI_CONFIG", "LD_LIBRARY_PATH", "NVML_STANDIN")
-    )
-    command = f"env {environ} {sys.executable} -m gputui"
-    subprocess.run(["tmux", "-L", socket, "new-session", "-d", "-x", "120", "-y", "36", command], check=True)
-    try:
-        job_id = site.shell("sleep 2", "--gpus", "8")
-        site.until(lambda: running(site, job_id))
-        next_id = site.shell("true", "--gpus", "8")
-        subprocess.run(["tmux", "-L", socket, "kill-server"], check=True)
-        closed = time.monotonic()
-        site.until_state(job_id, "COMPLETED")
-        site.until_state(next_id, "COMPLETED", "RUNNING")
-        assert time.monotonic() - closed < 7  # up to 2 of them are the first job's own
-    finally:
-        subprocess.run(["tmux", "-L", socket, "kill-server"], check=False, capture_output=True)
-        subprocess.run(["pkill", "-f", "--", f"--state {site.state} "], check=False)
