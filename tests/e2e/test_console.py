@@ -69,16 +69,13 @@ def test_a_console_whose_terminal_closes_hands_over_within_seconds(site: Site) -
         site.end_background()
 
 
-def demos() -> set[Path]:
-    return set(Path("/tmp").glob("gputui-demo-*"))
-
-
-def test_the_demo_shows_gpus_jobs_and_logs_and_leaves_nothing_behind() -> None:
-    before = demos()
-    with Terminal([*CONSOLE, "demo"], {"GPUTUI_CONFIG": "/dev/null", "TMPDIR": "/tmp"}, 200, 50) as terminal:
+def test_the_demo_shows_gpus_jobs_and_logs_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    environ = {"GPUTUI_CONFIG": "/dev/null", "TMPDIR": str(tmp_path)}
+    with Terminal([*CONSOLE, "demo"], environ, 200, 50) as terminal:
         terminal.until("scheduling", "llama-7b-sft", "loss", "needs 8 GPUs")
+        assert list(tmp_path.iterdir()) != []
         terminal.press("q")
         terminal.until("EXIT 0")
-    assert demos() <= before
-    found = subprocess.run(["pgrep", "-f", "gputui.cli.trainer --name"], capture_output=True, check=False)
-    assert found.stdout == b""
+    assert list(tmp_path.iterdir()) == []
+    left = subprocess.run(["pgrep", "-f", "--", f"{tmp_path}/.*attempts"], capture_output=True, check=False)
+    assert left.stdout == b""
