@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from gputui.domain.errors import StoreError
+from gputui.domain.errors import NotLeaderError, StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.engine import picture, published
@@ -101,6 +101,10 @@ class Host:
             await self._lead()
         finally:
             self._leadership.release()
+        if not self._stop.is_set():
+            raise NotLeaderError(
+                f"{self._directory} was removed or replaced: this process schedules no more", hint="start it again"
+            )
         return True
 
     async def _lead(self) -> None:
@@ -121,7 +125,9 @@ class Host:
             wake=waker.wake,
         )
         try:
-            await Loop(scheduler, self._store, self._settings.scheduler, self._clock, waker).run(self._stop)
+            await Loop(
+                scheduler, self._store, self._settings.scheduler, self._clock, waker, self._leadership.holds
+            ).run(self._stop)
         finally:
             await self._leave(workers, adapters)
 
