@@ -77,7 +77,7 @@ class Scheduler:
         self._snapshot = Snapshot()
         self._plan = Plan()
         self._planned_for: object = None
-        self._plan_again_at = datetime.min.replace(tzinfo=UTC)
+        self._plan_again_at = self._ticked_at = datetime.min.replace(tzinfo=UTC)
 
     def start(self) -> None:
         """Begin to watch runtimes and GPUs."""
@@ -99,6 +99,7 @@ class Scheduler:
     def tick(self, now: datetime) -> Snapshot:
         """One pass. What the store refuses is told in the snapshot, and tried again at the next tick."""
         self._trouble = ()
+        self._mind_the_clock(now)
         try:
             self._observe()
             self._reap(now)
@@ -111,6 +112,14 @@ class Scheduler:
             self._trouble = (Notice("error", f"{error}; nothing is started until this is mended"),)
             self._plan_starts(now)
         return self._publish(now)
+
+    def _mind_the_clock(self, now: datetime) -> None:
+        """After the clock went back, let nothing wait until it is as late again."""
+        if now < self._ticked_at:
+            log.warning("the clock went back by %s", format_duration(self._ticked_at - now))
+            self._freed_at = {uuid: min(at, now) for uuid, at in self._freed_at.items()}
+            self._plan_again_at = now
+        self._ticked_at = now
 
     def _worked(self, runtime_name: str) -> None:
         self.observers[runtime_name].poke()
@@ -221,9 +230,22 @@ class Scheduler:
         wished = [job for job in self._queue.jobs.values() if job.cancel_requested or job.requeue_requested]
         if wished:
             self._carry_out_wishes(wished, now)
+        self._begin_graces_anew(now)
         for job in self._queue.active:
             if job.state is JobState.COMPLETING:
                 self._see_it_end(job, now)
+
+    def _begin_graces_anew(self, now: datetime) -> None:
+        """A stop that lies ahead was begun before the clock went back: its grace would last until then."""
+        ahead = [job for job in self._queue.active if job.stopping is not None and job.stopping.at > now]
+        if not ahead:
+            return
+        with self._store.transaction() as transaction:
+            for stale in ahead:
+                job = transaction.get(stale.id)
+                if job.stopping is not None:
+                    transaction.put(job.evolve(stopping=replace(job.stopping, at=now)))
+        self._observe()
 
     def _carry_out_wishes(self, wished: list[Job], now: datetime) -> None:
         self._begin_stops({job.id: _wish(job) for job in wished if job.state is JobState.RUNNING}, now)

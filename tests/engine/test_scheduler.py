@@ -80,6 +80,39 @@ def test_a_short_attempt_does_not_end_before_it_started(world: World) -> None:
     assert job.ended_at == really + timedelta(seconds=1)
 
 
+def test_gpus_do_not_wait_for_a_clock_that_went_back(world: World) -> None:
+    world.probe.gpus = world.probe.gpus[:1]
+    first, second = world.submit(1), world.submit(1)
+    world.tick(2)
+    world.exit(first)
+    world.tick()
+    world.clock.advance(-3600)
+    world.tick(2)
+    assert world.job(second).state is JobState.RUNNING
+
+
+def test_a_grace_does_not_last_until_a_clock_that_went_back_is_as_late_again(world: World) -> None:
+    world.docker.obeys = False
+    job_id = world.submit()
+    world.tick(2)
+    world.actions.cancel([job_id])
+    world.tick()
+    world.clock.advance(-3600)
+    world.tick(3, seconds=10)
+    assert [how for _, how in world.docker.told] == ["terminate", "kill"]
+    assert world.job(job_id).state is JobState.CANCELLED
+
+
+def test_a_pause_does_not_last_until_a_clock_that_went_back_is_as_late_again(world: World) -> None:
+    job_id = world.submit(retries=1)
+    world.tick(2)
+    world.exit(job_id, 3)
+    world.tick()
+    world.clock.advance(-3600)
+    world.tick(2)
+    assert (world.job(job_id).state, len(world.job(job_id).attempts)) == (JobState.RUNNING, 2)
+
+
 def test_a_damaged_queue_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world.store, "damage", lambda: ("queue.json.wal.1: a line is damaged",))
     world.submit()
