@@ -5,17 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from gputui.domain.errors import NotLeaderError, StoreFormatError
 from gputui.domain.snapshot import Leader, Snapshot
 from gputui.domain.state import JobState
-from gputui.engine import picture
+from gputui.engine import picture, published
 from gputui.engine.feed import Feed
 from gputui.engine.host import Adapters, Host
-from gputui.engine.leader import LOCK_FILE
+from gputui.engine.leader import LOCK_FILE, Leadership
 from gputui.ports import Clock
 from tests.engine.fakes import FakeProbe, FakeRuntime
 from tests.engine.world import World
@@ -141,3 +141,19 @@ async def test_dispatch_outlives_a_store_that_does_not_answer_for_a_while(
     await seat.until(lambda: world.job(job_id).state is JobState.RUNNING)
     seat.host.stop()
     await asyncio.wait_for(task, 10)
+
+
+def test_a_scheduler_that_says_nothing_is_noticed(world: World) -> None:
+    leadership = Leadership(world.directory)
+    me = Leader(4711, "here", "root", "serve", world.clock.now())
+    leadership.acquire(me)
+    published.write(world.directory, published.Published(world.clock.now(), me))
+
+    def notices(seconds: int) -> list[str]:
+        now = world.clock.now() + timedelta(seconds=seconds)
+        return [notice.text for notice in picture.beside(world.store, world.directory, world.settings, now).notices]
+
+    assert notices(9) == []
+    assert notices(20) == ["the scheduler (serve of root, pid 4711) has said nothing for 20s: does it hang?"]
+    leadership.release()
+    assert notices(20) == []
