@@ -23,7 +23,10 @@ def suitable(job: Job, gpus: Iterable[Gpu]) -> list[Gpu]:
 
 
 def _named(gpu: Gpu, devices: tuple[str, ...]) -> bool:
-    return gpu.uuid in devices or (gpu.mig_parent is None and str(gpu.index) in devices)
+    """By UUID, by at least eight characters of its beginning as NVIDIA's tools take it, or by index."""
+    if any(gpu.uuid == name or (len(name) >= 8 and gpu.uuid.startswith(name)) for name in devices):
+        return True
+    return gpu.mig_parent is None and str(gpu.index) in devices
 
 
 def wanted(job: Job, node_gpus: int) -> tuple[int, int]:
