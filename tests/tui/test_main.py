@@ -269,7 +269,11 @@ async def test_the_banner_comes_and_goes() -> None:
         assert not shows_notices(console)
         await console.show(pilot, sample.no_docker())
         assert shows_notices(console)
+        assert "docker does not answer" in console.screen_text
+        assert console.app.screen.query_one(NoticeBar).size.height == 1
+        await pilot.press("exclamation_mark")
         assert "log in again" in console.screen_text
+        await pilot.press("escape")
         await console.show(pilot, sample.rich_snapshot())
         assert not shows_notices(console)
 
