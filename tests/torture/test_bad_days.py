@@ -43,7 +43,7 @@ def test_an_engine_killed_with_live_restore_loses_nothing(fragile: Site) -> None
     fragile.until(lambda: running(fragile, short) and running(fragile, long))
     fragile.engine.kill()
     waits = fragile.shell(witness.script(0.1), "--gpus", "1")
-    fragile.until(lambda: "Docker" in fragile.json("show", str(waits))["reason"]["text"])
+    fragile.until(lambda: "Docker" in str(fragile.json("show", str(waits))["reason"]))
     assert fragile.json("show", str(waits))["reason"]["code"] == "NodeUnknown"
     time.sleep(3)  # the short one ends while nobody watches
     fragile.engine.start(live_restore=True)
