@@ -157,3 +157,20 @@ def test_a_scheduler_that_says_nothing_is_noticed(world: World) -> None:
     assert notices(20) == ["the scheduler (serve of root, pid 4711) has said nothing for 20s: does it hang?"]
     leadership.release()
     assert notices(20) == []
+
+
+async def test_a_lock_that_may_not_be_taken_leaves_a_picture_that_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> bool:
+        raise PermissionError(13, "Permission denied", "scheduler.lock")
+
+    monkeypatch.setattr(Leadership, "acquire", refused)
+    seat = Seat(real(world), RealClock(), "console")
+    task = asyncio.create_task(seat.host.run())
+    await seat.until(lambda: bool(seat.feed.latest.notices))
+    assert [notice.text for notice in seat.feed.latest.notices] == [
+        "this process cannot schedule: scheduler.lock: Permission denied"
+    ]
+    seat.host.stop()
+    await asyncio.wait_for(task, 10)
