@@ -77,6 +77,7 @@ class TestMain:
             sample.stale,
             sample.empty_queue,
             sample.viewer,
+            sample.warned,
             sample.nobody_leads,
             sample.paused,
             sample.disk_full,
@@ -107,6 +108,9 @@ class TestMain:
     )
     def test_after_keys(self, snap_compare: Compare, size: tuple[int, int], keys: tuple[str, ...]) -> None:
         assert matches(snap_compare, None, size, *keys)
+
+    def test_all_notices(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+        assert matches(snap_compare, sample.warned(), size, "exclamation_mark")
 
     def test_a_job_in_detail(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         whole = sample.with_job(sample.rich_snapshot(), [sample.secret_job()])

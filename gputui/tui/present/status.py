@@ -138,7 +138,7 @@ def _paused(snapshot: Snapshot) -> list[Notice]:
         return []
     why = f": {controls.pause_reason}" if controls.pause_reason else ""
     by = f" by {controls.paused_by}" if controls.paused_by else ""
-    return [Notice("warning", f"paused{by}{why}. Running jobs go on, none starts; P resumes")]
+    return [Notice("warning", f"paused{by}, P resumes{why}. Running jobs go on, none starts")]
 
 
 def _scheduling(snapshot: Snapshot) -> list[Notice]:
