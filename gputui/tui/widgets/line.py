@@ -35,7 +35,7 @@ class StatusBar(Widget):
     @property
     def room(self) -> int:
         """Cells there are for the words, beside the time."""
-        return max(0, self.size.width - len("00:00:00") - 3)
+        return max(0, (self.size.width or self.app.size.width) - len("00:00:00") - 3)
 
     def show(self, words: Cell, time: str) -> None:
         """Show this; only what changed is sent."""
