@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from dataclasses import replace
 from datetime import timedelta
 
@@ -392,3 +393,12 @@ async def test_job_rows_say_how_many_are_in_sight() -> None:
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         assert "of 100 jobs" in console.screen_text
+
+
+async def test_a_busy_thread_makes_way_for_keys_soon() -> None:
+    before = sys.getswitchinterval()
+    try:
+        async with Console().app.run_test(size=SIZE):
+            assert sys.getswitchinterval() <= 0.001
+    finally:
+        sys.setswitchinterval(before)
