@@ -31,9 +31,11 @@ def running(site: Site, job_id: int) -> bool:
     return bool(site.json("show", str(job_id))["state"] == "RUNNING")
 
 
-def probe_pids() -> set[int]:
-    found = subprocess.run(["pgrep", "-f", "gputui.gpus.probe"], capture_output=True, check=False)
-    return {int(pid) for pid in found.stdout.split()}
+def probe_of(scheduler: subprocess.Popen[bytes]) -> int:
+    """The pid of that scheduler's probe."""
+    words = ["pgrep", "-P", str(scheduler.pid), "-f", "gputui.gpus.probe"]
+    [pid] = subprocess.run(words, capture_output=True, check=True).stdout.split()
+    return int(pid)
 
 
 def test_an_engine_killed_with_live_restore_loses_nothing(fragile: Site) -> None:
@@ -42,6 +44,7 @@ def test_an_engine_killed_with_live_restore_loses_nothing(fragile: Site) -> None
     short, long = fragile.shell(witness.script(3), "--gpus", "1"), fragile.shell(witness.script(8), "--gpus", "1")
     fragile.until(lambda: running(fragile, short) and running(fragile, long))
     fragile.engine.kill()
+    fragile.until(lambda: fragile.json("gpus")[7]["state"] == "UNKNOWN")  # it was noticed
     waits = fragile.shell(witness.script(0.1), "--gpus", "1")
     fragile.until(lambda: "Docker" in str(fragile.json("show", str(waits))["reason"]))
     assert fragile.json("show", str(waits))["reason"]["code"] == "NodeUnknown"
@@ -65,11 +68,9 @@ def test_an_engine_restarted_without_live_restore_takes_jobs_along_and_they_run_
 
 
 def test_a_killed_probe_is_replaced_and_dispatch_goes_on(site: Site) -> None:
-    before = probe_pids()
-    site.serve()
+    scheduler = site.serve()
     site.until(lambda: site.json("gpus")[0]["state"] == "FREE")
-    [probe] = probe_pids() - before
-    os.kill(probe, signal.SIGKILL)
+    os.kill(probe_of(scheduler), signal.SIGKILL)
     site.until_state(site.shell("true", "--gpus", "8"), "COMPLETED")
 
 
