@@ -3,32 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain
-from gputui.domain.job import MAX_PRIORITY, ArrayRef, Job, JobId, Submission
+from gputui.domain.job import MAX_PRIORITY, ArrayRef, Job, JobId, JobSpec, Submission
+from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
+from gputui.domain.units import format_duration
 from gputui.ports import Clock, JobStore, Transaction
 
 MAX_ARRAY = 100_000
+DEFAULT_SETTINGS = SchedulerSettings()
 
 
 class Actions:
     """The wishes of one actor. Every method blocks on disk, and is all or nothing over the ids it is given."""
 
-    def __init__(self, store: JobStore, clock: Clock, actor: Actor) -> None:
+    def __init__(
+        self, store: JobStore, clock: Clock, actor: Actor, settings: SchedulerSettings = DEFAULT_SETTINGS
+    ) -> None:
         self._store = store
         self._clock = clock
         self._actor = actor
+        self._settings = settings
 
     def submit(self, submissions: Iterable[Submission]) -> tuple[JobId, ...]:
         """Put jobs into the queue; their ids, in order, one for each element of an array."""
         now = self._clock.now()
         jobs: list[Job] = []
         for submission in submissions:
-            spec = submission.spec
+            spec = _limited(submission.spec, self._settings)
             first = -len(jobs) - 1
             job = Job(
                 id=0,
@@ -63,7 +71,8 @@ class Actions:
 
     def release(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Let held jobs start again."""
-        return self._each(ids, "release", _release)
+        now = self._clock.now()
+        return self._each(ids, "release", lambda job: _release(job, now))
 
     def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Run jobs again: a running one is stopped first. Their age in the queue is kept."""
@@ -158,6 +167,24 @@ def find_gpu(uuids: Sequence[str], name: str) -> str:
     return matches[0]
 
 
+def _limited(spec: JobSpec, settings: SchedulerSettings) -> JobSpec:
+    """The spec within the site's longest time; raises InputError when it asks for more, or for a warning in vain."""
+    longest, limit = settings.max_time, spec.time_limit
+    if longest is not None and limit is not None and limit > longest:
+        text = f"{format_duration(limit)} is more than a job may take here"
+        hint = f"at most {format_duration(longest)}: the setting scheduler.max_time"
+        raise InputError(text, where="--time-limit", hint=hint)
+    if limit is None and longest is not None and settings.limit_all:
+        limit = longest
+        spec = replace(spec, time_limit=limit)
+    if spec.warning is not None and limit is None:
+        raise InputError("announces a time limit, and there is none", where="--signal", hint="add --time-limit")
+    if spec.warning is not None and limit is not None and spec.warning.before >= limit:
+        text = f"{format_duration(spec.warning.before)} before the end is before the start"
+        raise InputError(text, where="--signal", hint=f"the time limit is {format_duration(limit)}")
+    return spec
+
+
 def _cancel(job: Job) -> Job:
     if job.state.is_terminal:
         return job
@@ -170,8 +197,11 @@ def _hold(job: Job) -> Job:
     return job.evolve(held=True, hold_reason=None)
 
 
-def _release(job: Job) -> Job:
-    return job.evolve(held=False, hold_reason=None)
+def _release(job: Job, now: datetime) -> Job:
+    """The job let go; its image and tenant too, should the fast-failure guard have paused them."""
+    if job.state is not JobState.PENDING:
+        return job.evolve(held=False, hold_reason=None)
+    return job.evolve(held=False, hold_reason=None, released_at=now)
 
 
 def _requeue(job: Job) -> Job:
@@ -188,6 +218,7 @@ def _check_priority(value: int) -> None:
 def _wishes(job: Job) -> str:
     wishes = [f"priority {job.priority}"]
     wishes += ["held"] if job.held else []
+    wishes += [f"released {job.released_at.isoformat()}"] if job.released_at else []
     wishes += ["cancel requested"] if job.cancel_requested else []
     wishes += ["requeue requested"] if job.requeue_requested else []
     wishes += [f"topped {job.topped_at.isoformat()}"] if job.topped_at else []
