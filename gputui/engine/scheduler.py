@@ -198,7 +198,8 @@ class Scheduler:
                 sign = self._hands.take_sign((job.id, record.attempt))
                 if current is None:
                     return None
-                totals = {gpu.uuid: gpu.memory_total or 0 for gpu in self._probe.latest().gpus}
+                gpus = self._probe.latest().gpus
+                totals = {gpu.uuid: gpu.memory_total for gpu in gpus if gpu.memory_total}
                 return gpu_memory.with_more(work.finished(current, record, now, settings, sign), totals)
             case reconcile.Vanished(_, number):
                 current = work.under_way(transaction, job.id, number)

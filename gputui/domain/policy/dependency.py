@@ -29,13 +29,15 @@ class Dependencies:
     @classmethod
     def of(cls, jobs: Iterable[Job]) -> Dependencies:
         """Those of these jobs; arrays are gone through only where a job waits for one."""
-        by_id = {job.id: job for job in jobs}
-        waiting = (job.spec for job in by_id.values() if job.state is JobState.PENDING)
-        wanted = {job_id for spec in waiting if spec.after or spec.after_any for job_id in spec.after + spec.after_any}
-        found = {job_id: by_id[job_id] for job_id in wanted if job_id in by_id}
+        known = tuple(jobs)
+        specs = [job.spec for job in known if (job.spec.after or job.spec.after_any) and job.state is JobState.PENDING]
+        wanted = {job_id for spec in specs for job_id in spec.after + spec.after_any}
+        if not wanted:
+            return cls()
+        found = {job.id: job for job in known if job.id in wanted}
         arrays = {job_id: Tally() for job_id, job in found.items() if job.array and job.array.id == job_id}
         if arrays:
-            for job in by_id.values():
+            for job in known:
                 if job.array and (tally := arrays.get(job.array.id)):
                     _count(tally, job)
         return cls(found, {job_id: tally for job_id, tally in arrays.items() if tally.known > 1})

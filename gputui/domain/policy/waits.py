@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.job import Job, JobId
@@ -125,7 +126,13 @@ def _array(job: Job, situation: Situation) -> Reason | None:
     running = situation.running_by_array[job.array.id]
     if running < job.array.limit:
         return None
-    text = f"{running} elements of array {job.array.id} are running, and {job.array.limit} may"
+    return _array_is_full(job.array.id, running, job.array.limit)
+
+
+@lru_cache(maxsize=64)
+def _array_is_full(array: JobId, running: int, limit: int) -> Reason:
+    """Said of tens of thousands of elements alike."""
+    text = f"{running} elements of array {array} are running, and {limit} may"
     return Reason(PendingReason.QUOTA_EXCEEDED, text)
 
 
