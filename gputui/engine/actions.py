@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -10,6 +11,7 @@ from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import MAX_PRIORITY, ArrayRef, Job, JobId, JobSpec, Submission
+from gputui.domain.policy.dependency import has_failed
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
@@ -36,7 +38,7 @@ class Actions:
         now = self._clock.now()
         jobs: list[Job] = []
         for submission in submissions:
-            spec = _limited(submission.spec, self._settings)
+            spec = self._waiting_for(_limited(submission.spec, self._settings))
             first = -len(jobs) - 1
             job = Job(
                 id=0,
@@ -53,13 +55,21 @@ class Actions:
                 jobs += [job.evolve(array=ArrayRef(first, index, limit)) for index in submission.array]
             else:
                 jobs.append(job)
-        self._check_dependencies(jobs)
         return self._store.submit(jobs, actor=self._actor) if jobs else ()
 
-    def _check_dependencies(self, jobs: Sequence[Job]) -> None:
-        """Refuse to wait for jobs that do not exist. A new job has no id yet, so no cycle can be made."""
-        for job_id in {job_id for job in jobs for job_id in (*job.spec.after, *job.spec.after_any)}:
+    def _waiting_for(self, spec: JobSpec) -> JobSpec:
+        """The spec, which names those elements of an array that failed and are in history, where no tick sees them.
+
+        Refuses to wait for jobs that do not exist. A new job has no id yet, so no cycle can be made.
+        """
+        for job_id in spec.after_any:
             self._store.get(job_id)
+        after = [self._store.get(job_id) for job_id in spec.after]
+        arrays = {job.id for job in after if job.array and job.array.id == job.id}
+        if not arrays:
+            return spec
+        failed = (job for job in self._store.history() if job.array and job.array.id in arrays and has_failed(job))
+        return replace(spec, after=(*spec.after, *(job.id for job in itertools.islice(failed, 1))))
 
     def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Wish that jobs end, or never start. Ids of those for which that was news."""

@@ -327,6 +327,14 @@ class Scheduler:
 
     def _plan_starts(self, now: datetime) -> None:
         """Look at everything as it is now, and decide what starts."""
+        self._look(now)
+        news = _news(self._version, self._snapshot)
+        if news != self._planned_for or now >= self._plan_again_at:
+            self._plan = plan(self._snapshot, self._settings, now)
+            self._planned_for, self._plan_again_at = news, _next_look(self._snapshot, now)
+
+    def _look(self, now: datetime) -> None:
+        """Put together the picture of everything as it is now."""
         world = World(
             reading=self._probe.latest(),
             observations=tuple(observer.latest for observer in self.observers.values()),
@@ -335,10 +343,6 @@ class Scheduler:
             notices=(*self._trouble, *self._damage),
         )
         self._snapshot = within(self._store.store_id, self._queue, world, self._leader, self._settings, now)
-        news = _news(self._version, self._snapshot)
-        if news != self._planned_for or now >= self._plan_again_at:
-            self._plan = plan(self._snapshot, self._settings, now)
-            self._planned_for, self._plan_again_at = news, _next_look(self._snapshot, now)
 
     def _start(self, now: datetime) -> None:
         """Step (a) of the start protocol for all that start now; workers do the rest."""
@@ -349,7 +353,8 @@ class Scheduler:
             launch = work.launch_of(self._store.store_id, job, job.attempts[-1])
             self._hands.start(self.observers[runtime_of(job)].runtime, launch)
         self._observe()
-        self._plan_starts(now)
+        self._look(now)
+        self._plan, self._planned_for = _without(self._plan, claims), None
 
     def _claim(self, starts: list[Placement], now: datetime) -> list[Job]:
         if not starts:
@@ -386,11 +391,17 @@ def _news(version: object, snapshot: Snapshot) -> object:
     return (version, tuple((view.gpu.uuid, view.state, view.why) for view in node.gpus), node.runtimes, node.probe)
 
 
+def _without(decided: Plan, claims: Iterable[Job]) -> Plan:
+    """The plan, of which these starts are done: it reckoned with them when it judged the others."""
+    done = {job.id for job in claims}
+    starts = tuple(start for start in decided.starts if start.job_id not in done)
+    return replace(decided, starts=starts, order=tuple(job_id for job_id in decided.order if job_id not in done))
+
+
 def _next_look(snapshot: Snapshot, now: datetime) -> datetime:
     """When time alone changes the plan: a job may begin, a back-off ends; reasons that tell times grow old before."""
-    gates = (
-        gate for job in snapshot.jobs if job.state is JobState.PENDING for gate in (job.not_before, job.spec.begin_at)
-    )
+    timed = [job for job in snapshot.jobs if job.not_before or job.spec.begin_at]
+    gates = (gate for job in timed if job.state is JobState.PENDING for gate in (job.not_before, job.spec.begin_at))
     return min((now + _REASONS_KEEP, *(gate for gate in gates if gate is not None and gate > now)))
 
 

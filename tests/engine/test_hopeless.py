@@ -149,6 +149,22 @@ def test_elements_that_somebody_waits_for_stay_in_the_queue(world: World) -> Non
     assert set(store.jobs()) == {elements[0]}  # nobody waits any more
 
 
+def test_an_element_that_failed_long_ago_counts(world: World) -> None:
+    store = MemoryJobStore(StoreSettings(keep_finished=0))
+    world.store = store
+    world.actions._store = store
+    world.reborn()
+    elements = world.actions.submit([Submission(spec(), array=(0, 1))])
+    world.tick(2)
+    fail(world, elements[1])
+    store.keep_house(world.clock.now())
+    assert set(store.jobs()) == {elements[0]}
+    after = world.submit(after=(elements[0],))
+    world.tick()
+    assert world.job(after).state is JobState.CANCELLED
+    assert "job 2, which ended FAILED" in str(world.job(after).cause)
+
+
 @pytest.mark.parametrize("after", [True, False])
 def test_a_dependency_that_does_not_exist_is_refused(world: World, after: bool) -> None:
     with pytest.raises(NotFoundError, match="there is no job 77"):

@@ -64,7 +64,7 @@ class Dependencies:
         if tally := self.arrays.get(job_id):
             return tally.failed
         other = self.jobs.get(job_id)
-        return other if other is not None and _has_failed(other) else None
+        return other if other is not None and has_failed(other) else None
 
     def _unfinished(self, job_id: JobId, *, successful: bool) -> str | None:
         how = "has completed" if successful else "has ended"
@@ -83,10 +83,10 @@ def _count(tally: Tally, job: Job) -> None:
     tally.known += 1
     if not job.state.is_terminal:
         tally.left += 1
-    elif tally.failed is None and _has_failed(job):
+    elif tally.failed is None and has_failed(job):
         tally.failed = job
 
 
-def _has_failed(job: Job) -> bool:
+def has_failed(job: Job) -> bool:
     """Whether it ended other than well, and nobody wished it back."""
     return job.state.is_terminal and job.state is not JobState.COMPLETED and not job.requeue_requested

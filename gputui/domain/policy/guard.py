@@ -79,6 +79,9 @@ class Guard:
             _paused("tenant", tenants, released, settings),
         )
 
+    def __bool__(self) -> bool:
+        return bool(self.images or self.tenants)
+
     def reason(self, job: Job) -> str | None:
         """Why the job waits with its image or its tenant; None when it does not."""
         return self.images.get(job.spec.image or "") or self.tenants.get(job.spec.tenant)

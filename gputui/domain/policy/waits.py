@@ -79,6 +79,8 @@ def _dependency(job: Job, situation: Situation) -> Reason | None:
 
 
 def _guard(job: Job, situation: Situation) -> Reason | None:
+    if not situation.guard:
+        return None
     text = situation.guard.reason(job)
     return Reason(PendingReason.BACK_OFF, text) if text else None
 
