@@ -394,8 +394,12 @@ def _news(version: object, snapshot: Snapshot) -> object:
 def _without(decided: Plan, claims: Iterable[Job]) -> Plan:
     """The plan, of which these starts are done: it reckoned with them when it judged the others."""
     done = {job.id for job in claims}
-    starts = tuple(start for start in decided.starts if start.job_id not in done)
-    return replace(decided, starts=starts, order=tuple(job_id for job_id in decided.order if job_id not in done))
+    return replace(
+        decided,
+        starts=tuple(start for start in decided.starts if start.job_id not in done),
+        order=tuple(job_id for job_id in decided.order if job_id not in done),
+        forecast={job_id: at for job_id, at in decided.forecast.items() if job_id not in done},
+    )
 
 
 def _next_look(snapshot: Snapshot, now: datetime) -> datetime:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from functools import lru_cache
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.job import Job, JobId
@@ -26,12 +25,12 @@ class Situation:
     now: datetime
     settings: SchedulerSettings
     jobs: Mapping[JobId, Job]
+    dependencies: Dependencies
+    guard: Guard
     snapshot: Snapshot
     runtimes: Mapping[str, RuntimeStatus]
     running_cpu: int
     running_by_array: Counter[JobId]
-    dependencies: Dependencies = Dependencies()
-    guard: Guard = Guard()
 
     @classmethod
     def of(cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime) -> Situation:
@@ -41,12 +40,12 @@ class Situation:
             now=now,
             settings=settings,
             jobs={job.id: job for job in snapshot.jobs},
+            dependencies=Dependencies.of(snapshot.jobs),
+            guard=Guard.of(snapshot.jobs, settings),
             snapshot=snapshot,
             runtimes={status.name: status for node in snapshot.nodes for status in node.runtimes},
             running_cpu=sum(not job.spec.gpus.minimum and not job.spec.gpus.everything for job in active),
             running_by_array=Counter(job.array.id for job in active if job.array),
-            dependencies=Dependencies.of(snapshot.jobs),
-            guard=Guard.of(snapshot.jobs, settings),
         )
 
     def count(self, job: Job) -> None:
@@ -128,13 +127,7 @@ def _array(job: Job, situation: Situation) -> Reason | None:
     running = situation.running_by_array[job.array.id]
     if running < job.array.limit:
         return None
-    return _array_is_full(job.array.id, running, job.array.limit)
-
-
-@lru_cache(maxsize=64)
-def _array_is_full(array: JobId, running: int, limit: int) -> Reason:
-    """Said of tens of thousands of elements alike."""
-    text = f"{running} elements of array {array} are running, and {limit} may"
+    text = f"{running} elements of array {job.array.id} are running, and {job.array.limit} may"
     return Reason(PendingReason.QUOTA_EXCEEDED, text)
 
 
