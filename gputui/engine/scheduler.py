@@ -19,6 +19,7 @@ from gputui.domain.policy.retry import conclude, requeued
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.units import format_duration
 from gputui.engine import hopeless, reconcile, work
 from gputui.engine.hands import Hands
 from gputui.engine.limits import is_to_be_warned, overdue
