@@ -13,6 +13,7 @@ from gputui.domain.audit import Actor
 from gputui.domain.container import ForeignContainer
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.gpu import ProbeCode, ProbeReading
+from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.engine.actions import Actions
 from gputui.engine.feed import Feed
@@ -60,9 +61,10 @@ def open_store(options: Options) -> JobStore:
     return TinyJobStore(options.state, options.settings.store)
 
 
-def actions(store: JobStore) -> Actions:
-    """What the user of this process may ask for."""
-    return Actions(store, clock(), actor())
+def actions(store: JobStore, options: Options | None = None) -> Actions:
+    """What the user of this process may ask for, within the settings of `options`."""
+    settings = (options.settings if options else Settings()).scheduler
+    return Actions(store, clock(), actor(), settings)
 
 
 def current_snapshot(options: Options, store: JobStore) -> Snapshot:

@@ -133,7 +133,10 @@ TABLES: Mapping[str, type[Any]] = {
     "gpus": GpuSettings,
 }
 SIZES = frozenset({"memory_floor", "log_max_size"})
-_MAY_BE_ZERO = frozenset({"stop_grace", "history_after", "memory_floor", "keep_finished", "infrastructure_retries"})
+_MAY_BE_ZERO = frozenset({"stop_grace", "history_after", "memory_floor", "keep_finished", "infrastructure_retries"}) | {
+    "fast_failures",
+    "fast_failing_jobs",
+}
 _CHOICES = {"hand_over": ("auto", "always", "never")}
 _MAX_COUNT = 2**31 - 1
 

@@ -168,6 +168,10 @@ class Runtime(Protocol):
         """Ask it politely to end: the image's stop signal, else SIGTERM. Of one that has ended: nothing happens."""
         ...
 
+    def signal(self, container_id: str, number: int) -> None:
+        """Send this signal to what runs in it. Of one that has ended: nothing happens."""
+        ...
+
     def kill(self, container_id: str) -> None:
         """SIGKILL. Of one that has ended: nothing happens."""
         ...

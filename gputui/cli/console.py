@@ -69,7 +69,7 @@ class Console:
     def _app(self, feed: Feed) -> PaintedConsole:
         app = PaintedConsole(
             feed,
-            bootstrap.actions(self._store),
+            bootstrap.actions(self._store, self._options),
             bootstrap.open_logs(self._options, self._store),
             self._options.settings,
             clock=bootstrap.clock(),

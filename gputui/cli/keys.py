@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from gputui.cli import docker_specs, numbers, specs, texts
+from gputui.cli import docker_specs, endings, numbers, specs, texts
 
 
 class Kind(Enum):
@@ -46,9 +46,29 @@ KEYS = (
     Key("priority", "0 to 100; the default is 50, higher goes first.", numbers.priority, "N"),
     Key("nice", "Lowers the job's rank by so much.", numbers.nice, "N"),
     Key("time_limit", "End the job after this long.", numbers.time_limit, "DURATION"),
+    Key(
+        "signal",
+        "Announce the time limit by a signal so long before it: TERM@60, USR1@2m.",
+        endings.warning,
+        "SIGNAL@DURATION",
+    ),
     Key("retries", "Run a job that failed again so many times.", numbers.retries, "N"),
     Key("backoff", "Pause before the first retry, doubled each time; the default is 5s.", numbers.duration, "DURATION"),
-    Key("after", "Start when all of these jobs COMPLETED (afterok).", numbers.job_ids, "ID[,ID…]", Kind.MANY),
+    Key(
+        "retry_on",
+        "Only after these: exit codes, EXIT, SIGNAL, OOM, GPU_OOM, TIMEOUT; the default is all but TIMEOUT.",
+        endings.retry_on,
+        "CODE|WORD[,…]",
+        Kind.MANY,
+    ),
+    Key("gpu_memory_step", "After running out of GPU memory, ask for so much more per GPU.", numbers.size, "SIZE"),
+    Key(
+        "after",
+        "Start when all of these jobs COMPLETED (afterok); an array's id means all its elements.",
+        numbers.job_ids,
+        "ID[,ID…]",
+        Kind.MANY,
+    ),
     Key("after_any", "Start when all of these jobs ended, however.", numbers.job_ids, "ID[,ID…]", Kind.MANY),
     Key("begin", "Do not start before: +1h, or 2026-03-02T18:00.", metavar="TIME"),
     Key("array", "One job for each index: 0-9, 1,3,5-9; %2: two at once.", specs.array, "INDICES[%N]"),

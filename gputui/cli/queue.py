@@ -9,7 +9,7 @@ from datetime import datetime
 import click
 
 from gputui import bootstrap
-from gputui.cli import table
+from gputui.cli import arrays, table
 from gputui.cli.output import job_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.texts import quoted
@@ -37,9 +37,12 @@ COLUMNS = (
 @click.option("-a", "--all", "everything", is_flag=True, help="Finished jobs too, as far as the queue still has them.")
 @click.option("-s", "--state", "states", metavar="STATE[,…]", multiple=True, help="Only these states (PD or PENDING).")
 @click.option("-t", "--tenant", metavar="NAME", help="Only this tenant's.")
+@click.option("-r", "--array", "unfold", is_flag=True, help="A line for each waiting element of an array.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of jobs as JSON.")
 @pass_session
-def command(session: Session, everything: bool, states: tuple[str, ...], tenant: str | None, as_json: bool) -> None:
+def command(
+    session: Session, everything: bool, states: tuple[str, ...], tenant: str | None, unfold: bool, as_json: bool
+) -> None:
     """List live jobs: those that run, then those that wait, in the order they will start."""
     wanted = parse_states(states)
     with session.store() as store:
@@ -53,7 +56,8 @@ def command(session: Session, everything: bool, states: tuple[str, ...], tenant:
     if as_json:
         print_json([job_json(job, snapshot) for job in jobs])
     else:
-        rows = (row(job, snapshot) for job in jobs)
+        groups = [(job,) for job in jobs] if unfold else arrays.folded(jobs)
+        rows = (row(group[0], snapshot, group) for group in groups)
         sys.stdout.write("\n".join(table.lines(COLUMNS, rows, table.terminal_width())) + "\n")
         if sys.stderr.isatty():
             sys.stderr.writelines(f"{plain(note)}\n" for note in footnotes(snapshot))
@@ -96,13 +100,13 @@ def in_order(snapshot: Snapshot) -> list[Job]:
     return sorted(snapshot.jobs, key=rank)
 
 
-def row(job: Job, snapshot: Snapshot) -> tuple[str, ...]:
-    """A job's cells."""
+def row(job: Job, snapshot: Snapshot, group: tuple[Job, ...] = ()) -> tuple[str, ...]:
+    """The cells of a job, which may stand for a group of its array's elements."""
     return (
-        str(job.id),
+        arrays.id_word(group or (job,)),
         job.state.short,
         str(job.priority),
-        job.spec.name + (f"[{job.array.index}]" if job.array else ""),
+        job.spec.name + (f"[{job.array.index}]" if job.array and len(group) < 2 else ""),
         job.spec.tenant,
         gpus_word(job, snapshot.gpus),
         time_word(job, snapshot.taken_at),

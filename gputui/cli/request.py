@@ -87,6 +87,9 @@ def _spec(
         time_limit=values.get("time_limit"),
         retries=values.get("retries", 0),
         backoff=values.get("backoff", DEFAULT_BACKOFF),
+        retry_on=tuple(dict.fromkeys(word for words in values.get("retry_on", ()) for word in words)),
+        gpu_memory_step=values.get("gpu_memory_step"),
+        warning=values.get("signal"),
         after=_ids(values.get("after", ())),
         after_any=_ids(values.get("after_any", ())),
         begin_at=specs.begin(values["begin"], where("begin"), submitter.now) if "begin" in values else None,
@@ -107,7 +110,10 @@ def _default_name(image: str | None, command: tuple[str, ...]) -> str:
 
 def _gpus(values: Mapping[str, Any], where: Callable[[str], str]) -> GpuRequest:
     wanted: GpuRequest = values.get("gpus", GpuRequest())
-    for key in ("gpu_memory", "gpu_model"):
+    for key in ("retry_on", "gpu_memory_step"):
+        if key in values and not values.get("retries"):
+            raise InputError("means nothing without retries", where=where(key), hint=f"add {where('retries')}")
+    for key in ("gpu_memory", "gpu_memory_step", "gpu_model"):
         if key in values and not wanted.minimum:
             raise InputError("means nothing without GPUs", where=where(key), hint=f"add {where('gpus')}")
     memory, model = values.get("gpu_memory"), values.get("gpu_model")

@@ -14,12 +14,13 @@ from gputui.cli.output import MASK, job_detail_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.wishes import OneJobId
 from gputui.domain.audit import AuditEntry
-from gputui.domain.job import Attempt, Job, JobId, JobSpec
+from gputui.domain.cause import signal_name
+from gputui.domain.job import Attempt, Job, JobId, JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 
-LABEL = 14
+LABEL = 16
 
 
 @click.command("show")
@@ -67,6 +68,7 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "tenant", job.spec.tenant
     yield "submitted", f"{_local(job.submitted_at)} by {job.submitted_by}"
     yield "started", _local(job.started_at)
+    yield "ends", _end(job)
     yield "ended", _local(job.ended_at)
     yield "expected", _local(snapshot.expected_starts.get(job.id))
     yield "priority", str(job.priority) + (", put first" if job.topped_at else "")
@@ -74,6 +76,25 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "not before", _local(job.not_before)
     yield "array", f"element {job.array.index} of {job.array.id}" if job.array else None
     yield "avoids GPUs", ", ".join(job.avoid_gpus)
+
+
+def _end(job: Job) -> str | None:
+    """When its limit ends it, and when it is told so before."""
+    if job.limit_at is None:
+        return None
+    warning, attempt = job.spec.warning, job.attempts[-1]
+    words = f"by its time limit at {_local(job.limit_at)}"
+    if warning is None:
+        return words
+    when = (
+        f"warned at {_local(attempt.warned_at)}" if attempt.warned_at else f"warned before at {_local(job.warning_at)}"
+    )
+    return f"{words}, {when}"
+
+
+def warning_words(warning: LimitWarning) -> str:
+    """`SIGTERM 1m before the limit`."""
+    return f"{signal_name(warning.number)} {format_duration(warning.before)} before the limit"
 
 
 def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
@@ -84,7 +105,10 @@ def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
     yield "GPU memory", format_size(gpus.memory) if gpus.memory else None
     yield "GPU model", gpus.model
     yield "time limit", format_duration(spec.time_limit) if spec.time_limit else None
+    yield "warning", warning_words(spec.warning) if spec.warning else None
     yield "retries", f"{spec.retries}, after {format_duration(spec.backoff)}" if spec.retries else None
+    yield "retry on", ", ".join(spec.retry_on)
+    yield "GPU memory step", format_size(spec.gpu_memory_step) if spec.gpu_memory_step else None
     yield "nice", spec.nice or None
     yield "after", ", ".join(map(str, spec.after))
     yield "after any", ", ".join(map(str, spec.after_any))
@@ -105,6 +129,7 @@ def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object
     yield "container", attempt.container_id
     yield "claimed", _local(attempt.claimed_at)
     yield "started", _local(attempt.started_at)
+    yield "warned", _local(attempt.warned_at)
     yield "ended", _local(attempt.ended_at)
     yield "exit code", attempt.exit_code
     yield "cause", f"{attempt.cause.code}: {attempt.cause.text}" if attempt.cause else None

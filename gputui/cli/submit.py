@@ -101,7 +101,7 @@ def command(
     for submission in submissions:
         _check_runtime(submission, session.options)
     with session.store() as store:
-        _print_ids(bootstrap.actions(store).submit(submissions), as_json)
+        _print_ids(bootstrap.actions(store, session.options).submit(submissions), as_json)
 
 
 def _check_runtime(submission: Submission, options: Options) -> None:

@@ -13,10 +13,12 @@ class CauseCode(StrEnum):
     NON_ZERO_EXIT = "NonZeroExit"
     OUT_OF_MEMORY = "OutOfMemory"
     SIGNALLED = "Signalled"
+    GPU_OUT_OF_MEMORY = "GpuOutOfMemory"
     TIME_LIMIT = "TimeLimit"
     CANCELLED = "Cancelled"
     PREEMPTED = "Preempted"
     REQUEUED = "Requeued"
+    DEPENDENCY_NEVER_MET = "DependencyNeverMet"
     IMAGE_NOT_FOUND = "ImageNotFound"
     BAD_SPEC = "BadSpec"
     COMMAND_NOT_FOUND = "CommandNotFound"
@@ -47,9 +49,11 @@ _BLAME = {
     CauseCode.NON_ZERO_EXIT: Blame.JOB,
     CauseCode.OUT_OF_MEMORY: Blame.JOB,
     CauseCode.SIGNALLED: Blame.JOB,
+    CauseCode.GPU_OUT_OF_MEMORY: Blame.JOB,
     CauseCode.TIME_LIMIT: Blame.OPERATOR,
     CauseCode.CANCELLED: Blame.OPERATOR,
     CauseCode.REQUEUED: Blame.OPERATOR,
+    CauseCode.DEPENDENCY_NEVER_MET: Blame.OPERATOR,
     CauseCode.PREEMPTED: Blame.INFRASTRUCTURE,
     CauseCode.IMAGE_NOT_FOUND: Blame.SPEC,
     CauseCode.BAD_SPEC: Blame.SPEC,
@@ -91,7 +95,7 @@ def of_exit(exit_code: int, *, oom_killed: bool = False) -> Cause | None:
     if exit_code == 0:
         return None
     if 128 < exit_code <= 192:
-        return Cause(CauseCode.SIGNALLED, f"ended by {_signal_name(exit_code - 128)} (exit code {exit_code})")
+        return Cause(CauseCode.SIGNALLED, f"ended by {signal_name(exit_code - 128)} (exit code {exit_code})")
     words = {
         125: "exit code 125: the container runtime inside the job failed",
         126: "exit code 126: a command inside the job could not be executed",
@@ -100,7 +104,8 @@ def of_exit(exit_code: int, *, oom_killed: bool = False) -> Cause | None:
     return Cause(CauseCode.NON_ZERO_EXIT, words.get(exit_code, f"exit code {exit_code}"))
 
 
-def _signal_name(number: int) -> str:
+def signal_name(number: int) -> str:
+    """`SIGTERM` for 15."""
     try:
         return signal.Signals(number).name
     except ValueError:

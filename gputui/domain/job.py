@@ -61,8 +61,16 @@ class ContainerOptions:
 
 
 @dataclass(frozen=True)
+class LimitWarning:
+    """A signal sent to a job some time before its time limit ends it."""
+
+    number: int
+    before: timedelta
+
+
+@dataclass(frozen=True)
 class JobSpec:
-    """What a user submits. Never changed afterwards: wishes are kept on the Job."""
+    """What a user submits. Never changed afterwards, but for `gpus.memory` by `gpu_memory_step`."""
 
     image: str | None = None
     """None: a host process."""
@@ -77,6 +85,12 @@ class JobSpec:
     retries: int = 0
     backoff: timedelta = DEFAULT_BACKOFF
     """Pause before the first retry; doubled each time."""
+    retry_on: tuple[str, ...] = ()
+    """Exit codes and words of `policy.retry.RETRY_WORDS`; empty: every failure of the job's own."""
+    gpu_memory_step: int | None = None
+    """Bytes by which `gpus.memory` grows after each attempt that ran out of GPU memory."""
+    warning: LimitWarning | None = None
+    """None: the time limit comes unannounced."""
     after: tuple[JobId, ...] = ()
     """Start when all of these COMPLETED (Slurm's afterok)."""
     after_any: tuple[JobId, ...] = ()
@@ -114,6 +128,8 @@ class Attempt:
     """Whether it counts against the job's retries."""
     notes: tuple[str, ...] = ()
     """What the runtime changed and said so: cpus clamped to the host's, ..."""
+    warned_at: datetime | None = None
+    """When it was sent the signal that announces its time limit."""
 
     @property
     def is_over(self) -> bool:
@@ -174,6 +190,8 @@ class Job:
     """UUIDs of GPUs that failed it."""
     submitted_by: str = ""
     """User name of who submitted it."""
+    released_at: datetime | None = None
+    """When a user last let it go on: what failed before then no longer keeps its image or tenant waiting."""
 
     def to(self, state: JobState, **changes: Any) -> Job:
         """The next Job, in `state`; raises TransitionError when the table forbids it."""
@@ -196,6 +214,20 @@ class Job:
         if attempt is None or attempt.is_over or not self.state.is_active:
             return ()
         return attempt.gpus
+
+    @property
+    def limit_at(self) -> datetime | None:
+        """When its time limit ends the attempt under way; None when nothing does."""
+        attempt, limit = self.attempt, self.spec.time_limit
+        if limit is None or attempt is None or attempt.started_at is None or attempt.is_over:
+            return None
+        return attempt.started_at + limit
+
+    @property
+    def warning_at(self) -> datetime | None:
+        """When the attempt under way is to be warned, or was."""
+        warning, limit_at = self.spec.warning, self.limit_at
+        return limit_at - warning.before if warning and limit_at else None
 
     @property
     def charged_attempts(self) -> int:

@@ -22,6 +22,16 @@ class SchedulerSettings:
     backoff_cap: timedelta = timedelta(minutes=10)
     infrastructure_retries: int = 20
     """Uncharged tries before a job is held, so that a broken host does not spin for ever."""
+    fast_failure: timedelta = timedelta(seconds=10)
+    """An attempt that fails sooner than this after its start fails fast."""
+    fast_failures: int = 3
+    """So many fast failures of a job in a row, and it is held instead of tried again; 0: never."""
+    fast_failing_jobs: int = 5
+    """So many different jobs of an image or a tenant that fail fast in a row, and its other jobs wait; 0: never."""
+    max_time: timedelta | None = None
+    """The longest time limit that may be submitted."""
+    limit_all: bool = False
+    """Whether a job submitted without a time limit gets `max_time` as its own."""
     cpu_jobs: int = 8
     """At most so many jobs without GPUs run at once."""
     host_jobs: bool = True

@@ -2,33 +2,43 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
 
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain
-from gputui.domain.job import MAX_PRIORITY, ArrayRef, Job, JobId, Submission
+from gputui.domain.job import MAX_PRIORITY, ArrayRef, Job, JobId, JobSpec, Submission
+from gputui.domain.policy.dependency import has_failed
+from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
+from gputui.domain.units import format_duration
 from gputui.ports import Clock, JobStore, Transaction
 
 MAX_ARRAY = 100_000
+DEFAULT_SETTINGS = SchedulerSettings()
 
 
 class Actions:
     """The wishes of one actor. Every method blocks on disk, and is all or nothing over the ids it is given."""
 
-    def __init__(self, store: JobStore, clock: Clock, actor: Actor) -> None:
+    def __init__(
+        self, store: JobStore, clock: Clock, actor: Actor, settings: SchedulerSettings = DEFAULT_SETTINGS
+    ) -> None:
         self._store = store
         self._clock = clock
         self._actor = actor
+        self._settings = settings
 
     def submit(self, submissions: Iterable[Submission]) -> tuple[JobId, ...]:
         """Put jobs into the queue; their ids, in order, one for each element of an array."""
         now = self._clock.now()
         jobs: list[Job] = []
         for submission in submissions:
-            spec = submission.spec
+            spec = self._waiting_for(_limited(submission.spec, self._settings))
             first = -len(jobs) - 1
             job = Job(
                 id=0,
@@ -45,13 +55,21 @@ class Actions:
                 jobs += [job.evolve(array=ArrayRef(first, index, limit)) for index in submission.array]
             else:
                 jobs.append(job)
-        self._check_dependencies(jobs)
         return self._store.submit(jobs, actor=self._actor) if jobs else ()
 
-    def _check_dependencies(self, jobs: Sequence[Job]) -> None:
-        """Refuse to wait for jobs that do not exist. A new job has no id yet, so no cycle can be made."""
-        for job_id in {job_id for job in jobs for job_id in (*job.spec.after, *job.spec.after_any)}:
+    def _waiting_for(self, spec: JobSpec) -> JobSpec:
+        """The spec, which names those elements of an array that failed and are in history, where no tick sees them.
+
+        Refuses to wait for jobs that do not exist. A new job has no id yet, so no cycle can be made.
+        """
+        for job_id in spec.after_any:
             self._store.get(job_id)
+        after = [self._store.get(job_id) for job_id in spec.after]
+        arrays = {job.id for job in after if job.array and job.array.id == job.id}
+        if not arrays:
+            return spec
+        failed = (job for job in self._store.history() if job.array and job.array.id in arrays and has_failed(job))
+        return replace(spec, after=(*spec.after, *(job.id for job in itertools.islice(failed, 1))))
 
     def cancel(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Wish that jobs end, or never start. Ids of those for which that was news."""
@@ -63,7 +81,8 @@ class Actions:
 
     def release(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Let held jobs start again."""
-        return self._each(ids, "release", _release)
+        now = self._clock.now()
+        return self._each(ids, "release", lambda job: _release(job, now))
 
     def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Run jobs again: a running one is stopped first. Their age in the queue is kept."""
@@ -158,6 +177,24 @@ def find_gpu(uuids: Sequence[str], name: str) -> str:
     return matches[0]
 
 
+def _limited(spec: JobSpec, settings: SchedulerSettings) -> JobSpec:
+    """The spec within the site's longest time; raises InputError when it asks for more, or for a warning in vain."""
+    longest, limit = settings.max_time, spec.time_limit
+    if longest is not None and limit is not None and limit > longest:
+        text = f"{format_duration(limit)} is more than a job may take here"
+        hint = f"at most {format_duration(longest)}: the setting scheduler.max_time"
+        raise InputError(text, where="--time-limit", hint=hint)
+    if limit is None and longest is not None and settings.limit_all:
+        limit = longest
+        spec = replace(spec, time_limit=limit)
+    if spec.warning is not None and limit is None:
+        raise InputError("announces a time limit, and there is none", where="--signal", hint="add --time-limit")
+    if spec.warning is not None and limit is not None and spec.warning.before >= limit:
+        text = f"{format_duration(spec.warning.before)} before the end is before the start"
+        raise InputError(text, where="--signal", hint=f"the time limit is {format_duration(limit)}")
+    return spec
+
+
 def _cancel(job: Job) -> Job:
     if job.state.is_terminal:
         return job
@@ -170,8 +207,11 @@ def _hold(job: Job) -> Job:
     return job.evolve(held=True, hold_reason=None)
 
 
-def _release(job: Job) -> Job:
-    return job.evolve(held=False, hold_reason=None)
+def _release(job: Job, now: datetime) -> Job:
+    """The job let go; its image and tenant too, should the fast-failure guard have paused them."""
+    if job.state is not JobState.PENDING:
+        return job.evolve(held=False, hold_reason=None)
+    return job.evolve(held=False, hold_reason=None, released_at=now)
 
 
 def _requeue(job: Job) -> Job:
@@ -188,6 +228,7 @@ def _check_priority(value: int) -> None:
 def _wishes(job: Job) -> str:
     wishes = [f"priority {job.priority}"]
     wishes += ["held"] if job.held else []
+    wishes += [f"released {job.released_at.isoformat()}"] if job.released_at else []
     wishes += ["cancel requested"] if job.cancel_requested else []
     wishes += ["requeue requested"] if job.requeue_requested else []
     wishes += [f"topped {job.topped_at.isoformat()}"] if job.topped_at else []

@@ -49,6 +49,7 @@ class Hands:
         self._busy: set[Key] = set()
         self._settled: dict[Key, int] = {}
         self._told: dict[Key, str] = {}
+        self._signs: dict[Key, str] = {}
         self._cleaned_at: dict[str, datetime] = {}
         self._images: set[tuple[str, str]] = set()
         self.progress: dict[JobId, str] = {}
@@ -126,6 +127,47 @@ class Hands:
             log.warning("could not %s %s: %s", how, container_id[:12], fault)
             with self._lock:
                 self._told.pop(key, None)
+
+    def look(self, runtime: Runtime, record: ContainerRecord) -> str | None:
+        """The sign of a GPU out of memory in an ended attempt's output, empty for none; None: a worker is looking."""
+        key = (record.job_id, record.attempt)
+        with self._lock:
+            if key not in self._signs and key not in self._busy:
+                self._busy.add(key)
+                begin = True
+            else:
+                begin = False
+        if begin:
+            self._workers.submit(self._look, runtime, record)
+        with self._lock:
+            return self._signs.get(key)
+
+    def _look(self, runtime: Runtime, record: ContainerRecord) -> None:
+        key, sign = (record.job_id, record.attempt), ""
+        try:
+            sign = work.sign_of_gpu_memory(runtime, record)
+        except Exception:  # the border of a worker: what cannot be read tells nothing
+            log.exception("looking at the output of job %d", record.job_id)
+        finally:
+            with self._lock:
+                self._signs[key] = sign
+            self._settle(key, runtime.name)
+
+    def take_sign(self, key: Key) -> str:
+        """What was found in that attempt's output, once."""
+        with self._lock:
+            return self._signs.pop(key, "")
+
+    def warn(self, runtime: Runtime, key: Key, container_id: str, number: int) -> None:
+        """Have it sent the signal that announces its time limit; the store says so already."""
+        self._workers.submit(self._warn, runtime, key, container_id, number)
+
+    def _warn(self, runtime: Runtime, key: Key, container_id: str, number: int) -> None:
+        try:
+            runtime.signal(container_id, number)
+        except RuntimeFault as fault:
+            log.warning("could not warn %s of its time limit, which is tried again: %s", container_id[:12], fault)
+            work.unwarn(self._store, key)
 
     def clean(self, runtime: Runtime, record: ContainerRecord, now: datetime) -> None:
         """Have the output of an ended container saved and the container removed; tried again after a while."""

@@ -58,6 +58,11 @@ class Queue:
     """Those in history that waiting ones depend on."""
     controls: Controls = Controls()
 
+    @property
+    def everything(self) -> tuple[Job, ...]:
+        """The jobs of the queue file, and those in history that they depend on."""
+        return (*self.jobs.values(), *self.elsewhere)
+
     @classmethod
     def of(cls, store: JobStore) -> Queue:
         """The queue as it is now."""
@@ -94,7 +99,7 @@ def within(
     return Snapshot(
         taken_at=now,
         nodes=(node,),
-        jobs=(*queue.jobs.values(), *queue.elsewhere),
+        jobs=queue.everything,
         controls=queue.controls,
         leader=leader,
         leads_here=True,

@@ -13,14 +13,16 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import StoreError
 from gputui.domain.gpu import HealthCode
 from gputui.domain.job import Job, JobId, Placement, Stopping
+from gputui.domain.policy import gpu_memory
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.retry import conclude, requeued
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
-from gputui.engine import reconcile, work
+from gputui.engine import hopeless, reconcile, work
 from gputui.engine.hands import Hands
+from gputui.engine.limits import is_to_be_warned, overdue
 from gputui.engine.observer import Observer, Sequence
 from gputui.engine.picture import Queue, World, with_plan, within
 from gputui.ports import Clock, GpuProbe, JobStore, Runtime, Transaction
@@ -73,6 +75,7 @@ class Scheduler:
         self._trouble: tuple[Notice, ...] = ()
         self._damage: tuple[Notice, ...] = ()
         self._queue = Queue()
+        self._checked: Queue | None = None
         self._version: object = None
         self._snapshot = Snapshot()
         self._plan = Plan()
@@ -105,6 +108,7 @@ class Scheduler:
             self._reap(now)
             self._enforce_limits(now)
             self._cancel(now)
+            self._give_up_hopeless(now)
             self._plan_starts(now)
             self._start(now)
         except StoreError as error:
@@ -149,6 +153,7 @@ class Scheduler:
             self._carry_out(reconcile.decide(self._queue.jobs, mine, listing), observer.runtime, now)
 
     def _carry_out(self, decisions: list[reconcile.Decision], runtime: Runtime, now: datetime) -> None:
+        decisions = [decision for decision in decisions if not self._is_looked_at(decision, runtime)]
         self._write(decisions, now)
         for decision in decisions:
             if isinstance(decision, reconcile.Clean):
@@ -160,6 +165,14 @@ class Scheduler:
                 record = decision.record
                 again = now.timestamp() // _KILL_STRAYS_EVERY
                 self._hands.tell(runtime, (record.job_id, record.attempt), record.id, f"kill the stray, {again}")
+
+    def _is_looked_at(self, decision: reconcile.Decision, runtime: Runtime) -> bool:
+        """Whether a worker is still reading in the last lines of a failed attempt why it failed."""
+        if not isinstance(decision, reconcile.Finish):
+            return False
+        job = self._queue.jobs[decision.job_id]
+        may_have = gpu_memory.may_have(job, decision.record.cause)
+        return may_have and self._hands.look(runtime, decision.record) is None
 
     def _write(self, decisions: list[reconcile.Decision], now: datetime) -> None:
         """Put decisions into the store, each if its job still is what it was made for."""
@@ -183,7 +196,12 @@ class Scheduler:
         match change:
             case reconcile.Finish(_, record):
                 current = work.under_way(transaction, job.id, record.attempt)
-                return work.finished(current, record, now, settings) if current else None
+                sign = self._hands.take_sign((job.id, record.attempt))
+                if current is None:
+                    return None
+                gpus = self._probe.latest().gpus
+                totals = {gpu.uuid: gpu.memory_total for gpu in gpus if gpu.memory_total}
+                return gpu_memory.with_more(work.finished(current, record, now, settings, sign), totals)
             case reconcile.Vanished(_, number):
                 current = work.under_way(transaction, job.id, number)
                 return work.vanished(current, now, settings) if current else None
@@ -211,9 +229,25 @@ class Scheduler:
             lost = next((uuid for uuid in job.gpus if uuid in sick), None)
             if job.state is JobState.RUNNING and lost is not None:
                 stops[job.id] = Cause(CauseCode.GPU_LOST, f"{lost}: {sick[lost].text}")
-            elif job.state is JobState.RUNNING and (cause := _overdue(job, now)):
+            elif job.state is JobState.RUNNING and (cause := overdue(job, now)):
                 stops[job.id] = cause
         self._begin_stops(stops, now)
+        self._warn([job for job in self._queue.active if is_to_be_warned(job, now)], now)
+
+    def _warn(self, jobs: list[Job], now: datetime) -> None:
+        """Announce time limits. Written down first: a signal too many would end many a job, one too few ends none."""
+        if not jobs:
+            return
+        with self._store.transaction() as transaction:
+            warned = [job for job in (transaction.get(stale.id) for stale in jobs) if is_to_be_warned(job, now)]
+            for job in warned:
+                transaction.put(job.with_attempt(warned_at=now))
+        for job in warned:
+            attempt, warning = job.attempts[-1], job.spec.warning
+            observer = self.observers.get(runtime_of(job))
+            if observer is not None and attempt.container_id is not None and warning is not None:
+                self._hands.warn(observer.runtime, (job.id, attempt.number), attempt.container_id, warning.number)
+        self._observe()
 
     def _begin_stops(self, stops: Mapping[JobId, Cause], now: datetime) -> None:
         if not stops:
@@ -258,6 +292,13 @@ class Scheduler:
                     transaction.put(after)
         self._observe()
 
+    def _give_up_hopeless(self, now: datetime) -> None:
+        """Cancel jobs that wait for what can never come."""
+        if self._checked is not self._queue and hopeless.are_there(self._queue):
+            hopeless.give_up(self._store, self._queue, now)
+            self._observe()
+        self._checked = self._queue
+
     def _see_it_end(self, job: Job, now: datetime) -> None:
         """SIGTERM first; SIGKILL when the grace is over, again after every further grace."""
         attempt, stopping = job.attempt, job.stopping
@@ -287,6 +328,14 @@ class Scheduler:
 
     def _plan_starts(self, now: datetime) -> None:
         """Look at everything as it is now, and decide what starts."""
+        self._look(now)
+        news = _news(self._version, self._snapshot)
+        if news != self._planned_for or now >= self._plan_again_at:
+            self._plan = plan(self._snapshot, self._settings, now)
+            self._planned_for, self._plan_again_at = news, _next_look(self._snapshot, now)
+
+    def _look(self, now: datetime) -> None:
+        """Put together the picture of everything as it is now."""
         world = World(
             reading=self._probe.latest(),
             observations=tuple(observer.latest for observer in self.observers.values()),
@@ -295,10 +344,6 @@ class Scheduler:
             notices=(*self._trouble, *self._damage),
         )
         self._snapshot = within(self._store.store_id, self._queue, world, self._leader, self._settings, now)
-        news = _news(self._version, self._snapshot)
-        if news != self._planned_for or now >= self._plan_again_at:
-            self._plan = plan(self._snapshot, self._settings, now)
-            self._planned_for, self._plan_again_at = news, _next_look(self._snapshot, now)
 
     def _start(self, now: datetime) -> None:
         """Step (a) of the start protocol for all that start now; workers do the rest."""
@@ -309,7 +354,8 @@ class Scheduler:
             launch = work.launch_of(self._store.store_id, job, job.attempts[-1])
             self._hands.start(self.observers[runtime_of(job)].runtime, launch)
         self._observe()
-        self._plan_starts(now)
+        self._look(now)
+        self._plan, self._planned_for = _without(self._plan, claims), None
 
     def _claim(self, starts: list[Placement], now: datetime) -> list[Job]:
         if not starts:
@@ -346,19 +392,22 @@ def _news(version: object, snapshot: Snapshot) -> object:
     return (version, tuple((view.gpu.uuid, view.state, view.why) for view in node.gpus), node.runtimes, node.probe)
 
 
+def _without(decided: Plan, claims: Iterable[Job]) -> Plan:
+    """The plan, of which these starts are done: it reckoned with them when it judged the others."""
+    done = {job.id for job in claims}
+    return replace(
+        decided,
+        starts=tuple(start for start in decided.starts if start.job_id not in done),
+        order=tuple(job_id for job_id in decided.order if job_id not in done),
+        forecast={job_id: at for job_id, at in decided.forecast.items() if job_id not in done},
+    )
+
+
 def _next_look(snapshot: Snapshot, now: datetime) -> datetime:
     """When time alone changes the plan: a job may begin, a back-off ends; reasons that tell times grow old before."""
-    gates = (
-        gate for job in snapshot.jobs if job.state is JobState.PENDING for gate in (job.not_before, job.spec.begin_at)
-    )
+    timed = [job for job in snapshot.jobs if job.not_before or job.spec.begin_at]
+    gates = (gate for job in timed if job.state is JobState.PENDING for gate in (job.not_before, job.spec.begin_at))
     return min((now + _REASONS_KEEP, *(gate for gate in gates if gate is not None and gate > now)))
-
-
-def _overdue(job: Job, now: datetime) -> Cause | None:
-    attempt, limit = job.attempt, job.spec.time_limit
-    if limit is None or attempt is None or attempt.started_at is None or now - attempt.started_at < limit:
-        return None
-    return Cause(CauseCode.TIME_LIMIT, f"over its time limit of {format_duration(limit)}")
 
 
 def _wish(job: Job) -> Cause:

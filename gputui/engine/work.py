@@ -14,6 +14,7 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import NotFoundError, RuntimeFault
 from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.policy import gpu_memory
 from gputui.domain.policy.retry import again, conclude
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
@@ -91,8 +92,8 @@ def given_back(job: Job) -> Job:
     return again(job.evolve(attempts=kept), job.not_before).evolve(cancel_requested=job.cancel_requested)
 
 
-def finished(job: Job, record: ContainerRecord, now: datetime, settings: SchedulerSettings) -> Job:
-    """The job after its container ended."""
+def finished(job: Job, record: ContainerRecord, now: datetime, settings: SchedulerSettings, sign: str = "") -> Job:
+    """The job after its container ended; `sign` is the line that tells of a GPU out of memory."""
     at = record.ended_at or now
     attempt = job.attempts[-1]
     # the runtime's own time: ours was taken when the start was answered, by when a short job may have ended
@@ -100,13 +101,27 @@ def finished(job: Job, record: ContainerRecord, now: datetime, settings: Schedul
     job = job.with_attempt(
         container_id=record.id, started_at=started_at, log_path=log_path(job.id, attempt.number)
     ).evolve(started_at=started_at)
-    return conclude(job, record.cause, record.exit_code, at, settings)
+    cause = gpu_memory.cause_of(sign, record.exit_code) if sign else record.cause
+    return conclude(job, cause, record.exit_code, at, settings)
 
 
 def vanished(job: Job, now: datetime, settings: SchedulerSettings) -> Job:
     """The job after its container was found gone."""
     cause = Cause(CauseCode.CONTAINER_LOST, "its container is gone: removed by somebody, or lost by the engine")
     return conclude(job, cause, None, now, settings)
+
+
+def sign_of_gpu_memory(runtime: Runtime, record: ContainerRecord) -> str:
+    """The line of its output that tells of a GPU out of memory; empty when none does, or nobody can tell."""
+    try:
+        stream = runtime.logs(record.id, tail=gpu_memory.TAIL)
+    except RuntimeFault as fault:
+        log.warning("job %d: its last lines cannot be read: %s", record.job_id, fault)
+        return ""
+    try:
+        return gpu_memory.sign_in(stream)
+    finally:
+        stream.close()
 
 
 def under_way(transaction: Transaction, job_id: JobId, number: int) -> Job | None:
@@ -118,6 +133,14 @@ def under_way(transaction: Transaction, job_id: JobId, number: int) -> Job | Non
     attempt = job.attempt
     current = attempt is not None and not attempt.is_over and attempt.number == number
     return job if current and job.state.is_active else None
+
+
+def unwarn(store: JobStore, key: tuple[JobId, int]) -> None:
+    """Let the attempt be warned again: the signal did not reach it."""
+    with store.transaction() as transaction:
+        job = under_way(transaction, *key)
+        if job is not None:
+            transaction.put(job.with_attempt(warned_at=None))
 
 
 def _record_failure(store: JobStore, launch: Launch, cause: Cause, now: datetime, settings: SchedulerSettings) -> None:

@@ -171,6 +171,10 @@ class DockerRuntime:
 
         self._call_unless_over(send)
 
+    def signal(self, container_id: str, number: int) -> None:
+        """Send that signal to its first process, as `docker kill --signal` does."""
+        self._call_unless_over(lambda client: client.kill(container_id, signal=number))
+
     def kill(self, container_id: str) -> None:
         """Send SIGKILL."""
         self._call_unless_over(lambda client: client.kill(container_id, signal="SIGKILL"))

@@ -112,6 +112,10 @@ class ProcessRuntime:
         """SIGTERM to all processes of the attempt."""
         self._send(container_id, signal.SIGTERM)
 
+    def signal(self, container_id: str, number: int) -> None:
+        """Send that signal to all processes of the attempt."""
+        self._send(container_id, number)
+
     def kill(self, container_id: str) -> None:
         """SIGKILL to all processes of the attempt; the wrapper stays to write down how it ended."""
         self._send(container_id, signal.SIGKILL)
@@ -243,7 +247,7 @@ class ProcessRuntime:
         except OSError as error:
             raise _fault(f"the wrapper of {container_id} could not be started: {error.strerror}") from error
 
-    def _send(self, container_id: str, number: signal.Signals) -> None:
+    def _send(self, container_id: str, number: int) -> None:
         """Signal all its processes, and those they make meanwhile when they are to be killed."""
         seen: set[int] = set()
         for _ in range(50):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import signal
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -69,7 +68,7 @@ def members(leader: Identity, tag: str) -> tuple[int, ...]:
     return tuple(each.pid for each in everything.values() if _is_orphan(each, leader, tag, wrapper is not None))
 
 
-def send(pids: tuple[int, ...], number: signal.Signals) -> None:
+def send(pids: tuple[int, ...], number: int) -> None:
     """Send a signal to each that still lives; one that became another user's is out of reach, and goes on."""
     for pid in pids:
         try:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ import msgspec
 
 from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import InputError, StoreFormatError
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job, JobId, JobSpec
 from gputui.domain.snapshot import Controls
 from gputui.store.journal import Document
 
@@ -27,6 +28,27 @@ def encode_job(job: Job) -> Document:
     document: Document = _encoded(job)
     del document["id"]
     return document | {"state": str(job.state)}  # also the default one: whoever opens the file looks for it
+
+
+def encode_jobs(jobs: Iterable[Job]) -> dict[str, Document | None]:
+    """The documents of new jobs by their ids. What the elements of an array share is worked out once."""
+    specs: dict[int, tuple[JobSpec, Document]] = {}
+    documents: dict[str, Document | None] = {}
+    for job in jobs:
+        known = specs.get(id(job.spec))
+        if known is None:
+            known = specs[id(job.spec)] = (job.spec, _encoded(job.spec))
+        documents[str(job.id)] = _new_document(job, known[1])
+    return documents
+
+
+def _new_document(job: Job, spec: Document) -> Document:
+    document: Document = {}
+    for name, default in _defaults(Job).items():
+        value = spec if name == "spec" else getattr(job, name)
+        if name != "id" and value is not default and value != default:
+            document[name] = value if name == "spec" else _encoded(value)
+    return document | {"state": str(job.state)}
 
 
 def decode_job(job_id: JobId, document: Document) -> Job:

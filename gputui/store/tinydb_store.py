@@ -15,7 +15,7 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls
 from gputui.ports import Transaction
-from gputui.store.codec import decode_audit, decode_controls, decode_job, encode_audit, encode_job
+from gputui.store.codec import decode_audit, decode_controls, decode_job, encode_audit, encode_jobs
 from gputui.store.directory import open_directory
 from gputui.store.history import HistoryFiles
 from gputui.store.job_cache import JobCache
@@ -74,9 +74,8 @@ class TinyJobStore:
 
         def entry(next_id: JobId) -> Entry:
             added[:] = numbered(batch, next_id)
-            documents: dict[str, Document | None] = {str(job.id): encode_job(job) for job in added}
             audit = [encode_audit(submission_entry(job, actor)) for job in added]
-            return Entry({JOBS: documents}, audit, next_id + len(added))
+            return Entry({JOBS: encode_jobs(added)}, audit, next_id + len(added))
 
         if batch:
             self._storage.add_unread(entry)

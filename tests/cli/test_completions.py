@@ -35,7 +35,7 @@ def test_a_script_for_each_shell(run: Run, shell: str) -> None:
 
 def test_commands_and_options_are_completed() -> None:
     assert completed("gputui qu", 1) == ["queue"]
-    assert completed("gputui submit --gpu", 2) == ["--gpus", "--gpu-memory", "--gpu-model"]
+    assert completed("gputui submit --gpu", 2) == ["--gpus", "--gpu-memory", "--gpu-model", "--gpu-memory-step"]
     assert completed("gputui completions z", 2) == ["zsh"]
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from gputui import bootstrap
-from gputui.cli import queue, table
+from gputui.cli import arrays, queue, table
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, GpuRequest, Stopping
@@ -172,3 +173,34 @@ def test_a_real_store_is_read(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     assert run("--state", state, "submit", "--name", "first", "busybox").out == "1\n"
     assert run("--state", state, "queue").out.splitlines()[1].split()[:4] == ["1", "PD", "50", "first"]
+
+
+def test_waiting_elements_of_an_array_share_a_line(run: Run, store: KeptStore) -> None:
+    put(store, job(), running(array=ArrayRef(2, 0, 8)))
+    put(store, *(job(array=ArrayRef(2, index, 8)) for index in (1, 2, 3, 7)))
+    put(store, job(array=ArrayRef(2, 9, 8), priority=80))
+    rows = [line.split(maxsplit=7) for line in run("queue").out.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["2", "1", "2_[1-3,7%8]", "7"]
+    assert [row[3] for row in rows] == ["train[0]", "train", "train", "train[9]"]
+    unfolded = [line.split()[0] for line in run("queue", "--array").out.splitlines()[1:]]
+    assert unfolded == ["2", "1", "3", "4", "5", "6", "7"]
+    assert len(json.loads(run("queue", "--json").out)) == 7
+
+
+@pytest.mark.parametrize(
+    ("indices", "words"),
+    [
+        (range(100_000), "0-99999"),
+        ((5,), "5"),
+        ((3, 1, 2, 9), "1-3,9"),
+        (range(0, 1000, 2), "0,2,4,6,8,10,12,14,16,18,..."),
+    ],
+)
+def test_indices_in_words(indices: Iterable[int], words: str) -> None:
+    assert arrays.indices_word(indices) == words
+
+
+def test_an_array_of_a_hundred_thousand_is_one_line(run: Run, store: KeptStore) -> None:
+    assert run("submit", "--array", "0-99999%8", "busybox").code == 0
+    [_, line] = run("queue").out.splitlines()
+    assert line.split()[0] == "1_[0-99999%8]"

@@ -7,8 +7,18 @@ import pytest
 from gputui.domain.cause import Blame, Cause, CauseCode, of_exit
 
 BLAMED = {
-    Blame.JOB: {CauseCode.NON_ZERO_EXIT, CauseCode.OUT_OF_MEMORY, CauseCode.SIGNALLED},
-    Blame.OPERATOR: {CauseCode.TIME_LIMIT, CauseCode.CANCELLED, CauseCode.REQUEUED},
+    Blame.JOB: {
+        CauseCode.NON_ZERO_EXIT,
+        CauseCode.OUT_OF_MEMORY,
+        CauseCode.GPU_OUT_OF_MEMORY,
+        CauseCode.SIGNALLED,
+    },
+    Blame.OPERATOR: {
+        CauseCode.TIME_LIMIT,
+        CauseCode.CANCELLED,
+        CauseCode.REQUEUED,
+        CauseCode.DEPENDENCY_NEVER_MET,
+    },
     Blame.SPEC: {
         CauseCode.IMAGE_NOT_FOUND,
         CauseCode.BAD_SPEC,

@@ -88,6 +88,7 @@ class FakeRuntime:
         self.started: list[str] = []
         self.told: list[tuple[str, str]] = []
         self.saved: dict[str, str] = {}
+        self.output: dict[str, list[bytes]] = {}
         self.others: tuple[ForeignContainer, ...] = ()
         self.rivalry: Callable[[str], tuple[ContainerRecord, ...]] = lambda _: ()
         self.fault: Cause | None = None
@@ -165,6 +166,10 @@ class FakeRuntime:
     def terminate(self, container_id: str) -> None:
         self._end(container_id, "terminate", 143)
 
+    def signal(self, container_id: str, number: int) -> None:
+        self._ask()
+        self.told.append((container_id, f"signal {number}"))
+
     def kill(self, container_id: str) -> None:
         self._end(container_id, "kill", 137)
 
@@ -187,7 +192,8 @@ class FakeRuntime:
         self.saved[container_id] = str(path)
 
     def logs(self, container_id: str, *, tail: int | None = None, follow: bool = False) -> FakeLog:
-        return FakeLog([f"live output of {container_id}".encode()])
+        self._ask()
+        return FakeLog(self.output.get(container_id, [f"live output of {container_id}".encode()]))
 
     def remove(self, container_id: str) -> None:
         self._ask()

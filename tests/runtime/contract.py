@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -282,8 +283,22 @@ class RuntimeContract:
         assert ended.cause is not None
         assert ended.cause.code is CauseCode.SIGNALLED
 
+    def test_a_signal_reaches_the_command_which_runs_on(
+        self, harness: Harness, runtime: Runtime, tmp_path: Path
+    ) -> None:
+        script = 'trap "echo warned" USR1; trap "exit 5" TERM; echo ready; while :; do sleep 0.1; done'
+        container_id = self.run(runtime, harness.launch(shell(script)))
+        seen(runtime, container_id, b"ready")
+        runtime.signal(container_id, signal.SIGUSR1)
+        seen(runtime, container_id, b"warned")
+        assert record(runtime, container_id).state is ContainerState.RUNNING
+        runtime.terminate(container_id)
+        assert harness.ended(runtime, container_id).exit_code == 5
+        assert output(runtime, container_id, tmp_path / "log").count(b"warned") == 1
+
     def test_ending_what_has_ended_does_nothing(self, harness: Harness, runtime: Runtime) -> None:
         ended = self.run_out(harness, runtime, harness.launch(shell("exit 4")))
+        runtime.signal(ended.id, signal.SIGUSR1)
         runtime.terminate(ended.id)
         runtime.kill(ended.id)
         assert record(runtime, ended.id) == ended

@@ -30,6 +30,7 @@ def load(site: Site, rng: random.Random, jobs: int) -> dict[JobId, int]:
         )
         for fail in fails
     ]
+    site.config.write_text("[scheduler]\nfast_failing_jobs = 0\n")  # they are meant to fail
     store = site.store()
     ids = submit_directly(store, specs)
     store.close()

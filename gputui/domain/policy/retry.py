@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.job import DEFAULT_BACKOFF, Job
+from gputui.domain.policy.guard import hold_reason
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.domain.units import plural
@@ -32,7 +34,7 @@ def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime,
     """The job after its last attempt ended at `at`, because of `cause` (None: it ended well)."""
     if job.stopping is not None and (cause is None or cause.blame is Blame.JOB):
         cause = job.stopping.cause  # how it died follows from our having told it to
-    free = cause is not None and cause.blame in {Blame.INFRASTRUCTURE, Blame.OPERATOR}
+    free = cause is not None and cause.blame in {Blame.INFRASTRUCTURE, Blame.OPERATOR} and not is_asked_for(job, cause)
     ended = job.with_attempt(ended_at=at, exit_code=exit_code, cause=cause, charged=not free)
     ended = ended.evolve(exit_code=exit_code, cause=cause, ended_at=at, stopping=None)
     if job.requeue_requested:
@@ -62,15 +64,38 @@ def again(job: Job, not_before: datetime | None) -> Job:
 def _failed(job: Job, cause: Cause, at: datetime, settings: SchedulerSettings) -> Job:
     if cause.blame is Blame.INFRASTRUCTURE:
         return _free_retry(job, cause, at, settings)
-    if cause.blame is Blame.JOB and job.charged_attempts <= job.spec.retries:
+    if is_retried(job, cause) and job.charged_attempts <= job.spec.retries:
         seed = f"{job.id}:{len(job.attempts)}"
         pause = backoff(job.spec.backoff, job.charged_attempts, settings.backoff_cap, seed)
-        return again(job, at + pause)
+        reason = hold_reason(job, settings)
+        return again(job, at + pause).evolve(held=reason is not None or job.held, hold_reason=reason or job.hold_reason)
     return job.to(_END.get(cause.code, JobState.FAILED))
 
 
+def is_retried(job: Job, cause: Cause) -> bool:
+    """Whether the job wants to be tried again after this, as long as its retries last."""
+    if not job.spec.retry_on:
+        return cause.blame is Blame.JOB
+    return is_asked_for(job, cause) or (cause.blame is Blame.JOB and str(job.exit_code) in job.spec.retry_on)
+
+
+def is_asked_for(job: Job, cause: Cause) -> bool:
+    """Whether a word of its `retry_on` stands for this cause."""
+    return any(cause.code in RETRY_WORDS.get(word, ()) for word in job.spec.retry_on)
+
+
+RETRY_WORDS: Mapping[str, frozenset[CauseCode]] = {
+    "EXIT": frozenset({CauseCode.NON_ZERO_EXIT}),
+    "SIGNAL": frozenset({CauseCode.SIGNALLED}),
+    "OOM": frozenset({CauseCode.OUT_OF_MEMORY, CauseCode.GPU_OUT_OF_MEMORY}),
+    "GPU_OOM": frozenset({CauseCode.GPU_OUT_OF_MEMORY}),
+    "TIMEOUT": frozenset({CauseCode.TIME_LIMIT}),
+}
+"""What may stand in `retry_on` beside exit codes."""
+
 _END = {
     CauseCode.OUT_OF_MEMORY: JobState.OUT_OF_MEMORY,
+    CauseCode.GPU_OUT_OF_MEMORY: JobState.OUT_OF_MEMORY,
     CauseCode.TIME_LIMIT: JobState.TIMEOUT,
     CauseCode.CANCELLED: JobState.CANCELLED,
 }

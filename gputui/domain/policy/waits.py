@@ -9,10 +9,12 @@ from datetime import datetime
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.job import Job, JobId
+from gputui.domain.policy.dependency import Dependencies
+from gputui.domain.policy.guard import Guard
 from gputui.domain.policy.retry import JITTER
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, PendingReason, Reason
+from gputui.domain.state import PendingReason, Reason
 from gputui.domain.units import format_duration, plural
 
 
@@ -23,6 +25,8 @@ class Situation:
     now: datetime
     settings: SchedulerSettings
     jobs: Mapping[JobId, Job]
+    dependencies: Dependencies
+    guard: Guard
     snapshot: Snapshot
     runtimes: Mapping[str, RuntimeStatus]
     running_cpu: int
@@ -36,6 +40,8 @@ class Situation:
             now=now,
             settings=settings,
             jobs={job.id: job for job in snapshot.jobs},
+            dependencies=Dependencies.of(snapshot.jobs),
+            guard=Guard.of(snapshot.jobs, settings),
             snapshot=snapshot,
             runtimes={status.name: status for node in snapshot.nodes for status in node.runtimes},
             running_cpu=sum(not job.spec.gpus.minimum and not job.spec.gpus.everything for job in active),
@@ -65,15 +71,17 @@ def _held(job: Job, _: Situation) -> Reason | None:
 
 
 def _dependency(job: Job, situation: Situation) -> Reason | None:
-    for job_id in job.spec.after:
-        other = situation.jobs.get(job_id)
-        if other is not None and other.state is not JobState.COMPLETED:
-            return Reason(PendingReason.DEPENDENCY, f"starts after job {job_id} has completed: it is {other.state}")
-    for job_id in job.spec.after_any:
-        other = situation.jobs.get(job_id)
-        if other is not None and not other.state.is_terminal:
-            return Reason(PendingReason.DEPENDENCY, f"starts after job {job_id} has ended: it is {other.state}")
-    return None
+    if not job.spec.after and not job.spec.after_any:
+        return None
+    unmet = situation.dependencies.unmet(job)
+    return Reason(PendingReason.DEPENDENCY, unmet) if unmet else None
+
+
+def _guard(job: Job, situation: Situation) -> Reason | None:
+    if not situation.guard:
+        return None
+    text = situation.guard.reason(job)
+    return Reason(PendingReason.BACK_OFF, text) if text else None
 
 
 def _begin(job: Job, situation: Situation) -> Reason | None:
@@ -135,6 +143,7 @@ _GATES: tuple[Callable[[Job, Situation], Reason | None], ...] = (
     _dependency,
     _begin,
     _back_off,
+    _guard,
     _paused,
     _runtime,
     _array,

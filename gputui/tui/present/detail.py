@@ -46,10 +46,20 @@ def _now(job: Job, context: JobContext) -> list[Line]:
     if (taken := elapsed(job, context.now)) is not None:
         limit = f" of {format_duration(job.spec.time_limit)}" if job.spec.time_limit else ""
         lines.append(("time", cell(format_duration(taken) + limit)))
+    if job.limit_at is not None:
+        lines.append(("ends", cell(f"{_moment(job.limit_at, context.now)} by its time limit{_warned(job)}")))
     if job.avoid_gpus:
         avoided = ", ".join(context.gpu_names.get(uuid, plain(uuid, 12)) for uuid in job.avoid_gpus)
         lines.append(("avoids", cell(f"GPU {avoided}: it failed there", AMBER)))
     return lines
+
+
+def _warned(job: Job) -> str:
+    """`, warned 11:59:00`: when it was sent the signal before its limit, or will be."""
+    if job.warning_at is None:
+        return ""
+    warned_at = job.attempts[-1].warned_at
+    return f", warned {warned_at:%H:%M:%S}" if warned_at else f", to be warned {job.warning_at:%H:%M:%S}"
 
 
 def _wishes(job: Job) -> str:
@@ -126,6 +136,7 @@ def _limits(job: Job) -> str:
     spec = job.spec
     limit = format_duration(spec.time_limit) if spec.time_limit else "no time limit"
     words = f"{limit}, {spec.retries} retries ({job.charged_attempts} used), backoff {format_duration(spec.backoff)}"
+    words += f", only on {', '.join(spec.retry_on)}" if spec.retry_on else ""
     return words + (", preemptible" if spec.preemptible else "")
 
 

@@ -1,0 +1,287 @@
+"""Retries by cause, the fast-failure guard, and more GPU memory after running out of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import RuntimeUnavailableError
+from gputui.domain.job import GpuRequest, JobId, Submission
+from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.state import JobState, PendingReason
+from tests.engine.fakes import LaterExecutor
+from tests.engine.world import World
+from tests.factories import GIB, spec, uuid
+
+OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+
+
+def fail(world: World, job_id: JobId, code: int = 1, *, after: float = 0, output: bytes = b"") -> None:
+    """Start the job, let it run `after` seconds, then fail."""
+    world.tick(2)
+    [record] = [one for one in world.docker.running() if one.job_id == job_id]
+    world.clock.advance(after)
+    world.docker.output[record.id] = [b"epoch 1", output, b"bye"]
+    world.exit(job_id, code)
+    world.tick(2)
+
+
+def fail_again(world: World, job_id: JobId, code: int = 1, **how: Any) -> None:
+    """The same, when the back-off is over."""
+    world.clock.advance(3600)
+    fail(world, job_id, code, **how)
+
+
+# retry on
+
+
+@pytest.mark.parametrize(
+    ("retry_on", "code", "again"),
+    [
+        ((), 1, True),
+        (("1", "75"), 1, True),
+        (("1", "75"), 75, True),
+        (("1", "75"), 2, False),
+        (("SIGNAL",), 143, True),
+        (("SIGNAL",), 1, False),
+        (("143",), 143, True),
+        (("EXIT",), 9, True),
+        (("EXIT",), 143, False),
+        (("OOM",), 1, False),
+    ],
+)
+def test_which_failures_are_tried_again(world: World, retry_on: tuple[str, ...], code: int, again: bool) -> None:
+    job_id = world.submit(retries=1, retry_on=retry_on)
+    fail(world, job_id, code)
+    assert world.job(job_id).state is (JobState.PENDING if again else JobState.FAILED)
+
+
+@pytest.mark.parametrize(("retry_on", "attempts"), [((), 1), (("TIMEOUT",), 2)])
+def test_a_time_limit_is_tried_again_where_asked_for_as_often_as_retries_say(
+    world: World, retry_on: tuple[str, ...], attempts: int
+) -> None:
+    job_id = world.submit(retries=1, retry_on=retry_on, time_limit=timedelta(seconds=30))
+    for _ in range(6):
+        world.tick(3, seconds=40)
+    job = world.job(job_id)
+    assert (job.state, len(job.attempts)) == (JobState.TIMEOUT, attempts)
+
+
+def test_what_the_machine_did_is_tried_again_whatever_the_job_asks_for(world: World) -> None:
+    job_id = world.submit(1, retry_on=("75",), retries=1)
+    world.tick(2)
+    world.docker.made.clear()
+    world.tick(2)
+    job = world.job(job_id)
+    assert (job.state, job.attempts[0].charged) == (JobState.PENDING, False)
+
+
+# fast failures
+
+
+def test_a_job_that_fails_fast_three_times_is_held_with_the_reason(world: World) -> None:
+    job_id = world.submit(retries=10)
+    for _ in range(2):
+        fail_again(world, job_id)
+        assert not world.job(job_id).held
+    fail_again(world, job_id)
+    job = world.job(job_id)
+    assert (job.state, job.held) == (JobState.PENDING, True)
+    assert job.hold_reason == "held after it failed 3 times in a row within 10s; the last: exit code 1"
+    assert world.snapshots[-1].reasons[job_id].text == job.hold_reason
+
+
+def test_released_it_gets_as_many_tries_again(world: World) -> None:
+    job_id = world.submit(retries=10)
+    for _ in range(3):
+        fail_again(world, job_id)
+    world.actions.release([job_id])
+    fail_again(world, job_id)
+    assert not world.job(job_id).held
+    fail_again(world, job_id)
+    fail_again(world, job_id)
+    assert world.job(job_id).held
+
+
+def test_one_slow_failure_breaks_the_row(world: World) -> None:
+    job_id = world.submit(retries=10)
+    for seconds in (0, 0, 11, 0, 0):
+        fail_again(world, job_id, after=seconds)
+        assert not world.job(job_id).held
+    fail_again(world, job_id)
+    assert world.job(job_id).held
+
+
+def test_a_job_whose_retries_are_used_up_has_failed_rather_than_being_held(world: World) -> None:
+    job_id = world.submit(retries=2)
+    for _ in range(3):
+        fail_again(world, job_id)
+    assert world.job(job_id).state is JobState.FAILED
+
+
+def ruin(world: World, count: int, **changes: Any) -> list[JobId]:
+    """So many different jobs that fail fast, one after the other."""
+    ids = []
+    for _ in range(count):
+        ids.append(world.submit(**changes))
+        fail(world, ids[-1])
+    return ids
+
+
+def test_an_image_whose_jobs_fail_fast_is_paused_with_the_reason_until_one_is_released(world: World) -> None:
+    world.docker.images.add("broken")
+    for number in range(5):
+        ruin(world, 1, image="broken", tenant=f"t{number}")
+    waiting, other = world.submit(image="broken", tenant="x"), world.submit(tenant="x")
+    reason = world.tick(3).reasons[waiting]
+    assert reason.code is PendingReason.BACK_OFF
+    assert reason.text == (
+        "image broken is paused, since its last 5 jobs failed within 10s (job 5: exit code 1); release one to go on"
+    )
+    assert world.job(other).state is JobState.RUNNING
+    world.reborn()
+    assert waiting in world.tick(2).reasons  # read off the stored jobs
+    world.actions.release([waiting])
+    world.tick(2)
+    assert world.job(waiting).state is JobState.RUNNING
+
+
+def test_after_a_release_it_takes_as_many_again(world: World) -> None:
+    world.docker.images.add("broken")
+    ruin(world, 5, image="broken")
+    waiting = world.submit(image="broken")
+    world.tick(2)
+    world.actions.release([waiting])
+    fail(world, waiting)
+    ruin(world, 3, image="broken")
+    fifth = world.submit(image="broken")
+    fail(world, fifth)
+    assert "is paused" in world_reason(world, world.submit(image="broken"))
+
+
+def world_reason(world: World, job_id: JobId) -> str:
+    return world.tick(2).reasons[job_id].text
+
+
+def test_a_tenant_whose_jobs_fail_fast_in_any_image_is_paused(world: World) -> None:
+    for number in range(5):
+        world.docker.images.add(f"image{number}")
+        ruin(world, 1, image=f"image{number}", tenant="bob")
+    waiting, other = world.submit(tenant="bob"), world.submit(tenant="carol")
+    assert world_reason(world, waiting).startswith("tenant bob is paused, since its last 5 jobs failed within 10s")
+    assert world.job(other).state is JobState.RUNNING
+
+
+def test_one_success_lets_an_image_go_on(world: World) -> None:
+    running = world.submit()
+    world.tick(2)
+    ruin(world, 5)
+    waiting = world.submit()
+    assert "is paused" in world_reason(world, waiting)
+    world.exit(running, 0)
+    world.tick(3)
+    assert world.job(waiting).state is JobState.RUNNING
+
+
+def test_four_are_not_enough_and_the_guard_can_be_switched_off(tmp_path: Path) -> None:
+    world = World(tmp_path / "four")
+    ruin(world, 4)
+    job_id = world.submit()
+    world.tick(2)
+    assert world.job(job_id).state is JobState.RUNNING
+    off = World(tmp_path / "off", settings=Settings(SchedulerSettings(fast_failing_jobs=0, fast_failures=0)))
+    ruin(off, 8)
+    job_id = off.submit(retries=10)
+    for _ in range(5):
+        fail_again(off, job_id)
+    assert not off.job(job_id).held
+
+
+# GPU memory
+
+
+def submit_for_30g(world: World) -> JobId:
+    wanted = replace(spec(retries=3, gpu_memory_step=20 * GIB), gpus=GpuRequest(1, 1, memory=30 * GIB))
+    [job_id] = world.actions.submit([Submission(wanted)])
+    return job_id
+
+
+def test_out_of_gpu_memory_is_told_from_the_last_lines(world: World) -> None:
+    job_id = world.submit(1)
+    fail(world, job_id, output=OOM)
+    job = world.job(job_id)
+    assert job.state is JobState.OUT_OF_MEMORY
+    assert job.cause == Cause(CauseCode.GPU_OUT_OF_MEMORY, f"out of GPU memory (exit code 1): {OOM.decode()}")
+
+
+@pytest.mark.parametrize(("retry_on", "state"), [(("GPU_OOM",), JobState.PENDING), (("75",), JobState.OUT_OF_MEMORY)])
+def test_it_is_a_cause_to_retry_on(world: World, retry_on: tuple[str, ...], state: JobState) -> None:
+    job_id = world.submit(1, retries=1, retry_on=retry_on)
+    fail(world, job_id, output=b"RuntimeError: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate")
+    assert world.job(job_id).state is state
+
+
+def test_the_next_attempt_asks_for_a_step_more_and_says_so(world: World) -> None:
+    job_id = submit_for_30g(world)
+    fail(world, job_id, output=OOM)
+    job = world.job(job_id)
+    assert job.spec.gpus.memory == 50 * GIB
+    assert str(job.cause and job.cause.text).endswith("; the next attempt asks for 50G per GPU")
+    assert job.attempts[0].cause == job.cause
+    fail_again(world, job_id, output=OOM)
+    assert world.job(job_id).spec.gpus.memory == 70 * GIB
+
+
+def test_nothing_is_asked_for_that_no_gpu_has(world: World) -> None:
+    job_id = world.submit(1, retries=5, gpu_memory_step=20 * GIB)
+    fail(world, job_id, output=OOM)
+    job = world.job(job_id)
+    assert job.spec.gpus.memory is None
+    assert "no GPU here has more than 80G, so the next attempt asks for no more" in str(job.cause)
+    world.tick(2, seconds=10)
+    assert world.job(job_id).gpus == (uuid(0),)
+
+
+def test_another_failure_asks_for_nothing_more(world: World) -> None:
+    job_id = submit_for_30g(world)
+    fail(world, job_id, output=b"ValueError")
+    assert world.job(job_id).spec.gpus.memory == 30 * GIB
+    assert world.job(job_id).cause == Cause(CauseCode.NON_ZERO_EXIT, "exit code 1")
+
+
+def test_a_job_without_gpus_is_not_looked_at(world: World) -> None:
+    job_id = world.submit()
+    fail(world, job_id, output=OOM)
+    assert world.job(job_id).state is JobState.FAILED
+
+
+def test_the_tick_does_not_wait_for_the_look_and_the_next_scheduler_looks_anew(world: World) -> None:
+    job_id = world.submit(1)
+    world.tick(2)
+    world.docker.output[world.docker.running()[0].id] = [OOM]
+    world.exit(job_id, 1)
+    for _ in range(2):
+        later = LaterExecutor()
+        world.workers = later
+        world.reborn()
+        world.tick(3)
+        assert world.job(job_id).state is JobState.RUNNING
+        assert len(later.waiting) == 1
+    later.work()
+    world.tick()
+    assert world.job(job_id).state is JobState.OUT_OF_MEMORY
+
+
+def test_output_that_cannot_be_read_tells_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(container_id: str, **_: object) -> None:
+        raise RuntimeUnavailableError("docker does not answer")
+
+    monkeypatch.setattr(world.docker, "logs", gone)
+    job_id = world.submit(1)
+    fail(world, job_id, output=OOM)
+    assert world.job(job_id).cause == Cause(CauseCode.NON_ZERO_EXIT, "exit code 1")
