@@ -140,18 +140,14 @@ def _parts(site: Site) -> int:
     return max(1, min(_PARTS, site.gpus // 2))
 
 
-def _split(
-    jobs: Sequence[TraceJob], site: Site, sizes: Sequence[int], part_of: dict[str, int]
-) -> Iterator[Started]:
+def _split(jobs: Sequence[TraceJob], site: Site, sizes: Sequence[int], part_of: dict[str, int]) -> Iterator[Started]:
     """Each part a greedy queue; a job wider than its part runs narrower and longer, with equal GPU-seconds."""
     mine: list[list[TraceJob]] = [[] for _ in sizes]
     originals = {job.number: job for job in jobs}
     for job in jobs:
         part = part_of[job.tenant]
         mine[part].append(_narrowed(job, sizes[part]))
-    runs = [
-        greedy(part, Site(gpus, site.per_node)) for part, gpus in zip(mine, sizes, strict=True) if part
-    ]
+    runs = [greedy(part, Site(gpus, site.per_node)) for part, gpus in zip(mine, sizes, strict=True) if part]
     for job, start, end, gpus in merge(*runs, key=lambda run: run[1]):
         yield originals[job.number], start, end, gpus
 

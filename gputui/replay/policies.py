@@ -53,9 +53,9 @@ def _nodes_for(gpus: int, site: Site) -> int:
     return min(-(-gpus // site.per_node), len(site.nodes))
 
 
-def plan(jobs: Sequence[TraceJob], site: Site, settings: PolicySettings = PolicySettings()) -> Iterator[Ran]:
+def plan(jobs: Sequence[TraceJob], site: Site, settings: PolicySettings | None = None) -> Iterator[Ran]:
     """What `plan()` decides, from the same lines of code, at every submission and every end."""
-    board = board_for(site, settings)
+    board = board_for(site, settings or PolicySettings())
     by_number = {job.number: job for job in jobs}
 
     def lasts(run: Run) -> float:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import MAX_PRIORITY, NORMAL_PRIORITY
+from gputui.domain.job import NORMAL_PRIORITY
 
 COLUMNS = ("submit_time_s", "duration_s", "gpus")
 HOUR = 3600.0

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heapreplace
 from gputui.domain.job import JobId
 from gputui.domain.policy.board import Board, Run
 from gputui.domain.policy.lanes import Lane, LaneKey, Rank, Waiting
-from gputui.domain.policy.machine import Grant, choose
+from gputui.domain.policy.machine import Ask, Grant, choose
 from gputui.domain.policy.shadow import Hold, kept, shadow
 
 
@@ -67,6 +67,8 @@ class _Pass:
         self.board, self.now, self.fair = board, now, fair
         self.outcome = Outcome()
         self.standing = False
+        self.known: dict[Ask, tuple[int, float, Refusal]] = {}
+        """Of each ask the need and the duration that were refused: GPUs only get fewer in a pass."""
 
     def run(self, *, thorough: bool) -> Outcome:
         """Walk until no lane has a job left that could start."""
@@ -94,16 +96,23 @@ class _Pass:
         refusal = self._forbidden(lane.key)
         if refusal is None:
             need = needed(self.board, lane.key, item, self.now)
-            grant = self._fit(lane.key, need, item.duration)
-            if grant is not None:
-                lane.take(position)
-                self._start(lane, item, grant)
-                return position
-            refusal = self._refuse(lane.key, item, need)
+            refusal = self._known(lane.key.ask, need, item.duration)
+            if refusal is None:
+                grant = self._fit(lane.key, need, item.duration)
+                if grant is not None:
+                    lane.take(position)
+                    self._start(lane, item, grant)
+                    return position
+                refusal = self._refuse(lane.key, item, need)
         self.outcome.refusals.setdefault(id(lane), refusal)
         if refusal in _LANE_WIDE:
             return len(lane.items)
         return lane.next_shorter(position + 1, item.duration)
+
+    def _known(self, ask: Ask, need: int, duration: float) -> Refusal | None:
+        """What the same request was refused for before, if no less was asked then."""
+        known = self.known.get(ask)
+        return known[2] if known is not None and need >= known[0] and duration >= known[1] else None
 
     def _forbidden(self, key: LaneKey) -> Refusal | None:
         board, rules = self.board, self.board.rules
@@ -146,9 +155,17 @@ class _Pass:
             outcome.hold = promise(board, key, item, need, self.now)
         usable = [free & able for free, able in zip(board.free, key.ask.eligible, strict=True)]
         if choose(usable, key.ask, need, need, board.layouts) is None:
+            self._learn(key.ask, need, 0.0, Refusal.RESOURCES)
             return Refusal.RESOURCES
         held = outcome.hold is not None and outcome.hold.id != item.id
+        if held and not board.keeps:
+            self._learn(key.ask, need, item.duration, Refusal.BACKFILL)
         return Refusal.BACKFILL if held else Refusal.WINDOW
+
+    def _learn(self, ask: Ask, need: int, duration: float, refusal: Refusal) -> None:
+        """Know it from now on; only once there is a head, which must be looked for job by job."""
+        if self.outcome.hold is not None:
+            self.known[ask] = (need, duration, refusal)
 
 
 _LANE_WIDE = frozenset({Refusal.RESOURCES, Refusal.QUOTA, Refusal.ARRAY, Refusal.CPU, Refusal.STANDING})
@@ -156,7 +173,7 @@ _LANE_WIDE = frozenset({Refusal.RESOURCES, Refusal.QUOTA, Refusal.ARRAY, Refusal
 
 
 def promise(board: Board, key: LaneKey, item: Waiting, need: int, now: float) -> Hold | None:
-    """The earliest moment for a job that does not fit: with all it asks for, or with fewer when its patience is over."""
+    """The earliest moment for a job that does not fit: with all it asks for, or with fewer once its patience ends."""
     hold = shadow(board, key, item.id, need, item.duration, now)
     fewest = key.ask.minimum
     if need > fewest:

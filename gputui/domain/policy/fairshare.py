@@ -50,7 +50,9 @@ class Ledger:
         """GPU-seconds of each tenant, decayed to `now`."""
         grown = self._grown(now)
         whole = self._half_life / math.log(2)
-        return {tenant: max(0.0, worth / grown + self._held.get(tenant, 0) * whole) for tenant, worth in self._worth.items()}
+        return {
+            tenant: max(0.0, worth / grown + self._held.get(tenant, 0) * whole) for tenant, worth in self._worth.items()
+        }
 
     def _add(self, tenant: str, gpus: int, at: float) -> None:
         self._worth[tenant] = self._worth.get(tenant, 0.0) + gpus * self._half_life / math.log(2) * self._grown(at)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from gputui.domain.job import JobId
 from gputui.domain.policy.board import Board, Run
 from gputui.domain.policy.decide import can_decide, decide
 from gputui.domain.policy.lanes import LaneKey, Waiting
@@ -67,5 +66,3 @@ def patience_ends(board: Board) -> list[float]:
         if key.ask.minimum != key.ask.maximum
         for item in lane.items
     ]
-
-

@@ -1,8 +1,7 @@
-"""Why a job may not start yet, apart from GPUs: wishes, times, other jobs, runtimes."""
+"""Why a job may not start yet whoever else waits: wishes, times, other jobs, runtimes."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,41 +11,29 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
-from gputui.domain.units import format_duration, plural
+from gputui.domain.units import format_duration
 
 
 @dataclass
 class Situation:
-    """What the gates look at, gathered once for all jobs; `running_*` grow while starts are decided."""
+    """What the gates look at, gathered once for all jobs."""
 
     now: datetime
     settings: SchedulerSettings
     jobs: Mapping[JobId, Job]
     snapshot: Snapshot
     runtimes: Mapping[str, RuntimeStatus]
-    running_cpu: int
-    running_by_array: Counter[JobId]
 
     @classmethod
     def of(cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime) -> Situation:
         """The situation a snapshot shows."""
-        active = [job for job in snapshot.jobs if job.state.is_active]
         return cls(
             now=now,
             settings=settings,
             jobs={job.id: job for job in snapshot.jobs},
             snapshot=snapshot,
             runtimes={status.name: status for node in snapshot.nodes for status in node.runtimes},
-            running_cpu=sum(not job.spec.gpus.minimum and not job.spec.gpus.everything for job in active),
-            running_by_array=Counter(job.array.id for job in active if job.array),
         )
-
-    def count(self, job: Job) -> None:
-        """Take into account that this job is about to start."""
-        if job.array:
-            self.running_by_array[job.array.id] += 1
-        if not job.spec.gpus.minimum and not job.spec.gpus.everything:
-            self.running_cpu += 1
 
 
 def gate(job: Job, situation: Situation) -> Reason | None:
@@ -110,23 +97,6 @@ def _runtime(job: Job, situation: Situation) -> Reason | None:
     return None if status.up else Reason(PendingReason.NODE_UNKNOWN, status.text)
 
 
-def _array(job: Job, situation: Situation) -> Reason | None:
-    if job.array is None or job.array.limit is None:
-        return None
-    running = situation.running_by_array[job.array.id]
-    if running < job.array.limit:
-        return None
-    text = f"{running} elements of array {job.array.id} are running, and {job.array.limit} may"
-    return Reason(PendingReason.QUOTA_EXCEEDED, text)
-
-
-def _cpu(job: Job, situation: Situation) -> Reason | None:
-    if job.spec.gpus.minimum or job.spec.gpus.everything or situation.running_cpu < situation.settings.cpu_jobs:
-        return None
-    running = plural(situation.running_cpu, "job")
-    return Reason(PendingReason.QUOTA_EXCEEDED, f"{running} without GPUs are running, and no more may")
-
-
 _GATES: tuple[Callable[[Job, Situation], Reason | None], ...] = (
     _held,
     _dependency,
@@ -134,6 +104,4 @@ _GATES: tuple[Callable[[Job, Situation], Reason | None], ...] = (
     _back_off,
     _paused,
     _runtime,
-    _array,
-    _cpu,
 )

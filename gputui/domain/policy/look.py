@@ -1,0 +1,113 @@
+"""A snapshot as the board that decisions are made on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from gputui.domain.job import NORMAL_PRIORITY, Job, JobId
+from gputui.domain.policy.board import Board, Rules, Run
+from gputui.domain.policy.decide import rank
+from gputui.domain.policy.durations import Durations, Source
+from gputui.domain.policy.fairshare import Ledger, factors
+from gputui.domain.policy.lanes import Lane, LaneKey, Rank, Waiting
+from gputui.domain.policy.order import topped
+from gputui.domain.policy.place import Places
+from gputui.domain.policy.windows import keeps
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+
+
+@dataclass
+class Look:
+    """What a plan works on: the board, and how to get from there back to jobs and times."""
+
+    snapshot: Snapshot
+    settings: Settings
+    now: datetime
+    second: float
+    places: Places
+    durations: Durations
+    board: Board
+    sources: dict[JobId, Source] = field(default_factory=dict)
+    """Of running jobs: where their planned ends come from."""
+
+    @classmethod
+    def at(cls, snapshot: Snapshot, settings: Settings, now: datetime) -> Look:
+        """The board that a snapshot shows, with nothing waiting yet."""
+        places = Places.of(snapshot.nodes, settings.policy)
+        second = now.timestamp()
+        ledger = Ledger(settings.policy.half_life.total_seconds(), second)
+        for tenant, used in snapshot.usage.gpu_seconds.items():
+            ledger.credit(tenant, used, snapshot.usage.at.timestamp())
+        rules = Rules.of(settings.policy, settings.scheduler.cpu_jobs)
+        board = Board(rules, places.layouts, places.free(), ledger)
+        durations = Durations(snapshot.jobs, settings.policy)
+        look = cls(snapshot, settings, now, second, places, durations, board)
+        for job in snapshot.jobs:
+            if job.attempts:
+                look._count(job)
+        board.keeps = keeps(settings.policy, snapshot.jobs, places, board, now)
+        return look
+
+    def _count(self, job: Job) -> None:
+        """Take the job's attempts into account: those that are over, and the one under way."""
+        for attempt in job.attempts:
+            if attempt.gpus and attempt.started_at and attempt.ended_at:
+                self.board.ledger.begin(job.spec.tenant, len(attempt.gpus), attempt.started_at.timestamp())
+                self.board.ledger.end(job.spec.tenant, len(attempt.gpus), attempt.ended_at.timestamp())
+        if job.state.is_active and not job.attempts[-1].is_over:
+            started = job.attempts[-1].started_at or job.attempts[-1].claimed_at or self.now
+            planned = self.durations.of(job)
+            self.sources[job.id] = planned.source
+            grant = self.places.grant(job.gpus)
+            self.board.hold(Run(job.id, self.key(job), grant, started.timestamp(), planned.seconds))
+
+    def key(self, job: Job) -> LaneKey:
+        """The lane a job belongs to."""
+        array, limit = (job.array.id, job.array.limit) if job.array and job.array.limit else (None, 0)
+        ask = self.places.ask(job)
+        return LaneKey(job.spec.tenant, job.priority, job.spec.nice, topped(job), ask, array, limit or 0)
+
+    def item(self, job: Job) -> Waiting:
+        """The job as it waits in its lane."""
+        return Waiting(job.submitted_at.timestamp(), job.id, self.durations.of(job).seconds)
+
+    def when(self, second: float) -> datetime:
+        """The time of a second of the board."""
+        return self.now + timedelta(seconds=second - self.second)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A waiting job with its place in the order."""
+
+    rank: Rank
+    job: Job
+    key: LaneKey
+    item: Waiting
+
+
+def in_order(look: Look) -> list[Entry]:
+    """All waiting jobs, first to start first."""
+    jobs = [job for job in look.snapshot.jobs if job.state is JobState.PENDING]
+    fair = fair_shares(look, jobs)
+    lanes: dict[LaneKey, Lane] = {}
+    entries = []
+    for job in jobs:
+        key, item = look.key(job), look.item(job)
+        lane = lanes.get(key)
+        if lane is None:
+            base = look.board.rules.class_weight * key.priority / NORMAL_PRIORITY - key.nice
+            lane = lanes[key] = Lane(key, base)
+        entries.append((rank(lane, item, look.board, fair, look.second), job, key, item))
+    entries.sort(key=lambda entry: entry[0])
+    return [Entry(*entry) for entry in entries]
+
+
+def fair_shares(look: Look, waiting: Iterable[Job]) -> dict[str, float]:
+    """F of every tenant that waits, runs or has run."""
+    names = {job.spec.tenant for job in waiting}
+    return factors(look.board.ledger.used(look.second), look.board.rules.weights, names)
