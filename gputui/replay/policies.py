@@ -35,7 +35,7 @@ def board_for(site: Site, settings: PolicySettings) -> Board:
     return Board(Rules.of(settings), [Layout(mask) for mask in masks], masks, ledger)
 
 
-def arrivals(jobs: Sequence[TraceJob], site: Site) -> Iterator[Arrival]:
+def arrivals(jobs: Sequence[TraceJob], site: Site, rules: Rules) -> Iterator[Arrival]:
     """The jobs as they come. One that is wider than a node takes whole nodes."""
     masks = tuple((1 << count) - 1 for count in site.nodes)
     widest = max(site.nodes)
@@ -45,8 +45,8 @@ def arrivals(jobs: Sequence[TraceJob], site: Site) -> Iterator[Arrival]:
         if ask is None:
             nodes = 0 if job.gpus <= widest else _nodes_for(job.gpus, site)
             ask = asks[job.gpus] = Ask(job.gpus, job.gpus, masks, nodes)
-        key = LaneKey(job.tenant, job.priority, 0, 0.0, ask)
-        yield Arrival(job.submit, key, Waiting(job.submit, job.number, job.limit))
+        item = Waiting(job.submit, job.number, job.limit, rules.base(job.priority, 0), job.priority)
+        yield Arrival(job.submit, LaneKey(job.tenant, ask), item)
 
 
 def _nodes_for(gpus: int, site: Site) -> int:
@@ -61,7 +61,7 @@ def plan(jobs: Sequence[TraceJob], site: Site, settings: PolicySettings | None =
     def lasts(run: Run) -> float:
         return by_number[run.id].duration
 
-    for run in run_forward(board, 0.0, arrivals(jobs, site), lasts):
+    for run in run_forward(board, 0.0, arrivals(jobs, site, board.rules), lasts):
         job = by_number[run.id]
         yield Ran(job, run.started, run.started + job.duration, job.gpus)
 

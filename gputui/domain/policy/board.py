@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from gputui.domain.job import NORMAL_PRIORITY, JobId
 from gputui.domain.policy.fairshare import Ledger, factors
-from gputui.domain.policy.lanes import Lane, LaneKey, Waiting
+from gputui.domain.policy.lanes import Ageing, Lane, LaneKey, Waiting
 from gputui.domain.policy.machine import Grant, Layout, size
 from gputui.domain.settings import PolicySettings, TenantSettings
 
@@ -22,6 +22,7 @@ class Run:
 
     id: JobId
     key: LaneKey
+    priority: int
     grant: Grant
     started: float
     duration: float
@@ -49,10 +50,10 @@ class Keep:
     tenant: str | None
     priority: int | None
 
-    def admits(self, key: LaneKey) -> bool:
+    def admits(self, tenant: str, priority: int) -> bool:
         """Whether it is kept for such jobs."""
-        return (self.tenant is not None and key.tenant == self.tenant) or (
-            self.priority is not None and key.priority >= self.priority
+        return (self.tenant is not None and tenant == self.tenant) or (
+            self.priority is not None and priority >= self.priority
         )
 
 
@@ -61,9 +62,7 @@ class Rules:
     """The settings, in the numbers a decision needs."""
 
     class_weight: float = 1000.0
-    age_slope: float = 1000.0 / 86400
-    """Points a second."""
-    age_most: float = 3000.0
+    ageing: Ageing = Ageing(1000.0 / 86400, 3000.0)
     fair_weight: float = 500.0
     patience: float = 300.0
     standing_priority: int | None = None
@@ -76,8 +75,7 @@ class Rules:
         """The rules that the settings state."""
         return cls(
             settings.class_weight,
-            settings.age_weight / settings.age_unit.total_seconds(),
-            settings.age_weight * settings.age_cap,
+            Ageing(settings.age_weight / settings.age_unit.total_seconds(), settings.age_weight * settings.age_cap),
             settings.fair_weight,
             settings.patience.total_seconds(),
             settings.standing_priority,
@@ -85,6 +83,10 @@ class Rules:
             {tenant.name: tenant.weight for tenant in settings.tenants},
             {tenant.name: tenant for tenant in settings.tenants},
         )
+
+    def base(self, priority: int, nice: int) -> float:
+        """Points of a job that do not change."""
+        return self.class_weight * priority / NORMAL_PRIORITY - nice
 
 
 class Board:
@@ -117,8 +119,7 @@ class Board:
         """The lane of such jobs."""
         found = self.lanes.get(key)
         if found is None:
-            base = self.rules.class_weight * key.priority / NORMAL_PRIORITY - key.nice
-            found = self.lanes[key] = Lane(key, base)
+            found = self.lanes[key] = Lane(key, self.rules.ageing)
         return found
 
     def add(self, key: LaneKey, item: Waiting) -> None:
@@ -140,7 +141,7 @@ class Board:
         """A waiting job, taken out of its lane already, takes GPUs that are free."""
         for node, mask in grant:
             self.free[node] &= ~mask
-        run = Run(item.id, lane.key, grant, now, item.duration)
+        run = Run(item.id, lane.key, item.priority, grant, now, item.duration)
         self.hold(run)
         return run
 

@@ -52,14 +52,6 @@ def can_decide(board: Board) -> bool:
     return any(board.free) or board.cpu_running < board.rules.cpu_jobs
 
 
-def rank(lane: Lane, item: Waiting, board: Board, fair: Mapping[str, float], now: float) -> Rank:
-    """Put on top by hand (the latest wish first), score, submit time, id."""
-    rules = board.rules
-    aged = min(rules.age_most, rules.age_slope * max(0.0, now - item.submitted))
-    score = lane.base + aged + rules.fair_weight * fair[lane.key.tenant]
-    return (-lane.key.topped, -score, item.submitted, item.id)
-
-
 class _Pass:
     """One walk along the lanes, always from the job that ranks first."""
 
@@ -72,65 +64,76 @@ class _Pass:
 
     def run(self, *, thorough: bool) -> Outcome:
         """Walk until no lane has a job left that could start."""
-        heap = [
-            (rank(lane, lane.items[0], self.board, self.fair, self.now), number, lane, 0)
-            for number, lane in enumerate(self.board.lanes.values())
-            if lane.items
-        ]
+        heap: list[tuple[Rank, int, Lane, int]] = []
+        for number, lane in enumerate(self.board.lanes.values()):
+            if lane.items:
+                lane.settle(self.now)
+                heap.append((self._rank(lane, 0), number, lane, 0))
         heapify(heap)
         while heap and (thorough or can_decide(self.board)):
             _, number, lane, position = heap[0]
             position = self._consider(lane, position)
             if position < len(lane.items):
-                order = rank(lane, lane.items[position], self.board, self.fair, self.now)
-                heapreplace(heap, (order, number, lane, position))
+                heapreplace(heap, (self._rank(lane, position), number, lane, position))
             else:
                 heappop(heap)
                 if not lane.items:
                     del self.board.lanes[lane.key]
         return self.outcome
 
+    def _rank(self, lane: Lane, position: int) -> Rank:
+        rules = self.board.rules
+        fair = rules.fair_weight * self.fair[lane.key.tenant]
+        return rules.ageing.rank(lane.items[position], fair, self.now)
+
     def _consider(self, lane: Lane, position: int) -> int:
         """Start the job there or refuse it; the position of the next of its lane that might start."""
         item = lane.items[position]
-        refusal = self._forbidden(lane.key)
+        refusal = self._forbidden(lane.key, item.priority)
         if refusal is None:
             need = needed(self.board, lane.key, item, self.now)
             refusal = self._known(lane.key.ask, need, item.duration)
             if refusal is None:
-                grant = self._fit(lane.key, need, item.duration)
+                grant = self._fit(lane.key, need, item)
                 if grant is not None:
                     lane.take(position)
                     self._start(lane, item, grant)
                     return position
                 refusal = self._refuse(lane.key, item, need)
         self.outcome.refusals.setdefault(id(lane), refusal)
-        if refusal in _LANE_WIDE:
+        return self._next(lane, position, refusal)
+
+    def _next(self, lane: Lane, position: int, refusal: Refusal) -> int:
+        """The next job of the lane that need not be refused for the same reason."""
+        ask = lane.key.ask
+        if refusal in _LANE_WIDE or (refusal is Refusal.RESOURCES and ask.minimum == ask.maximum):
             return len(lane.items)
-        return lane.next_shorter(position + 1, item.duration)
+        if refusal is Refusal.BACKFILL and ask.minimum == ask.maximum and not self.board.keeps:
+            return lane.next_shorter(position + 1, lane.items[position].duration)
+        return position + 1
 
     def _known(self, ask: Ask, need: int, duration: float) -> Refusal | None:
         """What the same request was refused for before, if no less was asked then."""
         known = self.known.get(ask)
         return known[2] if known is not None and need >= known[0] and duration >= known[1] else None
 
-    def _forbidden(self, key: LaneKey) -> Refusal | None:
+    def _forbidden(self, key: LaneKey, priority: int) -> Refusal | None:
         board, rules = self.board, self.board.rules
         if key.array is not None and board.by_array[key.array] >= key.array_limit:
             return Refusal.ARRAY
         if not key.ask.maximum:
             return Refusal.CPU if board.cpu_running >= rules.cpu_jobs else over_cap(board, key, 0)
-        if self.standing and rules.standing_priority is not None and key.priority < rules.standing_priority:
+        if self.standing and rules.standing_priority is not None and priority < rules.standing_priority:
             return Refusal.STANDING
         return over_cap(board, key, key.ask.minimum)
 
-    def _fit(self, key: LaneKey, need: int, duration: float) -> Grant | None:
+    def _fit(self, key: LaneKey, need: int, item: Waiting) -> Grant | None:
         ask, board = key.ask, self.board
         if not ask.maximum:
             return ()
         usable = [free & able for free, able in zip(board.free, ask.eligible, strict=True)]
-        end = self.now + duration
-        if board.keeps and (others := kept(board, key, self.now, end)):
+        end = self.now + item.duration
+        if board.keeps and (others := kept(board, key, item.priority, self.now, end)):
             usable = [mask & ~other for mask, other in zip(usable, others, strict=True)]
         hold = self.outcome.hold
         if hold is not None and end > hold.at:
@@ -149,7 +152,7 @@ class _Pass:
         outcome, rules, board = self.outcome, self.board.rules, self.board
         if outcome.first_refused is None:
             outcome.first_refused = item.id
-        if rules.standing_priority is not None and key.priority >= rules.standing_priority:
+        if rules.standing_priority is not None and item.priority >= rules.standing_priority:
             self.standing = True
         if outcome.hold is None:
             outcome.hold = promise(board, key, item, need, self.now)
@@ -168,16 +171,16 @@ class _Pass:
             self.known[ask] = (need, duration, refusal)
 
 
-_LANE_WIDE = frozenset({Refusal.RESOURCES, Refusal.QUOTA, Refusal.ARRAY, Refusal.CPU, Refusal.STANDING})
-"""What holds for a lane's later jobs as well: they are younger, ask for the same, and GPUs only get fewer."""
+_LANE_WIDE = frozenset({Refusal.QUOTA, Refusal.ARRAY, Refusal.CPU})
+"""What holds for all jobs of a lane."""
 
 
 def promise(board: Board, key: LaneKey, item: Waiting, need: int, now: float) -> Hold | None:
     """The earliest moment for a job that does not fit: with all it asks for, or with fewer once its patience ends."""
-    hold = shadow(board, key, item.id, need, item.duration, now)
+    hold = shadow(board, key, item, need, now)
     fewest = key.ask.minimum
     if need > fewest:
-        settled = shadow(board, key, item.id, fewest, item.duration, now)
+        settled = shadow(board, key, item, fewest, now)
         over = item.submitted + board.rules.patience
         if settled is not None and (hold is None or max(settled.at, over) < hold.at):
             settled.at = max(settled.at, over)

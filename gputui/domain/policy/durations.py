@@ -50,8 +50,9 @@ class Durations:
         source = Source.DEFAULT if limit is None else Source.LIMIT
         seconds = self._limits[default_class(job)] if limit is None else limit.total_seconds()
         seconds = min(seconds, self._most)
-        predicted = self._predicted.get(kind(job), seconds) if self._predicted else seconds
-        return Planned(predicted, Source.PREDICTION) if predicted < seconds else Planned(seconds, source)
+        if self._predicted and (predicted := self._predicted.get(kind(job), seconds)) < seconds:
+            return Planned(predicted, Source.PREDICTION)
+        return Planned(seconds, source)
 
 
 def default_class(job: Job) -> int:

@@ -1,6 +1,7 @@
-"""Waiting jobs in lanes: those of a lane differ only in when they came and how long they run.
+"""Waiting jobs in lanes: those of a lane have the tenant and the request in common.
 
-All of a lane's jobs grow old alike, so their order never changes; only the lanes' heads have to be compared.
+A lane's jobs grow old alike and share their tenant's fair-share factor, so their order among themselves changes only
+when one of them reaches the most points that age can give. Only the lanes' heads have to be compared at every look.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from gputui.domain.policy.machine import Ask
 
 Rank: TypeAlias = tuple[float, float, float, JobId]
 """Sorts first what starts first: topped, score, submit time, id."""
+_FOREVER = float("inf")
 
 
 class Waiting(NamedTuple):
@@ -23,48 +25,88 @@ class Waiting(NamedTuple):
     id: JobId
     duration: float
     """Seconds it is planned to run."""
+    base: float
+    """Points that do not change: class and nice."""
+    priority: int
+    topped: float = 0.0
 
 
 class LaneKey(NamedTuple):
     """What the jobs of a lane have in common."""
 
     tenant: str
-    priority: int
-    nice: int
-    topped: float
     ask: Ask
     array: JobId | None = None
     array_limit: int = 0
 
 
+@dataclass(frozen=True)
+class Ageing:
+    """Points for waiting: so many a second, up to a most."""
+
+    slope: float
+    most: float
+
+    @property
+    def full_after(self) -> float:
+        """Seconds after which no more is to be had."""
+        return self.most / self.slope if self.slope else 0.0
+
+    def rank(self, item: Waiting, fair: float, now: float) -> Rank:
+        """Where it stands; `fair` are the points of its tenant."""
+        aged = self.slope * (now - item.submitted)
+        score = item.base + (self.most if aged > self.most else aged) + fair  # noqa: FURB136 - min() costs more
+        return (-item.topped, -score, item.submitted, item.id)
+
+
 @dataclass(eq=False, slots=True)
 class Lane:
-    """Jobs alike, in the order they came."""
+    """Jobs alike, in their order."""
 
     key: LaneKey
-    base: float
-    """Points that do not change: class and nice."""
+    ageing: Ageing
     items: list[Waiting] = field(default_factory=list)
-    shortest: float = float("inf")
+    shortest: float = _FOREVER
     """No job in it is planned to run shorter."""
+    mixed: bool = False
+    """Its jobs differ in more than age, so that order is not just that of submission."""
+    stale_at: float = 0.0
+    """Of a mixed lane: when its order may be another one."""
 
     def copy(self) -> Lane:
         """A lane that can go on without this one."""
-        return Lane(self.key, self.base, list(self.items), self.shortest)
+        return Lane(self.key, self.ageing, list(self.items), self.shortest, self.mixed, self.stale_at)
 
     def add(self, item: Waiting) -> None:
-        """Put a job where its submit time puts it: mostly at the end."""
-        if self.items and item < self.items[-1]:
-            self.items.insert(bisect_left(self.items, item), item)
-        else:
-            self.items.append(item)
+        """Put a job where it belongs: mostly at the end."""
         self.shortest = min(self.shortest, item.duration)
+        items = self.items
+        if not items:
+            self.mixed = False
+        elif not self.mixed and (item.base, item.topped) != (items[0].base, items[0].topped):
+            self.mixed, self.stale_at = True, 0.0
+        if self.mixed:
+            items.append(item)
+            self.stale_at = 0.0
+        elif items and item < items[-1]:
+            items.insert(bisect_left(items, item), item)
+        else:
+            items.append(item)
+
+    def settle(self, now: float) -> None:
+        """Bring its jobs into the order of this moment."""
+        if not self.mixed or now < self.stale_at:
+            return
+        full = self.ageing.full_after
+        rank, growing = self.ageing.rank, [item.submitted for item in self.items if item.submitted + full > now]
+        self.items.sort(key=lambda item: rank(item, 0.0, now))
+        self.stale_at = min(growing) + full if growing else _FOREVER
 
     def take(self, position: int) -> None:
         """Take a job out."""
         taken = self.items.pop(position)
         if taken.duration <= self.shortest:
-            self.shortest = min((item.duration for item in self.items), default=float("inf"))
+            self.shortest = min((item.duration for item in self.items), default=_FOREVER)
 
     def next_shorter(self, position: int, duration: float) -> int:
         """The next job from there on that is planned to run shorter; past the end when there is none."""

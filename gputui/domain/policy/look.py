@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
-from gputui.domain.job import NORMAL_PRIORITY, Job, JobId
+from gputui.domain.job import Job, JobId
 from gputui.domain.policy.board import Board, Rules, Run
-from gputui.domain.policy.decide import rank
 from gputui.domain.policy.durations import Durations, Source
 from gputui.domain.policy.fairshare import Ledger, factors
-from gputui.domain.policy.lanes import Lane, LaneKey, Rank, Waiting
+from gputui.domain.policy.lanes import LaneKey, Rank, Waiting
 from gputui.domain.policy.order import topped
 from gputui.domain.policy.place import Places
 from gputui.domain.policy.windows import keeps
@@ -63,25 +63,26 @@ class Look:
             planned = self.durations.of(job)
             self.sources[job.id] = planned.source
             grant = self.places.grant(job.gpus)
-            self.board.hold(Run(job.id, self.key(job), grant, started.timestamp(), planned.seconds))
+            self.board.hold(Run(job.id, self.key(job), job.priority, grant, started.timestamp(), planned.seconds))
 
     def key(self, job: Job) -> LaneKey:
         """The lane a job belongs to."""
         array, limit = (job.array.id, job.array.limit) if job.array and job.array.limit else (None, 0)
         ask = self.places.ask(job)
-        return LaneKey(job.spec.tenant, job.priority, job.spec.nice, topped(job), ask, array, limit or 0)
+        return LaneKey(job.spec.tenant, ask, array, limit or 0)
 
     def item(self, job: Job) -> Waiting:
         """The job as it waits in its lane."""
-        return Waiting(job.submitted_at.timestamp(), job.id, self.durations.of(job).seconds)
+        base = self.board.rules.base(job.priority, job.spec.nice)
+        seconds = self.durations.of(job).seconds
+        return Waiting(job.submitted_at.timestamp(), job.id, seconds, base, job.priority, topped(job))
 
     def when(self, second: float) -> datetime:
         """The time of a second of the board."""
         return self.now + timedelta(seconds=second - self.second)
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(NamedTuple):
     """A waiting job with its place in the order."""
 
     rank: Rank
@@ -93,18 +94,14 @@ class Entry:
 def in_order(look: Look) -> list[Entry]:
     """All waiting jobs, first to start first."""
     jobs = [job for job in look.snapshot.jobs if job.state is JobState.PENDING]
-    fair = fair_shares(look, jobs)
-    lanes: dict[LaneKey, Lane] = {}
+    fair, rules = fair_shares(look, jobs), look.board.rules
+    points = {tenant: rules.fair_weight * factor for tenant, factor in fair.items()}
     entries = []
     for job in jobs:
-        key, item = look.key(job), look.item(job)
-        lane = lanes.get(key)
-        if lane is None:
-            base = look.board.rules.class_weight * key.priority / NORMAL_PRIORITY - key.nice
-            lane = lanes[key] = Lane(key, base)
-        entries.append((rank(lane, item, look.board, fair, look.second), job, key, item))
-    entries.sort(key=lambda entry: entry[0])
-    return [Entry(*entry) for entry in entries]
+        item = look.item(job)
+        entries.append(Entry(rules.ageing.rank(item, points[job.spec.tenant], look.second), job, look.key(job), item))
+    entries.sort(key=lambda entry: entry.rank)
+    return entries
 
 
 def fair_shares(look: Look, waiting: Iterable[Job]) -> dict[str, float]:

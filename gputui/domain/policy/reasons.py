@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeAlias
 
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import GpuRequest, Job, JobId
+from gputui.domain.job import Job, JobId
 from gputui.domain.policy.decide import Outcome, Refusal
 from gputui.domain.policy.look import Entry, Look
 from gputui.domain.policy.machine import size
@@ -34,35 +34,37 @@ class Reasons:
         self._states = Counter(row.state for row in rows)
         self._count = len(rows)
         self._unread = next((row.why for row in rows if row.state is GpuState.UNKNOWN), "")
-        self._needs: dict[tuple[GpuRequest, tuple[str, ...]], str] = {}
-        self._free = sum(mask.bit_count() for mask in look.board.free)
-        self._running: Counter[JobId] = Counter(
-            job.array.id for job in look.snapshot.jobs if job.array and job.state.is_active
-        )
+        self._others = self._in_words()
+        self._tails: dict[int, str] = {}
+        """By identity of the lane: what is said of each job in it behind the first."""
 
     def of(self, waiting: Iterable[Entry], gated: Gated, started: set[JobId]) -> dict[JobId, Reason]:
         """The reason of every job that waits and does not start."""
         reasons: dict[JobId, Reason] = {}
+        lanes, tails, priority = self._look.board.lanes, self._tails, PendingReason.PRIORITY
         ahead = 0
         for entry in waiting:
             job_id = entry.job.id
             if job_id in gated:
                 reasons[job_id] = gated[job_id][0]
             elif job_id not in started:
-                reasons[job_id] = self._reason(entry, ahead)
+                tail = tails.get(id(lanes[entry.key]))
+                behind = f"{ahead} jobs ahead of it; {tail}" if tail and ahead > 1 else None
+                reasons[job_id] = Reason(priority, behind) if behind else self._reason(entry, ahead)
                 ahead += 1
         return reasons
 
     def _reason(self, entry: Entry, ahead: int) -> Reason:
-        job = entry.job
-        lane = self._look.board.lanes.get(entry.key)
+        job, lane = entry.job, self._look.board.lanes[entry.key]
         refusal = self._outcome.refusals.get(id(lane))
+        if refusal is Refusal.STANDING and not self._stands_behind(job):
+            refusal = None
         if refusal in _QUOTAS:
             return Reason(PendingReason.QUOTA_EXCEEDED, self._quota(entry, refusal))
         if not self._count or self._states[GpuState.UNKNOWN] == self._count:
             unread = self._unread or "no GPU is known"
             return Reason(PendingReason.NODE_UNKNOWN, f"no GPU can be judged free: {unread}")
-        text = f"needs {self._needs_of(job)}: {self._others()}"
+        text = f"needs {self._needed(job)}: {self._others}"
         if refusal is Refusal.STANDING:
             least = self._look.settings.policy.standing_priority
             return Reason(PendingReason.RESERVATION, f"{text}; GPUs go to jobs of priority {least} and above first")
@@ -72,14 +74,21 @@ class Reasons:
             return Reason(PendingReason.RESOURCES, text + self._promise(job))
         if refusal is Refusal.BACKFILL:
             text += self._backfill()
+        if refusal is not None:
+            self._tails[id(lane)] = text
         return Reason(PendingReason.PRIORITY, f"{plural(ahead, 'job')} ahead of it; {text}")
 
-    def _others(self) -> str:
+    def _stands_behind(self, job: Job) -> bool:
+        least = self._look.settings.policy.standing_priority
+        return least is not None and job.priority < least
+
+    def _in_words(self) -> str:
         """`3 free, 4 held by jobs, 1 drained`: what this very plan starts is held already."""
+        free = sum(mask.bit_count() for mask in self._look.board.free)
         states = self._states.copy()
-        states[GpuState.ALLOCATED] += states[GpuState.FREE] - self._free
+        states[GpuState.ALLOCATED] += states[GpuState.FREE] - free
         counts = [f"{states[state]} {word}" for state, word in _IN_WORDS.items() if states[state]]
-        return ", ".join((f"{self._free} free", *counts))
+        return ", ".join((f"{free} free", *counts))
 
     def _promise(self, job: Job) -> str:
         hold = self._outcome.hold
@@ -109,7 +118,9 @@ class Reasons:
             f"; {sum(mask.bit_count() for mask in keep.masks)} kept by reservation {keep.name} "
             f"from {self._time(keep.start)} to {self._time(keep.end)}, and it may run until {self._time(end)}"
             for keep in self._look.board.keeps
-            if keep.start < end and self._look.second < keep.end and not keep.admits(entry.key)
+            if keep.start < end
+            and self._look.second < keep.end
+            and not keep.admits(entry.key.tenant, entry.job.priority)
         )
 
     def _quota(self, entry: Entry, refusal: Refusal | None) -> str:
@@ -123,13 +134,7 @@ class Reasons:
         if caps.running is not None and board.running[tenant] >= caps.running:
             return f"{plural(board.running[tenant], 'job')} of {tenant} are running, and {caps.running} may"
         held = plural(board.gpus_held[tenant], "GPU")
-        return f"needs {self._needs_of(job)}: {tenant} holds {held}, and may hold {caps.gpus}"
-
-    def _needs_of(self, job: Job) -> str:
-        key = (job.spec.gpus, job.avoid_gpus)
-        if key not in self._needs:
-            self._needs[key] = self._needed(job)
-        return self._needs[key]
+        return f"needs {self._needed(job)}: {tenant} holds {held}, and may hold {caps.gpus}"
 
     def _needed(self, job: Job) -> str:
         """`2 GPUs of model H100 with 40G`."""

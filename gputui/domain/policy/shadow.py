@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gputui.domain.job import JobId
 from gputui.domain.policy.board import Board
-from gputui.domain.policy.lanes import LaneKey
+from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.machine import Grant, choose
 
 
@@ -47,21 +47,24 @@ class Hold:
             self.available[node] &= ~mask
 
 
-def kept(board: Board, key: LaneKey, start: float, end: float) -> list[int] | None:
+def kept(board: Board, key: LaneKey, priority: int, start: float, end: float) -> list[int] | None:
     """Of each node, the GPUs kept for others at some time between start and end; None when there are none."""
     masks: list[int] | None = None
     for keep in board.keeps:
-        if keep.start < end and start < keep.end and not keep.admits(key):
+        if keep.start < end and start < keep.end and not keep.admits(key.tenant, priority):
             masks = masks or [0] * len(board.free)
             masks = [have | more for have, more in zip(masks, keep.masks, strict=True)]
     return masks
 
 
-def shadow(board: Board, key: LaneKey, job_id: JobId, need: int, duration: float, now: float) -> Hold | None:
+def shadow(board: Board, key: LaneKey, item: Waiting, need: int, now: float) -> Hold | None:
     """The first moment at which so many GPUs are free by everybody's planned end; None when that never comes."""
     ask = key.ask
     coming = sorted((run.ends(now), run.id) for run in board.runs.values() if run.grant)
-    moments = [*coming, *((keep.end, -1) for keep in board.keeps if keep.end > now and not keep.admits(key))]
+    moments = [
+        *coming,
+        *((keep.end, -1) for keep in board.keeps if keep.end > now and not keep.admits(key.tenant, item.priority)),
+    ]
     if len(moments) > len(coming):
         moments.sort()
     available = list(board.free)
@@ -71,15 +74,15 @@ def shadow(board: Board, key: LaneKey, job_id: JobId, need: int, duration: float
                 available[node] |= mask
         if number + 1 < len(moments) and moments[number + 1][0] == at:
             continue
-        grant = _fits(board, key, available, need, at, duration)
+        grant = _fits(board, key, item, available, need, at)
         if grant is not None:
-            return _hold(job_id, at, run_id if run_id >= 0 else None, available, ask.eligible, grant, need)
+            return _hold(item.id, at, run_id if run_id >= 0 else None, available, ask.eligible, grant, need)
     return None
 
 
-def _fits(board: Board, key: LaneKey, free: list[int], need: int, at: float, duration: float) -> Grant | None:
+def _fits(board: Board, key: LaneKey, item: Waiting, free: list[int], need: int, at: float) -> Grant | None:
     usable = [mask & able for mask, able in zip(free, key.ask.eligible, strict=True)]
-    if board.keeps and (others := kept(board, key, at, at + duration)):
+    if board.keeps and (others := kept(board, key, item.priority, at, at + item.duration)):
         usable = [mask & ~other for mask, other in zip(usable, others, strict=True)]
     return choose(usable, key.ask, need, need, board.layouts)
 

@@ -49,7 +49,7 @@ def _any(window: Window, others: Iterable[Keep], board: Board, now: datetime) ->
     late = [0] * len(board.free)
     for run in board.runs.values():
         own = (window.tenant is not None and run.key.tenant == window.tenant) or (
-            window.priority is not None and run.key.priority >= window.priority
+            window.priority is not None and run.priority >= window.priority
         )
         if run.ends(second) > max(start, second) and not own:
             for node, mask in run.grant:
