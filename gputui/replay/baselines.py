@@ -105,9 +105,9 @@ def greedy(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
 
 def static_equal(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
     """GPUs cut into equal parts, tenants dealt out to them by the alphabet: nobody weighs them."""
-    parts = _parts(site)
-    sizes = [site.gpus // parts + (number < site.gpus % parts) for number in range(parts)]
     tenants = sorted({job.tenant for job in jobs})
+    parts = min(_parts(site), len(tenants))
+    sizes = [site.gpus // parts + (number < site.gpus % parts) for number in range(parts)]
     return _split(jobs, site, sizes, {tenant: number % parts for number, tenant in enumerate(tenants)})
 
 
