@@ -53,7 +53,6 @@ COLUMNS = (
     type=click.Choice(LIMITS),
     default="bucket",
     help="What users say their jobs take: the truth, a round figure, or nothing. [bucket]",
-,
 )
 @click.option("--max-time", metavar="TIME", default="72h", help="Longer jobs are cut to this. [72h]")
 @click.option(

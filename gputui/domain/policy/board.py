@@ -75,7 +75,11 @@ class Rules:
         """The rules that the settings state."""
         return cls(
             settings.class_weight,
-            Ageing(settings.age_weight / settings.age_unit.total_seconds(), settings.age_weight * settings.age_cap),
+            Ageing(
+                settings.age_weight / settings.age_unit.total_seconds(),
+                settings.age_weight * settings.age_cap,
+                settings.starving_after.total_seconds() if settings.starving_after else float("inf"),
+            ),
             settings.fair_weight,
             settings.patience.total_seconds(),
             settings.standing_priority,

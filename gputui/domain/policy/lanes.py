@@ -13,9 +13,9 @@ from typing import NamedTuple, TypeAlias
 from gputui.domain.job import JobId
 from gputui.domain.policy.machine import Ask
 
+_FOREVER = float("inf")
 Rank: TypeAlias = tuple[float, float, float, JobId]
 """Sorts first what starts first: topped, score, submit time, id."""
-_FOREVER = float("inf")
 
 
 class Waiting(NamedTuple):
@@ -46,15 +46,21 @@ class Ageing:
 
     slope: float
     most: float
+    starving_after: float = _FOREVER
+    """Seconds after which a job goes before all that have waited less, whatever their points."""
 
-    @property
-    def full_after(self) -> float:
-        """Seconds after which no more is to be had."""
-        return self.most / self.slope if self.slope else 0.0
+    def next_turn(self, item: Waiting, now: float) -> float:
+        """When its order among others changes next, apart from their common growth."""
+        turns = [item.submitted + self.starving_after]
+        turns += [item.submitted + self.most / self.slope] if self.slope else []
+        return min((turn for turn in turns if turn > now), default=_FOREVER)
 
     def rank(self, item: Waiting, fair: float, now: float) -> Rank:
         """Where it stands; `fair` are the points of its tenant."""
-        aged = self.slope * (now - item.submitted)
+        waited = now - item.submitted
+        if waited >= self.starving_after:
+            return (-item.topped, -_FOREVER, item.submitted, item.id)
+        aged = self.slope * waited
         score = item.base + (self.most if aged > self.most else aged) + fair  # noqa: FURB136 - min() costs more
         return (-item.topped, -score, item.submitted, item.id)
 
@@ -97,10 +103,9 @@ class Lane:
         """Bring its jobs into the order of this moment."""
         if not self.mixed or now < self.stale_at:
             return
-        full = self.ageing.full_after
-        rank, growing = self.ageing.rank, [item.submitted for item in self.items if item.submitted + full > now]
-        self.items.sort(key=lambda item: rank(item, 0.0, now))
-        self.stale_at = min(growing) + full if growing else _FOREVER
+        ageing = self.ageing
+        self.items.sort(key=lambda item: ageing.rank(item, 0.0, now))
+        self.stale_at = min((ageing.next_turn(item, now) for item in self.items), default=_FOREVER)
 
     def take(self, position: int) -> None:
         """Take a job out."""
