@@ -110,7 +110,7 @@ class PolicySettings:
     age_cap: float = 3.0
     fair_weight: float = 500.0
     """Points times the fair-share factor, which is 1 for a tenant that used nothing."""
-    starving_after: timedelta | None = None
+    starving_after: timedelta | None = timedelta(days=7)
     """A job that has waited so long goes before all that have not, whatever their points."""
     half_life: timedelta = timedelta(days=7)
     """Of used GPU-seconds."""

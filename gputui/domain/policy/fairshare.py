@@ -34,7 +34,8 @@ class Ledger:
 
     def credit(self, tenant: str, gpu_seconds: float, at: float) -> None:
         """Count what was used before, already decayed to `at`."""
-        self._worth[tenant] = self._worth.get(tenant, 0.0) + gpu_seconds * self._grown(at)
+        grown = self._grown(at)  # first: it may move the origin
+        self._worth[tenant] = self._worth.get(tenant, 0.0) + gpu_seconds * grown
 
     def begin(self, tenant: str, gpus: int, at: float) -> None:
         """A job of that tenant takes GPUs."""
@@ -55,7 +56,7 @@ class Ledger:
         }
 
     def _add(self, tenant: str, gpus: int, at: float) -> None:
-        self._worth[tenant] = self._worth.get(tenant, 0.0) + gpus * self._half_life / math.log(2) * self._grown(at)
+        self.credit(tenant, gpus * self._half_life / math.log(2), at)
 
     def _grown(self, at: float) -> float:
         """How much more a second at `at` is worth than one at the origin."""
