@@ -7,6 +7,7 @@ when one of them reaches the most points that age can give. Only the lanes' head
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -49,11 +50,13 @@ class Ageing:
     starving_after: float = _FOREVER
     """Seconds after which a job goes before all that have waited less, whatever their points."""
 
-    def next_turn(self, item: Waiting, now: float) -> float:
-        """When its order among others changes next, apart from their common growth."""
-        turns = [item.submitted + self.starving_after]
-        turns += [item.submitted + self.most / self.slope] if self.slope else []
-        return min((turn for turn in turns if turn > now), default=_FOREVER)
+    def next_turn(self, items: Iterable[Waiting], now: float) -> float:
+        """When the order among these changes next: when one has its most points, or starves."""
+        full = now - self.most / self.slope if self.slope else _FOREVER
+        starved = now - self.starving_after
+        growing = min((item.submitted for item in items if item.submitted > full), default=_FOREVER)
+        hungry = min((item.submitted for item in items if item.submitted > starved), default=_FOREVER)
+        return now + min(growing - full, hungry - starved) if growing < _FOREVER or hungry < _FOREVER else _FOREVER
 
     def rank(self, item: Waiting, fair: float, now: float) -> Rank:
         """Where it stands; `fair` are the points of its tenant."""
@@ -78,10 +81,12 @@ class Lane:
     """Its jobs differ in more than age, so that order is not just that of submission."""
     stale_at: float = 0.0
     """Of a mixed lane: when its order may be another one."""
+    settled_at: float = -_FOREVER
+    """When it was known to be in order."""
 
     def copy(self) -> Lane:
         """A lane that can go on without this one."""
-        return Lane(self.key, self.ageing, list(self.items), self.shortest, self.mixed, self.stale_at)
+        return Lane(self.key, self.ageing, list(self.items), self.shortest, self.mixed, self.stale_at, self.settled_at)
 
     def add(self, item: Waiting) -> None:
         """Put a job where it belongs: mostly at the end."""
@@ -93,19 +98,29 @@ class Lane:
             self.mixed, self.stale_at = True, 0.0
         if self.mixed:
             items.append(item)
-            self.stale_at = 0.0
+            self.stale_at, self.settled_at = 0.0, -_FOREVER
         elif items and item < items[-1]:
             items.insert(bisect_left(items, item), item)
         else:
             items.append(item)
 
+    def feed(self, item: Waiting, now: float) -> None:
+        """Put a job behind all others, where it belongs at this moment."""
+        items = self.items
+        items.append(item)
+        if item.duration < self.shortest:
+            self.shortest = item.duration
+        if item.base != items[0].base or item.topped != items[0].topped:
+            self.mixed = True
+        self.settled_at = now
+
     def settle(self, now: float) -> None:
         """Bring its jobs into the order of this moment."""
-        if not self.mixed or now < self.stale_at:
+        if not self.mixed or now < self.stale_at or now == self.settled_at:
             return
         ageing = self.ageing
         self.items.sort(key=lambda item: ageing.rank(item, 0.0, now))
-        self.stale_at = min((ageing.next_turn(item, now) for item in self.items), default=_FOREVER)
+        self.stale_at = ageing.next_turn(self.items, now)
 
     def take(self, position: int) -> None:
         """Take a job out."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from operator import itemgetter
 from typing import NamedTuple
 
 from gputui.domain.job import Job, JobId
@@ -67,9 +68,10 @@ class Look:
 
     def key(self, job: Job) -> LaneKey:
         """The lane a job belongs to."""
-        array, limit = (job.array.id, job.array.limit) if job.array and job.array.limit else (None, 0)
-        ask = self.places.ask(job)
-        return LaneKey(job.spec.tenant, ask, array, limit or 0)
+        ask, array = self.places.ask(job), job.array
+        if array is None or array.limit is None:
+            return LaneKey(job.spec.tenant, ask)
+        return LaneKey(job.spec.tenant, ask, array.id, array.limit)
 
     def item(self, job: Job) -> Waiting:
         """The job as it waits in its lane."""
@@ -96,12 +98,13 @@ def in_order(look: Look) -> list[Entry]:
     jobs = [job for job in look.snapshot.jobs if job.state is JobState.PENDING]
     fair, rules = fair_shares(look, jobs), look.board.rules
     points = {tenant: rules.fair_weight * factor for tenant, factor in fair.items()}
-    entries = []
+    rank, second, key, item = rules.ageing.rank, look.second, look.key, look.item
+    rows = []
     for job in jobs:
-        item = look.item(job)
-        entries.append(Entry(rules.ageing.rank(item, points[job.spec.tenant], look.second), job, look.key(job), item))
-    entries.sort(key=lambda entry: entry.rank)
-    return entries
+        waits = item(job)
+        rows.append((rank(waits, points[job.spec.tenant], second), job, key(job), waits))
+    rows.sort(key=itemgetter(0))
+    return [Entry._make(row) for row in rows]
 
 
 def fair_shares(look: Look, waiting: Iterable[Job]) -> dict[str, float]:

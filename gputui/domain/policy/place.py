@@ -22,7 +22,7 @@ class Places:
     bits: dict[str, tuple[int, int]]
     """By UUID: node and mask."""
     left_free: tuple[str, ...]
-    asks: dict[tuple[GpuRequest, tuple[str, ...]], Ask] = field(default_factory=dict)
+    asks: dict[object, Ask] = field(default_factory=dict)
 
     @classmethod
     def of(cls, nodes: Iterable[Node], settings: PolicySettings) -> Places:
@@ -52,7 +52,10 @@ class Places:
 
     def ask(self, job: Job) -> Ask:
         """What it asks for; the same object for the same request."""
-        key = (job.spec.gpus, job.avoid_gpus)
+        request, avoided = job.spec.gpus, job.avoid_gpus
+        key: object = (request.minimum, request.maximum)  # what nearly all ask for, and quick to hash
+        if avoided or request.devices or request.everything or request.memory or request.model or request.free_memory:
+            key = (request, avoided)
         found = self.asks.get(key)
         if found is None:
             found = self.asks[key] = self._ask(job)

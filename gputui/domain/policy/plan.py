@@ -44,7 +44,7 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
         if reason := gate(entry.job, situation):
             gated[entry.job.id] = (reason, entry)
         else:
-            look.board.add(entry.key, entry.item)
+            look.board.lane(entry.key).feed(entry.item, look.second)
     outcome = decide(look.board, look.second, thorough=True)
     started = {run.id for run in outcome.starts}
     forecast = expected_starts(look, [entry for _, entry in gated.values()], settings.policy.forecast_jobs)

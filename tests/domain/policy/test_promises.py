@@ -40,7 +40,7 @@ def test_the_head_never_starts_later_than_first_promised_when_limits_are_exact(
     mask = (1 << GPUS) - 1
     board = Board(rules, [Layout(mask)] * nodes, [mask] * nodes, Ledger(1e6, 0.0))
     asks = {width: Ask(width, width, (mask,) * nodes) for width in (1, 2, 4, 8)}
-    arriving = sorted((at, number, *rest) for number, (at, *rest) in enumerate(coming))
+    arriving = sorted((at, number, lasts, width, who) for number, (at, lasts, width, who) in enumerate(coming))
     promised: dict[int, float] = {}
     ends: list[tuple[float, int]] = []
     started = set()
