@@ -44,6 +44,13 @@ class Durations:
         self._most = settings.max_time.total_seconds() if settings.max_time else float("inf")
         self._predicted = _predictions(jobs) if settings.predict else {}
 
+    def seconds(self, job: Job) -> float:
+        """How long it is planned to run: what `of` says, in the fewest steps."""
+        limit = job.spec.time_limit
+        if limit is None or self._predicted:
+            return self.of(job).seconds
+        return min(limit.total_seconds(), self._most)
+
     def of(self, job: Job) -> Planned:
         """How long it is planned to run. Nothing is ever ended by a prediction."""
         limit = job.spec.time_limit

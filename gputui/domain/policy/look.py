@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from operator import itemgetter
 from typing import NamedTuple
 
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.board import Board, Rules, Run
 from gputui.domain.policy.durations import Durations, Source
 from gputui.domain.policy.fairshare import Ledger, factors
-from gputui.domain.policy.lanes import LaneKey, Rank, Waiting
+from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.order import topped
 from gputui.domain.policy.place import Places
 from gputui.domain.policy.windows import keeps
@@ -76,8 +75,9 @@ class Look:
     def item(self, job: Job) -> Waiting:
         """The job as it waits in its lane."""
         base = self.board.rules.base(job.priority, job.spec.nice)
-        seconds = self.durations.of(job).seconds
-        return Waiting(job.submitted_at.timestamp(), job.id, seconds, base, job.priority, topped(job))
+        when_topped = topped(job) if job.topped_at else 0.0
+        seconds = self.durations.seconds(job)
+        return Waiting(job.submitted_at.timestamp(), job.id, seconds, base, job.priority, when_topped)
 
     def when(self, second: float) -> datetime:
         """The time of a second of the board."""
@@ -85,9 +85,8 @@ class Look:
 
 
 class Entry(NamedTuple):
-    """A waiting job with its place in the order."""
+    """A waiting job."""
 
-    rank: Rank
     job: Job
     key: LaneKey
     item: Waiting
@@ -98,13 +97,10 @@ def in_order(look: Look) -> list[Entry]:
     jobs = [job for job in look.snapshot.jobs if job.state is JobState.PENDING]
     fair, rules = fair_shares(look, jobs), look.board.rules
     points = {tenant: rules.fair_weight * factor for tenant, factor in fair.items()}
-    rank, second, key, item = rules.ageing.rank, look.second, look.key, look.item
-    rows = []
-    for job in jobs:
-        waits = item(job)
-        rows.append((rank(waits, points[job.spec.tenant], second), job, key(job), waits))
-    rows.sort(key=itemgetter(0))
-    return [Entry._make(row) for row in rows]
+    rank, second = rules.ageing.rank, look.second
+    entries = [Entry(job, look.key(job), look.item(job)) for job in jobs]
+    ranks = [rank(item, points[key.tenant], second) for _, key, item in entries]
+    return [entries[number] for number in sorted(range(len(ranks)), key=ranks.__getitem__)]
 
 
 def fair_shares(look: Look, waiting: Iterable[Job]) -> dict[str, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeAlias
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.job import Job, JobId
@@ -23,22 +24,22 @@ class Situation:
     jobs: Mapping[JobId, Job]
     snapshot: Snapshot
     runtimes: Mapping[str, RuntimeStatus]
+    gates: tuple[Gate, ...]
 
     @classmethod
     def of(cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime) -> Situation:
         """The situation a snapshot shows."""
-        return cls(
-            now=now,
-            settings=settings,
-            jobs={job.id: job for job in snapshot.jobs},
-            snapshot=snapshot,
-            runtimes={status.name: status for node in snapshot.nodes for status in node.runtimes},
-        )
+        runtimes = {status.name: status for node in snapshot.nodes for status in node.runtimes}
+        jobs = {job.id: job for job in snapshot.jobs}
+        return cls(now, settings, jobs, snapshot, runtimes, _gates(snapshot, runtimes))
+
+
+Gate: TypeAlias = Callable[[Job, Situation], Reason | None]
 
 
 def gate(job: Job, situation: Situation) -> Reason | None:
     """The first thing that forbids it to start whatever GPUs are free; None when nothing does."""
-    for check in _GATES:
+    for check in situation.gates:
         if reason := check(job, situation):
             return reason
     return None
@@ -97,11 +98,11 @@ def _runtime(job: Job, situation: Situation) -> Reason | None:
     return None if status.up else Reason(PendingReason.NODE_UNKNOWN, status.text)
 
 
-_GATES: tuple[Callable[[Job, Situation], Reason | None], ...] = (
-    _held,
-    _dependency,
-    _begin,
-    _back_off,
-    _paused,
-    _runtime,
-)
+_GATES: tuple[Gate, ...] = (_held, _dependency, _begin, _back_off, _paused, _runtime)
+
+
+def _gates(snapshot: Snapshot, runtimes: Mapping[str, RuntimeStatus]) -> tuple[Gate, ...]:
+    """Those that can refuse anybody now."""
+    all_up = all(name in runtimes and runtimes[name].up for name in ("docker", "process"))
+    idle = {gate for gate, is_idle in ((_paused, not snapshot.controls.paused), (_runtime, all_up)) if is_idle}
+    return tuple(gate for gate in _GATES if gate not in idle)
