@@ -12,6 +12,7 @@ from gputui.domain.policy.board import Board, Rules, Run
 from gputui.domain.policy.durations import Durations, Source
 from gputui.domain.policy.fairshare import Ledger, factors
 from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.machine import Ask
 from gputui.domain.policy.order import topped
 from gputui.domain.policy.place import Places
 from gputui.domain.policy.windows import keeps
@@ -33,6 +34,8 @@ class Look:
     board: Board
     sources: dict[JobId, Source] = field(default_factory=dict)
     """Of running jobs: where their planned ends come from."""
+    keys: dict[tuple[str, Ask], LaneKey] = field(default_factory=dict)
+    """The same object for jobs alike."""
 
     @classmethod
     def at(cls, snapshot: Snapshot, settings: Settings, now: datetime) -> Look:
@@ -69,7 +72,7 @@ class Look:
         """The lane a job belongs to."""
         ask, array = self.places.ask(job), job.array
         if array is None or array.limit is None:
-            return LaneKey(job.spec.tenant, ask)
+            return self.keys.setdefault((job.spec.tenant, ask), LaneKey(job.spec.tenant, ask))
         return LaneKey(job.spec.tenant, ask, array.id, array.limit)
 
     def item(self, job: Job) -> Waiting:
