@@ -111,6 +111,10 @@ class JobStore(Protocol):
         """Move old finished jobs to history and fold the journal. Called by the leader when it is idle."""
         ...
 
+    def damage(self) -> tuple[str, ...]:
+        """Sentences about what could not be read, each with its file; empty when all is well."""
+        ...
+
     def close(self) -> None:
         """Let go of files. The store may not be used afterwards."""
         ...
@@ -178,6 +182,10 @@ class Runtime(Protocol):
 
     def foreign(self) -> tuple[ForeignContainer, ...]:
         """Running containers of others that have GPUs."""
+        ...
+
+    def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
+        """Other stores' containers, running or just created, with a GPU that this one was created with; asked now."""
         ...
 
     def save_log(self, container_id: str, path: Path) -> None:

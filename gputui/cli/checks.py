@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -82,6 +82,13 @@ def of_directory(path: str, mode: int, is_owner: bool, is_writable: bool, group:
     if not is_owner and not group:
         return Check(name, Level.WARN, f"{path} belongs to another user", "set store.group to share it")
     return Check(name, Level.OK, shown)
+
+
+def of_damage(sentences: Iterable[str]) -> Iterator[Check]:
+    """What of the queue could not be read."""
+    hint = "compare the queue with what you expect, put back a backup if need be, then remove the .damaged file"
+    for sentence in sentences:
+        yield Check("queue", Level.WARN, sentence, hint)
 
 
 def of_space(free_bytes: int, free_inodes: int | None) -> Check:

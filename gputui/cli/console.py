@@ -25,7 +25,7 @@ LET_GO_WITHIN = 12.0
 """Seconds for which the screen's process waits for its scheduler to let go before it ends anyway."""
 
 
-class Screen(Gputui):
+class PaintedConsole(Gputui):
     """The console's screen, which tells when its first frame is on the terminal."""
 
     painted: asyncio.Event
@@ -66,8 +66,8 @@ class Console:
         await self._let_go(scheduling, hand_over=screen.result() is Leave.HAND_OVER)
         return app.return_code or 0
 
-    def _app(self, feed: Feed) -> Screen:
-        app = Screen(
+    def _app(self, feed: Feed) -> PaintedConsole:
+        app = PaintedConsole(
             feed,
             bootstrap.actions(self._store),
             bootstrap.open_logs(self._options, self._store),
@@ -79,7 +79,7 @@ class Console:
         app.painted = asyncio.Event()
         return app
 
-    async def _behind(self, app: Screen, feed: Feed) -> None:
+    async def _behind(self, app: PaintedConsole, feed: Feed) -> None:
         """Begin only when the first frame is painted: importing and connecting would delay it."""
         await app.painted.wait()
         self._host = await asyncio.to_thread(bootstrap.make_host, self._options, self._store, feed, "console")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import timedelta
@@ -15,11 +16,14 @@ import click
 from gputui import bootstrap
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options, ProbeSpec
+from gputui.domain.container import ContainerState
 from gputui.domain.job import GpuRequest, JobSpec, Submission
 from gputui.domain.settings import SchedulerSettings
-from gputui.ports import JobStore
+from gputui.ports import JobStore, Runtime
 
 GPUS = 8
+END_WITHIN = 3.0
+"""Seconds."""
 
 
 def _training(
@@ -91,8 +95,18 @@ def _tidy_up(options: Options, store: JobStore, directory: Path) -> None:
     for runtime in bootstrap.make_runtimes(options, store.store_id):
         for record in runtime.containers():
             runtime.kill(record.id)
+        _wait_for_ends(runtime)
         runtime.close()
     shutil.rmtree(directory, ignore_errors=True)
+
+
+def _wait_for_ends(runtime: Runtime) -> None:
+    """Let what was killed end, for a moment: a process stuck in the kernel must not keep the demo from ending."""
+    deadline = time.monotonic() + END_WITHIN
+    while time.monotonic() < deadline:
+        if all(record.state is not ContainerState.RUNNING for record in runtime.containers()):
+            return
+        time.sleep(0.02)
 
 
 @click.command("demo")

@@ -73,6 +73,7 @@ def _of_store(options: Options, store: JobStore) -> Iterator[Check]:
     yield checks.of_directory(str(options.state), mode, is_owner, is_writable, group)
     space = os.statvfs(options.state)
     yield checks.of_space(space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None)
+    yield from checks.of_damage(store.damage())
     latest = max((job.submitted_at for job in store.jobs().values()), default=None)
     yield checks.of_clock(bootstrap.clock().now(), latest)
     yield checks.of_leader(bootstrap.current_snapshot(options, store).leader)

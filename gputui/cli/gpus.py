@@ -60,7 +60,8 @@ def story(view: GpuView) -> str:
     """Who holds it, why it is not free, what is wrong with it, and how old that is."""
     parts = [_holder(holder) for holder in view.holders]
     parts += [] if view.holders and view.health.code is HealthCode.OK else [view.why]
-    parts += [f"{view.health.code}: {view.health.text}"] if view.health.code is not HealthCode.OK else []
+    told = view.health.code is HealthCode.OK or view.health.text in view.why
+    parts += [] if told else [f"{view.health.code}: {view.health.text}"]
     parts += [f"read {format_duration(view.age)} ago"] if view.stale and view.age is not None else []
     return "; ".join(dict.fromkeys(filter(None, parts)))
 

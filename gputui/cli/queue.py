@@ -134,7 +134,7 @@ def request_word(gpus: GpuRequest) -> str:
 def time_word(job: Job, now: datetime) -> str:
     """How long it has run, and may; of a finished one how long it ran."""
     limit = f"/{format_duration(job.spec.time_limit)}" if job.spec.time_limit else ""
-    if job.state is JobState.PENDING or job.started_at is None:
+    if job.state in {JobState.PENDING, JobState.CONFIGURING} or job.started_at is None:
         return f"-{limit}" if limit else "-"
     if job.state.is_terminal:
         return format_duration((job.ended_at or now) - job.started_at)

@@ -9,23 +9,41 @@ import os
 import signal
 import subprocess
 import sys
+from io import TextIOWrapper
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gputui import bootstrap
 from gputui.config import Options
 from gputui.domain.errors import NotLeaderError
 from gputui.engine.feed import Feed
 from gputui.engine.leader import current_leader
+from gputui.engine.sharing import settle_path
 from gputui.ports import JobStore
+
+if TYPE_CHECKING:
+    from gputui.engine.host import Host
+
+log = logging.getLogger(__name__)
 
 HAND_OVER_WAIT = 60
 """Seconds for which the background scheduler tries to take over from the process that started it."""
 
 
+class _LogFile(logging.handlers.RotatingFileHandler):
+    """A log that only those may read who may read the state directory."""
+
+    def _open(self) -> TextIOWrapper:
+        stream = super()._open()
+        path = Path(self.baseFilename)
+        settle_path(path, path.parent)
+        return stream
+
+
 def log_to_file(state: Path) -> None:
     """Send what gputui logs to `gputui.log` in the state directory: a screen must never be written over."""
     path = state / "gputui.log"
-    handler = logging.handlers.RotatingFileHandler(path, maxBytes=4 * 1024**2, backupCount=2, delay=True)
+    handler = _LogFile(path, maxBytes=4 * 1024**2, backupCount=2, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s"))
     logging.getLogger().addHandler(handler)
     logging.getLogger("gputui").setLevel(logging.INFO)
@@ -37,6 +55,8 @@ def serve(options: Options, wait: float) -> int:
     store = bootstrap.open_store(options)
     try:
         log_to_file(options.state)
+        where = f"state in {options.state}, log in {options.state / 'gputui.log'}"
+        print(f"gputui serve: {where}; Ctrl-C ends it, jobs run on", file=sys.stderr, flush=True)
         if not asyncio.run(_serve(options, store, wait)):
             leader = current_leader(options.state)
             who = f"{leader.kind} of {leader.user}, pid {leader.pid}" if leader else "another process"
@@ -52,24 +72,37 @@ async def _serve(options: Options, store: JobStore, wait: float) -> bool:
     host = bootstrap.make_host(options, store, Feed(), "serve")
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, host.stop)
+        loop.add_signal_handler(number, _stop, host, number)
     loop.add_signal_handler(signal.SIGHUP, lambda: None)
     return await host.lead(wait)
+
+
+def _stop(host: Host, number: signal.Signals) -> None:
+    log.info("told to end by %s", number.name)
+    host.stop()
 
 
 def hand_over(options: Options) -> None:
     """Start a background scheduler that takes over as soon as this process lets go."""
     command = [sys.executable, "-m", "gputui", *options.arguments(), "serve", "--wait", str(HAND_OVER_WAIT)]
     # its stderr is where it can say that it could not even begin
-    log = os.open(options.state / "serve.err", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    errors = _errors_file(options.state / "serve.err")
     try:
         subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            stderr=log,
+            stderr=errors,
             cwd="/",
             start_new_session=True,
         )
     finally:
-        os.close(log)
+        os.close(errors)
+
+
+def _errors_file(path: Path) -> int:
+    """Open for writing; where that cannot be had, on a full disk or where it is another user's, nothing is kept."""
+    try:
+        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

@@ -20,6 +20,9 @@ _gpu_count = numbers.whole(0, MAX_GPUS)
 def gpus(text: str, where: str) -> GpuRequest:
     """The request meant by `2`, `2-4`, `all` or `device=0,GPU-…`, with docker's inner quotes or without."""
     text = text.strip().strip("\"'")
+    if re.search(r"\b(capabilities|driver|options)=", text):
+        hint = "leave out all but device=… or the count: jobs get the capabilities compute and utility"
+        raise InputError(f"{quoted(text)} chooses more than GPUs", where=where, hint=hint)
     if text == "all":
         return GpuRequest(1, MAX_GPUS, everything=True)
     if text.startswith("device="):
@@ -35,7 +38,7 @@ def gpus(text: str, where: str) -> GpuRequest:
 
 
 def _devices(text: str, where: str) -> GpuRequest:
-    names = tuple(text.split(","))
+    names = tuple(str(int(name)) if re.fullmatch(r"\d{1,4}", name, re.ASCII) else name for name in text.split(","))
     for name in names:
         if not re.fullmatch(r"\d{1,4}|(GPU|MIG)-[0-9a-zA-Z/-]{4,100}", name, re.ASCII):
             hint = "an index, or a UUID that begins with GPU- or MIG-"

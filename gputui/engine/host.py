@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from gputui.domain.errors import StoreError
+from gputui.domain.errors import NotLeaderError, StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.engine import picture, published
@@ -69,6 +69,8 @@ class Host:
         self._stop = asyncio.Event()
         self._published_at = 0.0
         self._published: object = None
+        self._barred: tuple[Notice, ...] = ()
+        """Why this process cannot even try to schedule."""
 
     @property
     def leads(self) -> bool:
@@ -82,13 +84,22 @@ class Host:
     async def run(self) -> None:
         """Keep the feed supplied until stopped. Becomes the scheduler whenever there is none."""
         while not self._stop.is_set():
-            if self._may_lead and await asyncio.to_thread(self._leadership.acquire, self._me):
+            if self._may_lead and await asyncio.to_thread(self._acquire):
                 try:
                     await self._lead()
                 finally:
                     self._leadership.release()
             else:
                 await self._look_on()
+
+    def _acquire(self) -> bool:
+        """Try for the leadership; one that cannot be had at all is told, and this process looks on."""
+        try:
+            acquired, self._barred = self._leadership.acquire(self._me), ()
+        except OSError as error:
+            self._barred = (Notice("error", f"this process cannot schedule: {error.filename}: {error.strerror}"),)
+            return False
+        return acquired
 
     async def lead(self, wait: float) -> bool:
         """Schedule until stopped, once the leadership is free; False when it was not within `wait` seconds."""
@@ -101,6 +112,10 @@ class Host:
             await self._lead()
         finally:
             self._leadership.release()
+        if not self._stop.is_set():
+            raise NotLeaderError(
+                f"{self._directory} was removed or replaced: this process schedules no more", hint="start it again"
+            )
         return True
 
     async def _lead(self) -> None:
@@ -121,7 +136,9 @@ class Host:
             wake=waker.wake,
         )
         try:
-            await Loop(scheduler, self._store, self._settings.scheduler, self._clock, waker).run(self._stop)
+            await Loop(
+                scheduler, self._store, self._settings.scheduler, self._clock, waker, self._leadership.holds
+            ).run(self._stop)
         finally:
             await self._leave(workers, adapters)
 
@@ -164,7 +181,8 @@ class Host:
     def _show(self) -> None:
         now = self._clock.now()
         try:
-            self._feed.publish(picture.beside(self._store, self._directory, self._settings, now))
+            beside = picture.beside(self._store, self._directory, self._settings, now)
+            self._feed.publish(replace(beside, notices=(*self._barred, *beside.notices)))
         except StoreError as error:
             latest = self._feed.latest
             self._feed.publish(replace(latest, taken_at=now, notices=(Notice("error", str(error)),)))

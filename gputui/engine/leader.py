@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from gputui.domain.snapshot import Leader
+from gputui.engine.sharing import settle_file
 
 LOCK_FILE = "scheduler.lock"
 
@@ -31,14 +32,28 @@ class Leadership:
         """Whether this process holds it."""
         return self._fd is not None
 
+    def holds(self) -> bool:
+        """Whether it still is: not when the file was removed or replaced, since then others may take it too."""
+        if self._fd is None:
+            return False
+        try:
+            here, there = os.fstat(self._fd), self._path.stat()
+        except OSError:
+            return False
+        return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
     def acquire(self, me: Leader) -> bool:
         """Take it if nobody has it; whether it is ours now."""
         if self._fd is not None:
             return True
-        fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
+        try:
+            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, self._mode)
+        except FileNotFoundError:  # the state directory was removed
+            return False
         if not _lock(fd):
             os.close(fd)
             return False
+        settle_file(fd, self._mode)
         os.ftruncate(fd, 0)
         os.pwrite(fd, msgspec.json.encode(me), 0)
         self._fd = fd

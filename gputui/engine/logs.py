@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from gputui.domain.errors import NotFoundError
+from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job import Attempt, Job, JobId
 from gputui.ports import JobStore, LogStream, Runtime
 
@@ -39,7 +39,17 @@ class Logs:
         runtime = self._runtime("process" if job.spec.is_host else "docker")
         if runtime is None or chosen.container_id is None:
             raise NotFoundError(f"attempt {chosen.number} of job {job_id} has no output")
-        return runtime.logs(chosen.container_id, tail=tail, follow=follow)
+        try:
+            return runtime.logs(chosen.container_id, tail=tail, follow=follow)
+        except RuntimeUnavailableError:
+            raise
+        except RuntimeFault as fault:
+            if path.exists():  # saved, and the container removed, since we looked
+                return FileLog(path, tail)
+            if not chosen.is_over:
+                raise
+            text = f"the output of attempt {chosen.number} of job {job_id} was removed with its container"
+            raise NotFoundError(text) from fault
 
 
 def _choose(job: Job, number: int | None) -> Attempt:

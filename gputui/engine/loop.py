@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import time
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC
 from functools import partial
@@ -19,7 +21,7 @@ from gputui.ports import Clock, JobStore
 
 log = logging.getLogger(__name__)
 
-STORE_POLL = 0.05
+STORE_POLL = 0.1
 """Seconds between two looks at the store's version: a stat of about a microsecond each."""
 HOUSEKEEPING = 10.0
 MIN_PAUSE = 0.01
@@ -30,29 +32,39 @@ class Loop:
     """Runs ticks one at a time until it is stopped: on an interval, and at once when something happened."""
 
     def __init__(
-        self, scheduler: Scheduler, store: JobStore, settings: SchedulerSettings, clock: Clock, waker: Waker
+        self,
+        scheduler: Scheduler,
+        store: JobStore,
+        settings: SchedulerSettings,
+        clock: Clock,
+        waker: Waker,
+        holds: Callable[[], bool] = lambda: True,
     ) -> None:
         self._scheduler = scheduler
         self._store = store
         self._settings = settings
         self._clock = clock
         self._waker = waker
+        self._holds = holds
+        self._lost = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tick")
         self._seen: object = None
+        self._ticked_at = 0.0
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Schedule until `stop` is set. A tick under way is finished first."""
+        """Schedule until `stop` is set or the leadership is lost. A tick under way is finished first."""
         self._waker.bind()
         self._scheduler.start()
         timer = self._timer()
         timer.start()
         tasks = [asyncio.create_task(self._watch_store()), asyncio.create_task(self._dispatch())]
+        ends = [asyncio.create_task(each.wait()) for each in (stop, self._lost)]
         try:
-            await stop.wait()
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
+            for task in (*tasks, *ends):
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*tasks, *ends, return_exceptions=True)
             timer.shutdown(wait=False)
             await asyncio.sleep(0)
             self._scheduler.stop()
@@ -67,7 +79,9 @@ class Loop:
         return timer
 
     async def _tick_due(self) -> None:
-        self._waker.wake()
+        """Time alone calls for a tick only where nothing else did: readings come every second as a rule."""
+        if time.monotonic() - self._ticked_at >= self._settings.tick_interval.total_seconds() * 0.75:
+            self._waker.wake()
 
     async def _reconcile_due(self) -> None:
         self._scheduler.look_again()
@@ -86,25 +100,38 @@ class Loop:
         """Ring when another process wrote a wish."""
         while True:
             await asyncio.sleep(STORE_POLL)
-            if self._store.version() != self._seen:
+            if self._version() != self._seen:
                 self._waker.wake()
+
+    def _version(self) -> object:
+        """The store's version; None when it does not tell. The next tick says why."""
+        try:
+            return self._store.version()
+        except GputuiError:
+            return None
 
     async def _dispatch(self) -> None:
         loop = asyncio.get_running_loop()
         self._waker.wake()
         while True:
             await self._waker.wait()
-            await asyncio.shield(loop.run_in_executor(self._thread, self._tick))
+            if not await asyncio.shield(loop.run_in_executor(self._thread, self._tick)):
+                self._lost.set()
             await asyncio.sleep(MIN_PAUSE)
 
-    def _tick(self) -> None:
-        before = self._store.version()
+    def _tick(self) -> bool:
+        """One pass; False, and none, when another process may be scheduling."""
+        if not self._holds():
+            return False
+        before = self._version()
+        self._ticked_at = time.monotonic()
         try:
             self._scheduler.tick(self._clock.now())
         except Exception:  # the border of the tick: one that fails must not end dispatch
             log.exception("a tick failed")
         # Our own writes make one more tick due; another process's between `before` and the reading of the store too.
         self._seen = before
+        return True
 
 
 async def _drained(executor: Executor) -> None:

@@ -7,15 +7,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from gputui.domain.container import ForeignContainer
+from gputui.domain.container import ContainerRecord, ForeignContainer
 from gputui.domain.errors import NotFoundError
 from gputui.domain.gpu import GpuState, GpuView, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.occupancy import Evidence, views
 from gputui.domain.policy.plan import Plan, plan
-from gputui.domain.settings import Settings
+from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.units import format_duration
 from gputui.engine import published
 from gputui.engine.leader import current_leader
 from gputui.engine.observer import Observation
@@ -25,6 +26,9 @@ from gputui.ports import JobStore
 NOBODY = ProbeStatus(
     ProbeCode.STARTING, "no scheduler is running, so no GPU is watched: start `gputui` or `gputui serve`"
 )
+
+SILENT_FOR = timedelta(seconds=10)
+"""After so long without a word from the scheduler, others say so."""
 
 
 def with_plan(snapshot: Snapshot, decided: Plan) -> Snapshot:
@@ -106,10 +110,14 @@ def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> 
         if seen.foreign is None or seen.records is None:
             return None
         found += seen.foreign
-        found += [
-            ForeignContainer(r.id, f"job {r.job_id} of a lost queue", None, r.gpus) for r in strays(jobs, seen.records)
-        ]
+        found += [ForeignContainer(r.id, _stray_name(r, jobs), None, r.gpus) for r in strays(jobs, seen.records)]
     return tuple(found)
+
+
+def _stray_name(record: ContainerRecord, jobs: Mapping[JobId, Job]) -> str:
+    if record.job_id in jobs:
+        return f"attempt {record.attempt} of job {record.job_id}, which does not end"
+    return f"job {record.job_id} of a lost queue"
 
 
 def _sessions(observations: Iterable[Observation]) -> dict[int, JobId]:
@@ -150,11 +158,19 @@ def beside(store: JobStore, directory: Path, settings: Settings, now: datetime, 
         controls=store.controls(),
         leader=leader,
         progress=live.progress if live else {},
-        notices=live.notices if live else (),
+        notices=(*live.notices, *_silence(live, now, settings.scheduler)) if live else (),
     )
     if leader is None:
         snapshot = replace(snapshot, nodes=(Node(name="", probe=NOBODY),))
     return with_plan(snapshot, plan(snapshot, settings, now)) if planned else snapshot
+
+
+def _silence(live: published.Published, now: datetime, settings: SchedulerSettings) -> Iterable[Notice]:
+    """That the scheduler holds its lock and does nothing: it publishes at every tick."""
+    age = now - live.taken_at
+    if age > max(SILENT_FOR, 3 * settings.tick_interval):
+        who = f"{live.leader.kind} of {live.leader.user}, pid {live.leader.pid}"
+        yield Notice("warning", f"the scheduler ({who}) has said nothing for {format_duration(age)}: does it hang?")
 
 
 def _aged(node: Node, by: timedelta, settings: Settings) -> Node:

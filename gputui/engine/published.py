@@ -16,6 +16,7 @@ import msgspec
 
 from gputui.domain.job import JobId
 from gputui.domain.snapshot import Leader, Node, Notice
+from gputui.engine.sharing import settle_file
 
 LIVE_FILE = "live.json"
 
@@ -38,6 +39,7 @@ def write(directory: Path, published: Published, mode: int = 0o600) -> None:
     try:
         fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         with os.fdopen(fd, "wb") as file:
+            settle_file(fd, mode)
             file.write(msgspec.json.encode(published))
         partial.replace(path)
     except OSError:

@@ -108,11 +108,17 @@ def decide(jobs: Mapping[JobId, Job], mine: Iterable[Job], seen: Seen) -> list[D
 
 
 def strays(jobs: Mapping[JobId, Job], records: Iterable[ContainerRecord]) -> tuple[ContainerRecord, ...]:
-    """Running containers with this store's label whose job it does not know: a store put back from a backup.
+    """Running containers with this store's label that no attempt under way accounts for: their GPUs are taken.
 
-    They are left alone, and their GPUs count as taken.
+    One whose job is unknown (a store put back from a backup) is left alone; one whose attempt is over is being killed.
     """
-    return tuple(r for r in records if r.job_id not in jobs and r.state is ContainerState.RUNNING)
+    return tuple(
+        r for r in records if r.state is ContainerState.RUNNING and not _is_accounted_for(jobs.get(r.job_id), r)
+    )
+
+
+def _is_accounted_for(job: Job | None, record: ContainerRecord) -> bool:
+    return job is not None and _is_current(job, record)
 
 
 def _is_current(job: Job, record: ContainerRecord) -> bool:

@@ -14,10 +14,11 @@ from gputui.domain.errors import StoreError
 from gputui.domain.gpu import HealthCode
 from gputui.domain.job import Job, JobId, Placement, Stopping
 from gputui.domain.policy.plan import Plan, plan
-from gputui.domain.policy.retry import requeued
+from gputui.domain.policy.retry import conclude, requeued
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.units import format_duration
 from gputui.engine import reconcile, work
 from gputui.engine.hands import Hands
 from gputui.engine.observer import Observer, Sequence
@@ -27,6 +28,9 @@ from gputui.ports import Clock, GpuProbe, JobStore, Runtime, Transaction
 log = logging.getLogger(__name__)
 
 _REASONS_KEEP = timedelta(seconds=5)
+_KILL_STRAYS_EVERY = 10.0
+_UNKILLABLE = timedelta(minutes=1)
+"""After so long a job on a lost GPU is given up: a process waiting in the driver ignores even SIGKILL."""
 _LOST = frozenset({HealthCode.LOST, HealthCode.XID, HealthCode.NEEDS_RESET})
 
 
@@ -67,12 +71,13 @@ class Scheduler:
         )
         self._freed_at: dict[str, datetime] = {}
         self._trouble: tuple[Notice, ...] = ()
+        self._damage: tuple[Notice, ...] = ()
         self._queue = Queue()
         self._version: object = None
         self._snapshot = Snapshot()
         self._plan = Plan()
         self._planned_for: object = None
-        self._plan_again_at = datetime.min.replace(tzinfo=UTC)
+        self._plan_again_at = self._ticked_at = datetime.min.replace(tzinfo=UTC)
 
     def start(self) -> None:
         """Begin to watch runtimes and GPUs."""
@@ -94,6 +99,7 @@ class Scheduler:
     def tick(self, now: datetime) -> Snapshot:
         """One pass. What the store refuses is told in the snapshot, and tried again at the next tick."""
         self._trouble = ()
+        self._mind_the_clock(now)
         try:
             self._observe()
             self._reap(now)
@@ -107,6 +113,14 @@ class Scheduler:
             self._plan_starts(now)
         return self._publish(now)
 
+    def _mind_the_clock(self, now: datetime) -> None:
+        """After the clock went back, let nothing wait until it is as late again."""
+        if now < self._ticked_at:
+            log.warning("the clock went back by %s", format_duration(self._ticked_at - now))
+            self._freed_at = {uuid: min(at, now) for uuid, at in self._freed_at.items()}
+            self._plan_again_at = now
+        self._ticked_at = now
+
     def _worked(self, runtime_name: str) -> None:
         self.observers[runtime_name].poke()
         self._wake()
@@ -119,6 +133,7 @@ class Scheduler:
         if version == self._version:
             return
         self._queue, self._version = Queue.of(self._store), version
+        self._damage = tuple(Notice("warning", sentence) for sentence in self._store.damage())
         self._probe.follow(self._queue.active)
 
     # reap
@@ -143,7 +158,8 @@ class Scheduler:
                 self._hands.start(runtime, work.launch_of(self._store.store_id, job, job.attempts[-1]))
             elif isinstance(decision, reconcile.KillStray):
                 record = decision.record
-                self._hands.tell(runtime, (record.job_id, record.attempt), record.id, "kill")
+                again = now.timestamp() // _KILL_STRAYS_EVERY
+                self._hands.tell(runtime, (record.job_id, record.attempt), record.id, f"kill the stray, {again}")
 
     def _write(self, decisions: list[reconcile.Decision], now: datetime) -> None:
         """Put decisions into the store, each if its job still is what it was made for."""
@@ -214,9 +230,22 @@ class Scheduler:
         wished = [job for job in self._queue.jobs.values() if job.cancel_requested or job.requeue_requested]
         if wished:
             self._carry_out_wishes(wished, now)
+        self._begin_graces_anew(now)
         for job in self._queue.active:
             if job.state is JobState.COMPLETING:
                 self._see_it_end(job, now)
+
+    def _begin_graces_anew(self, now: datetime) -> None:
+        """A stop that lies ahead was begun before the clock went back: its grace would last until then."""
+        ahead = [job for job in self._queue.active if job.stopping is not None and job.stopping.at > now]
+        if not ahead:
+            return
+        with self._store.transaction() as transaction:
+            for stale in ahead:
+                job = transaction.get(stale.id)
+                if job.stopping is not None:
+                    transaction.put(job.evolve(stopping=replace(job.stopping, at=now)))
+        self._observe()
 
     def _carry_out_wishes(self, wished: list[Job], now: datetime) -> None:
         self._begin_stops({job.id: _wish(job) for job in wished if job.state is JobState.RUNNING}, now)
@@ -236,9 +265,23 @@ class Scheduler:
         if attempt is None or attempt.container_id is None or stopping is None or observer is None:
             return
         grace = max(self._settings.scheduler.stop_grace, timedelta(milliseconds=100))
+        if stopping.cause.code is CauseCode.GPU_LOST and now - stopping.at > _UNKILLABLE:
+            self._give_up(job, attempt.number, stopping.cause, now)
+            return
         graces = (now - stopping.at) // grace
         how = "terminate" if graces < 1 else f"kill for the {graces}. time"
         self._hands.tell(observer.runtime, (job.id, attempt.number), attempt.container_id, how)
+
+    def _give_up(self, job: Job, number: int, cause: Cause, now: datetime) -> None:
+        """Let the job go on elsewhere though a sick driver keeps its processes from dying.
+
+        Its container stays a stray: told to die again and again, and its GPUs count as taken.
+        """
+        with self._store.transaction() as transaction:
+            current = work.under_way(transaction, job.id, number)
+            if current is not None:
+                transaction.put(conclude(current, cause, None, now, self._settings.scheduler))
+        self._observe()
 
     # plan, start
 
@@ -249,7 +292,7 @@ class Scheduler:
             observations=tuple(observer.latest for observer in self.observers.values()),
             freed_at=self._freed_at,
             progress=self._hands.progress,
-            notices=self._trouble,
+            notices=(*self._trouble, *self._damage),
         )
         self._snapshot = within(self._store.store_id, self._queue, world, self._leader, self._settings, now)
         news = _news(self._version, self._snapshot)
@@ -315,7 +358,7 @@ def _overdue(job: Job, now: datetime) -> Cause | None:
     attempt, limit = job.attempt, job.spec.time_limit
     if limit is None or attempt is None or attempt.started_at is None or now - attempt.started_at < limit:
         return None
-    return Cause(CauseCode.TIME_LIMIT, f"over its time limit of {limit}")
+    return Cause(CauseCode.TIME_LIMIT, f"over its time limit of {format_duration(limit)}")
 
 
 def _wish(job: Job) -> Cause:

@@ -18,6 +18,8 @@ from gputui.domain.policy.retry import again, conclude
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.engine.logs import log_path
+from gputui.engine.rivals import to_give_way_to
+from gputui.engine.sharing import make_directories, settle_path
 from gputui.ports import Clock, JobStore, Runtime, Transaction
 
 log = logging.getLogger(__name__)
@@ -41,6 +43,10 @@ def start_attempt(
     """
     try:
         created = runtime.create(launch)
+        if launch.gpus and (rival := to_give_way_to(runtime, created.id)):
+            runtime.remove(created.id)
+            _give_way(store, launch, rival)
+            return None
         runtime.start(created.id)
     except RuntimeFault as fault:
         log.warning("job %d attempt %d did not start: %s", launch.job_id, launch.attempt, fault)
@@ -54,10 +60,19 @@ def start_attempt(
     return None
 
 
+def _give_way(store: JobStore, launch: Launch, rival: ContainerRecord) -> None:
+    """Put the job back in the queue, since another scheduler was faster."""
+    log.info("job %d gives way to container %s of another scheduler", launch.job_id, rival.id[:12])
+    with store.transaction() as transaction:
+        job = under_way(transaction, launch.job_id, launch.attempt)
+        if job is not None and job.state is JobState.CONFIGURING:
+            transaction.put(given_back(job))
+
+
 def running(job: Job, container_id: str, started_at: datetime, notes: tuple[str, ...] = ()) -> Job:
     """The job, whose attempt's container has been started."""
     started = job.with_attempt(container_id=container_id, started_at=started_at, notes=notes)
-    return started.to(JobState.RUNNING, started_at=started_at, not_before=None)
+    return started.to(JobState.RUNNING, started_at=started_at, not_before=None, exit_code=None, cause=None)
 
 
 def adopted(job: Job, record: ContainerRecord, now: datetime) -> Job:
@@ -80,11 +95,11 @@ def finished(job: Job, record: ContainerRecord, now: datetime, settings: Schedul
     """The job after its container ended."""
     at = record.ended_at or now
     attempt = job.attempts[-1]
+    # the runtime's own time: ours was taken when the start was answered, by when a short job may have ended
+    started_at = record.started_at or attempt.started_at
     job = job.with_attempt(
-        container_id=record.id,
-        started_at=attempt.started_at or record.started_at,
-        log_path=log_path(job.id, attempt.number),
-    )
+        container_id=record.id, started_at=started_at, log_path=log_path(job.id, attempt.number)
+    ).evolve(started_at=started_at)
     return conclude(job, record.cause, record.exit_code, at, settings)
 
 
@@ -163,10 +178,23 @@ def clean_up(runtime: Runtime, record: ContainerRecord, directory: Path) -> None
     """Save the output of a container whose attempt is over, then remove it."""
     if record.state is ContainerState.EXITED:
         path = directory / log_path(record.job_id, record.attempt)
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not path.exists():
-            runtime.save_log(record.id, path)
+        make_directories(path.parent, directory)
+        if not path.exists() and not _save(runtime, record, path):
+            return
+        settle_path(path, directory)
     runtime.remove(record.id)
+
+
+def _save(runtime: Runtime, record: ContainerRecord, path: Path) -> bool:
+    """Save its output; False when it was removed before that could be done."""
+    try:
+        runtime.save_log(record.id, path)
+    except RuntimeFault:
+        if runtime.inspect(record.id) is not None:
+            raise
+        log.warning("job %d: the output of attempt %d was removed with its container", record.job_id, record.attempt)
+        return False
+    return True
 
 
 def claimed(job: Job, gpus: tuple[str, ...], now: datetime) -> Job:

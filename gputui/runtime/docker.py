@@ -211,6 +211,10 @@ class DockerRuntime:
         default_runtime = self._known().default_runtime
         return self._call(lambda client: self._survey.foreign(client, default_runtime))
 
+    def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
+        """Other stores' containers, running or just created, that were given a GPU of this one."""
+        return self._call(lambda client: self._survey.rivals(client, container_id))
+
     # output
 
     def save_log(self, container_id: str, path: Path) -> None:

@@ -200,7 +200,8 @@ def save(client: APIClient, container_id: str, path: Path) -> None:
 
 
 def _write(part: Path, response: requests.Response) -> None:
-    with part.open("wb") as file:
+    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
         write: Callable[[bytes], int] = file.write
         for _, content in frames(response.iter_content(_CHUNK)):
             write(content)

@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 from gputui.domain.cause import Cause
 from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer
-from gputui.runtime.docker_create import STORE
+from gputui.runtime.docker_create import GPUS, STORE
 from gputui.runtime.docker_faults import cause_of_init
 from gputui.runtime.docker_foreign import foreign_of
 from gputui.runtime.docker_naming import by_name
 from gputui.runtime.docker_outage import Outages, boot_time
-from gputui.runtime.docker_records import record_of, state_of
+from gputui.runtime.docker_records import gpus_of, record_of, state_of
 
 if TYPE_CHECKING:
     from docker import APIClient
 
 Json = Mapping[str, Any]
 _MAYBE_INIT = {126, 127}
+_ABOUT_TO_START = 60
+"""Seconds for which a container that was created is expected to be started."""
 
 
 class Survey:
@@ -72,6 +74,22 @@ class Survey:
         self._prune(self._foreign, set(others))
         return tuple(each for each in found if each)
 
+    def rivals(self, client: APIClient, container_id: str) -> tuple[ContainerRecord, ...]:
+        """Other stores' containers, running or just created, that were given a GPU of this one."""
+        listed = client.containers(all=True, filters={"label": GPUS, "status": ["created", "running", "paused"]})
+        mine = next((each for each in listed if each["Id"] == container_id), None)
+        if mine is None:
+            return ()
+        wanted = set(gpus_of(mine["Labels"]))
+        return tuple(
+            _rival(each)
+            for each in listed
+            if each["Labels"].get(STORE) != self._store_id
+            and wanted.intersection(gpus_of(each["Labels"]))
+            # a scheduler that was killed may have left one that nobody will start
+            and (each["State"] != "created" or each["Created"] > mine["Created"] - _ABOUT_TO_START)
+        )
+
     def forget(self, container_id: str) -> None:
         """Drop what is known of one."""
         with self._lock:
@@ -111,6 +129,11 @@ class Survey:
         with self._lock:
             for gone in kept.keys() - alive:
                 del kept[gone]
+
+
+def _rival(summary: Json) -> ContainerRecord:
+    """As much of a record as the list tells of a container that is not ours."""
+    return ContainerRecord(summary["Id"], 0, 0, state_of(summary["State"]), gpus_of(summary["Labels"]))
 
 
 def _init_cause(client: APIClient, inspected: Json) -> Cause | None:

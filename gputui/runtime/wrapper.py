@@ -131,11 +131,16 @@ def write_state(place: int, offset: int, record: bytes) -> None:
 
 
 def write_exit(place: int, code: int, plan: Plan, refusal: bytes) -> None:
-    """Write how it ended, as often as it takes: file systems that copy on write may be full just now."""
+    """Write how it ended, as often as it takes: file systems that copy on write may be full just now.
+
+    Where the attempt was removed meanwhile there is nobody left to tell.
+    """
     record = b"%d %d %d %s" % (code, time.time_ns(), oom_kills(plan), refusal)
     while True:
         try:
             return write_state(place, EXITED_AT, record)
+        except FileNotFoundError:
+            return None
         except OSError:
             time.sleep(0.5)
 

@@ -15,9 +15,11 @@ def open_directory(directory: Path, group: str | None, *, marker: str) -> Permis
     check_file_system(directory)
     with os_errors(directory):
         is_new = not directory.exists()
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if not directory.is_dir():
+        if not is_new and not directory.is_dir():
             raise StoreAccessError("it is not a directory", where=str(directory))
+        if is_new and directory.is_symlink():
+            raise StoreAccessError("it is a link to nothing", where=str(directory))
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         permissions = permissions_for(directory, group)
         # a directory that was there before and holds other things keeps its mode: it may be somebody's home
         if is_new or (directory / marker).exists() or not any(directory.iterdir()):

@@ -163,6 +163,10 @@ class MemoryJobStore:
                 history = {**self._contents.history, **moved}
                 self._contents = replace(self._contents, jobs=jobs, history=history)
 
+    def damage(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
     def close(self) -> None:
         """Nothing to let go of."""
 

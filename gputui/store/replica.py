@@ -55,6 +55,7 @@ class Replica:
         self.damage: dict[str, None] = {}
         """Sentences about what could not be read, each once."""
         self._loaded: Loaded | None = None
+        self._store_id: str | None = None
         self._touched: set[str] | None = None
         self._watched: tuple[Identity, Path] | None = None
 
@@ -122,6 +123,7 @@ class Replica:
         self._touched = None
         with no_collection():
             snapshot, journal = self._consistent_pair()
+            self._check_same(snapshot.meta.store_id)
             tables = snapshot.tables
             ids = [int(key) for key in tables.setdefault(JOBS, {})]
             next_id = max(snapshot.meta.next_id, max(ids, default=0) + 1)
@@ -129,6 +131,15 @@ class Replica:
             self._apply(state, self._tail(state))
             migrate(tables, snapshot.meta.schema)
         return state
+
+    def _check_same(self, store_id: str) -> None:
+        """Refuse another queue in the place of the one known so far: its ids mean other jobs."""
+        if self._store_id is None:
+            self._store_id = store_id
+        elif self._store_id != store_id:
+            raise StoreFormatError(
+                "another queue is in its place", where=str(self._path), hint="end this gputui, and start it again"
+            )
 
     def _consistent_pair(self) -> tuple[SnapshotFile, int | None]:
         """A snapshot and its journal, of which neither was replaced while the other was opened."""

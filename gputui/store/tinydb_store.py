@@ -20,7 +20,7 @@ from gputui.store.directory import open_directory
 from gputui.store.history import HistoryFiles
 from gputui.store.job_cache import JobCache
 from gputui.store.journal import Document, Entry
-from gputui.store.leftovers import check_not_orphaned
+from gputui.store.leftovers import check_not_orphaned, kept_journals
 from gputui.store.numbering import numbered, submission_entry
 from gputui.store.replica import JOBS
 from gputui.store.retention import ended_at, month_of, outdated
@@ -143,10 +143,13 @@ class TinyJobStore:
             self._storage.checkpoint()
 
     def damage(self) -> tuple[str, ...]:
-        """Sentences about what could not be read since the store was opened."""
+        """Sentences about what could not be read: since the store was opened, and in journals kept for that."""
         with self._storage.memory:
             self._storage.replica.refresh()
-            return tuple(self._storage.replica.damage)
+            found = tuple(self._storage.replica.damage)
+        told = {sentence.partition(":")[0] for sentence in found}
+        kept = [path for path in kept_journals(self._path) if str(path.with_suffix("")) not in told]
+        return found + tuple(f"{path}: kept for its damaged lines, which are lost to the queue" for path in kept)
 
     def close(self) -> None:
         """Let go of files."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar, cast
 
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 
 _PATIENCE = 5.0
 """Seconds a wish under way may take when the console is left."""
+_TURN = 0.0005
+"""Seconds after which a busy thread makes way. A key goes through three threads to the screen, and a plan for 10,000
+jobs on a fourth would keep each of them waiting for Python's usual 5 ms."""
 
 
 def _palette() -> type[Provider]:
@@ -80,6 +84,7 @@ class Gputui(App[Leave]):
 
     def on_mount(self) -> None:
         """Hear of every picture from now on."""
+        sys.setswitchinterval(_TURN)
         self._unsubscribe = self._feed.subscribe(self._take)
         if self._feed.latest is not EMPTY:
             self._tell(SnapshotTaken(self._feed.latest))

@@ -40,6 +40,7 @@ class Command:
 _KEY_NAMES = {
     "slash": "/",
     "question_mark": "?",
+    "exclamation_mark": "!",
     "plus": "+",
     "equals_sign": "=",
     "minus": "-",
@@ -99,6 +100,9 @@ MAIN_COMMANDS = (
     ),
     Command("clear_filter", ("escape",), "show all", "Show all jobs again.", VIEW),
     Command("finished", ("a",), "all/live", "Show or leave out jobs that have ended.", VIEW, in_footer=False),
+    Command(
+        "notices", ("exclamation_mark",), "notices", "Show all errors and warnings in full.", VIEW, in_footer=False
+    ),
     Command("zoom", ("z",), "zoom", "Give the whole screen to the focused pane, and back.", VIEW, in_footer=False),
     Command("pane(1)", ("tab",), "pane", "Go to the next pane: GPUs, queue, log.", MOVE, False, False),
     Command("pane(-1)", ("shift+tab",), "pane", "Go to the pane before.", MOVE, False, False),

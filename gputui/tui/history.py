@@ -8,8 +8,8 @@ from datetime import datetime, timedelta
 
 from gputui.domain.snapshot import Snapshot
 
-STEP = timedelta(seconds=5)
-"""Time of a dot: a graph of 40 cells shows nearly seven minutes, and costs the terminal little."""
+STEP = timedelta(seconds=10)
+"""Time of a cell: a graph of 40 cells shows nearly seven minutes, and costs the terminal little."""
 KEPT = 160
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Protocol
+
+from rich.style import Style
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import JobId
 from gputui.ports import LogStream
-from gputui.tui.present.log import MOST
+from gputui.tui.present.log import MOST, style_after
+from gputui.tui.present.style import PLAIN
 
 TAIL = 1000
 """Lines asked for that were written before."""
@@ -45,16 +48,20 @@ class LogFollower:
         self._inbox: deque[bytes] = deque(maxlen=INBOX)
         self._read = 0
         self._taken = 0
+        self._tell: Callable[[], None] = lambda: None
+        self._has_told = False
         self._stream: LogStream | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"gputui-log-{job_id}", daemon=True)
 
-    def start(self) -> None:
-        """Begin to read."""
+    def start(self, tell: Callable[[], None] = lambda: None) -> None:
+        """Begin to read. `tell` is called on the reader's thread: when lines come in after a `take`, and at the end."""
+        self._tell = tell
         self._thread.start()
 
     def take(self) -> tuple[list[bytes], int]:
         """The lines that came in since, and how many before them were skipped."""
+        self._has_told = False  # first: a line that comes in from here on is told again, never forgotten
         lines = [self._inbox.popleft() for _ in range(len(self._inbox))]
         read = self._read
         skipped = max(0, read - self._taken - len(lines) - len(self._inbox))
@@ -85,11 +92,15 @@ class LogFollower:
             self.error = f"{type(error).__name__}: {error}"
         finally:
             self.is_over = True
+            self._tell()
 
     def _read_all(self, stream: LogStream) -> None:
         for line in stream:
             self._inbox.append(line[:MOST])
             self._read += 1
+            if not self._has_told:
+                self._has_told = True
+                self._tell()
             if self._read % _BREATH == 0 and self._closed.wait(0.001):
                 return
 
@@ -102,6 +113,8 @@ class LogBuffer:
         self._most_lines = lines
         self._most_bytes = size
         self._bytes = 0
+        self._styles: dict[int, Style] = {}
+        self._style = PLAIN
         self.first = 0
         """Number of the oldest line that is kept."""
         self.skipped = 0
@@ -120,11 +133,26 @@ class LogBuffer:
     def add(self, lines: list[bytes], skipped: int = 0) -> None:
         """Append lines; the oldest make room."""
         self.skipped += skipped
+        if skipped:
+            self._style = PLAIN
+        for number, line in enumerate(lines, self.end):
+            self._note_style(number, line)
         self._lines.extend(lines)
         self._bytes += sum(map(len, lines))
         while len(self._lines) > self._most_lines or (self._bytes > self._most_bytes and self._lines):
             self._bytes -= len(self._lines.popleft())
+            self._styles.pop(self.first, None)
             self.first += 1
+
+    def style_before(self, number: int) -> Style:
+        """What the lines before it left switched on: colours last until they are reset, as on a terminal."""
+        return self._styles.get(number, PLAIN)
+
+    def _note_style(self, number: int, line: bytes) -> None:
+        if self._style is not PLAIN:
+            self._styles[number] = self._style
+        if b"\x1b" in line:
+            self._style = style_after(line, self._style)
 
     def between(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """The lines from number `start` to before `end`, with their numbers."""

@@ -42,6 +42,12 @@ def test_a_sick_gpu(code: HealthCode, level: Level) -> None:
     assert levels(checks.of_probe(reading)) == [Level.OK, Level.WARN, level]
 
 
+def test_damage() -> None:
+    assert list(checks.of_damage(())) == []
+    [told] = checks.of_damage(["a line is damaged"])
+    assert (told.level, told.text, "remove" in told.hint) == (Level.WARN, "a line is damaged", True)
+
+
 def test_a_runtime() -> None:
     up = RuntimeStatus("docker", True, "Docker 28", warnings=("live-restore is off",))
     assert levels(checks.of_runtime(up)) == [Level.OK, Level.WARN]
@@ -171,3 +177,11 @@ def test_it_runs_for_real_on_simulated_gpus_and_processes(
     assert (found["state"]["level"], found["driver"]["level"]) == ("ok", "ok")
     assert found["scheduler"]["level"] == "warn"
     assert result.err == ""
+
+
+def test_the_store_is_asked_for_damage(
+    machine: Callable[..., None], run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine()
+    monkeypatch.setattr(store, "damage", lambda: ("line 7 is damaged",))
+    assert "warn  queue       line 7 is damaged" in run("doctor").out

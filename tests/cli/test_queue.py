@@ -124,6 +124,11 @@ def test_the_width_is_the_terminal_s(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table.terminal_width() == 80
 
 
+def test_an_attempt_that_has_not_started_shows_no_time_of_the_one_before() -> None:
+    again = running().evolve(state=JobState.CONFIGURING)
+    assert queue.time_word(again, NOW) == "-"
+
+
 def test_words_for_gpus() -> None:
     assert queue.request_word(GpuRequest()) == "-"
     assert queue.request_word(GpuRequest(2, 4)) == "2-4"

@@ -62,6 +62,18 @@ def test_uuids_name_gpus() -> None:
     assert specs.gpus(f"device={uuid}", "--gpus").devices == (uuid,)
 
 
+def test_indices_are_written_as_the_driver_counts() -> None:
+    assert specs.gpus("device=07,1", "--gpus").devices == ("7", "1")
+    with pytest.raises(InputError, match="twice"):
+        specs.gpus("device=1,01", "--gpus")
+
+
+@pytest.mark.parametrize("text", ["all,capabilities=utility", '"device=0,1",capabilities=compute', "driver=nvidia"])
+def test_what_docker_takes_beside_gpus_is_refused_with_what_to_do(text: str) -> None:
+    with pytest.raises(InputError, match="leave out all but device="):
+        specs.gpus(text, "--gpus")
+
+
 def test_all_gpus() -> None:
     assert specs.gpus("all", "--gpus").everything
     assert specs.gpus("0", "--gpus") == GpuRequest()

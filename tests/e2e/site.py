@@ -106,6 +106,10 @@ class Site:
         process.wait()
         self.serving.remove(process)
 
+    def end_background(self) -> None:
+        """End the scheduler that a console left behind."""
+        subprocess.run(["pkill", "-f", "--", f"--state {self.state} "], check=False)
+
     def jobs(self) -> dict[JobId, dict[str, Any]]:
         return {job["id"]: job for job in self.json("queue", "--all")}
 

@@ -2,58 +2,29 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import time
 from datetime import datetime
 
 import pytest
 
+from tests.e2e import witness
 from tests.e2e.site import Site
 from tests.gpus import standin
 from tests.runtime.dockerd import IMAGE
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml]
 
-RECORD = 'echo "$GPUTUI_ATTEMPT $NVIDIA_VISIBLE_DEVICES $(cut -d" " -f1 /proc/uptime) {word}" >> /out/runs'
-"""A line of its own, appended: a job's witness, whatever the store says. The uptime is the host's, to 10 ms."""
-
-
-def witness(seconds: float, code: int = 0) -> str:
-    begin, end = RECORD.format(word="begin"), RECORD.format(word="end")
-    return f"{begin}; echo on $NVIDIA_VISIBLE_DEVICES; sleep {seconds}; {end}; exit {code}"
-
-
-def overlaps(lines: list[str]) -> list[str]:
-    """GPUs that the witnesses saw in two containers at a time."""
-    spans: dict[str, list[tuple[float, float, str]]] = {}
-    begun: dict[str, float] = {}
-    for line in lines:
-        tag, gpus, at, word = line.split()
-        if word == "begin":
-            begun[tag] = float(at)
-            continue
-        begin = begun.pop(tag)
-        for gpu in gpus.split(","):
-            if gpu != "void":
-                spans.setdefault(gpu, []).append((begin, float(at), tag))
-    return [
-        f"{gpu}: {before} and {after}"
-        for gpu, uses in spans.items()
-        for (_, end, before), (begin, _, after) in itertools.pairwise(sorted(uses))
-        if begin < end
-    ]
-
 
 def test_forty_jobs_of_one_to_four_gpus(site: Site) -> None:
-    ids = [site.shell(witness(0.5), "--gpus", str(1 + n % 4)) for n in range(8)]
+    ids = [site.shell(witness.script(0.5), "--gpus", str(1 + n % 4)) for n in range(8)]
     site.serve()
-    ids += [site.shell(witness(0.3), "--gpus", str(1 + n % 4)) for n in range(32)]
+    ids += [site.shell(witness.script(0.3), "--gpus", str(1 + n % 4)) for n in range(32)]
     site.until(lambda: all(site.jobs()[one]["state"] == "COMPLETED" for one in ids), 120)
     jobs = site.jobs()
     lines = site.runs()
     assert len([line for line in lines if line.endswith("begin")]) == 40
-    assert overlaps(lines) == []
+    assert witness.overlaps(lines) == []
     for one in ids:
         job = jobs[one]
         [attempt] = job["attempts"]

@@ -89,8 +89,10 @@ class FakeRuntime:
         self.told: list[tuple[str, str]] = []
         self.saved: dict[str, str] = {}
         self.others: tuple[ForeignContainer, ...] = ()
+        self.rivalry: Callable[[str], tuple[ContainerRecord, ...]] = lambda _: ()
         self.fault: Cause | None = None
         self.obeys = True
+        self.dies = True
 
     def _ask(self) -> None:
         self.tripwire.step()
@@ -140,6 +142,10 @@ class FakeRuntime:
             self.started.append(container_id)
         self.tripwire.step()
 
+    def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
+        self._ask()
+        return self.rivalry(container_id)
+
     def exit(self, container_id: str, code: int) -> None:
         """The container ends by itself."""
         self.made[container_id] = replace(
@@ -153,7 +159,7 @@ class FakeRuntime:
     def _end(self, container_id: str, how: str, code: int) -> None:
         self._ask()
         self.told.append((container_id, how))
-        if self.made[container_id].state is ContainerState.RUNNING and (self.obeys or how == "kill"):
+        if self.made[container_id].state is ContainerState.RUNNING and self.dies and (self.obeys or how == "kill"):
             self.exit(container_id, code)
 
     def terminate(self, container_id: str) -> None:

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
+import pytest
+
+from gputui.domain.errors import NotLeaderError, StoreFormatError
 from gputui.domain.snapshot import Leader, Snapshot
 from gputui.domain.state import JobState
-from gputui.engine import picture
+from gputui.engine import picture, published
 from gputui.engine.feed import Feed
 from gputui.engine.host import Adapters, Host
+from gputui.engine.leader import LOCK_FILE, Leadership
 from gputui.ports import Clock
 from tests.engine.fakes import FakeProbe, FakeRuntime
 from tests.engine.world import World
@@ -104,3 +108,69 @@ def test_beside_a_scheduler_that_is_not_there_the_picture_says_so(world: World) 
     assert snapshot.leader is None
     assert "no scheduler is running" in snapshot.nodes[0].probe.text
     assert snapshot.reasons[job_id].text == "no scheduler is running: start `gputui` or `gputui serve`"
+
+
+async def test_who_lost_the_lock_file_schedules_no_more(world: World) -> None:
+    seat = Seat(real(world), RealClock(), "serve")
+    leading = asyncio.create_task(seat.host.lead(0))
+    await seat.until(lambda: seat.feed.latest.leads_here)
+    (world.directory / LOCK_FILE).unlink()
+    job_id = world.submit()
+    with pytest.raises(NotLeaderError, match="removed or replaced"):
+        await asyncio.wait_for(leading, 10)
+    assert world.job(job_id).state is JobState.PENDING
+
+
+async def test_dispatch_outlives_a_store_that_does_not_answer_for_a_while(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seat = Seat(real(world), RealClock(), "serve")
+    task = asyncio.create_task(seat.host.run())
+    await seat.until(lambda: seat.feed.latest.leads_here)
+    version, gone = world.store.version, threading.Event()
+
+    def away() -> object:
+        gone.set()
+        raise StoreFormatError("the queue is gone")
+
+    monkeypatch.setattr(world.store, "version", away)
+    assert await asyncio.to_thread(gone.wait, 10)
+    await seat.until(lambda: any("the queue is gone" in notice.text for notice in seat.feed.latest.notices))
+    monkeypatch.setattr(world.store, "version", version)
+    job_id = world.submit()
+    await seat.until(lambda: world.job(job_id).state is JobState.RUNNING)
+    seat.host.stop()
+    await asyncio.wait_for(task, 10)
+
+
+def test_a_scheduler_that_says_nothing_is_noticed(world: World) -> None:
+    leadership = Leadership(world.directory)
+    me = Leader(4711, "here", "root", "serve", world.clock.now())
+    leadership.acquire(me)
+    published.write(world.directory, published.Published(world.clock.now(), me))
+
+    def notices(seconds: int) -> list[str]:
+        now = world.clock.now() + timedelta(seconds=seconds)
+        return [notice.text for notice in picture.beside(world.store, world.directory, world.settings, now).notices]
+
+    assert notices(9) == []
+    assert notices(20) == ["the scheduler (serve of root, pid 4711) has said nothing for 20s: does it hang?"]
+    leadership.release()
+    assert notices(20) == []
+
+
+async def test_a_lock_that_may_not_be_taken_leaves_a_picture_that_says_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> bool:
+        raise PermissionError(13, "Permission denied", "scheduler.lock")
+
+    monkeypatch.setattr(Leadership, "acquire", refused)
+    seat = Seat(real(world), RealClock(), "console")
+    task = asyncio.create_task(seat.host.run())
+    await seat.until(lambda: bool(seat.feed.latest.notices))
+    assert [notice.text for notice in seat.feed.latest.notices] == [
+        "this process cannot schedule: scheduler.lock: Permission denied"
+    ]
+    seat.host.stop()
+    await asyncio.wait_for(task, 10)

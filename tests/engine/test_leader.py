@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from gputui.domain.snapshot import Leader
-from gputui.engine.leader import Leadership, current_leader
+from gputui.engine.leader import LOCK_FILE, Leadership, current_leader
 from tests.factories import NOW
 
 ME = Leader(4711, "here", "root", "serve", NOW)
@@ -80,3 +80,21 @@ def test_looking_never_keeps_anybody_from_leading(tmp_path: Path) -> None:
         mine.release()
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
+
+
+def test_a_lock_file_that_was_replaced_is_nobodys(tmp_path: Path) -> None:
+    leadership = Leadership(tmp_path)
+    assert not leadership.holds()
+    leadership.acquire(ME)
+    assert leadership.holds()
+    (tmp_path / LOCK_FILE).rename(tmp_path / "old.lock")
+    assert not leadership.holds()
+    second = Leadership(tmp_path)
+    assert second.acquire(ME)
+    assert (leadership.holds(), second.holds()) == (False, True)
+    leadership.release()
+    second.release()
+
+
+def test_where_there_is_no_directory_nobody_leads(tmp_path: Path) -> None:
+    assert not Leadership(tmp_path / "gone").acquire(ME)

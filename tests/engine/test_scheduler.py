@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
+
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ForeignContainer
-from gputui.domain.errors import StoreFullError
+from gputui.domain.errors import RuntimeFault, StoreFullError
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
 from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState, PendingReason
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
@@ -50,6 +54,87 @@ def test_a_container_whose_log_cannot_be_saved_is_kept_and_tried_again(world: Wo
     (world.directory / "logs").unlink()
     world.tick(1, seconds=31)
     assert world.docker.made == {}
+
+
+def test_an_attempt_under_way_does_not_show_how_the_one_before_ended(world: World) -> None:
+    job_id = world.submit(retries=1)
+    world.tick(2)
+    world.exit(job_id, 3)
+    world.tick(10)
+    job = world.job(job_id)
+    assert (job.state, len(job.attempts), job.exit_code, job.cause) == (JobState.RUNNING, 2, None, None)
+    assert job.attempts[0].exit_code == 3
+
+
+def test_a_short_attempt_does_not_end_before_it_started(world: World) -> None:
+    job_id = world.submit()
+    world.tick(2)
+    [record] = world.docker.running()
+    really = world.clock.now() - timedelta(seconds=3)
+    world.docker.made[record.id] = replace(record, started_at=really)
+    world.exit(job_id)
+    world.docker.made[record.id] = replace(world.docker.made[record.id], ended_at=really + timedelta(seconds=1))
+    world.tick()
+    job = world.job(job_id)
+    assert (job.started_at, job.attempts[0].started_at) == (really, really)
+    assert job.ended_at == really + timedelta(seconds=1)
+
+
+def test_gpus_do_not_wait_for_a_clock_that_went_back(world: World) -> None:
+    world.probe.gpus = world.probe.gpus[:1]
+    first, second = world.submit(1), world.submit(1)
+    world.tick(2)
+    world.exit(first)
+    world.tick()
+    world.clock.advance(-3600)
+    world.tick(2)
+    assert world.job(second).state is JobState.RUNNING
+
+
+def test_a_grace_does_not_last_until_a_clock_that_went_back_is_as_late_again(world: World) -> None:
+    world.docker.obeys = False
+    job_id = world.submit()
+    world.tick(2)
+    world.actions.cancel([job_id])
+    world.tick()
+    world.clock.advance(-3600)
+    world.tick(3, seconds=10)
+    assert [how for _, how in world.docker.told] == ["terminate", "kill"]
+    assert world.job(job_id).state is JobState.CANCELLED
+
+
+def test_a_pause_does_not_last_until_a_clock_that_went_back_is_as_late_again(world: World) -> None:
+    job_id = world.submit(retries=1)
+    world.tick(2)
+    world.exit(job_id, 3)
+    world.tick()
+    world.clock.advance(-3600)
+    world.tick(2)
+    assert (world.job(job_id).state, len(world.job(job_id).attempts)) == (JobState.RUNNING, 2)
+
+
+def test_a_damaged_queue_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(world.store, "damage", lambda: ("queue.json.wal.1: a line is damaged",))
+    world.submit()
+    assert Notice("warning", "queue.json.wal.1: a line is damaged") in world.tick().notices
+
+
+def test_output_that_went_with_its_container_is_not_waited_for(
+    world: World, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = world.submit()
+    world.tick(2)
+    world.exit(job_id)
+
+    def removed_by_hand(container_id: str, path: Path) -> None:
+        del world.docker.made[container_id]
+        raise RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, f"No such container: {container_id}"))
+
+    monkeypatch.setattr(world.docker, "save_log", removed_by_hand)
+    world.tick(3)
+    assert [each.message for each in caplog.records if each.levelname == "WARNING"] == [
+        f"job {job_id}: the output of attempt 1 was removed with its container"
+    ]
 
 
 def test_the_next_job_gets_the_gpu_as_soon_as_a_newer_reading_is_there(world: World) -> None:
@@ -178,6 +263,23 @@ def test_a_job_whose_gpu_is_lost_is_requeued_elsewhere_free_of_charge(world: Wor
     job = world.job(job_id)
     assert (job.state, job.gpus) == (JobState.RUNNING, (uuid(1),))
     assert world.snapshots[-1].gpus[0].state is GpuState.DRAINED
+
+
+def test_a_job_that_a_sick_driver_keeps_from_dying_goes_on_elsewhere_and_its_gpus_stay_taken(world: World) -> None:
+    job_id = world.submit(2)
+    world.tick(2)
+    world.docker.dies = False
+    world.probe.sick(0, health=Health(HealthCode.LOST, "fell off the bus"))
+    world.tick(5, seconds=10)
+    assert world.job(job_id).state is JobState.COMPLETING
+    world.tick(5, seconds=10)
+    job = world.job(job_id)
+    assert (job.state, job.gpus) == (JobState.RUNNING, (uuid(2), uuid(3)))
+    [holder] = world.snapshots[-1].gpus[1].holders
+    assert (holder.kind, holder.name) == ("container", "attempt 1 of job 1, which does not end")
+    world.docker.dies = True
+    world.tick(3, seconds=10)
+    assert [view.state for view in world.snapshots[-1].gpus[:2]] == [GpuState.DRAINED, GpuState.FREE]
 
 
 def test_drained_and_foreign_gpus_are_left_alone_and_named(world: World) -> None:

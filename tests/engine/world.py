@@ -42,6 +42,7 @@ class World:
 
     def __init__(self, directory: Path, *, gpus: int = 4, settings: Settings | None = None) -> None:
         self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
         self.settings = settings or Settings()
         self.clock = FakeClock()
         self.tripwire = Tripwire()

@@ -355,6 +355,24 @@ def test_another_stores_container_is_foreign(harness: Harness, runtime: DockerRu
     assert (found.user, found.devices) == ("team-a", (uuid(1),))
 
 
+def test_rivals(harness: Harness, runtime: DockerRuntime) -> None:
+    mine = runtime.create(launch(harness, IMAGE, SLEEP, (uuid(0), uuid(1)))).id
+    spec = launch(harness, IMAGE, SLEEP).spec
+    runtime.create(launch(harness, IMAGE, SLEEP, (uuid(1),)))
+    other = harness.open(OTHER_STORE)
+    other.create(Launch(OTHER_STORE, 1, 1, spec, (uuid(2),)))
+    assert runtime.rivals(mine) == (), "neither ours, nor those with other GPUs"
+    theirs = other.create(Launch(OTHER_STORE, 2, 1, spec, (uuid(1),))).id
+    assert [(each.id, each.state) for each in runtime.rivals(mine)] == [(theirs, ContainerState.CREATED)]
+    assert [each.id for each in other.rivals(theirs)][-1] == mine
+    other.start(theirs)
+    assert [each.state for each in runtime.rivals(mine)] == [ContainerState.RUNNING]
+    other.kill(theirs)
+    harness.ended(other, theirs)
+    assert runtime.rivals(mine) == ()
+    assert runtime.rivals("0" * 64) == ()
+
+
 def test_a_foreign_start_wakes(runtime: DockerRuntime, engine: Dockerd, by_hand: list[str]) -> None:
     woken = threading.Event()
     runtime.watch(woken.set)

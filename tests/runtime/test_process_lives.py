@@ -302,3 +302,13 @@ def test_signals_are_as_a_shell_finds_them(harness: Harness, runtime: ProcessRun
     lines = list(runtime.logs(container_id))
     assert lines[:2] == [b"0000000000000000"] * 2
     assert lines[2:] == [b"0", b"1", b"2", b"3"]  # 3 is the folder that ls reads
+
+
+def test_a_wrapper_whose_attempt_was_removed_has_nobody_to_tell_and_goes(
+    harness: Harness, runtime: ProcessRuntime, state: Path
+) -> None:
+    container_id = begin(harness, runtime, "echo $$; exec sleep 600")
+    wrapper_pid, command_pid = leader(runtime, container_id), number_printed(runtime, container_id)
+    shutil.rmtree(state / "attempts" / container_id)
+    os.kill(command_pid, signal.SIGKILL)
+    until(lambda: process_session.stat(wrapper_pid) is None, "the wrapper is gone")

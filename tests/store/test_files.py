@@ -188,6 +188,23 @@ def test_a_queue_whose_snapshot_is_gone_is_not_begun_anew(tiny: TinyJobStore, di
     assert journal(directory).stat().st_size
 
 
+def test_another_queue_put_in_its_place_is_refused(tiny: TinyJobStore, directory: Path, tmp_path: Path) -> None:
+    tiny.submit([job()], actor=ACTOR)
+    assert len(tiny.jobs()) == 1
+    other = TinyJobStore(tmp_path / "other")
+    other.submit([job()] * 3, actor=ACTOR)
+    fold(other)
+    for path in [*directory.glob("queue.json*")]:
+        path.unlink()
+    for path in (tmp_path / "other").glob("queue.json*"):
+        path.rename(directory / path.name)
+    with pytest.raises(StoreFormatError, match="another queue"):
+        tiny.jobs()
+    with pytest.raises(StoreFormatError, match="another queue"), tiny.transaction():
+        pass
+    other.close()
+
+
 def test_ids_grow_on_when_only_history_is_left(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()] * 4, actor=ACTOR)
     with tiny.transaction() as transaction:
@@ -259,6 +276,11 @@ def test_a_damaged_journal_is_kept_when_it_is_folded(tiny: TinyJobStore, directo
     assert len(list(directory.glob("*.damaged"))) == 1
     assert len(store.damage()) == 1
     store.close()
+    later = TinyJobStore(directory)
+    assert later.damage() == (f"{path}.damaged: kept for its damaged lines, which are lost to the queue",)
+    path.with_name(path.name + ".damaged").unlink()
+    assert later.damage() == ()
+    later.close()
 
 
 @pytest.mark.parametrize("hint", ["kept", "zeroed", "removed", "torn"])

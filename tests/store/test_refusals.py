@@ -305,3 +305,11 @@ def test_the_store_asks_where_it_is(directory: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(StoreAccessError, match="nfs4"):
         TinyJobStore(directory)
     assert not directory.exists()
+
+
+def test_what_is_no_directory_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name, said in (("file", "not a directory"), ("link", "a link to nothing")):
+        with pytest.raises(StoreAccessError, match=said):
+            TinyJobStore(tmp_path / name)

@@ -5,17 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.e2e import witness
 from tests.e2e.site import Site, fresh_site
 from tests.gpus import standin
 from tests.runtime.dockerd import IMAGE, Dockerd
-from tests.torture import witness
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml, pytest.mark.torture]
 
@@ -32,9 +31,11 @@ def running(site: Site, job_id: int) -> bool:
     return bool(site.json("show", str(job_id))["state"] == "RUNNING")
 
 
-def probe_pids() -> set[int]:
-    found = subprocess.run(["pgrep", "-f", "gputui.gpus.probe"], capture_output=True, check=False)
-    return {int(pid) for pid in found.stdout.split()}
+def probe_of(scheduler: subprocess.Popen[bytes]) -> int:
+    """The pid of that scheduler's probe."""
+    words = ["pgrep", "-P", str(scheduler.pid), "-f", "gputui.gpus.probe"]
+    [pid] = subprocess.run(words, capture_output=True, check=True).stdout.split()
+    return int(pid)
 
 
 def test_an_engine_killed_with_live_restore_loses_nothing(fragile: Site) -> None:
@@ -43,8 +44,9 @@ def test_an_engine_killed_with_live_restore_loses_nothing(fragile: Site) -> None
     short, long = fragile.shell(witness.script(3), "--gpus", "1"), fragile.shell(witness.script(8), "--gpus", "1")
     fragile.until(lambda: running(fragile, short) and running(fragile, long))
     fragile.engine.kill()
+    fragile.until(lambda: fragile.json("gpus")[7]["state"] == "UNKNOWN")  # it was noticed
     waits = fragile.shell(witness.script(0.1), "--gpus", "1")
-    fragile.until(lambda: "Docker" in fragile.json("show", str(waits))["reason"]["text"])
+    fragile.until(lambda: "Docker" in str(fragile.json("show", str(waits))["reason"]))
     assert fragile.json("show", str(waits))["reason"]["code"] == "NodeUnknown"
     time.sleep(3)  # the short one ends while nobody watches
     fragile.engine.start(live_restore=True)
@@ -66,11 +68,9 @@ def test_an_engine_restarted_without_live_restore_takes_jobs_along_and_they_run_
 
 
 def test_a_killed_probe_is_replaced_and_dispatch_goes_on(site: Site) -> None:
-    before = probe_pids()
-    site.serve()
+    scheduler = site.serve()
     site.until(lambda: site.json("gpus")[0]["state"] == "FREE")
-    [probe] = probe_pids() - before
-    os.kill(probe, signal.SIGKILL)
+    os.kill(probe_of(scheduler), signal.SIGKILL)
     site.until_state(site.shell("true", "--gpus", "8"), "COMPLETED")
 
 
@@ -80,7 +80,7 @@ def test_a_wedged_driver_stops_dispatch_with_a_reason_and_it_goes_on_afterwards(
     runs_on = site.shell(witness.script(6), "--gpus", "1")
     site.until(lambda: running(site, runs_on))
     site.gpus.change("hang *")
-    site.until(lambda: {gpu["state"] for gpu in site.json("gpus")} == {"UNKNOWN", "ALLOCATED"})
+    site.until(lambda: {gpu["state"] for gpu in site.json("gpus")} <= {"UNKNOWN", "ALLOCATED"})
     waits = site.shell("true", "--gpus", "1")
     site.until_state(runs_on, "COMPLETED")
     assert site.json("show", str(waits))["state"] == "PENDING"
@@ -150,26 +150,3 @@ def test_a_full_disk_is_told_loses_nothing_and_is_survived(cramped: Site) -> Non
     assert cramped.run("logs", str(ran)).stdout.startswith("on GPU-")
     assert cramped.submit(IMAGE, "true") == max({waits, *acknowledged}) + 1
     assert acknowledged < cramped.jobs().keys()
-
-
-@pytest.mark.tmux
-def test_a_console_whose_terminal_closes_hands_over_within_seconds(site: Site) -> None:
-    socket = f"gputui-{os.getpid()}"
-    environ = " ".join(
-        f"{key}='{site.environ[key]}'"
-        for key in ("DOCKER_HOST", "GPUTUI_STATE", "GPUTUI_CONFIG", "LD_LIBRARY_PATH", "NVML_STANDIN")
-    )
-    command = f"env {environ} {sys.executable} -m gputui"
-    subprocess.run(["tmux", "-L", socket, "new-session", "-d", "-x", "120", "-y", "36", command], check=True)
-    try:
-        job_id = site.shell("sleep 2", "--gpus", "8")
-        site.until(lambda: running(site, job_id))
-        next_id = site.shell("true", "--gpus", "8")
-        subprocess.run(["tmux", "-L", socket, "kill-server"], check=True)
-        closed = time.monotonic()
-        site.until_state(job_id, "COMPLETED")
-        site.until_state(next_id, "COMPLETED", "RUNNING")
-        assert time.monotonic() - closed < 7  # up to 2 of them are the first job's own
-    finally:
-        subprocess.run(["tmux", "-L", socket, "kill-server"], check=False, capture_output=True)
-        subprocess.run(["pkill", "-f", "--", f"--state {site.state} "], check=False)

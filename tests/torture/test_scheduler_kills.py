@@ -12,8 +12,8 @@ import time
 import pytest
 
 from gputui.domain.job import JobId
+from tests.e2e import witness
 from tests.e2e.site import Site, submit_directly
-from tests.torture import witness
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml, pytest.mark.torture, pytest.mark.timeout(3000)]
 

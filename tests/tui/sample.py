@@ -270,3 +270,11 @@ def with_job(snapshot: Snapshot, changed: Iterable[Job]) -> Snapshot:
     """The picture with these jobs in place of those of the same ids."""
     by_id = {job.id: job for job in changed}
     return replace(snapshot, jobs=tuple(by_id.get(job.id, job) for job in snapshot.jobs))
+
+
+def warned() -> Snapshot:
+    """Docker's live-restore is off, and another process schedules: so for days."""
+    snapshot = viewer()
+    node = snapshot.nodes[0]
+    docker = replace(node.runtimes[0], warnings=("live-restore is off: jobs die when the Docker daemon restarts",))
+    return replace(snapshot, nodes=(replace(node, runtimes=(docker,)),))

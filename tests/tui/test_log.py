@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import queue
 import threading
 from collections.abc import Iterator
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from gputui.domain.errors import NotFoundError
 from gputui.tui.logs import INBOX, LogBuffer, LogFollower
 from gputui.tui.present.log import log_spans
-from gputui.tui.present.style import GOOD
+from gputui.tui.present.style import GOOD, PLAIN
 from gputui.tui.widgets.log_pane import LogPane
 from tests.tui import sample
 from tests.tui.console import Console, FakeLogs
@@ -158,6 +159,20 @@ async def test_the_first_running_job_is_followed_until_somebody_chooses() -> Non
     assert console.logs.streams[104].closed.is_set()
 
 
+async def test_the_next_attempt_is_followed_when_it_starts() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.read_log(pilot, 101)
+        again = sample.secret_job()
+        console.logs.opened_event.clear()
+        await console.show(pilot, sample.with_job(console.snapshot, [again]))
+        assert await asyncio.to_thread(console.logs.opened_event.wait, 10)
+        assert [opened[0] for opened in console.logs.opened] == [101, 101]
+        await console.show(pilot, sample.with_job(console.snapshot, [again.evolve(priority=1)]))
+        assert len(console.logs.opened) == 2
+
+
 async def test_scrolling_up_stays_and_the_end_follows_again() -> None:
     console = Console()
     console.logs.lines[101] = [b"line %d" % i for i in range(300)]
@@ -170,7 +185,7 @@ async def test_scrolling_up_stays_and_the_end_follows_again() -> None:
         await pilot.press("k")
         assert not pane.follows
         assert "line 299" not in console.screen_text
-        assert "paused, 1 lines below" in console.screen_text
+        assert "paused, 1 line below" in console.screen_text
         pane.buffer.add([b"new"])
         await pilot.press("k")
         assert "paused, 3 lines below" in console.screen_text
@@ -229,3 +244,39 @@ async def test_without_a_running_job_the_pane_says_what_to_do() -> None:
         await console.begin(pilot)
         assert "press f to follow its log" in console.screen_text
         assert console.logs.opened == []
+
+
+def test_colours_last_over_lines_until_they_are_reset() -> None:
+    buffer = LogBuffer(lines=3)
+    buffer.add([b"\x1b[31mTraceback:", b"  line 1", b"\x1b[0m\x1b[1mlast", b"bold", b"\x1b[mplain"])
+    shown = [log_spans(raw, buffer.style_before(number)) for number, raw in buffer.between(0, 9)]
+    [(_, bold)] = shown[1]
+    assert [style.bold for _, style in shown[0]] == [True]
+    assert bold.bold
+    assert bold.color is None or bold.color == PLAIN.color
+    assert buffer.style_before(1) is PLAIN  # gone with its line
+    assert buffer.style_before(buffer.end) is PLAIN
+
+
+def test_a_colour_that_is_left_on_reaches_the_next_line_but_not_past_skipped_ones() -> None:
+    buffer = LogBuffer()
+    buffer.add([b"\x1b[31mred", b"still"])
+    assert log_spans(b"still", buffer.style_before(1)) == log_spans(b"\x1b[31mstill")
+    buffer.add([b"after"], skipped=5)
+    assert buffer.style_before(2) is PLAIN
+
+
+async def test_new_lines_are_shown_without_being_asked_for_and_silence_costs_nothing() -> None:
+    console = Console()
+    more: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    console.logs.lines[101] = iter(more.get, b"")
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        pane = console.app.screen.query_one(LogPane)
+        for word in (b"one", b"two", b"three"):
+            more.put(word)
+            async with asyncio.timeout(10):
+                while word.decode() not in console.screen_text:
+                    await pilot.pause(0.01)
+        assert not list(pane._timers), "nothing ticks while nothing is written"
+        more.put(b"")

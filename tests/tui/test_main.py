@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from dataclasses import replace
 from datetime import timedelta
 
@@ -269,7 +270,11 @@ async def test_the_banner_comes_and_goes() -> None:
         assert not shows_notices(console)
         await console.show(pilot, sample.no_docker())
         assert shows_notices(console)
+        assert "docker does not answer" in console.screen_text
+        assert console.app.screen.query_one(NoticeBar).size.height == 1
+        await pilot.press("exclamation_mark")
         assert "log in again" in console.screen_text
+        await pilot.press("escape")
         await console.show(pilot, sample.rich_snapshot())
         assert not shows_notices(console)
 
@@ -388,3 +393,12 @@ async def test_job_rows_say_how_many_are_in_sight() -> None:
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         assert "of 100 jobs" in console.screen_text
+
+
+async def test_a_busy_thread_makes_way_for_keys_soon() -> None:
+    before = sys.getswitchinterval()
+    try:
+        async with Console().app.run_test(size=SIZE):
+            assert sys.getswitchinterval() <= 0.001
+    finally:
+        sys.setswitchinterval(before)

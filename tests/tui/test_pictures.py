@@ -53,14 +53,14 @@ def matches(
 
 
 async def show_history(console: Console, pilot: Pilot[Leave]) -> None:
-    """Ten minutes of load before the picture itself."""
-    for step in range(100):
+    """Minutes of load before the picture itself."""
+    for step in range(45):
         gpus = []
         for view in sample.gpus():
             load = 0.0 if view.job_id is None else (step * (view.gpu.index + 3) % 40) / 40
             reading = None if view.sample is None else sample.at_load(view.sample, load)
             gpus.append(sample.with_sample(view, reading))
-        taken = console.snapshot.taken_at - timedelta(seconds=5 * (100 - step))
+        taken = console.snapshot.taken_at - timedelta(seconds=10 * (45 - step))
         await console.show(pilot, sample.with_node(taken_at=taken, gpus=tuple(gpus)))
 
 
@@ -77,6 +77,7 @@ class TestMain:
             sample.stale,
             sample.empty_queue,
             sample.viewer,
+            sample.warned,
             sample.nobody_leads,
             sample.paused,
             sample.disk_full,
@@ -107,6 +108,9 @@ class TestMain:
     )
     def test_after_keys(self, snap_compare: Compare, size: tuple[int, int], keys: tuple[str, ...]) -> None:
         assert matches(snap_compare, None, size, *keys)
+
+    def test_all_notices(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+        assert matches(snap_compare, sample.warned(), size, "exclamation_mark")
 
     def test_a_job_in_detail(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         whole = sample.with_job(sample.rich_snapshot(), [sample.secret_job()])

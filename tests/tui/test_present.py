@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -11,15 +12,15 @@ import pytest
 
 from gputui.domain.gpu import GpuState, Health, HealthCode, Holder
 from gputui.domain.job import GpuRequest
-from gputui.domain.snapshot import EMPTY
+from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import width
-from gputui.tui.present.cells import Cell, Column, fitted, lay_out
+from gputui.tui.present.cells import Cell, Column, changed_part, fitted, lay_out
 from gputui.tui.present.detail import MASK, job_lines
 from gputui.tui.present.gpu import GPU_COLUMNS, GpuRow, gpu_cells
 from gputui.tui.present.job import JOB_COLUMNS, JobContext, gpus_wanted, job_cells
 from gputui.tui.present.meter import bar, graph
-from gputui.tui.present.status import no_gpu_words, notices, scheduler_words, status_line
+from gputui.tui.present.status import no_gpu_words, notices, pressing, scheduler_words, status_line
 from gputui.tui.present.style import DIM, PLAIN
 from tests.factories import GIB, NOW, gpu, job, running, sample, uuid, view
 from tests.tui import sample as samples
@@ -109,9 +110,9 @@ def test_bars_and_graphs() -> None:
     assert text(bar(0.5, 10, PLAIN)) == "━━━━━─────"
     assert text(bar(None, 4, PLAIN)) == "╌╌╌╌"
     assert text(bar(7.0, 4, PLAIN)) == "━━━━"
-    assert graph([], 3) == "\u2800\u2800\u2800"
-    assert graph([None, 0.0, 1.0, 1.0], 2) == chr(0x2880) + chr(0x28FF)
-    assert len(graph([0.5] * 1000, 20)) == 20
+    assert graph([], 3) == "   "
+    assert graph([None, 0.0, 0.5, 1.0], 4) == " ▁▅█"
+    assert graph([0.5] * 1000, 20) == "▅" * 20
 
 
 @pytest.mark.parametrize(
@@ -230,3 +231,42 @@ def test_memory_of_an_idle_gpu_is_zero_not_unknown() -> None:
 def test_states_are_told_by_words() -> None:
     for state in JobState:
         assert job_text("state", job(1, state=state)) == state.short
+
+
+def with_warnings(snapshot: Snapshot, *warnings: str) -> Snapshot:
+    node = snapshot.nodes[0]
+    docker = replace(node.runtimes[0], warnings=warnings)
+    return replace(snapshot, nodes=(replace(node, runtimes=(docker,)),))
+
+
+def test_standing_warnings_are_a_number_in_the_status_line_and_no_banner() -> None:
+    warned = with_warnings(samples.viewer(), "live-restore is off", "cgroup v1")
+    assert pressing(warned, NOW) == ()
+    assert "2 warnings, ! shows" in text(status_line(warned, "node1"))
+    assert [notice.severity for notice in notices(warned, NOW)] == ["warning", "warning", "information"]
+
+
+@pytest.mark.parametrize("day", [samples.paused, samples.nobody_leads, samples.no_docker, samples.disk_full])
+def test_what_stops_the_work_deserves_a_row(day: Callable[[], Snapshot]) -> None:
+    assert pressing(day(), NOW)
+
+
+def test_an_old_picture_deserves_a_row() -> None:
+    assert pressing(samples.rich_snapshot(), NOW + timedelta(minutes=1))
+
+
+@pytest.mark.parametrize("day", [samples.rich_snapshot, samples.viewer, samples.paused, samples.nobody_leads])
+def test_the_status_line_of_80_columns_shortens_words_and_keeps_the_free_gpus(day: Callable[[], Snapshot]) -> None:
+    warned = with_warnings(day(), "live-restore is off", "cgroup v1")
+    line = text(status_line(warned, "a-host-with-a-long-name", 69))
+    assert len(line) <= 69
+    assert "of 8 GPUs free" in line
+    assert "3 R" in line
+    assert "! 2" in line
+
+
+def test_of_a_cell_only_what_differs_is_sent() -> None:
+    before, after = (("61G", PLAIN), ("/80G", DIM)), (("62G", PLAIN), ("/80G", DIM))
+    assert changed_part(before, after) == (1, 2)
+    assert changed_part((("ab", PLAIN),), (("ab", DIM),)) == (0, 2)
+    assert changed_part((("训a", PLAIN),), (("训b", PLAIN),)) == (0, 3)

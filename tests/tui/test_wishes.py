@@ -154,13 +154,13 @@ async def test_on_the_grid_a_key_means_the_job_that_holds_the_gpu() -> None:
         assert console.audited() == [("requeue", "job 104")]
 
 
-async def test_an_error_says_what_where_and_what_to_do() -> None:
+async def test_an_error_says_what_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
 
     def full(*_: object) -> tuple[int, ...]:
         raise StoreFullError("no space is left [red]", where="/state/jobs", hint="free some space")
 
-    console.actions.hold = full  # type: ignore[method-assign]
+    monkeypatch.setattr(console.actions, "hold", full)
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         await select(console, 106)
@@ -172,15 +172,15 @@ async def test_an_error_says_what_where_and_what_to_do() -> None:
         assert not notification.markup
 
 
-async def test_an_unforeseen_error_is_told_and_the_next_wish_is_heard() -> None:
+async def test_an_unforeseen_error_is_told_and_the_next_wish_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
     hold = console.actions.hold
 
     def broken(*_: object) -> tuple[int, ...]:
-        console.actions.hold = hold  # type: ignore[method-assign]
+        monkeypatch.setattr(console.actions, "hold", hold)
         raise ZeroDivisionError("oops")
 
-    console.actions.hold = broken  # type: ignore[method-assign]
+    monkeypatch.setattr(console.actions, "hold", broken)
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         await select(console, 106)

@@ -91,16 +91,24 @@ def _preferred(rows: Iterable[GpuView], prefer: Sequence[str]) -> tuple[GpuView,
     return tuple(sorted((row for row in rows if not row.gpu.mig_enabled), key=place))
 
 
-def suits(job: Job, row: GpuView) -> bool:
-    """Whether the job could use it: the right model, memory and name, and not one that failed it."""
-    gpu, request = row.gpu, job.spec.gpus
-    return (
-        (request.model is None or request.model.lower() in (gpu.model or "").lower())
+def suitable(job: Job, gpus: Iterable[Gpu]) -> list[Gpu]:
+    """The GPUs that this job could ever use: the right model, memory and names, and not ones that failed it."""
+    request = job.spec.gpus
+    return [
+        gpu
+        for gpu in gpus
+        if (request.model is None or request.model.lower() in (gpu.model or "").lower())
         and (request.memory is None or (gpu.memory_total or 0) >= request.memory)
-        and (request.free_memory is None or _memory_free(row) >= request.free_memory)
         and (not request.devices or _named(gpu, request.devices))
         and gpu.uuid not in job.avoid_gpus
-    )
+        and not gpu.mig_enabled
+    ]
+
+
+def suits(job: Job, row: GpuView) -> bool:
+    """Whether the job could use this one, and it has the memory free that the job asks for."""
+    wanted = job.spec.gpus.free_memory
+    return bool(suitable(job, (row.gpu,))) and (wanted is None or _memory_free(row) >= wanted)
 
 
 def _memory_free(row: GpuView) -> int:
@@ -111,4 +119,7 @@ def _memory_free(row: GpuView) -> int:
 
 
 def _named(gpu: Gpu, names: Sequence[str]) -> bool:
-    return gpu.uuid in names or (gpu.mig_parent is None and str(gpu.index) in names)
+    """By UUID, by at least eight characters of its beginning as NVIDIA's tools take it, or by index."""
+    if any(gpu.uuid == name or (len(name) >= 8 and gpu.uuid.startswith(name)) for name in names):
+        return True
+    return gpu.mig_parent is None and str(gpu.index) in names

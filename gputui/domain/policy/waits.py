@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.job import Job, JobId
+from gputui.domain.policy.retry import JITTER
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
@@ -74,6 +75,8 @@ def _begin(job: Job, situation: Situation) -> Reason | None:
 def _back_off(job: Job, situation: Situation) -> Reason | None:
     if job.not_before is None or job.not_before <= situation.now:
         return None
+    if job.not_before - situation.now > situation.settings.backoff_cap * (1 + JITTER):
+        return None  # no pause is that long: the clock went back
     cause = job.cause.text if job.cause else "its last attempt failed"
     left = format_duration(job.not_before - situation.now)
     return Reason(PendingReason.BACK_OFF, f"attempt {len(job.attempts) + 1} in {left}: {cause}")

@@ -103,6 +103,20 @@ def fitted(spans: Cell, room: int, *, right: bool = False) -> list[Span]:
     return result
 
 
+def changed_part(before: Sequence[Span], after: Sequence[Span]) -> tuple[int, int]:
+    """From where to where two cells of the same width differ; all of it where characters take more than one cell."""
+    old, new = _by_character(before), _by_character(after)
+    room = sum(width(value) for value, _ in after)
+    if not len(old) == len(new) == room:
+        return 0, room
+    differing = [x for x, (was, is_now) in enumerate(zip(old, new, strict=True)) if was != is_now]
+    return (differing[0], differing[-1] + 1) if differing else (0, room)
+
+
+def _by_character(spans: Iterable[Span]) -> list[tuple[str, Style]]:
+    return [(character, style) for value, style in spans for character in value]
+
+
 def segments(spans: Iterable[Span], ground: Style) -> list[Segment]:
     """The pieces as segments upon the row's background."""
     return [Segment(value, ground + style) for value, style in spans]

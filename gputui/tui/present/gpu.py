@@ -13,7 +13,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, Column, cell
 from gputui.tui.present.meter import bar, graph, heat_style, load_style
-from gputui.tui.present.style import AMBER, BLUE, DIM, GPU_STYLES, PLAIN, RED, RED_STRONG, VIOLET
+from gputui.tui.present.style import AMBER, BLUE, DIM, GPU_STYLES, GRAPH, PLAIN, RED, RED_STRONG, VIOLET
 
 GPU_COLUMNS = (
     Column("index", "GPU", 3, right=True),
@@ -179,7 +179,7 @@ def _foreign(holder: Holder) -> Cell:
 
 
 def _history(row: GpuRow, room: int) -> Cell:
-    return cell(graph(row.history, room), BLUE)
+    return cell(graph(row.history, room), GRAPH)
 
 
 def _load(row: GpuRow, room: int) -> Cell:

@@ -12,6 +12,7 @@ from gputui.tui.present.cells import Span
 from gputui.tui.present.style import PLAIN
 
 _COLOURS = re.compile(r"\x1b\[([0-9;:]{0,64})m")
+_RAW_COLOURS = re.compile(rb"\x1b\[([0-9;:]{0,64})m")
 MOST = 4096
 """Bytes of a line that are kept and looked at."""
 _ATTRIBUTES = {
@@ -29,10 +30,20 @@ _BRIGHT = ("#808c99", "#ff9a9a", "#a3d9a5", "#f5d08a", "#9accff", "#d3bdf5", "#9
 """The sixteen colours in the console's own tones, so that logs stay readable upon its ground."""
 
 
-def log_spans(raw: bytes) -> list[Span]:
-    """The line as it would stand on a terminal: of a progress bar only the last state."""
+def style_after(raw: bytes, style: Style) -> Style:
+    """What is switched on after the line, where `style` was before it; only what follows its last reset counts."""
+    at = max(raw.rfind(b"\x1b[0m"), raw.rfind(b"\x1b[m"))
+    if at >= 0:
+        style = PLAIN
+    for match in _RAW_COLOURS.finditer(raw, max(0, at), MOST):
+        style = _after(style, match[1].decode("ascii"))
+    return style
+
+
+def log_spans(raw: bytes, style: Style = PLAIN) -> list[Span]:
+    """The line as it would stand on a terminal: of a progress bar only the last state. It begins in that style."""
     spans: list[Span] = []
-    style, text, at = PLAIN, plain_bytes(raw[:MOST]), 0
+    text, at = plain_bytes(raw[:MOST]), 0
     for match in _COLOURS.finditer(text):
         if match.start() > at:
             spans.append((text[at : match.start()], style))

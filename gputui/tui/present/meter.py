@@ -1,4 +1,4 @@
-"""Thin bars, and history graphs of braille dots."""
+"""Thin bars, and history graphs of blocks."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from rich.style import Style
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.style import AMBER, DIM, GREEN, RED, TRACK
 
-_LEFT = (0x00, 0x40, 0x44, 0x46, 0x47)
-_RIGHT = (0x00, 0x80, 0xA0, 0xB0, 0xB8)
-"""Braille dots that fill the left and right half of a cell from below, by height 0 to 4 (Unicode block 2800)."""
+_EIGHTHS = "▁▂▃▄▅▆▇█"
 
 
 def bar(share: float | None, room: int, style: Style) -> Cell:
@@ -36,14 +34,10 @@ def heat_style(celsius: float | None) -> Style:
 
 
 def graph(history: Sequence[float | None], room: int) -> str:
-    """The newest readings at the right, two to a cell and four dots high; a gap where nothing was read."""
-    newest = history[-2 * room :]
-    points: list[float | None] = [*[None] * (2 * room - len(newest)), *newest]
-    return "".join(
-        chr(0x2800 | _LEFT[_height(points[i])] | _RIGHT[_height(points[i + 1])]) for i in range(0, 2 * room, 2)
-    )
+    """The newest readings at the right, one to a cell; a gap where nothing was read."""
+    return "".join(_height(share) for share in history[-room:]).rjust(room)
 
 
-def _height(share: float | None) -> int:
-    """A reading that is there has one dot at least, so that idle differs from unknown."""
-    return 0 if share is None else 1 + min(3, int(share * 4))
+def _height(share: float | None) -> str:
+    """A reading that is there has one eighth at least, so that idle differs from unknown."""
+    return " " if share is None else _EIGHTHS[min(7, max(0, int(share * 8)))]

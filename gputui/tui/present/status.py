@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from gputui.domain.gpu import GpuState, ProbeCode
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.text import plain
+from gputui.domain.text import plain, width
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.cells import Cell, Span, cell
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG
@@ -19,14 +19,26 @@ LATE = timedelta(seconds=10)
 _RANK = {"error": 0, "warning": 1, "information": 2}
 
 
-def status_line(snapshot: Snapshot, host: str) -> Cell:
-    """Who we are, who schedules, how many jobs and GPUs. What matters most comes first: the end may be cut off."""
-    parts = [
-        (("gputui", STRONG), (f" {plain(host, 40)}" if host else "", DIM)),
-        scheduler_words(snapshot),
-        _job_counts(snapshot),
+def status_line(snapshot: Snapshot, host: str, room: int = 10_000) -> Cell:
+    """Who we are, who schedules, how many jobs and GPUs, what to look at; in shorter words where there is no room."""
+    short = _separated(_parts(snapshot, host, short=True))
+    for line in (_separated(_parts(snapshot, host, short=False)), short):
+        if sum(width(value) for value, _ in line) <= room:
+            return line
+    return _separated(_parts(snapshot, "", short=True))
+
+
+def _parts(snapshot: Snapshot, host: str, *, short: bool) -> list[Cell]:
+    return [
+        (("gputui", STRONG), (f" {plain(host, 12 if short else 40)}" if host else "", DIM)),
+        scheduler_words(snapshot, short=short),
+        _job_counts(snapshot, short=short),
         _gpu_counts(snapshot),
+        _warning_count(snapshot, short=short),
     ]
+
+
+def _separated(parts: list[Cell]) -> Cell:
     spans: list[Span] = []
     for part in parts:
         if part and spans:
@@ -35,7 +47,15 @@ def status_line(snapshot: Snapshot, host: str) -> Cell:
     return tuple(spans)
 
 
-def scheduler_words(snapshot: Snapshot) -> Cell:
+def _warning_count(snapshot: Snapshot, *, short: bool) -> Cell:
+    """How many standing warnings there are: `!` shows them."""
+    count = sum(notice.severity == "warning" for notice in standing(snapshot))
+    if not count:
+        return ()
+    return (("! ", AMBER), (str(count), AMBER)) if short else ((plural(count, "warning"), AMBER), (", ! shows", DIM))
+
+
+def scheduler_words(snapshot: Snapshot, *, short: bool = False) -> Cell:
     """Who schedules, and whether it dispatches."""
     if snapshot is EMPTY:
         return cell("starting", DIM)
@@ -44,12 +64,18 @@ def scheduler_words(snapshot: Snapshot) -> Cell:
     if snapshot.leads_here:
         return cell("● scheduling", GREEN)
     if snapshot.leader is None:
-        return cell("○ nobody schedules", RED)
+        return cell("○ no scheduler" if short else "○ nobody schedules", RED)
+    if short:
+        return cell("◐ serve" if snapshot.leader.kind == "serve" else "◐ viewing", BLUE)
     kind = "gputui serve" if snapshot.leader.kind == "serve" else "a console"
     return cell(f"◐ {kind} schedules", BLUE)
 
 
-def _job_counts(snapshot: Snapshot) -> Cell:
+_SHORT = {"running": "R", "waiting": "PD", "held": "PDh", "failed": "F"}
+"""The queue's own words for them."""
+
+
+def _job_counts(snapshot: Snapshot, *, short: bool) -> Cell:
     states = Counter(job.state for job in snapshot.jobs)
     running = sum(states[state] for state in (JobState.RUNNING, JobState.CONFIGURING, JobState.COMPLETING))
     held = sum(job.held for job in snapshot.jobs if job.state is JobState.PENDING)
@@ -59,7 +85,7 @@ def _job_counts(snapshot: Snapshot) -> Cell:
     spans: list[Span] = []
     for count, word, style in shown:
         if count or word in {"running", "waiting"}:
-            spans += [(" " if spans else "", DIM), (str(count), style), (f" {word}", DIM)]
+            spans += [(" " if spans else "", DIM), (str(count), style), (f" {_SHORT[word] if short else word}", DIM)]
     return tuple(spans)
 
 
@@ -73,12 +99,30 @@ def _gpu_counts(snapshot: Snapshot) -> Cell:
 
 def notices(snapshot: Snapshot, now: datetime) -> tuple[Notice, ...]:
     """What is wrong or odd, worst first, each with what to do."""
+    return _ranked([*pressing(snapshot, now), *standing(snapshot)])
+
+
+def pressing(snapshot: Snapshot, now: datetime) -> tuple[Notice, ...]:
+    """What deserves a row of the screen: errors, and what keeps jobs from starting or the picture from being true."""
     if snapshot is EMPTY:
         return ()
-    found = [*_old_picture(snapshot, now), *_scheduling(snapshot), *_runtimes(snapshot), *_probe(snapshot)]
-    found += snapshot.notices
-    unique = dict.fromkeys(found)
-    return tuple(sorted(unique, key=lambda notice: _RANK.get(notice.severity, 1)))
+    errors = [notice for notice in _lasting(snapshot) if notice.severity == "error"]
+    return _ranked([*_old_picture(snapshot, now), *_paused(snapshot), *errors])
+
+
+def standing(snapshot: Snapshot) -> tuple[Notice, ...]:
+    """What is so for days and asks for nothing now: a number in the status line, in full when asked for."""
+    if snapshot is EMPTY:
+        return ()
+    return _ranked([notice for notice in _lasting(snapshot) if notice.severity != "error"])
+
+
+def _ranked(found: list[Notice]) -> tuple[Notice, ...]:
+    return tuple(sorted(dict.fromkeys(found), key=lambda notice: _RANK.get(notice.severity, 1)))
+
+
+def _lasting(snapshot: Snapshot) -> list[Notice]:
+    return [*_scheduling(snapshot), *_runtimes(snapshot), *_probe(snapshot), *snapshot.notices]
 
 
 def _old_picture(snapshot: Snapshot, now: datetime) -> list[Notice]:
@@ -88,20 +132,24 @@ def _old_picture(snapshot: Snapshot, now: datetime) -> list[Notice]:
     return [Notice("warning", f"this picture is {format_duration(late)} old: the engine has not answered since")]
 
 
+def _paused(snapshot: Snapshot) -> list[Notice]:
+    controls = snapshot.controls
+    if not controls.paused:
+        return []
+    why = f": {controls.pause_reason}" if controls.pause_reason else ""
+    by = f" by {controls.paused_by}" if controls.paused_by else ""
+    return [Notice("warning", f"paused{by}, P resumes{why}. Running jobs go on, none starts")]
+
+
 def _scheduling(snapshot: Snapshot) -> list[Notice]:
-    controls, leader = snapshot.controls, snapshot.leader
-    found = []
-    if controls.paused:
-        why = f": {controls.pause_reason}" if controls.pause_reason else ""
-        by = f" by {controls.paused_by}" if controls.paused_by else ""
-        found.append(Notice("warning", f"paused{by}{why}. Running jobs go on, none starts; P resumes"))
+    leader = snapshot.leader
     if snapshot.leads_here:
-        return found
+        return []
     if leader is None:
-        return [*found, Notice("error", "no scheduler runs, so nothing starts: run `gputui serve`")]
+        return [Notice("error", "no scheduler runs, so nothing starts: run `gputui serve`")]
     kind = "gputui serve" if leader.kind == "serve" else "another console"
     where = f"{kind} (pid {leader.pid}, {leader.user}@{leader.host})"
-    return [*found, Notice("information", f"{where} schedules; every command here works as usual")]
+    return [Notice("information", f"{where} schedules; every command here works as usual")]
 
 
 def _runtimes(snapshot: Snapshot) -> list[Notice]:

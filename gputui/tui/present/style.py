@@ -30,6 +30,8 @@ AMBER = Style(color=WARN)
 RED = Style(color=BAD)
 RED_STRONG = Style(color=BAD, bold=True)
 VIOLET = Style(color=OTHER)
+GRAPH = Style(color="#4f7aa3")
+"""Quieter than what is written: history is for the corner of the eye."""
 
 JOB_STYLES: dict[JobState, Style] = {
     JobState.PENDING: PLAIN,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import ClassVar
 
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -14,15 +15,15 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.commands import APP_COMMANDS, BACK, JOB_COMMANDS, bindings
 from gputui.tui.desk import Desk
-from gputui.tui.present.detail import job_lines, job_title
+from gputui.tui.present.detail import Line, job_lines, job_title
 from gputui.tui.present.gpu import index_of
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.style import BLUE, DIM
+from gputui.tui.present.style import BLUE
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.widgets.line import KeyBar
 
 _COMMANDS = tuple(command for command in JOB_COMMANDS if command.action != "detail")
-_LABEL = 14
+_LABEL = 10
 
 
 class Detail(JobScreen):
@@ -37,7 +38,7 @@ class Detail(JobScreen):
     ]
     CSS = """
     Detail #heading { height: 1; background: $surface; padding: 0 1; text-style: bold; }
-    Detail VerticalScroll { padding: 1 2; scrollbar-size-vertical: 1; }
+    Detail VerticalScroll { padding: 1 2; scrollbar-size-vertical: 1; scrollbar-background: $background; }
     """
 
     def __init__(self, desk: Desk, snapshot: Snapshot, job_id: JobId, follow: Callable[[JobId], None]) -> None:
@@ -47,7 +48,7 @@ class Detail(JobScreen):
         self._job_id = job_id
         self._follow = follow
         self._job: Job | None = snapshot.job(job_id)
-        self._shown: Text | None = None
+        self._shown: tuple[Line, ...] = ()
 
     def compose(self) -> ComposeResult:
         """Heading, body, keys."""
@@ -71,11 +72,11 @@ class Detail(JobScreen):
         self._job = snapshot.job(self._job_id) or self._job
         if self._job is None or self.app.screen is not self:
             return
-        text = self._text(self._job)
-        if text != self._shown:
-            self._shown = text
+        lines = self._lines(self._job)
+        if lines != self._shown:
+            self._shown = lines
             self.query_one("#heading", Static).update(f"Job {job_title(self._job)}")
-            self.query_one("#body", Static).update(text)
+            self.query_one("#body", Static).update(_table(lines))
         commands = (c for c in _COMMANDS if c.in_footer)
         self.query_one(KeyBar).show(tuple(c for c in commands if self._works(c.action)), (BACK, APP_COMMANDS[0]))
 
@@ -83,19 +84,13 @@ class Detail(JobScreen):
         name, _, rest = action.partition("(")
         return bool(self.check_action(name, (rest.strip("')"),)))
 
-    def _text(self, job: Job) -> Text:
+    def _lines(self, job: Job) -> tuple[Line, ...]:
         snapshot = self._snapshot
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
         context = JobContext(
             self._desk.clock.now(), snapshot.reasons, snapshot.expected_starts, snapshot.progress, names
         )
-        text = Text()
-        for label, cell in job_lines(job, context):
-            text.append(f"{label:<{_LABEL}}", BLUE if label else DIM)
-            for value, style in cell:
-                text.append(value, style)
-            text.append("\n")
-        return text
+        return job_lines(job, context)
 
     def action_follow(self) -> None:
         """Follow its log on the main screen."""
@@ -109,3 +104,12 @@ class Detail(JobScreen):
     def action_scroll(self, step: int) -> None:
         """Scroll by a line."""
         self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
+
+
+def _table(lines: tuple[Line, ...]) -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(min_width=_LABEL)
+    table.add_column(overflow="fold")
+    for label, cell in lines:
+        table.add_row(Text(label, BLUE), Text.assemble(*cell))
+    return table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import ClassVar
 
 from textual import on
@@ -22,7 +23,7 @@ from gputui.tui.messages import WishMade
 from gputui.tui.present.detail import job_title
 from gputui.tui.present.gpu import GpuPicture, GpuRow, index_of
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.status import no_gpu_words, notices, status_line
+from gputui.tui.present.status import no_gpu_words, notices, pressing, status_line
 from gputui.tui.queue_rows import QueueRows
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.widgets.gpu_grid import GpuGrid
@@ -32,6 +33,8 @@ from gputui.tui.widgets.line_table import CursorMoved, LineTable, RowOpened
 from gputui.tui.widgets.log_pane import LogPane
 
 PANES = ("gpus", "queue", "log")
+_FRESH = 0.9
+"""Seconds for which the clock needs no tick of its own: a picture came, and the time with it."""
 
 
 class Main(JobScreen):
@@ -54,7 +57,9 @@ class Main(JobScreen):
         self._snapshot: Snapshot = EMPTY
         self._rows = QueueRows()
         self._history = History()
-        self._followed_once = False
+        self._followed: tuple[JobId, int] | None = None
+        """Whose log is shown, and of which attempt; 0 before the first."""
+        self._shown_at = 0.0
         self._is_ready = False
         """Its widgets are there: a picture may come before."""
 
@@ -81,7 +86,7 @@ class Main(JobScreen):
             pane.add_class("pane")
         self._queue.focus()
         self._is_ready = True
-        self.set_interval(1.0, self.refresh_time)
+        self.set_interval(1.0, self.tick)
         self.show_snapshot(self._snapshot)
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
@@ -90,17 +95,24 @@ class Main(JobScreen):
             self._history.add(snapshot)
         self._snapshot = snapshot
         self.refresh_time()
-        self._follow_first()
+        self._follow_on()
+
+    def tick(self) -> None:
+        """Let the time go on where no picture did it: they come every second as a rule, and one repaint is enough."""
+        if time.monotonic() - self._shown_at >= _FRESH:
+            self.refresh_time()
 
     def refresh_time(self) -> None:
         """Show the picture at the time it is now; only cells that differ are sent. Not while something covers it."""
         if not self._is_ready or self.app.screen is not self:
             return
+        self._shown_at = time.monotonic()
         now, snapshot = self._desk.clock.now(), self._snapshot
         self._rows.update(snapshot)
         local = now.astimezone()
-        self._status.show(status_line(snapshot, self._desk.host), f"{local:%H:%M:%S}")
-        self._notices.show(notices(snapshot, now))
+        words = status_line(snapshot, self._desk.host, self._status.room)
+        self._status.show(words, f"{local:%H:%M:%S}")
+        self._notices.show(pressing(snapshot, now))
         late = max(now - snapshot.taken_at, now - now)
         pictures = {
             view.gpu.uuid: GpuRow(view, self._holder(view), self._history.of(view.gpu.uuid), late)
@@ -187,12 +199,17 @@ class Main(JobScreen):
     def follow(self, job_id: JobId) -> None:
         """Show that job's log."""
         job = self._rows.jobs.get(job_id)
-        self._followed_once = True
+        self._followed = (job_id, _started_attempt(job))
         self._log.follow(LogFollower(self._desk.logs, job_id, None), job_title(job) if job else f"#{job_id}")
 
-    def _follow_first(self) -> None:
-        """Until somebody chooses, the log of the first running job is shown."""
-        if self._followed_once or not self._is_ready:
+    def _follow_on(self) -> None:
+        """Until somebody chooses, show the log of the first running job; then that job's next attempt as it starts."""
+        if not self._is_ready:
+            return
+        if self._followed is not None:
+            job_id, attempt = self._followed
+            if _started_attempt(self._rows.jobs.get(job_id)) > attempt:
+                self.follow(job_id)
             return
         running = next((job for job in self._snapshot.jobs if job.started_at and job.state.is_active), None)
         if running is not None:
@@ -261,6 +278,16 @@ class Main(JobScreen):
         field.set_class(bool(field.value), "-open")
         self._queue.focus()
 
+    def action_notices(self) -> None:
+        """Show all notices in full."""
+        from gputui.tui.screens.notices import Notices
+
+        self.app.push_screen(Notices(notices(self._snapshot, self._desk.clock.now())))
+
+    def on_resize(self) -> None:
+        """Choose words that fit, once everything has its new size."""
+        self.call_after_refresh(self.refresh_time)
+
     def action_finished(self) -> None:
         """Show ended jobs, or not."""
         self._rows.show(finished=not self._rows.finished)
@@ -284,3 +311,9 @@ class Main(JobScreen):
     def queue(self) -> LineTable[JobId]:
         """The table of jobs."""
         return self._queue
+
+
+def _started_attempt(job: Job | None) -> int:
+    """The number of its latest attempt that has something to show."""
+    started = [attempt.number for attempt in job.attempts if attempt.started_at is not None] if job else []
+    return max(started, default=0)

@@ -10,7 +10,8 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from gputui.domain.snapshot import Notice
-from gputui.domain.text import plain
+from gputui.domain.text import fit, plain
+from gputui.domain.text import width as cell_width
 from gputui.tui.commands import Command
 from gputui.tui.present.cells import Cell, Span, fitted, segments
 from gputui.tui.present.status import wrapped
@@ -18,6 +19,7 @@ from gputui.tui.present.style import BLUE, DIM, GROUND, PLAIN, RAISED, SEVERITY_
 
 _RAISED = Style(bgcolor=RAISED)
 _GROUND = Style(bgcolor=GROUND)
+_MARKS = {"error": "✗ ", "warning": "! "}
 
 
 class StatusBar(Widget):
@@ -29,6 +31,11 @@ class StatusBar(Widget):
         super().__init__(id=id)
         self._words: Cell = ()
         self._time = ""
+
+    @property
+    def room(self) -> int:
+        """Cells there are for the words, beside the time."""
+        return max(0, (self.size.width or self.app.size.width) - len("00:00:00") - 3)
 
     def show(self, words: Cell, time: str) -> None:
         """Show this; only what changed is sent."""
@@ -51,6 +58,8 @@ class NoticeBar(Widget):
 
     DEFAULT_CSS = "NoticeBar { height: 1; display: none; }"
     MOST = 3
+    LOW = 30
+    """Under so many rows of the screen a single one is for notices: the queue needs them more."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -65,23 +74,40 @@ class NoticeBar(Widget):
 
     def on_resize(self) -> None:
         """Wrap anew."""
-        self._wrap(self.size.width)
+        self._wrap(self.app.size.width)
 
     def _wrap(self, width: int) -> None:
         """The worst in full, of the others their beginning; the rest as a number."""
+        self._lines = self._one_line(width) if self.app.size.height < self.LOW else self._some_lines(width)
+        self.display = bool(self._lines)
+        self.styles.height = max(1, len(self._lines))
+        self.refresh()
+
+    def _one_line(self, width: int) -> list[Cell]:
+        """The beginning of the worst, and where the rest is."""
+        if not self._notices:
+            return []
+        worst, more = self._notices[0], len(self._notices) - 1
+        style = SEVERITY_STYLES.get(worst.severity, PLAIN)
+        text = _MARKS.get(worst.severity, "· ") + plain(worst.text, 600)
+        room = width - 2
+        if not more and cell_width(text) <= room:
+            return [((text, style),)]
+        hint = f"  +{more}, ! shows all" if more else "  ! shows all"
+        return [((fit(text, room - len(hint)), style), (hint, DIM))]
+
+    def _some_lines(self, width: int) -> list[Cell]:
         lines: list[Cell] = []
         for notice in self._notices:
             style = SEVERITY_STYLES.get(notice.severity, PLAIN)
-            mark = {"error": "✗ ", "warning": "! "}.get(notice.severity, "· ")
+            mark = _MARKS.get(notice.severity, "· ")
             text = wrapped(plain(notice.text, 600), width - 4)
             kept = text if not lines else [" ".join(text)]
             lines += [(((mark if i == 0 else "  "), style), (line, style)) for i, line in enumerate(kept)]
         if len(lines) > self.MOST:
-            lines = [*lines[: self.MOST - 1], ((f"  and {len(self._notices) - 1} more, see gputui doctor", DIM),)]
-        self._lines = lines
-        self.display = bool(lines)
-        self.styles.height = max(1, len(lines))
-        self.refresh()
+            more = len(self._notices) - 1
+            lines = [*lines[: self.MOST - 1], ((f"  and {more} more, " if more else "  … ", DIM), ("! shows all", DIM))]
+        return lines
 
     def render_line(self, y: int) -> Strip:
         """A notice."""

@@ -16,7 +16,7 @@ from textual.widget import Widget
 
 from gputui.domain.units import plural
 from gputui.tui.commands import MOVE_COMMANDS, bindings
-from gputui.tui.present.cells import Cell, Column, Placed, Span, fitted, lay_out, segments
+from gputui.tui.present.cells import Cell, Column, Placed, Span, changed_part, fitted, lay_out, segments
 from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED, TRACK
 
 K = TypeVar("K")
@@ -222,7 +222,8 @@ class LineTable(Widget, Generic[K], can_focus=True):
     def _refresh_cells(self, y: int, shown: _Line, line: _Line) -> None:
         for placed, before, after in zip(self._placed, shown.cells, line.cells, strict=True):
             if before != after:
-                self.refresh(Region(placed.x, y + 1, placed.width, 1))
+                start, end = changed_part(before, after)
+                self.refresh(Region(placed.x + start, y + 1, end - start, 1))
 
     def render_line(self, y: int) -> Strip:
         """The titles, or a row."""

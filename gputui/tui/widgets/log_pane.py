@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections import OrderedDict
 from typing import ClassVar
 
 from rich.style import Style
 from textual import events
+from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from gputui.domain.units import plural
 from gputui.tui.commands import LOG_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.logs import LogBuffer, LogFollower
 from gputui.tui.present.cells import Span, fitted, segments
@@ -19,8 +22,13 @@ from gputui.tui.present.style import AMBER, BLUE, DIM, GROUND, PLAIN, RAISED, RE
 _GROUND = Style(bgcolor=GROUND)
 _RAISED = Style(bgcolor=RAISED)
 _TICK = 0.1
+"""Seconds between two looks at what came in, at least."""
 _SIDE = 16
 _STRIPS = 500
+
+
+class LogNews(Message, bubble=False):
+    """Lines came in, or the log is over."""
 
 
 class LogPane(Widget, can_focus=True):
@@ -41,11 +49,8 @@ class LogPane(Widget, can_focus=True):
         self._top = 0
         self._left = 0
         self._told_over = False
+        self._ticked_at = 0.0
         self._strips: OrderedDict[int, Strip] = OrderedDict()
-
-    def on_mount(self) -> None:
-        """Look for new lines ten times a second."""
-        self.set_interval(_TICK, self.tick)
 
     def follow(self, follower: LogFollower, name: str) -> None:
         """Show this log from now on; the one before is closed."""
@@ -55,7 +60,7 @@ class LogPane(Widget, can_focus=True):
         self.follows, self._told_over = True, False
         self._top = self._left = 0
         self._strips.clear()
-        follower.start()
+        follower.start(self._tell)
         self._repaint()
 
     def stop(self) -> None:
@@ -67,8 +72,21 @@ class LogPane(Widget, can_focus=True):
         """Leave no thread reading for nobody."""
         self.stop()
 
+    def _tell(self) -> None:
+        """On the reader's thread: there is something to take."""
+        self.post_message(LogNews())
+
+    def on_log_news(self) -> None:
+        """Look at once, or as soon as the last look is long enough ago: a silent log costs nothing."""
+        wait = self._ticked_at + _TICK - time.monotonic()
+        if wait <= 0:
+            self.tick()
+        else:
+            self.set_timer(wait, self.tick)
+
     def tick(self) -> None:
         """Take what came in, and paint once if anything did."""
+        self._ticked_at = time.monotonic()
         follower = self.follower
         if follower is None:
             return
@@ -156,12 +174,12 @@ class LogPane(Widget, can_focus=True):
         """Make the strips of the lines in sight that are not made yet."""
         for number, raw in self.buffer.between(self._top, self._top + self.height):
             if number not in self._strips:
-                self._strips[number] = self._made(raw)
+                self._strips[number] = self._made(raw, self.buffer.style_before(number))
         while len(self._strips) > _STRIPS:
             self._strips.popitem(last=False)
 
-    def _made(self, raw: bytes) -> Strip:
-        strip = Strip(segments(log_spans(raw), _GROUND))
+    def _made(self, raw: bytes, style: Style) -> Strip:
+        strip = Strip(segments(log_spans(raw, style), _GROUND))
         return strip.crop(self._left, self._left + self.size.width - 1) if self.size.width else strip
 
     def render_line(self, y: int) -> Strip:
@@ -202,7 +220,7 @@ class LogPane(Widget, can_focus=True):
         states = [("ended", DIM)] if self._told_over else []
         if not self.follows:
             below = max(0, self.buffer.end - self._top - self.height)
-            states.append((f"‖ paused, {below:,} lines below", AMBER + STRONG))
+            states.append((f"‖ paused, {plural(below, 'line')} below", AMBER + STRONG))
         if self.buffer.skipped:
             states.append((f"{self.buffer.skipped:,} lines skipped", AMBER))
         if self.follower.error and self.buffer.end:

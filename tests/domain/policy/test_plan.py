@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import ArrayRef, GpuRequest, Job
+from gputui.domain.policy.place import suitable
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Node, Snapshot
@@ -80,6 +81,18 @@ def test_only_free_gpus_are_given() -> None:
     assert placed == (uuid(list(GpuState).index(GpuState.FREE)),)
     words = "needs 1 GPU: 0 free, 2 held by jobs, 1 used by others, 1 drained, 1 unknown"
     assert why(found, 2)[1] == f"{words}; expected 2026-03-03 12:00 UTC when job 1 ends by the default limit"
+
+
+def test_the_beginning_of_a_uuid_names_a_gpu() -> None:
+    assert suitable_for("GPU-00000002") == [uuid(2)]
+    assert suitable_for(uuid(3)) == [uuid(3)]
+    assert suitable_for("GPU-000") == []
+
+
+def suitable_for(name: str) -> list[str]:
+    """UUIDs of the GPUs that `--gpus device=name` may mean."""
+    named = job(1, spec=replace(spec(1), gpus=GpuRequest(1, 1, devices=(name,))))
+    return [each.uuid for each in suitable(named, [gpu(i) for i in range(4)])]
 
 
 def test_named_devices_model_and_memory_are_obeyed() -> None:

@@ -1,0 +1,179 @@
+"""A busy afternoon on a simulated server: what the screenshots show. Fixed seed, fixed clock."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import ForeignContainer, RuntimeStatus
+from gputui.domain.gpu import Drain, GpuProcess, ProbeCode, ProbeReading, ProbeStatus
+from gputui.domain.job import Attempt, ContainerOptions, GpuRequest, Job, JobSpec
+from gputui.domain.policy.plan import plan
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Controls, Leader, Snapshot
+from gputui.domain.state import JobState
+from gputui.engine.observer import Observation
+from gputui.engine.picture import Queue, World, with_plan, within
+from gputui.gpus.simulated import SimulatedProbe
+
+NOW = datetime(2026, 3, 2, 14, 32, 7, tzinfo=UTC)
+STORE = "k3v9x2m7q4ta"
+SEED = 7
+GIB = 1024**3
+LEADER = Leader(2211, "atlas", "alice", "console", NOW - timedelta(hours=5))
+SERVE = Leader(812, "atlas", "root", "serve", NOW - timedelta(days=12))
+DOCKER = RuntimeStatus("docker", up=True, text="Docker 28.2.2", version="28.2.2")
+HOST = RuntimeStatus("process", up=True, text="host processes")
+
+
+class Clock:
+    """A clock that stands where it was put."""
+
+    def __init__(self) -> None:
+        self.time = NOW
+
+    def now(self) -> datetime:
+        return self.time
+
+
+class Scene:
+    """Eight GPUs, a queue, and the time of day."""
+
+    def __init__(self, *, lost: int | None = None) -> None:
+        self.clock = Clock()
+        self.probe = SimulatedProbe(8, clock=self.clock, seed=SEED, store_id=STORE)
+        uuids = [gpu.uuid for gpu in self.probe.gpus]
+        self.jobs = tuple(_jobs(uuids))
+        self.probe.follow([job for job in self.jobs if job.gpus])
+        self.foreign = (ForeignContainer("4be1" * 16, "jupyter-carol", "carol", (uuids[6],), "jupyter/pytorch:2026"),)
+        process = GpuProcess(30112, 21 * GIB, "carol", "python", container_id="4be1" * 16)
+        self.probe.foreign(6, process)
+        drain = Drain("fan noise, ticket 812", "alice", NOW - timedelta(hours=1))
+        self.controls = Controls(drains={uuids[7]: drain})
+        if lost is not None:
+            self.probe.lose(lost)
+
+    def at(self, now: datetime, **changes: object) -> Snapshot:
+        """The picture at that time."""
+        self.clock.time = now
+        reading = self.probe.reading_at(now)
+        return self.of(reading, now, **changes)
+
+    def of(self, reading: ProbeReading, now: datetime, **changes: object) -> Snapshot:
+        """The picture with that reading of the GPUs."""
+        seen = (Observation(DOCKER, 1, (), self.foreign), Observation(HOST, 1, (), ()))
+        world = World(reading, seen, {}, {9: "pulling registry.lab/vit:2.1: 45 %"}, ())
+        jobs = {job.id: job for job in self.jobs}
+        queue = Queue(jobs, tuple(job for job in self.jobs if job.state.is_active), (), self.controls)
+        snapshot = within(STORE, queue, world, LEADER, Settings(), now)
+        snapshot = replace(snapshot, **changes)  # type: ignore[arg-type]
+        return with_plan(snapshot, plan(snapshot, Settings(), now))
+
+    def minutes_before(self, minutes: int, every: timedelta) -> Iterator[Snapshot]:
+        """The pictures that led up to now, for the graphs."""
+        now = NOW - timedelta(minutes=minutes)
+        while now < NOW:
+            yield self.at(now)
+            now += every
+
+
+def no_driver() -> Snapshot:
+    """The same server after its driver was removed."""
+    text = "no NVIDIA driver here: libnvidia-ml.so.1 was not found; install the driver, or try --probe sim:8"
+    scene = Scene()
+    scene.jobs = tuple(job for job in scene.jobs if not job.gpus)
+    return scene.of(ProbeReading(ProbeStatus(ProbeCode.NO_LIBRARY, text, NOW)), NOW)
+
+
+def _spec(name: str, tenant: str, gpus: int | tuple[int, int] = 1, **changes: object) -> JobSpec:
+    low, high = gpus if isinstance(gpus, tuple) else (gpus, gpus)
+    fields: dict[str, object] = {
+        "image": "registry.lab/train:3.2",
+        "command": ("python", "train.py", "--config", f"{name}.yaml"),
+        "name": name,
+        "tenant": tenant,
+        "gpus": GpuRequest(low, high),
+        "time_limit": timedelta(hours=12),
+        "options": ContainerOptions(env=(("WANDB_API_KEY", "secret"), ("NCCL_DEBUG", "WARN")), shm_size=16 * GIB),
+    }
+    return JobSpec(**{**fields, **changes})  # type: ignore[arg-type]
+
+
+def _job(job_id: int, spec: JobSpec, minutes: float, **changes: object) -> Job:
+    submitted = NOW - timedelta(minutes=minutes)
+    job = Job(job_id, spec, submitted, priority=spec.priority, submitted_by=spec.tenant)
+    return job.evolve(**changes)
+
+
+def _running(job_id: int, spec: JobSpec, minutes: float, gpus: Iterable[str], number: int = 1) -> Job:
+    started = NOW - timedelta(minutes=minutes)
+    earlier = tuple(
+        Attempt(
+            n,
+            tuple(gpus),
+            started,
+            f"{n:064x}",
+            started - timedelta(minutes=9),
+            started - timedelta(minutes=2),
+            1,
+            Cause(CauseCode.NON_ZERO_EXIT, "exit code 1"),
+            f"logs/{job_id}/{n}.log",
+        )
+        for n in range(1, number)
+    )
+    attempt = Attempt(number, tuple(gpus), started, f"{job_id:064x}", started)
+    job = _job(job_id, spec, minutes + 14)
+    return job.evolve(state=JobState.RUNNING, started_at=started, attempts=(*earlier, attempt))
+
+
+def _ended(job_id: int, spec: JobSpec, minutes: float, state: JobState, code: int, cause: Cause | None = None) -> Job:
+    started, ended = NOW - timedelta(minutes=minutes + 31), NOW - timedelta(minutes=minutes)
+    attempt = Attempt(1, (), started, f"{job_id:064x}", started, ended, code, cause, f"logs/{job_id}/1.log")
+    job = _job(job_id, spec, minutes + 60)
+    return job.evolve(state=state, started_at=started, ended_at=ended, exit_code=code, cause=cause, attempts=(attempt,))
+
+
+def _failed_once(job: Job) -> Job:
+    broke, ended = Cause(CauseCode.NON_ZERO_EXIT, "exit code 1"), NOW - timedelta(seconds=6)
+    begun = ended - timedelta(minutes=4)
+    attempt = Attempt(1, (), begun, "d" * 64, begun, ended, 1, broke, f"logs/{job.id}/1.log")
+    return job.evolve(attempts=(attempt,), cause=broke, not_before=NOW + timedelta(seconds=34))
+
+
+def _jobs(uuids: list[str]) -> Iterator[Job]:
+    oom = Cause(CauseCode.OUT_OF_MEMORY, "killed by the kernel: over its memory limit (exit code 137)")
+    yield _ended(1, _spec("tokenize-shards", "alice"), 190, JobState.COMPLETED, 0)
+    yield _ended(2, _spec("dpo-beta-0.3", "bob"), 55, JobState.OUT_OF_MEMORY, 137, oom)
+    yield _running(3, _spec("llama-7b-sft", "alice", 2, priority=60), 134, uuids[0:2])
+    yield _running(5, _spec("vit-large-pretrain", "bob", 2), 47, uuids[2:4])
+    yield _running(6, _spec("whisper-finetune", "alice", 1, retries=2), 12, uuids[4:5], number=2)
+    eval_spec = _spec("vit-eval", "bob", image="registry.lab/vit:2.1")
+    yield _job(9, eval_spec, 3, state=JobState.CONFIGURING)
+    yield _job(10, _spec("llama-70b-eval", "alice", 6, priority=80), 96)
+    yield _job(11, _spec("sdxl-lora", "bob", (2, 4)), 71)
+    yield _job(12, _spec("reward-model", "alice", 2, after=(3,)), 64)
+    yield _failed_once(_job(13, _spec("clip-retrieval", "bob", 1, retries=3), 40))
+    yield _job(14, _spec("nightly-bench", "ci", 4, begin_at=NOW + timedelta(hours=6, minutes=28)), 33)
+    yield _job(15, _spec("gpt-scaling-sweep", "bob", 4), 21, held=True)
+    yield _job(16, _spec("etl-images", "carol", 0, image=None, command=("python", "etl.py"), after_any=(5,)), 8)
+
+
+@cache
+def log_lines() -> tuple[bytes, ...]:
+    """What the selected job printed."""
+    command = [sys.executable, "-m", "gputui.cli.trainer", "--name", "llama-7b-sft", "--steps", "900", "--seed", "7"]
+    environ = {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(Path(__file__).parent.parent),
+        "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b",
+    }
+    words = ["--time-scale", "0"]
+    done = subprocess.run([*command, *words], env=environ, capture_output=True, check=True)
+    return tuple(done.stdout.split(b"\n")[:140])

@@ -1,0 +1,191 @@
+"""Writes screenshots/*.svg and *.png from the simulator; with --check, says which are not up to date.
+
+An SVG is compared to the letter. A PNG depends on the fonts of the machine that draws it, so it carries the hash of
+the SVG it was made from, and that is compared. Needs rsvg-convert (Debian's librsvg2-bin) to write, not to check.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import struct
+import subprocess
+import sys
+import threading
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from textual.pilot import Pilot
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from gputui.domain.audit import Actor
+from gputui.domain.job import JobId
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.engine.actions import Actions
+from gputui.engine.feed import Feed
+from gputui.ports import LogStream
+from gputui.store import MemoryJobStore
+from gputui.tui.app import Gputui
+from gputui.tui.leave import Leave
+from gputui.tui.widgets.log_pane import LogPane
+from scripts import _scene
+
+HERE = Path(__file__).parent.parent / "screenshots"
+WIDE, SMALL = (200, 50), (80, 24)
+_HASH = b"gputui-svg-sha256"
+
+
+class Stream:
+    """The selected job's output."""
+
+    def __init__(self, read: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
+        self._read, self._loop = read, loop
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from _scene.log_lines()
+        self._loop.call_soon_threadsafe(self._read.set)
+        self._closed.wait()  # it runs on, and is silent for now
+
+    def close(self) -> None:
+        """End the iteration."""
+        self._closed.set()
+
+
+class Logs:
+    """Opens the same output for every job."""
+
+    def __init__(self) -> None:
+        self.read = asyncio.Event()
+        self.loop = asyncio.get_running_loop()
+
+    def open(self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool) -> LogStream:
+        """The output."""
+        return Stream(self.read, self.loop)
+
+
+@dataclass(frozen=True)
+class Shot:
+    """One picture."""
+
+    name: str
+    size: tuple[int, int]
+    snapshot: Callable[[], Snapshot]
+    keys: tuple[str, ...] = ()
+    with_history: bool = False
+
+
+def _usual() -> Snapshot:
+    return _scene.Scene().at(_scene.NOW)
+
+
+def _viewer() -> Snapshot:
+    return _scene.Scene().at(_scene.NOW, leader=_scene.SERVE, leads_here=False)
+
+
+def _lost() -> Snapshot:
+    return _scene.Scene(lost=4).at(_scene.NOW)
+
+
+SHOTS = (
+    Shot("console", WIDE, _usual, with_history=True),
+    Shot("console-80x24", SMALL, _usual, with_history=True),
+    Shot("job", WIDE, _usual, ("j", "j", "enter")),
+    Shot("submit", (120, 36), _usual, ("s",)),
+    Shot("cancel", SMALL, _usual, ("c",)),
+    Shot("help", (120, 36), _usual, ("question_mark",)),
+    Shot("lost-gpu", (120, 36), _lost, with_history=True),
+    Shot("no-driver", SMALL, _scene.no_driver),
+    Shot("viewer", (120, 36), _viewer, with_history=True),
+)
+
+
+async def take(shot: Shot) -> str:
+    """The picture, as SVG."""
+    feed, logs, scene = Feed(), Logs(), _scene.Scene()
+    app = Gputui(
+        feed,
+        Actions(MemoryJobStore(), scene.clock, Actor(1000, "alice")),
+        logs,
+        Settings(),
+        clock=scene.clock,
+        host="atlas",
+        user="alice",
+    )
+    app.animation_level = "none"
+    async with app.run_test(size=shot.size) as pilot:
+        if shot.with_history:
+            await _live(pilot, feed, scene)
+        scene.clock.time = _scene.NOW
+        feed.publish(shot.snapshot())
+        await pilot.pause()
+        await _read_log(pilot, logs)
+        await pilot.press(*shot.keys)
+        await pilot.pause()
+        svg = app.export_screenshot(title="gputui", simplify=True)
+        app.exit(Leave.PLAIN)
+    return svg
+
+
+async def _live(pilot: Pilot[Leave], feed: Feed, scene: _scene.Scene) -> None:
+    for snapshot in scene.minutes_before(12, timedelta(seconds=6)):
+        feed.publish(snapshot)
+        await pilot.pause()
+
+
+async def _read_log(pilot: Pilot[Leave], logs: Logs) -> None:
+    for pane in pilot.app.screen.query(LogPane):
+        if pane.follower is not None:
+            await asyncio.wait_for(logs.read.wait(), 10)
+            pane.tick()
+    await pilot.pause()
+
+
+def png_of(svg: str) -> bytes:
+    """The SVG drawn with a font that Debian has, carrying the hash of what it was drawn from."""
+    drawable = svg.replace("Fira Code", "DejaVu Sans Mono").replace("<svg ", '<svg xml:space="preserve" ', 1)
+    drawable = drawable.replace("font-size: 20px", "font-size: 20.26px")  # as wide as Fira Code is at 20
+    done = subprocess.run(["rsvg-convert", "--zoom", "1"], input=drawable.encode(), capture_output=True, check=True)
+    data = _HASH + b"\0" + _digest(svg)
+    chunk = struct.pack(">I", len(data)) + b"tEXt" + data + struct.pack(">I", zlib.crc32(b"tEXt" + data))
+    head = 8 + 25  # the signature and IHDR, which comes first
+    return done.stdout[:head] + chunk + done.stdout[head:]
+
+
+def _digest(svg: str) -> bytes:
+    return hashlib.sha256(svg.encode()).hexdigest().encode()
+
+
+def is_of(png: Path, svg: str) -> bool:
+    """Whether the PNG was drawn from this SVG."""
+    return png.exists() and _HASH + b"\0" + _digest(svg) in png.read_bytes()[:4096]
+
+
+async def main(check: bool) -> int:
+    """Write all pictures, or say which would change."""
+    os.environ["TZ"] = "UTC"  # the console shows the time of the place where it runs
+    time.tzset()
+    HERE.mkdir(exist_ok=True)
+    outdated = []
+    for shot in SHOTS:
+        svg = await take(shot)
+        path, png = HERE / f"{shot.name}.svg", HERE / f"{shot.name}.png"
+        if path.exists() and path.read_text() == svg and is_of(png, svg):
+            continue
+        outdated.append(shot.name)
+        if not check:
+            path.write_text(svg)
+            png.write_bytes(png_of(svg))
+    print(f"{'not up to date' if check else 'written'}: {', '.join(outdated) or 'none'}")
+    return 1 if check and outdated else 0
+
+
+if __name__ == "__main__":
+    sys.exit(asyncio.run(main("--check" in sys.argv[1:])))

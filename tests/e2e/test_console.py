@@ -1,0 +1,81 @@
+"""The console in a real terminal, on a real engine."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.site import Site
+from tests.e2e.terminal import Terminal
+
+pytestmark = pytest.mark.tmux
+
+CONSOLE = [sys.executable, "-m", "gputui"]
+
+
+@pytest.mark.docker
+@pytest.mark.nvml
+def test_a_job_is_watched_and_cancelled_by_keys_at_80x24_beside_a_scheduler(site: Site) -> None:
+    site.serve()
+    job_id = site.shell("echo hello from inside; sleep 60", "--gpus", "2", "--name", "to-be-cancelled")
+    with Terminal(CONSOLE, site.environ) as terminal:
+        shown = terminal.until("to-be-cancelled", "hello from inside", "serve", "6 of 8")
+        assert len([line for line in shown.splitlines() if "H100" in line]) == 8
+        terminal.press("c")
+        terminal.until(f"Cancel job #{job_id}")
+        terminal.press("y")
+        site.until_state(job_id, "CANCELLED")
+        terminal.until("8 of 8")
+        terminal.press("q")
+        terminal.until("EXIT 0")
+
+
+@pytest.mark.docker
+@pytest.mark.nvml
+def test_a_console_that_schedules_hands_over_when_it_is_quit(site: Site) -> None:
+    with Terminal(CONSOLE, site.environ, 120, 36) as terminal:
+        job_id = site.shell("sleep 1", "--gpus", "8")
+        site.until_state(job_id, "RUNNING")
+        terminal.press("q")
+        terminal.until("hand over to a background scheduler")
+        terminal.press("Enter")
+        terminal.until("EXIT 0")
+    try:
+        site.until_state(job_id, "COMPLETED")
+        site.until_state(site.shell("true", "--gpus", "8"), "COMPLETED")
+    finally:
+        site.end_background()
+
+
+@pytest.mark.docker
+@pytest.mark.nvml
+def test_a_console_whose_terminal_closes_hands_over_within_seconds(site: Site) -> None:
+    terminal = Terminal(CONSOLE, site.environ, 120, 36)
+    try:
+        job_id = site.shell("sleep 2", "--gpus", "8")
+        site.until_state(job_id, "RUNNING")
+        next_id = site.shell("true", "--gpus", "8")
+        terminal.close()
+        closed = time.monotonic()
+        site.until_state(job_id, "COMPLETED")
+        site.until_state(next_id, "COMPLETED", "RUNNING")
+        assert time.monotonic() - closed < 7  # up to 2 of them are the first job's own
+    finally:
+        terminal.close()
+        site.end_background()
+
+
+def test_the_demo_shows_gpus_jobs_and_logs_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    environ = {"GPUTUI_CONFIG": "/dev/null", "TMPDIR": str(tmp_path)}
+    with Terminal([*CONSOLE, "demo"], environ, 200, 50) as terminal:
+        terminal.until("scheduling", "llama-7b-sft", "loss", "needs 8 GPUs")
+        assert list(tmp_path.iterdir()) != []
+        terminal.press("q")
+        terminal.until("EXIT 0")
+    assert list(tmp_path.iterdir()) == []
+    left = subprocess.run(["pgrep", "-f", "--", f"{tmp_path}/.*attempts"], capture_output=True, check=False)
+    assert left.stdout == b""

@@ -1,0 +1,44 @@
+"""Two people, each with a queue and a scheduler of their own, on one server: no GPU goes to both."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec
+from tests.e2e.site import Site, all_over, fresh_site, submit_directly
+from tests.runtime.dockerd import IMAGE
+
+pytestmark = [pytest.mark.docker, pytest.mark.nvml]
+
+
+def test_no_gpu_is_given_away_by_both(site: Site, tmp_path: Path) -> None:
+    other = fresh_site(tmp_path / "other", site.engine)
+    sites, stores = (site, other), (site.store(), other.store())
+    options = ContainerOptions(network="none")
+    spec = JobSpec(image=IMAGE, command=("sleep", "0.5"), name="try", gpus=GpuRequest(2, 2), options=options)
+    try:
+        for each in sites:
+            each.serve()
+        for each in sites:
+            each.until(lambda each=each: each.run("gpus").stdout.count("FREE") == 8)  # type: ignore[misc]
+        for store in stores:
+            submit_directly(store, [spec] * 8)
+        site.until(lambda: all(all_over(store.jobs().values()) for store in stores), 90)
+        held = sorted(
+            (uuid, attempt.started_at, attempt.ended_at)
+            for store in stores
+            for job in store.jobs().values()
+            for attempt in job.attempts
+            for uuid in attempt.gpus
+            if attempt.started_at and attempt.ended_at
+        )
+    finally:
+        for store in stores:
+            store.close()
+        other.close()
+    assert len(held) == 2 * 8 * 2
+    twice = [(one, two) for one, two in pairwise(held) if one[0] == two[0] and two[1] < one[2]]
+    assert twice == []

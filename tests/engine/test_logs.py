@@ -1,0 +1,66 @@
+"""Where the output of an attempt is read from."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
+from gputui.engine.logs import Logs
+from gputui.ports import LogStream
+from tests.engine.world import World
+
+
+def missing(container_id: str, **_: object) -> LogStream:
+    raise RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, f"No such container: {container_id}"))
+
+
+def ended(world: World) -> int:
+    """A job that has ended, and whose output is saved."""
+    job_id = world.submit()
+    world.tick(2)
+    world.exit(job_id)
+    world.tick(3)
+    return job_id
+
+
+@pytest.fixture
+def logs(world: World) -> Logs:
+    return Logs(world.store, world.directory, lambda name: world.docker)
+
+
+def test_what_was_removed_by_hand_is_told_in_words(world: World, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = ended(world)
+    (world.directory / f"logs/{job_id}/1.log").unlink()
+    monkeypatch.setattr(world.docker, "logs", missing)
+    with pytest.raises(NotFoundError, match="output of attempt 1 of job 1 was removed with its container"):
+        logs.open(job_id)
+
+
+def test_what_is_saved_and_removed_while_it_is_opened_is_read_from_the_file(
+    world: World, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = ended(world)
+    log = world.directory / f"logs/{job_id}/1.log"
+    aside = log.rename(log.with_suffix(".aside"))
+
+    def saved_just_now(container_id: str, **_: object) -> LogStream:
+        aside.rename(log)
+        return missing(container_id)
+
+    monkeypatch.setattr(world.docker, "logs", saved_just_now)
+    assert [line.decode() for line in logs.open(job_id)] == [log.read_text()]
+
+
+def test_an_engine_that_is_down_is_not_taken_for_lost_output(
+    world: World, logs: Logs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = ended(world)
+    (world.directory / f"logs/{job_id}/1.log").unlink()
+
+    def down(container_id: str, **_: object) -> LogStream:
+        raise RuntimeUnavailableError("docker does not answer")
+
+    monkeypatch.setattr(world.docker, "logs", down)
+    with pytest.raises(RuntimeUnavailableError):
+        logs.open(job_id)
