@@ -119,6 +119,7 @@ def test_gates_on_made_up_traces() -> None:
     assert ratio(found, "allocation_ratio", "static-equal") >= 1.3
     assert ratio(found, "allocation_ratio", "static-proportional") >= 1.1
     assert ratio(found, "wait_mean", "fifo") <= 0.65
+    # the goal is 0.8; made-up traces come to 0.84, and a stricter order by age costs the mean wait
     assert ratio(found, "wait_max", "greedy") <= 0.87
 
 
@@ -128,5 +129,6 @@ def test_gates_on_real_traces() -> None:
     assert ratio(found, "allocation_ratio", "fifo") >= 1.03
     assert ratio(found, "allocation_ratio", "static-equal") >= 1.3
     assert ratio(found, "allocation_ratio", "static-proportional") >= 1.1
+    # the goal of 0.65 is a mean over several cuts: on philly_8gpu_a even backfill in the order of submission has 0.75
     assert ratio(found, "wait_mean", "fifo") <= 0.9
     assert ratio(found, "wait_max", "greedy") <= 0.8
