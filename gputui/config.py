@@ -7,12 +7,19 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 from gputui.domain.errors import InputError
-from gputui.domain.settings import GpuSettings, RuntimeSettings, SchedulerSettings, Settings, StoreSettings
+from gputui.domain.settings import (
+    GpuSettings,
+    PolicySettings,
+    RuntimeSettings,
+    SchedulerSettings,
+    Settings,
+    StoreSettings,
+)
 from gputui.domain.units import parse_duration, parse_size
 
 SITE_CONFIG = Path("/etc/gputui/config.toml")
@@ -131,12 +138,28 @@ TABLES: Mapping[str, type[Any]] = {
     "store": StoreSettings,
     "runtime": RuntimeSettings,
     "gpus": GpuSettings,
+    "policy": PolicySettings,
 }
 SIZES = frozenset({"memory_floor", "log_max_size"})
-_MAY_BE_ZERO = frozenset({"stop_grace", "history_after", "memory_floor", "keep_finished", "infrastructure_retries"}) | {
-    "fast_failures",
-    "fast_failing_jobs",
-}
+_MAY_BE_ZERO = frozenset(
+    {
+        "stop_grace",
+        "history_after",
+        "memory_floor",
+        "keep_finished",
+        "infrastructure_retries",
+        "fast_failures",
+        "fast_failing_jobs",
+        "class_weight",
+        "age_weight",
+        "age_cap",
+        "fair_weight",
+        "patience",
+        "forecast_jobs",
+        "standing_priority",
+        "reservation_grace",
+    }
+)
 _CHOICES = {"hand_over": ("auto", "always", "never")}
 _MAX_COUNT = 2**31 - 1
 
@@ -182,10 +205,32 @@ def _check_range(key: str, value: object, where: str) -> None:
         low, high = int(key not in _MAY_BE_ZERO), 2**60 if key in SIZES else _MAX_COUNT
         if not low <= value <= high:
             raise InputError(f"expected {low} to {high}", where=where)
+    elif isinstance(value, float):
+        if not 0 <= value <= _MAX_COUNT or (not value and key not in _MAY_BE_ZERO):
+            raise InputError(f"expected a number up to {_MAX_COUNT}", where=where)
+    elif key in ("tenants", "reservations"):
+        _check_tables(key, value, where)
     elif key in _CHOICES and value not in _CHOICES[key]:
         raise InputError("expected " + ", ".join(_CHOICES[key]), where=where)
     elif isinstance(value, str) and not value.isprintable():
         raise InputError("has control characters", where=where)
+
+
+def _check_tables(key: str, value: object, where: str) -> None:
+    """Raise InputError where a tenant or a reservation says what cannot be; msgspec judges the types."""
+    for row in value if isinstance(value, list) else ():
+        if not isinstance(row, dict):
+            continue
+        for name, cell in row.items():
+            if isinstance(cell, (int, float)) and not isinstance(cell, bool) and not 0 <= cell <= _MAX_COUNT:
+                raise InputError(f"expected 0 to {_MAX_COUNT}", where=f"{where}.{name}")
+        start, end = row.get("start"), row.get("end")
+        if key == "reservations" and isinstance(start, datetime) and isinstance(end, datetime):
+            if start.tzinfo is None or end.tzinfo is None:
+                hint = "write 2026-03-02T14:00:00Z"
+                raise InputError("expected times with their offset from UTC", where=where, hint=hint)
+            if start >= end:
+                raise InputError("ends before it starts", where=f"{where}.{row.get('name', '')}")
 
 
 def _of_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], object]:
@@ -212,6 +257,10 @@ def _of_text(field: dataclasses.Field[Any], text: str, where: str) -> object:
         if not re.fullmatch(r"\d{1,12}", text, re.ASCII):
             raise InputError("expected a whole number", where=where)
         value = int(text)
+    elif kind.startswith("float"):
+        if not re.fullmatch(r"\d{1,12}(\.\d{1,12})?", text, re.ASCII):
+            raise InputError("expected a number", where=where)
+        value = float(text)
     return _read(field.name, field, value, where)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gputui import config
 from gputui.config import Options, ProbeSpec, load_settings, parse_probe, resolve
 from gputui.domain.errors import InputError
-from gputui.domain.settings import Settings
+from gputui.domain.settings import Settings, TenantSettings
 
 
 @pytest.fixture(autouse=True)
@@ -232,3 +232,62 @@ def test_whatever_a_table_holds_only_input_errors_come_out(
         load_settings(Path("config.toml"), {})
     except InputError as error:
         assert str(error.where).startswith("config.toml: scheduler")  # noqa: PT017 - only some are refused
+
+
+def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:
+    policy = read(
+        tmp_path,
+        """
+        [policy]
+        fair_weight = 250
+        age_cap = 5.5
+        limit_normal = "8h"
+        patience = 0
+        standing_priority = 80
+        left_free = ["7"]
+        [[policy.tenants]]
+        name = "vision"
+        weight = 2.5
+        gpus = 4
+        [[policy.reservations]]
+        name = "course"
+        start = 2026-03-02T14:00:00Z
+        end = 2026-03-02T18:00:00+01:00
+        count = 6
+        tenant = "bob"
+        """,
+        GPUTUI_POLICY_CLASS_WEIGHT="12.5",
+    ).policy
+    assert (policy.fair_weight, policy.age_cap, policy.class_weight) == (250, 5.5, 12.5)
+    assert (policy.limit_normal, policy.patience, policy.standing_priority) == (timedelta(hours=8), timedelta(0), 80)
+    assert policy.tenants == (TenantSettings("vision", 2.5, gpus=4),)
+    [window] = policy.reservations
+    assert (window.start, window.end) == (datetime(2026, 3, 2, 14, tzinfo=UTC), datetime(2026, 3, 2, 17, tzinfo=UTC))
+    assert (window.count, window.tenant, window.priority) == (6, "bob", None)
+
+
+@pytest.mark.parametrize(
+    ("content", "where"),
+    [
+        ("fair_weight = -1", "policy.fair_weight"),
+        ("half_life = 0", "policy.half_life"),
+        ('fair_weight = "much"', "policy.fair_weight"),
+        ("[[policy.tenants]]\nweight = 2", "policy.tenants"),
+        ('[[policy.tenants]]\nname = "a"\nweight = -2', "policy.tenants.weight"),
+        ("[[policy.reservations]]\nname = 'x'\nstart = 2026-03-02T14:00:00\nend = 2026-03-02T15:00:00", "offset"),
+        (
+            "[[policy.reservations]]\nname = 'x'\nstart = 2026-03-02T14:00:00Z\nend = 2026-03-02T13:00:00Z",
+            "ends before",
+        ),
+        ("[[policy.reservations]]\nname = 'x'\nstart = 5\nend = 6", "policy.reservations"),
+    ],
+)
+def test_a_policy_that_cannot_be_is_refused(tmp_path: Path, content: str, where: str) -> None:
+    with pytest.raises(InputError) as raised:
+        read(tmp_path, f"[policy]\n{content}\n")
+    assert where in str(raised.value)
+
+
+def test_a_number_in_the_environment_is_checked(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="GPUTUI_POLICY_AGE_CAP: expected a number"):
+        read(tmp_path, "", GPUTUI_POLICY_AGE_CAP="three")

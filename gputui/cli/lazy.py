@@ -23,6 +23,7 @@ COMMANDS = {
     "unpause": "start jobs again",
     "serve": "schedule without a screen",
     "demo": "try it on simulated GPUs: needs neither GPU nor Docker",
+    "replay": "what this scheduler and others would have made of a trace of jobs",
     "doctor": "check driver, engine, permissions and disk",
     "completions": "print the completion script of a shell",
 }

@@ -33,6 +33,8 @@ class GpuRequest:
     """Bytes each GPU must have in total."""
     model: str | None = None
     """Part of the model's name, compared without case."""
+    free_memory: int | None = None
+    """Bytes each GPU must have free when it is given out."""
 
 
 @dataclass(frozen=True)

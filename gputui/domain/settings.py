@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,75 @@ class GpuSettings:
 
 
 @dataclass(frozen=True)
+class TenantSettings:
+    """What a tenant is due, and may never exceed. What it leaves unused is lent to others."""
+
+    name: str
+    weight: float = 1.0
+    """Its share is its weight over the sum of all tenants' weights."""
+    gpus: int | None = None
+    running: int | None = None
+    pending: int | None = None
+    """At most so many GPUs held, jobs running, and jobs waiting; None: no cap."""
+
+
+@dataclass(frozen=True)
+class Window:
+    """GPUs kept for somebody from `start` to `end`."""
+
+    name: str
+    start: datetime
+    end: datetime
+    count: int = 0
+    """Any so many GPUs; or else those named."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs or indices."""
+    tenant: str | None = None
+    priority: int | None = None
+    """Kept for this tenant's jobs, and for all jobs of at least this priority."""
+
+
+@dataclass(frozen=True)
+class PolicySettings:
+    """Which job is next, and where it goes."""
+
+    class_weight: float = 1000.0
+    """Points for each class; a class is 50 of priority."""
+    age_weight: float = 1000.0
+    """Points for each `age_unit` of waiting, at most `age_cap` of them."""
+    age_unit: timedelta = timedelta(hours=24)
+    age_cap: float = 3.0
+    fair_weight: float = 500.0
+    """Points times the fair-share factor, which is 1 for a tenant that used nothing."""
+    starving_after: timedelta | None = timedelta(days=7)
+    """A job that has waited so long goes before all that have not, whatever their points."""
+    half_life: timedelta = timedelta(days=7)
+    """Of used GPU-seconds."""
+    limit_low: timedelta = timedelta(hours=72)
+    limit_normal: timedelta = timedelta(hours=24)
+    limit_high: timedelta = timedelta(hours=4)
+    """How long a job without a limit of its own is taken to run, by its class; it is not ended by this."""
+    max_time: timedelta | None = None
+    """No job is taken to run longer."""
+    predict: bool = True
+    """Plan with what the tenant's last two runs of the same name or image took, where that is less than the limit."""
+    patience: timedelta = timedelta(minutes=5)
+    """How long a job that asks for 2 to 4 GPUs waits for 4 before it takes fewer."""
+    prefer: tuple[str, ...] = ()
+    """UUIDs or indices of the GPUs given out first."""
+    left_free: tuple[str, ...] = ()
+    """UUIDs or indices of GPUs given only to jobs that name them."""
+    forecast_jobs: int = 50
+    """Of so many jobs the start is forecast at every look."""
+    standing_priority: int | None = None
+    """While a job of at least this priority waits for GPUs, no job below it is given any."""
+    reservation_grace: timedelta = timedelta(minutes=15)
+    """A reservation nobody has claimed by then is given up."""
+    tenants: tuple[TenantSettings, ...] = ()
+    reservations: tuple[Window, ...] = ()
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything a site may set."""
 
@@ -87,3 +156,4 @@ class Settings:
     store: StoreSettings = StoreSettings()
     runtime: RuntimeSettings = RuntimeSettings()
     gpus: GpuSettings = GpuSettings()
+    policy: PolicySettings = PolicySettings()

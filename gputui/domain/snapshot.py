@@ -59,6 +59,14 @@ class Node:
 
 
 @dataclass(frozen=True)
+class Usage:
+    """GPU-seconds by tenant of jobs that are no longer in the snapshot, already decayed to `at`."""
+
+    at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+    gpu_seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Snapshot:
     """One picture of everything, frozen. A plan is made from it; a face shows it."""
 
@@ -79,6 +87,8 @@ class Snapshot:
     progress: Mapping[JobId, str] = field(default_factory=lambda: EMPTY_MAP)
     """What a CONFIGURING job is doing: pulling its image, 45 %."""
     notices: tuple[Notice, ...] = ()
+    usage: Usage = Usage()
+    """What tenants used in jobs that have moved to history."""
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:

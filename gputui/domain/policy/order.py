@@ -2,17 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TypeAlias
 
-from gputui.domain.job import Job
-
-Rank: TypeAlias = tuple[float, int, datetime, int]
+from gputui.domain.job import NORMAL_PRIORITY, Job
+from gputui.domain.settings import PolicySettings
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def rank(job: Job) -> Rank:
-    """Sorts first what starts first: put on top by hand (the latest wish first), priority, submit time, id."""
-    topped = (job.topped_at - _LONG_AGO).total_seconds() if job.topped_at else 0.0
-    return (-topped, -job.priority, job.submitted_at, job.id)
+@dataclass(frozen=True)
+class ScoreTerms:
+    """The score of a job in its parts, as `explain` shows them."""
+
+    priority_class: float
+    age: float
+    fair_share: float
+    nice: float
+    """Subtracted already: a nice of 20 is -20 here."""
+
+    @property
+    def total(self) -> float:
+        """The score: higher goes first."""
+        return self.priority_class + self.age + self.fair_share + self.nice
+
+
+def score_terms(job: Job, settings: PolicySettings, fair: float, now: datetime) -> ScoreTerms:
+    """1000 x class + 1000 x min(3, wait / 24 h) + 500 x F - nice, by the weights set; `fair` is the tenant's F.
+
+    The age counts from the first submission, so that a job that was retried, requeued or preempted keeps it.
+    """
+    return ScoreTerms(
+        settings.class_weight * job.priority / NORMAL_PRIORITY,
+        settings.age_weight * age(seconds_waited(job, now), settings),
+        settings.fair_weight * fair,
+        -float(job.spec.nice),
+    )
+
+
+def seconds_waited(job: Job, now: datetime) -> float:
+    """Seconds since it was submitted."""
+    return max(0.0, (now - job.submitted_at).total_seconds())
+
+
+def age(waited: float, settings: PolicySettings) -> float:
+    """The wait in units, capped."""
+    return min(settings.age_cap, waited / settings.age_unit.total_seconds())
+
+
+def topped(job: Job) -> float:
+    """When it was put on top by hand, as a number; 0 when it was not."""
+    return (job.topped_at - _LONG_AGO).total_seconds() if job.topped_at else 0.0

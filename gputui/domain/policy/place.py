@@ -1,11 +1,94 @@
-"""Which GPUs a job gets: all it needs at once, or none."""
+"""Which GPUs a job could ever use, and how many it takes: its request as bits of the machine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 
-from gputui.domain.gpu import Gpu
-from gputui.domain.job import Job
+from gputui.domain.gpu import Gpu, GpuState, GpuView
+from gputui.domain.job import GpuRequest, Job
+from gputui.domain.policy.machine import Ask, Grant, Layout
+from gputui.domain.policy.topology import layout
+from gputui.domain.settings import PolicySettings
+from gputui.domain.snapshot import Node
+
+
+@dataclass
+class Places:
+    """The GPUs of all nodes in the order in which they are given out, each with its bit."""
+
+    rows: tuple[tuple[GpuView, ...], ...]
+    layouts: tuple[Layout, ...]
+    bits: dict[str, tuple[int, int]]
+    """By UUID: node and mask."""
+    left_free: tuple[str, ...]
+    asks: dict[object, Ask] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, nodes: Iterable[Node], settings: PolicySettings) -> Places:
+        """The places that the nodes have. A GPU cut into instances is none."""
+        rows = tuple(_preferred(node.gpus, settings.prefer) for node in nodes)
+        bits = {row.gpu.uuid: (number, 1 << bit) for number, node in enumerate(rows) for bit, row in enumerate(node)}
+        layouts = tuple(layout([row.gpu for row in node]) for node in rows)
+        return cls(rows, layouts, bits, settings.left_free)
+
+    def free(self) -> list[int]:
+        """Of each node, the GPUs that are free."""
+        return [self._mask(node, [row.state is GpuState.FREE for row in node]) for node in self.rows]
+
+    def grant(self, uuids: Iterable[str]) -> Grant:
+        """Those of the GPUs that are here and that another job may have afterwards."""
+        found: dict[int, int] = {}
+        for uuid in uuids:
+            node, bit = self.bits.get(uuid, (-1, 0))
+            if node >= 0 and self.rows[node][bit.bit_length() - 1].drain is None:
+                found[node] = found.get(node, 0) | bit
+        return tuple(found.items())
+
+    def uuids(self, grant: Grant) -> tuple[str, ...]:
+        """The UUIDs, in the order of the driver's indices."""
+        rows = [row for node, mask in grant for bit, row in enumerate(self.rows[node]) if mask >> bit & 1]
+        return tuple(row.gpu.uuid for row in sorted(rows, key=lambda row: row.gpu.index))
+
+    def ask(self, job: Job) -> Ask:
+        """What it asks for; the same object for the same request."""
+        request, avoided = job.spec.gpus, job.avoid_gpus
+        key: object = (request.minimum, request.maximum)  # what nearly all ask for, and quick to hash
+        if avoided or request.devices or request.everything or request.memory or request.model or request.free_memory:
+            key = (request, avoided)
+        found = self.asks.get(key)
+        if found is None:
+            found = self.asks[key] = self._ask(job)
+        return found
+
+    def named(self, names: Sequence[str]) -> tuple[int, ...]:
+        """Of each node, the GPUs of these UUIDs or indices."""
+        return tuple(self._mask(node, [_named(row.gpu, names) for row in node]) for node in self.rows)
+
+    def _ask(self, job: Job) -> Ask:
+        request = job.spec.gpus
+        eligible = tuple(
+            self._mask(node, [suits(job, row) and self._given(row.gpu, request) for row in node]) for node in self.rows
+        )
+        if request.everything:
+            whole = max((len(node) for node in self.rows), default=0) or 1
+            return Ask(whole, whole, eligible)
+        # more than ever fit is not worth any patience
+        most = max((mask.bit_count() for mask in eligible), default=0)
+        return Ask(request.minimum, max(request.minimum, min(request.maximum, most)), eligible)
+
+    def _given(self, gpu: Gpu, request: GpuRequest) -> bool:
+        return bool(request.devices) or not _named(gpu, self.left_free)
+
+    def _mask(self, rows: Sequence[GpuView], chosen: Sequence[bool]) -> int:
+        return sum(1 << bit for bit in range(len(rows)) if chosen[bit])
+
+
+def _preferred(rows: Iterable[GpuView], prefer: Sequence[str]) -> tuple[GpuView, ...]:
+    def place(row: GpuView) -> int:
+        return next((number for number, name in enumerate(prefer) if _named(row.gpu, (name,))), len(prefer))
+
+    return tuple(sorted((row for row in rows if not row.gpu.mig_enabled), key=place))
 
 
 def suitable(job: Job, gpus: Iterable[Gpu]) -> list[Gpu]:
@@ -22,29 +105,21 @@ def suitable(job: Job, gpus: Iterable[Gpu]) -> list[Gpu]:
     ]
 
 
-def _named(gpu: Gpu, devices: tuple[str, ...]) -> bool:
+def suits(job: Job, row: GpuView) -> bool:
+    """Whether the job could use this one, and it has the memory free that the job asks for."""
+    wanted = job.spec.gpus.free_memory
+    return bool(suitable(job, (row.gpu,))) and (wanted is None or _memory_free(row) >= wanted)
+
+
+def _memory_free(row: GpuView) -> int:
+    """Bytes; all of it where a job of ours is what uses it."""
+    total = row.gpu.memory_total or 0
+    used = row.sample.memory_used if row.sample and row.state is not GpuState.ALLOCATED else 0
+    return total - (used or 0)
+
+
+def _named(gpu: Gpu, names: Sequence[str]) -> bool:
     """By UUID, by at least eight characters of its beginning as NVIDIA's tools take it, or by index."""
-    if any(gpu.uuid == name or (len(name) >= 8 and gpu.uuid.startswith(name)) for name in devices):
+    if any(gpu.uuid == name or (len(name) >= 8 and gpu.uuid.startswith(name)) for name in names):
         return True
-    return gpu.mig_parent is None and str(gpu.index) in devices
-
-
-def wanted(job: Job, node_gpus: int) -> tuple[int, int]:
-    """The fewest and the most GPUs it takes on a node of that size."""
-    request = job.spec.gpus
-    if request.everything:
-        return max(1, node_gpus), max(1, node_gpus)
-    return request.minimum, request.maximum
-
-
-def place(job: Job, free: Sequence[Gpu], node_gpus: int) -> tuple[str, ...] | None:
-    """UUIDs of the first GPUs that fit, as many as it may have; None when fewer than it needs are free."""
-    fewest, most = wanted(job, node_gpus)
-    if most == 0:
-        return ()
-    if len(free) < fewest:
-        return None
-    fitting = suitable(job, free)
-    if len(fitting) < fewest:
-        return None
-    return tuple(gpu.uuid for gpu in fitting[:most])
+    return gpu.mig_parent is None and str(gpu.index) in names

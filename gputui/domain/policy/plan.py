@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from gputui.domain.gpu import Gpu, GpuState, GpuView
-from gputui.domain.job import GpuRequest, Job, JobId, Placement
-from gputui.domain.policy.order import rank
-from gputui.domain.policy.place import place, suitable, wanted
+from gputui.domain.job import JobId, Placement
+from gputui.domain.policy.decide import Outcome, decide
+from gputui.domain.policy.forecast import expected_starts
+from gputui.domain.policy.look import Look, in_order
+from gputui.domain.policy.reasons import Gated, Reasons
 from gputui.domain.policy.waits import Situation, gate
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, PendingReason, Reason
-from gputui.domain.units import format_size, plural
+from gputui.domain.state import Reason
 
 
 @dataclass(frozen=True)
@@ -28,91 +27,51 @@ class Plan:
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)
     """Why each job waits that does not start now."""
     reservations: tuple[Placement, ...] = ()
-    """GPUs kept for jobs that cannot start yet."""
+    """GPUs kept for the first job that cannot start yet."""
     forecast: Mapping[JobId, datetime] = field(default_factory=dict)
     """When each is expected to start, where that is known."""
+    fragmentation: int = 0
+    """GPUs that stay free although jobs wait for GPUs, because none of these can use them."""
 
 
 def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
-    """Give free GPUs to waiting jobs: in order, each the first that fit, passing over those that do not fit yet."""
-    waiting = sorted((job for job in snapshot.jobs if job.state is JobState.PENDING), key=rank)
+    """Start what its turn and the free GPUs allow, keep GPUs for the first job that does not fit, explain the rest."""
+    look = Look.at(snapshot, settings, now)
     situation = Situation.of(snapshot, settings.scheduler, now)
-    counts = _Counts.of(snapshot.gpus)
-    free = [view.gpu for view in snapshot.gpus if view.state is GpuState.FREE]
-    in_words = counts.others(len(free))
-    starts: list[Placement] = []
-    reasons: dict[JobId, Reason] = {}
-    blocked = 0
-    for job in waiting:
-        if reason := gate(job, situation):
-            reasons[job.id] = reason
-            continue
-        gpus = place(job, free, len(counts.gpus))
-        if gpus is None:
-            reasons[job.id] = _reason(job, counts, in_words, blocked)
-            blocked += 1
-            continue
-        starts.append(Placement(job.id, gpus))
-        situation.count(job)
-        free = [gpu for gpu in free if gpu.uuid not in gpus]
-        in_words = counts.others(len(free))
-    return Plan(tuple(starts), tuple(job.id for job in waiting), reasons)
+    waiting = in_order(look)
+    gated: Gated = {}
+    for entry in waiting:
+        if reason := gate(entry.job, situation):
+            gated[entry.job.id] = (reason, entry)
+        else:
+            look.board.lane(entry.key).feed(entry.item, look.second)
+    outcome = decide(look.board, look.second, thorough=True)
+    started = {run.id for run in outcome.starts}
+    forecast = expected_starts(look, [entry for _, entry in gated.values()], settings.policy.forecast_jobs)
+    reasons = Reasons(look, outcome, forecast).of(waiting, gated, started)
+    return Plan(
+        starts=tuple(Placement(run.id, look.places.uuids(run.grant)) for run in outcome.starts),
+        order=tuple(entry.job.id for entry in waiting),
+        reasons=reasons,
+        reservations=_reservations(look, outcome),
+        forecast=forecast,
+        fragmentation=fragmentation(look),
+    )
 
 
-@dataclass(frozen=True)
-class _Counts:
-    """The GPUs in numbers, and sentences already made: thousands of jobs ask for the same few things."""
-
-    gpus: tuple[Gpu, ...]
-    by_state: Counter[GpuState]
-    no_reading: str
-    needs: dict[tuple[GpuRequest, tuple[str, ...]], str]
-
-    @classmethod
-    def of(cls, rows: tuple[GpuView, ...]) -> _Counts:
-        gpus = tuple(row.gpu for row in rows if not row.gpu.mig_enabled)
-        unknown = next((row.why for row in rows if row.state is GpuState.UNKNOWN), "")
-        return cls(gpus, Counter(row.state for row in rows), unknown, {})
-
-    def others(self, free: int) -> str:
-        """`3 free, 4 held by jobs, 1 drained`."""
-        counts = [f"{self.by_state[state]} {word}" for state, word in _IN_WORDS.items() if self.by_state[state]]
-        return ", ".join((f"{free} free", *counts))
-
-    def needs_of(self, job: Job) -> str:
-        """`2 GPUs of model H100 with 40G`."""
-        key = (job.spec.gpus, job.avoid_gpus)
-        if key not in self.needs:
-            self.needs[key] = _needs(job, self.gpus)
-        return self.needs[key]
+def _reservations(look: Look, outcome: Outcome) -> tuple[Placement, ...]:
+    hold = outcome.hold
+    return (Placement(hold.id, look.places.uuids(hold.grant)),) if hold else ()
 
 
-_IN_WORDS = {
-    GpuState.ALLOCATED: "held by jobs",
-    GpuState.FOREIGN: "used by others",
-    GpuState.DRAINED: "drained",
-    GpuState.UNKNOWN: "unknown",
-}
-
-
-def _reason(job: Job, counts: _Counts, free: str, blocked: int) -> Reason:
-    if not counts.gpus or counts.by_state[GpuState.UNKNOWN] == len(counts.gpus):
-        return Reason(
-            PendingReason.NODE_UNKNOWN, f"no GPU can be judged free: {counts.no_reading or 'no GPU is known'}"
-        )
-    text = f"needs {counts.needs_of(job)}: {free}"
-    if blocked:
-        return Reason(PendingReason.PRIORITY, f"{plural(blocked, 'job')} ahead of it; {text}")
-    return Reason(PendingReason.RESOURCES, text)
-
-
-def _needs(job: Job, gpus: tuple[Gpu, ...]) -> str:
-    request = job.spec.gpus
-    fewest, _ = wanted(job, len(gpus))
-    words = [plural(fewest, "GPU")]
-    words += [f"of model {request.model}"] if request.model else []
-    words += [f"with {format_size(request.memory)}"] if request.memory else []
-    words += [f"among {', '.join(request.devices)}"] if request.devices else []
-    fitting = len(suitable(job, gpus))
-    words += [f"(only {fitting} here ever fit)"] if fitting < fewest else []
-    return " ".join(words)
+def fragmentation(look: Look) -> int:
+    """Free GPUs that no waiting job can use, though some want GPUs."""
+    asks = {key.ask for key, lane in look.board.lanes.items() if lane.items and key.ask.maximum}
+    stranded = 0
+    for node, free in enumerate(look.board.free):
+        usable = 0
+        for ask in asks:
+            able = free & ask.eligible[node]
+            usable |= able if able.bit_count() >= ask.minimum else 0
+        stranded += (free & ~usable).bit_count()
+    return stranded if asks else 0

@@ -1,11 +1,11 @@
-"""Why a job may not start yet, apart from GPUs: wishes, times, other jobs, runtimes."""
+"""Why a job may not start yet whoever else waits: wishes, times, other jobs, runtimes."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TypeAlias
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.job import Job, JobId
@@ -15,12 +15,12 @@ from gputui.domain.policy.retry import JITTER
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import PendingReason, Reason
-from gputui.domain.units import format_duration, plural
+from gputui.domain.units import format_duration
 
 
 @dataclass
 class Situation:
-    """What the gates look at, gathered once for all jobs; `running_*` grow while starts are decided."""
+    """What the gates look at, gathered once for all jobs."""
 
     now: datetime
     settings: SchedulerSettings
@@ -29,13 +29,12 @@ class Situation:
     guard: Guard
     snapshot: Snapshot
     runtimes: Mapping[str, RuntimeStatus]
-    running_cpu: int
-    running_by_array: Counter[JobId]
+    gates: tuple[Gate, ...]
 
     @classmethod
     def of(cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime) -> Situation:
         """The situation a snapshot shows."""
-        active = [job for job in snapshot.jobs if job.state.is_active]
+        runtimes = {status.name: status for node in snapshot.nodes for status in node.runtimes}
         return cls(
             now=now,
             settings=settings,
@@ -43,22 +42,17 @@ class Situation:
             dependencies=Dependencies.of(snapshot.jobs),
             guard=Guard.of(snapshot.jobs, settings),
             snapshot=snapshot,
-            runtimes={status.name: status for node in snapshot.nodes for status in node.runtimes},
-            running_cpu=sum(not job.spec.gpus.minimum and not job.spec.gpus.everything for job in active),
-            running_by_array=Counter(job.array.id for job in active if job.array),
+            runtimes=runtimes,
+            gates=_gates(snapshot, runtimes),
         )
 
-    def count(self, job: Job) -> None:
-        """Take into account that this job is about to start."""
-        if job.array:
-            self.running_by_array[job.array.id] += 1
-        if not job.spec.gpus.minimum and not job.spec.gpus.everything:
-            self.running_cpu += 1
+
+Gate: TypeAlias = Callable[[Job, Situation], Reason | None]
 
 
 def gate(job: Job, situation: Situation) -> Reason | None:
     """The first thing that forbids it to start whatever GPUs are free; None when nothing does."""
-    for check in _GATES:
+    for check in situation.gates:
         if reason := check(job, situation):
             return reason
     return None
@@ -121,31 +115,11 @@ def _runtime(job: Job, situation: Situation) -> Reason | None:
     return None if status.up else Reason(PendingReason.NODE_UNKNOWN, status.text)
 
 
-def _array(job: Job, situation: Situation) -> Reason | None:
-    if job.array is None or job.array.limit is None:
-        return None
-    running = situation.running_by_array[job.array.id]
-    if running < job.array.limit:
-        return None
-    text = f"{running} elements of array {job.array.id} are running, and {job.array.limit} may"
-    return Reason(PendingReason.QUOTA_EXCEEDED, text)
+_GATES: tuple[Gate, ...] = (_held, _dependency, _begin, _back_off, _guard, _paused, _runtime)
 
 
-def _cpu(job: Job, situation: Situation) -> Reason | None:
-    if job.spec.gpus.minimum or job.spec.gpus.everything or situation.running_cpu < situation.settings.cpu_jobs:
-        return None
-    running = plural(situation.running_cpu, "job")
-    return Reason(PendingReason.QUOTA_EXCEEDED, f"{running} without GPUs are running, and no more may")
-
-
-_GATES: tuple[Callable[[Job, Situation], Reason | None], ...] = (
-    _held,
-    _dependency,
-    _begin,
-    _back_off,
-    _guard,
-    _paused,
-    _runtime,
-    _array,
-    _cpu,
-)
+def _gates(snapshot: Snapshot, runtimes: Mapping[str, RuntimeStatus]) -> tuple[Gate, ...]:
+    """Those that can refuse anybody now."""
+    all_up = all(name in runtimes and runtimes[name].up for name in ("docker", "process"))
+    idle = {gate for gate, is_idle in ((_paused, not snapshot.controls.paused), (_runtime, all_up)) if is_idle}
+    return tuple(gate for gate in _GATES if gate not in idle)

@@ -79,7 +79,8 @@ def test_only_free_gpus_are_given() -> None:
     found = planned([job(1, gpus=1), job(2, gpus=1)], rows)
     [placed] = started(found).values()
     assert placed == (uuid(list(GpuState).index(GpuState.FREE)),)
-    assert why(found, 2)[1] == "needs 1 GPU: 0 free, 1 held by jobs, 1 used by others, 1 drained, 1 unknown"
+    words = "needs 1 GPU: 0 free, 2 held by jobs, 1 used by others, 1 drained, 1 unknown"
+    assert why(found, 2)[1] == f"{words}; expected 2026-03-03 12:00 UTC when job 1 ends by the default limit"
 
 
 def test_the_beginning_of_a_uuid_names_a_gpu() -> None:

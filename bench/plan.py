@@ -1,0 +1,99 @@
+"""What `plan()` costs: 10,000 jobs waiting on 64 GPUs, how that grows, and a whole trace replayed.
+
+`python -m bench.plan [TRACE.csv]`: without a trace a synthetic one of the same size is replayed.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from bench._measure import machine
+from gputui.domain.container import RuntimeStatus
+from gputui.domain.gpu import Gpu, GpuState, GpuView, Health
+from gputui.domain.job import Attempt, GpuRequest, Job, JobSpec
+from gputui.domain.policy.plan import plan
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
+from gputui.replay.generator import generate
+from gputui.replay.policies import POLICIES
+from gputui.replay.trace import Site, prepare, read
+
+NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
+TENANTS = ("alice", "bob", "carol", "dan", "eve")
+GPUS, BUSY = 64, 60
+JOBS_OF_PHILLY = 82_247
+LIMITS = tuple(timedelta(hours=hours) for hours in (1, 4, 12, 24, 72))
+
+
+def waiting(number: int) -> Job:
+    """A job of 1 to 8 GPUs."""
+    width = 2 ** (number % 4)
+    spec = JobSpec(
+        image="busybox",
+        name=f"train-{number}",
+        tenant=TENANTS[number % 5],
+        gpus=GpuRequest(width, width),
+        priority=number % 101,
+        time_limit=LIMITS[number % 5],
+    )
+    return Job(number, spec, NOW - timedelta(seconds=number % 86_400), priority=spec.priority)
+
+
+def running(number: int, gpu: Gpu) -> Job:
+    """A job that holds one GPU."""
+    started = NOW - timedelta(minutes=number)
+    attempt = Attempt(1, (gpu.uuid,), claimed_at=started, started_at=started)
+    spec = JobSpec(image="busybox", tenant=TENANTS[number % 5], gpus=GpuRequest(1, 1), time_limit=timedelta(days=1))
+    return Job(10**6 + number, spec, started, JobState.RUNNING, started_at=started, attempts=(attempt,))
+
+
+def queue_of(count: int) -> Snapshot:
+    """So many jobs waiting on 8 nodes of 8 GPUs, nearly all of which are held."""
+    gpus = [Gpu(f"GPU-{number:08d}", number % 8, "H100", 80 * 2**30) for number in range(GPUS)]
+    states = [GpuState.ALLOCATED if number < BUSY else GpuState.FREE for number in range(GPUS)]
+    rows = [GpuView(gpu, state, Health()) for gpu, state in zip(gpus, states, strict=True)]
+    up = (RuntimeStatus("docker", True, "Docker"),)
+    nodes = tuple(Node(f"n{node}", tuple(rows[8 * node : 8 * node + 8]), runtimes=up) for node in range(8))
+    jobs = [running(number, gpu) for number, gpu in enumerate(gpus[:BUSY])]
+    return Snapshot(taken_at=NOW, nodes=nodes, jobs=(*map(waiting, range(1, count + 1)), *jobs))
+
+
+def plan_seconds(count: int, rounds: int = 7) -> float:
+    """The median CPU time of one plan, which takes one core."""
+    snapshot, taken = queue_of(count), []
+    for _ in range(rounds if count <= 10_000 else 3):
+        begun = time.process_time()
+        plan(snapshot, Settings(), NOW)
+        taken.append(time.process_time() - begun)
+    return statistics.median(taken)
+
+
+def replay_seconds(trace: Path | None, limits: str) -> tuple[int, float]:
+    """Jobs, and the CPU time a replay of them on 64 GPUs at load 1.0 takes."""
+    site = Site(GPUS)
+    jobs = prepare(read(trace)[0] if trace else generate(JOBS_OF_PHILLY), site, 1.0, limits)
+    begun = time.process_time()
+    count = sum(1 for _ in POLICIES["plan"](jobs, site))
+    return count, time.process_time() - begun
+
+
+def main() -> None:
+    """Print it all."""
+    print(machine())
+    print(f"plan() on {GPUS} GPUs, {BUSY} of them held; CPU time of one core")
+    for count in (100, 1000, 10_000, 100_000):
+        seconds = plan_seconds(count)
+        print(f"  {count:>7} waiting: {seconds * 1000:8.1f} ms, {seconds / count * 1e6:6.1f} us a job", flush=True)
+    trace = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    for limits in ("bucket", "exact"):
+        count, seconds = replay_seconds(trace, limits)
+        print(f"replay of {count} jobs on {GPUS} GPUs, load 1.0, {limits} limits: {seconds:.1f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,169 @@
+"""Everything a decision is made from, in numbers: what the scheduler, the forecast and the replay all keep."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gputui.domain.job import NORMAL_PRIORITY, JobId
+from gputui.domain.policy.fairshare import Ledger, factors
+from gputui.domain.policy.lanes import Ageing, Lane, LaneKey, Waiting
+from gputui.domain.policy.machine import Grant, Layout, size
+from gputui.domain.settings import PolicySettings, TenantSettings
+
+OVERRUN = 60.0
+"""Seconds a job is given at least when it has outrun what was planned."""
+
+
+@dataclass(eq=False, slots=True)
+class Run:
+    """A job that holds GPUs."""
+
+    id: JobId
+    key: LaneKey
+    priority: int
+    grant: Grant
+    started: float
+    duration: float
+    """Seconds it is planned to run."""
+
+    def ends(self, now: float) -> float:
+        """When it is expected to end: doubled each time it outruns that, so that it lies ahead always."""
+        duration = self.duration
+        if self.started + duration > now:
+            return self.started + duration
+        duration = max(duration, OVERRUN)
+        while self.started + duration <= now:
+            duration *= 2
+        return self.started + duration
+
+
+@dataclass(frozen=True)
+class Keep:
+    """GPUs kept for somebody for a time."""
+
+    name: str
+    start: float
+    end: float
+    masks: tuple[int, ...]
+    tenant: str | None
+    priority: int | None
+
+    def admits(self, tenant: str, priority: int) -> bool:
+        """Whether it is kept for such jobs."""
+        return (self.tenant is not None and tenant == self.tenant) or (
+            self.priority is not None and priority >= self.priority
+        )
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The settings, in the numbers a decision needs."""
+
+    class_weight: float = 1000.0
+    ageing: Ageing = Ageing(1000.0 / 86400, 3000.0)
+    fair_weight: float = 500.0
+    patience: float = 300.0
+    standing_priority: int | None = None
+    cpu_jobs: int = 8
+    weights: Mapping[str, float] = field(default_factory=dict)
+    caps: Mapping[str, TenantSettings] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: PolicySettings, cpu_jobs: int = 8) -> Rules:
+        """The rules that the settings state."""
+        return cls(
+            settings.class_weight,
+            Ageing(
+                settings.age_weight / settings.age_unit.total_seconds(),
+                settings.age_weight * settings.age_cap,
+                settings.starving_after.total_seconds() if settings.starving_after else float("inf"),
+            ),
+            settings.fair_weight,
+            settings.patience.total_seconds(),
+            settings.standing_priority,
+            cpu_jobs,
+            {tenant.name: tenant.weight for tenant in settings.tenants},
+            {tenant.name: tenant for tenant in settings.tenants},
+        )
+
+    def base(self, priority: int, nice: int) -> float:
+        """Points of a job that do not change."""
+        return self.class_weight * priority / NORMAL_PRIORITY - nice
+
+
+class Board:
+    """The state of play. `start`, `end` and `add` are its only moves."""
+
+    def __init__(self, rules: Rules, layouts: Sequence[Layout], free: Sequence[int], ledger: Ledger) -> None:
+        self.rules = rules
+        self.layouts = tuple(layouts)
+        self.free = list(free)
+        self.ledger = ledger
+        self.lanes: dict[LaneKey, Lane] = {}
+        self.runs: dict[JobId, Run] = {}
+        self.keeps: tuple[Keep, ...] = ()
+        self.gpus_held: Counter[str] = Counter()
+        self.running: Counter[str] = Counter()
+        self.by_array: Counter[JobId] = Counter()
+        self.cpu_running = 0
+
+    def copy(self) -> Board:
+        """A board to play on without changing this one."""
+        other = Board(self.rules, self.layouts, self.free, self.ledger.copy())
+        other.lanes = {key: lane.copy() for key, lane in self.lanes.items()}
+        other.runs = dict(self.runs)
+        other.keeps = self.keeps
+        other.gpus_held, other.running = self.gpus_held.copy(), self.running.copy()
+        other.by_array, other.cpu_running = self.by_array.copy(), self.cpu_running
+        return other
+
+    def lane(self, key: LaneKey) -> Lane:
+        """The lane of such jobs."""
+        found = self.lanes.get(key)
+        if found is None:
+            found = self.lanes[key] = Lane(key, self.rules.ageing)
+        return found
+
+    def add(self, key: LaneKey, item: Waiting) -> None:
+        """A job begins to wait."""
+        self.lane(key).add(item)
+
+    def hold(self, run: Run) -> None:
+        """A job runs whose GPUs are not counted as free."""
+        key, gpus = run.key, size(run.grant)
+        self.runs[run.id] = run
+        self.running[key.tenant] += 1
+        self.gpus_held[key.tenant] += gpus
+        self.cpu_running += not key.ask.maximum
+        self.ledger.begin(key.tenant, gpus, run.started)
+        if key.array is not None:
+            self.by_array[key.array] += 1
+
+    def start(self, lane: Lane, item: Waiting, grant: Grant, now: float) -> Run:
+        """A waiting job, taken out of its lane already, takes GPUs that are free."""
+        for node, mask in grant:
+            self.free[node] &= ~mask
+        run = Run(item.id, lane.key, item.priority, grant, now, item.duration)
+        self.hold(run)
+        return run
+
+    def end(self, job_id: JobId, now: float) -> Run:
+        """A job gives its GPUs back."""
+        run = self.runs.pop(job_id)
+        key, gpus = run.key, size(run.grant)
+        for node, mask in run.grant:
+            self.free[node] |= mask
+        self.running[key.tenant] -= 1
+        self.gpus_held[key.tenant] -= gpus
+        self.cpu_running -= not key.ask.maximum
+        self.ledger.end(key.tenant, gpus, now)
+        if key.array is not None:
+            self.by_array[key.array] -= 1
+        return run
+
+    def fair(self, now: float) -> dict[str, float]:
+        """F of each tenant that waits, runs or has run."""
+        waiting = (key.tenant for key, lane in self.lanes.items() if lane.items)
+        return factors(self.ledger.used(now), self.rules.weights, waiting)

@@ -1,0 +1,216 @@
+"""What starts now: the one decision behind the scheduler, the forecast and the replay.
+
+EASY backfill (Lifka 1995): jobs start in order; the first that does not fit is promised the earliest moment at which it
+will, and a later one starts only if it is planned to end by then or leaves the promised GPUs alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from heapq import heapify, heappop, heapreplace
+
+from gputui.domain.job import JobId
+from gputui.domain.policy.board import Board, Run
+from gputui.domain.policy.lanes import Lane, LaneKey, Rank, Waiting
+from gputui.domain.policy.machine import Ask, Grant, choose
+from gputui.domain.policy.shadow import Hold, kept, shadow
+
+
+class Refusal(Enum):
+    """Why a job that could start is not started."""
+
+    RESOURCES = "too few GPUs are free"
+    BACKFILL = "it would run into the reservation of the head"
+    WINDOW = "the GPUs are kept for others"
+    QUOTA = "the tenant may hold no more"
+    ARRAY = "the array may run no more"
+    CPU = "no more jobs without GPUs may run"
+    STANDING = "GPUs go to more important jobs first"
+
+
+@dataclass(eq=False, slots=True)
+class Outcome:
+    """What one decision came to."""
+
+    starts: list[Run] = field(default_factory=list)
+    hold: Hold | None = None
+    """What is left for the first job that did not fit."""
+    refusals: dict[int, Refusal] = field(default_factory=dict)
+    """By identity of the lane: why the first job refused in it was, and with it all behind."""
+    first_refused: JobId | None = None
+
+
+def decide(board: Board, now: float, fair: Mapping[str, float] | None = None, *, thorough: bool = False) -> Outcome:
+    """Start what may start, on the board itself; if `thorough`, ask every lane although nothing is left to give."""
+    return _Pass(board, now, board.fair(now) if fair is None else fair).run(thorough=thorough)
+
+
+def can_decide(board: Board) -> bool:
+    """Whether anything could start at all: else deciding is a waste of time."""
+    return any(board.free) or board.cpu_running < board.rules.cpu_jobs
+
+
+class _Pass:
+    """One walk along the lanes, always from the job that ranks first."""
+
+    def __init__(self, board: Board, now: float, fair: Mapping[str, float]) -> None:
+        self.board, self.now, self.fair = board, now, fair
+        self.outcome = Outcome()
+        self.standing = False
+        self.known: dict[Ask, tuple[int, float, Refusal]] = {}
+        """Of each ask the need and the duration that were refused: GPUs only get fewer in a pass."""
+
+    def run(self, *, thorough: bool) -> Outcome:
+        """Walk until no lane has a job left that could start."""
+        heap: list[tuple[Rank, int, Lane, int]] = []
+        for number, lane in enumerate(self.board.lanes.values()):
+            if lane.items:
+                lane.settle(self.now)
+                heap.append((self._rank(lane, 0), number, lane, 0))
+        heapify(heap)
+        while heap and (thorough or can_decide(self.board)):
+            _, number, lane, position = heap[0]
+            position = self._consider(lane, position)
+            if position < len(lane.items):
+                heapreplace(heap, (self._rank(lane, position), number, lane, position))
+            else:
+                heappop(heap)
+                if not lane.items:
+                    del self.board.lanes[lane.key]
+        return self.outcome
+
+    def _rank(self, lane: Lane, position: int) -> Rank:
+        rules = self.board.rules
+        fair = rules.fair_weight * self.fair[lane.key.tenant]
+        return rules.ageing.rank(lane.items[position], fair, self.now)
+
+    def _consider(self, lane: Lane, position: int) -> int:
+        """Start the job there or refuse it; the position of the next of its lane that might start."""
+        item = lane.items[position]
+        refusal = self._forbidden(lane.key, item.priority)
+        if refusal is None:
+            need = needed(self.board, lane.key, item, self.now)
+            refusal = self._known(lane.key.ask, need, item.duration)
+            if refusal is None:
+                grant = self._fit(lane.key, need, item)
+                if grant is not None:
+                    lane.take(position)
+                    self._start(lane, item, grant)
+                    return position
+                refusal = self._refuse(lane.key, item, need)
+        self.outcome.refusals.setdefault(id(lane), refusal)
+        return self._next(lane, position, refusal)
+
+    def _next(self, lane: Lane, position: int, refusal: Refusal) -> int:
+        """The next job of the lane that need not be refused for the same reason."""
+        ask = lane.key.ask
+        if refusal in _LANE_WIDE or (refusal is Refusal.RESOURCES and ask.minimum == ask.maximum):
+            return len(lane.items)
+        if refusal is Refusal.BACKFILL and ask.minimum == ask.maximum and not self.board.keeps:
+            return lane.next_shorter(position + 1, lane.items[position].duration)
+        return position + 1
+
+    def _known(self, ask: Ask, need: int, duration: float) -> Refusal | None:
+        """What the same request was refused for before, if no less was asked then."""
+        known = self.known.get(ask)
+        return known[2] if known is not None and need >= known[0] and duration >= known[1] else None
+
+    def _forbidden(self, key: LaneKey, priority: int) -> Refusal | None:
+        board, rules = self.board, self.board.rules
+        if key.array is not None and board.by_array[key.array] >= key.array_limit:
+            return Refusal.ARRAY
+        if not key.ask.maximum:
+            return Refusal.CPU if board.cpu_running >= rules.cpu_jobs else over_cap(board, key, 0)
+        if self.standing and rules.standing_priority is not None and priority < rules.standing_priority:
+            return Refusal.STANDING
+        return over_cap(board, key, key.ask.minimum)
+
+    def _fit(self, key: LaneKey, need: int, item: Waiting) -> Grant | None:
+        ask, board = key.ask, self.board
+        if not ask.maximum:
+            return ()
+        usable = [free & able for free, able in zip(board.free, ask.eligible, strict=True)]
+        end = self.now + item.duration
+        if board.keeps and (others := kept(board, key, item.priority, self.now, end)):
+            usable = [mask & ~other for mask, other in zip(usable, others, strict=True)]
+        hold = self.outcome.hold
+        if hold is not None and end > hold.at:
+            usable = [hold.leaves(node, mask) for node, mask in enumerate(usable)]
+        return choose(usable, ask, need, most(board, key), board.layouts)
+
+    def _start(self, lane: Lane, item: Waiting, grant: Grant) -> None:
+        hold = self.outcome.hold
+        if hold is not None and self.now + item.duration > hold.at:
+            for node, mask in grant:
+                hold.gave(node, mask)
+        self.outcome.starts.append(self.board.start(lane, item, grant, self.now))
+
+    def _refuse(self, key: LaneKey, item: Waiting, need: int) -> Refusal:
+        """Why it does not fit; the first such job is promised when it will."""
+        outcome, rules, board = self.outcome, self.board.rules, self.board
+        if outcome.first_refused is None:
+            outcome.first_refused = item.id
+        if rules.standing_priority is not None and item.priority >= rules.standing_priority:
+            self.standing = True
+        if outcome.hold is None:
+            outcome.hold = promise(board, key, item, need, self.now)
+        usable = [free & able for free, able in zip(board.free, key.ask.eligible, strict=True)]
+        if choose(usable, key.ask, need, need, board.layouts) is None:
+            self._learn(key.ask, need, 0.0, Refusal.RESOURCES)
+            return Refusal.RESOURCES
+        held = outcome.hold is not None and outcome.hold.id != item.id
+        if held and not board.keeps:
+            self._learn(key.ask, need, item.duration, Refusal.BACKFILL)
+        return Refusal.BACKFILL if held else Refusal.WINDOW
+
+    def _learn(self, ask: Ask, need: int, duration: float, refusal: Refusal) -> None:
+        """Know it from now on; only once there is a head, which must be looked for job by job."""
+        if self.outcome.hold is not None:
+            self.known[ask] = (need, duration, refusal)
+
+
+_LANE_WIDE = frozenset({Refusal.QUOTA, Refusal.ARRAY, Refusal.CPU})
+"""What holds for all jobs of a lane."""
+
+
+def promise(board: Board, key: LaneKey, item: Waiting, need: int, now: float) -> Hold | None:
+    """The earliest moment for a job that does not fit: with all it asks for, or with fewer once its patience ends."""
+    hold = shadow(board, key, item, need, now)
+    fewest = key.ask.minimum
+    if need > fewest:
+        settled = shadow(board, key, item, fewest, now)
+        over = item.submitted + board.rules.patience
+        if settled is not None and (hold is None or max(settled.at, over) < hold.at):
+            settled.at = max(settled.at, over)
+            return settled
+    return hold
+
+
+def needed(board: Board, key: LaneKey, item: Waiting, now: float) -> int:
+    """The fewest GPUs it takes by now: the most it may have, until its patience is over."""
+    ask = key.ask
+    if ask.minimum == ask.maximum or now >= item.submitted + board.rules.patience:
+        return ask.minimum
+    return most(board, key)
+
+
+def most(board: Board, key: LaneKey) -> int:
+    """The most GPUs such a job may have: what it asks for, as far as its tenant's cap allows."""
+    caps = board.rules.caps.get(key.tenant)
+    if caps is None or caps.gpus is None:
+        return key.ask.maximum
+    return max(key.ask.minimum, min(key.ask.maximum, caps.gpus - board.gpus_held[key.tenant]))
+
+
+def over_cap(board: Board, key: LaneKey, need: int) -> Refusal | None:
+    """Whether the tenant's caps forbid one more job of so many GPUs."""
+    caps = board.rules.caps.get(key.tenant)
+    if caps is None:
+        return None
+    if caps.running is not None and board.running[key.tenant] >= caps.running:
+        return Refusal.QUOTA
+    if caps.gpus is not None and board.gpus_held[key.tenant] + need > caps.gpus:
+        return Refusal.QUOTA
+    return None

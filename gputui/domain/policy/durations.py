@@ -1,0 +1,85 @@
+"""How long jobs are planned to run: by the user's limit, by what the tenant's last runs took, or by a default."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from enum import Enum
+from typing import NamedTuple, TypeAlias
+
+from gputui.domain.job import NORMAL_PRIORITY, Job
+from gputui.domain.settings import PolicySettings
+from gputui.domain.state import JobState
+
+_LAST = 2
+"""Tsafrir et al. (TPDS 2007): the mean of the user's last two runs predicts better than users do."""
+Kind: TypeAlias = tuple[str, str]
+"""Tenant, and name or image."""
+
+
+class Source(Enum):
+    """Where a planned duration comes from."""
+
+    LIMIT = "by its limit"
+    PREDICTION = "if it runs as long as the last ones did"
+    DEFAULT = "by the default limit"
+
+
+class Planned(NamedTuple):
+    """A planned duration."""
+
+    seconds: float
+    source: Source
+
+
+class Durations:
+    """What the jobs seen so far say about those to come."""
+
+    def __init__(self, jobs: Iterable[Job], settings: PolicySettings) -> None:
+        self._limits = (
+            settings.limit_low.total_seconds(),
+            settings.limit_normal.total_seconds(),
+            settings.limit_high.total_seconds(),
+        )
+        self._most = settings.max_time.total_seconds() if settings.max_time else float("inf")
+        self._predicted = _predictions(jobs) if settings.predict else {}
+
+    def seconds(self, job: Job) -> float:
+        """How long it is planned to run: what `of` says, in the fewest steps."""
+        limit = job.spec.time_limit
+        if limit is None or self._predicted:
+            return self.of(job).seconds
+        return min(limit.total_seconds(), self._most)
+
+    def of(self, job: Job) -> Planned:
+        """How long it is planned to run. Nothing is ever ended by a prediction."""
+        limit = job.spec.time_limit
+        source = Source.DEFAULT if limit is None else Source.LIMIT
+        seconds = self._limits[default_class(job)] if limit is None else limit.total_seconds()
+        seconds = min(seconds, self._most)
+        if self._predicted and (predicted := self._predicted.get(kind(job), seconds)) < seconds:
+            return Planned(predicted, Source.PREDICTION)
+        return Planned(seconds, source)
+
+
+def default_class(job: Job) -> int:
+    """0, 1 or 2: low, normal or high, whichever its priority is nearest to."""
+    return min(2, max(0, round(job.priority / NORMAL_PRIORITY)))
+
+
+def kind(job: Job) -> Kind:
+    """The jobs it is judged by: the tenant's of that name, or of that image where it has no name."""
+    return (job.spec.tenant, job.spec.name or job.spec.image or "")
+
+
+def _predictions(jobs: Iterable[Job]) -> dict[Kind, float]:
+    done: dict[Kind, list[tuple[datetime, timedelta]]] = {}
+    for job in jobs:
+        if job.state is JobState.COMPLETED and job.started_at and job.ended_at and kind(job)[1]:
+            done.setdefault(kind(job), []).append((job.ended_at, job.ended_at - job.started_at))
+    return {which: _mean(runs) for which, runs in done.items() if len(runs) >= _LAST}
+
+
+def _mean(runs: list[tuple[datetime, timedelta]]) -> float:
+    last = sorted(runs)[-_LAST:]
+    return max(1.0, sum(took.total_seconds() for _, took in last) / _LAST)

@@ -1,0 +1,65 @@
+"""When waiting jobs are expected to start: the same decision run forward over planned durations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from itertools import islice
+
+from gputui.domain.job import JobId
+from gputui.domain.policy.board import Run
+from gputui.domain.policy.forward import Arrival, patience_ends, run_forward
+from gputui.domain.policy.look import Entry, Look
+
+
+def expected_starts(look: Look, gated: Iterable[Entry], most: int) -> dict[JobId, datetime]:
+    """Of the first `most` jobs to start after those that start now, when that is planned to be."""
+    if most <= 0:
+        return {}
+    board = look.board.copy()
+    known, behind = _coming(look, gated)
+    moments = [*patience_ends(board), *(keep.end for keep in board.keeps), *(keep.start for keep in board.keeps)]
+    runs = run_forward(board, look.second, known, moments=moments, ended=behind.ended)
+    return {run.id: look.when(run.started) for run in islice(runs, most)}
+
+
+def _coming(look: Look, gated: Iterable[Entry]) -> tuple[list[Arrival], _Dependents]:
+    """Jobs that will wait for GPUs from a known time on, and those that will once others have ended."""
+    known: list[Arrival] = []
+    behind = _Dependents()
+    jobs = {job.id: job for job in look.snapshot.jobs}
+    for entry in gated:
+        job = entry.job
+        if job.held or look.snapshot.controls.paused:
+            continue
+        others = (*job.spec.after, *job.spec.after_any)
+        unmet = {other for other in others if other in jobs and not jobs[other].state.is_terminal}
+        times = [at.timestamp() for at in (job.not_before, job.spec.begin_at) if at is not None and at > look.now]
+        arrival = Arrival(max(times, default=look.second), entry.key, entry.item)
+        if unmet:
+            behind.add(arrival, unmet)
+        elif times:
+            known.append(arrival)
+    return known, behind
+
+
+class _Dependents:
+    """Jobs that wait for the end of others."""
+
+    def __init__(self) -> None:
+        self._unmet: dict[JobId, set[JobId]] = {}
+        self._waiting: dict[JobId, list[Arrival]] = {}
+
+    def add(self, arrival: Arrival, unmet: set[JobId]) -> None:
+        """This one waits for all of these."""
+        self._unmet[arrival.item.id] = unmet
+        for other in unmet:
+            self._waiting.setdefault(other, []).append(arrival)
+
+    def ended(self, run: Run, at: float) -> Iterator[Arrival]:
+        """Those that wait for nothing any more, now that this one has ended."""
+        for arrival in self._waiting.pop(run.id, ()):
+            unmet = self._unmet[arrival.item.id]
+            unmet.discard(run.id)
+            if not unmet:
+                yield arrival._replace(at=max(at, arrival.at))

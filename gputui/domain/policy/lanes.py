@@ -1,0 +1,138 @@
+"""Waiting jobs in lanes: those of a lane have the tenant and the request in common.
+
+A lane's jobs grow old alike and share their tenant's fair-share factor, so their order among themselves changes only
+when one of them reaches the most points that age can give. Only the lanes' heads have to be compared at every look.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from gputui.domain.job import JobId
+from gputui.domain.policy.machine import Ask
+
+_FOREVER = float("inf")
+Rank: TypeAlias = tuple[float, float, float, JobId]
+"""Sorts first what starts first: topped, score, submit time, id."""
+
+
+class Waiting(NamedTuple):
+    """A job that only waits for its turn and for GPUs. Times are seconds since the epoch."""
+
+    submitted: float
+    id: JobId
+    duration: float
+    """Seconds it is planned to run."""
+    base: float
+    """Points that do not change: class and nice."""
+    priority: int
+    topped: float = 0.0
+
+
+class LaneKey(NamedTuple):
+    """What the jobs of a lane have in common."""
+
+    tenant: str
+    ask: Ask
+    array: JobId | None = None
+    array_limit: int = 0
+
+
+@dataclass(frozen=True)
+class Ageing:
+    """Points for waiting: so many a second, up to a most."""
+
+    slope: float
+    most: float
+    starving_after: float = _FOREVER
+    """Seconds after which a job goes before all that have waited less, whatever their points."""
+
+    def next_turn(self, items: Iterable[Waiting], now: float) -> float:
+        """When the order among these changes next: when one has its most points, or starves."""
+        full = now - self.most / self.slope if self.slope else _FOREVER
+        starved = now - self.starving_after
+        growing = min((item.submitted for item in items if item.submitted > full), default=_FOREVER)
+        hungry = min((item.submitted for item in items if item.submitted > starved), default=_FOREVER)
+        return now + min(growing - full, hungry - starved) if growing < _FOREVER or hungry < _FOREVER else _FOREVER
+
+    def rank(self, item: Waiting, fair: float, now: float) -> Rank:
+        """Where it stands; `fair` are the points of its tenant."""
+        waited = now - item.submitted
+        if waited >= self.starving_after:
+            return (-item.topped, -_FOREVER, item.submitted, item.id)
+        aged = self.slope * waited
+        score = item.base + (self.most if aged > self.most else aged) + fair  # noqa: FURB136 - min() costs more
+        return (-item.topped, -score, item.submitted, item.id)
+
+
+@dataclass(eq=False, slots=True)
+class Lane:
+    """Jobs alike, in their order."""
+
+    key: LaneKey
+    ageing: Ageing
+    items: list[Waiting] = field(default_factory=list)
+    shortest: float = _FOREVER
+    """No job in it is planned to run shorter."""
+    mixed: bool = False
+    """Its jobs differ in more than age, so that order is not just that of submission."""
+    stale_at: float = 0.0
+    """Of a mixed lane: when its order may be another one."""
+    settled_at: float = -_FOREVER
+    """When it was known to be in order."""
+
+    def copy(self) -> Lane:
+        """A lane that can go on without this one."""
+        return Lane(self.key, self.ageing, list(self.items), self.shortest, self.mixed, self.stale_at, self.settled_at)
+
+    def add(self, item: Waiting) -> None:
+        """Put a job where it belongs: mostly at the end."""
+        self.shortest = min(self.shortest, item.duration)
+        items = self.items
+        if not items:
+            self.mixed = False
+        elif not self.mixed and (item.base, item.topped) != (items[0].base, items[0].topped):
+            self.mixed, self.stale_at = True, 0.0
+        if self.mixed:
+            items.append(item)
+            self.stale_at, self.settled_at = 0.0, -_FOREVER
+        elif items and item < items[-1]:
+            items.insert(bisect_left(items, item), item)
+        else:
+            items.append(item)
+
+    def feed(self, item: Waiting, now: float) -> None:
+        """Put a job behind all others, where it belongs at this moment."""
+        items = self.items
+        items.append(item)
+        if item.duration < self.shortest:
+            self.shortest = item.duration
+        if item.base != items[0].base or item.topped != items[0].topped:
+            self.mixed = True
+        self.settled_at = now
+
+    def settle(self, now: float) -> None:
+        """Bring its jobs into the order of this moment."""
+        if not self.mixed or now < self.stale_at or now == self.settled_at:
+            return
+        ageing = self.ageing
+        self.items.sort(key=lambda item: ageing.rank(item, 0.0, now))
+        self.stale_at = ageing.next_turn(self.items, now)
+
+    def take(self, position: int) -> None:
+        """Take a job out."""
+        taken = self.items.pop(position)
+        if taken.duration <= self.shortest:
+            self.shortest = min((item.duration for item in self.items), default=_FOREVER)
+
+    def next_shorter(self, position: int, duration: float) -> int:
+        """The next job from there on that is planned to run shorter; past the end when there is none."""
+        if self.shortest >= duration:
+            return len(self.items)
+        items = self.items
+        while position < len(items) and items[position].duration >= duration:
+            position += 1
+        return position

@@ -1,0 +1,102 @@
+"""When and where a job that does not fit yet will: its shadow, from the ends of those that run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gputui.domain.job import JobId
+from gputui.domain.policy.board import Board
+from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.machine import Grant, choose
+
+
+@dataclass(eq=False, slots=True)
+class Hold:
+    """The one reservation: what must be left for the head of the queue, and from when."""
+
+    id: JobId
+    at: float
+    because: JobId | None
+    """The running job whose end makes it possible."""
+    available: dict[int, int]
+    """By node: GPUs that the head could take then."""
+    spare: dict[int, int]
+    """By node: how many of them it does not need."""
+    grant: Grant
+    """Those it would take, as it looks now."""
+
+    def leaves(self, node: int, mask: int) -> int:
+        """Of these GPUs, those that a job may have which runs on past the reservation."""
+        available = self.available.get(node)
+        if available is None:
+            return mask
+        wanted, spare = mask & available, self.spare[node]
+        if wanted.bit_count() <= spare:
+            return mask
+        taken = mask & ~available
+        for _ in range(spare):
+            bit = wanted & -wanted
+            taken |= bit
+            wanted ^= bit
+        return taken
+
+    def gave(self, node: int, mask: int) -> None:
+        """Such GPUs went to a job that runs on past the reservation."""
+        if node in self.available:
+            self.spare[node] -= (mask & self.available[node]).bit_count()
+            self.available[node] &= ~mask
+
+
+def kept(board: Board, key: LaneKey, priority: int, start: float, end: float) -> list[int] | None:
+    """Of each node, the GPUs kept for others at some time between start and end; None when there are none."""
+    masks: list[int] | None = None
+    for keep in board.keeps:
+        if keep.start < end and start < keep.end and not keep.admits(key.tenant, priority):
+            masks = masks or [0] * len(board.free)
+            masks = [have | more for have, more in zip(masks, keep.masks, strict=True)]
+    return masks
+
+
+def shadow(board: Board, key: LaneKey, item: Waiting, need: int, now: float) -> Hold | None:
+    """The first moment at which so many GPUs are free by everybody's planned end; None when that never comes."""
+    ask = key.ask
+    coming = sorted((run.ends(now), run.id) for run in board.runs.values() if run.grant)
+    moments = [
+        *coming,
+        *((keep.end, -1) for keep in board.keeps if keep.end > now and not keep.admits(key.tenant, item.priority)),
+    ]
+    if len(moments) > len(coming):
+        moments.sort()
+    available = list(board.free)
+    for number, (at, run_id) in enumerate(moments):
+        if run_id >= 0:
+            for node, mask in board.runs[run_id].grant:
+                available[node] |= mask
+        if number + 1 < len(moments) and moments[number + 1][0] == at:
+            continue
+        grant = _fits(board, key, item, available, need, at)
+        if grant is not None:
+            return _hold(item.id, at, run_id if run_id >= 0 else None, available, ask.eligible, grant, need)
+    return None
+
+
+def _fits(board: Board, key: LaneKey, item: Waiting, free: list[int], need: int, at: float) -> Grant | None:
+    usable = [mask & able for mask, able in zip(free, key.ask.eligible, strict=True)]
+    if board.keeps and (others := kept(board, key, item.priority, at, at + item.duration)):
+        usable = [mask & ~other for mask, other in zip(usable, others, strict=True)]
+    return choose(usable, key.ask, need, need, board.layouts)
+
+
+def _hold(
+    job_id: JobId,
+    at: float,
+    because: JobId | None,
+    free: list[int],
+    eligible: tuple[int, ...],
+    grant: Grant,
+    need: int,
+) -> Hold:
+    available = {node: free[node] & eligible[node] for node, _ in grant}
+    whole = len(grant) > 1
+    spare = {node: 0 if whole else mask.bit_count() - need for node, mask in available.items()}
+    return Hold(job_id, at, because, available, spare, grant)

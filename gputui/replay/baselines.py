@@ -1,0 +1,216 @@
+"""What people do without a scheduler like ours: strict queues, run-what-fits, and GPUs split between tenants.
+
+Each is a small simulation of its own that yields (job, start, end, GPUs), so that a fault in our decision cannot hide
+in what it is compared with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush, merge
+from typing import TypeAlias
+
+from gputui.replay.trace import HOUR, Site, TraceJob
+
+Started: TypeAlias = tuple[TraceJob, float, float, int]
+LEASE = 24 * HOUR
+_PARTS = 8
+"""A split has at most so many parts."""
+
+
+class Hosts:
+    """Free GPUs by host: best fit inside one, whole free hosts for what is wider."""
+
+    def __init__(self, nodes: Sequence[int]) -> None:
+        self.nodes = tuple(nodes)
+        self.free = list(nodes)
+
+    def take(self, gpus: int, among: Iterable[int] | None = None) -> tuple[tuple[int, int], ...] | None:
+        """Where so many are; None when they are not to be had."""
+        hosts = range(len(self.free)) if among is None else among
+        if gpus > max(self.nodes):
+            whole = [host for host in hosts if self.free[host] == self.nodes[host]]
+            wanted = min(-(-gpus // max(self.nodes)), len(self.nodes))
+            taken = tuple((host, self.nodes[host]) for host in whole[:wanted]) if len(whole) >= wanted else None
+        else:
+            fits = [(self.free[host], host) for host in hosts if self.free[host] >= gpus]
+            taken = ((min(fits)[1], gpus),) if fits else None
+        for host, count in taken or ():
+            self.free[host] -= count
+        return taken
+
+    def give(self, taken: tuple[tuple[int, int], ...]) -> None:
+        """They are free again."""
+        for host, count in taken:
+            self.free[host] += count
+
+
+def _play(
+    jobs: Sequence[TraceJob],
+    arrive: Callable[[TraceJob], None],
+    start: Callable[[float], Iterable[tuple[TraceJob, tuple[tuple[int, int], ...]]]],
+    end: Callable[[TraceJob, tuple[tuple[int, int], ...]], None],
+    looks: Sequence[float] = (),
+) -> Iterator[Started]:
+    """The events of a trace in order: ends first, then submissions, then a look at what starts."""
+    ends: list[tuple[float, int, TraceJob, tuple[tuple[int, int], ...]]] = []
+    coming, count = deque(jobs), 0
+    while coming or ends:
+        now = min(coming[0].submit if coming else math.inf, ends[0][0] if ends else math.inf)
+        while ends and ends[0][0] <= now:
+            _, _, job, taken = heappop(ends)
+            end(job, taken)
+        while coming and coming[0].submit <= now:
+            arrive(coming.popleft())
+        for job, taken in start(now):
+            count += 1
+            heappush(ends, (now + job.duration, count, job, taken))
+            yield job, now, now + job.duration, job.gpus
+
+
+def fifo(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
+    """Strictly in order of submission: who does not fit blocks all behind."""
+    hosts, queue = Hosts(site.nodes), deque[TraceJob]()
+
+    def start(_: float) -> Iterator[tuple[TraceJob, tuple[tuple[int, int], ...]]]:
+        while queue and (taken := hosts.take(queue[0].gpus)):
+            yield queue.popleft(), taken
+
+    return _play(jobs, queue.append, start, lambda _, taken: hosts.give(taken))
+
+
+def greedy(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
+    """Sorted by priority, then submission; whatever fits runs, and nothing is kept for who does not."""
+    hosts = Hosts(site.nodes)
+    queues: dict[tuple[int, int], deque[TraceJob]] = defaultdict(deque)
+
+    def start(_: float) -> Iterator[tuple[TraceJob, tuple[tuple[int, int], ...]]]:
+        heap = [(key[0], queue[0].number, key) for key, queue in queues.items() if queue]
+        heapify(heap)
+        while heap:
+            priority, _number, key = heappop(heap)
+            taken = hosts.take(key[1])
+            if taken:
+                yield queues[key].popleft(), taken
+                if queues[key]:
+                    heappush(heap, (priority, queues[key][0].number, key))
+
+    def arrive(job: TraceJob) -> None:
+        queues[-job.priority, job.gpus].append(job)
+
+    return _play(jobs, arrive, start, lambda _, taken: hosts.give(taken))
+
+
+def static_equal(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
+    """GPUs cut into equal parts, tenants dealt out to them by the alphabet: nobody weighs them."""
+    tenants = sorted({job.tenant for job in jobs})
+    parts = min(_parts(site), len(tenants))
+    sizes = [site.gpus // parts + (number < site.gpus % parts) for number in range(parts)]
+    return _split(jobs, site, sizes, {tenant: number % parts for number, tenant in enumerate(tenants)})
+
+
+def static_proportional(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
+    """GPUs cut in proportion to what each group of tenants will really use, which nobody could know beforehand."""
+    work: dict[str, float] = defaultdict(float)
+    for job in jobs:
+        work[job.tenant] += job.duration * job.gpus
+    loads = [0.0] * min(_parts(site), len(work))
+    part_of: dict[str, int] = {}
+    for tenant in sorted(work, key=lambda tenant: (-work[tenant], tenant)):
+        part_of[tenant] = loads.index(min(loads))
+        loads[part_of[tenant]] += work[tenant]
+    return _split(jobs, site, apportion(site.gpus, loads), part_of)
+
+
+def apportion(gpus: int, loads: Sequence[float]) -> list[int]:
+    """At least one GPU each, the others by largest remainder."""
+    total, spare = math.fsum(loads) or 1.0, gpus - len(loads)
+    exact = [max(0.0, gpus * load / total - 1) for load in loads]
+    scale = spare / (math.fsum(exact) or 1.0)
+    sizes = [1 + int(share * scale) for share in exact]
+    by_rest = sorted(range(len(loads)), key=lambda part: (int(exact[part] * scale) - exact[part] * scale, part))
+    for part in by_rest[: gpus - sum(sizes)]:
+        sizes[part] += 1
+    return sizes
+
+
+def _parts(site: Site) -> int:
+    return max(1, min(_PARTS, site.gpus // 2))
+
+
+def _split(jobs: Sequence[TraceJob], site: Site, sizes: Sequence[int], part_of: dict[str, int]) -> Iterator[Started]:
+    """Each part a greedy queue; a job wider than its part runs narrower and longer, with equal GPU-seconds."""
+    mine: list[list[TraceJob]] = [[] for _ in sizes]
+    originals = {job.number: job for job in jobs}
+    for job in jobs:
+        part = part_of[job.tenant]
+        mine[part].append(_narrowed(job, sizes[part]))
+    runs = [greedy(part, Site(gpus, site.per_node)) for part, gpus in zip(mine, sizes, strict=True) if part]
+    for job, start, end, gpus in merge(*runs, key=lambda run: run[1]):
+        yield originals[job.number], start, end, gpus
+
+
+def _narrowed(job: TraceJob, gpus: int) -> TraceJob:
+    if job.gpus <= gpus:
+        return job
+    return TraceJob(job.number, job.submit, job.duration * job.gpus / gpus, gpus, job.tenant, job.limit, job.priority)
+
+
+class _Leases:
+    """Which tenant has which host, and since when."""
+
+    def __init__(self, site: Site) -> None:
+        self.hosts = Hosts(site.nodes)
+        self.tenant: list[str | None] = [None] * len(site.nodes)
+        self.since = [0.0] * len(site.nodes)
+        self.running = [0] * len(site.nodes)
+        self.queue: dict[str, deque[TraceJob]] = defaultdict(deque)
+
+    def arrive(self, job: TraceJob) -> None:
+        self.queue[job.tenant].append(job)
+
+    def end(self, _: TraceJob, taken: tuple[tuple[int, int], ...]) -> None:
+        self.hosts.give(taken)
+        for host, _count in taken:
+            self.running[host] -= 1
+
+    def start(self, now: float) -> Iterator[tuple[TraceJob, tuple[tuple[int, int], ...]]]:
+        for host, tenant in enumerate(self.tenant):
+            over = now >= self.since[host] + LEASE or (tenant is not None and not self.queue[tenant])
+            if tenant is not None and not self.running[host] and over:
+                self.tenant[host] = None
+        waiting = sorted((queue[0].submit, queue[0].number, tenant) for tenant, queue in self.queue.items() if queue)
+        for _submit, _number, tenant in waiting:
+            while started := self._pack(tenant, now):
+                yield started
+
+    def _pack(self, tenant: str, now: float) -> tuple[TraceJob, tuple[tuple[int, int], ...]] | None:
+        """The tenant's next job: on a host it has, else on one that nobody has."""
+        queue = self.queue[tenant]
+        own = [h for h, who in enumerate(self.tenant) if who == tenant and now < self.since[h] + LEASE]
+        unleased = [host for host, who in enumerate(self.tenant) if who is None]
+        tried: set[int] = set()
+        for position, job in enumerate(queue):
+            if job.gpus in tried:
+                continue
+            tried.add(job.gpus)
+            taken = self.hosts.take(job.gpus, own) or self.hosts.take(job.gpus, unleased)
+            if taken:
+                del queue[position]
+                self._lease(tenant, taken, now)
+                return job, taken
+        return None
+
+    def _lease(self, tenant: str, taken: tuple[tuple[int, int], ...], now: float) -> None:
+        for host, _ in taken:
+            self.running[host] += 1
+            if self.tenant[host] is None:
+                self.tenant[host], self.since[host] = tenant, now
+
+
+def host_lease(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
+    """A host goes to one tenant for 24 hours, first come, first served; its jobs pack inside as they fit."""
+    leases = _Leases(site)
+    return _play(jobs, leases.arrive, leases.start, leases.end)

@@ -1,0 +1,248 @@
+"""Backfill, promises, patience, caps and windows, on plans made from snapshots."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+from gputui.domain.container import RuntimeStatus
+from gputui.domain.gpu import GpuState, GpuView
+from gputui.domain.job import Job
+from gputui.domain.policy.plan import Plan, plan
+from gputui.domain.policy.whatif import Shift, cancelled, drained, prioritised, submitted, what_if
+from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
+from gputui.domain.snapshot import Node, Snapshot, Usage
+from gputui.domain.state import JobState, PendingReason
+from tests.factories import GIB, NOW, job, running, sample, uuid, view
+
+HOUR = timedelta(hours=1)
+UP = (RuntimeStatus("docker", True, "Docker 28"),)
+
+
+def seen(jobs: list[Job], gpus: int = 8, **changes: Any) -> Snapshot:
+    held = {name: one.id for one in jobs for name in one.gpus}
+    rows = [view(i, GpuState.ALLOCATED, job_id=held[uuid(i)]) if uuid(i) in held else view(i) for i in range(gpus)]
+    return of_rows(jobs, rows, **changes)
+
+
+def of_rows(jobs: list[Job], rows: list[GpuView], **changes: Any) -> Snapshot:
+    return Snapshot(taken_at=NOW, nodes=(Node("here", tuple(rows), runtimes=UP),), jobs=tuple(jobs), **changes)
+
+
+def planned(jobs: list[Job], gpus: int = 8, **policy: Any) -> Plan:
+    return plan(seen(jobs, gpus), Settings(policy=PolicySettings(**policy)), NOW)
+
+
+def starts(found: Plan) -> dict[int, int]:
+    return {start.job_id: len(start.gpus) for start in found.starts}
+
+
+def holder(job_id: int, first: int, count: int, hours: float) -> Job:
+    """A job that runs on some GPUs, for so many hours from now."""
+    left = timedelta(hours=hours) + timedelta(seconds=60)
+    return running(job_id, on=[uuid(first + n) for n in range(count)], time_limit=left)
+
+
+def test_a_short_job_overtakes_a_wide_one_and_a_long_one_does_not() -> None:
+    jobs = [
+        holder(1, 0, 4, hours=2),
+        job(2, gpus=8, age=100),
+        job(3, gpus=2, age=50, time_limit=HOUR),
+        job(4, gpus=2, age=40, time_limit=3 * HOUR),
+        job(5, gpus=2, age=30, time_limit=2 * HOUR),
+    ]
+    found = planned(jobs)
+    assert starts(found) == {3: 2, 5: 2}
+    assert [kept.job_id for kept in found.reservations] == [2]
+    assert found.forecast[2] == NOW + 2 * HOUR
+    words = "needs 8 GPUs: 0 free, 8 held by jobs; expected 14:00 UTC when job 1 ends by its limit"
+    assert (found.reasons[2].code, found.reasons[2].text) == (PendingReason.RESOURCES, words)
+    assert found.reasons[4].code is PendingReason.PRIORITY
+
+
+def test_a_long_job_may_have_gpus_that_the_head_does_not_need() -> None:
+    jobs = [
+        holder(1, 0, 4, hours=2),
+        job(2, gpus=6, age=100),
+        job(3, gpus=2, age=50, time_limit=9 * HOUR),
+        job(4, gpus=1, age=40, time_limit=9 * HOUR),
+    ]
+    found = planned(jobs)
+    assert starts(found) == {3: 2}
+    assert "would run past 14:00 UTC, when 6 are kept for job 2" in found.reasons[4].text
+    assert found.forecast[2] == NOW + 2 * HOUR
+
+
+def test_jobs_without_a_limit_are_taken_to_run_as_long_as_their_class_may() -> None:
+    blocked = [
+        holder(1, 0, 4, hours=5),
+        job(2, gpus=8, topped_at=NOW),
+        job(3, gpus=1, priority=100),
+        job(4, gpus=1),
+    ]
+    assert starts(planned(blocked)) == {3: 1}
+    assert starts(planned(blocked, limit_normal=HOUR)) == {3: 1, 4: 1}
+    capped = planned(blocked, max_time=2 * HOUR)
+    assert capped.forecast[2] == NOW + 2 * HOUR - timedelta(seconds=60)
+
+
+def test_the_tenants_last_two_runs_predict_the_next() -> None:
+    def done(job_id: int, hours: float) -> Job:
+        ended = NOW - timedelta(hours=job_id)
+        return job(job_id, state=JobState.COMPLETED, started_at=ended - timedelta(hours=hours), ended_at=ended)
+
+    history = [done(11, 0.5), done(12, 1.0), done(13, 50.0)]
+    other = running(1, on=[uuid(n) for n in range(4)], time_limit=2 * HOUR, name="other")
+    jobs = [other, job(2, gpus=8, topped_at=NOW, name="wide"), job(3, gpus=1)]
+    assert starts(planned(jobs)) == {}
+    assert starts(planned([*jobs, *history])) == {3: 1}
+    assert starts(planned([*jobs, *history], predict=False)) == {}
+    assert starts(planned([*jobs, *history[:1]])) == {}
+
+
+def test_a_job_that_outruns_its_prediction_is_expected_later_not_now() -> None:
+    late = running(1, on=[uuid(0)], time_limit=timedelta(seconds=45))
+    found = planned([late, job(2, gpus=1)], gpus=1)
+    assert found.forecast[2] == NOW + timedelta(seconds=60)
+
+
+def test_a_range_waits_for_all_it_asked_for_until_its_patience_ends() -> None:
+    jobs = [holder(1, 0, 2, hours=1), job(2, gpus=(2, 4), age=60)]
+    found = planned(jobs, gpus=4)
+    assert starts(found) == {}
+    assert found.forecast[2] == NOW + timedelta(minutes=4)
+    assert starts(planned([jobs[0], job(2, gpus=(2, 4), age=300)], gpus=4)) == {2: 2}
+    assert starts(planned(jobs, gpus=4, patience=timedelta(0))) == {2: 2}
+
+
+def test_a_range_takes_all_at_once_where_all_are_free() -> None:
+    assert starts(planned([job(2, gpus=(2, 4))])) == {2: 4}
+
+
+def test_used_gpu_time_puts_a_tenant_behind() -> None:
+    jobs = [job(1, gpus=1, tenant="greedy", age=1), job(2, gpus=1, tenant="modest")]
+    usage = Usage(NOW, {"greedy": 1e6})
+    found = plan(seen(jobs, usage=usage), Settings(), NOW)
+    assert found.order == (2, 1)
+    assert planned(jobs).order == (1, 2)
+
+
+def test_a_cap_holds_and_its_reason_says_the_numbers() -> None:
+    jobs = [holder(1, 0, 2, hours=1), job(2, gpus=3, age=5), job(3, gpus=2), job(4, gpus=1, tenant="bob")]
+    capped = (TenantSettings("alice", gpus=4),)
+    found = planned(jobs, tenants=capped)
+    assert starts(found) == {3: 2, 4: 1}
+    reason = found.reasons[2]
+    assert (reason.code, reason.text) == (
+        PendingReason.QUOTA_EXCEEDED,
+        "needs 3 GPUs: alice holds 4 GPUs, and may hold 4",
+    )
+    counted = planned(jobs, tenants=(TenantSettings("alice", running=1),))
+    assert starts(counted) == {4: 1}
+    assert counted.reasons[3].text == "1 job of alice are running, and 1 may"
+
+
+def test_a_range_stays_below_its_tenants_cap() -> None:
+    assert starts(planned([job(2, gpus=(2, 6))], tenants=(TenantSettings("alice", gpus=3),))) == {2: 3}
+
+
+WINDOW = Window("course", NOW + HOUR, NOW + 5 * HOUR, count=6, tenant="bob")
+
+
+def test_a_window_is_backfilled_up_to_its_start_and_kept_clear_for_its_tenant() -> None:
+    jobs = [job(1, gpus=4, age=9, time_limit=2 * HOUR), job(2, gpus=4, age=8, time_limit=HOUR)]
+    found = planned([*jobs, job(3, gpus=2, age=99, time_limit=9 * HOUR)], reservations=(WINDOW,))
+    assert starts(found) == {2: 4, 3: 2}
+    assert found.reasons[1].code is PendingReason.RESERVATION
+    assert found.forecast[1] == NOW + 5 * HOUR
+    assert starts(planned([job(1, gpus=8, tenant="bob")], reservations=(WINDOW,))) == {1: 8}
+
+
+def test_the_reason_names_the_window() -> None:
+    jobs = [job(1, gpus=9, age=9), job(2, gpus=4, age=3, time_limit=2 * HOUR)]
+    reason = planned(jobs, reservations=(WINDOW,)).reasons[2]
+    window = "6 kept by reservation course from 13:00 UTC to 17:00 UTC"
+    assert reason.code is PendingReason.RESERVATION
+    assert reason.text == f"needs 4 GPUs: 8 free; {window}, and it may run until 14:00 UTC"
+
+
+def test_an_unclaimed_window_is_given_up_after_its_grace() -> None:
+    begun = replace(WINDOW, start=NOW - timedelta(minutes=20))
+    wide = job(1, gpus=8)
+    assert starts(planned([wide], reservations=(begun,))) == {1: 8}
+    assert starts(planned([wide], reservations=(replace(begun, start=NOW - timedelta(minutes=5)),))) == {}
+    assert starts(planned([wide, running(2, tenant="bob")], reservations=(begun,))) == {}
+
+
+def test_a_window_over_named_gpus_leaves_the_others() -> None:
+    named = replace(WINDOW, count=0, gpus=("0", uuid(1)))
+    found = planned([job(1, gpus=6, time_limit=9 * HOUR)], reservations=(named,))
+    assert found.starts[0].gpus == tuple(uuid(i) for i in range(2, 8))
+
+
+def test_the_standing_rule_gives_the_next_gpus_to_important_jobs() -> None:
+    jobs = [holder(1, 0, 4, hours=1), job(2, gpus=8, priority=90), job(3, gpus=1, time_limit=HOUR / 2)]
+    assert starts(planned(jobs)) == {3: 1}
+    found = planned(jobs, standing_priority=80)
+    assert starts(found) == {}
+    assert found.reasons[3].code is PendingReason.RESERVATION
+    assert "priority 80 and above" in found.reasons[3].text
+
+
+def test_preferred_gpus_go_first_and_those_left_free_never_unless_named() -> None:
+    assert planned([job(1, gpus=1)], prefer=("5",)).starts[0].gpus == (uuid(5),)
+    assert starts(planned([job(1, gpus=8)], left_free=("7",))) == {}
+    assert planned([job(1, gpus=7)], left_free=("0",)).starts[0].gpus == tuple(uuid(i) for i in range(1, 8))
+
+
+def test_free_memory_is_asked_of_the_reading() -> None:
+    rows = [view(0, sample=sample(0, memory_used=GIB // 2)), view(1)]
+    picky = job(1, gpus=1)
+    wants = replace(picky.spec, gpus=replace(picky.spec.gpus, free_memory=80 * GIB))
+    found = plan(of_rows([replace(picky, spec=wants)], rows), Settings(), NOW)
+    assert found.starts[0].gpus == (uuid(1),)
+
+
+def test_fragmentation_counts_free_gpus_that_nobody_can_use() -> None:
+    assert planned([job(1, gpus=8, age=9), holder(2, 0, 5, hours=1)]).fragmentation == 3
+    assert (
+        planned([job(1, gpus=8, age=9), job(3, gpus=1, time_limit=9 * HOUR), holder(2, 0, 5, hours=1)]).fragmentation
+        == 0
+    )
+    assert planned([]).fragmentation == 0
+
+
+def test_a_job_that_can_never_be_promised_anything_keeps_nothing_from_others() -> None:
+    rows = [view(0), view(1, GpuState.FOREIGN)]
+    found = plan(of_rows([job(1, gpus=2, age=9), job(2, gpus=1)], rows), Settings(), NOW)
+    assert starts(found) == {2: 1}
+
+
+def test_what_if_tells_whose_start_shifts() -> None:
+    jobs = [
+        holder(1, 0, 8, hours=1),
+        job(2, gpus=8, age=50, time_limit=HOUR),
+        job(3, gpus=8, age=40, time_limit=2 * HOUR),
+    ]
+    now, later = NOW + HOUR, NOW + 2 * HOUR
+    raised = what_if(seen(jobs), prioritised(3, 90), Settings(), NOW)
+    assert raised == (Shift(3, later, now), Shift(2, now, NOW + 3 * HOUR))
+    assert what_if(seen(jobs), cancelled([2]), Settings(), NOW) == (Shift(3, later, now), Shift(2, now, None))
+    assert what_if(seen(jobs), cancelled([1]), Settings(), NOW)[0] == Shift(2, now, NOW)
+    assert what_if(seen(jobs), drained([uuid(7)], NOW), Settings(), NOW) == (Shift(2, now, None), Shift(3, later, None))
+    added = what_if(seen(jobs), submitted(job(9, gpus=8)), Settings(), NOW)
+    assert added == (Shift(9, None, NOW + 4 * HOUR),)
+    assert what_if(seen(jobs), lambda snapshot: snapshot, Settings(), NOW) == ()
+
+
+def test_a_dependent_job_and_one_that_begins_later_are_forecast() -> None:
+    jobs = [
+        holder(1, 0, 8, hours=1),
+        job(2, gpus=1, after=(1,), time_limit=HOUR),
+        job(3, gpus=1, after_any=(2,)),
+        job(4, gpus=1, begin_at=NOW + 3 * HOUR),
+        job(5, gpus=1, held=True),
+    ]
+    found = planned(jobs)
+    assert found.forecast == {2: NOW + HOUR, 3: NOW + 2 * HOUR, 4: NOW + 3 * HOUR}

@@ -1,0 +1,134 @@
+"""The score and its terms, and the fair share in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputui.domain.policy.fairshare import Ledger, factor, factors
+from gputui.domain.policy.lanes import Ageing, Lane, LaneKey, Waiting
+from gputui.domain.policy.machine import Ask
+from gputui.domain.policy.order import score_terms
+from gputui.domain.settings import PolicySettings
+from tests.factories import NOW, job
+
+DAY = 86400.0
+WEEK = 7 * DAY
+
+
+def test_the_terms_are_those_of_the_formula() -> None:
+    terms = score_terms(job(1, priority=100, age=1.5 * DAY, nice=20), PolicySettings(), 0.25, NOW)
+    assert (terms.priority_class, terms.age, terms.fair_share, terms.nice) == (2000, 1500, 125, -20)
+    assert terms.total == 3605
+
+
+def test_age_counts_up_to_its_cap_and_by_the_weights_set() -> None:
+    old = job(1, age=30 * DAY)
+    assert score_terms(old, PolicySettings(), 0, NOW).age == 3000
+    halved = PolicySettings(age_weight=500.0, age_unit=timedelta(hours=12), age_cap=2.0)
+    assert score_terms(job(1, age=DAY / 4), halved, 0, NOW).age == 250
+    assert score_terms(old, halved, 0, NOW).age == 1000
+
+
+def test_who_used_exactly_its_share_has_a_half() -> None:
+    assert factor(0.3, 0.3) == 0.5
+    assert factor(0.0, 0.3) == 1.0
+    assert factor(0.5, 0.0) == 0.0
+    found = factors({"a": 300.0, "b": 100.0}, {"a": 3.0}, ["b"])
+    assert found == {"a": 0.5, "b": 0.5}
+
+
+def test_who_has_not_used_anything_yet_has_a_share_too() -> None:
+    found = factors({"a": 100.0}, {}, ["a", "new"])
+    assert found == {"a": 0.25, "new": 1.0}
+
+
+def test_usage_halves_in_a_half_life() -> None:
+    ledger = Ledger(WEEK, 0.0)
+    ledger.credit("a", 1000.0, at=0.0)
+    assert ledger.used(WEEK)["a"] == pytest.approx(500)
+    assert ledger.used(3 * WEEK)["a"] == pytest.approx(125)
+
+
+def test_a_running_job_counts_up_to_now() -> None:
+    ledger = Ledger(WEEK, 0.0)
+    ledger.begin("a", 2, at=0.0)
+    assert ledger.used(10.0)["a"] == pytest.approx(20, rel=1e-3)
+    ledger.end("a", 2, at=10.0)
+    assert ledger.used(10.0)["a"] == pytest.approx(20, rel=1e-3)
+    assert ledger.used(10.0 + WEEK)["a"] == pytest.approx(10, rel=1e-3)
+
+
+SPANS = st.lists(st.tuples(st.floats(0, 40 * DAY), st.floats(1, 20 * DAY), st.integers(1, 8)), min_size=1, max_size=8)
+
+
+@given(SPANS)
+def test_the_ledger_agrees_with_a_sum_over_minutes(spans: list[tuple[float, float, int]]) -> None:
+    now, step = 60 * DAY, 3600.0
+    ledger, slow = Ledger(WEEK, 0.0), 0.0
+    for start, lasts, gpus in spans:
+        ledger.begin("a", gpus, start)
+        ledger.end("a", gpus, start + lasts)
+        steps = max(1, round(lasts / step))
+        width = lasts / steps
+        slow += sum(gpus * width * 2 ** (-(now - start - (n + 0.5) * width) / WEEK) for n in range(steps))
+    assert ledger.used(now)["a"] == pytest.approx(slow, rel=1e-3)
+
+
+def test_a_ledger_lives_longer_than_its_floats() -> None:
+    ledger = Ledger(WEEK, 0.0)
+    ledger.begin("a", 1, at=0.0)
+    ledger.end("a", 1, at=2000 * WEEK)
+    assert ledger.used(2000 * WEEK)["a"] == pytest.approx(WEEK / 0.6931, rel=1e-3)
+
+
+ITEMS = st.lists(
+    st.builds(
+        Waiting,
+        st.integers(0, 20 * 86400).map(float),
+        st.integers(1, 10**6),
+        st.just(60.0),
+        st.sampled_from([0.0, 500.0, 1000.0, 2000.0]),
+        st.just(50),
+        st.sampled_from([0.0, 0.0, 7.0]),
+    ),
+    min_size=1,
+    max_size=20,
+    unique_by=lambda item: item.id,
+)
+
+
+@given(ITEMS, st.lists(st.integers(20 * 86400, 40 * 86400), min_size=1, max_size=4))
+def test_a_lane_is_always_in_the_order_of_the_score(items: list[Waiting], moments: list[int]) -> None:
+    ageing = Ageing(1000 / DAY, 3000.0, WEEK)
+    lane = Lane(LaneKey("a", Ask(1, 1, (1,))), ageing)
+    half = len(items) // 2
+    for item in items[:half]:
+        lane.add(item)
+    for moment in sorted(moments):
+        lane.settle(float(moment))
+        assert lane.items == sorted(lane.items, key=lambda item: ageing.rank(item, 0.0, float(moment)))
+    for item in items[half:]:
+        lane.add(item)
+    last = float(max(moments))
+    lane.settle(last)
+    assert lane.items == sorted(items, key=lambda item: ageing.rank(item, 0.0, last))
+
+
+def test_a_starving_job_goes_before_all_that_are_not() -> None:
+    ageing = Ageing(1000 / DAY, 3000.0, WEEK)
+    starving = Waiting(0.0, 1, 60.0, 0.0, 0)
+    urgent = Waiting(WEEK, 2, 60.0, 3000.0, 100)
+    assert ageing.rank(urgent, 500.0, WEEK - 1) < ageing.rank(starving, 0.0, WEEK - 1)
+    assert ageing.rank(starving, 0.0, WEEK) < ageing.rank(urgent, 500.0, WEEK)
+    topped = urgent._replace(topped=1.0)
+    assert ageing.rank(topped, 0.0, WEEK) < ageing.rank(starving, 0.0, WEEK)
+
+
+def test_weights_are_settings() -> None:
+    settings = replace(PolicySettings(), class_weight=10.0, fair_weight=0.0)
+    assert score_terms(job(1, priority=50), settings, 1.0, NOW).total == 10
