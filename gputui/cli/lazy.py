@@ -10,6 +10,7 @@ COMMANDS = {
     "submit": "put a job, or a file of jobs, into the queue",
     "queue": "live jobs, in the order they will start",
     "show": "everything about a job",
+    "explain": "why a job waits, and when it starts",
     "logs": "what a job printed",
     "cancel": "end jobs, or keep them from starting",
     "hold": "keep waiting jobs from starting",

@@ -9,16 +9,21 @@ from gputui.cli import specs
 from gputui.cli.session import Session, pass_session
 from gputui.cli.wishes import JobIds
 from gputui.domain.job import JobId
+from gputui.ports import JobStore
 
 
 @click.command("priority", context_settings={"ignore_unknown_options": True})
 @click.argument("ids", type=JobIds(), metavar="ID[,ID…]")
 @click.argument("value", metavar="VALUE|+N|-N|top")
+@click.option("--dry-run", is_flag=True, help="Print whose start would shift, and do nothing.")
 @pass_session
-def command(session: Session, ids: tuple[JobId, ...], value: str) -> None:
+def command(session: Session, ids: tuple[JobId, ...], value: str, dry_run: bool) -> None:
     """Set a job's priority (0 to 100), raise or lower it, or put the job at the head of the queue."""
     change = specs.priority_change(value, "VALUE")
     with session.store() as store:
+        if dry_run:
+            _show(session, store, ids, change)
+            return
         actions = bootstrap.actions(store)
         if change.top:
             actions.top(ids)
@@ -26,3 +31,13 @@ def command(session: Session, ids: tuple[JobId, ...], value: str) -> None:
             actions.add_priority(ids, change.value)
         else:
             actions.set_priority(ids, change.value)
+
+
+def _show(session: Session, store: JobStore, ids: tuple[JobId, ...], change: specs.PriorityChange) -> None:
+    from gputui.cli import dry_run  # the policy is not needed to wish
+
+    for job_id in ids:
+        store.get(job_id)
+    now = bootstrap.clock().now()
+    wished = dry_run.topped(ids, now) if change.top else dry_run.moved(ids, change.value, relative=change.relative)
+    dry_run.show(session, store, wished)

@@ -14,7 +14,8 @@ from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.domain.errors import InputError
-from gputui.domain.job import JobId, Submission
+from gputui.domain.job import Job, JobId, Submission
+from gputui.ports import JobStore
 
 _EPILOG = """\b
 Options of docker run that every job has anyhow are taken and change nothing: --rm, -d, --init.
@@ -73,6 +74,7 @@ def _with_options(function: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--host", is_flag=True, help="Run COMMAND as a process of the host, without a container.")
 @click.option("-f", "--file", metavar="FILE.toml", help="Submit every [[job]] of a file, or none.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ids as JSON.")
+@click.option("--dry-run", is_flag=True, help="Print when it would start and whom it would put back; submit nothing.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="IMAGE [COMMAND...]")
 @pass_session
 @click.pass_context
@@ -83,6 +85,7 @@ def command(
     host: bool,
     file: str | None,
     as_json: bool,
+    dry_run: bool,
     arguments: tuple[str, ...],
     **given: Any,
 ) -> None:
@@ -101,7 +104,21 @@ def command(
     for submission in submissions:
         _check_runtime(submission, session.options)
     with session.store() as store:
+        if dry_run:
+            _show(session, store, submissions)
+            return
         _print_ids(bootstrap.actions(store, session.options).submit(submissions), as_json)
+
+
+def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) -> None:
+    """Print when the jobs would start, and whom they would put back."""
+    from gputui.cli import dry_run  # the policy is not needed to submit
+    from gputui.domain.policy.whatif import submitted
+
+    first, now = max(store.jobs(), default=0) + 1, bootstrap.clock().now()
+    specs = [(submission.spec, submission.held) for submission in submissions for _ in submission.array or (0,)]
+    jobs = [Job(first + n, spec, now, priority=spec.priority, held=held) for n, (spec, held) in enumerate(specs)]
+    dry_run.show(session, store, submitted(*jobs))
 
 
 def _check_runtime(submission: Submission, options: Options) -> None:

@@ -1,0 +1,78 @@
+"""Why a job waits, in full: its score term by term, its place, when it may start, and how sure that is."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import datetime
+
+from gputui.domain.job import Job, JobId
+from gputui.domain.policy.durations import Source
+from gputui.domain.policy.look import Look, fair_shares, in_order
+from gputui.domain.policy.order import ScoreTerms, score_terms
+from gputui.domain.policy.whatif import expected
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, Reason
+from gputui.domain.units import plural
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Everything that decides when a waiting job starts."""
+
+    reason: Reason | None
+    """Why it waits; None when it starts at the next look."""
+    terms: ScoreTerms
+    fair_share: float
+    """F of its tenant: 1 used nothing, 0.5 exactly its share."""
+    position: int
+    """1 is the first in order."""
+    waiting: int
+    """How many wait in all."""
+    waits_for: tuple[JobId, ...]
+    """Running jobs that the forecast counts on to end, and jobs it depends on."""
+    expected_start_at: datetime | None
+    certainty: str
+    """How sure the expected start is, and why."""
+
+
+def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> Explanation:
+    """The explanation of a job that is PENDING in the snapshot."""
+    look = Look.at(snapshot, settings, now)
+    order = [entry.job for entry in in_order(look)]
+    fair = fair_shares(look, order)[job.spec.tenant]
+    start = snapshot.expected_starts.get(job.id) or expected(snapshot, settings, now).get(job.id)
+    return Explanation(
+        reason=snapshot.reasons.get(job.id),
+        terms=score_terms(job, settings.policy, fair, now),
+        fair_share=fair,
+        position=1 + [waiting.id for waiting in order].index(job.id),
+        waiting=len(order),
+        waits_for=_waits_for(snapshot, job),
+        expected_start_at=start,
+        certainty=_certainty(look, start),
+    )
+
+
+def _waits_for(snapshot: Snapshot, job: Job) -> tuple[JobId, ...]:
+    states = {other.id: other.state for other in snapshot.jobs}
+    wanted = dict.fromkeys((*job.spec.after, *job.spec.after_any))
+    open_ones = [other for other in wanted if other in states and not states[other].is_terminal]
+    if open_ones:
+        return tuple(open_ones)
+    return tuple(other.id for other in snapshot.jobs if other.gpus and other.state is not JobState.PENDING)
+
+
+def _certainty(look: Look, start: datetime | None) -> str:
+    if start is None:
+        return "not known: it waits for something that has no known end"
+    sources = Counter(look.sources.values())
+    words = []
+    if sources[Source.DEFAULT]:
+        words.append(f"{plural(sources[Source.DEFAULT], 'running job')} without a limit, taken to run for the default")
+    if sources[Source.PREDICTION]:
+        words.append(f"{plural(sources[Source.PREDICTION], 'running job')} taken to run as long as the last ones did")
+    if words:
+        return "rough: " + "; ".join(words)
+    return "at the latest, if nothing else changes: every running job has a limit"

@@ -1,0 +1,106 @@
+"""Why a job waits, and what a change would do, before it is made."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from gputui import bootstrap
+from gputui.cli.main import run
+from gputui.domain.container import RuntimeStatus
+from gputui.domain.gpu import GpuState
+from gputui.domain.job import Attempt, Job
+from gputui.domain.policy.plan import plan
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
+from gputui.engine.picture import with_plan
+from gputui.ports import JobStore
+from gputui.store import MemoryJobStore
+from tests.factories import ACTOR, spec, uuid, view
+
+Captured: TypeAlias = pytest.CaptureFixture[str]
+
+
+class LastingStore(MemoryJobStore):
+    def close(self) -> None:
+        """Other commands of the test go on with it."""
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JobStore:
+    """Two GPUs, held for another hour by job 1; jobs 2 and 3 wait, one behind the other."""
+    found = LastingStore()
+    now = datetime.now(UTC)
+    hour = timedelta(hours=1)
+    jobs = [Job(0, replace(spec(2, name=name), time_limit=hour), now) for name in ("runs", "first", "second")]
+    found.submit(jobs, actor=ACTOR)
+    with found.transaction() as transaction:
+        attempt = Attempt(1, (uuid(0), uuid(1)), now, "c1", now)
+        started = transaction.get(1).to(JobState.CONFIGURING, attempts=(attempt,)).to(JobState.RUNNING, started_at=now)
+        transaction.put(started)
+
+    def picture(options: object, store: JobStore) -> Snapshot:
+        rows = tuple(view(i, GpuState.ALLOCATED, job_id=1) for i in range(2))
+        node = Node("here", rows, runtimes=(RuntimeStatus("docker", up=True, text="up"),))
+        snapshot = Snapshot(taken_at=now, nodes=(node,), jobs=tuple(store.jobs().values()))
+        return with_plan(snapshot, plan(snapshot, Settings(), now))
+
+    monkeypatch.setattr(bootstrap, "open_store", lambda options: found)
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture)
+    monkeypatch.setenv("GPUTUI_STATE", str(tmp_path))
+    return found
+
+
+def test_explain_tells_place_score_reason_and_expected_start(store: JobStore, capsys: Captured) -> None:
+    assert run(["explain", "3", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["position"], told["waiting"], told["waits_for"]) == (2, 2, [1])
+    assert told["score"]["class"] == 1000.0
+    assert told["score"]["total"] == pytest.approx(sum(v for k, v in told["score"].items() if k != "total"))
+    expected = datetime.fromisoformat(told["expected_start_at"])
+    assert abs(expected - (datetime.now(UTC) + timedelta(hours=2))) < timedelta(seconds=30)
+    assert told["certainty"].startswith("at the latest")
+    assert run(["explain", "3"]) == 0
+    shown = capsys.readouterr().out
+    assert "number 2 of 2 waiting" in shown
+    assert "fair share" in shown
+
+
+def test_explain_of_a_job_that_does_not_wait_says_so(store: JobStore, capsys: Captured) -> None:
+    assert run(["explain", "1"]) == 1
+    assert "job 1 is RUNNING" in capsys.readouterr().err
+    assert run(["explain", "99"]) == 3
+
+
+def test_priority_dry_run_shows_the_shift_and_changes_nothing(store: JobStore, capsys: Captured) -> None:
+    assert run(["priority", "3", "+20", "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ID", "3", "2"]
+    assert lines[1].endswith("-3600s")
+    assert lines[2].endswith("+3600s")
+    assert store.get(3).priority == 50
+
+
+def test_cancel_dry_run_shows_who_moves_up(store: JobStore, capsys: Captured) -> None:
+    assert run(["cancel", "2", "--dry-run"]) == 0
+    shown = capsys.readouterr().out
+    assert "-3600s" in shown
+    assert not store.get(2).cancel_requested
+
+
+def test_submit_dry_run_tells_when_it_would_start_and_submits_nothing(store: JobStore, capsys: Captured) -> None:
+    assert run(["submit", "--dry-run", "--gpus", "2", "--priority", "90", "busybox", "true"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == ["4", "2", "3"]
+    assert len(store.jobs()) == 3
+
+
+def test_what_shifts_nothing_says_so(store: JobStore, capsys: Captured) -> None:
+    assert run(["priority", "2", "+20", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "nothing shifts\n"
