@@ -26,13 +26,16 @@ class Situation:
     snapshot: Snapshot
     runtimes: Mapping[str, RuntimeStatus]
     gates: tuple[Gate, ...]
+    gates_all: bool
+    """Whether one of them may refuse a job whatever it asked for."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime) -> Situation:
         """The situation a snapshot shows."""
         runtimes = {status.name: status for node in snapshot.nodes for status in node.runtimes}
         jobs = {job.id: job for job in snapshot.jobs}
-        return cls(now, settings, jobs, snapshot, runtimes, _gates(snapshot, runtimes))
+        gates = _gates(snapshot, runtimes)
+        return cls(now, settings, jobs, snapshot, runtimes, gates, _paused in gates or _runtime in gates)
 
 
 Gate: TypeAlias = Callable[[Job, Situation], Reason | None]
@@ -40,6 +43,9 @@ Gate: TypeAlias = Callable[[Job, Situation], Reason | None]
 
 def gate(job: Job, situation: Situation) -> Reason | None:
     """The first thing that forbids it to start whatever GPUs are free; None when nothing does."""
+    spec = job.spec
+    if not (situation.gates_all or job.held or job.not_before or spec.after or spec.after_any or spec.begin_at):
+        return None  # nearly all, so it is asked in one line
     for check in situation.gates:
         if reason := check(job, situation):
             return reason
