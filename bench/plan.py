@@ -57,7 +57,7 @@ def queue_of(count: int) -> Snapshot:
     gpus = [Gpu(f"GPU-{number:08d}", number % 8, "H100", 80 * 2**30) for number in range(GPUS)]
     states = [GpuState.ALLOCATED if number < BUSY else GpuState.FREE for number in range(GPUS)]
     rows = [GpuView(gpu, state, Health()) for gpu, state in zip(gpus, states, strict=True)]
-    up = (RuntimeStatus("docker", True, "Docker"),)
+    up = (RuntimeStatus("docker", True, "Docker"), RuntimeStatus("process", True, "host"))
     nodes = tuple(Node(f"n{node}", tuple(rows[8 * node : 8 * node + 8]), runtimes=up) for node in range(8))
     jobs = [running(number, gpu) for number, gpu in enumerate(gpus[:BUSY])]
     return Snapshot(taken_at=NOW, nodes=nodes, jobs=(*map(waiting, range(1, count + 1)), *jobs))

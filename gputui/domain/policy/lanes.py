@@ -119,6 +119,10 @@ class Lane:
         if not self.mixed or now < self.stale_at or now == self.settled_at:
             return
         ageing = self.ageing
+        if self.settled_at > -_FOREVER and not self.stale_at:
+            self.stale_at = ageing.next_turn(self.items, self.settled_at)
+            if now < self.stale_at:
+                return
         self.items.sort(key=lambda item: ageing.rank(item, 0.0, now))
         self.stale_at = ageing.next_turn(self.items, now)
 

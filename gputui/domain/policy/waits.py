@@ -30,20 +30,24 @@ class Situation:
     snapshot: Snapshot
     runtimes: Mapping[str, RuntimeStatus]
     gates: tuple[Gate, ...]
+    gates_all: bool
+    """Whether one of them may refuse a job whatever it asked for."""
 
     @classmethod
     def of(cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime) -> Situation:
         """The situation a snapshot shows."""
         runtimes = {status.name: status for node in snapshot.nodes for status in node.runtimes}
+        gates, guard = _gates(snapshot, runtimes), Guard.of(snapshot.jobs, settings)
         return cls(
             now=now,
             settings=settings,
             jobs={job.id: job for job in snapshot.jobs},
             dependencies=Dependencies.of(snapshot.jobs),
-            guard=Guard.of(snapshot.jobs, settings),
+            guard=guard,
             snapshot=snapshot,
             runtimes=runtimes,
-            gates=_gates(snapshot, runtimes),
+            gates=gates,
+            gates_all=bool(guard) or _paused in gates or _runtime in gates,
         )
 
 
@@ -52,6 +56,9 @@ Gate: TypeAlias = Callable[[Job, Situation], Reason | None]
 
 def gate(job: Job, situation: Situation) -> Reason | None:
     """The first thing that forbids it to start whatever GPUs are free; None when nothing does."""
+    spec = job.spec
+    if not (situation.gates_all or job.held or job.not_before or spec.after or spec.after_any or spec.begin_at):
+        return None  # nearly all, so it is asked in one line
     for check in situation.gates:
         if reason := check(job, situation):
             return reason

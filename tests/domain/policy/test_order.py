@@ -119,6 +119,18 @@ def test_a_lane_is_always_in_the_order_of_the_score(items: list[Waiting], moment
     assert lane.items == sorted(items, key=lambda item: ageing.rank(item, 0.0, last))
 
 
+@given(ITEMS, st.lists(st.integers(20 * 86400, 40 * 86400), min_size=2, max_size=5, unique=True))
+def test_a_lane_fed_in_order_stays_in_the_order_of_the_score(items: list[Waiting], moments: list[int]) -> None:
+    ageing = Ageing(1000 / DAY, 3000.0, WEEK)
+    lane = Lane(LaneKey("a", Ask(1, 1, (1,))), ageing)
+    first, *later = (float(moment) for moment in sorted(moments))
+    for item in sorted(items, key=lambda item: ageing.rank(item, 0.0, first)):
+        lane.feed(item, first)
+    for moment in (first, *later):
+        lane.settle(moment)
+        assert lane.items == sorted(items, key=lambda item: ageing.rank(item, 0.0, moment))
+
+
 def test_a_starving_job_goes_before_all_that_are_not() -> None:
     ageing = Ageing(1000 / DAY, 3000.0, WEEK)
     starving = Waiting(0.0, 1, 60.0, 0.0, 0)
