@@ -166,7 +166,9 @@ class Host:
         if news == self._published and time.monotonic() - self._published_at < LOOK_EVERY:
             return
         self._published, self._published_at = news, time.monotonic()
-        live = published.Published(snapshot.taken_at, self._me, snapshot.nodes, snapshot.progress, snapshot.notices)
+        live = published.Published(
+            snapshot.taken_at, self._me, snapshot.nodes, snapshot.progress, snapshot.notices, snapshot.usage
+        )
         published.write(self._directory, live, 0o660 if self._settings.store.group else 0o600)
 
     async def _look_on(self) -> None:

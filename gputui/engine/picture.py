@@ -14,7 +14,7 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.policy.occupancy import Evidence, views
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.settings import SchedulerSettings, Settings
-from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot
+from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot, Usage
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
 from gputui.engine import published
@@ -45,6 +45,7 @@ class World:
     freed_at: Mapping[str, datetime]
     progress: Mapping[JobId, str]
     notices: tuple[Notice, ...]
+    usage: Usage = Usage()
 
 
 @dataclass(frozen=True)
@@ -104,6 +105,7 @@ def within(
         leader=leader,
         leads_here=True,
         progress=dict(world.progress),
+        usage=world.usage,
         notices=(*world.notices, *(Notice("information", note) for note in world.reading.notes)),
     )
 
@@ -163,6 +165,7 @@ def beside(store: JobStore, directory: Path, settings: Settings, now: datetime, 
         controls=store.controls(),
         leader=leader,
         progress=live.progress if live else {},
+        usage=live.usage if live else Usage(),
         notices=(*live.notices, *_silence(live, now, settings.scheduler)) if live else (),
     )
     if leader is None:

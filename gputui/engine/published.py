@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 
 from gputui.domain.job import JobId
-from gputui.domain.snapshot import Leader, Node, Notice
+from gputui.domain.snapshot import Leader, Node, Notice, Usage
 from gputui.engine.sharing import settle_file
 
 LIVE_FILE = "live.json"
@@ -30,6 +30,7 @@ class Published:
     nodes: tuple[Node, ...] = ()
     progress: Mapping[JobId, str] = field(default_factory=dict)
     notices: tuple[Notice, ...] = ()
+    usage: Usage = Usage()
 
 
 def write(directory: Path, published: Published, mode: int = 0o600) -> None:

@@ -17,7 +17,7 @@ from gputui.domain.policy import gpu_memory
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.retry import conclude, requeued
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Leader, Notice, Snapshot
+from gputui.domain.snapshot import Leader, Notice, Snapshot, Usage
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
 from gputui.engine import hopeless, reconcile, work
@@ -25,6 +25,7 @@ from gputui.engine.hands import Hands
 from gputui.engine.limits import is_to_be_warned, overdue
 from gputui.engine.observer import Observer, Sequence
 from gputui.engine.picture import Queue, World, with_plan, within
+from gputui.engine.usage import REFRESH, past_usage
 from gputui.ports import Clock, GpuProbe, JobStore, Runtime, Transaction
 
 log = logging.getLogger(__name__)
@@ -79,6 +80,7 @@ class Scheduler:
         self._version: object = None
         self._snapshot = Snapshot()
         self._plan = Plan()
+        self._usage = Usage()
         self._planned_for: object = None
         self._plan_again_at = self._ticked_at = datetime.min.replace(tzinfo=UTC)
 
@@ -342,8 +344,15 @@ class Scheduler:
             freed_at=self._freed_at,
             progress=self._hands.progress,
             notices=(*self._trouble, *self._damage),
+            usage=self._past_usage(now),
         )
         self._snapshot = within(self._store.store_id, self._queue, world, self._leader, self._settings, now)
+
+    def _past_usage(self, now: datetime) -> Usage:
+        """What tenants used in jobs that are in the queue no more, read anew every so often."""
+        if abs(now - self._usage.at) > REFRESH:
+            self._usage = past_usage(self._store, self._settings.policy.half_life, now)
+        return self._usage
 
     def _start(self, now: datetime) -> None:
         """Step (a) of the start protocol for all that start now; workers do the rest."""

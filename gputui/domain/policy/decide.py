@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heapreplace
 from gputui.domain.job import JobId
 from gputui.domain.policy.board import Board, Run
 from gputui.domain.policy.lanes import Lane, LaneKey, Rank, Waiting
-from gputui.domain.policy.machine import Ask, Grant, choose
+from gputui.domain.policy.machine import Ask, Grant, choose, size
 from gputui.domain.policy.shadow import Hold, kept, shadow
 
 
@@ -61,6 +61,8 @@ class _Pass:
         self.standing = False
         self.known: dict[Ask, tuple[int, float, Refusal]] = {}
         """Of each ask the need and the duration that were refused: GPUs only get fewer in a pass."""
+        self.promised: tuple[str, int] | None = None
+        """Tenant and GPUs of the job that was promised its turn."""
 
     def run(self, *, thorough: bool) -> Outcome:
         """Walk until no lane has a job left that could start."""
@@ -122,10 +124,14 @@ class _Pass:
         if key.array is not None and board.by_array[key.array] >= key.array_limit:
             return Refusal.ARRAY
         if not key.ask.maximum:
-            return Refusal.CPU if board.cpu_running >= rules.cpu_jobs else over_cap(board, key, 0)
+            return Refusal.CPU if board.cpu_running >= rules.cpu_jobs else over_cap(board, key, 0, self._owed(key))
         if self.standing and rules.standing_priority is not None and priority < rules.standing_priority:
             return Refusal.STANDING
-        return over_cap(board, key, key.ask.minimum)
+        return over_cap(board, key, key.ask.minimum, self._owed(key))
+
+    def _owed(self, key: LaneKey) -> int:
+        """GPUs promised to another job of that tenant: they count against its caps, or its own jobs would break it."""
+        return self.promised[1] if self.promised is not None and self.promised[0] == key.tenant else 0
 
     def _fit(self, key: LaneKey, need: int, item: Waiting) -> Grant | None:
         ask, board = key.ask, self.board
@@ -138,7 +144,7 @@ class _Pass:
         hold = self.outcome.hold
         if hold is not None and end > hold.at:
             usable = [hold.leaves(node, mask) for node, mask in enumerate(usable)]
-        return choose(usable, ask, need, most(board, key), board.layouts)
+        return choose(usable, ask, need, most(board, key, self._owed(key)), board.layouts)
 
     def _start(self, lane: Lane, item: Waiting, grant: Grant) -> None:
         hold = self.outcome.hold
@@ -156,6 +162,8 @@ class _Pass:
             self.standing = True
         if outcome.hold is None:
             outcome.hold = promise(board, key, item, need, self.now)
+            if outcome.hold is not None:
+                self.promised = (key.tenant, size(outcome.hold.grant))
         usable = [free & able for free, able in zip(board.free, key.ask.eligible, strict=True)]
         if choose(usable, key.ask, need, need, board.layouts) is None:
             self._learn(key.ask, need, 0.0, Refusal.RESOURCES)
@@ -196,21 +204,21 @@ def needed(board: Board, key: LaneKey, item: Waiting, now: float) -> int:
     return most(board, key)
 
 
-def most(board: Board, key: LaneKey) -> int:
-    """The most GPUs such a job may have: what it asks for, as far as its tenant's cap allows."""
+def most(board: Board, key: LaneKey, owed: int = 0) -> int:
+    """The most GPUs such a job may have: what it asks for, as far as its tenant's cap allows beside `owed` others."""
     caps = board.rules.caps.get(key.tenant)
     if caps is None or caps.gpus is None:
         return key.ask.maximum
-    return max(key.ask.minimum, min(key.ask.maximum, caps.gpus - board.gpus_held[key.tenant]))
+    return max(key.ask.minimum, min(key.ask.maximum, caps.gpus - owed - board.gpus_held[key.tenant]))
 
 
-def over_cap(board: Board, key: LaneKey, need: int) -> Refusal | None:
-    """Whether the tenant's caps forbid one more job of so many GPUs."""
+def over_cap(board: Board, key: LaneKey, need: int, owed: int = 0) -> Refusal | None:
+    """Whether the tenant's caps forbid one more job of so many GPUs, beside one that is owed so many."""
     caps = board.rules.caps.get(key.tenant)
     if caps is None:
         return None
-    if caps.running is not None and board.running[key.tenant] >= caps.running:
+    if caps.running is not None and board.running[key.tenant] + (owed > 0) >= caps.running:
         return Refusal.QUOTA
-    if caps.gpus is not None and board.gpus_held[key.tenant] + need > caps.gpus:
+    if caps.gpus is not None and board.gpus_held[key.tenant] + owed + need > caps.gpus:
         return Refusal.QUOTA
     return None

@@ -1,0 +1,45 @@
+"""What tenants used long ago counts for their fair share, and for less the longer ago it was."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gputui.domain.job import Attempt
+from gputui.domain.settings import Settings, StoreSettings
+from gputui.domain.state import JobState
+from gputui.engine.usage import past_usage
+from gputui.store import MemoryJobStore
+from tests.engine.world import World
+from tests.factories import ACTOR, NOW, job, uuid
+
+WEEK = timedelta(days=7)
+
+
+def with_history(days_ago: float) -> MemoryJobStore:
+    """A store in whose history alice held two GPUs for an hour, that long ago."""
+    store = MemoryJobStore(StoreSettings(history_after=timedelta(0)))
+    store.submit([job()], actor=ACTOR)
+    ended = NOW - timedelta(days=days_ago)
+    attempt = Attempt(1, (uuid(0), uuid(1)), started_at=ended - timedelta(hours=1), ended_at=ended)
+    with store.transaction() as transaction:
+        done = replace(transaction.get(1), state=JobState.COMPLETED, ended_at=ended, attempts=(attempt,))
+        transaction.put(done)
+    store.keep_house(NOW + timedelta(seconds=1))
+    assert store.jobs() == {}
+    return store
+
+
+@pytest.mark.parametrize(("days_ago", "counts"), [(0, 7200), (7, 3600), (14, 1800), (100, None)])
+def test_gpu_seconds_halve_every_week(days_ago: float, counts: float | None) -> None:
+    usage = past_usage(with_history(days_ago), WEEK, NOW)
+    assert usage.gpu_seconds == ({} if counts is None else {"alice": pytest.approx(counts)})
+
+
+def test_the_scheduler_counts_it(world: World) -> None:
+    world.store = with_history(1)
+    world.reborn()
+    assert Settings().policy.half_life == WEEK
+    assert world.tick().usage.gpu_seconds["alice"] > 6000
