@@ -8,6 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord, Launch
@@ -22,6 +23,8 @@ from gputui.ports import Clock, JobStore, Runtime
 log = logging.getLogger(__name__)
 
 RETRY_CLEANING = timedelta(seconds=30)
+REMEMBERED = 8192
+"""Attempts of which it is known when we last worked on them."""
 
 
 class Hands:
@@ -118,6 +121,7 @@ class Hands:
             if self._told.get(key) == how:
                 return
             self._told[key] = how
+            _forget_oldest(self._told)
         self._workers.submit(self._tell, runtime, key, container_id, how)
 
     def _tell(self, runtime: Runtime, key: Key, container_id: str, how: str) -> None:
@@ -189,6 +193,14 @@ class Hands:
 
     def _settle(self, key: Key, runtime_name: str) -> None:
         with self._lock:
+            self._settled.pop(key, None)  # so that it is the youngest
             self._settled[key] = self._sequence.next()
+            _forget_oldest(self._settled)
             self._busy.discard(key)
         self._changed(runtime_name)
+
+
+def _forget_oldest(book: dict[Key, Any]) -> None:
+    """Keep the latest entries of a book that is written for ever: every listing is younger than the others by far."""
+    if len(book) > REMEMBERED:
+        del book[next(iter(book))]
