@@ -154,7 +154,9 @@ def why(job: Job, snapshot: Snapshot) -> str:
         return f"ending: {job.stopping.cause.text}" if job.stopping else doing
     reason, expected = snapshot.reasons.get(job.id), snapshot.expected_starts.get(job.id)
     sentence = f"{reason.code}: {reason.text}" if reason else _of_itself(job)
-    return f"{sentence}; about {expected.astimezone():%H:%M}" if expected else sentence
+    if expected is None or "; expected " in sentence:  # the policy's own sentence tells it already
+        return sentence
+    return f"{sentence}; about {expected.astimezone():%H:%M}"
 
 
 def _of_itself(job: Job) -> str:

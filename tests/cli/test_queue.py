@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -34,6 +35,8 @@ def test_live_jobs_in_the_order_they_will_start(run: Run, store: KeptStore, monk
         progress={3: "pulling its image, 45 %"},
     )
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(seen))
+    told = replace(RESOURCES, text=f"{RESOURCES.text}; expected 14:00 UTC when job 3 ends by its limit")
+    assert "about" not in queue.why(store.get(1), replace(seen, reasons={1: told}))
     result = run("queue")
     header, *rows = [line.split(maxsplit=7) for line in result.out.splitlines()]
     assert header == ["ID", "ST", "PRI", "NAME", "TENANT", "GPUS", "TIME", "REASON"]
