@@ -71,7 +71,7 @@ class Scene:
         seen = (Observation(DOCKER, 1, (), self.foreign), Observation(HOST, 1, (), ()))
         world = World(reading, seen, {}, {9: "pulling registry.lab/vit:2.1: 45 %"}, ())
         jobs = {job.id: job for job in self.jobs}
-        queue = Queue(jobs, tuple(job for job in self.jobs if job.state.is_active), (), self.controls)
+        queue = Queue(jobs, tuple(job for job in self.jobs if job.state.is_active), controls=self.controls)
         snapshot = within(STORE, queue, world, LEADER, Settings(), now)
         snapshot = replace(snapshot, **changes)  # type: ignore[arg-type]
         return with_plan(snapshot, plan(snapshot, Settings(), now))

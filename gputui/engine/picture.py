@@ -55,6 +55,8 @@ class Queue:
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     active: tuple[Job, ...] = ()
     """Those of which an attempt may be under way."""
+    wished: tuple[Job, ...] = ()
+    """Those of which a user wished that they be cancelled or requeued."""
     elsewhere: tuple[Job, ...] = ()
     """Those in history that waiting ones depend on."""
     controls: Controls = Controls()
@@ -69,7 +71,8 @@ class Queue:
         """The queue as it is now."""
         jobs = store.jobs()
         active = tuple(job for job in jobs.values() if job.state.is_active)
-        return cls(jobs, active, tuple(dependencies(store, jobs)), store.controls())
+        wished = tuple(job for job in jobs.values() if job.cancel_requested or job.requeue_requested)
+        return cls(jobs, active, wished, tuple(dependencies(store, jobs)), store.controls())
 
 
 def within(

@@ -81,6 +81,7 @@ class Scheduler:
         self._snapshot = Snapshot()
         self._plan = Plan()
         self._usage = Usage()
+        self._usage_read_at: datetime | None = None
         self._planned_for: object = None
         self._plan_again_at = self._ticked_at = datetime.min.replace(tzinfo=UTC)
 
@@ -263,9 +264,8 @@ class Scheduler:
 
     def _cancel(self, now: datetime) -> None:
         """Carry out the wishes to cancel and to requeue, and see that what is to end does end."""
-        wished = [job for job in self._queue.jobs.values() if job.cancel_requested or job.requeue_requested]
-        if wished:
-            self._carry_out_wishes(wished, now)
+        if self._queue.wished:
+            self._carry_out_wishes(self._queue.wished, now)
         self._begin_graces_anew(now)
         for job in self._queue.active:
             if job.state is JobState.COMPLETING:
@@ -283,7 +283,7 @@ class Scheduler:
                     transaction.put(job.evolve(stopping=replace(job.stopping, at=now)))
         self._observe()
 
-    def _carry_out_wishes(self, wished: list[Job], now: datetime) -> None:
+    def _carry_out_wishes(self, wished: tuple[Job, ...], now: datetime) -> None:
         self._begin_stops({job.id: _wish(job) for job in wished if job.state is JobState.RUNNING}, now)
         at_once = [job for job in wished if _at_once(job, now)]
         if not at_once:
@@ -350,8 +350,12 @@ class Scheduler:
 
     def _past_usage(self, now: datetime) -> Usage:
         """What tenants used in jobs that are in the queue no more, read anew every so often."""
-        if abs(now - self._usage.at) > REFRESH:
-            self._usage = past_usage(self._store, self._settings.policy.half_life, now)
+        if self._usage_read_at is None or abs(now - self._usage_read_at) > REFRESH:
+            self._usage_read_at = now
+            try:
+                self._usage = past_usage(self._store, self._settings.policy.half_life, now)
+            except StoreError as error:  # fair share is less fair for it; nothing has to wait
+                log.warning("what was used in the past cannot be read: %s", error)
         return self._usage
 
     def _start(self, now: datetime) -> None:

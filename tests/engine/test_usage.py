@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 import pytest
 
-from gputui.domain.job import Attempt
+from gputui.domain.errors import StoreFormatError
+from gputui.domain.job import Attempt, Job
 from gputui.domain.settings import Settings, StoreSettings
 from gputui.domain.state import JobState
 from gputui.engine.usage import past_usage
@@ -43,3 +45,16 @@ def test_the_scheduler_counts_it(world: World) -> None:
     world.reborn()
     assert Settings().policy.half_life == WEEK
     assert world.tick().usage.gpu_seconds["alice"] > 6000
+
+
+def test_a_history_that_cannot_be_read_keeps_nothing_from_starting(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(since: datetime | None = None) -> Iterator[Job]:
+        raise StoreFormatError("history-2026-02.json is damaged")
+
+    monkeypatch.setattr(world.store, "history", damaged)
+    job_id = world.submit(1)
+    snapshot = world.tick(2)
+    assert world.job(job_id).state is JobState.RUNNING
+    assert snapshot.notices == ()
