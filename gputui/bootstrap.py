@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from gputui.config import Options
 from gputui.domain.audit import Actor
 from gputui.domain.container import ForeignContainer
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.gpu import ProbeCode, ProbeReading
+from gputui.domain.gpu import ProbeReading
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.engine.actions import Actions
@@ -147,20 +146,9 @@ def open_logs(options: Options, store: JobStore) -> Logs:
 
 def read_gpus(options: Options, patience: float) -> ProbeReading:
     """One whole reading of the GPUs, or after so many seconds whatever there is by then."""
-    came = threading.Event()
-    probe = make_probe(options)
+    from gputui.gpus.once import first_reading
 
-    def note(reading: ProbeReading) -> None:
-        if reading.taken_at is not None or reading.status.code is not ProbeCode.STARTING:
-            came.set()
-
-    try:
-        probe.subscribe(note)
-        probe.start()
-        came.wait(patience)
-        return probe.latest()
-    finally:
-        probe.close()
+    return first_reading(make_probe(options), patience)
 
 
 def measured_snapshot(options: Options, store: JobStore, patience: float = 8.0) -> Snapshot:

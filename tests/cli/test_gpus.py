@@ -11,7 +11,7 @@ import pytest
 from gputui import bootstrap
 from gputui.cli import gpus
 from gputui.config import resolve
-from gputui.domain.gpu import GpuState, Health, HealthCode, Holder, ProbeCode, ProbeStatus
+from gputui.domain.gpu import GpuState, Health, HealthCode, Holder, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.snapshot import Node, Snapshot
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, gpu, running, sample, snapshot, uuid, view
@@ -69,6 +69,8 @@ def test_when_nobody_schedules_gpus_are_read_at_once(run: Run, store: KeptStore,
 
 
 def test_a_probe_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    there_is = ProbeReading()
+
     class Silent:
         closed = False
 
@@ -78,13 +80,13 @@ def test_a_probe_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch)
         def start(self) -> None:
             pass
 
-        def latest(self) -> str:
-            return "what there is"
+        def latest(self) -> ProbeReading:
+            return there_is
 
         def close(self) -> None:
             self.closed = True
 
     silent = Silent()
     monkeypatch.setattr(bootstrap, "make_probe", lambda options: silent)
-    assert bootstrap.read_gpus(resolve(environ={}), 0.01) == "what there is"  # type: ignore[comparison-overlap]
+    assert bootstrap.read_gpus(resolve(environ={}), 0.01) is there_is
     assert silent.closed
