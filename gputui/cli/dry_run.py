@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable
 from datetime import datetime
 
 from gputui import bootstrap
 from gputui.cli.session import Session
-from gputui.domain.job import MAX_PRIORITY, Job
 from gputui.domain.policy.whatif import Change, Shift, what_if
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain
@@ -43,26 +41,3 @@ def _by(shift: Shift) -> str:
         return ""
     seconds = round((shift.after - shift.before).total_seconds())
     return f"{'+' if seconds > 0 else '-'}{abs(seconds)}s"
-
-
-def moved(ids: Iterable[int], value: int, *, relative: bool) -> Change:
-    """These jobs get the priority, or so much more of it."""
-    wanted = frozenset(ids)
-
-    def change(job: Job) -> Job:
-        if job.id not in wanted:
-            return job
-        priority = min(MAX_PRIORITY, max(0, job.priority + value)) if relative else value
-        return job.evolve(priority=priority, topped_at=None)
-
-    return _of_jobs(change)
-
-
-def topped(ids: Iterable[int], at: datetime) -> Change:
-    """These jobs are put first."""
-    wanted = frozenset(ids)
-    return _of_jobs(lambda job: job.evolve(topped_at=at) if job.id in wanted else job)
-
-
-def _of_jobs(change: Callable[[Job], Job]) -> Change:
-    return lambda snapshot: replace(snapshot, jobs=tuple(map(change, snapshot.jobs)))

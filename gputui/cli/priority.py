@@ -35,9 +35,10 @@ def command(session: Session, ids: tuple[JobId, ...], value: str, dry_run: bool)
 
 def _show(session: Session, store: JobStore, ids: tuple[JobId, ...], change: specs.PriorityChange) -> None:
     from gputui.cli import dry_run  # the policy is not needed to wish
+    from gputui.domain.policy.whatif import prioritised, topped
 
     for job_id in ids:
         store.get(job_id)
     now = bootstrap.clock().now()
-    wished = dry_run.topped(ids, now) if change.top else dry_run.moved(ids, change.value, relative=change.relative)
+    wished = topped(ids, now) if change.top else prioritised(ids, change.value, relative=change.relative)
     dry_run.show(session, store, wished)

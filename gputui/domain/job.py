@@ -204,6 +204,11 @@ class Job:
         """The next Job, in the same state."""
         return dataclasses.replace(self, **changes)
 
+    def prioritised(self, value: int, *, relative: bool = False) -> Job:
+        """The next Job, with that priority or so much more, within 0 to 100; put on top by hand it is no more."""
+        wanted = self.priority + value if relative else value
+        return self.evolve(priority=min(MAX_PRIORITY, max(0, wanted)), topped_at=None)
+
     @property
     def attempt(self) -> Attempt | None:
         """The attempt under way, or else the last one."""

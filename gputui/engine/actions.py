@@ -91,15 +91,11 @@ class Actions:
     def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
         """Set the priority, 0 to 100."""
         _check_priority(value)
-        return self._each(ids, "priority", lambda job: job.evolve(priority=value, topped_at=None))
+        return self._each(ids, "priority", lambda job: job.prioritised(value))
 
     def add_priority(self, ids: Iterable[JobId], delta: int) -> tuple[JobId, ...]:
         """Raise or lower the priority, staying within 0 to 100."""
-
-        def moved(job: Job) -> Job:
-            return job.evolve(priority=min(MAX_PRIORITY, max(0, job.priority + delta)), topped_at=None)
-
-        return self._each(ids, "priority", moved)
+        return self._each(ids, "priority", lambda job: job.prioritised(delta, relative=True))
 
     def top(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Put waiting jobs at the head of the queue, before all that were put there earlier."""

@@ -47,9 +47,16 @@ def expected(snapshot: Snapshot, settings: Settings, now: datetime) -> dict[JobI
     return {**{start.job_id: now for start in found.starts}, **found.forecast}
 
 
-def prioritised(job_id: JobId, priority: int) -> Change:
-    """The job gets this priority."""
-    return _each_job(lambda job: job.evolve(priority=priority) if job.id == job_id else job)
+def prioritised(job_ids: Iterable[JobId], value: int, *, relative: bool = False) -> Change:
+    """The jobs get this priority, or so much more of it."""
+    wanted = frozenset(job_ids)
+    return _each_job(lambda job: job.prioritised(value, relative=relative) if job.id in wanted else job)
+
+
+def topped(job_ids: Iterable[JobId], at: datetime) -> Change:
+    """The jobs are put first."""
+    wanted = frozenset(job_ids)
+    return _each_job(lambda job: job.evolve(topped_at=at) if job.id in wanted else job)
 
 
 def cancelled(job_ids: Iterable[JobId]) -> Change:

@@ -226,7 +226,7 @@ def test_what_if_tells_whose_start_shifts() -> None:
         job(3, gpus=8, age=40, time_limit=2 * HOUR),
     ]
     now, later = NOW + HOUR, NOW + 2 * HOUR
-    raised = what_if(seen(jobs), prioritised(3, 90), Settings(), NOW)
+    raised = what_if(seen(jobs), prioritised([3], 90), Settings(), NOW)
     assert raised == (Shift(3, later, now), Shift(2, now, NOW + 3 * HOUR))
     assert what_if(seen(jobs), cancelled([2]), Settings(), NOW) == (Shift(3, later, now), Shift(2, now, None))
     assert what_if(seen(jobs), cancelled([1]), Settings(), NOW)[0] == Shift(2, now, NOW)
