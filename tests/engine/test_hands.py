@@ -7,7 +7,7 @@ from tests.engine.world import World
 
 
 def test_the_book_of_attempts_does_not_grow_for_ever(world: World) -> None:
-    book = world.scheduler._hands
+    book = world.scheduler.hands
     for number in range(hands.REMEMBERED + 50):
         book._settle((number, 1), "docker")
     assert len(book._settled) == hands.REMEMBERED

@@ -1,0 +1,103 @@
+"""The plan that is in force: made from one look at everything, and anew when anything changed that it depends on."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from gputui.domain.errors import StoreError
+from gputui.domain.job import Job
+from gputui.domain.policy.plan import Plan, plan
+from gputui.domain.snapshot import Leader, Notice, Snapshot, Usage
+from gputui.domain.state import JobState
+from gputui.engine.ground import Ground
+from gputui.engine.picture import World, with_plan, within
+from gputui.engine.usage import REFRESH, past_usage
+
+log = logging.getLogger(__name__)
+
+_REASONS_KEEP = timedelta(seconds=5)
+
+
+class Planner:
+    """Looks and plans, no oftener than need be."""
+
+    def __init__(self, ground: Ground, leader: Leader) -> None:
+        self._ground = ground
+        self._leader = leader
+        self.plan = Plan()
+        self._snapshot = Snapshot()
+        self._usage = Usage()
+        self._usage_read_at: datetime | None = None
+        self._planned_for: object = None
+        self._again_at = datetime.min.replace(tzinfo=UTC)
+
+    def look_again_by(self, now: datetime) -> None:
+        """Plan anew at this time at the latest."""
+        self._again_at = now
+
+    def make(self, now: datetime, freed_at: Mapping[str, datetime], trouble: tuple[Notice, ...]) -> None:
+        """Look at everything as it is now, and decide what starts."""
+        self._look(now, freed_at, trouble)
+        news = _news(self._ground.version, self._snapshot)
+        if news != self._planned_for or now >= self._again_at:
+            self.plan = plan(self._snapshot, self._ground.settings, now)
+            self._planned_for, self._again_at = news, _next_look(self._snapshot, now)
+
+    def carried_out(self, claims: Iterable[Job], now: datetime, freed_at: Mapping[str, datetime]) -> None:
+        """Take these starts for done; what else they change is planned at the next tick."""
+        self._look(now, freed_at, ())
+        self.plan, self._planned_for = _without(self.plan, claims), None
+
+    def picture(self, now: datetime) -> Snapshot:
+        """What was looked at last, with the plan made of it."""
+        return with_plan(replace(self._snapshot, taken_at=now), self.plan)
+
+    def _look(self, now: datetime, freed_at: Mapping[str, datetime], trouble: tuple[Notice, ...]) -> None:
+        """Put together the picture of everything as it is now."""
+        ground = self._ground
+        world = World(
+            reading=ground.probe.latest(),
+            observations=tuple(observer.latest for observer in ground.observers.values()),
+            freed_at=freed_at,
+            progress=ground.hands.progress,
+            notices=(*trouble, *ground.damage),
+            usage=self._past_usage(now),
+        )
+        self._snapshot = within(ground.store.store_id, ground.queue, world, self._leader, ground.settings, now)
+
+    def _past_usage(self, now: datetime) -> Usage:
+        """What tenants used in jobs that are in the queue no more, read anew every so often."""
+        if self._usage_read_at is None or abs(now - self._usage_read_at) > REFRESH:
+            self._usage_read_at = now
+            try:
+                self._usage = past_usage(self._ground.store, self._ground.settings.policy.half_life, now)
+            except StoreError as error:  # fair share is less fair for it; nothing has to wait
+                log.warning("what was used in the past cannot be read: %s", error)
+        return self._usage
+
+
+def _news(version: object, snapshot: Snapshot) -> object:
+    """What a plan is made from, apart from the time: as long as it stays the same, so does the plan."""
+    node = snapshot.nodes[0]
+    return (version, tuple((view.gpu.uuid, view.state, view.why) for view in node.gpus), node.runtimes, node.probe)
+
+
+def _without(decided: Plan, claims: Iterable[Job]) -> Plan:
+    """The plan, of which these starts are done: it reckoned with them when it judged the others."""
+    done = {job.id for job in claims}
+    return replace(
+        decided,
+        starts=tuple(start for start in decided.starts if start.job_id not in done),
+        order=tuple(job_id for job_id in decided.order if job_id not in done),
+        forecast={job_id: at for job_id, at in decided.forecast.items() if job_id not in done},
+    )
+
+
+def _next_look(snapshot: Snapshot, now: datetime) -> datetime:
+    """When time alone changes the plan: a job may begin, a back-off ends; reasons that tell times grow old before."""
+    timed = [job for job in snapshot.jobs if job.not_before or job.spec.begin_at]
+    gates = (gate for job in timed if job.state is JobState.PENDING for gate in (job.not_before, job.spec.begin_at))
+    return min((now + _REASONS_KEEP, *(gate for gate in gates if gate is not None and gate > now)))

@@ -1,0 +1,40 @@
+"""The starts of a plan, begun: step (a) of the start protocol. Workers do the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from gputui.domain.job import Job, Placement
+from gputui.domain.state import JobState
+from gputui.engine import work
+from gputui.engine.ground import Ground, runtime_of
+
+
+def begin(ground: Ground, planned: Iterable[Placement], now: datetime) -> list[Job]:
+    """Claim the GPUs of those whose image is here, and have them started; the jobs as they are then."""
+    claims = _claim(ground, [start for start in planned if _has_image(ground, start)], now)
+    for job in claims:
+        launch = work.launch_of(ground.store.store_id, job, job.attempts[-1])
+        ground.hands.start(ground.observers[runtime_of(job)].runtime, launch)
+    if claims:
+        ground.observe()
+    return claims
+
+
+def _claim(ground: Ground, starts: list[Placement], now: datetime) -> list[Job]:
+    if not starts:
+        return []
+    claims: list[Job] = []
+    with ground.store.transaction() as transaction:
+        for start in starts:
+            job = transaction.get(start.job_id)
+            if job.state is JobState.PENDING and not job.held and not job.cancel_requested:
+                claims.append(work.claimed(job, start.gpus, now))
+                transaction.put(claims[-1])
+    return claims
+
+
+def _has_image(ground: Ground, start: Placement) -> bool:
+    job = ground.queue.jobs[start.job_id]
+    return ground.hands.has_image(ground.observers[runtime_of(job)].runtime, job.id, job.spec.image)
