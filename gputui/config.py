@@ -13,6 +13,7 @@ from typing import Any
 
 from gputui.domain.errors import InputError
 from gputui.domain.settings import (
+    ConsoleSettings,
     GpuSettings,
     PolicySettings,
     RuntimeSettings,
@@ -139,6 +140,7 @@ TABLES: Mapping[str, type[Any]] = {
     "runtime": RuntimeSettings,
     "gpus": GpuSettings,
     "policy": PolicySettings,
+    "console": ConsoleSettings,
 }
 SIZES = frozenset({"memory_floor", "log_max_size"})
 _MAY_BE_ZERO = frozenset(
@@ -160,7 +162,7 @@ _MAY_BE_ZERO = frozenset(
         "reservation_grace",
     }
 )
-_CHOICES = {"hand_over": ("auto", "always", "never")}
+_CHOICES = {"hand_over": ("auto", "always", "never"), "what_if": ("always", "off")}
 _MAX_COUNT = 2**31 - 1
 
 

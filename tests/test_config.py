@@ -83,6 +83,7 @@ BAD = [
     ('[scheduler]\ninfrastructure_retries = "3"', "scheduler.infrastructure_retries"),
     ("[scheduler]\nhost_jobs = 1", "scheduler.host_jobs"),
     ('[scheduler]\nhand_over = "maybe"', "scheduler.hand_over"),
+    ('[console]\nwhat_if = "never"', "console.what_if"),
     ("[scheduler]\nhand_over = 3", "scheduler.hand_over"),
     ('[scheduler]\nignore_processes = "Xorg"', "scheduler.ignore_processes"),
     ("[scheduler]\nignore_processes = [1]", "scheduler.ignore_processes"),

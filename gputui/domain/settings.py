@@ -149,6 +149,15 @@ class PolicySettings:
 
 
 @dataclass(frozen=True)
+class ConsoleSettings:
+    """How the console behaves."""
+
+    what_if: str = "always"
+    """Before a wish that changes whose turn it is: `always` shows how starts would shift, and Enter commits; `off`
+    commits at once."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything a site may set."""
 
@@ -157,3 +166,4 @@ class Settings:
     runtime: RuntimeSettings = RuntimeSettings()
     gpus: GpuSettings = GpuSettings()
     policy: PolicySettings = PolicySettings()
+    console: ConsoleSettings = ConsoleSettings()

@@ -14,13 +14,18 @@ from gputui.domain.policy.look import Entry, Look
 
 def expected_starts(look: Look, gated: Iterable[Entry], most: int) -> dict[JobId, datetime]:
     """Of the first `most` jobs to start after those that start now, when that is planned to be."""
+    return {run.id: look.when(run.started) for run in expected_runs(look, gated, most)}
+
+
+def expected_runs(look: Look, gated: Iterable[Entry], most: int) -> Iterator[Run]:
+    """Those starts themselves, with the GPUs that the plan foresees; made as they are asked for."""
     if most <= 0:
-        return {}
+        return iter(())
     board = look.board.copy()
     known, behind = _coming(look, gated)
     moments = [*patience_ends(board), *(keep.end for keep in board.keeps), *(keep.start for keep in board.keeps)]
     runs = run_forward(board, look.second, known, moments=moments, ended=behind.ended)
-    return {run.id: look.when(run.started) for run in islice(runs, most)}
+    return islice(runs, most)
 
 
 def _coming(look: Look, gated: Iterable[Entry]) -> tuple[list[Arrival], _Dependents]:

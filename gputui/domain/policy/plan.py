@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 
 from gputui.domain.job import JobId, Placement
 from gputui.domain.policy.decide import Outcome, decide
 from gputui.domain.policy.forecast import expected_starts
-from gputui.domain.policy.look import Look, in_order
+from gputui.domain.policy.look import Entry, Look, in_order
 from gputui.domain.policy.reasons import Gated, Reasons
 from gputui.domain.policy.waits import Situation, gate
 from gputui.domain.settings import Settings
@@ -34,8 +35,18 @@ class Plan:
     """GPUs that stay free although jobs wait for GPUs, because none of these can use them."""
 
 
-def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
-    """Start what its turn and the free GPUs allow, keep GPUs for the first job that does not fit, explain the rest."""
+class Decision(NamedTuple):
+    """What is decided now, on the board itself; its reasons and its forecast are still to be made."""
+
+    look: Look
+    waiting: list[Entry]
+    gated: Gated
+    """Jobs that may not start whatever is free."""
+    outcome: Outcome
+
+
+def decision(snapshot: Snapshot, settings: Settings, now: datetime) -> Decision:
+    """Start what its turn and the free GPUs allow, and keep GPUs for the first job that does not fit."""
     look = Look.at(snapshot, settings, now)
     situation = Situation.of(snapshot, settings.scheduler, now)
     waiting = in_order(look)
@@ -45,7 +56,12 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
             gated[entry.job.id] = (reason, entry)
         else:
             look.board.lane(entry.key).feed(entry.item, look.second)
-    outcome = decide(look.board, look.second, thorough=True)
+    return Decision(look, waiting, gated, decide(look.board, look.second, thorough=True))
+
+
+def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
+    """The decision of this moment, and of all that do not start now why, and when they are expected to."""
+    look, waiting, gated, outcome = decision(snapshot, settings, now)
     started = {run.id for run in outcome.starts}
     forecast = expected_starts(look, [entry for _, entry in gated.values()], settings.policy.forecast_jobs)
     reasons = Reasons(look, outcome, forecast).of(waiting, gated, started)

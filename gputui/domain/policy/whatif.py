@@ -9,13 +9,12 @@ from typing import TypeAlias
 
 from gputui.domain.gpu import Drain, GpuState, GpuView
 from gputui.domain.job import Job, JobId
-from gputui.domain.policy.plan import plan
+from gputui.domain.policy.timeline import MOST, Timeline, timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 
 Change: TypeAlias = Callable[[Snapshot], Snapshot]
-MOST = 2000
-"""Of so many jobs starts are compared."""
 
 
 @dataclass(frozen=True)
@@ -27,24 +26,46 @@ class Shift:
     after: datetime | None
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """What is to come, without a change and with it."""
+
+    before: Timeline
+    after: Timeline
+
+    @property
+    def shifts(self) -> tuple[Shift, ...]:
+        """The waiting jobs whose start the change would shift, in the order after it."""
+        before, after = self.before.starts, self.after.starts
+        order = dict.fromkeys((*after, *before))
+        return tuple(
+            Shift(job_id, before.get(job_id), after.get(job_id))
+            for job_id in order
+            if before.get(job_id) != after.get(job_id)
+        )
+
+
 def what_if(snapshot: Snapshot, change: Change, settings: Settings, now: datetime) -> tuple[Shift, ...]:
     """The waiting jobs whose start the change would shift, in the order after it."""
-    before = expected(snapshot, settings, now)
-    changed = change(snapshot)
-    after = expected(changed, settings, now)
-    order = dict.fromkeys((*after, *before))
-    return tuple(
-        Shift(job_id, before.get(job_id), after.get(job_id))
-        for job_id in order
-        if before.get(job_id) != after.get(job_id)
-    )
+    return compared(snapshot, change, settings, now).shifts
+
+
+def compared(
+    snapshot: Snapshot,
+    change: Change,
+    settings: Settings,
+    now: datetime,
+    before: Timeline | None = None,
+    is_wanted: Callable[[], bool] = lambda: True,
+) -> Comparison:
+    """The same forecast, made twice; `before` where it is known already. Worthless once it is wanted no more."""
+    before = before or timeline(snapshot, settings, now, is_wanted=is_wanted)
+    return Comparison(before, timeline(change(snapshot), settings, now, is_wanted=is_wanted))
 
 
 def expected(snapshot: Snapshot, settings: Settings, now: datetime) -> dict[JobId, datetime]:
     """When each waiting job is expected to start, where that is known: those that start now included."""
-    far = replace(settings, policy=replace(settings.policy, forecast_jobs=MOST))
-    found = plan(snapshot, far, now)
-    return {**{start.job_id: now for start in found.starts}, **found.forecast}
+    return dict(timeline(snapshot, settings, now, MOST).starts)
 
 
 def prioritised(job_ids: Iterable[JobId], value: int, *, relative: bool = False) -> Change:
@@ -57,6 +78,34 @@ def topped(job_ids: Iterable[JobId], at: datetime) -> Change:
     """The jobs are put first."""
     wanted = frozenset(job_ids)
     return _each_job(lambda job: job.evolve(topped_at=at) if job.id in wanted else job)
+
+
+def held(job_ids: Iterable[JobId]) -> Change:
+    """The waiting jobs are kept from starting."""
+    return _each_waiting(job_ids, lambda job: job.evolve(held=True, hold_reason=None))
+
+
+def released(job_ids: Iterable[JobId], at: datetime) -> Change:
+    """The jobs may start again, and so may others of their image and tenant that failed fast."""
+    return _each_waiting(job_ids, lambda job: job.evolve(held=False, hold_reason=None, released_at=at))
+
+
+def requeued(job_ids: Iterable[JobId], at: datetime) -> Change:
+    """The jobs wait again, with the age they had, and what they held is free."""
+    wanted = frozenset(job_ids)
+
+    def again(job: Job) -> Job:
+        if job.id not in wanted or job.state is JobState.PENDING:
+            return job
+        over = job.with_attempt(ended_at=at) if job.attempt and not job.attempt.is_over else job
+        return over.evolve(state=JobState.PENDING, ended_at=None, cancel_requested=False)
+
+    def change(snapshot: Snapshot) -> Snapshot:
+        freed = {uuid for job in snapshot.jobs if job.id in wanted for uuid in job.gpus}
+        waiting = replace(snapshot, jobs=tuple(map(again, snapshot.jobs)))
+        return _with_views(waiting, lambda view: _freed(view) if view.gpu.uuid in freed else view)
+
+    return change
 
 
 def cancelled(job_ids: Iterable[JobId]) -> Change:
@@ -84,6 +133,19 @@ def drained(uuids: Iterable[str], at: datetime) -> Change:
     return lambda snapshot: _with_views(snapshot, change)
 
 
+def resumed(uuids: Iterable[str]) -> Change:
+    """The drained GPUs take jobs again, if nothing else is against it that can be seen now."""
+    names = frozenset(uuids)
+
+    def change(view: GpuView) -> GpuView:
+        if view.gpu.uuid not in names or view.drain is None:
+            return view
+        back = replace(view, drain=None)
+        return replace(back, state=_undrained(back)) if view.state is GpuState.DRAINED else back
+
+    return lambda snapshot: _with_views(snapshot, change)
+
+
 def submitted(*jobs: Job) -> Change:
     """The jobs wait as well."""
     return lambda snapshot: replace(snapshot, jobs=(*snapshot.jobs, *jobs))
@@ -92,6 +154,18 @@ def submitted(*jobs: Job) -> Change:
 def _freed(view: GpuView) -> GpuView:
     state = GpuState.DRAINED if view.drain else GpuState.FREE
     return replace(view, state=state, job_id=None) if view.state is GpuState.ALLOCATED else view
+
+
+def _undrained(view: GpuView) -> GpuState:
+    """How it stands without its drain: the drain was all that the picture told of it."""
+    if view.stale or not view.health.is_schedulable or view.sample is None:
+        return GpuState.UNKNOWN
+    return GpuState.FOREIGN if view.holders else GpuState.FREE
+
+
+def _each_waiting(job_ids: Iterable[JobId], change: Callable[[Job], Job]) -> Change:
+    wanted = frozenset(job_ids)
+    return _each_job(lambda job: change(job) if job.id in wanted and job.state is JobState.PENDING else job)
 
 
 def _each_job(change: Callable[[Job], Job]) -> Change:

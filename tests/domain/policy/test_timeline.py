@@ -1,0 +1,159 @@
+"""The timeline tells what runs, what is foreseen and where, and what is kept; what-if compares two of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gputui.domain.gpu import Drain, GpuState, Holder
+from gputui.domain.policy.durations import Source
+from gputui.domain.policy.plan import plan
+from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow, Timeline, timeline
+from gputui.domain.policy.whatif import (
+    Change,
+    compared,
+    expected,
+    held,
+    prioritised,
+    released,
+    requeued,
+    resumed,
+    what_if,
+)
+from gputui.domain.settings import PolicySettings, Settings, Window
+from gputui.domain.snapshot import Snapshot
+from tests.domain.policy.test_decide import HOUR, holder, of_rows, seen
+from tests.factories import NOW, job, running, uuid, view
+
+SETTINGS = Settings(policy=PolicySettings(predict=False))
+
+
+def foreseen(snapshot: Snapshot, settings: Settings = SETTINGS) -> Timeline:
+    return timeline(snapshot, settings, NOW)
+
+
+def of_job(found: Timeline, job_id: int) -> Bar:
+    [bar] = [bar for bar in found.bars if bar.job_id == job_id]
+    return bar
+
+
+def on(*indices: int) -> tuple[str, ...]:
+    return tuple(uuid(index) for index in indices)
+
+
+def queue() -> Snapshot:
+    """Four of eight GPUs held for two hours; a wide head; two behind it, of which one fits before."""
+    return seen(
+        [
+            holder(1, 0, 4, hours=2),
+            job(2, gpus=8, age=100, time_limit=3 * HOUR),
+            job(3, gpus=2, age=50, time_limit=HOUR),
+            job(4, gpus=2, age=40),
+            job(5, gpus=0, age=30, time_limit=HOUR),
+        ]
+    )
+
+
+def test_what_runs_what_is_planned_and_what_is_promised() -> None:
+    found = foreseen(queue())
+    assert of_job(found, 1) == Bar(
+        1, BarKind.RUNNING, on(0, 1, 2, 3), NOW - timedelta(seconds=60), NOW + 2 * HOUR, Source.LIMIT
+    )
+    assert of_job(found, 2) == Bar(2, BarKind.HEAD, on(*range(8)), NOW + 2 * HOUR, NOW + 5 * HOUR, Source.LIMIT)
+    assert of_job(found, 3) == Bar(3, BarKind.PLANNED, on(4, 5), NOW, NOW + HOUR, Source.LIMIT)
+    assert of_job(found, 4).start == NOW + 5 * HOUR
+    assert of_job(found, 4).source is Source.DEFAULT
+    assert of_job(found, 5).gpus == ()
+    assert found.promise == of_job(found, 2)
+
+
+def test_its_starts_are_those_of_the_plan() -> None:
+    decided = plan(queue(), SETTINGS, NOW)
+    starts = {**{start.job_id: NOW for start in decided.starts}, **decided.forecast}
+    assert foreseen(queue()).starts == expected(queue(), SETTINGS, NOW) == starts
+
+
+def test_no_gpu_is_in_two_bars_at_once() -> None:
+    for bars in foreseen(queue()).by_gpu.values():
+        for earlier, later in itertools.pairwise(bars):
+            assert earlier.end <= later.start
+
+
+def test_a_job_beyond_its_plan_is_told() -> None:
+    late = running(1, on=on(0)).evolve(started_at=NOW - 30 * HOUR)
+    late = late.with_attempt(started_at=NOW - 30 * HOUR)
+    bar = of_job(foreseen(seen([late, job(2, gpus=8)])), 1)
+    assert bar.is_overrun
+    assert (bar.source, bar.end) == (Source.DEFAULT, NOW + 18 * HOUR)
+
+
+def test_the_head_is_kept_its_gpus_where_the_forecast_ends_before_it() -> None:
+    found = timeline(queue(), SETTINGS, NOW, most=0)
+    assert [bar.job_id for bar in found.bars if bar.kind is BarKind.HEAD] == [2]
+    assert found.promise == of_job(found, 2)
+
+
+def test_a_forecast_wanted_no_more_ends() -> None:
+    answers = iter([True, False, False, False])
+    found = timeline(queue(), SETTINGS, NOW, is_wanted=lambda: next(answers))
+    assert len(found.starts) < len(foreseen(queue()).starts)
+
+
+def test_windows_name_their_gpus_whoever_keeps_them() -> None:
+    window = Window("exam", NOW + HOUR, NOW + 3 * HOUR, count=2, tenant="bob")
+    kept = Settings(policy=PolicySettings(predict=False, reservations=(window,)))
+    found = foreseen(seen([holder(1, 0, 4, hours=2)]), kept)
+    assert found.windows == (KeptWindow("exam", NOW + HOUR, NOW + 3 * HOUR, on(6, 7), "bob"),)
+
+
+def test_a_job_on_a_drained_gpu_is_seen_there() -> None:
+    job_1 = holder(1, 0, 1, hours=2)
+    row = view(0, GpuState.ALLOCATED, job_id=1, drain=Drain("fan", "alice", NOW))
+    assert of_job(foreseen(of_rows([job_1], [row])), 1).gpus == on(0)
+
+
+def starts_after(snapshot: Snapshot, change: Change) -> dict[int, float | None]:
+    """By job whose start shifts: in how many hours it starts then."""
+    shifts = what_if(snapshot, change, SETTINGS, NOW)
+    return {shift.job_id: (shift.after - NOW) / HOUR if shift.after else None for shift in shifts}
+
+
+def test_a_held_job_starts_never_and_others_sooner() -> None:
+    assert starts_after(queue(), held([2])) == {4: 0.0, 2: None}
+    assert starts_after(queue(), held([1])) == {}, "one that runs cannot be held"
+
+
+def test_a_released_job_starts() -> None:
+    waiting = job(2, gpus=8, age=100, time_limit=HOUR, held=True)
+    assert starts_after(seen([waiting, job(3, gpus=1)]), released([2], NOW)) == {2: 0.0, 3: 1.0}
+
+
+def test_a_requeued_job_waits_again_with_its_age() -> None:
+    first = holder(1, 0, 8, hours=2).evolve(submitted_at=NOW - HOUR)
+    jobs = [first, job(2, gpus=8, age=100, priority=60, time_limit=HOUR)]
+    assert starts_after(seen(jobs), requeued([1], NOW)) == {2: 0.0, 1: 1.0}
+
+
+def test_a_resumed_gpu_takes_jobs_unless_something_else_is_against_it() -> None:
+    jobs = [job(2, gpus=1, time_limit=HOUR)]
+    drained = view(0, GpuState.DRAINED, drain=Drain("fan", "alice", NOW))
+    other = replace(drained, holders=(Holder("process", "python", "bob", 7),))
+    unread = replace(drained, stale=True)
+    assert starts_after(of_rows(jobs, [drained]), resumed(on(0))) == {2: 0.0}
+    for row in (other, unread, replace(drained, sample=None)):
+        assert starts_after(of_rows(jobs, [row]), resumed(on(0))) == {}
+    assert starts_after(of_rows(jobs, [drained]), resumed(on(1))) == {}
+
+
+@pytest.mark.parametrize("change", [prioritised([4], 90), held([3])])
+def test_a_comparison_says_what_what_if_says(change: Callable[[Snapshot], Snapshot]) -> None:
+    found = compared(queue(), change, SETTINGS, NOW)
+    assert found.shifts == what_if(queue(), change, SETTINGS, NOW) != ()
+    assert found.before == foreseen(queue())
+    again = compared(queue(), change, SETTINGS, NOW, found.before)
+    assert again == found
+    assert again.before is found.before
