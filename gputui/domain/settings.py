@@ -105,7 +105,23 @@ class Window:
     """UUIDs or indices."""
     tenant: str | None = None
     priority: int | None = None
-    """Kept for this tenant's jobs, and for all jobs of at least this priority."""
+    """Kept for this tenant's jobs, and for all jobs of at least this priority; with neither it is kept for nobody."""
+
+    @property
+    def key(self) -> str:
+        """What it is remembered by: another window of that name has another start."""
+        return f"{self.name}@{self.start.isoformat()}"
+
+    @property
+    def for_nobody(self) -> bool:
+        """Whether no job may run in it at all."""
+        return self.tenant is None and self.priority is None
+
+    def admits(self, tenant: str, priority: int) -> bool:
+        """Whether it is kept for such jobs."""
+        return (self.tenant is not None and tenant == self.tenant) or (
+            self.priority is not None and priority >= self.priority
+        )
 
 
 @dataclass(frozen=True)
@@ -143,7 +159,7 @@ class PolicySettings:
     standing_priority: int | None = None
     """While a job of at least this priority waits for GPUs, no job below it is given any."""
     reservation_grace: timedelta = timedelta(minutes=15)
-    """A reservation nobody has claimed by then is given up."""
+    """A reservation in which no job it is kept for has run so long after its start, and none waits, is given up."""
     tenants: tuple[TenantSettings, ...] = ()
     reservations: tuple[Window, ...] = ()
 

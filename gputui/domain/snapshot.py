@@ -10,9 +10,19 @@ from types import MappingProxyType
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuView, ProbeStatus
 from gputui.domain.job import Job, JobId
+from gputui.domain.settings import TenantSettings, Window
 from gputui.domain.state import Reason
+from gputui.domain.window import WindowView
 
 EMPTY_MAP: Mapping[JobId, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Standing:
+    """The standing rule as a command set it."""
+
+    priority: int | None = None
+    """While a job of at least this priority waits for GPUs, no job below it is given any; None: there is no rule."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,16 @@ class Controls:
     paused_by: str = ""
     drains: Mapping[str, Drain] = field(default_factory=dict)
     """By GPU UUID."""
+    reservations: tuple[Window, ...] = ()
+    """Beside those of the settings file."""
+    claimed: Mapping[str, datetime] = field(default_factory=dict)
+    """By key of a window: since when a job it is kept for has run in it."""
+    released: Mapping[str, datetime] = field(default_factory=dict)
+    """By key of a window: when it was given up because nobody had claimed it."""
+    standing: Standing | None = None
+    """In place of the settings file's `policy.standing_priority`."""
+    tenants: tuple[TenantSettings, ...] = ()
+    """Each in place of the settings file's of that name."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +109,10 @@ class Snapshot:
     notices: tuple[Notice, ...] = ()
     usage: Usage = Usage()
     """What tenants used in jobs that have moved to history."""
+    windows: tuple[WindowView, ...] = ()
+    """The reservations that are not over, by their start."""
+    fragmentation: int = 0
+    """GPUs that stay free although jobs wait for GPUs, because none of these can use them."""
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:

@@ -144,9 +144,7 @@ class Actions:
                 after = change(drains, uuid)
                 self._audit(transaction, verb, uuid, _drain_word(drains, uuid), _drain_word(after, uuid))
                 drains = after
-            transaction.set_controls(
-                Controls(controls.paused, controls.pause_reason, controls.paused_by, dict(drains)),
-            )
+            transaction.set_controls(replace(controls, drains=dict(drains)))
 
     def _change_controls(self, verb: str, change: Callable[[Controls], Controls]) -> None:
         with self._store.transaction() as transaction:
@@ -236,7 +234,7 @@ def _drain_word(drains: Mapping[str, Drain], uuid: str) -> str:
 
 
 def _evolved(controls: Controls, paused: bool, reason: str, by: str) -> Controls:
-    return Controls(paused, reason, by, controls.drains)
+    return replace(controls, paused=paused, pause_reason=reason, paused_by=by)
 
 
 def _pause_word(controls: Controls) -> str:

@@ -32,8 +32,15 @@ SILENT_FOR = timedelta(seconds=10)
 
 
 def with_plan(snapshot: Snapshot, decided: Plan) -> Snapshot:
-    """The snapshot, with order, reasons and expected starts of its waiting jobs."""
-    return replace(snapshot, order=decided.order, reasons=decided.reasons, expected_starts=decided.forecast)
+    """The snapshot, with order, reasons and expected starts of its waiting jobs, and what else the plan came to."""
+    return replace(
+        snapshot,
+        order=decided.order,
+        reasons=decided.reasons,
+        expected_starts=decided.forecast,
+        windows=decided.windows,
+        fragmentation=decided.fragmentation,
+    )
 
 
 @dataclass(frozen=True)

@@ -44,7 +44,7 @@ class Planner:
         news = _news(self._ground.version, self._snapshot)
         if news != self._planned_for or now >= self._again_at:
             self.plan = plan(self._snapshot, self._ground.settings, now)
-            self._planned_for, self._again_at = news, _next_look(self._snapshot, now)
+            self._planned_for, self._again_at = news, _next_look(self._snapshot, self.plan, now)
 
     def carried_out(self, claims: Iterable[Job], now: datetime, freed_at: Mapping[str, datetime]) -> None:
         """Take these starts for done; what else they change is planned at the next tick."""
@@ -96,8 +96,9 @@ def _without(decided: Plan, claims: Iterable[Job]) -> Plan:
     )
 
 
-def _next_look(snapshot: Snapshot, now: datetime) -> datetime:
-    """When time alone changes the plan: a job may begin, a back-off ends; reasons that tell times grow old before."""
+def _next_look(snapshot: Snapshot, decided: Plan, now: datetime) -> datetime:
+    """When time alone changes the plan: a job may begin, a back-off or a reservation ends; reasons grow old before."""
     timed = [job for job in snapshot.jobs if job.not_before or job.spec.begin_at]
     gates = (gate for job in timed if job.state is JobState.PENDING for gate in (job.not_before, job.spec.begin_at))
-    return min((now + _REASONS_KEEP, *(gate for gate in gates if gate is not None and gate > now)))
+    turns = (at for view in decided.windows for at in (view.window.start, view.window.end))
+    return min((now + _REASONS_KEEP, *(at for at in (*gates, *turns) if at is not None and at > now)))

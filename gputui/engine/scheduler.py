@@ -12,7 +12,7 @@ from gputui.domain.errors import StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.units import format_duration
-from gputui.engine import hopeless, starts, stops, wishes
+from gputui.engine import claims, hopeless, starts, stops, wishes
 from gputui.engine.ground import Ground
 from gputui.engine.hands import Hands
 from gputui.engine.observer import Observer, Sequence
@@ -91,6 +91,7 @@ class Scheduler:
             self._cancel(now)
             self._give_up_hopeless(now)
             self._plan(now)
+            claims.settle(self._ground, self._planner.plan.windows)
             self._start(now)
         except StoreError as error:
             log.error("the store refused: %s", error)
@@ -128,9 +129,9 @@ class Scheduler:
 
     def _start(self, now: datetime) -> None:
         """Begin all that start now."""
-        claims = starts.begin(self._ground, self._planner.plan.starts, now)
-        if claims:
-            self._planner.carried_out(claims, now, self._reaper.freed_at)
+        begun = starts.begin(self._ground, self._planner.plan.starts, now)
+        if begun:
+            self._planner.carried_out(begun, now, self._reaper.freed_at)
 
     def _publish(self, now: datetime) -> Snapshot:
         snapshot = self._planner.picture(now)

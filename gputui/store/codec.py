@@ -71,7 +71,12 @@ def encode_controls(controls: Controls) -> Document:
 def decode_controls(document: Document) -> Controls:
     """The operator's wishes, frozen all through."""
     controls = _decoded(document, Controls, "controls")
-    return dataclasses.replace(controls, drains=MappingProxyType(dict(controls.drains)))
+    return dataclasses.replace(
+        controls,
+        drains=MappingProxyType(dict(controls.drains)),
+        claimed=MappingProxyType(dict(controls.claimed)),
+        released=MappingProxyType(dict(controls.released)),
+    )
 
 
 def encode_audit(entry: AuditEntry) -> Document:

@@ -15,7 +15,7 @@ from gputui.domain.job import JobId
 from gputui.domain.policy.board import Board, Run
 from gputui.domain.policy.lanes import Lane, LaneKey, Rank, Waiting
 from gputui.domain.policy.machine import Ask, Grant, choose, size
-from gputui.domain.policy.shadow import Hold, kept, shadow
+from gputui.domain.policy.shadow import Hold, kept, kept_for, shadow
 
 
 class Refusal(Enum):
@@ -144,7 +144,12 @@ class _Pass:
         hold = self.outcome.hold
         if hold is not None and end > hold.at:
             usable = [hold.leaves(node, mask) for node, mask in enumerate(usable)]
-        return choose(usable, ask, need, most(board, key, self._owed(key)), board.layouts)
+        width = most(board, key, self._owed(key))
+        grant = choose(usable, ask, need, width, board.layouts)
+        if board.keeps and grant is not None and (own := kept_for(board, key, item.priority, self.now)):
+            own_first = [mask & mine for mask, mine in zip(usable, own, strict=True)]
+            grant = choose(own_first, ask, size(grant), width, board.layouts) or grant
+        return grant
 
     def _start(self, lane: Lane, item: Waiting, grant: Grant) -> None:
         hold = self.outcome.hold

@@ -15,10 +15,12 @@ from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.machine import Ask
 from gputui.domain.policy.order import topped
 from gputui.domain.policy.place import Places
-from gputui.domain.policy.windows import keeps
+from gputui.domain.policy.standing import effective, views
+from gputui.domain.policy.windows import Scene, watch
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.window import WindowView
 
 
 @dataclass
@@ -36,10 +38,13 @@ class Look:
     """Of running jobs: where their planned ends come from."""
     keys: dict[tuple[str, Ask], LaneKey] = field(default_factory=dict)
     """The same object for jobs alike."""
+    windows: tuple[WindowView, ...] = ()
 
     @classmethod
     def at(cls, snapshot: Snapshot, settings: Settings, now: datetime) -> Look:
         """The board that a snapshot shows, with nothing waiting yet."""
+        windows = views(settings.policy, snapshot.controls, now)
+        settings = effective(settings, snapshot.controls)
         places = Places.of(snapshot.nodes, settings.policy)
         second = now.timestamp()
         ledger = Ledger(settings.policy.half_life.total_seconds(), second)
@@ -52,7 +57,9 @@ class Look:
         for job in snapshot.jobs:
             if job.attempts:
                 look._count(job)
-        board.keeps = keeps(settings.policy, snapshot.jobs, places, board, now)
+        if windows:
+            scene = Scene(snapshot.jobs, places, board, settings.policy.reservation_grace, now)
+            look.windows, board.keeps = watch(windows, scene)
         return look
 
     def _count(self, job: Job) -> None:

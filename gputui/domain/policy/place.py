@@ -77,8 +77,12 @@ class Places:
         most = max((mask.bit_count() for mask in eligible), default=0)
         return Ask(request.minimum, max(request.minimum, min(request.maximum, most)), eligible)
 
+    def is_left_free(self, gpu: Gpu) -> bool:
+        """Whether only jobs that name it get it."""
+        return _named(gpu, self.left_free)
+
     def _given(self, gpu: Gpu, request: GpuRequest) -> bool:
-        return bool(request.devices) or not _named(gpu, self.left_free)
+        return bool(request.devices) or not self.is_left_free(gpu)
 
     def _mask(self, rows: Sequence[GpuView], chosen: Sequence[bool]) -> int:
         return sum(1 << bit for bit in range(len(rows)) if chosen[bit])

@@ -16,6 +16,7 @@ from gputui.domain.policy.waits import Situation, gate
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import Reason
+from gputui.domain.window import WindowView
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,8 @@ class Plan:
     """When each is expected to start, where that is known."""
     fragmentation: int = 0
     """GPUs that stay free although jobs wait for GPUs, because none of these can use them."""
+    windows: tuple[WindowView, ...] = ()
+    """The reservations that are not over, as they stand."""
 
 
 class Decision(NamedTuple):
@@ -72,6 +75,7 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
         reservations=_reservations(look, outcome),
         forecast=forecast,
         fragmentation=fragmentation(look),
+        windows=look.windows,
     )
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputui.domain.job import JobId
-from gputui.domain.policy.board import Board
+from gputui.domain.policy.board import Board, Keep
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.machine import Grant, choose
 
@@ -49,11 +50,26 @@ class Hold:
 
 def kept(board: Board, key: LaneKey, priority: int, start: float, end: float) -> list[int] | None:
     """Of each node, the GPUs kept for others at some time between start and end; None when there are none."""
+    return _united(
+        board,
+        [
+            keep
+            for keep in board.keeps
+            if keep.start < end and start < keep.end and not keep.admits(key.tenant, priority)
+        ],
+    )
+
+
+def kept_for(board: Board, key: LaneKey, priority: int, now: float) -> list[int] | None:
+    """Of each node, the GPUs kept for such jobs now; None when there are none."""
+    own = [keep for keep in board.keeps if keep.start <= now < keep.end and keep.admits(key.tenant, priority)]
+    return _united(board, own)
+
+
+def _united(board: Board, keeps: Sequence[Keep]) -> list[int] | None:
     masks: list[int] | None = None
-    for keep in board.keeps:
-        if keep.start < end and start < keep.end and not keep.admits(key.tenant, priority):
-            masks = masks or [0] * len(board.free)
-            masks = [have | more for have, more in zip(masks, keep.masks, strict=True)]
+    for keep in keeps:
+        masks = [have | more for have, more in zip(masks or [0] * len(board.free), keep.masks, strict=True)]
     return masks
 
 

@@ -172,7 +172,8 @@ def test_an_unclaimed_window_is_given_up_after_its_grace() -> None:
     wide = job(1, gpus=8)
     assert starts(planned([wide], reservations=(begun,))) == {1: 8}
     assert starts(planned([wide], reservations=(replace(begun, start=NOW - timedelta(minutes=5)),))) == {}
-    assert starts(planned([wide, running(2, tenant="bob")], reservations=(begun,))) == {}
+    assert starts(planned([job(1, gpus=1), running(2, on=[uuid(7)], tenant="bob")], reservations=(begun,))) == {1: 1}
+    assert starts(planned([job(1, gpus=3), running(2, on=[uuid(7)], tenant="bob")], reservations=(begun,))) == {}
 
 
 def test_a_window_over_named_gpus_leaves_the_others() -> None:
