@@ -8,7 +8,8 @@ from datetime import datetime
 
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.durations import Source
-from gputui.domain.policy.look import Look, fair_shares, in_order
+from gputui.domain.policy.lineup import fair_shares, in_order
+from gputui.domain.policy.look import Look
 from gputui.domain.policy.order import ScoreTerms, score_terms
 from gputui.domain.policy.whatif import expected
 from gputui.domain.settings import Settings

@@ -9,7 +9,8 @@ from itertools import islice
 from gputui.domain.job import JobId
 from gputui.domain.policy.board import Run
 from gputui.domain.policy.forward import Arrival, patience_ends, run_forward
-from gputui.domain.policy.look import Entry, Look
+from gputui.domain.policy.lineup import Entry
+from gputui.domain.policy.look import Look
 
 
 def expected_starts(look: Look, gated: Iterable[Entry], most: int) -> dict[JobId, datetime]:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import NamedTuple, TypeAlias
 
 from gputui.domain.job import JobId
 from gputui.domain.policy.machine import Ask
 
 _FOREVER = float("inf")
+_duration, _differs = itemgetter(2), itemgetter(3, 5)
 Rank: TypeAlias = tuple[float, float, float, JobId]
 """Sorts first what starts first: topped, score, submit time, id."""
 
@@ -58,6 +60,16 @@ class Ageing:
         hungry = min((item.submitted for item in items if item.submitted > starved), default=_FOREVER)
         return now + min(growing - full, hungry - starved) if growing < _FOREVER or hungry < _FOREVER else _FOREVER
 
+    def scores(self, items: Iterable[tuple[Waiting, float]], now: float) -> list[float]:
+        """Of many at once, each with the points of its tenant, what `rank` has in its second place."""
+        slope, most, starving = self.slope, self.most, self.starving_after
+        return [
+            -_FOREVER
+            if (waited := now - item[0]) >= starving
+            else -(item[3] + (most if (aged := slope * waited) > most else aged) + fair)
+            for item, fair in items
+        ]
+
     def rank(self, item: Waiting, fair: float, now: float) -> Rank:
         """Where it stands; `fair` are the points of its tenant."""
         waited = now - item.submitted
@@ -77,6 +89,8 @@ class Lane:
     items: list[Waiting] = field(default_factory=list)
     shortest: float = _FOREVER
     """No job in it is planned to run shorter."""
+    is_shortest_gone: bool = False
+    """One that ran so short was taken out: `shortest` has to be looked for when it is needed."""
     mixed: bool = False
     """Its jobs differ in more than age, so that order is not just that of submission."""
     stale_at: float = 0.0
@@ -86,7 +100,9 @@ class Lane:
 
     def copy(self) -> Lane:
         """A lane that can go on without this one."""
-        return Lane(self.key, self.ageing, list(self.items), self.shortest, self.mixed, self.stale_at, self.settled_at)
+        other = Lane(self.key, self.ageing, list(self.items), self.shortest, self.is_shortest_gone)
+        other.mixed, other.stale_at, other.settled_at = self.mixed, self.stale_at, self.settled_at
+        return other
 
     def add(self, item: Waiting) -> None:
         """Put a job where it belongs: mostly at the end."""
@@ -104,14 +120,11 @@ class Lane:
         else:
             items.append(item)
 
-    def feed(self, item: Waiting, now: float) -> None:
-        """Put a job behind all others, where it belongs at this moment."""
-        items = self.items
-        items.append(item)
-        if item.duration < self.shortest:
-            self.shortest = item.duration
-        if item.base != items[0].base or item.topped != items[0].topped:
-            self.mixed = True
+    def feed(self, items: list[Waiting], now: float) -> None:
+        """Have these wait in it, and no others: they are in the order of this moment."""
+        self.items = items
+        self.shortest = min(map(_duration, items), default=_FOREVER)
+        self.mixed = len(set(map(_differs, items))) > 1
         self.settled_at = now
 
     def settle(self, now: float) -> None:
@@ -130,13 +143,15 @@ class Lane:
         """Take a job out."""
         taken = self.items.pop(position)
         if taken.duration <= self.shortest:
-            self.shortest = min((item.duration for item in self.items), default=_FOREVER)
+            self.is_shortest_gone = True
 
     def next_shorter(self, position: int, duration: float) -> int:
         """The next job from there on that is planned to run shorter; past the end when there is none."""
-        if self.shortest >= duration:
-            return len(self.items)
         items = self.items
+        if self.is_shortest_gone:
+            self.shortest, self.is_shortest_gone = min(map(_duration, items), default=_FOREVER), False
+        if self.shortest >= duration:
+            return len(items)
         while position < len(items) and items[position].duration >= duration:
             position += 1
         return position

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import NamedTuple
 
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.board import Board, Rules, Run
 from gputui.domain.policy.durations import Durations, Source
-from gputui.domain.policy.fairshare import Ledger, factors
-from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.fairshare import Ledger
+from gputui.domain.policy.lanes import LaneKey
 from gputui.domain.policy.machine import Ask
-from gputui.domain.policy.order import topped
 from gputui.domain.policy.place import Places
 from gputui.domain.policy.standing import effective, views
 from gputui.domain.policy.windows import Scene, watch
@@ -34,9 +31,11 @@ class Look:
     places: Places
     durations: Durations
     board: Board
+    waiting: list[Job]
+    """Those that wait, as the snapshot has them."""
     sources: dict[JobId, Source] = field(default_factory=dict)
     """Of running jobs: where their planned ends come from."""
-    keys: dict[tuple[str, Ask], LaneKey] = field(default_factory=dict)
+    keys: dict[tuple[str, Ask] | tuple[str, Ask, JobId, int], LaneKey] = field(default_factory=dict)
     """The same object for jobs alike."""
     windows: tuple[WindowView, ...] = ()
 
@@ -53,10 +52,10 @@ class Look:
         rules = Rules.of(settings.policy, settings.scheduler.cpu_jobs)
         board = Board(rules, places.layouts, places.free(), ledger)
         durations = Durations(snapshot.jobs, settings.policy)
-        look = cls(snapshot, settings, now, second, places, durations, board)
-        for job in snapshot.jobs:
-            if job.attempts:
-                look._count(job)
+        waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING]
+        look = cls(snapshot, settings, now, second, places, durations, board, waiting)
+        for job in [job for job in snapshot.jobs if job.attempts]:
+            look._count(job)
         if windows:
             scene = Scene(snapshot.jobs, places, board, settings.policy.reservation_grace, now)
             look.windows, board.keeps = watch(windows, scene)
@@ -78,42 +77,13 @@ class Look:
     def key(self, job: Job) -> LaneKey:
         """The lane a job belongs to."""
         ask, array = self.places.ask(job), job.array
-        if array is None or array.limit is None:
-            return self.keys.setdefault((job.spec.tenant, ask), LaneKey(job.spec.tenant, ask))
-        return LaneKey(job.spec.tenant, ask, array.id, array.limit)
-
-    def item(self, job: Job) -> Waiting:
-        """The job as it waits in its lane."""
-        base = self.board.rules.base(job.priority, job.spec.nice)
-        when_topped = topped(job) if job.topped_at else 0.0
-        seconds = self.durations.seconds(job)
-        return Waiting(job.submitted_at.timestamp(), job.id, seconds, base, job.priority, when_topped)
+        limit = None if array is None else array.limit
+        parts = (job.spec.tenant, ask) if array is None or limit is None else (job.spec.tenant, ask, array.id, limit)
+        found = self.keys.get(parts)
+        if found is None:
+            found = self.keys[parts] = LaneKey(*parts)
+        return found
 
     def when(self, second: float) -> datetime:
         """The time of a second of the board."""
         return self.now + timedelta(seconds=second - self.second)
-
-
-class Entry(NamedTuple):
-    """A waiting job."""
-
-    job: Job
-    key: LaneKey
-    item: Waiting
-
-
-def in_order(look: Look) -> list[Entry]:
-    """All waiting jobs, first to start first."""
-    jobs = [job for job in look.snapshot.jobs if job.state is JobState.PENDING]
-    fair, rules = fair_shares(look, jobs), look.board.rules
-    points = {tenant: rules.fair_weight * factor for tenant, factor in fair.items()}
-    rank, second = rules.ageing.rank, look.second
-    entries = [Entry(job, look.key(job), look.item(job)) for job in jobs]
-    ranks = [rank(item, points[key.tenant], second) for _, key, item in entries]
-    return [entries[number] for number in sorted(range(len(ranks)), key=ranks.__getitem__)]
-
-
-def fair_shares(look: Look, waiting: Iterable[Job]) -> dict[str, float]:
-    """F of every tenant that waits, runs or has run."""
-    names = {job.spec.tenant for job in waiting}
-    return factors(look.board.ledger.used(look.second), look.board.rules.weights, names)

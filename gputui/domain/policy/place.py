@@ -52,10 +52,8 @@ class Places:
 
     def ask(self, job: Job) -> Ask:
         """What it asks for; the same object for the same request."""
-        request, avoided = job.spec.gpus, job.avoid_gpus
-        key: object = (request.minimum, request.maximum)  # what nearly all ask for, and quick to hash
-        if avoided or request.devices or request.everything or request.memory or request.model or request.free_memory:
-            key = (request, avoided)
+        request = job.spec.gpus
+        key: object = (request.minimum, request.maximum) if is_plain(job) else (request, job.avoid_gpus)
         found = self.asks.get(key)
         if found is None:
             found = self.asks[key] = self._ask(job)
@@ -86,6 +84,19 @@ class Places:
 
     def _mask(self, rows: Sequence[GpuView], chosen: Sequence[bool]) -> int:
         return sum(1 << bit for bit in range(len(rows)) if chosen[bit])
+
+
+def is_plain(job: Job) -> bool:
+    """Whether it asks for a number of GPUs and no more, as nearly all do."""
+    request = job.spec.gpus
+    return not (
+        job.avoid_gpus
+        or request.devices
+        or request.everything
+        or request.memory
+        or request.model
+        or request.free_memory
+    )
 
 
 def _preferred(rows: Iterable[GpuView], prefer: Sequence[str]) -> tuple[GpuView, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -10,7 +11,9 @@ from typing import NamedTuple
 from gputui.domain.job import JobId, Placement
 from gputui.domain.policy.decide import Outcome, decide
 from gputui.domain.policy.forecast import expected_starts
-from gputui.domain.policy.look import Entry, Look, in_order
+from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.lineup import Entry, in_order
+from gputui.domain.policy.look import Look
 from gputui.domain.policy.reasons import Gated, Reasons
 from gputui.domain.policy.waits import Situation, gate
 from gputui.domain.settings import Settings
@@ -54,24 +57,25 @@ def decision(snapshot: Snapshot, settings: Settings, now: datetime) -> Decision:
     situation = Situation.of(snapshot, settings.scheduler, now)
     waiting = in_order(look)
     gated: Gated = {}
+    lanes: defaultdict[LaneKey, list[Waiting]] = defaultdict(list)
     for entry in waiting:
         if reason := gate(entry.job, situation):
             gated[entry.job.id] = (reason, entry)
         else:
-            look.board.lane(entry.key).feed(entry.item, look.second)
+            lanes[entry.key].append(entry.item)
+    for key, items in lanes.items():
+        look.board.lane(key).feed(items, look.second)
     return Decision(look, waiting, gated, decide(look.board, look.second, thorough=True))
 
 
 def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
     """The decision of this moment, and of all that do not start now why, and when they are expected to."""
     look, waiting, gated, outcome = decision(snapshot, settings, now)
-    started = {run.id for run in outcome.starts}
     forecast = expected_starts(look, [entry for _, entry in gated.values()], settings.policy.forecast_jobs)
-    reasons = Reasons(look, outcome, forecast).of(waiting, gated, started)
     return Plan(
         starts=tuple(Placement(run.id, look.places.uuids(run.grant)) for run in outcome.starts),
-        order=tuple(entry.job.id for entry in waiting),
-        reasons=reasons,
+        order=tuple([entry.job.id for entry in waiting]),
+        reasons=Reasons(look, outcome, waiting, gated),
         reservations=_reservations(look, outcome),
         forecast=forecast,
         fragmentation=fragmentation(look),

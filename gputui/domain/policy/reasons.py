@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import TypeAlias
 
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.decide import Outcome, Refusal
-from gputui.domain.policy.look import Entry, Look
+from gputui.domain.policy.lineup import Entry
+from gputui.domain.policy.look import Look
 from gputui.domain.policy.machine import size
 from gputui.domain.state import PendingReason, Reason
 from gputui.domain.units import format_size, plural
@@ -25,11 +26,17 @@ _IN_WORDS = {
 }
 
 
-class Reasons:
-    """Makes the sentences; parts that thousands of jobs share are made once."""
+class Reasons(Mapping[JobId, Reason]):
+    """The reason of every job that waits and does not start, in their order: each made when it is asked for.
 
-    def __init__(self, look: Look, outcome: Outcome, forecast: Mapping[JobId, datetime]) -> None:
-        self._look, self._outcome, self._forecast = look, outcome, forecast
+    What it is made from is changed by nobody any more once it is here.
+    """
+
+    def __init__(self, look: Look, outcome: Outcome, waiting: Iterable[Entry], gated: Gated) -> None:
+        self._look, self._outcome, self._gated = look, outcome, gated
+        started = {run.id for run in outcome.starts}
+        self._waiting = [entry for entry in waiting if entry.item.id not in started]
+        self._made: dict[JobId, Reason] = {}
         rows = [row for node in look.places.rows for row in node]
         self._states = Counter(row.state for row in rows)
         self._count = len(rows)
@@ -38,21 +45,34 @@ class Reasons:
         self._tails: dict[int, str] = {}
         """By identity of the lane: what is said of each job in it behind the first."""
 
-    def of(self, waiting: Iterable[Entry], gated: Gated, started: set[JobId]) -> dict[JobId, Reason]:
-        """The reason of every job that waits and does not start."""
-        reasons: dict[JobId, Reason] = {}
-        lanes, tails, priority = self._look.board.lanes, self._tails, PendingReason.PRIORITY
-        ahead = 0
-        for entry in waiting:
-            job_id = entry.job.id
-            if job_id in gated:
-                reasons[job_id] = gated[job_id][0]
-            elif job_id not in started:
-                tail = tails.get(id(lanes[entry.key]))
-                behind = f"{ahead} jobs ahead of it; {tail}" if tail and ahead > 1 else None
-                reasons[job_id] = Reason(priority, behind) if behind else self._reason(entry, ahead)
-                ahead += 1
-        return reasons
+    def __getitem__(self, job_id: JobId) -> Reason:
+        if job_id in self._gated:
+            return self._gated[job_id][0]
+        made = self._made.get(job_id)
+        if made is None:
+            made = self._made[job_id] = self._make(*self._behind[job_id])
+        return made
+
+    def __iter__(self) -> Iterator[JobId]:
+        return (entry.item.id for entry in self._waiting)
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or super().__eq__(other)
+
+    @cached_property
+    def _behind(self) -> dict[JobId, tuple[Entry, int]]:
+        """Of each that could start: how many of these go before it."""
+        able = [entry for entry in self._waiting if entry.item.id not in self._gated]
+        return {entry.item.id: (entry, ahead) for ahead, entry in enumerate(able)}
+
+    def _make(self, entry: Entry, ahead: int) -> Reason:
+        tail = self._tails.get(id(self._look.board.lanes[entry.key]))
+        if tail and ahead > 1:
+            return Reason(PendingReason.PRIORITY, f"{ahead} jobs ahead of it; {tail}")
+        return self._reason(entry, ahead)
 
     def _reason(self, entry: Entry, ahead: int) -> Reason:
         job, lane = entry.job, self._look.board.lanes[entry.key]

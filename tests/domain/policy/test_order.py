@@ -124,8 +124,7 @@ def test_a_lane_fed_in_order_stays_in_the_order_of_the_score(items: list[Waiting
     ageing = Ageing(1000 / DAY, 3000.0, WEEK)
     lane = Lane(LaneKey("a", Ask(1, 1, (1,))), ageing)
     first, *later = (float(moment) for moment in sorted(moments))
-    for item in sorted(items, key=lambda item: ageing.rank(item, 0.0, first)):
-        lane.feed(item, first)
+    lane.feed(sorted(items, key=lambda item: ageing.rank(item, 0.0, first)), first)
     for moment in (first, *later):
         lane.settle(moment)
         assert lane.items == sorted(items, key=lambda item: ageing.rank(item, 0.0, moment))
