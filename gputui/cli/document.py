@@ -42,6 +42,9 @@ def commands() -> Iterator[str]:
         yield f"`gputui {name} {usage}`"
         yield ""
         yield from _options(command)
+        if command.epilog:
+            yield command.epilog
+            yield ""
 
 
 def _options(command: click.Command) -> Iterator[str]:

@@ -14,6 +14,7 @@ from gputui.cli.output import job_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.texts import quoted
 from gputui.domain.errors import InputError
+from gputui.domain.filter import FIELDS, Seen, parse_filter, shown_text
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import GpuRequest, Job
 from gputui.domain.snapshot import Snapshot
@@ -33,18 +34,40 @@ COLUMNS = (
 )
 
 
-@click.command("queue")
+FILTER_HELP = (
+    "A filter is made of words, all of which must fit: FIELD:VALUE[,VALUE…] (whole, with * and ?), FIELD~PATTERN, "
+    "FIELD=, !=, <, <=, >, >= and single words, looked for in what is shown; - before a word turns it round. "
+    "Fields: " + "; ".join(f"{name} ({field.help}: {field.example})" for name, field in FIELDS.items()) + "."
+)
+
+
+@click.command("queue", epilog=FILTER_HELP)
 @click.option("-a", "--all", "everything", is_flag=True, help="Finished jobs too, as far as the queue still has them.")
 @click.option("-s", "--state", "states", metavar="STATE[,…]", multiple=True, help="Only these states (PD or PENDING).")
 @click.option("-t", "--tenant", metavar="NAME", help="Only this tenant's.")
+@click.option(
+    "-f",
+    "--filter",
+    "words",
+    metavar="WORDS",
+    help="Only jobs these fit, as in 'gpus>=4 name~bert -is:held'; see below.",
+)
 @click.option("-r", "--array", "unfold", is_flag=True, help="A line for each waiting element of an array.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of jobs as JSON.")
 @pass_session
 def command(
-    session: Session, everything: bool, states: tuple[str, ...], tenant: str | None, unfold: bool, as_json: bool
+    session: Session,
+    everything: bool,
+    states: tuple[str, ...],
+    tenant: str | None,
+    words: str | None,
+    unfold: bool,
+    as_json: bool,
 ) -> None:
     """List live jobs: those that run, then those that wait, in the order they will start."""
     wanted = parse_states(states)
+    chosen = parse_filter(words or "", where="--filter")
+    everything = everything or bool(chosen.fields & {"state", "is", "id", "exit"})
     with session.store() as store:
         snapshot = bootstrap.current_snapshot(session.options, store)
     jobs = [
@@ -52,6 +75,7 @@ def command(
         for job in in_order(snapshot)
         if (job.state in wanted if wanted else everything or not job.state.is_terminal)
         and (tenant is None or job.spec.tenant == tenant)
+        and (not chosen or chosen.matches(seen(job, snapshot)))
     ]
     if as_json:
         print_json([job_json(job, snapshot) for job in jobs])
@@ -61,6 +85,12 @@ def command(
         sys.stdout.write("\n".join(table.lines(COLUMNS, rows, table.terminal_width())) + "\n")
         if sys.stderr.isatty():
             sys.stderr.writelines(f"{plain(note)}\n" for note in footnotes(snapshot))
+
+
+def seen(job: Job, snapshot: Snapshot) -> Seen:
+    """The job as a filter looks at it."""
+    reason = snapshot.reasons.get(job.id)
+    return Seen(job, snapshot.taken_at, reason, shown_text(job, reason))
 
 
 def footnotes(snapshot: Snapshot) -> Iterator[str]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from gputui.domain.errors import InputError
+from gputui.domain.filter import EVERY_JOB, Filter, Seen, parse_filter, shown_text
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.state import JobState, Reason
-from gputui.domain.text import plain
+from gputui.domain.state import Reason
 
 
 class QueueRows:
@@ -18,6 +19,9 @@ class QueueRows:
         self.keys: Sequence[JobId] = ()
         self.positions: Mapping[JobId, int] = {}
         self.filter = ""
+        self.filter_fault: InputError | None = None
+        """Why what was typed last is no filter; the one before it holds meanwhile."""
+        self._filter: Filter = EVERY_JOB
         self.finished = True
         """Whether ended jobs are shown."""
         self.sorts = 0
@@ -34,7 +38,9 @@ class QueueRows:
         if snapshot.jobs is not before.jobs:
             self.jobs = {job.id: job for job in snapshot.jobs}
             self._forget_texts()
-        elif snapshot.order == before.order and (not self.filter or snapshot.reasons == before.reasons):
+        elif snapshot.order == before.order and (not self._filter or snapshot.reasons == before.reasons):
+            if self._filter.is_of_the_time:
+                self._choose(self._ordered)
             return
         self._sort()
 
@@ -49,9 +55,17 @@ class QueueRows:
             self.finished = finished
             self._sort()
         if filter is not None and filter != self.filter:
-            narrower = filter.startswith(self.filter)
-            self.filter = filter
-            self._choose(self.keys if narrower else self._ordered)
+            self._filter_by(filter)
+
+    def _filter_by(self, text: str) -> None:
+        before, self.filter, self.filter_fault = self._filter, text, None
+        try:
+            self._filter = parse_filter(text)
+        except InputError as fault:
+            self.filter_fault = fault
+            return
+        narrower = text.startswith(before.text) and before.is_of_words and self._filter.is_of_words
+        self._choose(self.keys if narrower else self._ordered)
 
     def _sort(self) -> None:
         self.sorts += 1
@@ -79,27 +93,20 @@ class QueueRows:
         return ordered + [job.id for job in waiting if job.id in left]
 
     def _choose(self, among: Sequence[JobId]) -> None:
-        words = self.filter.casefold().split()
-        self.keys = [job_id for job_id in among if self._has(job_id, words)] if words else among
+        self.keys = [job_id for job_id in among if self._is_shown(job_id)] if self._filter else among
         self.positions = {job_id: row for row, job_id in enumerate(self.keys)}
 
-    def _has(self, job_id: JobId, words: list[str]) -> bool:
-        text = self._text(job_id)
-        return all(word in text for word in words)
-
-    def _text(self, job_id: JobId) -> str:
-        """What the filter looks at; made once for each version of a job."""
+    def _is_shown(self, job_id: JobId) -> bool:
         job, reason = self.jobs[job_id], self._snapshot.reasons.get(job_id)
-        known = self._texts.get(job_id)
+        return self._filter.matches(Seen(job, self._snapshot.taken_at, reason, self._text(job, reason)))
+
+    def _text(self, job: Job, reason: Reason | None) -> str:
+        """What single words are looked for in; made once for each version of a job."""
+        known = self._texts.get(job.id)
         if known and known[0] is job and known[1] == reason:
             return known[2]
-        why = f"{reason.code} {reason.text}" if reason else ""
-        spec = job.spec
-        text = plain(f"#{job_id} {spec.name} {spec.tenant} {job.state} {job.state.short} {spec.image or 'host'} {why}")
-        if job.held and job.state is JobState.PENDING:
-            text += " held"
-        self._texts[job_id] = (job, reason, text.casefold())
-        return self._texts[job_id][2]
+        self._texts[job.id] = (job, reason, shown_text(job, reason))
+        return self._texts[job.id][2]
 
 
 def _latest_first(ended: list[Job]) -> list[JobId]:

@@ -207,3 +207,17 @@ def test_an_array_of_a_hundred_thousand_is_one_line(run: Run, store: KeptStore) 
     assert run("submit", "--array", "0-99999%8", "busybox").code == 0
     [_, line] = run("queue").out.splitlines()
     assert line.split()[0] == "1_[0-99999%8]"
+
+
+def test_a_filter_chooses_jobs_as_in_the_console(run: Run, store: KeptStore) -> None:
+    put(store, job(gpus=4, name="bert"), job(gpus=1, name="bert-small"), job(gpus=8, name="vit"))
+    put(store, running().evolve(state=JobState.FAILED, ended_at=NOW, exit_code=3))
+
+    def ids(words: str) -> list[str]:
+        return [line.split()[0] for line in run("queue", "--filter", words).out.splitlines()[1:]]
+
+    assert ids("name~bert gpus>=2") == ["1"]
+    assert ids("state:f exit!=0") == ["4"]
+    refused = run("queue", "--filter", "colour:red")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--filter: there is no field 'colour' (fields are state, is, id" in refused.err

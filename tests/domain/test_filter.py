@@ -1,0 +1,137 @@
+"""The language of filters."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputui.domain.errors import InputError
+from gputui.domain.filter import FIELDS, MAX_LENGTH, Seen, parse_filter, shown_text
+from gputui.domain.job import ArrayRef, ContainerOptions, GpuRequest, Job
+from gputui.domain.state import JobState, PendingReason, Reason
+from tests.factories import NOW, job, running, uuid
+
+WAITS = Reason(PendingReason.RESOURCES, "needs 4 GPUs: 1 is free")
+WAITING = job(12, gpus=(2, 4), name="bert-large", tenant="alice", priority=80, age=3 * 3600, image="lab/torch:2.1")
+RUNS = running(13, on=[uuid(0), uuid(1)], name="vit", tenant="bob", time_limit=timedelta(hours=4))
+FAILED = running(14, on=[uuid(2)], name="gpt", tenant="carol").evolve(
+    state=JobState.FAILED, ended_at=NOW + timedelta(hours=2), exit_code=3
+)
+LABELLED = job(15, options=ContainerOptions(labels=(("project", "x"),)), command=("python", "train.py"), held=True)
+ELEMENT = job(16, spec=None, name="sweep", array=ArrayRef(16, 3))
+JOBS = (WAITING, RUNS, FAILED, LABELLED, ELEMENT)
+
+
+def seen(each: Job) -> Seen:
+    reason = WAITS if each is WAITING else None
+    return Seen(each, NOW, reason, shown_text(each, reason))
+
+
+def ids(text: str) -> list[int]:
+    chosen = parse_filter(text)
+    return [each.id for each in JOBS if chosen.matches(seen(each))]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", [12, 13, 14, 15, 16]),
+        ("state:pd", [12, 15, 16]),
+        ("state:R,failed", [13, 14]),
+        ("state!=pd", [13, 14]),
+        ("-state:pd", [13, 14]),
+        ("tenant:alice,bob", [12, 13, 15, 16]),
+        ("tenant:al*", [12, 15, 16]),
+        ("tenant:al", []),
+        ("name~^b.*large$", [12]),
+        ("name!~bert", [13, 14, 15, 16]),
+        ("image~torch", [12]),
+        ("command~train.py", [15]),
+        ("gpus>=4", [12]),
+        ("gpus=2", [13]),
+        ("gpus:1-2", [13, 14]),
+        ("id:12,14-15", [12, 14, 15]),
+        ("priority>50", [12]),
+        ("exit!=0", [14]),
+        ("exit=3", [14]),
+        ("is:held", [15]),
+        ("is:held,failed", [14, 15]),
+        ("is:array", [16]),
+        ("array:16", [16]),
+        ("-is:live", [14]),
+        ("label:project", [15]),
+        ("label:project=x", [15]),
+        ("label:project=y", []),
+        ("reason:resources", [12]),
+        ("reason~free", [12]),
+        ("wait>2h", [12]),
+        ("wait<=1h", [15, 16]),
+        ("time>1h", [14]),
+        ("limit<=4h", [13]),
+        ("gpu~00000001", [13]),
+        ("STATE:PD Tenant:ALICE gpus>=4 name~BERT", [12]),
+        ("bert", [12]),
+        ("#13", [13]),
+        ("lab/torch:2.1", [12]),
+        ('"1 is free"', [12]),
+        ('-"1 is free" state:pd', [15, 16]),
+        ('"name~bert"', []),
+        ("bert vit", []),
+    ],
+)
+def test_what_it_shows(text: str, expected: list[int]) -> None:
+    assert ids(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("colour:red", "no field 'colour'"),
+        ("gpus>=", "gpus>= wants a value"),
+        ("gpus>=many", "'many' is not a number"),
+        ("gpus~4", "not compared with ~"),
+        ("name>a", "not compared with >"),
+        ("name~[", "not a pattern"),
+        ("state:sleeping", "'sleeping' is none of its values"),
+        ("reason:because", "'because' is none"),
+        ("is:red", "'red' is none"),
+        ("wait>soon", "'soon' is not a duration"),
+        ("x" * (MAX_LENGTH + 1), "longer than"),
+    ],
+)
+def test_what_is_no_filter_is_refused_with_a_sentence(text: str, what: str) -> None:
+    with pytest.raises(InputError, match=what) as error:
+        parse_filter(text, where="--filter")
+    assert error.value.where == "--filter"
+
+
+def test_a_job_that_may_have_all_gpus_has_more_than_any_number() -> None:
+    everything = job(1, spec=WAITING.spec).evolve(spec=job(1).spec)
+    assert not parse_filter("gpus>=8").matches(seen(everything))
+    asked = GpuRequest(1, 1, everything=True)
+    wants_all = job(2).evolve(spec=type(WAITING.spec)(image="x", gpus=asked))
+    assert parse_filter("gpus>=8").matches(seen(wants_all))
+
+
+def test_each_example_is_a_filter() -> None:
+    for name, field in FIELDS.items():
+        assert parse_filter(field.example).fields == {name}
+
+
+@given(st.text(max_size=60))
+def test_whatever_is_typed_is_a_filter_or_an_input_error(text: str) -> None:
+    try:
+        chosen = parse_filter(text)
+    except InputError:
+        return
+    for each in JOBS:
+        chosen.matches(seen(each))
+
+
+@given(st.lists(st.sampled_from(["state:pd", "bert", "-is:held", "gpus>=2", "name~t"]), max_size=4))
+def test_each_further_word_shows_no_job_more(words: list[str]) -> None:
+    shown = set(ids(" ".join(words)))
+    assert all(shown <= set(ids(" ".join(words[:length]))) for length in range(len(words)))
