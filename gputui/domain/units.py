@@ -29,12 +29,12 @@ def parse_size(text: str, *, where: str | None = None) -> int:
     """Bytes of `16g`, `512m`, `1.5GiB` or `1048576`."""
     match = _SIZE.fullmatch(text.strip())
     if not match or len(text) > 40:
-        raise InputError(f"{_quoted(text)} is not a size", where=where, hint="write 16g, 512m or 1048576")
+        raise InputError(f"{quoted(text)} is not a size", where=where, hint="write 16g, 512m or 1048576")
     # whole numbers stay whole: a float would round those above 2**53
     number = int(match[1]) if match[1].isdecimal() else float(match[1])
     size = int(number * 1024 ** _POWER[(match[2] or "").lower()])
     if not 0 < size <= MAX_SIZE:
-        raise InputError(f"{_quoted(text)} is out of range", where=where, hint="a size is above 0 and at most 1024p")
+        raise InputError(f"{quoted(text)} is out of range", where=where, hint="a size is above 0 and at most 1024p")
     return size
 
 
@@ -55,9 +55,9 @@ def parse_duration(text: str, *, where: str | None = None) -> timedelta:
     """The duration of `90` (seconds), `1h30m`, `2d` or `2-12:00:00`."""
     duration = _duration(text.strip()) if len(text) <= 40 else None
     if duration is None:
-        raise InputError(f"{_quoted(text)} is not a duration", where=where, hint="write 90, 1h30m, 2d or 2-12:00:00")
+        raise InputError(f"{quoted(text)} is not a duration", where=where, hint="write 90, 1h30m, 2d or 2-12:00:00")
     if not timedelta(0) <= duration <= MAX_DURATION:
-        raise InputError(f"{_quoted(text)} is out of range", where=where, hint="at most 3650 days")
+        raise InputError(f"{quoted(text)} is out of range", where=where, hint="at most 3650 days")
     return duration
 
 
@@ -106,7 +106,7 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
-def _quoted(text: str) -> str:
+def quoted(text: str) -> str:
     """The text as a short, harmless quotation: what a person typed may hold anything."""
     shown = text if len(text) <= 40 else text[:37] + "..."
     return ascii(shown) if not shown.isprintable() else f"'{shown}'"
