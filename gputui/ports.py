@@ -16,6 +16,7 @@ from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import ContainerRecord, Created, ForeignContainer, Launch, RuntimeStatus
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.job import Job, JobId
+from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
 
 
@@ -54,6 +55,22 @@ class Transaction(Protocol):
         """Replace them."""
         ...
 
+    def recurring(self) -> Mapping[JobId, RecurringJob]:
+        """All recurring jobs, in the order of their ids."""
+        ...
+
+    def add_recurring(self, entry: RecurringJob) -> RecurringJob:
+        """Store a new one under the next id, which is no job's, and which the returned one carries."""
+        ...
+
+    def put_recurring(self, entry: RecurringJob) -> None:
+        """Store the next version of one; raises NotFoundError."""
+        ...
+
+    def remove_recurring(self, recurring: JobId) -> None:
+        """Forget one; raises NotFoundError. Its jobs stay."""
+        ...
+
     def audit(self, entry: AuditEntry) -> None:
         """Write down who wished what."""
         ...
@@ -79,6 +96,7 @@ class JobStore(Protocol):
         """Append new jobs (their ids are ignored), all or none, with an audit entry each; the ids come back in order.
 
         Cheap: it does not load the queue. The ids are durable when it returns: they survive kill -9 and power loss.
+        Inside a transaction it is part of that, and durable with it.
         An `array` with a negative id is made to point at the element meant.
         """
         ...
@@ -93,6 +111,10 @@ class JobStore(Protocol):
 
     def controls(self) -> Controls:
         """The operator's standing wishes."""
+        ...
+
+    def recurring(self) -> Mapping[JobId, RecurringJob]:
+        """All recurring jobs, in the order of their ids; unchanged ones are the same objects."""
         ...
 
     def version(self) -> object:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 from gputui.domain.audit import Actor
 from gputui.domain.gpu import Gpu, GpuSample, GpuState, GpuView, Health
-from gputui.domain.job import Attempt, GpuRequest, Job, JobSpec
+from gputui.domain.job import Attempt, GpuRequest, Job, JobSpec, Submission
+from gputui.domain.recurring import Recurrence, RecurringJob
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 
@@ -53,6 +56,13 @@ def job(job_id: int = 1, *, gpus: int | tuple[int, int] = 0, age: float = 0, **c
     the_spec = changes.pop("spec", None) or spec(gpus, **in_spec)
     changes.setdefault("priority", the_spec.priority)
     return Job(id=job_id, spec=the_spec, submitted_at=NOW - timedelta(seconds=age), **changes)
+
+
+def recurring(expression: str = "0 * * * *", zone: str = "UTC", **changes: Any) -> RecurringJob:
+    """One that was added at NOW and has no id yet; keywords of Submission go into that."""
+    in_submission = {key: changes.pop(key) for key in tuple(changes) if key in Submission.__dataclass_fields__}
+    submission = Submission(**{"spec": spec(), **in_submission})
+    return replace(Recurrence(expression, zone).begun(submission, ZoneInfo(zone), ACTOR, NOW), **changes)
 
 
 def running(job_id: int = 1, *, on: Iterable[str] = (), **changes: Any) -> Job:

@@ -22,8 +22,9 @@ class AuditEntry:
     uid: int
     user: str
     verb: str
-    """submit, cancel, hold, release, requeue, priority, top, drain, resume, pause, unpause."""
+    """submit, cancel, hold, release, requeue, priority, top, drain, resume, pause, unpause; of recurring
+    jobs add, remove, pause, resume, fire, skip."""
     target: str
-    """`job 17`, `GPU-…` or `scheduler`."""
+    """`job 17`, `GPU-…`, `recurring 7` or `scheduler`."""
     before: str
     after: str

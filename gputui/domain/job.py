@@ -194,6 +194,8 @@ class Job:
     """User name of who submitted it."""
     released_at: datetime | None = None
     """When a user last let it go on: what failed before then no longer keeps its image or tenant waiting."""
+    recurring: JobId | None = None
+    """Id of the recurring job that submitted it."""
 
     def to(self, state: JobState, **changes: Any) -> Job:
         """The next Job, in `state`; raises TransitionError when the table forbids it."""

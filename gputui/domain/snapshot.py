@@ -10,6 +10,7 @@ from types import MappingProxyType
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuView, ProbeStatus
 from gputui.domain.job import Job, JobId
+from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import TenantSettings, Window
 from gputui.domain.state import Reason
 from gputui.domain.window import WindowView
@@ -109,6 +110,8 @@ class Snapshot:
     notices: tuple[Notice, ...] = ()
     usage: Usage = Usage()
     """What tenants used in jobs that have moved to history."""
+    recurring: tuple[RecurringJob, ...] = ()
+    """By id."""
     windows: tuple[WindowView, ...] = ()
     """The reservations that are not over, by their start."""
     fragmentation: int = 0

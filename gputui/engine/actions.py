@@ -16,13 +16,14 @@ from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
+from gputui.engine.recurring_wishes import RecurringWishes
 from gputui.ports import Clock, JobStore, Transaction
 
 MAX_ARRAY = 100_000
 DEFAULT_SETTINGS = SchedulerSettings()
 
 
-class Actions:
+class Actions(RecurringWishes):
     """The wishes of one actor. Every method blocks on disk, and is all or nothing over the ids it is given."""
 
     def __init__(
@@ -33,8 +34,11 @@ class Actions:
         self._actor = actor
         self._settings = settings
 
-    def submit(self, submissions: Iterable[Submission]) -> tuple[JobId, ...]:
-        """Put jobs into the queue; their ids, in order, one for each element of an array."""
+    def submit(self, submissions: Iterable[Submission], *, recurring: JobId | None = None) -> tuple[JobId, ...]:
+        """Put jobs into the queue; their ids, in order, one for each element of an array.
+
+        `recurring` is what submits them, if that is not a person.
+        """
         now = self._clock.now()
         jobs: list[Job] = []
         for submission in submissions:
@@ -47,6 +51,7 @@ class Actions:
                 priority=spec.priority,
                 held=submission.held,
                 submitted_by=self._actor.user,
+                recurring=recurring,
             )
             if len(submission.array) > MAX_ARRAY:
                 raise InputError(f"an array has at most {MAX_ARRAY} elements", where="--array")
@@ -118,6 +123,9 @@ class Actions:
     def unpause(self) -> None:
         """Start jobs again."""
         self._change_controls("unpause", lambda c: _evolved(c, False, "", ""))
+
+    def _check(self, spec: JobSpec) -> None:
+        self._waiting_for(_limited(spec, self._settings))
 
     def _each(self, ids: Iterable[JobId], verb: str, change: Callable[[Job], Job]) -> tuple[JobId, ...]:
         changed = []

@@ -50,6 +50,7 @@ class Loop:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tick")
         self._seen: object = None
         self._ticked_at = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
 
     async def run(self, stop: asyncio.Event) -> None:
         """Schedule until `stop` is set or the leadership is lost. A tick under way is finished first."""
@@ -117,7 +118,19 @@ class Loop:
             await self._waker.wait()
             if not await asyncio.shield(loop.run_in_executor(self._thread, self._tick)):
                 self._lost.set()
+            self._set_alarm(loop)
             await asyncio.sleep(MIN_PAUSE)
+
+    def _set_alarm(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Ring at the very moment at which time alone calls for a tick.
+
+        What a tick should have done and could not is left to the interval, or ticks would follow upon one another.
+        """
+        if self._alarm is not None:
+            self._alarm.cancel()
+        left = (self._scheduler.wake_at - self._clock.now()).total_seconds()
+        soon = 0 < left < self._settings.tick_interval.total_seconds()
+        self._alarm = loop.call_later(left, self._waker.wake) if soon else None
 
     def _tick(self) -> bool:
         """One pass; False, and none, when another process may be scheduling."""

@@ -13,6 +13,7 @@ from gputui.domain.gpu import GpuState, GpuView, ProbeCode, ProbeReading, ProbeS
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.occupancy import Evidence, views
 from gputui.domain.policy.plan import Plan, plan
+from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot, Usage
 from gputui.domain.state import JobState
@@ -67,6 +68,7 @@ class Queue:
     elsewhere: tuple[Job, ...] = ()
     """Those in history that waiting ones depend on."""
     controls: Controls = Controls()
+    recurring: Mapping[JobId, RecurringJob] = field(default_factory=dict)
 
     @property
     def everything(self) -> tuple[Job, ...]:
@@ -79,7 +81,7 @@ class Queue:
         jobs = store.jobs()
         active = tuple(job for job in jobs.values() if job.state.is_active)
         wished = tuple(job for job in jobs.values() if job.cancel_requested or job.requeue_requested)
-        return cls(jobs, active, wished, tuple(dependencies(store, jobs)), store.controls())
+        return cls(jobs, active, wished, tuple(dependencies(store, jobs)), store.controls(), store.recurring())
 
 
 def within(
@@ -112,6 +114,7 @@ def within(
         nodes=(node,),
         jobs=queue.everything,
         controls=queue.controls,
+        recurring=tuple(queue.recurring.values()),
         leader=leader,
         leads_here=True,
         progress=dict(world.progress),
@@ -173,6 +176,7 @@ def beside(store: JobStore, directory: Path, settings: Settings, now: datetime, 
         nodes=tuple(_aged(node, now - live.taken_at, settings) for node in live.nodes) if live else (),
         jobs=(*jobs.values(), *dependencies(store, jobs)),
         controls=store.controls(),
+        recurring=tuple(store.recurring().values()),
         leader=leader,
         progress=live.progress if live else {},
         usage=live.usage if live else Usage(),

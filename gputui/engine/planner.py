@@ -34,6 +34,11 @@ class Planner:
         self._planned_for: object = None
         self._again_at = datetime.min.replace(tzinfo=UTC)
 
+    @property
+    def again_at(self) -> datetime:
+        """When time alone calls for the next plan."""
+        return self._again_at
+
     def look_again_by(self, now: datetime) -> None:
         """Plan anew at this time at the latest."""
         self._again_at = now

@@ -12,7 +12,7 @@ from gputui.domain.errors import StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.units import format_duration
-from gputui.engine import claims, hopeless, starts, stops, wishes
+from gputui.engine import claims, hopeless, recurring, starts, stops, wishes
 from gputui.engine.ground import Ground
 from gputui.engine.hands import Hands
 from gputui.engine.observer import Observer, Sequence
@@ -90,6 +90,7 @@ class Scheduler:
             stops.enforce_limits(self._ground, now)
             self._cancel(now)
             self._give_up_hopeless(now)
+            recurring.make_due_runs(self._ground, now)
             self._plan(now)
             claims.settle(self._ground, self._planner.plan.windows)
             self._start(now)
@@ -98,6 +99,12 @@ class Scheduler:
             self._trouble = (Notice("error", f"{error}; nothing is started until this is mended"),)
             self._plan(now)
         return self._publish(now)
+
+    @property
+    def wake_at(self) -> datetime:
+        """When time alone calls for the next tick."""
+        run_at = recurring.next_run_at(self._ground.queue.recurring.values())
+        return min(self._planner.again_at, run_at) if run_at else self._planner.again_at
 
     def _mind_the_clock(self, now: datetime) -> None:
         """After the clock went back, let nothing wait until it is as late again."""

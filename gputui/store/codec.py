@@ -1,4 +1,4 @@
-"""Jobs and controls as documents, and back. What has its default is left out, so that documents stay small.
+"""Jobs, recurring ones and controls as documents, and back. What has its default is left out: documents stay small.
 
 So a default of the domain that changes is a change of schema: it needs a migration.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from functools import cache
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -17,6 +17,7 @@ import msgspec
 from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import InputError, StoreFormatError
 from gputui.domain.job import Job, JobId, JobSpec
+from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
 from gputui.store.journal import Document
 
@@ -56,9 +57,21 @@ def decode_job(job_id: JobId, document: Document) -> Job:
     return _decoded({**document, "id": job_id}, Job, f"job {job_id}")
 
 
-def keep_unknown(document: Document, before: Document) -> Document:
-    """The new document of a job, with what a newer gputui had written into the one before."""
-    known = _defaults(Job).keys()
+def encode_recurring(entry: RecurringJob) -> Document:
+    """The document of a recurring job, without its id."""
+    document: Document = _encoded(entry)
+    del document["id"]
+    return document
+
+
+def decode_recurring(recurring: JobId, document: Document) -> RecurringJob:
+    """The recurring job of a document."""
+    return _decoded({**document, "id": recurring}, RecurringJob, f"recurring job {recurring}")
+
+
+def keep_unknown(document: Document, before: Document, kind: Hashable = Job) -> Document:
+    """The new document, with what a newer gputui had written into the one before."""
+    known = _defaults(kind).keys()
     return document | {key: value for key, value in before.items() if key not in known}
 
 

@@ -12,10 +12,12 @@ from types import MappingProxyType
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import NotFoundError, StoreError
 from gputui.domain.job import Job, JobId
+from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls
 from gputui.ports import Transaction
 from gputui.store.numbering import numbered, submission_entry
+from gputui.store.recurring import no_recurring
 from gputui.store.retention import ended_at, month_of, outdated
 
 DEFAULTS = StoreSettings()
@@ -28,6 +30,7 @@ class _Contents:
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     history: Mapping[JobId, Job] = field(default_factory=dict)
     controls: Controls = Controls()
+    recurring: Mapping[JobId, RecurringJob] = field(default_factory=dict)
     audit: tuple[AuditEntry, ...] = ()
     next_id: JobId = 1
 
@@ -65,6 +68,26 @@ class _MemoryTransaction:
     def set_controls(self, controls: Controls) -> None:
         frozen = replace(controls, drains=MappingProxyType(dict(controls.drains)))
         self.contents = replace(self._open(), controls=frozen)
+
+    def recurring(self) -> Mapping[JobId, RecurringJob]:
+        return MappingProxyType(dict(self._open().recurring))
+
+    def add_recurring(self, entry: RecurringJob) -> RecurringJob:
+        stored = replace(entry, id=self._open().next_id)
+        recurring = {**self.contents.recurring, stored.id: stored}
+        self.contents = replace(self.contents, recurring=recurring, next_id=stored.id + 1)
+        return stored
+
+    def put_recurring(self, entry: RecurringJob) -> None:
+        if entry.id not in self._open().recurring:
+            raise no_recurring(entry.id)
+        self.contents = replace(self.contents, recurring={**self.contents.recurring, entry.id: entry})
+
+    def remove_recurring(self, recurring: JobId) -> None:
+        left = dict(self._open().recurring)
+        if left.pop(recurring, None) is None:
+            raise no_recurring(recurring)
+        self.contents = replace(self.contents, recurring=left)
 
     def audit(self, entry: AuditEntry) -> None:
         self.contents = replace(self._open(), audit=(*self.contents.audit, entry))
@@ -137,6 +160,10 @@ class MemoryJobStore:
     def controls(self) -> Controls:
         """The operator's standing wishes."""
         return self._contents.controls
+
+    def recurring(self) -> Mapping[JobId, RecurringJob]:
+        """All recurring jobs, in the order of their ids."""
+        return MappingProxyType(dict(self._contents.recurring))
 
     def version(self) -> object:
         """A token that differs whenever anything was written."""

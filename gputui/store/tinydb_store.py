@@ -12,6 +12,7 @@ from pathlib import Path
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job import Job, JobId
+from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls
 from gputui.ports import Transaction
@@ -22,6 +23,7 @@ from gputui.store.job_cache import JobCache
 from gputui.store.journal import Document, Entry
 from gputui.store.leftovers import check_not_orphaned, kept_journals
 from gputui.store.numbering import numbered, submission_entry
+from gputui.store.recurring import RECURRING, Known, decoded
 from gputui.store.replica import JOBS
 from gputui.store.retention import ended_at, month_of, outdated
 from gputui.store.snapshot_file import Meta, read_meta
@@ -50,6 +52,7 @@ class TinyJobStore:
         self._history = HistoryFiles(directory, permissions)
         self._cache = JobCache()
         self._controls: tuple[Document, Controls] = ({}, decode_controls({}))
+        self._recurring: Known = {}
         self._store_id = self._open()
 
     @property
@@ -106,6 +109,11 @@ class TinyJobStore:
             if document is not self._controls[0]:
                 self._controls = (document, decode_controls(document))
             return self._controls[1]
+
+    def recurring(self) -> Mapping[JobId, RecurringJob]:
+        """All recurring jobs, in the order of their ids."""
+        with self._storage.memory:
+            return decoded(self._storage.replica.refresh().tables.get(RECURRING, {}), self._recurring)
 
     def version(self) -> object:
         """A token that differs whenever anything was written by any process."""

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import NotFoundError, StoreError
 from gputui.domain.job import Job, JobId
+from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
-from gputui.store.codec import decode_controls, encode_audit, encode_controls, encode_job, keep_unknown
+from gputui.store.codec import (
+    decode_controls,
+    encode_audit,
+    encode_controls,
+    encode_job,
+    encode_recurring,
+    keep_unknown,
+)
 from gputui.store.history import HistoryFiles
 from gputui.store.job_cache import JobCache
 from gputui.store.journal import Document
 from gputui.store.numbering import numbered
+from gputui.store.recurring import RECURRING, decoded, no_recurring
 from gputui.store.replica import JOBS
 from gputui.store.storage import JournalStorage
 from gputui.store.table import JournalDB, JournalTable
@@ -74,6 +84,26 @@ class JournalTransaction:
         """Replace them."""
         self._table(CONTROLS).put(1, encode_controls(controls))
 
+    def recurring(self) -> Mapping[JobId, RecurringJob]:
+        """All recurring jobs, in the order of their ids."""
+        return decoded(self._storage.table(RECURRING), {})
+
+    def add_recurring(self, entry: RecurringJob) -> RecurringJob:
+        """Store a new recurring job under the next id, which the returned one carries."""
+        stored = replace(entry, id=self._storage.take_id())
+        self._table(RECURRING).put(stored.id, encode_recurring(stored))
+        return stored
+
+    def put_recurring(self, entry: RecurringJob) -> None:
+        """Store the next version of a recurring job."""
+        document = keep_unknown(encode_recurring(entry), self._recurring(entry.id), RecurringJob)
+        self._table(RECURRING).put(entry.id, document)
+
+    def remove_recurring(self, recurring: JobId) -> None:
+        """Forget a recurring job."""
+        self._recurring(recurring)
+        self._storage.stage(RECURRING, {str(recurring): None})
+
     def audit(self, entry: AuditEntry) -> None:
         """Write down who wished what."""
         self._storage.stage_audit(encode_audit(entry))
@@ -96,6 +126,12 @@ class JournalTransaction:
         table = self._database.table(name)
         assert isinstance(table, JournalTable)
         return table
+
+    def _recurring(self, recurring: JobId) -> Document:
+        document = self._storage.document(RECURRING, str(recurring))
+        if document is None:
+            raise no_recurring(recurring)
+        return document
 
     def _document(self, job_id: JobId) -> Document:
         document = self._storage.document(JOBS, str(job_id)) or self._history.find(str(job_id))

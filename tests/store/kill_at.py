@@ -12,12 +12,13 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
-from tests.factories import ACTOR, NOW, job
+from tests.factories import ACTOR, NOW, job, recurring
 from tests.store.conftest import SETTINGS
 
 STEPS = ("write", "pwrite", "fsync", "fdatasync", "ftruncate", "replace", "unlink", "mkdir", "open", "fchmod")
@@ -66,6 +67,13 @@ def life(directory: Path, ack: Callable[[str, int], None]) -> None:
     ack("finished", 3)
     store.keep_house(NOW)
     ack("added", store.submit([job()], actor=ACTOR)[0])
+    with store.transaction() as transaction:
+        entry = transaction.add_recurring(recurring())
+    ack("recurring", entry.id)
+    with store.transaction() as transaction:
+        [run] = store.submit([job(recurring=entry.id)], actor=ACTOR)
+        transaction.put_recurring(replace(entry, last_job_id=run))
+    ack("added", run)
 
 
 def child(directory: Path, countdown: int) -> None:

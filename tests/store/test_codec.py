@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -15,18 +16,21 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import InputError, StoreFormatError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import ArrayRef, Attempt, ContainerOptions, GpuRequest, Job, JobSpec, Stopping
+from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
 from gputui.store.codec import (
     decode_audit,
     decode_controls,
     decode_job,
+    decode_recurring,
     encode_audit,
     encode_controls,
     encode_job,
+    encode_recurring,
     keep_unknown,
 )
 from gputui.store.journal import Entry, encode_line
-from tests.factories import NOW, job
+from tests.factories import NOW, job, recurring
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 moments = st.datetimes(datetime(1970, 1, 2), datetime(2100, 1, 1), timezones=st.just(UTC))  # noqa: DTZ001
@@ -52,6 +56,20 @@ def test_any_job_comes_back_equal_through_json(original: Job) -> None:
 @given(st.from_type(AuditEntry))
 def test_any_audit_entry_comes_back(entry: AuditEntry) -> None:
     assert decode_audit(msgspec.json.decode(msgspec.json.encode(encode_audit(entry)))) == entry
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.from_type(RecurringJob))
+def test_any_recurring_job_comes_back(entry: RecurringJob) -> None:
+    document = msgspec.json.decode(msgspec.json.encode(encode_recurring(entry)))
+    assert decode_recurring(entry.id, document) == entry
+
+
+def test_what_a_newer_version_said_of_a_recurring_job_is_kept() -> None:
+    document = encode_recurring(recurring()) | {"colour": "red"}
+    changed = replace(decode_recurring(0, document), paused=True)
+    kept = keep_unknown(encode_recurring(changed), document, RecurringJob)
+    assert kept == encode_recurring(changed) | {"colour": "red"}
 
 
 def test_controls_come_back() -> None:

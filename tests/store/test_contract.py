@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
@@ -13,10 +14,11 @@ from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import InputError, NotFoundError, StoreError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import ArrayRef, Job, JobId
+from gputui.domain.recurring import Missed, Overlap, Skipped
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.ports import JobStore
-from tests.factories import ACTOR, NOW, job, running, uuid
+from tests.factories import ACTOR, NOW, job, recurring, running, uuid
 
 
 def submit(store: JobStore, count: int = 1) -> tuple[JobId, ...]:
@@ -279,3 +281,66 @@ def test_threads_take_turns(store: JobStore) -> None:
         thread.join(60)
     assert store.get(1).priority == 50 + 80
     assert list(store.jobs()) == list(range(1, 82))
+
+
+# recurring jobs
+
+
+def test_recurring_jobs_have_ids_of_the_same_sequence(store: JobStore) -> None:
+    submit(store)
+    with store.transaction() as transaction:
+        added = transaction.add_recurring(recurring())
+        assert transaction.recurring() == {2: added}
+        assert transaction.add(job()).id == 3
+    assert store.recurring() == {2: replace(recurring(), id=2)}
+    assert list(store.jobs()) == [1, 3]
+    assert submit(store) == (4,)
+
+
+def test_everything_a_recurring_job_says_is_kept(store: JobStore) -> None:
+    full = recurring(
+        "30 2 * * 1-5", "Europe/Berlin", array=(1, 5), array_limit=2, held=True, name="nightly", missed=Missed.SKIP,
+        overlap=Overlap.ALLOW, paused=True, last_at=NOW, last_job_id=7, skipped=Skipped(NOW, "why"),
+    )  # fmt: skip
+    with store.transaction() as transaction:
+        added = transaction.add_recurring(recurring())
+        transaction.put_recurring(replace(full, id=added.id))
+    assert store.recurring() == {added.id: replace(full, id=added.id)}
+    assert store.recurring()[added.id] is store.recurring()[added.id]
+
+
+def test_recurring_jobs_are_listed_by_id_and_can_be_removed(store: JobStore) -> None:
+    with store.transaction() as transaction:
+        ids = [transaction.add_recurring(recurring(name=f"r{n}")).id for n in range(12)]
+        transaction.remove_recurring(ids[3])
+        assert ids[3] not in transaction.recurring()
+    assert list(store.recurring()) == [each for each in ids if each != ids[3]]
+    version = store.version()
+    with store.transaction() as transaction:
+        transaction.remove_recurring(ids[0])
+    assert store.version() != version
+    assert ids[0] not in store.recurring()
+
+
+def test_a_recurring_job_that_is_not_there_is_not_found(store: JobStore) -> None:
+    submit(store)
+    for wish in ("put", "remove"):
+        with pytest.raises(NotFoundError, match="no recurring job 1"), store.transaction() as transaction:
+            transaction.put_recurring(replace(recurring(), id=1)) if wish == "put" else transaction.remove_recurring(1)
+
+
+def test_what_is_submitted_inside_a_transaction_is_part_of_it(store: JobStore) -> None:
+    with store.transaction() as transaction:
+        added = transaction.add_recurring(recurring())
+        ids = store.submit([job(), job()], actor=ACTOR)
+        assert ids == (2, 3)
+        assert list(transaction.jobs()) == [2, 3]
+        transaction.put_recurring(replace(added, last_job_id=2))
+    assert store.recurring()[1].last_job_id == 2
+    assert [wish.target for wish in store.audit_log()] == ["job 2", "job 3"]
+    with pytest.raises(ZeroDivisionError), store.transaction() as transaction:  # noqa: PT012
+        store.submit([job()], actor=ACTOR)
+        transaction.put_recurring(replace(added, last_job_id=4))
+        raise ZeroDivisionError
+    assert list(store.jobs()) == [2, 3]
+    assert store.recurring()[1].last_job_id == 2

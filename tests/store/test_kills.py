@@ -56,7 +56,11 @@ def check(directory: Path, first: int) -> None:
         assert both == {70} if {"both": 70} in acks else both in ({50}, {70}), where
     if {"finished": 3} in acks:
         assert store.get(3).state.is_terminal, where
-    listed = [*store.jobs(), *(old.id for old in store.history())]
+    for entry in store.recurring().values():
+        runs = [run.id for run in store.jobs().values() if run.recurring == entry.id]
+        assert runs == ([entry.last_job_id] if entry.last_job_id else []), where
+    assert {ack["recurring"] for ack in acks if "recurring" in ack} <= set(store.recurring()), where
+    listed = [*store.recurring(), *store.jobs(), *(old.id for old in store.history())]
     assert len(set(listed)) == len(listed), where
     [new] = store.submit([job()], actor=ACTOR)
     assert new > max([0, *listed, *added]), where

@@ -1,0 +1,92 @@
+"""Recurring jobs that are due: their jobs are submitted, and they wait for their next run.
+
+Both are one transaction of the store, so that a scheduler killed at any moment neither loses a run nor makes it twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.errors import GputuiError, InputError, StoreError
+from gputui.domain.job import JobId
+from gputui.domain.recurring import RecurringJob, Skipped, live_jobs
+from gputui.engine.actions import Actions
+from gputui.engine.ground import Ground
+from gputui.engine.zones import zone
+from gputui.ports import Transaction
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class _Standing:
+    """A clock that stands still, so that all of a tick happens at one time."""
+
+    at: datetime
+
+    def now(self) -> datetime:
+        return self.at
+
+
+def next_run_at(entries: Iterable[RecurringJob]) -> datetime | None:
+    """When the next of them is due; None when none ever is."""
+    return min((entry.next_at for entry in entries if not entry.paused), default=None)
+
+
+def make_due_runs(ground: Ground, now: datetime) -> None:
+    """Make the runs whose time has come, judged anew by what the store says now."""
+    if not any(entry.is_due(now) for entry in ground.queue.recurring.values()):
+        return
+    with ground.store.transaction() as transaction:
+        for entry in transaction.recurring().values():
+            if entry.is_due(now):
+                transaction.put_recurring(_after(ground, transaction, entry, now))
+    ground.observe()
+
+
+def _after(ground: Ground, transaction: Transaction, entry: RecurringJob, now: datetime) -> RecurringJob:
+    """The recurring job once its run has been made, or has been left out with a reason."""
+    try:
+        own_zone = zone(entry.zone)
+    except InputError as error:  # the time zones of this host became fewer
+        return _skipped(transaction, replace(entry, paused=True), entry.next_at, f"paused: {error}", now)
+    run = entry.run_at(own_zone, now)
+    waiting = entry.awaiting(own_zone, now)
+    if run is None:
+        log.warning("the clock was put back: recurring job %d runs at %s next", entry.id, waiting.next_at)
+        return waiting
+    why_not = entry.why_not(run, live_jobs(transaction.jobs().values(), entry.id), now)
+    if why_not:
+        return _skipped(transaction, waiting, run, why_not, now)
+    actor = Actor(entry.uid, entry.added_by)
+    actions = Actions(ground.store, _Standing(now), actor, ground.settings.scheduler)
+    try:
+        ids = actions.submit([entry.submission], recurring=entry.id)
+    except StoreError:
+        raise
+    except GputuiError as error:  # what was allowed when it was added is not any more
+        return _skipped(transaction, waiting, run, str(error), now)
+    return _made(transaction, waiting, run, ids, now)
+
+
+def _made(
+    transaction: Transaction, entry: RecurringJob, run: datetime, ids: tuple[JobId, ...], now: datetime
+) -> RecurringJob:
+    log.info("recurring job %d submits job %d for %s", entry.id, ids[0], run)
+    _audit(transaction, entry, "fire", run, f"job {ids[0]}", now)
+    return replace(entry, last_at=run, last_job_id=ids[0])
+
+
+def _skipped(transaction: Transaction, entry: RecurringJob, run: datetime, why: str, now: datetime) -> RecurringJob:
+    log.info("recurring job %d leaves out the run of %s: %s", entry.id, run, why)
+    _audit(transaction, entry, "skip", run, why, now)
+    return replace(entry, skipped=Skipped(run, why))
+
+
+def _audit(transaction: Transaction, entry: RecurringJob, verb: str, run: datetime, after: str, now: datetime) -> None:
+    before = f"due {run.isoformat()}"
+    transaction.audit(AuditEntry(now, entry.uid, entry.added_by, verb, f"recurring {entry.id}", before, after))

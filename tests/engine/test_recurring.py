@@ -1,0 +1,329 @@
+"""Recurring jobs: each run is made once, whatever becomes of scheduler and clock in between."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import settings as how
+from hypothesis import strategies as st
+
+from gputui.domain.errors import InputError, NotFoundError
+from gputui.domain.job import Job, JobId, Submission
+from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
+from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.engine.actions import Actions
+from gputui.engine.zones import local_name
+from tests.engine.fakes import Crash
+from tests.engine.test_host import Seat, real
+from tests.engine.world import World
+from tests.factories import ACTOR, NOW, spec
+
+MINUTE = 60.0
+HOUR = 60 * MINUTE
+
+
+def add(world: World, expression: str = "* * * * *", zone: str = "UTC", **changes: Any) -> JobId:
+    how_often = {key: changes.pop(key) for key in tuple(changes) if key in Recurrence.__dataclass_fields__}
+    submission = Submission(spec(**changes.pop("spec", {})), **changes)
+    return world.actions.add_recurring(Recurrence(expression, zone, **how_often), submission)
+
+
+def entry(world: World, recurring: JobId) -> RecurringJob:
+    return world.store.recurring()[recurring]
+
+
+def made(world: World, recurring: JobId) -> list[Job]:
+    return [job for job in world.store.jobs().values() if job.recurring == recurring]
+
+
+def at(minutes: float = 0) -> datetime:
+    return NOW + timedelta(minutes=minutes)
+
+
+def test_a_run_is_made_when_its_time_has_come_and_not_before(world: World) -> None:
+    one = add(world, "*/15 * * * *", name="often")
+    assert entry(world, one).next_at == at(15)
+    world.tick(seconds=15 * MINUTE - 1)
+    assert made(world, one) == []
+    snapshot = world.tick()
+    [job] = made(world, one)
+    assert job.spec == spec()
+    assert (job.id, job.submitted_at, job.submitted_by) == (2, at(15), ACTOR.user)
+    after = entry(world, one)
+    assert (after.next_at, after.last_at, after.last_job_id) == (at(30), at(15), job.id)
+    assert snapshot.recurring == (after,)
+    world.tick(3, seconds=20)
+    assert len(made(world, one)) == 1
+
+
+def test_who_wished_what_is_written_down(world: World) -> None:
+    one = add(world)
+    world.tick(seconds=MINUTE)
+    world.actions.pause_recurring([one])
+    world.actions.resume_recurring([one])
+    world.actions.remove_recurring([one])
+    log = [(wish.verb, wish.user, wish.after) for wish in world.store.audit_log(f"recurring {one}")]
+    waiting, paused = "waiting: * * * * * in UTC", "paused: * * * * * in UTC"
+    told = [("add", waiting), ("fire", "job 2"), ("pause", paused), ("resume", waiting), ("remove", "")]
+    assert log == [(verb, ACTOR.user, after) for verb, after in told]
+    assert [wish.verb for wish in world.store.audit_log("job 2")] == ["submit"]
+
+
+def test_an_array_is_submitted_whole(world: World) -> None:
+    one = add(world, array=(3, 5), array_limit=1, held=True)
+    world.tick(seconds=MINUTE)
+    first, second = made(world, one)
+    assert first.held
+    assert [job.array and (job.array.id, job.array.index, job.array.limit) for job in (first, second)] == [
+        (first.id, 3, 1),
+        (first.id, 5, 1),
+    ]
+    assert entry(world, one).last_job_id == first.id
+
+
+@pytest.mark.parametrize(("missed", "runs"), [(Missed.ONCE, 1), (Missed.SKIP, 0)])
+def test_runs_that_were_missed(world: World, missed: Missed, runs: int) -> None:
+    one = add(world, "0 * * * *", missed=missed, overlap=Overlap.ALLOW)
+    world.clock.advance(5.5 * HOUR)
+    world.reborn()
+    world.tick()
+    assert len(made(world, one)) == runs
+    after = entry(world, one)
+    assert after.next_at == at(6 * 60)
+    if runs:
+        assert after.last_at == at(5 * 60)
+    else:
+        assert after.skipped is not None
+        assert (after.skipped.at, after.skipped.why) == (at(5 * 60), "nothing scheduled when its time came")
+    world.tick(seconds=HOUR / 2)
+    assert len(made(world, one)) == runs + 1
+
+
+def test_a_tick_that_is_late_by_less_than_a_minute_misses_nothing(world: World) -> None:
+    one = add(world, "0 * * * *", missed=Missed.SKIP)
+    world.tick(seconds=HOUR + 59)
+    assert len(made(world, one)) == 1
+
+
+@pytest.mark.parametrize(("overlap", "runs"), [(Overlap.SKIP, 1), (Overlap.ALLOW, 3)])
+def test_runs_while_the_job_before_is_not_over(world: World, overlap: Overlap, runs: int) -> None:
+    one = add(world, overlap=overlap)
+    world.tick(3, seconds=MINUTE)
+    assert len(made(world, one)) == runs
+    skipped = entry(world, one).skipped
+    assert (skipped and skipped.why) == ("job 2 of an earlier run was RUNNING" if runs == 1 else None)
+    world.exit(made(world, one)[0].id)
+    world.tick()
+    assert made(world, one)[0].state is JobState.COMPLETED
+    world.tick(seconds=MINUTE)
+    assert len(made(world, one)) == runs + 1
+
+
+def test_one_that_is_paused_makes_no_run_and_makes_up_for_none(world: World) -> None:
+    one = add(world)
+    world.actions.pause_recurring([one])
+    world.tick(3, seconds=MINUTE)
+    assert made(world, one) == []
+    world.actions.resume_recurring([one])
+    world.tick()
+    assert made(world, one) == []
+    world.tick(seconds=MINUTE)
+    assert len(made(world, one)) == 1
+
+
+def test_one_that_is_removed_makes_no_run_and_its_jobs_stay(world: World) -> None:
+    one = add(world)
+    world.tick(seconds=MINUTE)
+    world.actions.remove_recurring([one])
+    world.tick(3, seconds=MINUTE)
+    assert [job.recurring for job in world.store.jobs().values()] == [one]
+    with pytest.raises(NotFoundError, match="no recurring job 1"):
+        world.actions.remove_recurring([one])
+    assert add(world) == 3
+
+
+def test_wishes_are_all_or_nothing(world: World) -> None:
+    one = add(world)
+    for wish in (world.actions.remove_recurring, world.actions.pause_recurring, world.actions.resume_recurring):
+        with pytest.raises(NotFoundError):
+            wish([one, 9])
+    assert not entry(world, one).paused
+
+
+@pytest.mark.parametrize(
+    ("expression", "zone", "changes", "where"),
+    [
+        ("* * * *", "UTC", {}, "cron"),
+        ("0 0 31 2 *", "UTC", {}, "cron"),
+        ("* * * * *", "Europe/Atlantis", {}, "--time-zone"),
+        ("* * * * *", "../UTC", {}, "--time-zone"),
+        ("* * * * *", "Europe", {}, "--time-zone"),
+        ("* * * * *", "", {}, "--time-zone"),
+        ("* * * * *", "UTC", {"begin_at": NOW}, "--begin"),
+        ("* * * * *", "UTC", {"time_limit": timedelta(days=9)}, "--time-limit"),
+    ],
+)
+def test_what_can_never_run_is_refused_at_once(
+    world: World, expression: str, zone: str, changes: dict[str, Any], where: str
+) -> None:
+    world.actions = Actions(world.store, world.clock, ACTOR, SchedulerSettings(max_time=timedelta(days=1)))
+    with pytest.raises(InputError) as refusal:
+        add(world, expression, zone, spec=changes)
+    assert refusal.value.where == where
+    assert world.store.recurring() == {}
+
+
+def test_what_is_not_allowed_any_more_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    world = World(tmp_path, settings=Settings(scheduler=SchedulerSettings(max_time=timedelta(hours=1))))
+    one = add(world, spec={"time_limit": timedelta(hours=2)})
+    world.tick(2, seconds=MINUTE)
+    assert made(world, one) == []
+    after = entry(world, one)
+    assert after.skipped is not None
+    assert "is more than a job may take here" in after.skipped.why
+    assert after.next_at == at(3)
+
+
+def test_a_time_zone_that_is_gone_pauses_what_needs_it(world: World) -> None:
+    one, other = add(world), add(world)
+    with world.store.transaction() as transaction:
+        transaction.put_recurring(replace(entry(world, one), zone="Europe/Atlantis"))
+    world.tick(2, seconds=MINUTE)
+    after = entry(world, one)
+    assert after.paused
+    assert after.skipped is not None
+    assert "Europe/Atlantis" in after.skipped.why
+    assert len(made(world, other)) == 1
+
+
+# the clock
+
+
+def test_a_clock_that_goes_back_makes_no_run_twice(world: World) -> None:
+    one = add(world, "0 * * * *", overlap=Overlap.ALLOW)
+    world.tick(seconds=HOUR)
+    world.tick(seconds=-HOUR / 2)
+    world.tick(30, seconds=MINUTE)
+    assert [job.submitted_at for job in made(world, one)] == [at(60)]
+    world.tick(60, seconds=MINUTE)
+    assert len(made(world, one)) == 2
+
+
+def test_a_clock_that_was_years_ahead_is_not_waited_for(world: World) -> None:
+    one = add(world, "0 * * * *", overlap=Overlap.ALLOW)
+    world.tick(seconds=1000 * 24 * HOUR)
+    assert entry(world, one).next_at > at(1000 * 24 * 60)
+    world.tick(seconds=-1000 * 24 * HOUR)
+    assert entry(world, one).next_at == at(60)
+    assert len(made(world, one)) == 1
+
+
+STEPS = st.lists(st.integers(-100, 150), min_size=1, max_size=30)
+
+
+@how(max_examples=40, deadline=None)
+@given(STEPS)
+def test_no_run_is_made_twice_however_the_clock_goes(steps: list[int]) -> None:
+    """Unless it is corrected by three hours and more."""
+    now, seen = NOW, []
+    one = Recurrence("7,30 * * * *", "Europe/Berlin").begun(Submission(spec()), UTC, ACTOR, now)
+    for step in steps:
+        now += timedelta(minutes=step)
+        if one.is_due(now) and now >= one.counted_at - timedelta(hours=3):
+            run = one.run_at(UTC, now)
+            assert run is not None
+            seen.append(run)
+            one = one.awaiting(UTC, now)
+    assert seen == sorted(set(seen))
+
+
+# kill -9
+
+
+def lived(world: World, minutes: int) -> None:
+    """Half a minute after half a minute, with every scheduler that dies followed by another."""
+    for _ in range(2 * minutes):
+        world.clock.advance(MINUTE / 2)
+        for _ in range(3):
+            try:
+                world.observe()
+                world.scheduler.tick(world.clock.now())
+            except Crash:
+                world.reborn()
+        for record in world.docker.running():
+            world.docker.exit(record.id, 0)
+
+
+def test_a_crash_at_each_single_step_loses_no_run_and_makes_none_twice(tmp_path: Path) -> None:
+    clean = World(tmp_path / "clean")
+    add(clean)
+    lived(clean, 4)
+    assert clean.tripwire.steps > 20
+    for step in range(1, clean.tripwire.steps + 1):
+        world = World(tmp_path / str(step))
+        one = add(world, array=(0, 1) if step % 2 else ())
+        world.tripwire.left = step
+        lived(world, 4)
+        check(world, one, 4, elements=2 if step % 2 else 1)
+
+
+def check(world: World, one: JobId, minutes: int, elements: int) -> None:
+    runs = [wish for wish in world.store.audit_log(f"recurring {one}") if wish.verb == "fire"]
+    assert [wish.before for wish in runs] == [f"due {at(n).isoformat()}" for n in range(1, minutes + 1)]
+    assert len(made(world, one)) == minutes * elements
+    assert entry(world, one).next_at == at(minutes + 1)
+
+
+# exactly when
+
+
+async def test_the_loop_wakes_up_at_the_very_moment(tmp_path: Path) -> None:
+    """Its interval is a minute: only an alarm of its own makes the run half a second from now."""
+
+    class Shifted:
+        shift = timedelta(seconds=59.5) - (datetime.now(UTC) - datetime.now(UTC).replace(second=0, microsecond=0))
+
+        def now(self) -> datetime:
+            return datetime.now(UTC) + self.shift
+
+    settings = Settings(scheduler=SchedulerSettings(tick_interval=timedelta(minutes=1)))
+    world = real(World(tmp_path, settings=settings))
+    world.actions = Actions(world.store, Shifted(), ACTOR)
+    one = add(world)
+    seat = Seat(world, Shifted(), "serve")
+    task = asyncio.create_task(seat.host.run())
+    await seat.until(lambda: bool(made(world, one)))
+    [job] = made(world, one)
+    assert timedelta(0) <= job.submitted_at - (entry(world, one).last_at or NOW) < timedelta(seconds=5)
+    seat.host.stop()
+    await task
+
+
+# the host's time zone
+
+
+def test_the_time_zone_of_the_host(tmp_path: Path) -> None:
+    link, text = tmp_path / "localtime", tmp_path / "timezone"
+    assert local_name({}, link, text) == "UTC"
+    text.write_text("America/New_York\n")
+    assert local_name({}, link, text) == "America/New_York"
+    link.symlink_to("../usr/share/zoneinfo/Europe/Berlin")
+    assert local_name({}, link, text) == "Europe/Berlin"
+    assert local_name({"TZ": ":Asia/Tokyo"}, link, text) == "Asia/Tokyo"
+    assert local_name({"TZ": "nonsense"}, link, text) == "Europe/Berlin"
+
+
+def test_a_picture_beside_the_scheduler_has_them_too(world: World) -> None:
+    from gputui.engine.picture import beside
+
+    add(world)
+    snapshot: Snapshot = beside(world.store, world.directory, world.settings, NOW)
+    assert snapshot.recurring == tuple(world.store.recurring().values())
