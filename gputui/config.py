@@ -195,6 +195,8 @@ def _read(key: str, field: dataclasses.Field[Any], value: object, where: str) ->
         value = parse_duration(str(value), where=where)
     elif key in SIZES and isinstance(value, str):
         value = parse_size(value, where=where)
+    elif key == "share" and value == "all":
+        value = ["all"]
     _check_range(key, value, where)
     return value
 

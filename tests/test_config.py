@@ -235,6 +235,15 @@ def test_whatever_a_table_holds_only_input_errors_come_out(
         assert str(error.where).startswith("config.toml: scheduler")  # noqa: PT017 - only some are refused
 
 
+@pytest.mark.parametrize(
+    ("content", "meant"),
+    [('share = "all"', ("all",)), ('share = ["0", "MIG-a"]', ("0", "MIG-a")), ("share_jobs = 4", ())],
+)
+def test_the_gpus_that_may_be_shared(tmp_path: Path, content: str, meant: tuple[str, ...]) -> None:
+    assert read(tmp_path, f"[policy]\n{content}").policy.share == meant
+    assert read(tmp_path, "", GPUTUI_POLICY_SHARE="all").policy.share == ("all",)
+
+
 def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:
     policy = read(
         tmp_path,

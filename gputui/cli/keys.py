@@ -42,6 +42,7 @@ class Key:
 KEYS = (
     Key("gpus", "How many GPUs (2, 2-4, all), or which ones (device=0,GPU-…).", specs.gpus, "N|N-M|all|device=…"),
     Key("gpu_memory", "Memory each GPU must have in total.", numbers.size, "SIZE"),
+    Key("share", "Let other such jobs on its GPUs: of each it is promised --gpu-memory, no more.", kind=Kind.FLAG),
     Key("gpu_model", "Part of the model's name, such as h100.", specs.gpu_model),
     Key("priority", "0 to 100; the default is 50, higher goes first.", numbers.priority, "N"),
     Key("nice", "Lowers the job's rank by so much.", numbers.nice, "N"),

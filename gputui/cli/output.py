@@ -83,6 +83,7 @@ def _attempt(attempt: Attempt) -> Json:
         **_cause(attempt.cause),
         "log_path": attempt.log_path,
         "charged": attempt.charged,
+        "gpu_share": attempt.gpu_share,
         "notes": list(attempt.notes),
     }
 
@@ -109,6 +110,7 @@ def _spec(spec: JobSpec) -> Json:
         "gpu_devices": list(gpus.devices),
         "gpu_all": gpus.everything,
         "gpu_memory": gpus.memory,
+        "share": gpus.share,
         "gpu_model": gpus.model,
         **{key: list(value) if isinstance(value, tuple) else value for key, value in vars(options).items()},
         "env": dict.fromkeys((name for name, _ in options.env), MASK),
@@ -127,6 +129,9 @@ def gpu_json(view: GpuView) -> Json:
         "why": view.why or None,
         "health": {"code": str(view.health.code), "text": view.health.text},
         "job_id": view.job_id,
+        "job_ids": list(view.job_ids),
+        "sharers": [vars(sharer) for sharer in view.sharers],
+        "closed": view.closed or None,
         "holders": [_holder(holder) for holder in view.holders],
         "memory_total": (sample.memory_total if sample else None) or gpu.memory_total,
         "memory_used": sample.memory_used if sample else None,

@@ -16,11 +16,11 @@ from gputui.cli.texts import quoted
 from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS, Seen, parse_filter, shown_text
 from gputui.domain.gpu import GpuView
-from gputui.domain.job import GpuRequest, Job
+from gputui.domain.job import GpuRequest, Job, JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration
+from gputui.domain.units import format_duration, format_size, listed
 
 COLUMNS = (
     table.Column("ID", right=True),
@@ -108,7 +108,7 @@ def parse_states(texts: Iterable[str]) -> frozenset[JobState]:
     """The states of `PD`, `pending` or `R,CG`; empty when none is given."""
     known = {name: state for state in JobState for name in (state.value, state.short)}
     wanted = set()
-    for text in (part for listed in texts for part in listed.split(",")):
+    for text in (part for given in texts for part in given.split(",")):
         if text.strip().upper() not in known:
             hint = ", ".join(state.short for state in JobState)
             raise InputError(f"{quoted(text)} is not a state", where="--state", hint=hint)
@@ -155,14 +155,15 @@ def gpus_word(job: Job, views: Iterable[GpuView]) -> str:
 
 
 def request_word(gpus: GpuRequest) -> str:
-    """`2`, `2-4`, `all`, `#0,1`; `-` for none."""
+    """`2`, `2-4`, `all`, `#0,1`, `1 x 10G` of shared ones; `-` for none."""
     if gpus.everything:
         return "all"
     if gpus.devices:
         return "#" + ",".join(name if name.isdigit() else name[:8] for name in gpus.devices)
     if not gpus.minimum:
         return "-"
-    return str(gpus.minimum) if gpus.minimum == gpus.maximum else f"{gpus.minimum}-{gpus.maximum}"
+    count = str(gpus.minimum) if gpus.minimum == gpus.maximum else f"{gpus.minimum}-{gpus.maximum}"
+    return f"{count} x {format_size(gpus.memory)}" if gpus.share else count
 
 
 def time_word(job: Job, now: datetime) -> str:
@@ -180,13 +181,17 @@ def why(job: Job, snapshot: Snapshot) -> str:
     if job.state.is_terminal:
         return job.cause.text if job.cause else ""
     if job.state.is_active:
-        doing = snapshot.progress.get(job.id, "")
+        doing = snapshot.progress.get(job.id, "") or _beside(snapshot.beside(job))
         return f"ending: {job.stopping.cause.text}" if job.stopping else doing
     reason, expected = snapshot.reasons.get(job.id), snapshot.expected_starts.get(job.id)
     sentence = f"{reason.code}: {reason.text}" if reason else _of_itself(job)
     if expected is None or "; expected " in sentence:  # the policy's own sentence tells it already
         return sentence
     return f"{sentence}; about {expected.astimezone():%H:%M}"
+
+
+def _beside(others: tuple[JobId, ...]) -> str:
+    return f"beside {'job' if len(others) == 1 else 'jobs'} {listed(others)}" if others else ""
 
 
 def _of_itself(job: Job) -> str:

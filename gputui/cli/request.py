@@ -116,8 +116,10 @@ def _gpus(values: Mapping[str, Any], where: Callable[[str], str]) -> GpuRequest:
     for key in ("gpu_memory", "gpu_memory_step", "gpu_model"):
         if key in values and not wanted.minimum:
             raise InputError("means nothing without GPUs", where=where(key), hint=f"add {where('gpus')}")
-    memory, model = values.get("gpu_memory"), values.get("gpu_model")
-    return GpuRequest(wanted.minimum, wanted.maximum, wanted.devices, wanted.everything, memory, model)
+    memory, model, share = values.get("gpu_memory"), values.get("gpu_model"), bool(values.get("share"))
+    if share and not memory:
+        raise InputError("means nothing without GPU memory", where=where("share"), hint=f"add {where('gpu_memory')}")
+    return GpuRequest(wanted.minimum, wanted.maximum, wanted.devices, wanted.everything, memory, model, share=share)
 
 
 def _options(

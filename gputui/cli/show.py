@@ -63,7 +63,7 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "job", job.id
     yield "name", job.spec.name
     yield "state", str(job.state) + (" (cancel requested)" if job.cancel_requested else "")
-    yield ("ended by" if job.state.is_terminal else "reason"), queue.why(job, snapshot)
+    yield _why_label(job), queue.why(job, snapshot)
     yield "exit code", job.exit_code
     yield "tenant", job.spec.tenant
     yield "submitted", f"{_local(job.submitted_at)} by {job.submitted_by}"
@@ -76,6 +76,12 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "not before", _local(job.not_before)
     yield "array", f"element {job.array.index} of {job.array.id}" if job.array else None
     yield "avoids GPUs", ", ".join(job.avoid_gpus)
+
+
+def _why_label(job: Job) -> str:
+    if job.state.is_terminal:
+        return "ended by"
+    return "now" if job.state.is_active else "reason"
 
 
 def _end(job: Job) -> str | None:
@@ -102,7 +108,7 @@ def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
     yield "image", spec.image or "none: a process of the host"
     yield "command", " ".join(map(_shell_word, spec.command))
     yield "GPUs", queue.request_word(gpus)
-    yield "GPU memory", format_size(gpus.memory) if gpus.memory else None
+    yield "GPU memory", format_size(gpus.memory) + (", shared" if gpus.share else "") if gpus.memory else None
     yield "GPU model", gpus.model
     yield "time limit", format_duration(spec.time_limit) if spec.time_limit else None
     yield "warning", warning_words(spec.warning) if spec.warning else None

@@ -203,6 +203,15 @@ class Holder:
 
 
 @dataclass(frozen=True)
+class Sharer:
+    """A job on a GPU that it shares."""
+
+    job_id: int
+    memory: int
+    """Bytes it counts with: what it was promised, or what it really uses where that is more."""
+
+
+@dataclass(frozen=True)
 class Drain:
     """An operator's word that a GPU is to take no further jobs."""
 
@@ -226,5 +235,12 @@ class GpuView:
     stale: bool = False
     """The sample is too old to be believed."""
     job_id: int | None = None
+    """The first of the jobs that hold it."""
     holders: tuple[Holder, ...] = ()
     drain: Drain | None = None
+    job_ids: tuple[int, ...] = ()
+    """All jobs that hold it: several only where all of them share."""
+    sharers: tuple[Sharer, ...] = ()
+    """The same, if they share it."""
+    closed: str = ""
+    """Why no further job may share it now, in words; empty when one may."""

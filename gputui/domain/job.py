@@ -35,6 +35,13 @@ class GpuRequest:
     """Part of the model's name, compared without case."""
     free_memory: int | None = None
     """Bytes each GPU must have free when it is given out."""
+    share: bool = False
+    """Others that ask so may share its GPUs: `memory` is what it is promised of each then."""
+
+    @property
+    def promised(self) -> int:
+        """Bytes of each GPU that it shares with others; 0: it wants its GPUs to itself."""
+        return (self.memory or 0) if self.share else 0
 
 
 @dataclass(frozen=True)
@@ -132,6 +139,8 @@ class Attempt:
     """What the runtime changed and said so: cpus clamped to the host's, ..."""
     warned_at: datetime | None = None
     """When it was sent the signal that announces its time limit."""
+    gpu_share: float = 1.0
+    """What of each GPU its tenant is charged with: less than 1 where others may share it."""
 
     @property
     def is_over(self) -> bool:
@@ -266,3 +275,5 @@ class Placement:
 
     job_id: JobId
     gpus: tuple[str, ...] = field(default=())
+    gpu_share: float = 1.0
+    """What of each GPU it is charged with."""

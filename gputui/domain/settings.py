@@ -160,6 +160,10 @@ class PolicySettings:
     """While a job of at least this priority waits for GPUs, no job below it is given any."""
     reservation_grace: timedelta = timedelta(minutes=15)
     """A reservation in which no job it is kept for has run so long after its start, and none waits, is given up."""
+    share: tuple[str, ...] = ()
+    """UUIDs or indices of the GPUs that jobs which ask for it may share, or "all"; MIG instances by UUID."""
+    share_jobs: int = 2
+    """At most so many jobs on one of them."""
     tenants: tuple[TenantSettings, ...] = ()
     reservations: tuple[Window, ...] = ()
 

@@ -126,6 +126,11 @@ class Snapshot:
         """The job of that id, if it is still in the queue file."""
         return next((job for job in self.jobs if job.id == job_id), None)
 
+    def beside(self, job: Job) -> tuple[JobId, ...]:
+        """The jobs that share GPUs with this one now."""
+        views = [view for view in self.gpus if job.id in view.job_ids] if job.spec.gpus.promised else ()
+        return tuple(dict.fromkeys(other for view in views for other in view.job_ids if other != job.id))
+
 
 EMPTY = Snapshot()
 """Nothing known yet: a value, so that no face needs to ask for None."""

@@ -7,6 +7,7 @@ Slurm's `[days-]hours:minutes:seconds`, `minutes:seconds`.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 
 from gputui.domain.errors import InputError
@@ -104,6 +105,12 @@ def format_duration(duration: timedelta | None) -> str:
 def plural(count: int, noun: str) -> str:
     """`1 GPU`, `3 GPUs`."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def listed(items: Iterable[object]) -> str:
+    """`4`, `4 and 9`, `4, 9 and 12`."""
+    *most, last = map(str, items)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def quoted(text: str) -> str:

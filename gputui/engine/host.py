@@ -159,7 +159,7 @@ class Host:
         """Show the picture here, and to other processes: at once when it tells something new, else every second."""
         self._feed.publish(snapshot)
         news = (
-            tuple((view.gpu.uuid, view.state, view.job_id) for view in snapshot.gpus),
+            tuple((view.gpu.uuid, view.state, view.job_ids) for view in snapshot.gpus),
             snapshot.progress,
             snapshot.notices,
         )

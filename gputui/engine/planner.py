@@ -87,7 +87,8 @@ class Planner:
 def _news(version: object, snapshot: Snapshot) -> object:
     """What a plan is made from, apart from the time: as long as it stays the same, so does the plan."""
     node = snapshot.nodes[0]
-    return (version, tuple((view.gpu.uuid, view.state, view.why) for view in node.gpus), node.runtimes, node.probe)
+    gpus = tuple((view.gpu.uuid, view.state, view.why, view.sharers, view.closed) for view in node.gpus)
+    return (version, gpus, node.runtimes, node.probe)
 
 
 def _without(decided: Plan, claims: Iterable[Job]) -> Plan:

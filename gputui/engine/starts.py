@@ -30,7 +30,7 @@ def _claim(ground: Ground, starts: list[Placement], now: datetime) -> list[Job]:
         for start in starts:
             job = transaction.get(start.job_id)
             if job.state is JobState.PENDING and not job.held and not job.cancel_requested:
-                claims.append(work.claimed(job, start.gpus, now))
+                claims.append(work.claimed(job, start, now))
                 transaction.put(claims[-1])
     return claims
 

@@ -19,7 +19,8 @@ def past_usage(store: JobStore, half_life: timedelta, now: datetime) -> Usage:
     for job in store.history(now - _HALF_LIVES * half_life):
         for attempt in job.attempts:
             if attempt.gpus and attempt.started_at and attempt.ended_at:
-                seconds = (attempt.ended_at - attempt.started_at).total_seconds() * len(attempt.gpus)
+                gpus = len(attempt.gpus) * attempt.gpu_share
+                seconds = (attempt.ended_at - attempt.started_at).total_seconds() * gpus
                 decay = 0.5 ** (max(now - attempt.ended_at, timedelta(0)) / half_life)
                 used[job.spec.tenant] = used.get(job.spec.tenant, 0.0) + max(0.0, seconds) * decay
     return Usage(now, used)

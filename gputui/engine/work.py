@@ -13,7 +13,7 @@ from pathlib import Path
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import NotFoundError, RuntimeFault
-from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.job import Attempt, Job, JobId, Placement
 from gputui.domain.policy import gpu_memory
 from gputui.domain.policy.retry import again, conclude
 from gputui.domain.settings import SchedulerSettings
@@ -220,7 +220,7 @@ def _save(runtime: Runtime, record: ContainerRecord, path: Path) -> bool:
     return True
 
 
-def claimed(job: Job, gpus: tuple[str, ...], now: datetime) -> Job:
+def claimed(job: Job, start: Placement, now: datetime) -> Job:
     """Step (a) of the start protocol: the job with its next attempt and GPUs."""
-    attempt = Attempt(len(job.attempts) + 1, gpus, claimed_at=now)
+    attempt = Attempt(len(job.attempts) + 1, start.gpus, claimed_at=now, gpu_share=start.gpu_share)
     return job.to(JobState.CONFIGURING, attempts=(*job.attempts, attempt), topped_at=None)

@@ -36,6 +36,8 @@ begin = 2026-03-02T18:00:00Z
 host = true
 command = ["sleep", "1"]
 gpus = 2
+gpu_memory = "10g"
+share = true
 retries = 1
 """
 
@@ -58,7 +60,8 @@ def test_every_table_is_a_job(run: Run, store: KeptStore, tmp_path: Path) -> Non
     assert (first.spec.after, first.held, first.priority) == ((1,), True, 70)
     assert first.spec.time_limit == timedelta(hours=1)
     assert first.spec.begin_at == NOW.replace(hour=18)
-    assert (second.spec.is_host, second.spec.gpus, second.spec.retries) == (True, GpuRequest(2, 2), 1)
+    assert second.spec.gpus == GpuRequest(2, 2, memory=10 * 1024**3, share=True)
+    assert (second.spec.is_host, second.spec.retries) == (True, 1)
 
 
 @pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)

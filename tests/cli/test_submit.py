@@ -243,13 +243,21 @@ def test_bad_values_are_refused_by_name_and_nothing_is_done(
 def test_every_option_with_a_value_has_a_bad_one_above() -> None:
     marks = test_bad_values_are_refused_by_name_and_nothing_is_done.pytestmark  # type: ignore[attr-defined]
     tried = {option for option, _ in marks[0].args[1]}
-    takes_any = {"--entrypoint", "--hold", "--preemptible"}
+    takes_any = {"--entrypoint", "--hold", "--preemptible", "--share"}
     assert {key.option for key in KEYS} == tried | takes_any
 
 
 def test_gpu_filters_need_gpus(run: Run) -> None:
     result = run("submit", "--gpu-memory", "40g", "busybox")
     assert (result.code, "--gpu-memory" in result.err, "--gpus" in result.err) == (2, True, True)
+
+
+def test_sharing_needs_a_promise_of_memory(run: Run, store: KeptStore) -> None:
+    result = run("submit", "--gpus", "1", "--share", "busybox")
+    assert (result.code, "--share" in result.err, "--gpu-memory" in result.err) == (2, True, True)
+    assert run("submit", "--gpu-memory", "10g", "--share", "busybox").code == 2
+    assert run("submit", "--gpus", "1", "--gpu-memory", "10g", "--share", "busybox").code == 0
+    assert store.get(1).spec.gpus == GpuRequest(1, 1, memory=10 * GIB, share=True)
 
 
 def test_no_image_is_said(run: Run) -> None:

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from gputui.domain.job import NORMAL_PRIORITY, JobId
 from gputui.domain.policy.fairshare import Ledger, factors
 from gputui.domain.policy.lanes import Ageing, Lane, LaneKey, Waiting
-from gputui.domain.policy.machine import Grant, Layout, size
+from gputui.domain.policy.machine import Ask, Grant, Layout, size
+from gputui.domain.policy.sharing import Shares, chosen, places, usable
 from gputui.domain.settings import PolicySettings, TenantSettings
 
 OVERRUN = 60.0
@@ -27,6 +28,13 @@ class Run:
     started: float
     duration: float
     """Seconds it is planned to run."""
+    gpu_share: float = 1.0
+    """What of each GPU it is charged with."""
+
+    @property
+    def charge(self) -> float:
+        """GPUs it is charged with."""
+        return size(self.grant) * self.gpu_share
 
     def ends(self, now: float) -> float:
         """When it is expected to end: doubled each time it outruns that, so that it lies ahead always."""
@@ -37,6 +45,16 @@ class Run:
         while self.started + duration <= now:
             duration *= 2
         return self.started + duration
+
+
+def leave(run: Run, free: list[int], shares: Shares) -> None:
+    """Make free what nobody holds any more once the job has left."""
+    if run.key.ask.share:
+        for node, bit in shares.give(run.id, run.grant):
+            free[node] |= bit
+    else:
+        for node, mask in run.grant:
+            free[node] |= mask
 
 
 @dataclass(frozen=True)
@@ -104,6 +122,7 @@ class Board:
         self.lanes: dict[LaneKey, Lane] = {}
         self.runs: dict[JobId, Run] = {}
         self.keeps: tuple[Keep, ...] = ()
+        self.shares = Shares()
         self.gpus_held: Counter[str] = Counter()
         self.running: Counter[str] = Counter()
         self.by_array: Counter[JobId] = Counter()
@@ -114,7 +133,7 @@ class Board:
         other = Board(self.rules, self.layouts, self.free, self.ledger.copy())
         other.lanes = {key: lane.copy() for key, lane in self.lanes.items()}
         other.runs = dict(self.runs)
-        other.keeps = self.keeps
+        other.keeps, other.shares = self.keeps, self.shares.copy()
         other.gpus_held, other.running = self.gpus_held.copy(), self.running.copy()
         other.by_array, other.cpu_running = self.by_array.copy(), self.cpu_running
         return other
@@ -137,7 +156,7 @@ class Board:
         self.running[key.tenant] += 1
         self.gpus_held[key.tenant] += gpus
         self.cpu_running += not key.ask.maximum
-        self.ledger.begin(key.tenant, gpus, run.started)
+        self.ledger.begin(key.tenant, run.charge, run.started)
         if key.array is not None:
             self.by_array[key.array] += 1
 
@@ -145,7 +164,10 @@ class Board:
         """A waiting job, taken out of its lane already, takes GPUs that are free."""
         for node, mask in grant:
             self.free[node] &= ~mask
-        run = Run(item.id, lane.key, item.priority, grant, now, item.duration)
+        ask = lane.key.ask
+        run = Run(item.id, lane.key, item.priority, grant, now, item.duration, self.shares.part(ask, grant))
+        for place in places(grant) if ask.share else ():
+            self.shares.take(run.id, place, ask.share)
         self.hold(run)
         return run
 
@@ -153,15 +175,22 @@ class Board:
         """A job gives its GPUs back."""
         run = self.runs.pop(job_id)
         key, gpus = run.key, size(run.grant)
-        for node, mask in run.grant:
-            self.free[node] |= mask
+        leave(run, self.free, self.shares)
         self.running[key.tenant] -= 1
         self.gpus_held[key.tenant] -= gpus
         self.cpu_running -= not key.ask.maximum
-        self.ledger.end(key.tenant, gpus, now)
+        self.ledger.end(key.tenant, run.charge, now)
         if key.array is not None:
             self.by_array[key.array] -= 1
         return run
+
+    def usable(self, ask: Ask) -> list[int]:
+        """Of each node, the GPUs that such a job could have now."""
+        return usable(self.free, self.shares, ask)
+
+    def choose(self, masks: Sequence[int], ask: Ask, need: int, most: int) -> Grant | None:
+        """Which of these it takes, at least `need` of them; None when they are too few."""
+        return chosen(masks, self.shares, ask, need, most, self.layouts)
 
     def fair(self, now: float) -> dict[str, float]:
         """F of each tenant that waits, runs or has run."""

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heapreplace
 from gputui.domain.job import JobId
 from gputui.domain.policy.board import Board, Run
 from gputui.domain.policy.lanes import Lane, LaneKey, Rank, Waiting
-from gputui.domain.policy.machine import Ask, Grant, choose, size
+from gputui.domain.policy.machine import Ask, Grant, size
 from gputui.domain.policy.shadow import Hold, kept, kept_for, shadow
 
 
@@ -49,7 +49,7 @@ def decide(board: Board, now: float, fair: Mapping[str, float] | None = None, *,
 
 def can_decide(board: Board) -> bool:
     """Whether anything could start at all: else deciding is a waste of time."""
-    return any(board.free) or board.cpu_running < board.rules.cpu_jobs
+    return any(board.free) or board.cpu_running < board.rules.cpu_jobs or board.shares.is_open
 
 
 class _Pass:
@@ -137,7 +137,7 @@ class _Pass:
         ask, board = key.ask, self.board
         if not ask.maximum:
             return ()
-        usable = [free & able for free, able in zip(board.free, ask.eligible, strict=True)]
+        usable = board.usable(ask)
         end = self.now + item.duration
         if board.keeps and (others := kept(board, key, item.priority, self.now, end)):
             usable = [mask & ~other for mask, other in zip(usable, others, strict=True)]
@@ -145,10 +145,10 @@ class _Pass:
         if hold is not None and end > hold.at:
             usable = [hold.leaves(node, mask) for node, mask in enumerate(usable)]
         width = most(board, key, self._owed(key))
-        grant = choose(usable, ask, need, width, board.layouts)
+        grant = board.choose(usable, ask, need, width)
         if board.keeps and grant is not None and (own := kept_for(board, key, item.priority, self.now)):
             own_first = [mask & mine for mask, mine in zip(usable, own, strict=True)]
-            grant = choose(own_first, ask, size(grant), width, board.layouts) or grant
+            grant = board.choose(own_first, ask, size(grant), width) or grant
         return grant
 
     def _start(self, lane: Lane, item: Waiting, grant: Grant) -> None:
@@ -169,8 +169,7 @@ class _Pass:
             outcome.hold = promise(board, key, item, need, self.now)
             if outcome.hold is not None:
                 self.promised = (key.tenant, size(outcome.hold.grant))
-        usable = [free & able for free, able in zip(board.free, key.ask.eligible, strict=True)]
-        if choose(usable, key.ask, need, need, board.layouts) is None:
+        if board.choose(board.usable(key.ask), key.ask, need, need) is None:
             self._learn(key.ask, need, 0.0, Refusal.RESOURCES)
             return Refusal.RESOURCES
         held = outcome.hold is not None and outcome.hold.id != item.id

@@ -24,7 +24,7 @@ class Ledger:
         self._half_life = half_life
         self._origin = origin
         self._worth: dict[str, float] = {}
-        self._held: dict[str, int] = {}
+        self._held: dict[str, float] = {}
 
     def copy(self) -> Ledger:
         """A ledger that can go on without this one."""
@@ -37,12 +37,12 @@ class Ledger:
         grown = self._grown(at)  # first: it may move the origin
         self._worth[tenant] = self._worth.get(tenant, 0.0) + gpu_seconds * grown
 
-    def begin(self, tenant: str, gpus: int, at: float) -> None:
+    def begin(self, tenant: str, gpus: float, at: float) -> None:
         """A job of that tenant takes GPUs."""
         self._add(tenant, -gpus, at)
         self._held[tenant] = self._held.get(tenant, 0) + gpus
 
-    def end(self, tenant: str, gpus: int, at: float) -> None:
+    def end(self, tenant: str, gpus: float, at: float) -> None:
         """A job of that tenant gives its GPUs back."""
         self._add(tenant, gpus, at)
         self._held[tenant] -= gpus
@@ -55,7 +55,7 @@ class Ledger:
             tenant: max(0.0, worth / grown + self._held.get(tenant, 0) * whole) for tenant, worth in self._worth.items()
         }
 
-    def _add(self, tenant: str, gpus: int, at: float) -> None:
+    def _add(self, tenant: str, gpus: float, at: float) -> None:
         self.credit(tenant, gpus * self._half_life / math.log(2), at)
 
     def _grown(self, at: float) -> float:

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from gputui.domain.job import Job, JobId
+from gputui.domain.policy import sharing
 from gputui.domain.policy.board import Board, Rules, Run
 from gputui.domain.policy.durations import Durations, Source
 from gputui.domain.policy.fairshare import Ledger
 from gputui.domain.policy.lanes import LaneKey
 from gputui.domain.policy.machine import Ask
 from gputui.domain.policy.place import Places
+from gputui.domain.policy.sharing import Shares
 from gputui.domain.policy.standing import effective, views
 from gputui.domain.policy.windows import Scene, watch
 from gputui.domain.settings import Settings
@@ -51,6 +53,7 @@ class Look:
             ledger.credit(tenant, used, snapshot.usage.at.timestamp())
         rules = Rules.of(settings.policy, settings.scheduler.cpu_jobs)
         board = Board(rules, places.layouts, places.free(), ledger)
+        board.shares = Shares(places.bays(settings))
         durations = Durations(snapshot.jobs, settings.policy)
         waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING]
         look = cls(snapshot, settings, now, second, places, durations, board, waiting)
@@ -65,14 +68,18 @@ class Look:
         """Take the job's attempts into account: those that are over, and the one under way."""
         for attempt in job.attempts:
             if attempt.gpus and attempt.started_at and attempt.ended_at:
-                self.board.ledger.begin(job.spec.tenant, len(attempt.gpus), attempt.started_at.timestamp())
-                self.board.ledger.end(job.spec.tenant, len(attempt.gpus), attempt.ended_at.timestamp())
+                gpus = len(attempt.gpus) * attempt.gpu_share
+                self.board.ledger.begin(job.spec.tenant, gpus, attempt.started_at.timestamp())
+                self.board.ledger.end(job.spec.tenant, gpus, attempt.ended_at.timestamp())
         if job.state.is_active and not job.attempts[-1].is_over:
             started = job.attempts[-1].started_at or job.attempts[-1].claimed_at or self.now
             planned = self.durations.of(job)
             self.sources[job.id] = planned.source
-            grant = self.places.grant(job.gpus)
-            self.board.hold(Run(job.id, self.key(job), job.priority, grant, started.timestamp(), planned.seconds))
+            grant, part = self.places.grant(job.gpus), job.attempts[-1].gpu_share
+            for place in sharing.places(grant) if job.spec.gpus.promised else ():
+                self.board.shares.take(job.id, place, self.places.counts_with(job, place))
+            run = Run(job.id, self.key(job), job.priority, grant, started.timestamp(), planned.seconds, part)
+            self.board.hold(run)
 
     def key(self, job: Job) -> LaneKey:
         """The lane a job belongs to."""

@@ -26,6 +26,8 @@ class Ask:
     """Of each node, the GPUs that it could ever use."""
     whole_nodes: int = 0
     """Wider than a node: so many whole nodes."""
+    share: int = 0
+    """Bytes of each GPU, which others may share that ask so; 0: the GPUs to itself."""
 
 
 @dataclass(frozen=True)

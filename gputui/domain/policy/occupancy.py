@@ -6,7 +6,7 @@ Unknown is a state of its own and never means free (guarantee 3 of the design).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gputui.domain.container import ForeignContainer
@@ -23,9 +23,10 @@ from gputui.domain.gpu import (
     ProbeReading,
 )
 from gputui.domain.job import Job, JobId
+from gputui.domain.policy.sharers import Measured, accounted, measured, sharers
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls
-from gputui.domain.units import format_duration, format_size
+from gputui.domain.units import format_duration, format_size, listed
 
 
 @dataclass(frozen=True)
@@ -47,16 +48,19 @@ class Evidence:
 
 def views(evidence: Evidence, settings: SchedulerSettings, now: datetime) -> tuple[GpuView, ...]:
     """One row for each GPU, in the driver's order."""
-    by_gpu = {uuid: job for job in evidence.jobs for uuid in job.gpus}
+    by_gpu: dict[str, tuple[Job, ...]] = {}
+    for job in evidence.jobs:
+        for uuid in job.gpus:
+            by_gpu[uuid] = (*by_gpu.get(uuid, ()), job)
     claims = _claims(evidence.foreign or (), evidence.reading.gpus)
     rows = [
-        _view(gpu, evidence, settings, now, by_gpu.get(gpu.uuid), claims.get(gpu.uuid, ()))
+        _view(gpu, evidence, settings, now, by_gpu.get(gpu.uuid, ()), claims.get(gpu.uuid, ()))
         for gpu in evidence.reading.gpus
     ]
     return tuple(rows) + _unseen(by_gpu, {gpu.uuid for gpu in evidence.reading.gpus})
 
 
-def _unseen(by_gpu: Mapping[str, Job], seen: set[str]) -> tuple[GpuView, ...]:
+def _unseen(by_gpu: Mapping[str, tuple[Job, ...]], seen: set[str]) -> tuple[GpuView, ...]:
     """Rows for GPUs that jobs hold but the probe does not list: a driver that is gone must not hide them."""
     health = Health(HealthCode.UNKNOWN, "the driver does not list it")
     return tuple(
@@ -64,12 +68,15 @@ def _unseen(by_gpu: Mapping[str, Job], seen: set[str]) -> tuple[GpuView, ...]:
             Gpu(uuid, -1),
             GpuState.ALLOCATED,
             health,
-            why=f"job {job.id}",
-            job_id=job.id,
-            holders=(_job_holder(job),),
+            why=_held_by(jobs),
+            job_id=jobs[0].id,
+            holders=tuple(map(_job_holder, jobs)),
             stale=True,
+            job_ids=tuple(job.id for job in jobs),
+            sharers=sharers(jobs, {}),
+            closed="the driver does not list it",
         )
-        for uuid, job in by_gpu.items()
+        for uuid, jobs in by_gpu.items()
         if uuid not in seen
     )
 
@@ -79,15 +86,18 @@ def _view(
     evidence: Evidence,
     settings: SchedulerSettings,
     now: datetime,
-    job: Job | None,
+    jobs: tuple[Job, ...],
     claims: tuple[ForeignContainer, ...],
 ) -> GpuView:
     sample = evidence.reading.samples.get(gpu.uuid)
     age = max(now - sample.sampled_at, timedelta(0)) if sample else None
     stale = age is None or age > settings.stale_after
     strangers = _strangers(sample, evidence, settings)
-    state, why = _judge(gpu, sample, evidence, settings, job, claims, strangers, age if stale else None)
-    return GpuView(
+    share = any(job.spec.gpus.promised for job in jobs)
+    uses = measured(sample, lambda process: owner(process, evidence)) if share else {}
+    stale_for = age if stale else None
+    state, why = _judge(gpu, sample, evidence, settings, claims, strangers, stale_for, accounted(jobs, uses))
+    view = GpuView(
         gpu=gpu,
         state=state,
         health=_health(sample, stale, evidence.reading),
@@ -95,10 +105,27 @@ def _view(
         sample=sample,
         age=age,
         stale=stale,
-        job_id=job.id if job else None,
-        holders=_holders(job, claims, sample, strangers),
+        holders=_holders(jobs, claims, sample, strangers, uses),
         drain=evidence.controls.drains.get(gpu.uuid),
     )
+    return _held(view, jobs, uses) if jobs else view
+
+
+def _held(view: GpuView, jobs: tuple[Job, ...], uses: dict[JobId, Measured]) -> GpuView:
+    """The row of a GPU that jobs hold: what else would keep it from being free keeps others from sharing it."""
+    return replace(
+        view,
+        state=GpuState.ALLOCATED,
+        why=_held_by(jobs),
+        job_id=jobs[0].id,
+        job_ids=tuple(job.id for job in jobs),
+        sharers=sharers(jobs, uses),
+        closed=next((f"job {job.id} does not share it" for job in jobs if not job.spec.gpus.promised), view.why),
+    )
+
+
+def _held_by(jobs: tuple[Job, ...]) -> str:
+    return f"job {jobs[0].id}" if len(jobs) == 1 else f"jobs {listed(job.id for job in jobs)}"
 
 
 def _judge(
@@ -106,14 +133,15 @@ def _judge(
     sample: GpuSample | None,
     evidence: Evidence,
     settings: SchedulerSettings,
-    job: Job | None,
     claims: tuple[ForeignContainer, ...],
     strangers: tuple[GpuProcess, ...],
     stale_for: timedelta | None,
+    accounted_for: int,
 ) -> tuple[GpuState, str]:
-    """The state, and why it is not FREE. The order is the order of what an operator wants to be told first."""
-    if job is not None:
-        return GpuState.ALLOCATED, f"job {job.id}"
+    """The state beside jobs, which use `accounted_for`, and why it is not FREE.
+
+    The order is the order of what an operator wants to be told first.
+    """
     if sample is not None and not sample.health.is_schedulable:
         return GpuState.DRAINED, sample.health.text
     if drain := evidence.controls.drains.get(gpu.uuid):
@@ -126,13 +154,17 @@ def _judge(
         return GpuState.UNKNOWN, f"its last reading is {format_duration(stale_for)} old" if sample else "not read yet"
     if claims:
         return GpuState.FOREIGN, f"container {claims[0].name} has asked for it"
-    return _judge_use(sample, evidence, settings, strangers)
+    return _judge_use(sample, evidence, settings, strangers, accounted_for)
 
 
 def _judge_use(
-    sample: GpuSample, evidence: Evidence, settings: SchedulerSettings, strangers: tuple[GpuProcess, ...]
+    sample: GpuSample,
+    evidence: Evidence,
+    settings: SchedulerSettings,
+    strangers: tuple[GpuProcess, ...],
+    accounted_for: int,
 ) -> tuple[GpuState, str]:
-    """What the driver's own lists say of a GPU that nobody is known to hold."""
+    """What the driver's own lists say of a GPU, apart from jobs that are known to hold it."""
     if sample.processes is None or sample.processes_at is None:
         return GpuState.UNKNOWN, "its process list cannot be read"
     freed_at = evidence.freed_at.get(sample.uuid)
@@ -145,8 +177,9 @@ def _judge_use(
         return GpuState.UNKNOWN, "Docker does not answer, so other containers cannot be seen"
     if sample.memory_used is None:
         return GpuState.UNKNOWN, "its memory cannot be read"
-    if sample.memory_used > settings.memory_floor:
-        return GpuState.FOREIGN, f"{format_size(sample.memory_used)} of its memory are in use by nobody known"
+    unknown = sample.memory_used - accounted_for
+    if unknown > settings.memory_floor:
+        return GpuState.FOREIGN, f"{format_size(unknown)} of its memory are in use by nobody known"
     return GpuState.FREE, ""
 
 
@@ -218,12 +251,14 @@ def _means(device: str, gpu: Gpu) -> bool:
 
 
 def _holders(
-    job: Job | None,
+    jobs: tuple[Job, ...],
     claims: tuple[ForeignContainer, ...],
     sample: GpuSample | None,
     strangers: tuple[GpuProcess, ...],
+    uses: Mapping[JobId, Measured],
 ) -> tuple[Holder, ...]:
-    holders = [_job_holder(job, sample)] if job else []
+    alone = sample.memory_used if sample and len(jobs) == 1 else None
+    holders = [_job_holder(job, alone if alone is not None else _told(uses.get(job.id))) for job in jobs]
     holders += [Holder("container", c.name, user=c.user, container_id=c.id) for c in claims]
     known = {c.id for c in claims}
     holders += [
@@ -236,8 +271,11 @@ def _holders(
     return tuple(holders)
 
 
-def _job_holder(job: Job, sample: GpuSample | None = None) -> Holder:
+def _told(use: Measured | None) -> int | None:
+    return use.used if use is not None and use.is_known else None
+
+
+def _job_holder(job: Job, memory: int | None = None) -> Holder:
     attempt = job.attempt
     container_id = attempt.container_id if attempt else None
-    memory = sample.memory_used if sample else None
     return Holder("job", job.spec.name, user=job.spec.tenant, container_id=container_id, memory=memory)

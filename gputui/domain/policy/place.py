@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from gputui.domain.gpu import Gpu, GpuState, GpuView
 from gputui.domain.job import GpuRequest, Job
 from gputui.domain.policy.machine import Ask, Grant, Layout
+from gputui.domain.policy.sharing import Bay, Place
 from gputui.domain.policy.topology import layout
-from gputui.domain.settings import PolicySettings
+from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node
 
 
@@ -35,6 +36,28 @@ class Places:
     def free(self) -> list[int]:
         """Of each node, the GPUs that are free."""
         return [self._mask(node, [row.state is GpuState.FREE for row in node]) for node in self.rows]
+
+    def row(self, place: Place) -> GpuView:
+        """The GPU of that bit."""
+        return self.rows[place[0]][place[1].bit_length() - 1]
+
+    def bays(self, settings: Settings) -> list[list[Bay]]:
+        """Of each node's GPUs, what they offer to jobs that share."""
+        policy, floor = settings.policy, settings.scheduler.memory_floor
+        return [
+            [
+                Bay(
+                    row.gpu.memory_total or 0, floor, policy.share_jobs if shareable(row.gpu, policy) else 1, row.closed
+                )
+                for row in node
+            ]
+            for node in self.rows
+        ]
+
+    def counts_with(self, job: Job, place: Place) -> int:
+        """Bytes of that GPU that a job on it counts with."""
+        known = (sharer.memory for sharer in self.row(place).sharers if sharer.job_id == job.id)
+        return max(next(known, 0), job.spec.gpus.promised)
 
     def grant(self, uuids: Iterable[str]) -> Grant:
         """Those of the GPUs that are here and that another job may have afterwards."""
@@ -68,12 +91,13 @@ class Places:
         eligible = tuple(
             self._mask(node, [suits(job, row) and self._given(row.gpu, request) for row in node]) for node in self.rows
         )
+        share = request.promised
         if request.everything:
             whole = max((len(node) for node in self.rows), default=0) or 1
-            return Ask(whole, whole, eligible)
+            return Ask(whole, whole, eligible, share=share)
         # more than ever fit is not worth any patience
         most = max((mask.bit_count() for mask in eligible), default=0)
-        return Ask(request.minimum, max(request.minimum, min(request.maximum, most)), eligible)
+        return Ask(request.minimum, max(request.minimum, min(request.maximum, most)), eligible, share=share)
 
     def is_left_free(self, gpu: Gpu) -> bool:
         """Whether only jobs that name it get it."""
@@ -104,6 +128,11 @@ def _preferred(rows: Iterable[GpuView], prefer: Sequence[str]) -> tuple[GpuView,
         return next((number for number, name in enumerate(prefer) if _named(row.gpu, (name,))), len(prefer))
 
     return tuple(sorted((row for row in rows if not row.gpu.mig_enabled), key=place))
+
+
+def shareable(gpu: Gpu, settings: PolicySettings) -> bool:
+    """Whether the site lets jobs share it."""
+    return "all" in settings.share or _named(gpu, settings.share)
 
 
 def suitable(job: Job, gpus: Iterable[Gpu]) -> list[Gpu]:

@@ -73,7 +73,7 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
     look, waiting, gated, outcome = decision(snapshot, settings, now)
     forecast = expected_starts(look, [entry for _, entry in gated.values()], settings.policy.forecast_jobs)
     return Plan(
-        starts=tuple(Placement(run.id, look.places.uuids(run.grant)) for run in outcome.starts),
+        starts=tuple(Placement(run.id, look.places.uuids(run.grant), run.gpu_share) for run in outcome.starts),
         order=tuple([entry.job.id for entry in waiting]),
         reasons=Reasons(look, outcome, waiting, gated),
         reservations=_reservations(look, outcome),

@@ -13,6 +13,7 @@ from gputui.domain.policy.decide import Outcome, Refusal
 from gputui.domain.policy.lineup import Entry
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.machine import size
+from gputui.domain.policy.shared_reasons import shared_words
 from gputui.domain.state import PendingReason, Reason
 from gputui.domain.units import format_size, plural
 
@@ -84,7 +85,7 @@ class Reasons(Mapping[JobId, Reason]):
         if not self._count or self._states[GpuState.UNKNOWN] == self._count:
             unread = self._unread or "no GPU is known"
             return Reason(PendingReason.NODE_UNKNOWN, f"no GPU can be judged free: {unread}")
-        text = f"needs {self._needed(job)}: {self._others}"
+        text = f"needs {self._needed(job)}: {self._others}" + self._shared(job)
         if refusal is Refusal.STANDING:
             least = self._look.settings.policy.standing_priority
             return Reason(PendingReason.RESERVATION, f"{text}; GPUs go to jobs of priority {least} and above first")
@@ -109,6 +110,11 @@ class Reasons(Mapping[JobId, Reason]):
         states[GpuState.ALLOCATED] += states[GpuState.FREE] - free
         counts = [f"{states[state]} {word}" for state, word in _IN_WORDS.items() if states[state]]
         return ", ".join((f"{free} free", *counts))
+
+    def _shared(self, job: Job) -> str:
+        """What is left on shared GPUs, for a job that shares."""
+        ask = self._look.places.ask(job)
+        return shared_words(self._look.board, self._look.places, ask) if ask.share else ""
 
     def _promise(self, job: Job) -> str:
         hold = self._outcome.hold
@@ -161,7 +167,8 @@ class Reasons(Mapping[JobId, Reason]):
         request, ask = job.spec.gpus, self._look.places.ask(job)
         words = [plural(ask.minimum, "GPU")]
         words += [f"of model {request.model}"] if request.model else []
-        words += [f"with {format_size(request.memory)}"] if request.memory else []
+        sharing = " shared" if request.promised else ""
+        words += [f"with {format_size(request.memory)}{sharing}"] if request.memory else []
         words += [f"with {format_size(request.free_memory)} free"] if request.free_memory else []
         words += [f"among {', '.join(request.devices)}"] if request.devices else []
         fitting = max((mask.bit_count() for mask in ask.eligible), default=0)

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gputui.domain.job import JobId
-from gputui.domain.policy.board import Board, Keep
+from gputui.domain.policy.board import Board, Keep, leave
 from gputui.domain.policy.lanes import LaneKey, Waiting
-from gputui.domain.policy.machine import Grant, choose
+from gputui.domain.policy.machine import Grant
+from gputui.domain.policy.sharing import Shares, chosen, usable
 
 
 @dataclass(eq=False, slots=True)
@@ -83,36 +84,29 @@ def shadow(board: Board, key: LaneKey, item: Waiting, need: int, now: float) -> 
     ]
     if len(moments) > len(coming):
         moments.sort()
-    available = list(board.free)
+    free, shares = list(board.free), board.shares.copy()
     for number, (at, run_id) in enumerate(moments):
         if run_id >= 0:
-            for node, mask in board.runs[run_id].grant:
-                available[node] |= mask
+            leave(board.runs[run_id], free, shares)
         if number + 1 < len(moments) and moments[number + 1][0] == at:
             continue
-        grant = _fits(board, key, item, available, need, at)
+        grant = _fits(board, key, item, free, shares, need, at)
         if grant is not None:
-            return _hold(item.id, at, run_id if run_id >= 0 else None, available, ask.eligible, grant, need)
+            return _hold(item.id, at, run_id if run_id >= 0 else None, usable(free, shares, ask), grant, need)
     return None
 
 
-def _fits(board: Board, key: LaneKey, item: Waiting, free: list[int], need: int, at: float) -> Grant | None:
-    usable = [mask & able for mask, able in zip(free, key.ask.eligible, strict=True)]
+def _fits(
+    board: Board, key: LaneKey, item: Waiting, free: list[int], shares: Shares, need: int, at: float
+) -> Grant | None:
+    masks = usable(free, shares, key.ask)
     if board.keeps and (others := kept(board, key, item.priority, at, at + item.duration)):
-        usable = [mask & ~other for mask, other in zip(usable, others, strict=True)]
-    return choose(usable, key.ask, need, need, board.layouts)
+        masks = [mask & ~other for mask, other in zip(masks, others, strict=True)]
+    return chosen(masks, shares, key.ask, need, need, board.layouts)
 
 
-def _hold(
-    job_id: JobId,
-    at: float,
-    because: JobId | None,
-    free: list[int],
-    eligible: tuple[int, ...],
-    grant: Grant,
-    need: int,
-) -> Hold:
-    available = {node: free[node] & eligible[node] for node, _ in grant}
+def _hold(job_id: JobId, at: float, because: JobId | None, masks: list[int], grant: Grant, need: int) -> Hold:
+    available = {node: masks[node] for node, _ in grant}
     whole = len(grant) > 1
     spare = {node: 0 if whole else mask.bit_count() - need for node, mask in available.items()}
     return Hold(job_id, at, because, available, spare, grant)

@@ -103,7 +103,7 @@ def requeued(job_ids: Iterable[JobId], at: datetime) -> Change:
     def change(snapshot: Snapshot) -> Snapshot:
         freed = {uuid for job in snapshot.jobs if job.id in wanted for uuid in job.gpus}
         waiting = replace(snapshot, jobs=tuple(map(again, snapshot.jobs)))
-        return _with_views(waiting, lambda view: _freed(view) if view.gpu.uuid in freed else view)
+        return _with_views(waiting, lambda view: _freed(view, wanted) if view.gpu.uuid in freed else view)
 
     return change
 
@@ -115,7 +115,9 @@ def cancelled(job_ids: Iterable[JobId]) -> Change:
     def change(snapshot: Snapshot) -> Snapshot:
         jobs = tuple(job for job in snapshot.jobs if job.id not in gone)
         freed = {uuid for job in snapshot.jobs if job.id in gone for uuid in job.gpus}
-        return _with_views(replace(snapshot, jobs=jobs), lambda view: _freed(view) if view.gpu.uuid in freed else view)
+        return _with_views(
+            replace(snapshot, jobs=jobs), lambda view: _freed(view, gone) if view.gpu.uuid in freed else view
+        )
 
     return change
 
@@ -140,7 +142,7 @@ def resumed(uuids: Iterable[str]) -> Change:
     def change(view: GpuView) -> GpuView:
         if view.gpu.uuid not in names or view.drain is None:
             return view
-        back = replace(view, drain=None)
+        back = replace(view, drain=None, closed="")
         return replace(back, state=_undrained(back)) if view.state is GpuState.DRAINED else back
 
     return lambda snapshot: _with_views(snapshot, change)
@@ -151,9 +153,13 @@ def submitted(*jobs: Job) -> Change:
     return lambda snapshot: replace(snapshot, jobs=(*snapshot.jobs, *jobs))
 
 
-def _freed(view: GpuView) -> GpuView:
+def _freed(view: GpuView, gone: frozenset[JobId]) -> GpuView:
+    left = tuple(job_id for job_id in view.job_ids if job_id not in gone)
+    if left:
+        sharers = tuple(sharer for sharer in view.sharers if sharer.job_id in left)
+        return replace(view, job_id=left[0], job_ids=left, sharers=sharers)
     state = GpuState.DRAINED if view.drain else GpuState.FREE
-    return replace(view, state=state, job_id=None) if view.state is GpuState.ALLOCATED else view
+    return replace(view, state=state, job_id=None, job_ids=(), sharers=()) if view.state is GpuState.ALLOCATED else view
 
 
 def _undrained(view: GpuView) -> GpuState:

@@ -118,6 +118,7 @@ def _asked(job: Job) -> list[Line]:
     if request.devices:
         wants = ", ".join(plain(device, 50) for device in request.devices)
     wants += f" with {format_size(request.memory)} each" if request.memory else ""
+    wants += ", shared with others" if request.share else ""
     wants += f" of model {plain(request.model, 40)}" if request.model else ""
     lines: list[Line] = [
         ("image", cell(plain(spec.image, 200)) if spec.image is not None else cell("none: a host process", DIM)),

@@ -56,9 +56,12 @@ class GpuRow:
 
     view: GpuView
     job: Job | None = None
+    """The first that holds it."""
     history: Sequence[float | None] = ()
     late: timedelta = timedelta(0)
     """How long ago the picture was taken: added to the reading's age."""
+    beside: tuple[Job, ...] = ()
+    """The others, that share it."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ def _state(row: GpuRow, room: int) -> Cell:
         return cell(_age(row), AMBER)
     if view.gpu.mig_enabled and not view.gpu.mig_parent:
         return cell("MIG", DIM)
-    return cell(_STATE_WORDS[view.state], GPU_STYLES[view.state])
+    return cell("shared" if row.beside else _STATE_WORDS[view.state], GPU_STYLES[view.state])
 
 
 def _who(row: GpuRow, room: int) -> Cell:
@@ -161,13 +164,17 @@ def _joined(parts: Sequence[Cell]) -> Cell:
 def _holder(row: GpuRow) -> Cell | None:
     view = row.view
     if view.job_id is not None:
-        name = plain(row.job.spec.name, 80) if row.job else ""
-        tenant = plain(row.job.spec.tenant, 32) if row.job else ""
-        return ((f"#{view.job_id} ", BLUE), (name, PLAIN), (f" {tenant}" if tenant else "", DIM))
+        return _joined([_job(view.job_id, row.job), *(_job(job.id, job) for job in row.beside)])
     if not view.holders:
         return None
     more = f" +{len(view.holders) - 1}" if len(view.holders) > 1 else ""
     return (*_foreign(view.holders[0]), (more, DIM))
+
+
+def _job(job_id: int, job: Job | None) -> Cell:
+    name = plain(job.spec.name, 80) if job else ""
+    tenant = plain(job.spec.tenant, 32) if job else ""
+    return ((f"#{job_id} ", BLUE), (name, PLAIN), (f" {tenant}" if tenant else "", DIM))
 
 
 def _foreign(holder: Holder) -> Cell:

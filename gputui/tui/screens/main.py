@@ -115,7 +115,7 @@ class Main(JobScreen):
         self._notices.show(pressing(snapshot, now))
         late = max(now - snapshot.taken_at, now - now)
         pictures = {
-            view.gpu.uuid: GpuRow(view, self._holder(view), self._history.of(view.gpu.uuid), late)
+            view.gpu.uuid: GpuRow(view, self._holder(view), self._history.of(view.gpu.uuid), late, self._beside(view))
             for view in snapshot.gpus
         }
         self._grid.show(GpuPicture(pictures), no_gpu_words(snapshot, self.size.width - 2))
@@ -131,6 +131,11 @@ class Main(JobScreen):
 
     def _holder(self, view: GpuView) -> Job | None:
         return None if view.job_id is None else self._rows.jobs.get(view.job_id)
+
+    def _beside(self, view: GpuView) -> tuple[Job, ...]:
+        """The jobs that share a GPU with the first one there."""
+        jobs = self._rows.jobs
+        return tuple(jobs[job_id] for job_id in view.job_ids[1:] if job_id in jobs)
 
     def subject(self) -> Job | None:
         """The job of the focused pane: selected, on the selected GPU, or the one whose log is shown."""

@@ -1,0 +1,280 @@
+"""Jobs that share GPUs: never too many, never too much memory, never with one that did not ask."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputui.domain.container import RuntimeStatus
+from gputui.domain.gpu import GpuState, GpuView, Sharer
+from gputui.domain.job import Attempt, Job
+from gputui.domain.policy.board import Board, Rules, Run
+from gputui.domain.policy.decide import decide
+from gputui.domain.policy.fairshare import Ledger
+from gputui.domain.policy.forward import Arrival, run_forward
+from gputui.domain.policy.lanes import Ageing, LaneKey, Waiting
+from gputui.domain.policy.machine import Ask, Layout
+from gputui.domain.policy.plan import Plan, plan
+from gputui.domain.policy.sharing import Bay, Shares, places
+from gputui.domain.policy.whatif import Shift, cancelled, what_if
+from gputui.domain.settings import PolicySettings, Settings
+from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState, PendingReason
+from tests.factories import GIB, NOW, job, running, uuid, view
+
+HOUR = timedelta(hours=1)
+UP = (RuntimeStatus("docker", True, "Docker 28"),)
+
+
+def sharing(one: Job, memory: int = 10) -> Job:
+    """The job, which shares its GPUs and is promised so many GiB of each."""
+    return replace(one, spec=replace(one.spec, gpus=replace(one.spec.gpus, memory=memory * GIB, share=True)))
+
+
+def planned(jobs: list[Job], gpus: int = 1, used: dict[int, int] | None = None, **policy: Any) -> Plan:
+    """The plan for jobs of which those in `used` really use so many GiB."""
+    settings = Settings(policy=PolicySettings(**{"share": ("all",), **policy}))
+    return plan(seen(jobs, gpus, used or {}), settings, NOW)
+
+
+def seen(jobs: list[Job], gpus: int, used: dict[int, int]) -> Snapshot:
+    rows = tuple(row(i, [one for one in jobs if uuid(i) in one.gpus], used) for i in range(gpus))
+    return Snapshot(taken_at=NOW, nodes=(Node("here", rows, runtimes=UP),), jobs=tuple(jobs))
+
+
+def row(index: int, jobs: list[Job], used: dict[int, int]) -> GpuView:
+    if not jobs:
+        return view(index)
+    sharers = tuple(Sharer(one.id, max(one.spec.gpus.promised, used.get(one.id, 0) * GIB)) for one in jobs)
+    return view(index, GpuState.ALLOCATED, job_id=jobs[0].id, job_ids=tuple(one.id for one in jobs), sharers=sharers)
+
+
+def starts(found: Plan) -> dict[int, list[int]]:
+    return {start.job_id: [int(name[4:12], 16) for name in start.gpus] for start in found.starts}
+
+
+def on(job_id: int, *gpus: int, memory: int = 10, **changes: Any) -> Job:
+    return sharing(running(job_id, on=[uuid(i) for i in gpus], **changes), memory)
+
+
+def test_two_share_a_gpu_and_the_third_waits_with_the_reason() -> None:
+    found = planned([sharing(job(number, gpus=1, age=10 - number)) for number in (1, 2, 3)])
+    assert starts(found) == {1: [0], 2: [0]}
+    words = (
+        "needs 1 GPU with 10G shared: 0 free, 1 held by jobs; GPU 0 has jobs 1 and 2, and no more than 2 may share it"
+    )
+    assert found.reasons[3].code is PendingReason.RESOURCES
+    assert found.reasons[3].text.startswith(words)
+
+
+def test_where_no_gpu_may_be_shared_each_has_one_to_itself() -> None:
+    jobs = [sharing(job(number, gpus=1, age=10 - number)) for number in (1, 2, 3)]
+    found = planned(jobs, gpus=2, share=())
+    assert starts(found) == {1: [0], 2: [1]}
+    assert "GPU 0 may not be shared, and job 1 has it" in found.reasons[3].text
+    assert starts(planned(jobs, gpus=2, share=("1",), share_jobs=3)) == {1: [1], 2: [1], 3: [1]}
+
+
+def test_what_is_promised_counts_before_anything_is_allocated() -> None:
+    found = planned([on(1, 0, memory=60), sharing(job(2, gpus=1), 20)])
+    assert starts(found) == {}
+    assert "GPU 0 has 19G left beside job 1" in found.reasons[2].text
+    assert starts(planned([on(1, 0, memory=60), sharing(job(2, gpus=1), 19)])) == {2: [0]}
+
+
+def test_what_is_really_used_counts_where_it_is_more() -> None:
+    jobs = [on(1, 0, memory=10), sharing(job(2, gpus=1), 30)]
+    assert starts(planned(jobs, used={1: 49})) == {2: [0]}
+    found = planned(jobs, used={1: 50})
+    assert starts(found) == {}
+    assert "GPU 0 has 29G left beside job 1" in found.reasons[2].text
+
+
+def test_never_with_a_job_that_did_not_ask() -> None:
+    assert starts(planned([running(1, on=[uuid(0)]), sharing(job(2, gpus=1))])) == {}
+    found = planned([on(1, 0), job(2, gpus=1)])
+    assert starts(found) == {}
+    assert found.reasons[2].text.startswith("needs 1 GPU: 0 free, 1 held by jobs")
+
+
+def test_a_closed_gpu_is_joined_by_nobody_and_the_reason_says_why() -> None:
+    jobs = [on(1, 0), sharing(job(2, gpus=1))]
+    shown = seen(jobs, 1, {})
+    rows = (replace(shown.gpus[0], closed="process 4711 (python) of bob"),)
+    shut = replace(shown, nodes=(replace(shown.nodes[0], gpus=rows),))
+    found = plan(shut, Settings(policy=PolicySettings(share=("all",))), NOW)
+    assert starts(found) == {}
+    assert "GPU 0 may not be joined: process 4711 (python) of bob" in found.reasons[2].text
+
+
+def test_the_fullest_gpu_with_room_is_filled_first_and_free_ones_stay_free() -> None:
+    jobs = [on(1, 1, memory=20), on(2, 2, memory=50), sharing(job(3, gpus=1), 15)]
+    assert starts(planned(jobs, gpus=4)) == {3: [2]}
+    assert starts(planned([*jobs[:2], sharing(job(3, gpus=1), 40)], gpus=4)) == {3: [1]}
+    assert starts(planned([*jobs[:2], sharing(job(3, gpus=1), 70)], gpus=4)) == {3: [0]}
+
+
+def test_a_gang_that_shares_takes_shared_ones_first() -> None:
+    jobs = [on(1, 1, memory=20), on(2, 2, memory=75), sharing(job(3, gpus=2), 10)]
+    assert starts(planned(jobs, gpus=4)) == {3: [0, 1]}
+    assert starts(planned([*jobs[:2], sharing(job(3, gpus=4), 10)], gpus=4)) == {}
+
+
+def test_a_gpu_that_cannot_be_shared_is_taken_last() -> None:
+    assert starts(planned([sharing(job(1, gpus=1))], gpus=3, share=("2",))) == {1: [2]}
+
+
+def test_the_whole_memory_is_for_one_alone() -> None:
+    assert starts(planned([sharing(job(1, gpus=1), 80), sharing(job(2, gpus=1, age=-1), 1)])) == {1: [0]}
+
+
+def test_a_waiting_job_with_a_gpu_to_itself_is_not_put_off_by_those_that_share() -> None:
+    """It is promised the GPU once the last sharer is gone, and nobody joins who would stay longer."""
+    head = job(3, gpus=1, age=9)
+    short = sharing(job(4, gpus=1, time_limit=HOUR))
+    long = sharing(job(5, gpus=1, time_limit=3 * HOUR))
+    holder = on(1, 0, time_limit=2 * HOUR + timedelta(seconds=60))
+    found = planned([holder, head, short, long], share_jobs=3)
+    assert starts(found) == {4: [0]}
+    assert found.forecast[3] == NOW + 2 * HOUR
+    assert "would run past 14:00 UTC" in found.reasons[5].text
+
+
+def test_a_waiting_sharer_is_promised_the_first_end_that_gives_it_room() -> None:
+    jobs = [
+        on(1, 0, memory=40, time_limit=HOUR + timedelta(seconds=60)),
+        on(2, 0, memory=30, time_limit=5 * HOUR),
+        sharing(job(3, gpus=1, age=9), 20),
+    ]
+    found = planned(jobs, share_jobs=3)
+    assert found.forecast[3] == NOW + HOUR
+    assert found.reasons[3].text.endswith(
+        "GPU 0 has 9G left beside jobs 1 and 2; expected 13:00 UTC when job 1 ends by its limit"
+    )
+
+
+def test_what_if_frees_a_shared_gpu_only_when_its_last_job_is_gone() -> None:
+    jobs = [on(1, 0, time_limit=HOUR), on(2, 0, time_limit=2 * HOUR + timedelta(seconds=60)), job(3, gpus=1)]
+    settings, shown = Settings(policy=PolicySettings(share=("all",))), seen(jobs, 1, {})
+    assert what_if(shown, cancelled([1]), settings, NOW) == ()
+    [shift] = what_if(shown, cancelled([1, 2]), settings, NOW)
+    assert shift == Shift(3, NOW + 2 * HOUR, NOW)
+
+
+@pytest.mark.parametrize(("memory", "part"), [(10, 0.5), (60, 0.75), (80, 1.0)])
+def test_a_sharer_is_charged_its_place_or_its_memory_whichever_is_more(memory: int, part: float) -> None:
+    [start] = planned([sharing(job(1, gpus=1), memory)]).starts
+    assert start.gpu_share == part
+    [alone] = planned([sharing(job(1, gpus=1), memory)], share=()).starts
+    assert alone.gpu_share == 1.0
+
+
+def test_used_gpu_time_counts_by_that_part() -> None:
+    def done(job_id: int, tenant: str, part: float) -> Job:
+        attempt = Attempt(1, (uuid(0),), started_at=NOW - HOUR, ended_at=NOW, gpu_share=part)
+        return job(job_id, tenant=tenant, state=JobState.COMPLETED, attempts=(attempt,))
+
+    jobs = [
+        done(1, "alice", 1.0),
+        done(2, "bob", 0.5),
+        job(3, gpus=1, tenant="alice", age=1),
+        job(4, gpus=1, tenant="bob"),
+    ]
+    assert planned(jobs, gpus=0).order == (4, 3)
+
+
+TOTAL, FLOOR, MOST = 80, 1, 3
+COMING = st.lists(
+    st.tuples(
+        st.integers(0, 300),
+        st.integers(1, 200),
+        st.sampled_from([1, 1, 1, 2, 3]),
+        st.sampled_from([0, 0, 5, 20, 39, 40, 79, 80]),
+        st.sampled_from("ab"),
+    ),
+    min_size=1,
+    max_size=30,
+)
+ALL = 0b111
+
+
+def board_of_three(most: int) -> Board:
+    rules = Rules(ageing=Ageing(1.0, 1e9), fair_weight=0.0)
+    board = Board(rules, [Layout(ALL)], [ALL], Ledger(1e6, 0.0))
+    board.shares = Shares([[Bay(TOTAL, FLOOR, most)] * 3])
+    return board
+
+
+@given(COMING, st.integers(1, MOST))
+def test_at_no_time_too_many_too_much_or_mixed(coming: list[tuple[int, int, int, int, str]], most: int) -> None:
+    board = board_of_three(most)
+    asks = {(width, share): Ask(width, width, (ALL,), share=share) for _, _, width, share, _ in coming}
+    arrivals = [
+        Arrival(float(at), LaneKey(who, asks[width, share]), Waiting(float(at), number, float(lasts), 0.0, 50))
+        for number, (at, lasts, width, share, who) in enumerate(coming)
+    ]
+    began = [run for run in run_forward(board, 0.0, arrivals) if check(board, run)]
+    assert sorted(run.id for run in began) == list(range(len(coming)))
+    assert (board.free, board.shares.uses) == ([ALL], {})
+
+
+def check(board: Board, _: Run) -> bool:
+    on_gpu: dict[tuple[int, int], list[int]] = {}
+    for run in board.runs.values():
+        for place in places(run.grant):
+            on_gpu.setdefault(place, []).append(run.key.ask.share)
+    for place, shares in on_gpu.items():
+        assert not board.free[place[0]] & place[1]
+        assert len(shares) == 1 or all(shares), "never mixed"
+        assert len(shares) <= board.shares.bay(place).most
+        assert sum(shares) <= TOTAL - FLOOR or len(shares) == 1
+    assert {place for place, shares in on_gpu.items() if all(shares)} == set(board.shares.uses)
+    return True
+
+
+@given(COMING)
+def test_the_head_is_never_put_off_where_some_share(coming: list[tuple[int, int, int, int, str]]) -> None:
+    """Order is that of submission, limits are exact: what is promised first is kept."""
+    asks = {(width, share): Ask(width, width, (ALL,), share=share) for _, _, width, share, _ in coming}
+    board = Promising(board_of_three(2))
+    promised: dict[int, float] = {}
+    arrivals = [
+        Arrival(float(at), LaneKey(who, asks[width, share]), Waiting(float(at), number, float(lasts), 0.0, 50))
+        for number, (at, lasts, width, share, who) in enumerate(coming)
+    ]
+    for job_id, at, promise in board.play(arrivals):
+        if promise is not None:
+            promised.setdefault(promise[0], promise[1])
+        if job_id is not None:
+            assert at <= promised.get(job_id, at)
+
+
+class Promising:
+    """A board that is played event by event, so that its promises can be seen."""
+
+    def __init__(self, board: Board) -> None:
+        self.board = board
+
+    def play(self, arrivals: list[Arrival]) -> list[tuple[int | None, float, tuple[int, float] | None]]:
+        coming = sorted(arrivals, key=lambda arrival: (arrival.at, arrival.item.id))
+        told: list[tuple[int | None, float, tuple[int, float] | None]] = []
+        while coming or self.board.runs:
+            now = min(
+                [arrival.at for arrival in coming[:1]]
+                + [run.started + run.duration for run in self.board.runs.values()]
+            )
+            for run in [run for run in self.board.runs.values() if run.started + run.duration <= now]:
+                self.board.end(run.id, now)
+            while coming and coming[0].at <= now:
+                arrival = coming.pop(0)
+                self.board.add(arrival.key, arrival.item)
+            outcome = decide(self.board, now, thorough=True)
+            if outcome.hold:
+                told.append((None, now, (outcome.hold.id, outcome.hold.at)))
+            told += [(run.id, now, None) for run in outcome.starts]
+        return told
