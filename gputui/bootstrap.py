@@ -21,6 +21,8 @@ from gputui.ports import Clock, GpuProbe, JobStore, Runtime
 if TYPE_CHECKING:
     from gputui.engine.host import Host
     from gputui.engine.logs import Logs
+    from gputui.engine.reservations import Reservations
+    from gputui.engine.tenants import Tenants
 
 
 class SystemClock:
@@ -64,6 +66,20 @@ def actions(store: JobStore, options: Options | None = None) -> Actions:
     """What the user of this process may ask for, within the settings of `options`."""
     settings = (options.settings if options else Settings()).scheduler
     return Actions(store, clock(), actor(), settings)
+
+
+def reservations(store: JobStore, options: Options) -> Reservations:
+    """The reservations, as the user of this process may change them."""
+    from gputui.engine.reservations import Reservations
+
+    return Reservations(store, clock(), actor(), options.settings.policy)
+
+
+def tenants(store: JobStore, options: Options) -> Tenants:
+    """What tenants are due, as the user of this process may change it."""
+    from gputui.engine.tenants import Tenants
+
+    return Tenants(store, clock(), actor(), options.settings.policy)
 
 
 def current_snapshot(options: Options, store: JobStore) -> Snapshot:

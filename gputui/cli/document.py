@@ -34,17 +34,24 @@ def commands() -> Iterator[str]:
         command = cli.get_command(root, name)
         assert command is not None
         context = click.Context(command, info_name=name, parent=root)
-        usage = " ".join(command.collect_usage_pieces(context))
-        yield f"### `gputui {name}`"
+        yield from _command(command, context, f"gputui {name}")
+        if isinstance(command, click.Group):
+            for word, inner in command.commands.items():
+                below = click.Context(inner, info_name=word, parent=context)
+                yield from _command(inner, below, f"gputui {name} {word}")
+
+
+def _command(command: click.Command, context: click.Context, words: str) -> Iterator[str]:
+    yield f"### `{words}`"
+    yield ""
+    yield (command.help or "").partition("\n")[0]
+    yield ""
+    yield f"`{words} {' '.join(command.collect_usage_pieces(context))}`"
+    yield ""
+    yield from _options(command)
+    if command.epilog:
+        yield command.epilog
         yield ""
-        yield (command.help or "").partition("\n")[0]
-        yield ""
-        yield f"`gputui {name} {usage}`"
-        yield ""
-        yield from _options(command)
-        if command.epilog:
-            yield command.epilog
-            yield ""
 
 
 def _options(command: click.Command) -> Iterator[str]:

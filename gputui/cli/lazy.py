@@ -20,6 +20,8 @@ COMMANDS = {
     "gpus": "the GPUs, and who holds them",
     "drain": "let no further job start on GPUs",
     "resume": "let jobs start on GPUs again",
+    "reserve": "keep GPUs for somebody for a time",
+    "tenant": "weights and caps of tenants",
     "pause": "start no further job",
     "unpause": "start jobs again",
     "serve": "schedule without a screen",

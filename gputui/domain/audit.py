@@ -22,9 +22,9 @@ class AuditEntry:
     uid: int
     user: str
     verb: str
-    """submit, cancel, hold, release, requeue, priority, top, drain, resume, pause, unpause; of recurring
-    jobs add, remove, pause, resume, fire, skip."""
+    """submit, cancel, hold, release, requeue, priority, top, drain, resume, pause, unpause, reserve, unreserve,
+    standing, tenant; of recurring jobs add, remove, pause, resume, fire, skip."""
     target: str
-    """`job 17`, `GPU-…`, `recurring 7` or `scheduler`."""
+    """`job 17`, `GPU-…`, `recurring 7`, `reservation r1`, `tenant bob` or `scheduler`."""
     before: str
     after: str

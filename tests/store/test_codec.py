@@ -17,7 +17,8 @@ from gputui.domain.errors import InputError, StoreFormatError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import ArrayRef, Attempt, ContainerOptions, GpuRequest, Job, JobSpec, Stopping
 from gputui.domain.recurring import RecurringJob
-from gputui.domain.snapshot import Controls
+from gputui.domain.settings import TenantSettings, Window
+from gputui.domain.snapshot import Controls, Standing
 from gputui.store.codec import (
     decode_audit,
     decode_controls,
@@ -126,3 +127,14 @@ def test_a_document_that_is_no_job_names_the_job_and_the_place() -> None:
 def test_what_json_cannot_say_is_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="cannot be stored"):
         encode_line(Entry({"jobs": {"1": encode_job(job(**changes))}}))
+
+
+def test_reservations_and_tenants_come_back() -> None:
+    window = Window("r1", NOW, NOW + timedelta(hours=1), gpus=("GPU-1",), tenant="bob", priority=0)
+    controls = Controls(
+        reservations=(window,),
+        claimed={window.key: NOW},
+        standing=Standing(None),
+        tenants=(TenantSettings("bob", 0.5, 0, None, 3),),
+    )
+    assert decode_controls(msgspec.json.decode(msgspec.json.encode(encode_controls(controls)))) == controls

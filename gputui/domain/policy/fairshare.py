@@ -72,7 +72,7 @@ def factors(used: Mapping[str, float], weights: Mapping[str, float], tenants: It
     """F of each tenant: those named, and all who used anything, share what there is by their weights (default 1)."""
     everyone = {*used, *tenants}
     total = math.fsum(used.values())
-    shares = math.fsum(weights.get(tenant, 1.0) for tenant in everyone)
+    shares = math.fsum(weights.get(tenant, 1.0) for tenant in everyone) or 1.0
     return {
         tenant: factor(used.get(tenant, 0.0) / total if total else 0.0, weights.get(tenant, 1.0) / shares)
         for tenant in everyone

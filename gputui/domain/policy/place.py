@@ -167,3 +167,8 @@ def _named(gpu: Gpu, names: Sequence[str]) -> bool:
     if any(gpu.uuid == name or (len(name) >= 8 and gpu.uuid.startswith(name)) for name in names):
         return True
     return gpu.mig_parent is None and str(gpu.index) in names
+
+
+def is_named(gpu: Gpu, names: Sequence[str]) -> bool:
+    """Whether one of the names, UUIDs or indices, means this GPU."""
+    return _named(gpu, names)

@@ -1,0 +1,111 @@
+"""Reservations and the standing rule, as commands change them: into the store, audited, beside the settings file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.errors import GputuiError, InputError, NotFoundError
+from gputui.domain.gpu import Gpu
+from gputui.domain.policy.conflicts import check_beside
+from gputui.domain.policy.standing import in_force
+from gputui.domain.settings import PolicySettings, Window
+from gputui.domain.snapshot import Controls, Standing
+from gputui.ports import Clock, JobStore, Transaction
+
+_REMEMBERED = timedelta(days=30)
+"""For so long after its end the name of a reservation is not given to another."""
+
+
+class Reservations:
+    """What one actor may ask for; `policy` is the settings file's. Every method blocks on disk."""
+
+    def __init__(self, store: JobStore, clock: Clock, actor: Actor, policy: PolicySettings) -> None:
+        self._store = store
+        self._clock = clock
+        self._actor = actor
+        self._policy = policy
+
+    def add(self, window: Window, gpus: Iterable[Gpu]) -> Window:
+        """Keep GPUs, of those that exist, for somebody; the window, named if it had no name."""
+        with self._store.transaction() as transaction:
+            controls = transaction.controls()
+            named = self._checked(window, gpus, controls)
+            oldest = self._clock.now() - _REMEMBERED
+            others = (other for other in controls.reservations if other.end > oldest)
+            transaction.set_controls(replace(controls, reservations=(*others, named)))
+            self._audit(transaction, "reserve", f"reservation {named.name}", "", in_words(named))
+        return named
+
+    def checked(self, window: Window, gpus: Iterable[Gpu]) -> Window:
+        """The window as it would be added; raises where it would not."""
+        return self._checked(window, gpus, self._store.controls())
+
+    def remove(self, name: str) -> None:
+        """Give it up: one that is not over, and was added by a command."""
+        with self._store.transaction() as transaction:
+            controls, now = transaction.controls(), self._clock.now()
+            found = [window for window in controls.reservations if window.name == name and window.end > now]
+            if not found and any(window.name == name for window in self._policy.reservations):
+                hint = "remove it there"
+                raise GputuiError(f"reservation {name} is one of the settings file", hint=hint)
+            if not found:
+                raise NotFoundError(f"there is no reservation {name}", hint="gputui reserve list shows them")
+            left = tuple(window for window in controls.reservations if window not in found)
+            transaction.set_controls(replace(controls, reservations=left))
+            self._audit(transaction, "unreserve", f"reservation {name}", in_words(found[0]), "")
+
+    def set_standing(self, rule: Standing | None) -> None:
+        """Let the next GPUs go to jobs of a priority first, or not; None: as the settings file says."""
+        with self._store.transaction() as transaction:
+            before = transaction.controls()
+            after = replace(before, standing=rule)
+            transaction.set_controls(after)
+            self._audit(transaction, "standing", "scheduler", self._standing_word(before), self._standing_word(after))
+
+    def _checked(self, window: Window, gpus: Iterable[Gpu], controls: Controls) -> Window:
+        now, everyone = self._clock.now(), (*self._policy.reservations, *controls.reservations)
+        _check_times(window, now)
+        named = window if window.name else replace(window, name=_free_name(everyone))
+        open_ones = [other for other in everyone if other.end > now and other.key not in controls.released]
+        if any(other.name == named.name for other in everyone if other.end > now):
+            raise InputError(f"there is a reservation {named.name} already", where="--name", hint="choose another name")
+        check_beside(named, open_ones, gpus)
+        return named
+
+    def _standing_word(self, controls: Controls) -> str:
+        priority = in_force(self._policy, controls).standing_priority
+        return "no standing rule" if priority is None else f"GPUs go to jobs of priority {priority} and above first"
+
+    def _audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
+        actor = self._actor
+        transaction.audit(AuditEntry(self._clock.now(), actor.uid, actor.user, verb, target, before, after))
+
+
+def in_words(window: Window) -> str:
+    """`4 GPUs from 2026-12-01T09:00:00+00:00 to … for bob`."""
+    what = f"GPUs {', '.join(window.gpus)}" if window.gpus else f"{window.count} GPUs"
+    return f"{what} from {window.start.isoformat()} to {window.end.isoformat()} for {whom(window)}"
+
+
+def whom(window: Window) -> str:
+    """`bob`, `priority 80 and above`, `bob, and priority 80 and above`, `nobody`."""
+    words = [window.tenant] if window.tenant is not None else []
+    words += [f"priority {window.priority} and above"] if window.priority is not None else []
+    return ", and ".join(words) or "nobody"
+
+
+def _check_times(window: Window, now: datetime) -> None:
+    if window.end <= window.start:
+        raise InputError("is not after the start", where="--end")
+    if window.end <= now:
+        raise InputError("is over already", where="--end")
+
+
+def _free_name(windows: Iterable[Window]) -> str:
+    """`r1`, `r2`: one more than there was."""
+    numbers = (re.fullmatch(r"r(\d{1,9})", window.name, re.ASCII) for window in windows)
+    return f"r{max((int(match[1]) for match in numbers if match), default=0) + 1}"

@@ -1,0 +1,204 @@
+"""`gputui reserve`: windows of time, and the standing rule."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui import bootstrap
+from gputui.domain.settings import Window
+from gputui.domain.snapshot import Controls, Standing
+from tests.cli.conftest import KeptStore, Run, picture, put
+from tests.domain.policy.test_decide import seen
+from tests.factories import NOW, job, uuid
+
+HOUR = timedelta(hours=1)
+FILE = """
+[[policy.reservations]]
+name = "course"
+start = 2026-03-02T14:00:00Z
+end = 2026-03-02T18:00:00Z
+count = 6
+tenant = "bob"
+"""
+
+
+@pytest.fixture(autouse=True)
+def eight_gpus(store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture(seen([])))
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.toml").write_text(FILE)
+    monkeypatch.setenv("GPUTUI_CONFIG", str(tmp_path / "config.toml"))
+
+
+@pytest.fixture
+def in_berlin(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    before = os.environ.get("TZ")
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    assert os.environ.get("TZ") == before
+    time.tzset()
+
+
+def windows(store: KeptStore) -> tuple[Window, ...]:
+    return store.controls().reservations
+
+
+def test_add_prints_the_name_alone_and_keeps_it(run: Run, store: KeptStore) -> None:
+    result = run("reserve", "add", "--gpus", "4", "--start", "2026-12-01T09:00Z", "--for", "8h", "--tenant", "bob")
+    assert (result.code, result.out, result.err) == (0, "r1\n", "")
+    start = datetime(2026, 12, 1, 9, tzinfo=UTC)
+    assert windows(store) == (Window("r1", start, start + 8 * HOUR, 4, tenant="bob"),)
+    [entry] = store.audit_log("reservation r1")
+    assert (entry.user, entry.verb, entry.before) == ("alice", "reserve", "")
+    assert entry.after == "4 GPUs from 2026-12-01T09:00:00+00:00 to 2026-12-01T17:00:00+00:00 for bob"
+    assert run("reserve", "add", "--gpus", "1", "--for", "1h").out == "r2\n"
+
+
+def test_times_are_of_the_users_zone_unless_they_have_one(run: Run, store: KeptStore, in_berlin: None) -> None:
+    run("reserve", "add", "--gpus", "1", "--start", "2026-12-01T09:00", "--end", "2026-12-01T12:00+00:00")
+    assert windows(store)[0].start == datetime(2026, 12, 1, 8, tzinfo=UTC)
+    assert windows(store)[0].end == datetime(2026, 12, 1, 12, tzinfo=UTC)
+    assert "2026-12-01 09:00  2026-12-01 13:00" in run("reserve", "list").out
+
+
+def test_for_whom_it_is_kept(run: Run, store: KeptStore) -> None:
+    for options in ([], ["--priority", "80"], ["--tenant", "bob", "--priority", "80"], ["--nobody"]):
+        assert run("reserve", "add", "--gpus", "1", "--for", "1h", *options).code == 0
+    found = [(window.tenant, window.priority) for window in windows(store)]
+    assert found == [("alice", None), (None, 80), ("bob", 80), (None, None)]
+    told = [line.split("command  ")[1] for line in run("reserve", "list").out.splitlines()[1:]]
+    assert told == ["alice", "priority 80 and above", "bob, and priority 80 and above", "nobody"]
+
+
+def test_gpus_are_named_by_index_or_uuid_and_kept_by_uuid(run: Run, store: KeptStore) -> None:
+    assert run("reserve", "add", "--gpu", "0,3", "--gpu", uuid(5), "--gpu", "3", "--for", "1h").code == 0
+    assert windows(store)[0].gpus == (uuid(0), uuid(3), uuid(5))
+    assert "  0,3,5  " in run("reserve", "list").out
+    assert run("reserve", "add", "--gpu", "8", "--for", "1h").code == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "where"),
+    [
+        ("--gpus 1", "--end"),
+        ("--gpus 1 --end +1h --for 1h", "--end"),
+        ("--for 1h", "--gpus"),
+        ("--gpus 1 --gpu 0 --for 1h", "--gpus"),
+        ("--gpus 0 --for 1h", "--gpus"),
+        ("--gpus 9 --for 1h", "--gpus"),
+        ("--gpus 1 --start +2h --end +1h", "--end"),
+        ("--gpus 1 --start +1h --end +1h", "--end"),
+        ("--gpus 1 --start 2026-03-02T10:00Z --for 1h", "--end"),
+        ("--gpus 1 --for 0", "--for"),
+        ("--gpus 1 --start tomorrow --for 1h", "--start"),
+        ("--gpus 1 --for 1h --priority 101", "--priority"),
+        ("--gpus 1 --for 1h --nobody --tenant bob", "--nobody"),
+        ("--gpus 1 --for 1h --name a\x1bb", "--name"),
+    ],
+)
+def test_what_cannot_be_is_refused(run: Run, store: KeptStore, words: str, where: str) -> None:
+    result = run("reserve", "add", *words.split(" "))
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith(f"gputui: error: {where}: ")
+    assert windows(store) == ()
+
+
+def test_what_does_not_fit_beside_others_names_them(run: Run, store: KeptStore, file: None) -> None:
+    beside = ["reserve", "add", "--start", "2026-03-02T15:00Z", "--for", "1h"]
+    result = run(*beside, "--gpus", "3")
+    assert (result.code, result.out) == (1, "")
+    assert "3 GPUs are too many: reservation course keeps 6 of 8 at that time" in result.err
+    assert run(*beside, "--gpus", "3", "--dry-run").code == 1
+    assert run(*beside, "--gpus", "2", "--name", "exam").out == "exam\n"
+    assert "reservations course and exam keep 8 of 8" in run(*beside, "--gpus", "1").err
+    taken = run(*beside, "--gpus", "1", "--name", "course")
+    assert (taken.code, "--name: there is a reservation course already" in taken.err) == (2, True)
+    later = ["reserve", "add", "--start", "2026-03-02T18:00Z", "--for", "1h", "--gpus", "8"]
+    assert run(*later).code == 0
+
+
+def test_a_released_one_is_not_in_the_way(run: Run, store: KeptStore) -> None:
+    whole = Window("r1", NOW - HOUR, NOW + HOUR, 8, tenant="bob")
+    with store.transaction() as transaction:
+        transaction.set_controls(Controls(reservations=(whole,)))
+    assert run("reserve", "add", "--gpus", "1", "--for", "1h").code == 1
+    with store.transaction() as transaction:
+        transaction.set_controls(Controls(reservations=(whole,), released={whole.key: NOW}))
+    assert run("reserve", "add", "--gpus", "1", "--for", "1h").out == "r2\n"
+
+
+def test_list_tells_those_of_the_file_too(run: Run, store: KeptStore, file: None) -> None:
+    run("reserve", "add", "--gpus", "2", "--for", "1h", "--tenant", "eve")
+    with store.transaction() as transaction:
+        controls = transaction.controls()
+        [mine] = controls.reservations
+        transaction.set_controls(replace(controls, claimed={mine.key: NOW}))
+    mine_told, course = json.loads(run("reserve", "list", "--json").out)
+    assert mine_told == {
+        "name": "r1",
+        "state": "ACTIVE",
+        "start": "2026-03-02T12:00:00Z",
+        "end": "2026-03-02T13:00:00Z",
+        "count": 2,
+        "gpus": [],
+        "tenant": "eve",
+        "priority": None,
+        "source": "command",
+        "claimed_at": "2026-03-02T12:00:00Z",
+        "released_at": None,
+        "kept_gpus": [],
+    }
+    assert (course["name"], course["state"], course["source"]) == ("course", "UPCOMING", "file")
+    assert "claimed 2026-03-02 " in run("reserve", "list").out
+
+
+def test_remove(run: Run, store: KeptStore, file: None) -> None:
+    run("reserve", "add", "--gpus", "2", "--for", "1h", "--name", "mine")
+    assert run("reserve", "remove", "mine").code == 0
+    assert windows(store) == ()
+    assert [entry.verb for entry in store.audit_log("reservation mine")] == ["reserve", "unreserve"]
+    assert run("reserve", "remove", "mine").code == 3
+    of_file = run("reserve", "remove", "course")
+    assert (of_file.code, "is one of the settings file" in of_file.err) == (1, True)
+
+
+def test_what_it_would_shift(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, job(gpus=8, time_limit=2 * HOUR))
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture(seen([])))
+    result = run("reserve", "add", "--gpus", "8", "--start", "+1h", "--for", "3h", "--tenant", "bob", "--dry-run")
+    assert result.code == 0
+    assert result.out.splitlines()[1].endswith("+14400s")
+    assert windows(store) == ()
+
+
+def test_the_standing_rule(run: Run, store: KeptStore) -> None:
+    assert run("reserve", "standing", "80").code == 0
+    assert store.controls().standing == Standing(80)
+    assert "jobs of priority 80 and above first (command)" in run("reserve", "list").out
+    assert run("reserve", "standing", "off").code == 0
+    assert store.controls().standing == Standing(None)
+    assert run("reserve", "standing", "file").code == 0
+    assert store.controls().standing is None
+    assert run("reserve", "standing", "101").code == 2
+    words = [(entry.verb, entry.after) for entry in store.audit_log("scheduler")]
+    assert words[0] == ("standing", "GPUs go to jobs of priority 80 and above first")
+
+
+def test_other_wishes_leave_reservations_alone(run: Run, store: KeptStore) -> None:
+    run("reserve", "add", "--gpus", "2", "--for", "1h")
+    for words in (["pause"], ["drain", "1"], ["resume", "1"], ["unpause"], ["tenant", "set", "bob", "--gpus", "1"]):
+        assert run(*words).code == 0
+    assert [window.name for window in windows(store)] == ["r1"]
