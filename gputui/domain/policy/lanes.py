@@ -16,7 +16,7 @@ from gputui.domain.job import JobId
 from gputui.domain.policy.machine import Ask
 
 _FOREVER = float("inf")
-_duration, _differs = itemgetter(2), itemgetter(3, 5)
+_submitted, _duration, _differs = itemgetter(0), itemgetter(2), itemgetter(3, 5)
 Rank: TypeAlias = tuple[float, float, float, JobId]
 """Sorts first what starts first: topped, score, submit time, id."""
 
@@ -56,18 +56,19 @@ class Ageing:
         """When the order among these changes next: when one has its most points, or starves."""
         full = now - self.most / self.slope if self.slope else _FOREVER
         starved = now - self.starving_after
-        growing = min((item.submitted for item in items if item.submitted > full), default=_FOREVER)
-        hungry = min((item.submitted for item in items if item.submitted > starved), default=_FOREVER)
+        submitted = list(map(_submitted, items))
+        growing = min(filter(full.__lt__, submitted), default=_FOREVER)
+        hungry = min(filter(starved.__lt__, submitted), default=_FOREVER)
         return now + min(growing - full, hungry - starved) if growing < _FOREVER or hungry < _FOREVER else _FOREVER
 
-    def scores(self, items: Iterable[tuple[Waiting, float]], now: float) -> list[float]:
+    def scores(self, items: Iterable[Waiting], fair: Iterable[float], now: float) -> list[float]:
         """Of many at once, each with the points of its tenant, what `rank` has in its second place."""
         slope, most, starving = self.slope, self.most, self.starving_after
         return [
             -_FOREVER
             if (waited := now - item[0]) >= starving
-            else -(item[3] + (most if (aged := slope * waited) > most else aged) + fair)
-            for item, fair in items
+            else -(item[3] + (most if (aged := slope * waited) > most else aged) + points)
+            for item, points in zip(items, fair, strict=True)
         ]
 
     def rank(self, item: Waiting, fair: float, now: float) -> Rank:

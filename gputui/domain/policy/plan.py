@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -11,11 +10,10 @@ from typing import NamedTuple
 from gputui.domain.job import JobId, Placement
 from gputui.domain.policy.decide import Outcome, decide
 from gputui.domain.policy.forecast import expected_starts
-from gputui.domain.policy.lanes import LaneKey, Waiting
-from gputui.domain.policy.lineup import Entry, in_order
+from gputui.domain.policy.lineup import Lineup, in_order
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.reasons import Gated, Reasons
-from gputui.domain.policy.waits import Situation, gate
+from gputui.domain.policy.waits import Situation, gate, suspects
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import Reason
@@ -45,7 +43,7 @@ class Decision(NamedTuple):
     """What is decided now, on the board itself; its reasons and its forecast are still to be made."""
 
     look: Look
-    waiting: list[Entry]
+    waiting: Lineup
     gated: Gated
     """Jobs that may not start whatever is free."""
     outcome: Outcome
@@ -56,16 +54,21 @@ def decision(snapshot: Snapshot, settings: Settings, now: datetime) -> Decision:
     look = Look.at(snapshot, settings, now)
     situation = Situation.of(snapshot, settings.scheduler, now)
     waiting = in_order(look)
-    gated: Gated = {}
-    lanes: defaultdict[LaneKey, list[Waiting]] = defaultdict(list)
-    for entry in waiting:
-        if reason := gate(entry.job, situation):
-            gated[entry.job.id] = (reason, entry)
-        else:
-            lanes[entry.key].append(entry.item)
-    for key, items in lanes.items():
+    gated, able = _parted(look, waiting, situation)
+    for key, items in able.by_lane():
         look.board.lane(key).feed(items, look.second)
     return Decision(look, waiting, gated, decide(look.board, look.second, thorough=True))
+
+
+def _parted(look: Look, waiting: Lineup, situation: Situation) -> tuple[Gated, Lineup]:
+    """Those that may not start whatever is free, and the others."""
+    asked = ((job.id, gate(job, situation)) for job in suspects(look.waiting, situation))
+    why = {job_id: reason for job_id, reason in asked if reason is not None}
+    if not why:
+        return {}, waiting
+    entries = (waiting.entry(place) for place, job in enumerate(waiting.jobs) if job.id in why)
+    gated = {entry.job.id: (why[entry.job.id], entry) for entry in entries}
+    return gated, waiting.at(place for place, job in enumerate(waiting.jobs) if job.id not in why)
 
 
 def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
@@ -74,7 +77,7 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
     forecast = expected_starts(look, [entry for _, entry in gated.values()], settings.policy.forecast_jobs)
     return Plan(
         starts=tuple(Placement(run.id, look.places.uuids(run.grant), run.gpu_share) for run in outcome.starts),
-        order=tuple([entry.job.id for entry in waiting]),
+        order=tuple([job.id for job in waiting.jobs]),
         reasons=Reasons(look, outcome, waiting, gated),
         reservations=_reservations(look, outcome),
         forecast=forecast,

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from typing import TypeAlias
 
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.decide import Outcome, Refusal
-from gputui.domain.policy.lineup import Entry
+from gputui.domain.policy.lineup import Entry, Lineup
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.machine import size
 from gputui.domain.policy.shared_reasons import shared_words
@@ -33,10 +33,9 @@ class Reasons(Mapping[JobId, Reason]):
     What it is made from is changed by nobody any more once it is here.
     """
 
-    def __init__(self, look: Look, outcome: Outcome, waiting: Iterable[Entry], gated: Gated) -> None:
-        self._look, self._outcome, self._gated = look, outcome, gated
-        started = {run.id for run in outcome.starts}
-        self._waiting = [entry for entry in waiting if entry.item.id not in started]
+    def __init__(self, look: Look, outcome: Outcome, waiting: Lineup, gated: Gated) -> None:
+        self._look, self._outcome, self._gated, self._line = look, outcome, gated, waiting
+        self._started = {run.id for run in outcome.starts}
         self._made: dict[JobId, Reason] = {}
         rows = [row for node in look.places.rows for row in node]
         self._states = Counter(row.state for row in rows)
@@ -51,25 +50,31 @@ class Reasons(Mapping[JobId, Reason]):
             return self._gated[job_id][0]
         made = self._made.get(job_id)
         if made is None:
-            made = self._made[job_id] = self._make(*self._behind[job_id])
+            made = self._made[job_id] = self._make(self._ahead[job_id])
         return made
 
     def __iter__(self) -> Iterator[JobId]:
-        return (entry.item.id for entry in self._waiting)
+        return (job.id for job in self._line.jobs if job.id not in self._started)
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._line.jobs) - len(self._started)
 
     def __eq__(self, other: object) -> bool:
         return self is other or super().__eq__(other)
 
     @cached_property
-    def _behind(self) -> dict[JobId, tuple[Entry, int]]:
-        """Of each that could start: how many of these go before it."""
-        able = [entry for entry in self._waiting if entry.item.id not in self._gated]
-        return {entry.item.id: (entry, ahead) for ahead, entry in enumerate(able)}
+    def _able(self) -> Lineup:
+        """Those that could start, and do not."""
+        passed = self._started | self._gated.keys()
+        return self._line.at(place for place, job in enumerate(self._line.jobs) if job.id not in passed)
 
-    def _make(self, entry: Entry, ahead: int) -> Reason:
+    @cached_property
+    def _ahead(self) -> dict[JobId, int]:
+        """How many of those go before each of them."""
+        return {job.id: ahead for ahead, job in enumerate(self._able.jobs)}
+
+    def _make(self, ahead: int) -> Reason:
+        entry = self._able.entry(ahead)
         tail = self._tails.get(id(self._look.board.lanes[entry.key]))
         if tail and ahead > 1:
             return Reason(PendingReason.PRIORITY, f"{ahead} jobs ahead of it; {tail}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import TypeAlias
 
 from gputui.domain.container import RuntimeStatus
@@ -24,7 +25,6 @@ class Situation:
 
     now: datetime
     settings: SchedulerSettings
-    jobs: Mapping[JobId, Job]
     dependencies: Dependencies
     guard: Guard
     snapshot: Snapshot
@@ -32,6 +32,11 @@ class Situation:
     gates: tuple[Gate, ...]
     gates_all: bool
     """Whether one of them may refuse a job whatever it asked for."""
+
+    @cached_property
+    def jobs(self) -> Mapping[JobId, Job]:
+        """All of the snapshot, by id."""
+        return {job.id: job for job in self.snapshot.jobs}
 
     @classmethod
     def of(cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime) -> Situation:
@@ -41,7 +46,6 @@ class Situation:
         return cls(
             now=now,
             settings=settings,
-            jobs={job.id: job for job in snapshot.jobs},
             dependencies=Dependencies.of(snapshot.jobs),
             guard=guard,
             snapshot=snapshot,
@@ -54,11 +58,17 @@ class Situation:
 Gate: TypeAlias = Callable[[Job, Situation], Reason | None]
 
 
+def suspects(jobs: Sequence[Job], situation: Situation) -> Sequence[Job]:
+    """The jobs that `gate` may forbid to start: mostly few, so that only these have to be asked."""
+    if situation.gates_all:
+        return jobs
+    return [
+        job for job in jobs if job.held or job.not_before or (spec := job.spec).after or spec.after_any or spec.begin_at
+    ]
+
+
 def gate(job: Job, situation: Situation) -> Reason | None:
     """The first thing that forbids it to start whatever GPUs are free; None when nothing does."""
-    spec = job.spec
-    if not (situation.gates_all or job.held or job.not_before or spec.after or spec.after_any or spec.begin_at):
-        return None  # nearly all, so it is asked in one line
     for check in situation.gates:
         if reason := check(job, situation):
             return reason
