@@ -13,8 +13,10 @@ from typing import Any
 
 from gputui.domain.errors import InputError
 from gputui.domain.settings import (
+    EVENTS,
     ConsoleSettings,
     GpuSettings,
+    HookSettings,
     PolicySettings,
     RuntimeSettings,
     SchedulerSettings,
@@ -141,13 +143,15 @@ TABLES: Mapping[str, type[Any]] = {
     "gpus": GpuSettings,
     "policy": PolicySettings,
     "console": ConsoleSettings,
+    "hooks": HookSettings,
 }
-SIZES = frozenset({"memory_floor", "log_max_size"})
+SIZES = frozenset({"memory_floor", "log_max_size", "disk_floor"})
 _MAY_BE_ZERO = frozenset(
     {
         "stop_grace",
         "history_after",
         "memory_floor",
+        "disk_floor",
         "keep_finished",
         "infrastructure_retries",
         "fast_failures",
@@ -216,8 +220,18 @@ def _check_range(key: str, value: object, where: str) -> None:
         _check_tables(key, value, where)
     elif key in _CHOICES and value not in _CHOICES[key]:
         raise InputError("expected " + ", ".join(_CHOICES[key]), where=where)
+    elif key in ("webhook_events", "mail_events"):
+        _check_events(value, where)
+    elif key == "webhook" and not re.match(r"https?://[^/\s]", str(value)):
+        raise InputError("expected an address", where=where, hint="http://... or https://...")
     elif isinstance(value, str) and not value.isprintable():
         raise InputError("has control characters", where=where)
+
+
+def _check_events(value: object, where: str) -> None:
+    unknown = [each for each in value if each not in EVENTS] if isinstance(value, (list, tuple)) else []
+    if unknown:
+        raise InputError(f"{_shown(str(unknown[0]))} is no event", where=where, hint="known: " + ", ".join(EVENTS))
 
 
 def _check_tables(key: str, value: object, where: str) -> None:

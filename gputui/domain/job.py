@@ -205,6 +205,8 @@ class Job:
     """When a user last let it go on: what failed before then no longer keeps its image or tenant waiting."""
     recurring: JobId | None = None
     """Id of the recurring job that submitted it."""
+    announced_end_at: datetime | None = None
+    """The `ended_at` that hooks have been told of."""
 
     def to(self, state: JobState, **changes: Any) -> Job:
         """The next Job, in `state`; raises TransitionError when the table forbids it."""

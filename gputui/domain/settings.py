@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+EVENTS = ("job_completed", "job_failed", "job_cancelled", "gpu_sick", "gpu_well", "disk_low")
+"""What hooks can be told of."""
+
 
 @dataclass(frozen=True)
 class SchedulerSettings:
@@ -39,6 +42,8 @@ class SchedulerSettings:
     hand_over: str = "auto"
     """When the console that schedules goes: `auto` hands over to a background scheduler on hang-up and
     asks on quit, `always` never asks, `never` stops dispatching."""
+    disk_floor: int = 1024**3
+    """Bytes: with less left for the queue and the logs, a warning is shown and told; 0: never."""
     ignore_processes: tuple[str, ...] = ("Xorg", "gnome-shell", "nvidia-persistenced")
     """Commands whose presence on a GPU does not make it busy."""
 
@@ -178,6 +183,29 @@ class ConsoleSettings:
 
 
 @dataclass(frozen=True)
+class HookSettings:
+    """Whom the scheduler tells of what happened. Nothing waits for it: a hook that hangs is ended, and tried again."""
+
+    on_job_end: tuple[str, ...] = ()
+    """A command, run when a job has ended for good; what happened is JSON on its standard input."""
+    on_notice: tuple[str, ...] = ()
+    """A command, run when a GPU is sick or well again, and when the disk fills."""
+    webhook: str | None = None
+    """An http or https address, which gets the same JSON by POST."""
+    webhook_events: tuple[str, ...] = EVENTS
+    mail_to: tuple[str, ...] = ()
+    """Addresses, written to through the host's sendmail."""
+    mail_events: tuple[str, ...] = ("job_failed", "gpu_sick", "disk_low")
+    sendmail: str = "/usr/sbin/sendmail"
+    timeout: timedelta = timedelta(seconds=30)
+    """After so long a hook is ended, with its children."""
+    tries: int = 5
+    """So often at most, with pauses from 5 seconds to 20 minutes between."""
+    max_age: timedelta = timedelta(hours=6)
+    """What happened longer ago is told no more: nobody wants yesterday's mails after a restart."""
+
+
+@dataclass(frozen=True)
 class Settings:
     """Everything a site may set."""
 
@@ -187,3 +215,4 @@ class Settings:
     gpus: GpuSettings = GpuSettings()
     policy: PolicySettings = PolicySettings()
     console: ConsoleSettings = ConsoleSettings()
+    hooks: HookSettings = HookSettings()

@@ -15,6 +15,9 @@ from gputui.domain.errors import NotLeaderError, StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.engine import picture, published
+from gputui.engine.announcer import Announcer
+from gputui.engine.daemons import DaemonExecutor
+from gputui.engine.delivery import sinks
 from gputui.engine.feed import Feed
 from gputui.engine.leader import Leadership
 from gputui.engine.loop import Loop
@@ -26,6 +29,8 @@ log = logging.getLogger(__name__)
 
 WORKERS = 8
 """Starts, pulls and clean-ups at a time: an engine gains nothing from more."""
+TELLERS = 4
+"""Hooks at a time."""
 LOOK_EVERY = 1.0
 """Seconds between two pictures of a process that does not schedule, and between two tries to become the one."""
 STORE_POLL = 0.2
@@ -122,6 +127,7 @@ class Host:
         log.info("scheduling in %s", self._directory)
         adapters = await asyncio.to_thread(self._adapters)
         workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="hand")
+        tellers = DaemonExecutor(TELLERS, "hook")
         waker = Waker()
         scheduler = Scheduler(
             store=self._store,
@@ -134,13 +140,20 @@ class Host:
             leader=self._me,
             publish=self._publish,
             wake=waker.wake,
+            announcer=self._announcer(tellers, waker),
         )
         try:
             await Loop(
                 scheduler, self._store, self._settings.scheduler, self._clock, waker, self._leadership.holds
             ).run(self._stop)
         finally:
+            tellers.shutdown()
             await self._leave(workers, adapters)
+
+    def _announcer(self, tellers: DaemonExecutor, waker: Waker) -> Announcer | None:
+        """Who tells the hooks; nobody where none is set."""
+        hooks = list(sinks(self._settings.hooks, self._me.host))
+        return Announcer(self._store, self._settings.hooks, hooks, tellers, waker.wake) if hooks else None
 
     async def _leave(self, workers: ThreadPoolExecutor, adapters: Adapters) -> None:
         """Let starts under way end, but not for ever: what is cut short here the next scheduler puts right."""

@@ -9,10 +9,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gputui.domain.errors import StoreError
+from gputui.domain.event import disk_low
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.units import format_duration
 from gputui.engine import claims, hopeless, recurring, starts, stops, wishes
+from gputui.engine.announcer import Announcer
+from gputui.engine.disk import Disk
 from gputui.engine.ground import Ground
 from gputui.engine.hands import Hands
 from gputui.engine.observer import Observer, Sequence
@@ -40,6 +43,7 @@ class Scheduler:
         leader: Leader,
         publish: Callable[[Snapshot], None],
         wake: Callable[[], None],
+        announcer: Announcer | None = None,
     ) -> None:
         self._probe = probe
         self._publish_to = publish
@@ -59,6 +63,8 @@ class Scheduler:
         self._ground = Ground(store, probe, self.observers, self.hands, settings)
         self._reaper = Reaper(self._ground)
         self._planner = Planner(self._ground, leader)
+        self._announcer = announcer
+        self._disk = Disk(directory, settings.scheduler.disk_floor)
         self._trouble: tuple[Notice, ...] = ()
         self._checked: Queue | None = None
         self._ticked_at = datetime.min.replace(tzinfo=UTC)
@@ -94,6 +100,7 @@ class Scheduler:
             self._plan(now)
             claims.settle(self._ground, self._planner.plan.windows)
             self._start(now)
+            self._announce(now)
         except StoreError as error:
             log.error("the store refused: %s", error)
             self._trouble = (Notice("error", f"{error}; nothing is started until this is mended"),)
@@ -132,7 +139,21 @@ class Scheduler:
         self._checked = ground.queue
 
     def _plan(self, now: datetime) -> None:
-        self._planner.make(now, self._reaper.freed_at, self._trouble)
+        self._planner.make(now, self._reaper.freed_at, (*self._trouble, *self._warnings(now)))
+
+    def _warnings(self, now: datetime) -> tuple[Notice, ...]:
+        """Of the disk, and of hooks that do not work."""
+        was_low, notices = self._disk.is_low, self._disk.notices(now)
+        if self._announcer is None:
+            return notices
+        if self._disk.is_low and not was_low:
+            self._announcer.tell(disk_low(self._disk.path, self._disk.free or 0, self._disk.words, now))
+        return (*notices, *self._announcer.notices)
+
+    def _announce(self, now: datetime) -> None:
+        """Tell the hooks what happened."""
+        if self._announcer is not None:
+            self._announcer.look(self._ground.queue, self._planner.picture(now).gpus, now)
 
     def _start(self, now: datetime) -> None:
         """Begin all that start now."""

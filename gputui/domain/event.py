@@ -1,0 +1,127 @@
+"""What hooks are told of: ends of jobs, GPUs that fall sick, a disk that fills."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from gputui.domain.gpu import GpuView, HealthCode
+from gputui.domain.job import Attempt, Job
+from gputui.domain.state import JobState
+from gputui.domain.text import plain
+from gputui.domain.units import format_duration
+
+_WELL = frozenset({HealthCode.OK, HealthCode.UNKNOWN})
+_OF_STATE = {JobState.COMPLETED: "job_completed", JobState.CANCELLED: "job_cancelled"}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened, once."""
+
+    id: str
+    """The same when it is told a second time: a receiver may leave out what it has heard."""
+    name: str
+    """One of `settings.EVENTS`."""
+    at: datetime
+    text: str
+    """A sentence."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """The job or the GPU, with the keys of `--json`."""
+
+    @property
+    def is_about_job(self) -> bool:
+        """Whether a job ended."""
+        return self.name.startswith("job_")
+
+    def document(self, host: str) -> dict[str, Any]:
+        """What is sent."""
+        about = "job" if self.is_about_job else "gpu" if self.name.startswith("gpu_") else "disk"
+        told = {"id": self.id, "event": self.name, "at": self.at.isoformat(), "host": host, "text": self.text}
+        return {**told, about: dict(self.data)}
+
+
+def ended(job: Job) -> Event:
+    """That the job ended for good."""
+    name = _OF_STATE.get(job.state, "job_failed")
+    at = job.ended_at or job.submitted_at
+    return Event(f"job-{job.id}-{at.timestamp():.6f}", name, at, _sentence(job), _job_data(job))
+
+
+def untold(jobs: Iterable[Job], now: datetime, max_age: timedelta) -> Iterator[Job]:
+    """Jobs whose end nobody was told of, and which ended not too long ago."""
+    for job in jobs:
+        at = job.ended_at
+        if at is not None and at != job.announced_end_at and job.state.is_terminal and now - at <= max_age:
+            yield job
+
+
+def health_changes(before: Iterable[GpuView], after: Iterable[GpuView], now: datetime) -> Iterator[Event]:
+    """GPUs that fell sick between two pictures, and those that are well again."""
+    known = {view.gpu.uuid: view.health.code for view in before}
+    for view in after:
+        was, code = known.get(view.gpu.uuid, HealthCode.OK), view.health.code
+        if code is HealthCode.UNKNOWN or (code is was):
+            continue
+        if code not in _WELL:
+            yield _gpu_event("gpu_sick", view, now, view.health.text or str(code))
+        elif was not in _WELL:
+            yield _gpu_event("gpu_well", view, now, "is well again")
+
+
+def _gpu_event(name: str, view: GpuView, now: datetime, words: str) -> Event:
+    gpu = view.gpu
+    data = {
+        "uuid": gpu.uuid,
+        "index": gpu.index,
+        "model": gpu.model,
+        "state": str(view.state),
+        "health": {"code": str(view.health.code), "text": view.health.text},
+        "job_id": view.job_id,
+    }
+    text = plain(f"GPU {gpu.index} ({gpu.model}): {words}", 300)
+    return Event(f"gpu-{gpu.uuid}-{name}-{now.timestamp():.3f}", name, now, text, data)
+
+
+def disk_low(path: str, left: int, words: str, now: datetime) -> Event:
+    """That the disk of the state directory fills."""
+    return Event(f"disk-{now.timestamp():.3f}", "disk_low", now, words, {"path": path, "free": left})
+
+
+def _sentence(job: Job) -> str:
+    spec = job.spec
+    name = f" {spec.name}" if spec.name else ""
+    ran = f" after {format_duration(job.ended_at - job.started_at)}" if job.ended_at and job.started_at else ""
+    why = f": {job.cause.text}" if job.cause else ""
+    return plain(f"job {job.id}{name} of {spec.tenant} is {job.state}{ran}{why}", 500)
+
+
+def _job_data(job: Job) -> dict[str, Any]:
+    spec = job.spec
+    return {
+        "id": job.id,
+        "name": spec.name,
+        "state": str(job.state),
+        "tenant": spec.tenant,
+        "submitted_by": job.submitted_by,
+        "image": spec.image,
+        "command": list(spec.command),
+        "labels": dict(spec.options.labels),
+        "submitted_at": job.submitted_at.isoformat(),
+        "started_at": job.started_at.isoformat() if job.started_at else None,
+        "ended_at": job.ended_at.isoformat() if job.ended_at else None,
+        "exit_code": job.exit_code,
+        "cause": {"code": str(job.cause.code), "text": job.cause.text} if job.cause else None,
+        "attempts": [_attempt_data(attempt) for attempt in job.attempts],
+    }
+
+
+def _attempt_data(attempt: Attempt) -> dict[str, Any]:
+    return {
+        "number": attempt.number,
+        "gpus": list(attempt.gpus),
+        "exit_code": attempt.exit_code,
+        "log_path": attempt.log_path,
+    }

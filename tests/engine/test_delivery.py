@@ -1,0 +1,153 @@
+"""How hooks are told: commands, a webhook, mail."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from email import message_from_bytes
+from email.policy import default
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.event import Event, disk_low, ended
+from gputui.domain.settings import HookSettings
+from gputui.domain.state import JobState
+from gputui.engine.delivery import Deliver, NotDeliveredError, sinks
+from tests.factories import NOW, running
+
+FAILED = ended(
+    running(7, name="bad\nname\x1b[31m").evolve(
+        state=JobState.FAILED, ended_at=NOW, exit_code=3, cause=Cause(CauseCode.NON_ZERO_EXIT, "exit code 3")
+    )
+)
+DISK = disk_low("/state", 5, "5B left", NOW)
+
+
+def only(settings: HookSettings) -> Deliver:
+    [(_, _, deliver)] = sinks(settings, "atlas")
+    return deliver
+
+
+def wanted(settings: HookSettings, event: Event) -> bool:
+    [(_, wants, _)] = sinks(settings, "atlas")
+    return wants(event)
+
+
+def script(path: Path, text: str) -> str:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_command_gets_json_and_the_main_points(tmp_path: Path) -> None:
+    command = script(tmp_path / "hook", f'cat > {tmp_path}/given; echo "$GPUTUI_EVENT $GPUTUI_JOB_ID" > {tmp_path}/env')
+    only(HookSettings(on_job_end=(command,)))(FAILED)
+    told = json.loads((tmp_path / "given").read_text())
+    assert (told["event"], told["host"], told["job"]["id"], told["job"]["exit_code"]) == ("job_failed", "atlas", 7, 3)
+    assert "\x1b" not in told["text"]
+    assert (tmp_path / "env").read_text() == "job_failed 7\n"
+
+
+def test_commands_hear_of_what_they_are_for() -> None:
+    assert wanted(HookSettings(on_job_end=("x",)), FAILED)
+    assert not wanted(HookSettings(on_job_end=("x",)), DISK)
+    assert wanted(HookSettings(on_notice=("x",)), DISK)
+    assert not wanted(HookSettings(mail_to=("a@b",)), ended(running(1).evolve(state=JobState.COMPLETED, ended_at=NOW)))
+    assert list(sinks(HookSettings(), "atlas")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [("echo broken >&2; exit 4", "exit code 4: broken"), ("kill -9 $$", "exit code -9")],
+)
+def test_a_command_that_fails_says_how(tmp_path: Path, text: str, what: str) -> None:
+    deliver = only(HookSettings(on_job_end=(script(tmp_path / "hook", text),)))
+    with pytest.raises(NotDeliveredError, match=what):
+        deliver(FAILED)
+
+
+def test_a_command_that_is_not_there_says_so(tmp_path: Path) -> None:
+    with pytest.raises(NotDeliveredError, match="No such file"):
+        only(HookSettings(on_job_end=(str(tmp_path / "none"),)))(FAILED)
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+    command = script(tmp_path / "hook", f"sleep 600 & echo $! > {tmp_path}/child; wait")
+    settings = HookSettings(on_job_end=(command,))
+    deliver = only(HookSettings(on_job_end=(command,), timeout=settings.timeout / 60))
+    before = time.monotonic()
+    with pytest.raises(NotDeliveredError, match=r"did not end within 0\.5 s"):
+        deliver(FAILED)
+    assert time.monotonic() - before < 20
+    child = int((tmp_path / "child").read_text())
+    deadline = time.monotonic() + 20
+    while is_running(child) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not is_running(child)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+class Receiver(BaseHTTPRequestHandler):
+    answer = 204
+    bodies: ClassVar[list[dict[str, object]]]
+
+    def do_POST(self) -> None:
+        type(self).bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        self.send_response(self.answer)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def receiver() -> Iterator[tuple[type[Receiver], str]]:
+    class Own(Receiver):
+        bodies: ClassVar[list[dict[str, object]]] = []
+
+    with HTTPServer(("127.0.0.1", 0), Own) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield Own, f"http://127.0.0.1:{server.server_port}/hook"
+        server.shutdown()
+        thread.join()
+
+
+def test_a_webhook_gets_the_same_json(receiver: tuple[type[Receiver], str]) -> None:
+    server, url = receiver
+    only(HookSettings(webhook=url))(FAILED)
+    [body] = server.bodies
+    assert body == json.loads(json.dumps(FAILED.document("atlas")))
+    server.answer = 503
+    with pytest.raises(NotDeliveredError, match="answered 503"):
+        only(HookSettings(webhook=url))(FAILED)
+
+
+def test_a_webhook_nobody_listens_at_says_so() -> None:
+    with pytest.raises(NotDeliveredError, match="refused"):
+        only(HookSettings(webhook="http://127.0.0.1:9/"))(FAILED)
+
+
+def test_mail_goes_through_sendmail_and_no_name_adds_a_header(tmp_path: Path) -> None:
+    sendmail = script(tmp_path / "sendmail", f'echo "$@" > {tmp_path}/args; cat > {tmp_path}/mail')
+    only(HookSettings(mail_to=("ops@example.org", "b@example.org"), sendmail=sendmail))(FAILED)
+    mail = message_from_bytes((tmp_path / "mail").read_bytes(), policy=default)
+    assert (tmp_path / "args").read_text() == "-t -i\n"
+    assert mail["To"] == "ops@example.org, b@example.org"
+    assert mail["Subject"].strip().startswith("[gputui atlas] job 7 bad")
+    assert "is FAILED" in mail["Subject"]
+    assert json.loads(mail.get_content().partition("\n\n")[2])["job"]["id"] == 7
+    assert os.linesep not in mail["Subject"]
