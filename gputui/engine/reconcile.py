@@ -160,4 +160,5 @@ def _of_leftover(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job]) -
     is_next = job.state is JobState.PENDING and record.attempt == len(job.attempts) + 1
     if is_next and not any(uuid in other.gpus for other in jobs.values() for uuid in record.gpus):
         return Adopt(job.id, record)
+    # also where the others share: they were let in while it was not known to run, and it can start again
     return KillStray(record)

@@ -43,7 +43,7 @@ class SimulatedProbe:
         self._store_id = store_id
         self._interval = interval
         self.gpus = make_gpus(count, self._model, seed)
-        self._jobs: dict[str, Job] = {}
+        self._jobs: dict[str, tuple[Job, ...]] = {}
         """By the UUID of each GPU they hold."""
         self._foreign: dict[str, tuple[GpuProcess, ...]] = {}
         self._lost: dict[str, datetime] = {}
@@ -85,7 +85,10 @@ class SimulatedProbe:
 
     def follow(self, jobs: Iterable[Job]) -> None:
         """These jobs, and no others, hold GPUs from now on."""
-        held = {uuid: job for job in jobs for uuid in job.gpus}
+        held: dict[str, tuple[Job, ...]] = {}
+        for job in jobs:
+            for uuid in job.gpus:
+                held[uuid] = (*held.get(uuid, ()), job)
         if held != self._jobs:
             self._jobs = held
             self.refresh()
@@ -149,10 +152,11 @@ class SimulatedProbe:
         return self._healthy(gpu, now)
 
     def _healthy(self, gpu: Gpu, now: datetime) -> GpuSample:
-        load = self._load(gpu, now)
-        processes = (*self._processes(gpu, load), *self._foreign.get(gpu.uuid, ()))
+        loads = [(job, load) for job in self._jobs.get(gpu.uuid, ()) if (load := self._load(gpu, job, now))]
+        processes = (*(self._process(job, load) for job, load in loads), *self._foreign.get(gpu.uuid, ()))
         used = sum(process.memory or 0 for process in processes)
-        busy = load.utilization if load else 0.0
+        busy = min(1.0, sum(load.utilization for _, load in loads))
+        warmth = min(1.0, sum(load.warmth for _, load in loads)) if loads else None
         busy = max(busy, 0.35 if self._foreign.get(gpu.uuid) else 0.0)
         model, tremble = self._model, wave(f"{self._seed} {gpu.uuid}", now.timestamp(), 5)
         return GpuSample(
@@ -162,7 +166,7 @@ class SimulatedProbe:
             memory_utilization=round(busy * 0.6, 2),
             memory_used=min(used, model.memory),
             memory_total=model.memory,
-            temperature=temperature(load.warmth if load else busy, tremble),
+            temperature=temperature(busy if warmth is None else warmth, tremble),
             power=round(power(model, busy, tremble), 1),
             power_limit=model.power_limit,
             sm_clock=model.boost_clock if busy > 0.02 else model.idle_clock,
@@ -183,28 +187,25 @@ class SimulatedProbe:
         code = self._xids.get(gpu.uuid)
         return health_of(Slow(), code if code in FATAL_XIDS else None)
 
-    def _load(self, gpu: Gpu, now: datetime) -> Load | None:
-        """What the job on it makes of it; None while its container does not run."""
-        job = self._jobs.get(gpu.uuid)
-        attempt = job.attempt if job else None
-        if job is None or attempt is None or attempt.started_at is None or now < attempt.started_at:
+    def _load(self, gpu: Gpu, job: Job, now: datetime) -> Load | None:
+        """What a job on it makes of it; None while its container does not run."""
+        attempt = job.attempt
+        if attempt is None or attempt.started_at is None or now < attempt.started_at:
             return None
         key = f"{self._seed} {gpu.index} {job.id} {attempt.number}"
         return Load(key, (now - attempt.started_at).total_seconds())
 
-    def _processes(self, gpu: Gpu, load: Load | None) -> tuple[GpuProcess, ...]:
-        job = self._jobs.get(gpu.uuid)
-        if load is None or job is None or job.attempt is None:
-            return ()
-        process = GpuProcess(
+    def _process(self, job: Job, load: Load) -> GpuProcess:
+        """Its process, which grows to a part of the GPU's memory, or of what the job was promised where it shares."""
+        attempt = job.attempts[-1]
+        return GpuProcess(
             pid=100_000 + int(3_900_000 * chance(load.key, "pid")),
-            memory=int(load.memory * self._model.memory),
+            memory=int(load.memory * (job.spec.gpus.promised or self._model.memory)),
             user=job.submitted_by or job.spec.tenant or None,
             command=" ".join(job.spec.command)[:200] or job.spec.name or None,
-            container_id=None if job.spec.is_host else job.attempt.container_id,
-            attempt=self._tag(job, job.attempt),
+            container_id=None if job.spec.is_host else attempt.container_id,
+            attempt=self._tag(job, attempt),
         )
-        return (process,)
 
     def _tag(self, job: Job, attempt: Attempt) -> str | None:
         """What GPUTUI_ATTEMPT is inside: by the store's id, which a host attempt's name tells too."""

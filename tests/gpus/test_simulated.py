@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import GpuProcess, HealthCode, ProbeReading
-from gputui.domain.job import Job
+from gputui.domain.job import GpuRequest, Job
 from gputui.domain.state import JobState
 from gputui.gpus.models import MODELS, Simulation, parse_probe
 from gputui.gpus.simulated import SimulatedProbe
@@ -203,3 +203,20 @@ def test_a_reading_is_what_the_port_promises() -> None:
         reading.samples["x"] = next(iter(reading.samples.values()))  # type: ignore[index]
     with pytest.raises(dataclasses.FrozenInstanceError):
         reading.notes = ("x",)  # type: ignore[misc]
+
+
+def test_jobs_that_share_a_gpu_grow_up_to_their_promises() -> None:
+    probe = simulated(1)
+    request = GpuRequest(1, 1, memory=10 * GIB, share=True)
+    jobs = [on(probe, 0, job_id=number) for number in (1, 2)]
+    probe.follow([dataclasses.replace(one, spec=dataclasses.replace(one.spec, gpus=request)) for one in jobs])
+    used = []
+    for second in (-59, -56, -52, 0):
+        sample = probe.reading_at(at(second)).samples[probe.gpus[0].uuid]
+        sizes = [process.memory or 0 for process in sample.processes or ()]
+        assert len(sizes) == 2
+        assert all(0 < size <= 10 * GIB for size in sizes)
+        assert sample.memory_used == sum(sizes)
+        used.append(sum(sizes))
+    assert used == sorted(used)
+    assert used[0] < used[-1]

@@ -143,7 +143,7 @@ class _Pass:
             usable = [mask & ~other for mask, other in zip(usable, others, strict=True)]
         hold = self.outcome.hold
         if hold is not None and end > hold.at:
-            usable = [hold.leaves(node, mask) for node, mask in enumerate(usable)]
+            usable = [hold.leaves(node, mask, ask.share) for node, mask in enumerate(usable)]
         width = most(board, key, self._owed(key))
         grant = board.choose(usable, ask, need, width)
         if board.keeps and grant is not None and (own := kept_for(board, key, item.priority, self.now)):
@@ -155,7 +155,7 @@ class _Pass:
         hold = self.outcome.hold
         if hold is not None and self.now + item.duration > hold.at:
             for node, mask in grant:
-                hold.gave(node, mask)
+                hold.gave(node, mask, lane.key.ask.share)
         self.outcome.starts.append(self.board.start(lane, item, grant, self.now))
 
     def _refuse(self, key: LaneKey, item: Waiting, need: int) -> Refusal:

@@ -9,7 +9,7 @@ from gputui.domain.job import JobId
 from gputui.domain.policy.board import Board, Keep, leave
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.machine import Grant
-from gputui.domain.policy.sharing import Shares, chosen, usable
+from gputui.domain.policy.sharing import Room, Shares, chosen, usable
 
 
 @dataclass(eq=False, slots=True)
@@ -26,25 +26,30 @@ class Hold:
     """By node: how many of them it does not need."""
     grant: Grant
     """Those it would take, as it looks now."""
+    room: Room | None = None
+    """If it shares: what there will be beside it."""
 
-    def leaves(self, node: int, mask: int) -> int:
-        """Of these GPUs, those that a job may have which runs on past the reservation."""
+    def leaves(self, node: int, mask: int, share: int = 0) -> int:
+        """Of these GPUs, those that a job may have which runs on past the reservation, and shares if `share` is set."""
         available = self.available.get(node)
         if available is None:
             return mask
-        wanted, spare = mask & available, self.spare[node]
+        beside = self.room.beside(node, mask & available, share) if self.room and share else 0
+        wanted, spare = mask & available & ~beside, self.spare[node]
         if wanted.bit_count() <= spare:
             return mask
-        taken = mask & ~available
+        taken = mask & ~available | beside
         for _ in range(spare):
             bit = wanted & -wanted
             taken |= bit
             wanted ^= bit
         return taken
 
-    def gave(self, node: int, mask: int) -> None:
+    def gave(self, node: int, mask: int, share: int = 0) -> None:
         """Such GPUs went to a job that runs on past the reservation."""
         if node in self.available:
+            if self.room and share:
+                mask &= ~self.room.gave(node, mask & self.available[node], share)
             self.spare[node] -= (mask & self.available[node]).bit_count()
             self.available[node] &= ~mask
 
@@ -92,7 +97,9 @@ def shadow(board: Board, key: LaneKey, item: Waiting, need: int, now: float) -> 
             continue
         grant = _fits(board, key, item, free, shares, need, at)
         if grant is not None:
-            return _hold(item.id, at, run_id if run_id >= 0 else None, usable(free, shares, ask), grant, need)
+            hold = _hold(item.id, at, run_id if run_id >= 0 else None, usable(free, shares, ask), grant, need)
+            hold.room = Room(ask.share, shares) if ask.share else None
+            return hold
     return None
 
 

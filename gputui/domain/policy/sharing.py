@@ -49,8 +49,8 @@ class Shares:
         return self.bays[place[0]][place[1].bit_length() - 1]
 
     def left(self, place: Place) -> int:
-        """Bytes that a further job may ask for on a GPU that jobs share; 0 where none may join."""
-        bay, uses = self.bay(place), self.uses[place]
+        """Bytes that a further job may ask for beside those that share the GPU; 0 where none may join."""
+        bay, uses = self.bay(place), self.uses.get(place, ())
         if bay.closed or len(uses) >= bay.most:
             return 0
         return max(0, bay.total - bay.floor - sum(size for _, size in uses))
@@ -79,6 +79,34 @@ class Shares:
             return 1.0
         bays = [self.bay(place) for place in places(grant)]
         return sum(min(1.0, max(1 / bay.most, ask.share / max(1, bay.total))) for bay in bays) / len(bays)
+
+
+class Room:
+    """What there will be on GPUs beside a job that is promised so many bytes of one of them."""
+
+    def __init__(self, promised: int, shares: Shares) -> None:
+        self._promised = promised
+        self._shares = shares
+        """As they will be when the promise is kept, without that job."""
+
+    def beside(self, node: int, mask: int, share: int) -> int:
+        """Of these GPUs, those with room for both: that job, and one that asks for `share` bytes."""
+        return sum(place[1] for place in places(((node, mask),)) if self._fits((node, place[1]), share))
+
+    def gave(self, node: int, mask: int, share: int) -> int:
+        """A job that asks for `share` bytes got these GPUs; those of them that still have room for the promised one."""
+        beside = self.beside(node, mask, share)
+        for place in places(((node, beside),)):
+            self._shares.take(_ANYBODY, place, share)
+        return beside
+
+    def _fits(self, place: Place, share: int) -> bool:
+        shares = self._shares
+        has_place = len(shares.uses.get(place, ())) + 2 <= shares.bay(place).most
+        return has_place and shares.left(place) >= self._promised + share
+
+
+_ANYBODY: JobId = -1
 
 
 def places(grant: Grant) -> Iterator[Place]:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gputui.domain.container import RuntimeStatus
@@ -158,6 +158,21 @@ def test_a_waiting_sharer_is_promised_the_first_end_that_gives_it_room() -> None
     )
 
 
+def test_beside_a_promised_sharer_there_may_be_room_for_one_who_stays() -> None:
+    """When job 1 ends 79 GiB are left: 60 for the head, and 19 for others that stay."""
+    jobs = [
+        on(1, 0, memory=40, time_limit=HOUR + timedelta(seconds=60)),
+        sharing(job(2, gpus=1, age=9), 60),
+        sharing(job(3, gpus=1, age=8, time_limit=9 * HOUR), 15),
+        sharing(job(4, gpus=1, age=7, time_limit=9 * HOUR), 5),
+        sharing(job(5, gpus=1, age=6, time_limit=HOUR), 5),
+        sharing(job(6, gpus=1, age=5, time_limit=9 * HOUR), 4),
+    ]
+    assert starts(planned(jobs, share_jobs=9)) == {3: [0], 5: [0], 6: [0]}
+    assert starts(planned(jobs, share_jobs=3)) == {3: [0], 5: [0]}
+    assert starts(planned([*jobs, job(7, gpus=1, topped_at=NOW)], share_jobs=9)) == {5: [0]}
+
+
 def test_what_if_frees_a_shared_gpu_only_when_its_last_job_is_gone() -> None:
     jobs = [on(1, 0, time_limit=HOUR), on(2, 0, time_limit=2 * HOUR + timedelta(seconds=60)), job(3, gpus=1)]
     settings, shown = Settings(policy=PolicySettings(share=("all",))), seen(jobs, 1, {})
@@ -237,11 +252,12 @@ def check(board: Board, _: Run) -> bool:
     return True
 
 
-@given(COMING)
-def test_the_head_is_never_put_off_where_some_share(coming: list[tuple[int, int, int, int, str]]) -> None:
+@given(COMING, st.integers(1, MOST))
+@settings(max_examples=200)
+def test_the_head_is_never_put_off_where_some_share(coming: list[tuple[int, int, int, int, str]], most: int) -> None:
     """Order is that of submission, limits are exact: what is promised first is kept."""
     asks = {(width, share): Ask(width, width, (ALL,), share=share) for _, _, width, share, _ in coming}
-    board = Promising(board_of_three(2))
+    board = Promising(board_of_three(most))
     promised: dict[int, float] = {}
     arrivals = [
         Arrival(float(at), LaneKey(who, asks[width, share]), Waiting(float(at), number, float(lasts), 0.0, 50))
