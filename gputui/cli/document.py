@@ -50,7 +50,7 @@ def _command(command: click.Command, context: click.Context, words: str) -> Iter
     yield ""
     yield from _options(command)
     if command.epilog:
-        yield command.epilog
+        yield command.epilog.replace("\b\n", "```\n") + ("```" if "\b" in command.epilog else "")
         yield ""
 
 

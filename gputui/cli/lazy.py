@@ -22,6 +22,7 @@ COMMANDS = {
     "resume": "let jobs start on GPUs again",
     "reserve": "keep GPUs for somebody for a time",
     "tenant": "weights and caps of tenants",
+    "cron": "submit jobs again and again, as in a crontab",
     "pause": "start no further job",
     "unpause": "start jobs again",
     "serve": "schedule without a screen",

@@ -12,6 +12,7 @@ from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause
 from gputui.domain.gpu import GpuView, Holder
 from gputui.domain.job import Attempt, Job, JobSpec
+from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import EMPTY, Snapshot
 
 MASK = "***"
@@ -55,6 +56,7 @@ def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
         "attempts": [_attempt(attempt) for attempt in job.attempts],
         **_cause(job.cause),
         "submitted_by": job.submitted_by,
+        "recurring_id": job.recurring,
         "cancel_requested": job.cancel_requested,
         "requeue_requested": job.requeue_requested,
         "topped_at": _time(job.topped_at),
@@ -68,6 +70,41 @@ def job_detail_json(job: Job, snapshot: Snapshot, audit: Sequence[AuditEntry]) -
     """A job with everything it was submitted with and every wish about it."""
     wished = [{**vars(entry), "at": _time(entry.at)} for entry in audit]
     return {**job_json(job, snapshot), "spec": _spec(job.spec), "avoid_gpus": list(job.avoid_gpus), "audit": wished}
+
+
+def recurring_json(entry: RecurringJob) -> Json:
+    """A recurring job."""
+    submission, spec = entry.submission, entry.submission.spec
+    skipped = {"at": _time(entry.skipped.at), "why": entry.skipped.why} if entry.skipped else None
+    return {
+        "id": entry.id,
+        "name": entry.name,
+        "expression": entry.expression,
+        "time_zone": entry.zone,
+        "missed": str(entry.missed),
+        "overlap": str(entry.overlap),
+        "paused": entry.paused,
+        "next_run_at": None if entry.paused else _time(entry.next_at),
+        "last_run_at": _time(entry.last_at),
+        "last_job_id": entry.last_job_id,
+        "skipped": skipped,
+        "added_at": _time(entry.added_at),
+        "added_by": entry.added_by,
+        "submits": {
+            "name": spec.name,
+            "tenant": spec.tenant,
+            "priority": spec.priority,
+            "image": spec.image,
+            "command": list(spec.command),
+            "gpus_min": spec.gpus.minimum,
+            "gpus_max": None if spec.gpus.everything else spec.gpus.maximum,
+            "time_limit": _seconds(spec.time_limit),
+            "held": submission.held,
+            "array": list(submission.array),
+            "array_limit": submission.array_limit,
+            "spec": _spec(spec),
+        },
+    }
 
 
 def _attempt(attempt: Attempt) -> Json:

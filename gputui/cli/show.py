@@ -74,6 +74,7 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "priority", str(job.priority) + (", put first" if job.topped_at else "")
     yield "held", ("yes" + (f": {job.hold_reason}" if job.hold_reason else "")) if job.held else None
     yield "not before", _local(job.not_before)
+    yield "recurring", f"a run of recurring job {job.recurring} (gputui cron list)" if job.recurring else None
     yield "array", f"element {job.array.index} of {job.array.id}" if job.array else None
     yield "avoids GPUs", ", ".join(job.avoid_gpus)
 

@@ -100,9 +100,9 @@ def command(
         _refuse_others(given, arguments, host)
         submissions = jobfile.read(file, submitter)
     else:
-        submissions = (_submission(given, arguments, host, submitter),)
+        submissions = (submission_of(given, arguments, host, submitter),)
     for submission in submissions:
-        _check_runtime(submission, session.options)
+        check_runtime(submission, session.options)
     with session.store() as store:
         if dry_run:
             _show(session, store, submissions)
@@ -121,7 +121,7 @@ def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) 
     dry_run.show(session, store, submitted(*jobs))
 
 
-def _check_runtime(submission: Submission, options: Options) -> None:
+def check_runtime(submission: Submission, options: Options) -> None:
     """Refuse what no runtime here will ever run."""
     if submission.spec.is_host and not options.settings.scheduler.host_jobs and options.runtime != "process":
         raise InputError("host jobs are switched off", where="--host", hint="the setting scheduler.host_jobs")
@@ -130,9 +130,10 @@ def _check_runtime(submission: Submission, options: Options) -> None:
         raise InputError("there is no engine here to run an image", where="IMAGE", hint=hint)
 
 
-def _submission(
+def submission_of(
     given: dict[str, Any], arguments: tuple[str, ...], host: bool, submitter: request.Submitter
 ) -> Submission:
+    """What the options and arguments ask for."""
     image, rest = (None, arguments) if host else (arguments[0] if arguments else "", arguments[1:])
     if image == "":
         raise InputError("is missing", where="IMAGE", hint="gputui submit [OPTIONS] IMAGE [COMMAND...]")

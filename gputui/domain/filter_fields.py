@@ -235,6 +235,7 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
         "exit": Field("its exit code", "exit!=0", _number(lambda job: job.exit_code)),
         "attempts": Field("begun so far", "attempts>1", _number(lambda job: len(job.attempts))),
         "array": Field("the id of its array", "array:12", _number(lambda job: job.array.id if job.array else None)),
+        "cron": Field("the recurring job it is a run of", "cron:7", _number(lambda job: job.recurring)),
         "reason": Field("why it waits", "reason:Resources", _reason),
         "wait": Field("since it was submitted, of a waiting job", "wait>2h", _duration(_waited)),
         "time": Field("that it has run", "time>1d", _duration(_ran)),

@@ -53,6 +53,8 @@ def state(tmp_path: Path) -> Path:
         ["reserve", "standing", "80"],
         ["tenant", "set", "bob", "--gpus", "2"],
         ["tenant", "list"],
+        ["cron", "add", "@daily", "--", "--gpus", "1", "busybox"],
+        ["cron", "list"],
         ["completions", "bash"],
         ["submit", "--help"],
         ["--help"],

@@ -78,7 +78,8 @@ def _priority_words(job: Job) -> str:
 
 
 def _by(job: Job) -> str:
-    return f" by {plain(job.submitted_by, 32)}" if job.submitted_by else ""
+    by = f" by {plain(job.submitted_by, 32)}" if job.submitted_by else ""
+    return f"{by}, a run of recurring job {job.recurring}" if job.recurring else by
 
 
 def _moment(at: datetime, now: datetime) -> str:

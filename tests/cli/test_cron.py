@@ -1,0 +1,176 @@
+"""`gputui cron`."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gputui.domain.job import ArrayRef, GpuRequest
+from gputui.domain.recurring import Missed, Overlap, RecurringJob, Skipped
+from tests.cli.conftest import KeptStore, Run, put
+from tests.cli.test_completions import completed
+from tests.factories import FakeClock, job, recurring
+
+
+@pytest.fixture(autouse=True)
+def here() -> Iterator[None]:
+    """A host in New York."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "America/New_York")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+def keep(store: KeptStore, *entries: RecurringJob) -> None:
+    with store.transaction() as transaction:
+        for entry in entries:
+            transaction.add_recurring(entry)
+
+
+def only(store: KeptStore) -> RecurringJob:
+    [entry] = store.recurring().values()
+    return entry
+
+
+def test_add_prints_the_id_alone(run: Run, store: KeptStore) -> None:
+    result = run("cron", "add", "30 2 * * 1-5", "--", "--gpus", "2", "busybox", "echo", "--now")
+    assert (result.code, result.out, result.err) == (0, "1\n", "")
+    entry = only(store)
+    assert (entry.expression, entry.zone, entry.added_by) == ("30 2 * * 1-5", "America/New_York", "alice")
+    assert (entry.missed, entry.overlap, entry.name) == (Missed.ONCE, Overlap.SKIP, "")
+    spec = entry.submission.spec
+    assert (spec.image, spec.command, spec.gpus) == ("busybox", ("echo", "--now"), GpuRequest(2, 2))
+    assert store.jobs() == {}
+    assert f"{entry.next_at:%m-%d %H:%M}" == "03-03 07:30"
+
+
+def test_its_options(run: Run, store: KeptStore) -> None:
+    options = ("--time-zone", "Europe/Berlin", "--missed", "skip", "--overlap", "allow", "--name", "nightly", "--json")
+    result = run("cron", "add", "@daily", *options, "--", "--host", "--array", "0-2%1", "--", "true")
+    assert json.loads(result.out) == {"id": 1}
+    entry = only(store)
+    assert (entry.zone, entry.missed, entry.overlap, entry.name) == (
+        "Europe/Berlin",
+        Missed.SKIP,
+        Overlap.ALLOW,
+        "nightly",
+    )
+    assert (entry.submission.array, entry.submission.array_limit) == ((0, 1, 2), 1)
+    assert (entry.submission.spec.name, entry.submission.spec.is_host) == ("nightly", True)
+
+
+def test_a_name_for_its_jobs(run: Run, store: KeptStore) -> None:
+    run("cron", "add", "@daily", "--name", "outer", "--", "--name", "inner", "busybox")
+    assert (only(store).name, only(store).submission.spec.name) == ("outer", "inner")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["* * * *", "--", "busybox"], "cron: '* * * *' has 4 fields (write five"),
+        (["0 0 31 2 *", "--", "busybox"], "never comes"),
+        (["@daily", "--time-zone", "Mars/Base", "--", "busybox"], "--time-zone: 'Mars/Base' is no time zone here"),
+        (["@daily", "--missed", "twice", "--", "busybox"], "'twice' is not one of"),
+        (["@daily", "--host", "--", "true"], "--host is not an option of cron add (those of submit come after --)"),
+        (["@daily", "--", "--gpu", "2", "busybox"], "--gpu"),
+        (["@daily", "--", "--priority", "200", "busybox"], "--priority: 200 is out of range"),
+        (["@daily", "--", "--begin", "+1h", "busybox"], "--begin: means nothing here"),
+        (["@daily", "--", "-f", "jobs.toml"], "--file: is no option of"),
+        (["@daily", "--", "--dry-run", "busybox"], "--dry-run: is no option of"),
+        (["@daily", "--", "--json", "busybox"], "--json: is no option of"),
+        (["@daily", "--name", "\x1b[2J", "--", "busybox"], "--name"),
+        (["@daily"], "IMAGE: is missing"),
+        ([], "missing argument"),
+    ],
+)
+def test_what_cannot_be_added(run: Run, store: KeptStore, arguments: list[str], says: str) -> None:
+    result = run("cron", "add", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert says in result.err
+    assert store.recurring() == {}
+
+
+def test_what_it_waits_for_must_exist(run: Run, store: KeptStore) -> None:
+    assert run("cron", "add", "@daily", "--", "--after", "7", "busybox").code == 3
+    assert store.recurring() == {}
+
+
+def test_list_tells_when_and_what(run: Run, store: KeptStore, clock: FakeClock) -> None:
+    at = clock.now()
+    ran = recurring("*/15 * * * *", "Europe/Berlin", name="often", last_at=at, last_job_id=7)
+    keep(store, ran, recurring(paused=True, array=(0, 1, 2), held=True))
+    result = run("cron", "list")
+    assert result.out == (
+        "ID  NEXT              LAST              JOB  WHEN          ZONE           NAME   SUBMITS\n"
+        " 1  2026-03-02 07:15  2026-03-02 07:00    7  */15 * * * *  Europe/Berlin  often  busybox true\n"
+        " 2  paused            -                   -  0 * * * *     UTC            -      "
+        "--array 0-2 --hold busybox true\n"
+    )
+
+
+def test_list_of_none(run: Run) -> None:
+    assert run("cron", "list").out == "no recurring jobs\n"
+    assert json.loads(run("cron", "list", "--json").out) == []
+
+
+def test_list_as_json(run: Run, store: KeptStore, clock: FakeClock) -> None:
+    at = clock.now()
+    entry = recurring(name="often", last_at=at, last_job_id=7, skipped=Skipped(at, "job 7 was RUNNING"))
+    spec = replace(entry.submission.spec, options=replace(entry.submission.spec.options, env=(("TOKEN", "s3cret"),)))
+    keep(store, replace(entry, submission=replace(entry.submission, spec=spec)), recurring(paused=True))
+    result = run("cron", "list", "--json")
+    assert "s3cret" not in result.out
+    first, second = json.loads(result.out)
+    assert {key: first[key] for key in ("id", "expression", "time_zone", "missed", "overlap", "paused")} == {
+        "id": 1, "expression": "0 * * * *", "time_zone": "UTC", "missed": "once", "overlap": "skip", "paused": False
+    }  # fmt: skip
+    assert (first["next_run_at"], first["last_run_at"]) == ("2026-03-02T13:00:00Z", "2026-03-02T12:00:00Z")
+    assert (first["last_job_id"], first["skipped"]["why"]) == (7, "job 7 was RUNNING")
+    assert (first["submits"]["image"], first["submits"]["spec"]["env"]) == ("busybox", {"TOKEN": "***"})
+    assert (second["paused"], second["next_run_at"]) == (True, None)
+
+
+def test_remove_pause_and_resume(run: Run, store: KeptStore, clock: FakeClock) -> None:
+    keep(store, recurring(), recurring(), recurring())
+    assert run("cron", "remove", "1,3").code == 0
+    assert list(store.recurring()) == [2]
+    assert run("cron", "pause", "2").code == 0
+    assert only(store).paused
+    clock.advance(timedelta(hours=5).total_seconds())
+    assert run("cron", "resume", "2").code == 0
+    assert (only(store).paused, only(store).next_at) == (False, clock.now() + timedelta(hours=1))
+
+
+@pytest.mark.parametrize("command", ["remove", "pause", "resume"])
+@pytest.mark.parametrize(("given", "code"), [("9", 3), ("x", 2), ("1,9", 3), ("-1", 2)])
+def test_ids_that_are_none(run: Run, store: KeptStore, command: str, given: str, code: int) -> None:
+    keep(store, recurring())
+    result = run("cron", command, given)
+    assert (result.code, result.out) == (code, "")
+    assert not only(store).paused
+
+
+def test_the_jobs_it_submitted_say_so(run: Run, store: KeptStore) -> None:
+    put(store, job(recurring=7), job(recurring=7, array=ArrayRef(2, 4)), job())
+    assert [line.split("alice")[0].split()[3:] for line in run("queue").out.splitlines()[1:]] == [
+        ["train", "(cron", "7)"],
+        ["train[4]", "(cron", "7)"],
+        ["train"],
+    ]
+    assert [shown["recurring_id"] for shown in json.loads(run("queue", "--json").out)] == [7, 7, None]
+    assert "a run of recurring job 7" in run("show", "1").out
+    assert "recurring" not in run("show", "3").out
+    assert [shown["id"] for shown in json.loads(run("queue", "--json", "--filter", "cron:7").out)] == [1, 2]
+
+
+def test_commands_and_ids_are_completed(store: KeptStore) -> None:
+    keep(store, recurring(), recurring(name="\x1b[2J"))
+    assert completed("gputui cron ", 2) == ["add", "list", "pause", "remove", "resume"]
+    assert completed("gputui cron remove ", 3) == ["1", "2"]
+    assert completed("gputui cron add --mis", 3) == ["--missed"]
