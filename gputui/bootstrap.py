@@ -64,8 +64,8 @@ def open_store(options: Options) -> JobStore:
 
 def actions(store: JobStore, options: Options | None = None) -> Actions:
     """What the user of this process may ask for, within the settings of `options`."""
-    settings = (options.settings if options else Settings()).scheduler
-    return Actions(store, clock(), actor(), settings)
+    settings = options.settings if options else Settings()
+    return Actions(store, clock(), actor(), settings.scheduler, settings.policy)
 
 
 def reservations(store: JobStore, options: Options) -> Reservations:

@@ -47,6 +47,10 @@ class Transaction(Protocol):
         """All jobs of the queue file, in the order of their ids."""
         ...
 
+    def waiting(self) -> Mapping[str, int]:
+        """How many jobs of each tenant are PENDING; cheaper than to look at all jobs."""
+        ...
+
     def controls(self) -> Controls:
         """The operator's standing wishes."""
         ...
@@ -99,6 +103,10 @@ class JobStore(Protocol):
         Inside a transaction it is part of that, and durable with it.
         An `array` with a negative id is made to point at the element meant.
         """
+        ...
+
+    def caps_waiting(self) -> bool:
+        """Whether the operator's wishes cap the waiting jobs of any tenant. Cheap, as `submit` is."""
         ...
 
     def jobs(self) -> Mapping[JobId, Job]:

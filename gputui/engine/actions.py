@@ -12,27 +12,35 @@ from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import MAX_PRIORITY, ArrayRef, Job, JobId, JobSpec, Submission
 from gputui.domain.policy.dependency import has_failed
-from gputui.domain.settings import SchedulerSettings
+from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
+from gputui.engine.quota import submit_within
 from gputui.engine.recurring_wishes import RecurringWishes
 from gputui.ports import Clock, JobStore, Transaction
 
 MAX_ARRAY = 100_000
 DEFAULT_SETTINGS = SchedulerSettings()
+DEFAULT_POLICY = PolicySettings()
 
 
 class Actions(RecurringWishes):
     """The wishes of one actor. Every method blocks on disk, and is all or nothing over the ids it is given."""
 
     def __init__(
-        self, store: JobStore, clock: Clock, actor: Actor, settings: SchedulerSettings = DEFAULT_SETTINGS
+        self,
+        store: JobStore,
+        clock: Clock,
+        actor: Actor,
+        settings: SchedulerSettings = DEFAULT_SETTINGS,
+        policy: PolicySettings = DEFAULT_POLICY,
     ) -> None:
         self._store = store
         self._clock = clock
         self._actor = actor
         self._settings = settings
+        self._policy = policy
 
     def submit(self, submissions: Iterable[Submission], *, recurring: JobId | None = None) -> tuple[JobId, ...]:
         """Put jobs into the queue; their ids, in order, one for each element of an array.
@@ -60,7 +68,7 @@ class Actions(RecurringWishes):
                 jobs += [job.evolve(array=ArrayRef(first, index, limit)) for index in submission.array]
             else:
                 jobs.append(job)
-        return self._store.submit(jobs, actor=self._actor) if jobs else ()
+        return submit_within(self._store, jobs, self._actor, self._policy) if jobs else ()
 
     def _waiting_for(self, spec: JobSpec) -> JobSpec:
         """The spec, which names those elements of an array that failed and are in history, where no tick sees them.

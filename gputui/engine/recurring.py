@@ -63,7 +63,7 @@ def _after(ground: Ground, transaction: Transaction, entry: RecurringJob, now: d
     if why_not:
         return _skipped(transaction, waiting, run, why_not, now)
     actor = Actor(entry.uid, entry.added_by)
-    actions = Actions(ground.store, _Standing(now), actor, ground.settings.scheduler)
+    actions = Actions(ground.store, _Standing(now), actor, ground.settings.scheduler, ground.settings.policy)
     try:
         ids = actions.submit([entry.submission], recurring=entry.id)
     except StoreError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zlib
+from contextlib import suppress
 from dataclasses import dataclass
 
 Identity = tuple[int, int, int]
@@ -22,12 +23,16 @@ class Hint:
     """Of the journal, in bytes."""
     next_id: int
     snapshot: Identity
+    caps_waiting: bool
+    """Whether the operator's wishes may cap the waiting jobs of any tenant; older versions do not say."""
 
     def write(self, fd: int) -> None:
-        """Leave it in the lock file, not synced: a lost or torn one is merely not believed."""
-        fields = (self.schema, self.generation, self.length, self.next_id, *self.snapshot)
+        """Leave it in the lock file, not synced: a lost or torn one, or an older one, is merely not believed."""
+        numbers = (self.schema, self.generation, self.length, self.next_id, *self.snapshot)
+        fields = (*numbers, int(self.caps_waiting))
         body = " ".join(map(str, fields)).encode()
-        os.pwrite(fd, b"%08x %s" % (zlib.crc32(body), body.ljust(_SIZE - 10)) + b"\n", 0)
+        with suppress(OSError):  # the line it tells of is safe
+            os.pwrite(fd, b"%08x %s" % (zlib.crc32(body), body.ljust(_SIZE - 10)) + b"\n", 0)
 
 
 def read_hint(fd: int) -> Hint | None:
@@ -38,10 +43,10 @@ def read_hint(fd: int) -> Hint | None:
         if int(crc, 16) != zlib.crc32(body):
             return None
         schema, generation, length, next_id, *identity = map(int, body.split())
-        inode, changed, size = identity
+        inode, changed, size, *capped = identity
     except ValueError:
         return None
-    return Hint(schema, generation, length, next_id, (inode, changed, size))
+    return Hint(schema, generation, length, next_id, (inode, changed, size), capped != [0])
 
 
 def identity_of(status: os.stat_result) -> Identity:

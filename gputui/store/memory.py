@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,7 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls
+from gputui.domain.state import JobState
 from gputui.ports import Transaction
 from gputui.store.numbering import numbered, submission_entry
 from gputui.store.recurring import no_recurring
@@ -61,6 +63,9 @@ class _MemoryTransaction:
 
     def jobs(self) -> Mapping[JobId, Job]:
         return MappingProxyType(dict(self._open().jobs))
+
+    def waiting(self) -> Mapping[str, int]:
+        return Counter(job.spec.tenant for job in self._open().jobs.values() if job.state is JobState.PENDING)
 
     def controls(self) -> Controls:
         return self._open().controls
@@ -148,6 +153,10 @@ class MemoryJobStore:
                 next_id=before.next_id + len(added),
             )
         return tuple(job.id for job in added)
+
+    def caps_waiting(self) -> bool:
+        """Whether the operator's wishes cap the waiting jobs of any tenant."""
+        return any(tenant.pending is not None for tenant in self._contents.controls.tenants)
 
     def jobs(self) -> Mapping[JobId, Job]:
         """All jobs of the queue, in the order of their ids."""

@@ -17,6 +17,7 @@ from gputui.store.migrations import SCHEMA, migrate
 from gputui.store.snapshot_file import Meta, SnapshotFile, Tables, read_meta, read_snapshot
 
 JOBS = "jobs"
+CONTROLS = "controls"
 _TRIES = 1000
 _CRC = 8
 

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tinydb.storages import Storage
 
 from gputui.domain.errors import StoreError
 from gputui.store.audit import AuditFiles, KeyedEntry
+from gputui.store.caps import caps_waiting
 from gputui.store.faults import os_errors
 from gputui.store.hint import Hint, Identity, identity_of, read_hint
 from gputui.store.journal import Document, Entry, append, encode_line
@@ -20,7 +22,7 @@ from gputui.store.leftovers import next_generation, retire_journal, sweep
 from gputui.store.lock import StoreLock
 from gputui.store.migrations import SCHEMA
 from gputui.store.permissions import Permissions
-from gputui.store.replica import JOBS, Loaded, Replica, journal_path
+from gputui.store.replica import CONTROLS, JOBS, Loaded, Replica, journal_path
 from gputui.store.snapshot_file import Meta, Table, Tables, sync_directory, write_snapshot
 
 FOLD_AT = 4 * 1024**2
@@ -51,8 +53,7 @@ class JournalStorage(Storage):
             tables = self.replica.state.tables if self.pending else self.replica.refresh().tables
         if self.pending is None:
             return tables
-        names = tables.keys() | self.pending.changes.keys()
-        return {name: self.table(name) for name in names}
+        return {name: self.table(name) for name in tables.keys() | self.pending.changes.keys()}
 
     def write(self, data: dict[str, dict[str, Any]]) -> None:
         """Make these all the tables there are. TinyDB itself calls it only to drop tables."""
@@ -156,10 +157,16 @@ class JournalStorage(Storage):
             fd = self._writer_of(hint.generation)
             with os_errors(journal_path(self._path, hint.generation)):
                 length = append(fd, encode_line(entry))
-            self._leave_hint(hint.generation, length, entry.next_id, hint.snapshot)
+            replace(hint, length=length, next_id=entry.next_id).write(self.lock.fd)
         if length > FOLD_UNREAD_AT:
             with suppress(StoreError):
                 self.checkpoint()
+
+    def caps_waiting(self) -> bool:
+        """Whether the operator's wishes cap anybody's waiting jobs; likewise."""
+        with self.lock.held():
+            hint = None if self._pending else self._trusted_hint()
+            return hint.caps_waiting if hint else caps_waiting(self.read().get(CONTROLS, {}))
 
     # folding
 
@@ -190,7 +197,7 @@ class JournalStorage(Storage):
         identity = write_snapshot(self._path, meta, state.tables, self._permissions)
         with self.memory:
             self.replica.rebase(meta, identity)
-        self._leave_hint(meta.generation, 0, state.next_id, identity)
+        self._leave_hint(state.tables, meta.generation, 0, state.next_id, identity)
         retire_journal(journal_path(self._path, old), is_damaged=state.is_damaged)
 
     def _begin(self) -> Loaded:
@@ -223,7 +230,7 @@ class JournalStorage(Storage):
             append(fd, line)
         with self.memory:
             state = self.replica.refresh()
-        self._leave_hint(state.meta.generation, state.offset, entry.next_id, state.identity)
+        self._leave_hint(state.tables, state.meta.generation, state.offset, entry.next_id, state.identity)
         if state.offset > max(FOLD_AT, state.identity[2] // 2):
             # what was acknowledged is on disk already: a fold that fails is tried again later
             with suppress(StoreError):
@@ -247,7 +254,7 @@ class JournalStorage(Storage):
         """Write an empty queue; the lock is held."""
         self._make_journal(meta.generation)
         identity = write_snapshot(self._path, meta, {JOBS: {}}, self._permissions)
-        self._leave_hint(meta.generation, 0, meta.next_id, identity)
+        self._leave_hint({}, meta.generation, 0, meta.next_id, identity)
 
     def _trusted_hint(self) -> Hint | None:
         """The hint, if snapshot and journal are just as its writer left them."""
@@ -262,10 +269,8 @@ class JournalStorage(Storage):
                 return None
         return hint if is_so else None
 
-    def _leave_hint(self, generation: int, length: int, next_id: int, identity: Identity) -> None:
-        # a hint that cannot be written is a hint that is not believed: the line itself is safe
-        with suppress(OSError):
-            Hint(SCHEMA, generation, length, next_id, identity).write(self.lock.fd)
+    def _leave_hint(self, tables: Tables, generation: int, length: int, next_id: int, identity: Identity) -> None:
+        Hint(SCHEMA, generation, length, next_id, identity, caps_waiting(tables.get(CONTROLS, {}))).write(self.lock.fd)
 
     def _writer_of(self, generation: int) -> int:
         """Descriptor to append to the journal of that generation."""

@@ -24,12 +24,12 @@ from gputui.store.journal import Document, Entry
 from gputui.store.leftovers import check_not_orphaned, kept_journals
 from gputui.store.numbering import numbered, submission_entry
 from gputui.store.recurring import RECURRING, Known, decoded
-from gputui.store.replica import JOBS
+from gputui.store.replica import CONTROLS, JOBS
 from gputui.store.retention import ended_at, month_of, outdated
 from gputui.store.snapshot_file import Meta, read_meta
 from gputui.store.storage import JournalStorage
 from gputui.store.table import JournalDB
-from gputui.store.transaction import CONTROLS, JournalTransaction
+from gputui.store.transaction import JournalTransaction
 
 QUEUE = "queue.json"
 FOLD_WHEN_IDLE_AT = 64 * 1024
@@ -83,6 +83,10 @@ class TinyJobStore:
         if batch:
             self._storage.add_unread(entry)
         return tuple(job.id for job in added)
+
+    def caps_waiting(self) -> bool:
+        """Whether the operator's wishes cap the waiting jobs of any tenant, without loading the queue."""
+        return self._storage.caps_waiting()
 
     def jobs(self) -> Mapping[JobId, Job]:
         """All jobs of the queue file, in the order of their ids."""

@@ -11,6 +11,7 @@ from gputui.domain.errors import NotFoundError, StoreError
 from gputui.domain.job import Job, JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
+from gputui.store.caps import count_waiting
 from gputui.store.codec import (
     decode_controls,
     encode_audit,
@@ -24,11 +25,9 @@ from gputui.store.job_cache import JobCache
 from gputui.store.journal import Document
 from gputui.store.numbering import numbered
 from gputui.store.recurring import RECURRING, decoded, no_recurring
-from gputui.store.replica import JOBS
+from gputui.store.replica import CONTROLS, JOBS
 from gputui.store.storage import JournalStorage
 from gputui.store.table import JournalDB, JournalTable
-
-CONTROLS = "controls"
 
 
 class JournalTransaction:
@@ -75,6 +74,10 @@ class JournalTransaction:
             else:
                 jobs[int(key)] = self._cache.decoded(key, document)
         return MappingProxyType(dict(sorted(jobs.items())))
+
+    def waiting(self) -> Mapping[str, int]:
+        """How many jobs of each tenant are PENDING."""
+        return count_waiting(self._storage.table(JOBS))
 
     def controls(self) -> Controls:
         """The operator's standing wishes."""

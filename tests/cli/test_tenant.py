@@ -89,3 +89,16 @@ def test_remove_lets_the_file_speak_again(run: Run, store: KeptStore) -> None:
     assert list(store.audit_log("tenant bob"))[-1].after == "weight 2, at most 6 GPUs"
     assert run("tenant", "remove", "bob").code == 1
     assert run("tenant", "remove", "zoe").code == 3
+
+
+def test_a_submit_beyond_the_cap_on_waiting_jobs_is_refused_whole(run: Run, store: KeptStore, tmp_path: Path) -> None:
+    run("tenant", "set", "alice", "--pending", "3")
+    (tmp_path / "jobs.toml").write_text('[[job]]\nimage = "busybox"\n' * 4)
+    for words in (["--array", "0-3", "busybox"], ["-f", str(tmp_path / "jobs.toml")]):
+        result = run("submit", *words)
+        assert (result.code, result.out) == (1, "")
+        assert "tenant alice has 0 jobs waiting and may have 3: 4 more are too many" in result.err
+    assert not store.jobs()
+    assert run("submit", "--tenant", "bob", "--array", "0-3", "busybox").code == 0
+    (tmp_path / "config.toml").write_text('[[policy.tenants]]\nname = "eve"\npending = 0\n')
+    assert run("submit", "--tenant", "eve", "busybox").code == 1

@@ -344,3 +344,11 @@ def test_what_is_submitted_inside_a_transaction_is_part_of_it(store: JobStore) -
         raise ZeroDivisionError
     assert list(store.jobs()) == [2, 3]
     assert store.recurring()[1].last_job_id == 2
+
+
+def test_how_many_of_each_tenant_wait(store: JobStore) -> None:
+    store.submit([job(), job(), job(tenant="bob")], actor=ACTOR)
+    with store.transaction() as transaction:
+        transaction.put(transaction.get(1).evolve(state=JobState.RUNNING))
+        transaction.add(job(tenant="eve"))
+        assert dict(transaction.waiting()) == {"alice": 1, "bob": 1, "eve": 1}

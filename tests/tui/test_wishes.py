@@ -9,6 +9,7 @@ import pytest
 from gputui.domain.errors import StoreFullError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import Job
+from gputui.domain.settings import TenantSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.tui.screens.confirm import Confirm
@@ -199,6 +200,18 @@ async def test_the_form_submits_a_job() -> None:
         assert (submitted.spec.image, submitted.spec.command) == ("busybox", ("sleep", "9"))
         assert submitted.spec.tenant == "alice"
         assert console.told == ["job 1 is submitted"]
+
+
+async def test_a_submit_beyond_the_tenants_cap_is_refused_with_the_reason() -> None:
+    console = Console(sample.empty_queue())
+    with console.store.transaction() as transaction:
+        transaction.set_controls(Controls(tenants=(TenantSettings("alice", pending=0),)))
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "s", *"busybox", "enter")
+        assert not console.store.jobs()
+        [told] = console.told
+        assert told.startswith("tenant alice has 0 jobs waiting and may have 0: 1 more is too many")
 
 
 async def test_the_form_stays_while_a_field_is_wrong() -> None:

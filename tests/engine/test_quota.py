@@ -1,0 +1,162 @@
+"""A tenant's cap on waiting jobs: judged at submit, in the transaction of the submit, and never again."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.errors import GputuiError
+from gputui.domain.job import JobId, Submission
+from gputui.domain.settings import PolicySettings, SchedulerSettings, TenantSettings
+from gputui.domain.snapshot import Controls
+from gputui.domain.state import JobState
+from gputui.engine.actions import Actions
+from gputui.ports import JobStore
+from gputui.store import MemoryJobStore, TinyJobStore
+from gputui.store.hint import read_hint
+from tests.factories import ACTOR, FakeClock, job, spec
+
+
+@pytest.fixture(params=["tinydb", "memory"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JobStore]:
+    made: JobStore = TinyJobStore(tmp_path / "state") if request.param == "tinydb" else MemoryJobStore()
+    yield made
+    made.close()
+
+
+def cap(store: JobStore, **pending: int | None) -> None:
+    """As `gputui tenant set` does it."""
+    with store.transaction() as transaction:
+        tenants = tuple(TenantSettings(name, pending=most) for name, most in pending.items())
+        transaction.set_controls(Controls(tenants=tenants))
+
+
+def submit(store: JobStore, *submissions: Submission, file: Sequence[TenantSettings] = ()) -> tuple[JobId, ...]:
+    policy = PolicySettings(tenants=tuple(file))
+    return Actions(store, FakeClock(), ACTOR, SchedulerSettings(), policy).submit(submissions)
+
+
+ONE = Submission(spec())
+BOBS = Submission(spec(tenant="bob"))
+
+
+def test_a_submit_of_more_than_may_wait_is_refused_with_numbers(store: JobStore) -> None:
+    cap(store, alice=3)
+    assert submit(store, ONE, ONE) == (1, 2)
+    with pytest.raises(GputuiError, match="tenant alice has 2 jobs waiting and may have 3: 2 more are too many") as it:
+        submit(store, ONE, ONE)
+    assert it.value.exit_code == 1
+    assert list(store.jobs()) == [1, 2]
+    assert submit(store, ONE) == (3,)
+    with pytest.raises(GputuiError, match="3 jobs waiting and may have 3: 1 more is too many"):
+        submit(store, ONE)
+
+
+def test_elements_of_an_array_count_all_or_none(store: JobStore) -> None:
+    cap(store, alice=3)
+    with pytest.raises(GputuiError, match="has 0 jobs waiting and may have 3: 4 more are too many"):
+        submit(store, replace(ONE, array=(0, 1, 2, 3)))
+    with pytest.raises(GputuiError):
+        submit(store, BOBS, replace(ONE, array=(0, 1)), replace(ONE, array=(0, 1)))
+    assert not store.jobs()
+    assert not list(store.audit_log())
+    assert submit(store, BOBS, replace(ONE, array=(0, 1, 2))) == (1, 2, 3, 4)
+
+
+def test_other_tenants_are_not_asked(store: JobStore) -> None:
+    cap(store, alice=0)
+    assert submit(store, BOBS, BOBS) == (1, 2)
+    with pytest.raises(GputuiError, match="tenant alice has 0 jobs waiting and may have 0"):
+        submit(store, BOBS, ONE)
+
+
+def test_only_waiting_jobs_count(store: JobStore) -> None:
+    cap(store, alice=1)
+    [first] = submit(store, ONE)
+    for state in (JobState.RUNNING, JobState.COMPLETED):
+        with store.transaction() as transaction:
+            transaction.put(transaction.get(first).evolve(state=state))
+        [first] = submit(store, ONE)
+    with store.transaction() as transaction:
+        transaction.put(transaction.get(first).evolve(held=True))
+    with pytest.raises(GputuiError):
+        submit(store, ONE)
+
+
+def test_what_was_let_in_once_comes_back_unasked(store: JobStore) -> None:
+    cap(store, alice=1)
+    [first] = submit(store, ONE)
+    with store.transaction() as transaction:
+        transaction.put(transaction.get(first).evolve(state=JobState.RUNNING))
+    submit(store, ONE)
+    with store.transaction() as transaction:
+        transaction.put(transaction.get(first).evolve(state=JobState.PENDING))
+    assert Actions(store, FakeClock(), ACTOR).release([1, 2]) == (1, 2)
+    with pytest.raises(GputuiError, match="has 2 jobs waiting and may have 1"):
+        submit(store, ONE)
+
+
+def test_a_cap_of_the_file_holds_unless_a_command_set_the_tenant(store: JobStore) -> None:
+    file = [TenantSettings("alice", pending=1)]
+    submit(store, ONE, file=file)
+    with pytest.raises(GputuiError, match="may have 1"):
+        submit(store, ONE, file=file)
+    cap(store, alice=2)
+    submit(store, ONE, file=file)
+    cap(store, alice=None)
+    assert submit(store, ONE, ONE, file=file) == (3, 4)
+
+
+def test_two_who_submit_at_once_do_not_both_get_the_last_place(store: JobStore) -> None:
+    cap(store, alice=1)
+    barrier, refused = threading.Barrier(8), []
+
+    def race() -> None:
+        barrier.wait(10)
+        try:
+            submit(store, ONE)
+        except GputuiError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=race) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert (len(refused), len(store.jobs())) == (7, 1)
+
+
+def test_whether_anybody_is_capped_is_known_without_the_queue(tmp_path: Path) -> None:
+    """Else every submit would have to load it."""
+    for pending in (None, 5, None):
+        store = TinyJobStore(tmp_path / "state")
+        cap(store, alice=pending)
+        store.close()
+        for fold in (False, True):
+            store = TinyJobStore(tmp_path / "state")
+            assert store.caps_waiting() == (pending is not None)
+            store.submit([job()], actor=ACTOR)
+            assert store.caps_waiting() == (pending is not None)
+            assert not is_loaded(store)
+            if fold:
+                store._storage.checkpoint()
+            store.close()
+
+
+def is_loaded(store: TinyJobStore) -> bool:
+    return store._storage.replica._loaded is not None
+
+
+def test_a_hint_of_an_older_version_says_that_somebody_may_be_capped(tmp_path: Path) -> None:
+    path = tmp_path / "queue.json.lock"
+    body = b"2 1 0 5 11 22 33"
+    path.write_bytes(b"%08x %s\n" % (zlib.crc32(body), body))
+    with path.open("rb") as file:
+        hint = read_hint(file.fileno())
+    assert hint is not None
+    assert (hint.next_id, hint.snapshot, hint.caps_waiting) == (5, (11, 22, 33), True)
