@@ -164,6 +164,8 @@ _MAY_BE_ZERO = frozenset(
         "forecast_jobs",
         "standing_priority",
         "reservation_grace",
+        "preemption_grace",
+        "preemption_min_run",
     }
 )
 _CHOICES = {"hand_over": ("auto", "always", "never"), "what_if": ("always", "off")}

@@ -115,6 +115,8 @@ def _attempt(attempt: Attempt) -> Json:
         "claimed_at": _time(attempt.claimed_at),
         "started_at": _time(attempt.started_at),
         "warned_at": _time(attempt.warned_at),
+        "preempted_at": _time(attempt.preempted_at),
+        "preempted_by": attempt.preempted_by,
         "ended_at": _time(attempt.ended_at),
         "exit_code": attempt.exit_code,
         **_cause(attempt.cause),

@@ -23,7 +23,8 @@ class AuditEntry:
     user: str
     verb: str
     """submit, cancel, hold, release, requeue, priority, top, drain, resume, pause, unpause, reserve, unreserve,
-    standing, tenant; of recurring jobs add, remove, pause, resume, fire, skip."""
+    standing, tenant; of recurring jobs add, remove, pause, resume, fire, skip; by the
+    scheduler itself preempt."""
     target: str
     """`job 17`, `GPU-…`, `recurring 7`, `reservation r1`, `tenant bob` or `scheduler`."""
     before: str

@@ -16,7 +16,13 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 NORMAL_PRIORITY = 50
 MAX_PRIORITY = 100
+CLASSES = ("low", "normal", "high")
 DEFAULT_BACKOFF = timedelta(seconds=5)
+
+
+def whole_class(priority: int) -> int:
+    """0, 1 or 2: low, normal or high, whichever the priority is nearest to: low to 25, high from 75."""
+    return min(2, max(0, round(priority / NORMAL_PRIORITY)))
 
 
 @dataclass(frozen=True)
@@ -141,6 +147,9 @@ class Attempt:
     """When it was sent the signal that announces its time limit."""
     gpu_share: float = 1.0
     """What of each GPU its tenant is charged with: less than 1 where others may share it."""
+    preempted_by: JobId | None = None
+    preempted_at: datetime | None = None
+    """For which job it was told to make way, and when; it may have ended well before it had to."""
 
     @property
     def is_over(self) -> bool:
@@ -279,3 +288,11 @@ class Placement:
     gpus: tuple[str, ...] = field(default=())
     gpu_share: float = 1.0
     """What of each GPU it is charged with."""
+
+
+@dataclass(frozen=True)
+class Preemption:
+    """Decided, not yet acted on: this running job makes way for that waiting one."""
+
+    victim: JobId
+    by: JobId

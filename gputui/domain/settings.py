@@ -169,6 +169,17 @@ class PolicySettings:
     """UUIDs or indices of the GPUs that jobs which ask for it may share, or "all"; MIG instances by UUID."""
     share_jobs: int = 2
     """At most so many jobs on one of them."""
+    preemption: bool = False
+    """Whether a job submitted with `--preemptible` is stopped, and requeued, when a waiting one of a higher class needs
+    its GPUs. Classes: priority 0 to 25 is low, 26 to 74 normal, 75 to 100 high."""
+    preemption_grace: timedelta = timedelta(seconds=60)
+    """Between the polite signal and SIGKILL for a job that is preempted."""
+    preemption_min_run: timedelta = timedelta(minutes=10)
+    """How long an attempt runs at least before it is preempted."""
+    preemptions_per_job: int = 3
+    """A job preempted so often is preempted no more."""
+    preemptions_per_hour: int = 20
+    """At most so many jobs are preempted within an hour."""
     tenants: tuple[TenantSettings, ...] = ()
     reservations: tuple[Window, ...] = ()
 

@@ -13,7 +13,7 @@ from gputui.domain.event import disk_low
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.units import format_duration
-from gputui.engine import claims, hopeless, recurring, starts, stops, wishes
+from gputui.engine import claims, hopeless, preemptions, recurring, starts, stops, wishes
 from gputui.engine.announcer import Announcer
 from gputui.engine.disk import Disk
 from gputui.engine.ground import Ground
@@ -99,6 +99,7 @@ class Scheduler:
             recurring.make_due_runs(self._ground, now)
             self._plan(now)
             claims.settle(self._ground, self._planner.plan.windows)
+            self._preempt(now)
             self._start(now)
             self._announce(now)
         except StoreError as error:
@@ -154,6 +155,11 @@ class Scheduler:
         """Tell the hooks what happened."""
         if self._announcer is not None:
             self._announcer.look(self._ground.queue, self._planner.picture(now).gpus, now)
+
+    def _preempt(self, now: datetime) -> None:
+        """Tell those to end that are to make way."""
+        if preemptions.begin(self._ground, self._planner.plan.preemptions, now):
+            self._planner.carried_out((), now, self._reaper.freed_at)
 
     def _start(self, now: datetime) -> None:
         """Begin all that start now."""

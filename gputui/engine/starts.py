@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from gputui.domain.job import Job, Placement
+from gputui.domain.job import Job, JobId, Placement
 from gputui.domain.state import JobState
 from gputui.engine import work
 from gputui.engine.ground import Ground, runtime_of
@@ -13,7 +13,7 @@ from gputui.engine.ground import Ground, runtime_of
 
 def begin(ground: Ground, planned: Iterable[Placement], now: datetime) -> list[Job]:
     """Claim the GPUs of those whose image is here, and have them started; the jobs as they are then."""
-    claims = _claim(ground, [start for start in planned if _has_image(ground, start)], now)
+    claims = _claim(ground, [start for start in planned if has_image(ground, start.job_id)], now)
     for job in claims:
         launch = work.launch_of(ground.store.store_id, job, job.attempts[-1])
         ground.hands.start(ground.observers[runtime_of(job)].runtime, launch)
@@ -35,6 +35,7 @@ def _claim(ground: Ground, starts: list[Placement], now: datetime) -> list[Job]:
     return claims
 
 
-def _has_image(ground: Ground, start: Placement) -> bool:
-    job = ground.queue.jobs[start.job_id]
+def has_image(ground: Ground, job_id: JobId) -> bool:
+    """Whether a job's image is known to be here; if not, it is being fetched."""
+    job = ground.queue.jobs[job_id]
     return ground.hands.has_image(ground.observers[runtime_of(job)].runtime, job.id, job.spec.image)

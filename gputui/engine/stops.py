@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import HealthCode
 from gputui.domain.job import Job, JobId, Stopping
+from gputui.domain.policy.preempted import grace_of
 from gputui.domain.policy.retry import conclude
 from gputui.domain.state import JobState
 from gputui.engine import work
@@ -90,7 +91,7 @@ def _see_it_end(ground: Ground, job: Job, now: datetime) -> None:
     observer = ground.observer_of(job)
     if attempt is None or attempt.container_id is None or stopping is None or observer is None:
         return
-    grace = max(ground.settings.scheduler.stop_grace, timedelta(milliseconds=100))
+    grace = max(grace_of(stopping.cause, ground.settings), timedelta(milliseconds=100))
     if stopping.cause.code is CauseCode.GPU_LOST and now - stopping.at > _UNKILLABLE:
         _give_up(ground, job, attempt.number, stopping.cause, now)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gputui.domain.job import NORMAL_PRIORITY, JobId
 from gputui.domain.policy.fairshare import Ledger, factors
@@ -12,6 +13,9 @@ from gputui.domain.policy.lanes import Ageing, Lane, LaneKey, Waiting
 from gputui.domain.policy.machine import Ask, Grant, Layout, size
 from gputui.domain.policy.sharing import Shares, chosen, places, usable
 from gputui.domain.settings import PolicySettings, TenantSettings
+
+if TYPE_CHECKING:
+    from gputui.domain.policy.preempt import Victims
 
 OVERRUN = 60.0
 """Seconds a job is given at least when it has outrun what was planned."""
@@ -30,6 +34,8 @@ class Run:
     """Seconds it is planned to run."""
     gpu_share: float = 1.0
     """What of each GPU it is charged with."""
+    leaving: float | None = None
+    """When the grace of one that was told to end is over."""
 
     @property
     def charge(self) -> float:
@@ -38,6 +44,8 @@ class Run:
 
     def ends(self, now: float) -> float:
         """When it is expected to end: doubled each time it outruns that, so that it lies ahead always."""
+        if self.leaving is not None:
+            return max(self.leaving, now + 1.0)
         duration = self.duration
         if self.started + duration > now:
             return self.started + duration
@@ -127,6 +135,8 @@ class Board:
         self.running: Counter[str] = Counter()
         self.by_array: Counter[JobId] = Counter()
         self.cpu_running = 0
+        self.victims: Victims | None = None
+        """Who may be preempted at this look; a copy of the board, which is played on into the future, has none."""
 
     def copy(self) -> Board:
         """A board to play on without changing this one."""

@@ -167,6 +167,8 @@ class _Pass:
             self.standing = True
         if outcome.hold is None:
             outcome.hold = promise(board, key, item, need, self.now)
+            if board.victims is not None:
+                outcome.hold = board.victims.promise(outcome.hold, board, key, item, need, self.now)
             if outcome.hold is not None:
                 self.promised = (key.tenant, size(outcome.hold.grant))
         if board.choose(board.usable(key.ask), key.ask, need, need) is None:

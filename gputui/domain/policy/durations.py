@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from gputui.domain.job import NORMAL_PRIORITY, Job
+from gputui.domain.job import Job, whole_class
 from gputui.domain.settings import PolicySettings
 from gputui.domain.state import JobState
 
@@ -64,7 +64,7 @@ class Durations:
 
 def default_class(job: Job) -> int:
     """0, 1 or 2: low, normal or high, whichever its priority is nearest to."""
-    return min(2, max(0, round(job.priority / NORMAL_PRIORITY)))
+    return whole_class(job.priority)
 
 
 def kind(job: Job) -> Kind:

@@ -9,8 +9,10 @@ from itertools import islice
 from gputui.domain.job import JobId
 from gputui.domain.policy.board import Run
 from gputui.domain.policy.forward import Arrival, patience_ends, run_forward
-from gputui.domain.policy.lineup import Entry
+from gputui.domain.policy.lineup import Entry, as_they_wait
 from gputui.domain.policy.look import Look
+from gputui.domain.policy.preempt import SOON
+from gputui.domain.policy.preempted import was_preempted
 
 
 def expected_starts(look: Look, gated: Iterable[Entry], most: int) -> dict[JobId, datetime]:
@@ -23,6 +25,8 @@ def expected_runs(look: Look, gated: Iterable[Entry], most: int) -> Iterator[Run
     if most <= 0:
         return iter(())
     board = look.board.copy()
+    if look.board.victims is not None:  # what was given back a moment ago is as good as free
+        board.free = [free | settling for free, settling in zip(board.free, look.board.victims.settling, strict=True)]
     known, behind = _coming(look, gated)
     moments = [*patience_ends(board), *(keep.end for keep in board.keeps), *(keep.start for keep in board.keeps)]
     runs = run_forward(board, look.second, known, moments=moments, ended=behind.ended)
@@ -34,6 +38,8 @@ def _coming(look: Look, gated: Iterable[Entry]) -> tuple[list[Arrival], _Depende
     known: list[Arrival] = []
     behind = _Dependents()
     jobs = {job.id: job for job in look.snapshot.jobs}
+    for _, key, item in as_they_wait(look, [jobs[victim] for victim in look.making_way]):
+        behind.comes_back(Arrival(look.second, key, item))
     for entry in gated:
         job = entry.job
         if job.held or look.snapshot.controls.paused:
@@ -46,6 +52,9 @@ def _coming(look: Look, gated: Iterable[Entry]) -> tuple[list[Arrival], _Depende
             behind.add(arrival, unmet)
         elif times:
             known.append(arrival)
+        elif was_preempted(job):
+            leaving = (run.ends(look.second) for run in look.board.runs.values() if run.leaving is not None)
+            known.append(arrival._replace(at=max(leaving, default=look.second) + SOON))
     return known, behind
 
 
@@ -55,6 +64,7 @@ class _Dependents:
     def __init__(self) -> None:
         self._unmet: dict[JobId, set[JobId]] = {}
         self._waiting: dict[JobId, list[Arrival]] = {}
+        self._preempted: dict[JobId, Arrival] = {}
 
     def add(self, arrival: Arrival, unmet: set[JobId]) -> None:
         """This one waits for all of these."""
@@ -62,8 +72,15 @@ class _Dependents:
         for other in unmet:
             self._waiting.setdefault(other, []).append(arrival)
 
+    def comes_back(self, arrival: Arrival) -> None:
+        """This one runs, is preempted, and waits again once the other has started."""
+        self._preempted[arrival.item.id] = arrival
+
     def ended(self, run: Run, at: float) -> Iterator[Arrival]:
         """Those that wait for nothing any more, now that this one has ended."""
+        if back := self._preempted.pop(run.id, None):
+            yield back._replace(at=at + SOON)
+            return
         for arrival in self._waiting.pop(run.id, ()):
             unmet = self._unmet[arrival.item.id]
             unmet.discard(run.id)

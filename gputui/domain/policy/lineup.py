@@ -62,7 +62,7 @@ def in_order(look: Look) -> Lineup:
     jobs = look.waiting
     fair, rules = fair_shares(look, jobs), look.board.rules
     points = {tenant: rules.fair_weight * factor for tenant, factor in fair.items()}
-    line = _as_they_wait(look, jobs)
+    line = as_they_wait(look, jobs)
     scores = rules.ageing.scores(line.items, [points[key[0]] for key in line.keys], look.second)
     # sorts by one number each, the least important first: a fraction of one sort by four
     places = sorted(range(len(jobs)), key=[job.id for job in jobs].__getitem__)
@@ -73,7 +73,7 @@ def in_order(look: Look) -> Lineup:
     return line.at(places)
 
 
-def _as_they_wait(look: Look, jobs: list[Job]) -> Lineup:
+def as_they_wait(look: Look, jobs: list[Job]) -> Lineup:
     """The jobs as they wait in their lanes, in no order yet."""
     plain: dict[tuple[str, int, int], LaneKey] = {}
     base, seconds, keys, items = look.board.rules.base, look.durations.seconds, [], []

@@ -13,6 +13,8 @@ from gputui.domain.policy.fairshare import Ledger
 from gputui.domain.policy.lanes import LaneKey
 from gputui.domain.policy.machine import Ask
 from gputui.domain.policy.place import Places
+from gputui.domain.policy.preempted import is_making_way, leaves_at, victims
+from gputui.domain.policy.shadow import Hold
 from gputui.domain.policy.sharing import Shares
 from gputui.domain.policy.standing import effective, views
 from gputui.domain.policy.windows import Scene, watch
@@ -37,6 +39,8 @@ class Look:
     """Those that wait, as the snapshot has them."""
     sources: dict[JobId, Source] = field(default_factory=dict)
     """Of running jobs: where their planned ends come from."""
+    making_way: dict[JobId, JobId] = field(default_factory=dict)
+    """Running jobs that are preempted, and for whom."""
     keys: dict[tuple[str, Ask] | tuple[str, Ask, JobId, int], LaneKey] = field(default_factory=dict)
     """The same object for jobs alike."""
     windows: tuple[WindowView, ...] = ()
@@ -59,6 +63,7 @@ class Look:
         look = cls(snapshot, settings, now, second, places, durations, board, waiting)
         for job in [job for job in snapshot.jobs if job.attempts]:
             look._count(job)
+        board.victims = victims(snapshot.jobs, settings.policy, places, now)
         if windows:
             scene = Scene(snapshot.jobs, places, board, settings.policy.reservation_grace, now)
             look.windows, board.keeps = watch(windows, scene)
@@ -78,8 +83,11 @@ class Look:
             grant, part = self.places.grant(job.gpus), job.attempts[-1].gpu_share
             for place in sharing.places(grant) if job.spec.gpus.promised else ():
                 self.board.shares.take(job.id, place, self.places.counts_with(job, place))
-            run = Run(job.id, self.key(job), job.priority, grant, started.timestamp(), planned.seconds, part)
+            leaving, by = leaves_at(job, self.settings), job.attempts[-1].preempted_by
+            run = Run(job.id, self.key(job), job.priority, grant, started.timestamp(), planned.seconds, part, leaving)
             self.board.hold(run)
+            if by is not None and is_making_way(job):
+                self.making_way[job.id] = by
 
     def key(self, job: Job) -> LaneKey:
         """The lane a job belongs to."""
@@ -90,6 +98,14 @@ class Look:
         if found is None:
             found = self.keys[parts] = LaneKey(*parts)
         return found
+
+    def make_way(self, hold: Hold | None) -> None:
+        """Take those for gone, when their grace is over, that are to make way for the head."""
+        if hold is None:
+            return
+        for job_id in hold.preempts:
+            self.board.runs[job_id].leaving = hold.at
+            self.making_way[job_id] = hold.id
 
     def when(self, second: float) -> datetime:
         """The time of a second of the board."""

@@ -28,6 +28,8 @@ from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.units import format_duration, format_size, listed
 
+AWAITED = "waiting for a reading taken since its last job ended"
+
 
 @dataclass(frozen=True)
 class Evidence:
@@ -169,7 +171,7 @@ def _judge_use(
         return GpuState.UNKNOWN, "its process list cannot be read"
     freed_at = evidence.freed_at.get(sample.uuid)
     if freed_at is not None and min(sample.sampled_at, sample.processes_at) <= freed_at:
-        return GpuState.UNKNOWN, "waiting for a reading taken since its last job ended"
+        return GpuState.UNKNOWN, AWAITED
     if strangers:
         first = strangers[0]
         return GpuState.FOREIGN, f"process {first.pid} ({first.command or 'unknown'}) of {first.user or 'unknown'}"

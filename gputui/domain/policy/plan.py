@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
-from gputui.domain.job import JobId, Placement
+from gputui.domain.job import JobId, Placement, Preemption
 from gputui.domain.policy.decide import Outcome, decide
 from gputui.domain.policy.forecast import expected_starts
 from gputui.domain.policy.lineup import Lineup, in_order
@@ -31,6 +31,8 @@ class Plan:
     """Why each job waits that does not start now."""
     reservations: tuple[Placement, ...] = ()
     """GPUs kept for the first job that cannot start yet."""
+    preemptions: tuple[Preemption, ...] = ()
+    """Running jobs that are to make way for it."""
     forecast: Mapping[JobId, datetime] = field(default_factory=dict)
     """When each is expected to start, where that is known."""
     fragmentation: int = 0
@@ -57,7 +59,9 @@ def decision(snapshot: Snapshot, settings: Settings, now: datetime) -> Decision:
     gated, able = _parted(look, waiting, situation)
     for key, items in able.by_lane():
         look.board.lane(key).feed(items, look.second)
-    return Decision(look, waiting, gated, decide(look.board, look.second, thorough=True))
+    outcome = decide(look.board, look.second, thorough=True)
+    look.make_way(outcome.hold)
+    return Decision(look, waiting, gated, outcome)
 
 
 def _parted(look: Look, waiting: Lineup, situation: Situation) -> tuple[Gated, Lineup]:
@@ -80,6 +84,7 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
         order=tuple([job.id for job in waiting.jobs]),
         reasons=Reasons(look, outcome, waiting, gated),
         reservations=_reservations(look, outcome),
+        preemptions=_preemptions(outcome),
         forecast=forecast,
         fragmentation=fragmentation(look),
         windows=look.windows,
@@ -89,6 +94,11 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
 def _reservations(look: Look, outcome: Outcome) -> tuple[Placement, ...]:
     hold = outcome.hold
     return (Placement(hold.id, look.places.uuids(hold.grant)),) if hold else ()
+
+
+def _preemptions(outcome: Outcome) -> tuple[Preemption, ...]:
+    hold = outcome.hold
+    return tuple(Preemption(victim, hold.id) for victim in hold.preempts) if hold else ()
 
 
 def fragmentation(look: Look) -> int:

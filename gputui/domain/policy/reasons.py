@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import TypeAlias
 
@@ -13,6 +14,7 @@ from gputui.domain.policy.decide import Outcome, Refusal
 from gputui.domain.policy.lineup import Entry, Lineup
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.machine import size
+from gputui.domain.policy.preempted import story, was_preempted
 from gputui.domain.policy.shared_reasons import shared_words
 from gputui.domain.state import PendingReason, Reason
 from gputui.domain.units import format_size, plural
@@ -75,8 +77,11 @@ class Reasons(Mapping[JobId, Reason]):
 
     def _make(self, ahead: int) -> Reason:
         entry = self._able.entry(ahead)
+        if entry.job.attempts and was_preempted(entry.job):
+            reason = self._reason(entry, ahead)
+            return replace(reason, text=f"{reason.text}; {story(entry.job, self._look.now)}")
         tail = self._tails.get(id(self._look.board.lanes[entry.key]))
-        if tail and ahead > 1:
+        if tail and ahead > 1 and entry.item.id != self._outcome.first_refused:
             return Reason(PendingReason.PRIORITY, f"{ahead} jobs ahead of it; {tail}")
         return self._reason(entry, ahead)
 
@@ -125,12 +130,21 @@ class Reasons(Mapping[JobId, Reason]):
         hold = self._outcome.hold
         if hold is None or hold.id != job.id:
             return ""
-        text = f"; expected {self._time(hold.at)}"
-        if hold.because is not None:
+        text = f"{self._making_way(job)}; expected {self._time(hold.at)}"
+        if hold.because is not None and hold.because not in self._look.making_way:
             known = self._look.sources.get(hold.because)
             source = known.value if known else self._planned(hold.because)
             text += f" when job {hold.because} ends {source}"
         return text
+
+    def _making_way(self, job: Job) -> str:
+        """`; job 12 is being preempted for it, up to 60 s grace`."""
+        ids = sorted(victim for victim, by in self._look.making_way.items() if by == job.id)
+        if not ids:
+            return ""
+        who = f"job {ids[0]} is" if len(ids) == 1 else f"jobs {', '.join(map(str, ids))} are"
+        grace = self._look.settings.policy.preemption_grace.total_seconds()
+        return f"; {who} being preempted for it, up to {grace:g} s grace"
 
     def _planned(self, job_id: JobId) -> str:
         """Where the planned end of a job that starts only now comes from."""

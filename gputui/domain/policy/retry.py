@@ -32,7 +32,7 @@ def backoff(first: timedelta, failures: int, cap: timedelta, seed: str) -> timed
 
 def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime, settings: SchedulerSettings) -> Job:
     """The job after its last attempt ended at `at`, because of `cause` (None: it ended well)."""
-    if job.stopping is not None and (cause is None or cause.blame is Blame.JOB):
+    if job.stopping is not None and (cause is None or cause.blame is Blame.JOB) and not _made_it(job, cause):
         cause = job.stopping.cause  # how it died follows from our having told it to
     free = cause is not None and cause.blame in {Blame.INFRASTRUCTURE, Blame.OPERATOR} and not is_asked_for(job, cause)
     ended = job.with_attempt(ended_at=at, exit_code=exit_code, cause=cause, charged=not free)
@@ -40,10 +40,18 @@ def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime,
     if job.requeue_requested:
         return requeued(ended)
     if job.cancel_requested:
+        if cause is not None and cause.code is CauseCode.PREEMPTED:
+            ended = ended.evolve(cause=Cause(CauseCode.CANCELLED, "cancelled by a user"))
         return ended.to(JobState.CANCELLED, cancel_requested=False)
     if cause is None:
         return ended.to(JobState.COMPLETED)
     return _failed(ended, cause, at, settings)
+
+
+def _made_it(job: Job, cause: Cause | None) -> bool:
+    """Whether it was told to make way, and ended well by itself before it had to."""
+    preempted = job.stopping is not None and job.stopping.cause.code is CauseCode.PREEMPTED
+    return preempted and cause is None and not job.cancel_requested
 
 
 def requeued(job: Job) -> Job:
@@ -62,6 +70,8 @@ def again(job: Job, not_before: datetime | None) -> Job:
 
 
 def _failed(job: Job, cause: Cause, at: datetime, settings: SchedulerSettings) -> Job:
+    if cause.code is CauseCode.PREEMPTED:
+        return again(job.to(JobState.PREEMPTED), None)
     if cause.blame is Blame.INFRASTRUCTURE:
         return _free_retry(job, cause, at, settings)
     if is_retried(job, cause) and job.charged_attempts <= job.spec.retries:
@@ -118,7 +128,8 @@ def _infrastructure_failures(job: Job) -> int:
     """How many of the latest attempts in a row the machine failed."""
     count = 0
     for attempt in reversed(job.attempts):
-        if attempt.cause is None or attempt.cause.blame is not Blame.INFRASTRUCTURE:
+        cause = attempt.cause
+        if cause is None or cause.blame is not Blame.INFRASTRUCTURE or cause.code is CauseCode.PREEMPTED:
             break
         count += 1
     return count

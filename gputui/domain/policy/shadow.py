@@ -28,6 +28,8 @@ class Hold:
     """Those it would take, as it looks now."""
     room: Room | None = None
     """If it shares: what there will be beside it."""
+    preempts: tuple[JobId, ...] = ()
+    """Running jobs that are to make way for it."""
 
     def leaves(self, node: int, mask: int, share: int = 0) -> int:
         """Of these GPUs, those that a job may have which runs on past the reservation, and shares if `share` is set."""

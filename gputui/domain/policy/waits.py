@@ -9,13 +9,14 @@ from functools import cached_property
 from typing import TypeAlias
 
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job, JobId, whole_class
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.guard import Guard
+from gputui.domain.policy.preempted import awaited, story, was_preempted
 from gputui.domain.policy.retry import JITTER
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import PendingReason, Reason
+from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.units import format_duration
 
 
@@ -27,6 +28,8 @@ class Situation:
     settings: SchedulerSettings
     dependencies: Dependencies
     guard: Guard
+    awaited: Mapping[JobId, datetime]
+    """Jobs that others were lately preempted for, and until when those wait for them."""
     snapshot: Snapshot
     runtimes: Mapping[str, RuntimeStatus]
     gates: tuple[Gate, ...]
@@ -48,6 +51,7 @@ class Situation:
             settings=settings,
             dependencies=Dependencies.of(snapshot.jobs),
             guard=guard,
+            awaited=awaited(snapshot.jobs, now),
             snapshot=snapshot,
             runtimes=runtimes,
             gates=gates,
@@ -62,9 +66,12 @@ def suspects(jobs: Sequence[Job], situation: Situation) -> Sequence[Job]:
     """The jobs that `gate` may forbid to start: mostly few, so that only these have to be asked."""
     if situation.gates_all:
         return jobs
-    return [
+    found = [
         job for job in jobs if job.held or job.not_before or (spec := job.spec).after or spec.after_any or spec.begin_at
     ]
+    if situation.awaited:
+        found += [job for job in jobs if job.attempts and was_preempted(job)]
+    return found
 
 
 def gate(job: Job, situation: Situation) -> Reason | None:
@@ -113,6 +120,19 @@ def _back_off(job: Job, situation: Situation) -> Reason | None:
     return Reason(PendingReason.BACK_OFF, f"attempt {len(job.attempts) + 1} in {left}: {cause}")
 
 
+def _made_way(job: Job, situation: Situation) -> Reason | None:
+    """One that was preempted lets the other start first, whatever its own rank is."""
+    attempt = job.attempt
+    if attempt is None or attempt.preempted_by is None or not was_preempted(job):
+        return None
+    other, until = situation.jobs.get(attempt.preempted_by), situation.awaited.get(attempt.preempted_by)
+    if other is None or other.state is not JobState.PENDING or until is None or until <= situation.now:
+        return None
+    if whole_class(other.priority) <= whole_class(job.priority) or gate(other, situation) is not None:
+        return None
+    return Reason(PendingReason.PRIORITY, f"{story(job, situation.now)}, which starts first")
+
+
 def _paused(_: Job, situation: Situation) -> Reason | None:
     controls = situation.snapshot.controls
     if not controls.paused:
@@ -132,7 +152,7 @@ def _runtime(job: Job, situation: Situation) -> Reason | None:
     return None if status.up else Reason(PendingReason.NODE_UNKNOWN, status.text)
 
 
-_GATES: tuple[Gate, ...] = (_held, _dependency, _begin, _back_off, _guard, _paused, _runtime)
+_GATES: tuple[Gate, ...] = (_held, _dependency, _begin, _back_off, _guard, _made_way, _paused, _runtime)
 
 
 def _gates(snapshot: Snapshot, runtimes: Mapping[str, RuntimeStatus]) -> tuple[Gate, ...]:

@@ -1,0 +1,140 @@
+"""What the jobs' own records say about preemption: how often, how lately, for whom; and who may be preempted now."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.gpu import GpuState, GpuView
+from gputui.domain.job import CLASSES, Attempt, Job, JobId, whole_class
+from gputui.domain.policy.occupancy import AWAITED
+from gputui.domain.policy.place import Places
+from gputui.domain.policy.preempt import Candidate, Victims
+from gputui.domain.settings import PolicySettings, Settings
+from gputui.domain.state import JobState
+
+HOUR = timedelta(hours=1)
+SETTLING = timedelta(seconds=30)
+"""So long after an attempt ended its GPUs may look busy, though nobody has them."""
+
+
+def victims(jobs: Iterable[Job], settings: PolicySettings, places: Places, now: datetime) -> Victims | None:
+    """Who may be preempted now; None while the site wants no preemption."""
+    if not settings.preemption:
+        return None
+    candidates: list[Candidate] = []
+    lately = 0
+    freed: set[str] = set()
+    holders: Counter[str] = Counter()
+    for job in jobs:
+        if not job.attempts:
+            continue
+        holders.update(job.gpus)
+        attempt = job.attempts[-1]
+        if attempt.ended_at is not None and now - attempt.ended_at < SETTLING:
+            freed.update(attempt.gpus)
+        lately += sum(each.preempted_at is not None and each.preempted_at > now - HOUR for each in job.attempts)
+        if is_candidate(job, settings, now):
+            candidates.append(Candidate(-job.id, whole_class(job.priority), lost_work(attempt, now)))
+    return Victims(
+        grace=settings.preemption_grace.total_seconds(),
+        allowed=max(0, settings.preemptions_per_hour - lately),
+        candidates=tuple(candidates),
+        sound=_masks(places, lambda row: _is_sound(row) and holders[row.gpu.uuid] == 1),
+        settling=_masks(places, lambda row: _is_settling(row, freed)),
+    )
+
+
+def is_candidate(job: Job, settings: PolicySettings, now: datetime) -> bool:
+    """Whether a job may be preempted by one of a higher class."""
+    attempt = job.attempt
+    if job.state is not JobState.RUNNING or not job.spec.preemptible or attempt is None or attempt.started_at is None:
+        return False
+    if job.cancel_requested or job.requeue_requested or now - attempt.started_at < settings.preemption_min_run:
+        return False
+    return sum(each.preempted_at is not None for each in job.attempts) < settings.preemptions_per_job
+
+
+def lost_work(attempt: Attempt, now: datetime) -> int:
+    """GPU-seconds since it began."""
+    began = attempt.started_at or attempt.claimed_at or now
+    return max(0, int(len(attempt.gpus) * attempt.gpu_share * (now - began).total_seconds()))
+
+
+def _is_sound(row: GpuView) -> bool:
+    """Whether it will be free once the job that holds it has ended."""
+    if row.state is not GpuState.ALLOCATED or row.drain is not None or row.stale:
+        return False
+    return row.health.is_schedulable and all(holder.kind == "job" for holder in row.holders)
+
+
+def _is_settling(row: GpuView, freed: set[str]) -> bool:
+    """Whether it was given back a moment ago, and only its reading is not there yet or not at rest."""
+    if row.state not in {GpuState.UNKNOWN, GpuState.FOREIGN} or row.drain is not None:
+        return False
+    claimed = any(holder.kind == "container" for holder in row.holders)
+    return row.why == AWAITED or (row.gpu.uuid in freed and not claimed and row.health.is_schedulable)
+
+
+def _masks(places: Places, wanted: Callable[[GpuView], bool]) -> tuple[int, ...]:
+    """Of each node, the GPUs whose rows are as wanted."""
+    return tuple(sum(1 << bit for bit, row in enumerate(node) if wanted(row)) for node in places.rows)
+
+
+def grace_of(cause: Cause, settings: Settings) -> timedelta:
+    """How long an attempt told to end for that cause has before it is killed."""
+    if cause.code is CauseCode.PREEMPTED:
+        return settings.policy.preemption_grace
+    return settings.scheduler.stop_grace
+
+
+def leaves_at(job: Job, settings: Settings) -> float | None:
+    """The second by which an attempt that was told to end has; None when it was not."""
+    stopping = job.stopping
+    return (stopping.at + grace_of(stopping.cause, settings)).timestamp() if stopping else None
+
+
+def cause_for(preemptor: Job) -> Cause:
+    """Why a job that makes way for this one ends."""
+    name = CLASSES[whole_class(preemptor.priority)]
+    text = f"preempted for job {preemptor.id} of {preemptor.spec.tenant} (class {name}, priority {preemptor.priority})"
+    return Cause(CauseCode.PREEMPTED, text)
+
+
+def is_making_way(job: Job) -> bool:
+    """Whether it was told to end for another, and has not yet."""
+    return job.state.is_active and job.stopping is not None and job.stopping.cause.code is CauseCode.PREEMPTED
+
+
+def awaited(jobs: Iterable[Job], now: datetime) -> dict[JobId, datetime]:
+    """Jobs that others were lately preempted for, and until when those others wait for them to start."""
+    found: dict[JobId, datetime] = {}
+    for job in jobs:
+        if not job.attempts:
+            continue
+        attempt = job.attempts[-1]
+        if attempt.preempted_by is not None:
+            until = min(attempt.ended_at or now, now) + SETTLING
+            found[attempt.preempted_by] = max(until, found.get(attempt.preempted_by, until))
+    return {job_id: until for job_id, until in found.items() if until > now}
+
+
+def was_preempted(job: Job) -> bool:
+    """Whether it waits because its last attempt was preempted."""
+    attempt = job.attempt
+    return (
+        attempt is not None
+        and attempt.is_over
+        and attempt.cause is not None
+        and (attempt.cause.code is CauseCode.PREEMPTED)
+    )
+
+
+def story(job: Job, now: datetime) -> str:
+    """`preempted at 12:00 UTC for job 12`, of a job whose last attempt was; with the date when it is not today's."""
+    attempt = job.attempts[-1]
+    at = attempt.preempted_at or attempt.ended_at or now
+    when = f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
+    return f"preempted at {when} UTC for job {attempt.preempted_by}"
