@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from gputui import bootstrap
+from gputui.cli.elements import Named
 from gputui.cli.session import Session, pass_session
 from gputui.cli.wishes import flat, ids_argument
 from gputui.domain.job import JobId
@@ -15,13 +16,13 @@ from gputui.ports import JobStore
 @ids_argument
 @click.option("--dry-run", is_flag=True, help="Print whose start would shift, and do nothing.")
 @pass_session
-def command(session: Session, ids: tuple[tuple[JobId, ...], ...], dry_run: bool) -> None:
+def command(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool) -> None:
     """End jobs: politely first, by force after a grace. One that waits never starts."""
     with session.store() as store:
         if dry_run:
-            _show(session, store, flat(ids))
+            _show(session, store, flat(store, ids))
             return
-        bootstrap.actions(store).cancel(flat(ids))
+        bootstrap.actions(store).cancel(flat(store, ids))
 
 
 def _show(session: Session, store: JobStore, ids: tuple[JobId, ...]) -> None:

@@ -15,7 +15,6 @@ from gputui.cli import numbers, queue, request, submit, table, texts
 from gputui.cli.arrays import indices_word
 from gputui.cli.output import print_json, recurring_json
 from gputui.cli.session import Session, pass_session
-from gputui.cli.wishes import flat
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
@@ -211,7 +210,7 @@ def _wish(name: str, about: str, wish: Callable[[Actions, tuple[JobId, ...]], No
     @pass_session
     def _(session: Session, ids: tuple[tuple[JobId, ...], ...]) -> None:
         with session.store() as store:
-            wish(bootstrap.actions(store), flat(ids))
+            wish(bootstrap.actions(store), tuple(one for some in ids for one in some))
 
 
 _wish("remove", "Submit them no more. Jobs that were submitted stay.", Actions.remove_recurring)

@@ -10,11 +10,12 @@ from typing import Any
 import click
 
 from gputui import bootstrap
+from gputui.cli.elements import Named, the_one
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.wishes import OneJobId
 from gputui.domain.errors import GputuiError
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job
 from gputui.domain.policy.explain import Explanation, explain
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
@@ -25,11 +26,11 @@ from gputui.domain.units import format_duration
 @click.option("--json", "as_json", is_flag=True, help="Print an object as JSON.")
 @click.argument("ids", type=OneJobId(), metavar="ID")
 @pass_session
-def command(session: Session, as_json: bool, ids: tuple[JobId, ...]) -> None:
+def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
     """Tell why a job waits: its score, its place in the order, what it waits for, and when it should start."""
     with session.store() as store:
         snapshot = bootstrap.current_snapshot(session.options, store)
-        job = store.get(ids[0])
+        job = store.get(the_one(store, ids[0]))
     if job.state is not JobState.PENDING:
         raise GputuiError(f"job {job.id} is {job.state}: it does not wait", hint=f"gputui show {job.id}")
     now = bootstrap.clock().now()

@@ -10,6 +10,7 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import numbers
+from gputui.cli.elements import Named, the_one
 from gputui.cli.session import Session, pass_session
 from gputui.cli.wishes import OneJobId
 from gputui.domain.job import Job, JobId
@@ -27,7 +28,7 @@ RESET = "\x1b[0m"
 @click.option("--attempt", metavar="K", help="Of that attempt; the default is the last one.")
 @click.argument("ids", type=OneJobId(), metavar="ID")
 @pass_session
-def command(session: Session, follow: bool, tail: str | None, attempt: str | None, ids: tuple[JobId, ...]) -> None:
+def command(session: Session, follow: bool, tail: str | None, attempt: str | None, ids: tuple[Named, ...]) -> None:
     """Print what a job printed, also after its container is gone.
 
     To a terminal without anything that could act on it but colours; to a file or a pipe, byte for byte.
@@ -35,10 +36,11 @@ def command(session: Session, follow: bool, tail: str | None, attempt: str | Non
     lines = numbers.tail(tail, "--tail") if tail is not None else None
     number = numbers.attempt(attempt, "--attempt") if attempt is not None else None
     with session.store() as store:
+        job_id = the_one(store, ids[0])
         if follow and number is None:
-            wait_until_started(store, ids[0])
+            wait_until_started(store, job_id)
         logs = bootstrap.open_logs(session.options, store)
-        stream = logs.open(ids[0], number, tail=lines, follow=follow)
+        stream = logs.open(job_id, number, tail=lines, follow=follow)
         write = writer(sys.stdout.isatty())
         try:
             for line in stream:

@@ -6,21 +6,23 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import specs
+from gputui.cli.elements import Named
 from gputui.cli.session import Session, pass_session
-from gputui.cli.wishes import JobIds
+from gputui.cli.wishes import JobIds, flat
 from gputui.domain.job import JobId
 from gputui.ports import JobStore
 
 
 @click.command("priority", context_settings={"ignore_unknown_options": True})
-@click.argument("ids", type=JobIds(), metavar="ID[,ID…]")
+@click.argument("names", type=JobIds(), metavar="ID[,ID…]")
 @click.argument("value", metavar="VALUE|+N|-N|top")
 @click.option("--dry-run", is_flag=True, help="Print whose start would shift, and do nothing.")
 @pass_session
-def command(session: Session, ids: tuple[JobId, ...], value: str, dry_run: bool) -> None:
+def command(session: Session, names: tuple[Named, ...], value: str, dry_run: bool) -> None:
     """Set a job's priority (0 to 100), raise or lower it, or put the job at the head of the queue."""
     change = specs.priority_change(value, "VALUE")
     with session.store() as store:
+        ids = flat(store, (names,))
         if dry_run:
             _show(session, store, ids, change)
             return

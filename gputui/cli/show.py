@@ -10,12 +10,13 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import queue
+from gputui.cli.elements import Named, the_one
 from gputui.cli.output import MASK, job_detail_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.cli.wishes import OneJobId
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import signal_name
-from gputui.domain.job import Attempt, Job, JobId, JobSpec, LimitWarning
+from gputui.domain.job import Attempt, Job, JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
@@ -27,10 +28,10 @@ LABEL = 16
 @click.option("--json", "as_json", is_flag=True, help="Print an object as JSON.")
 @click.argument("ids", type=OneJobId(), metavar="ID")
 @pass_session
-def command(session: Session, as_json: bool, ids: tuple[JobId, ...]) -> None:
+def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
     """Show everything about a job: what was asked for, each attempt, and who wished what."""
     with session.store() as store:
-        job = store.get(ids[0])
+        job = store.get(the_one(store, ids[0]))
         snapshot = bootstrap.current_snapshot(session.options, store)
         audit = tuple(store.audit_log(f"job {job.id}"))
     if as_json:

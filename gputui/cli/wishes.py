@@ -8,27 +8,30 @@ import click
 from click.shell_completion import CompletionItem
 
 from gputui import bootstrap
-from gputui.cli import numbers
+from gputui.cli import elements
+from gputui.cli.elements import Named
 from gputui.cli.session import Session, pass_session
-from gputui.domain.errors import GputuiError
-from gputui.domain.job import JobId
+from gputui.cli.texts import quoted
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.job import Job, JobId
 from gputui.domain.text import plain
 from gputui.engine.actions import Actions
+from gputui.ports import JobStore
 
 MAX_COMPLETIONS = 200
 
 
-class JobIds(click.ParamType[tuple[JobId, ...]]):
-    """`7`, `7,9` or `7-9`."""
+class JobIds(click.ParamType[tuple[Named, ...]]):
+    """`7`, `7,9`, `7-9`, `12_5` or `12_[3-7]`."""
 
     name = "ID"
 
     def convert(
-        self, value: str | tuple[JobId, ...], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[JobId, ...]:
-        """The ids; raises InputError."""
+        self, value: str | tuple[Named, ...], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Named, ...]:
+        """What is named; raises InputError."""
         del param, ctx
-        return numbers.job_ids(value, "ID") if isinstance(value, str) else value
+        return elements.parse(value, "ID") if isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
         """Ids of live jobs that begin so, with their names."""
@@ -39,19 +42,26 @@ class JobIds(click.ParamType[tuple[JobId, ...]]):
                 jobs = [job for job in store.jobs().values() if not job.state.is_terminal]
         except (GputuiError, OSError):  # a shell that completes shows no errors
             return []
-        found = [job for job in jobs if str(job.id).startswith(incomplete)][:MAX_COMPLETIONS]
-        return [CompletionItem(str(job.id), help=plain(f"{job.state.short} {job.spec.name}", 40)) for job in found]
+        named = ((_word(job, element="_" in incomplete), job) for job in jobs)
+        found = [(word, job) for word, job in named if word.startswith(incomplete)][:MAX_COMPLETIONS]
+        return [CompletionItem(word, help=plain(f"{job.state.short} {job.spec.name}", 40)) for word, job in found]
+
+
+def _word(job: Job, *, element: bool) -> str:
+    return f"{job.array.id}_{job.array.index}" if element and job.array else str(job.id)
 
 
 class OneJobId(JobIds):
-    """One id."""
+    """`7` or `12_5`."""
 
     def convert(
-        self, value: str | tuple[JobId, ...], param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[JobId, ...]:
-        """The id, as a tuple of one; raises InputError."""
-        del param, ctx
-        return (numbers.job_id(value, "ID"),) if isinstance(value, str) else value
+        self, value: str | tuple[Named, ...], param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Named, ...]:
+        """What is named, as a tuple of one; raises InputError."""
+        named = super().convert(value, param, ctx)
+        if len(named) != 1 or not named[0].is_one:
+            raise InputError(f"{quoted(str(value))} names several jobs", where="ID", hint="write 7 or 12_5")
+        return named
 
 
 def ids_argument(function: Callable[..., None]) -> Callable[..., None]:
@@ -59,23 +69,31 @@ def ids_argument(function: Callable[..., None]) -> Callable[..., None]:
     return click.argument("ids", nargs=-1, required=True, type=JobIds(), metavar="ID...")(function)
 
 
-def flat(ids: Sequence[tuple[JobId, ...]]) -> tuple[JobId, ...]:
-    """All ids, each once."""
-    return tuple(dict.fromkeys(job_id for some in ids for job_id in some))
+def is_live(job: Job) -> bool:
+    """Whether it is not over."""
+    return not job.state.is_terminal
+
+
+def flat(
+    store: JobStore, ids: Sequence[tuple[Named, ...]], suits: Callable[[Job], bool] = is_live
+) -> tuple[JobId, ...]:
+    """All jobs meant, each once; of whole arrays only those that suit."""
+    return elements.every(store, (named for some in ids for named in some), suits)
 
 
 def wish_command(
     name: str,
     about: str,
     wish: Callable[[Actions, tuple[JobId, ...]], tuple[JobId, ...]],
+    suits: Callable[[Job], bool] = is_live,
 ) -> click.Command:
     """A command that wishes the same of every job named: all of them, or none when one cannot be."""
 
     @click.command(name, help=about)
     @ids_argument
     @pass_session
-    def command(session: Session, ids: tuple[tuple[JobId, ...], ...]) -> None:
+    def command(session: Session, ids: tuple[tuple[Named, ...], ...]) -> None:
         with session.store() as store:
-            wish(bootstrap.actions(store), flat(ids))
+            wish(bootstrap.actions(store), flat(store, ids, suits))
 
     return command

@@ -1,0 +1,108 @@
+"""Jobs as they are named on the command line: by id, or as elements of an array the way squeue shows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from gputui.cli import numbers, specs
+from gputui.cli.texts import quoted
+from gputui.domain.errors import InputError, NotFoundError
+from gputui.domain.job import Job, JobId
+from gputui.ports import JobStore
+
+MAX_NAMED = 100_000
+_PART = re.compile(r"(?:[^,\[]|\[[^\]]*\]?)+")
+_ELEMENT = re.compile(r"(\d+)_(?:(\d{1,9})|\[([^\]]*)\])", re.ASCII)
+_HINT = "write 7, 7,9 or 7-9; or 12_5, 12_[3-7] for elements of array 12"
+
+
+@dataclass(frozen=True)
+class Named:
+    """One job or several, not looked up yet."""
+
+    ids: tuple[JobId, ...]
+    indices: tuple[int, ...] = ()
+    """Those elements of the array of the only id; empty: the job itself, or its whole array."""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it can be but one job."""
+        return len(self.ids) == 1 and len(self.indices) < 2
+
+
+def parse(text: str, where: str) -> tuple[Named, ...]:
+    """What `7`, `7,9`, `7-9`, `12_5` or `12_[3-7]` names; raises InputError."""
+    parts = _PART.findall(text)
+    if not parts or text.count(",") != sum(part.count(",") for part in parts) + len(parts) - 1:
+        raise InputError(f"{quoted(text)} is not a job id", where=where, hint=_HINT)
+    named = tuple(_part(part.strip(), where) for part in parts)
+    if sum(max(len(each.ids), len(each.indices)) for each in named) > MAX_NAMED:
+        raise InputError(f"{quoted(text)} names too many jobs", where=where, hint=f"at most {MAX_NAMED}")
+    return named
+
+
+def _part(part: str, where: str) -> Named:
+    match = _ELEMENT.fullmatch(part)
+    if match is None:
+        if "_" in part:
+            raise InputError(f"{quoted(part)} is not a job id", where=where, hint=_HINT)
+        return Named(numbers.job_ids(part, where))
+    array, index, indices = match.groups()
+    listed = (int(index),) if index else specs.array(indices, where).indices
+    return Named((numbers.job_id(array, where),), listed)
+
+
+def the_one(store: JobStore, named: Named) -> JobId:
+    """The job meant, where an array's id means its first element; raises NotFoundError."""
+    return next(_elements(store, named)) if named.indices else named.ids[0]
+
+
+def every(store: JobStore, names: Iterable[Named], suits: Callable[[Job], bool] = lambda _: True) -> tuple[JobId, ...]:
+    """The ids of all jobs meant, each once; an array's id means all its elements that the queue still has.
+
+    Of a whole array those that do not suit are left out, unless none does.
+    """
+    found: dict[JobId, None] = {}
+    arrays = _arrays(store.jobs().values())
+    for named in names:
+        if named.indices:
+            found |= dict.fromkeys(_elements(store, named))
+        elif named.is_one and named.ids[0] in arrays:
+            members = arrays[named.ids[0]]
+            found |= dict.fromkeys(job.id for job in [job for job in members if suits(job)] or members)
+        else:
+            found |= dict.fromkeys(named.ids)
+    return tuple(found)
+
+
+def _arrays(jobs: Iterable[Job]) -> dict[JobId, list[Job]]:
+    arrays: dict[JobId, list[Job]] = {}
+    for job in jobs:
+        if job.array is not None:
+            arrays.setdefault(job.array.id, []).append(job)
+    return arrays
+
+
+def _elements(store: JobStore, named: Named) -> Iterator[JobId]:
+    """The elements, from history where the queue has them no more."""
+    array = named.ids[0]
+    places = _places(store.jobs().values(), array)
+    if not places.keys() >= set(named.indices):
+        places = _places(store.history(), array) | places
+    for index in named.indices:
+        if index not in places:
+            raise _none(store, array, index)
+        yield places[index]
+
+
+def _places(jobs: Iterable[Job], array: JobId) -> dict[int, JobId]:
+    return {job.array.index: job.id for job in jobs if job.array and job.array.id == array}
+
+
+def _none(store: JobStore, array: JobId, index: int) -> NotFoundError:
+    head = store.get(array)
+    if head.array is None or head.array.id != array:
+        return NotFoundError(f"job {array} is no array", hint=f"write {array}")
+    return NotFoundError(f"array {array} has no element {index}")

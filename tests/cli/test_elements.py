@@ -1,0 +1,163 @@
+"""Elements of arrays are named as squeue shows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+
+from gputui import bootstrap
+from gputui.cli.elements import Named, parse
+from gputui.domain.errors import InputError
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.state import JobState
+from tests.cli.conftest import KeptStore, Run, put
+from tests.cli.test_completions import completed
+from tests.factories import NOW, job, running
+
+
+def element(index: int, made: Job | None = None) -> Job:
+    return (made or job()).evolve(array=ArrayRef(2, index, 4))
+
+
+@pytest.fixture
+def mixed(store: KeptStore) -> KeptStore:
+    """Job 1; array 2 of jobs 2 to 6, whose indices are 0, 10, 20, 30 and 40: ended, running, and three that wait."""
+    over = running().evolve(state=JobState.COMPLETED, ended_at=NOW)
+    put(store, job(), element(0, over), element(10, running()), element(20), element(30), element(40), job())
+    return store
+
+
+def wished(store: KeptStore, verb: str) -> list[str]:
+    return [entry.target for entry in store.audit_log() if entry.verb == verb]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("7", [Named((7,))]),
+        ("7,9", [Named((7,)), Named((9,))]),
+        ("7-9", [Named((7, 8, 9))]),
+        ("12_5", [Named((12,), (5,))]),
+        ("12_[3-7]", [Named((12,), (3, 4, 5, 6, 7))]),
+        ("12_[1,5-9:2%8], 7", [Named((12,), (1, 5, 7, 9)), Named((7,))]),
+        ("12_0,12_1", [Named((12,), (0,)), Named((12,), (1,))]),
+    ],
+)
+def test_names(text: str, named: Sequence[Named]) -> None:
+    assert parse(text, "ID") == tuple(named)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "7,", ",7", "7,,8", "x", "12_", "_5", "12_x", "12_-1", "12_5_6", "12_[", "12_[]", "12_[3", "12_[3]4",
+     "12_[0-4,...]", "0_1", "1-200000", "1_[0-99999],2", "٣_1", "9" * 400, "1_" + "9" * 400]
+)  # fmt: skip
+def test_what_is_no_name(text: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        parse(text, "ID")
+    assert len(str(refusal.value)) < 300
+
+
+def test_one_element(run: Run, mixed: KeptStore) -> None:
+    for command in ("cancel", "hold"):
+        assert run(command, "2_20").code == 0
+        assert wished(mixed, command) == ["job 4"]
+    assert run("release", "2_20").code == 0
+    assert run("requeue", "2_10").code == 0
+    assert (wished(mixed, "release"), wished(mixed, "requeue")) == (["job 4"], ["job 3"])
+    assert run("priority", "2_[30,40]", "+7").code == 0
+    assert [mixed.get(job_id).priority for job_id in (4, 5, 6)] == [50, 57, 57]
+    assert run("priority", "2_40", "top").code == 0
+    assert wished(mixed, "top") == ["job 6"]
+
+
+def test_the_id_of_an_array_means_all_its_elements(run: Run, mixed: KeptStore) -> None:
+    """Of a whole array only those are meant for which it makes sense."""
+    assert run("hold", "2").code == 0
+    assert wished(mixed, "hold") == ["job 4", "job 5", "job 6"]
+    assert run("requeue", "2").code == 0
+    assert wished(mixed, "requeue") == ["job 2", "job 3"]
+    assert run("priority", "2", "80").code == 0
+    assert wished(mixed, "priority") == ["job 3", "job 4", "job 5", "job 6"]
+    assert run("cancel", "2", "1").code == 0
+    assert wished(mixed, "cancel") == ["job 3", "job 4", "job 5", "job 6", "job 1"]
+
+
+def test_an_element_by_its_own_id_and_ids_in_a_range_are_single_jobs(run: Run, mixed: KeptStore) -> None:
+    assert run("cancel", "5").code == 0
+    assert wished(mixed, "cancel") == ["job 5"]
+    assert run("cancel", "1-3").code == 0
+    assert wished(mixed, "cancel") == ["job 5", "job 1", "job 3"]
+
+
+def test_where_none_of_an_array_suits_it_is_said(run: Run, store: KeptStore) -> None:
+    put(store, job(), element(0, running()))
+    result = run("hold", "2")
+    assert result.code == 1
+    assert "job 2 is RUNNING" in result.err
+
+
+@pytest.mark.parametrize("command", ["cancel", "hold", "requeue", "show", "logs", "explain"])
+@pytest.mark.parametrize(
+    ("name", "says"), [("2_5", "array 2 has no element 5"), ("1_0", "job 1 is no array"), ("9_0", "there is no job 9")]
+)
+def test_elements_that_are_none(run: Run, mixed: KeptStore, command: str, name: str, says: str) -> None:
+    result = run(command, name)
+    assert (result.code, result.out) == (3, "")
+    assert says in result.err
+    assert wished(mixed, command) == []
+
+
+@pytest.mark.parametrize("command", ["cancel", "hold"])
+def test_all_or_none(run: Run, mixed: KeptStore, command: str) -> None:
+    assert run(command, "2_[20,25]").code == 3
+    assert wished(mixed, command) == []
+
+
+def test_show_explain_and_logs_take_one(run: Run, mixed: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert json.loads(run("show", "2_30", "--json").out)["id"] == 5
+    assert json.loads(run("show", "2", "--json").out)["id"] == 2
+    assert json.loads(run("explain", "2_30", "--json").out)["id"] == 5
+    opened: list[int] = []
+    monkeypatch.setattr(bootstrap, "open_logs", lambda options, store: _Opened(opened))
+    assert run("logs", "2_10").code == 0
+    assert opened == [3]
+    for command in ("show", "explain", "logs"):
+        for name in ("2_[10,20]", "1,2", "1-2"):
+            result = run(command, name)
+            assert (result.code, result.out) == (2, "")
+            assert "names several jobs" in result.err
+
+
+class _Opened:
+    def __init__(self, opened: list[int]) -> None:
+        self._opened = opened
+
+    def open(self, job_id: int, attempt: int | None, *, tail: int | None, follow: bool) -> _Opened:
+        self._opened.append(job_id)
+        return self
+
+    def __iter__(self) -> _Opened:
+        return self
+
+    def __next__(self) -> bytes:
+        raise StopIteration
+
+    def close(self) -> None:
+        pass
+
+
+def test_elements_in_history_are_found(run: Run, mixed: KeptStore) -> None:
+    with mixed.transaction() as transaction:
+        transaction.put(transaction.get(2).evolve(ended_at=NOW.replace(year=2025)))
+    mixed.keep_house(NOW)
+    assert 2 not in mixed.jobs()
+    assert json.loads(run("show", "2_0", "--json").out)["id"] == 2
+
+
+def test_names_of_elements_are_completed(store: KeptStore) -> None:
+    put(store, job(), element(0), element(10), element(20))
+    assert completed("gputui cancel 2_", 2) == ["2_0", "2_10", "2_20"]
+    assert completed("gputui cancel 2", 2) == ["2"]
