@@ -173,6 +173,8 @@ def _row(view: WindowView, snapshot: Snapshot) -> tuple[str, ...]:
 def _story(view: WindowView) -> str:
     if view.released_at:
         return f"; released {_local(view.released_at)}: nobody claimed it"
+    if view.lapses_at:
+        return f"; released {_local(view.lapses_at)} if nobody claims it"
     return f"; claimed {_local(view.claimed_at)}" if view.claimed_at else ""
 
 
@@ -199,6 +201,7 @@ def _json(view: WindowView) -> dict[str, Any]:
         "source": view.source,
         "claimed_at": _utc(view.claimed_at),
         "released_at": _utc(view.released_at),
+        "lapses_at": _utc(view.lapses_at),
         "kept_gpus": list(view.gpus),
     }
 

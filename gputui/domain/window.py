@@ -30,5 +30,7 @@ class WindowView:
     claimed_at: datetime | None = None
     """Since when a job it is kept for has run in it."""
     released_at: datetime | None = None
+    lapses_at: datetime | None = None
+    """When it is given up, if nobody claims it by then; None: it is claimed, given up or kept for nobody."""
     gpus: tuple[str, ...] = ()
     """UUIDs of the GPUs kept, as it looks now; none of one that is released, nor where no GPU is known."""

@@ -106,5 +106,5 @@ def _next_look(snapshot: Snapshot, decided: Plan, now: datetime) -> datetime:
     """When time alone changes the plan: a job may begin, a back-off or a reservation ends; reasons grow old before."""
     timed = [job for job in snapshot.jobs if job.not_before or job.spec.begin_at]
     gates = (gate for job in timed if job.state is JobState.PENDING for gate in (job.not_before, job.spec.begin_at))
-    turns = (at for view in decided.windows for at in (view.window.start, view.window.end))
+    turns = (at for view in decided.windows for at in (view.window.start, view.lapses_at, view.window.end))
     return min((now + _REASONS_KEEP, *(at for at in (*gates, *turns) if at is not None and at > now)))

@@ -71,7 +71,9 @@ def test_times_are_of_the_users_zone_unless_they_have_one(run: Run, store: KeptS
     run("reserve", "add", "--gpus", "1", "--start", "2026-12-01T09:00", "--end", "2026-12-01T12:00+00:00")
     assert windows(store)[0].start == datetime(2026, 12, 1, 8, tzinfo=UTC)
     assert windows(store)[0].end == datetime(2026, 12, 1, 12, tzinfo=UTC)
-    assert "2026-12-01 09:00  2026-12-01 13:00" in run("reserve", "list").out
+    told = run("reserve", "list").out
+    assert "2026-12-01 09:00  2026-12-01 13:00" in told
+    assert "; released 2026-12-01 09:15 if nobody claims it" in told
 
 
 def test_for_whom_it_is_kept(run: Run, store: KeptStore) -> None:
@@ -79,7 +81,7 @@ def test_for_whom_it_is_kept(run: Run, store: KeptStore) -> None:
         assert run("reserve", "add", "--gpus", "1", "--for", "1h", *options).code == 0
     found = [(window.tenant, window.priority) for window in windows(store)]
     assert found == [("alice", None), (None, 80), ("bob", 80), (None, None)]
-    told = [line.split("command  ")[1] for line in run("reserve", "list").out.splitlines()[1:]]
+    told = [line.split("command  ")[1].split(";")[0] for line in run("reserve", "list").out.splitlines()[1:]]
     assert told == ["alice", "priority 80 and above", "bob, and priority 80 and above", "nobody"]
 
 
@@ -159,6 +161,7 @@ def test_list_tells_those_of_the_file_too(run: Run, store: KeptStore, file: None
         "source": "command",
         "claimed_at": "2026-03-02T12:00:00Z",
         "released_at": None,
+        "lapses_at": None,
         "kept_gpus": [],
     }
     assert (course["name"], course["state"], course["source"]) == ("course", "UPCOMING", "file")

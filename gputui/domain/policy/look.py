@@ -65,7 +65,7 @@ class Look:
             look._count(job)
         board.victims = victims(snapshot.jobs, settings.policy, places, now)
         if windows:
-            scene = Scene(snapshot.jobs, places, board, settings.policy.reservation_grace, now)
+            scene = Scene(snapshot.jobs, places, board, now)
             look.windows, board.keeps = watch(windows, scene)
         return look
 

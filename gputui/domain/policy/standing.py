@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls, Snapshot
@@ -36,21 +36,23 @@ def views(policy: PolicySettings, controls: Controls, now: datetime) -> tuple[Wi
     found = [(window, "file") for window in policy.reservations]
     found += [(window, "command") for window in controls.reservations]
     return tuple(
-        _view(window, source, controls, now)
+        _view(window, source, controls, policy.reservation_grace, now)
         for window, source in sorted(found, key=lambda pair: (pair[0].start, pair[0].name))
         if window.end > now
     )
 
 
-def _view(window: Window, source: str, controls: Controls, now: datetime) -> WindowView:
-    released = controls.released.get(window.key)
+def _view(window: Window, source: str, controls: Controls, grace: timedelta, now: datetime) -> WindowView:
+    claimed, released = controls.claimed.get(window.key), controls.released.get(window.key)
+    lapses = not (claimed or released or window.for_nobody)
     state = WindowState.UPCOMING if window.start > now else WindowState.ACTIVE
     return WindowView(
         window,
         WindowState.RELEASED if released else state,
         source,
-        controls.claimed.get(window.key),
+        claimed,
         released,
+        window.start + grace if lapses else None,
     )
 
 

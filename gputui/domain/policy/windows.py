@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
@@ -27,7 +27,6 @@ class Scene:
     jobs: Sequence[Job]
     places: Places
     board: Board
-    grace: timedelta
     now: datetime
 
 
@@ -63,10 +62,12 @@ def _judged(view: WindowView, masks: Masks, scene: Scene) -> WindowView:
     window, claimed_at = view.window, view.claimed_at
     if claimed_at is None and view.state is WindowState.ACTIVE and _is_claimed(window, masks, scene):
         claimed_at = scene.now
-    lapsed = scene.now >= window.start + scene.grace and claimed_at is None and not window.for_nobody
+    lapses_at = view.lapses_at if claimed_at is None else None
+    lapsed = lapses_at is not None and scene.now >= lapses_at
     if lapsed and not any(_waits_for(window, job) for job in scene.jobs):
-        return replace(view, state=WindowState.RELEASED, released_at=scene.now)
-    return replace(view, claimed_at=claimed_at, gpus=scene.places.uuids(tuple(enumerate(masks))))
+        return replace(view, state=WindowState.RELEASED, released_at=scene.now, lapses_at=None)
+    gpus = scene.places.uuids(tuple(enumerate(masks)))
+    return replace(view, claimed_at=claimed_at, lapses_at=lapses_at, gpus=gpus)
 
 
 def _is_claimed(window: Window, masks: Masks, scene: Scene) -> bool:
