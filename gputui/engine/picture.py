@@ -153,11 +153,9 @@ def _sessions(observations: Iterable[Observation]) -> dict[int, JobId]:
 
 def dependencies(store: JobStore, jobs: Mapping[JobId, Job]) -> Iterable[Job]:
     """Jobs that waiting ones depend on and that have moved to history already."""
+    waiting = [job for job in jobs.values() if job.spec.after or job.spec.after_any]
     wanted = {
-        job_id
-        for job in jobs.values()
-        if job.state is JobState.PENDING
-        for job_id in (*job.spec.after, *job.spec.after_any)
+        job_id for job in waiting if job.state is JobState.PENDING for job_id in (*job.spec.after, *job.spec.after_any)
     }
     for job_id in sorted(wanted - jobs.keys()):
         try:

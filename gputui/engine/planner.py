@@ -9,6 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from gputui.domain.errors import StoreError
 from gputui.domain.job import Job
+from gputui.domain.policy.lineup import Known
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.snapshot import Leader, Notice, Snapshot, Usage
 from gputui.domain.state import JobState
@@ -28,6 +29,7 @@ class Planner:
         self._ground = ground
         self._leader = leader
         self.plan = Plan()
+        self._known = Known()
         self._snapshot = Snapshot()
         self._usage = Usage()
         self._usage_read_at: datetime | None = None
@@ -48,7 +50,7 @@ class Planner:
         self._look(now, freed_at, trouble)
         news = _news(self._ground.version, self._snapshot)
         if news != self._planned_for or now >= self._again_at:
-            self.plan = plan(self._snapshot, self._ground.settings, now)
+            self.plan = plan(self._snapshot, self._ground.settings, now, self._known)
             self._planned_for, self._again_at = news, _next_look(self._snapshot, self.plan, now)
 
     def carried_out(self, claims: Iterable[Job], now: datetime, freed_at: Mapping[str, datetime]) -> None:

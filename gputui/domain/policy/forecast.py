@@ -37,13 +37,12 @@ def _coming(look: Look, gated: Iterable[Entry]) -> tuple[list[Arrival], _Depende
     """Jobs that will wait for GPUs from a known time on, and those that will once others have ended."""
     known: list[Arrival] = []
     behind = _Dependents()
-    jobs = {job.id: job for job in look.snapshot.jobs}
+    open_ones = [] if look.snapshot.controls.paused else [entry for entry in gated if not entry.job.held]
+    jobs = {job.id: job for job in look.snapshot.jobs} if open_ones or look.making_way else {}
     for _, key, item in as_they_wait(look, [jobs[victim] for victim in look.making_way]):
         behind.comes_back(Arrival(look.second, key, item))
-    for entry in gated:
+    for entry in open_ones:
         job = entry.job
-        if job.held or look.snapshot.controls.paused:
-            continue
         others = (*job.spec.after, *job.spec.after_any)
         unmet = {other for other in others if other in jobs and not jobs[other].state.is_terminal}
         times = [at.timestamp() for at in (job.not_before, job.spec.begin_at) if at is not None and at > look.now]

@@ -6,9 +6,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobId
+from gputui.domain.policy.board import Rules
 from gputui.domain.policy.fairshare import factors
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.look import Look
@@ -53,16 +54,40 @@ class Lineup:
         return Lineup([jobs[n] for n in chosen], [keys[n] for n in chosen], [items[n] for n in chosen])
 
 
+_Kind: TypeAlias = tuple[str, int, int]
+"""Tenant, fewest and most GPUs: the same lane for all that ask for no more than that."""
+_Seen: TypeAlias = dict[JobId, tuple[Job, _Kind | None, Waiting]]
+
+
+class Known:
+    """How jobs were found to wait, kept from one look to the next: it saves work, and changes no outcome.
+
+    It holds for a job as long as that is the very same object.
+    """
+
+    def __init__(self) -> None:
+        self._basis: object = None
+        self._seen: _Seen = {}
+
+    def at(self, look: Look) -> _Seen:
+        """What still holds at this look, to be added to."""
+        basis = (look.board.rules.class_weight, look.durations.basis)
+        if basis != self._basis or len(self._seen) > 2 * len(look.waiting) + _FEW:
+            self._basis, self._seen = basis, {}
+        return self._seen
+
+
+_FEW = 1000
 _waiting: Callable[[tuple[Any, ...]], Waiting] = partial(tuple.__new__, Waiting)
 """The same as the class, called, in half the time."""
 
 
-def in_order(look: Look) -> Lineup:
+def in_order(look: Look, known: Known | None = None) -> Lineup:
     """All waiting jobs, first to start first: in the order of their ranks."""
     jobs = look.waiting
     fair, rules = fair_shares(look, jobs), look.board.rules
     points = {tenant: rules.fair_weight * factor for tenant, factor in fair.items()}
-    line = as_they_wait(look, jobs)
+    line = as_they_wait(look, jobs, (known or Known()).at(look))
     scores = rules.ageing.scores(line.items, [points[key[0]] for key in line.keys], look.second)
     # sorts by one number each, the least important first: a fraction of one sort by four
     places = sorted(range(len(jobs)), key=[job.id for job in jobs].__getitem__)
@@ -73,25 +98,37 @@ def in_order(look: Look) -> Lineup:
     return line.at(places)
 
 
-def as_they_wait(look: Look, jobs: list[Job]) -> Lineup:
-    """The jobs as they wait in their lanes, in no order yet."""
-    plain: dict[tuple[str, int, int], LaneKey] = {}
-    base, seconds, keys, items = look.board.rules.base, look.durations.seconds, [], []
+def as_they_wait(look: Look, jobs: list[Job], seen: _Seen | None = None) -> Lineup:
+    """The jobs as they wait in their lanes, in no order yet; what was not `seen` before is added to that."""
+    seen = {} if seen is None else seen
+    lanes: dict[_Kind | None, LaneKey] = {}
+    rules, seconds, keys, items = look.board.rules, look.durations.seconds, [], []
     for job in jobs:
-        spec = job.spec
-        request = spec.gpus
-        kind = (spec.tenant, request.minimum, request.maximum)
-        if job.array is not None or not is_plain(job):
+        had = seen.get(job.id)
+        if had is None or had[0] is not job:
+            had = seen[job.id] = (job, _kind(job), _as_it_waits(job, seconds(job), rules))
+        key = lanes.get(had[1])
+        if key is None:
             key = look.key(job)
-        elif (known := plain.get(kind)) is not None:
-            key = known
-        else:
-            key = plain[kind] = look.key(job)
-        when = topped(job) if job.topped_at else 0.0
-        points = base(job.priority, spec.nice)
+            if had[1] is not None:
+                lanes[had[1]] = key
         keys.append(key)
-        items.append(_waiting((job.submitted_at.timestamp(), job.id, seconds(job), points, job.priority, when)))
+        items.append(had[2])
     return Lineup(jobs, keys, items)
+
+
+def _as_it_waits(job: Job, seconds: float, rules: Rules) -> Waiting:
+    base = rules.base(job.priority, job.spec.nice)
+    when = topped(job) if job.topped_at else 0.0
+    return _waiting((job.submitted_at.timestamp(), job.id, seconds, base, job.priority, when))
+
+
+def _kind(job: Job) -> _Kind | None:
+    """What its lane is known by; None when it asks for more than numbers."""
+    request = job.spec.gpus
+    if not is_plain(job) or (job.array is not None and job.array.limit is not None):
+        return None
+    return (job.spec.tenant, request.minimum, request.maximum)
 
 
 def fair_shares(look: Look, waiting: Iterable[Job]) -> dict[str, float]:

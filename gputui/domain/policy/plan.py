@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gputui.domain.job import JobId, Placement, Preemption
 from gputui.domain.policy.decide import Outcome, decide
 from gputui.domain.policy.forecast import expected_starts
-from gputui.domain.policy.lineup import Lineup, in_order
+from gputui.domain.policy.lineup import Known, Lineup, in_order
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.reasons import Gated, Reasons
 from gputui.domain.policy.waits import Situation, gate, suspects
@@ -51,11 +51,11 @@ class Decision(NamedTuple):
     outcome: Outcome
 
 
-def decision(snapshot: Snapshot, settings: Settings, now: datetime) -> Decision:
+def decision(snapshot: Snapshot, settings: Settings, now: datetime, known: Known | None = None) -> Decision:
     """Start what its turn and the free GPUs allow, and keep GPUs for the first job that does not fit."""
     look = Look.at(snapshot, settings, now)
     situation = Situation.of(snapshot, settings.scheduler, now)
-    waiting = in_order(look)
+    waiting = in_order(look, known)
     gated, able = _parted(look, waiting, situation)
     for key, items in able.by_lane():
         look.board.lane(key).feed(items, look.second)
@@ -75,9 +75,12 @@ def _parted(look: Look, waiting: Lineup, situation: Situation) -> tuple[Gated, L
     return gated, waiting.at(place for place, job in enumerate(waiting.jobs) if job.id not in why)
 
 
-def plan(snapshot: Snapshot, settings: Settings, now: datetime) -> Plan:
-    """The decision of this moment, and of all that do not start now why, and when they are expected to."""
-    look, waiting, gated, outcome = decision(snapshot, settings, now)
+def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: Known | None = None) -> Plan:
+    """The decision of this moment, and of all that do not start now why, and when they are expected to.
+
+    What is `known` from an earlier look only saves work.
+    """
+    look, waiting, gated, outcome = decision(snapshot, settings, now, known)
     forecast = expected_starts(look, [entry for _, entry in gated.values()], settings.policy.forecast_jobs)
     return Plan(
         starts=tuple(Placement(run.id, look.places.uuids(run.grant), run.gpu_share) for run in outcome.starts),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import timedelta
 
 from hypothesis import given
@@ -10,11 +11,12 @@ from hypothesis import strategies as st
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Job
-from gputui.domain.policy.lineup import fair_shares, in_order
+from gputui.domain.policy.lineup import Known, fair_shares, in_order
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings
 from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
 from tests.factories import NOW, job, running, uuid, view
 
 WEEK = 7 * 86400
@@ -77,6 +79,30 @@ def test_reasons_are_the_same_in_whatever_order_they_are_asked_for(jobs: list[Jo
     assert told == {job_id: backwards[job_id] for job_id in reversed(list(backwards))}
     assert forwards == backwards == told
     assert len(forwards) == len(told)
+
+
+@given(WAITING, WAITING, st.booleans(), st.booleans())
+def test_what_is_known_from_the_last_look_changes_nothing(
+    first: list[Job], second: list[Job], predicted: bool, heavier: bool
+) -> None:
+    """Jobs that stay the same objects, jobs changed, gone and new; planned durations and weights that change."""
+    known, settings = Known(), SETTINGS
+    assert plan(picture(first), settings, NOW, known) == plan(picture(first), settings, NOW)
+    if heavier:
+        settings = replace(settings, policy=replace(settings.policy, class_weight=1.0))
+    changed = [*second, *(one for one in first if all(one.id != other.id for other in second))]
+    if predicted:
+        changed += [ended(number) for number in (100, 101)]
+    for now in (NOW, NOW + timedelta(days=1)):
+        assert plan(picture(changed), settings, now, known) == plan(picture(changed), settings, now)
+
+
+def ended(number: int) -> Job:
+    """A job that took a minute."""
+    since = NOW - timedelta(hours=1)
+    return job(number, gpus=1, tenant="a").evolve(
+        state=JobState.COMPLETED, started_at=since, ended_at=since + timedelta(minutes=1)
+    )
 
 
 def test_reasons_are_of_those_that_wait_alone() -> None:
