@@ -58,7 +58,8 @@ def row(view: GpuView) -> tuple[str, ...]:
 
 def story(view: GpuView) -> str:
     """Who holds it, why it is not free, what is wrong with it, and how old that is."""
-    parts = [_holder(holder) for holder in view.holders]
+    ids = [f"{job_id} " for job_id in view.job_ids] + [""] * len(view.holders)
+    parts = [_holder(holder, job_id) for holder, job_id in zip(view.holders, ids, strict=False)]
     parts += [] if view.holders and view.health.code is HealthCode.OK else [view.why]
     told = view.health.code is HealthCode.OK or view.health.text in view.why
     parts += [] if told else [f"{view.health.code}: {view.health.text}"]
@@ -66,9 +67,9 @@ def story(view: GpuView) -> str:
     return "; ".join(dict.fromkeys(filter(None, parts)))
 
 
-def _holder(holder: Holder) -> str:
+def _holder(holder: Holder, job_id: str) -> str:
     user = f" ({holder.user})" if holder.user else ""
-    return f"{holder.kind} {holder.name}{user}"
+    return f"{holder.kind} {job_id}{holder.name}{user}"
 
 
 def _number(value: float | None, unit: str) -> str:

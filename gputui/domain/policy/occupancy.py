@@ -259,8 +259,7 @@ def _holders(
     strangers: tuple[GpuProcess, ...],
     uses: Mapping[JobId, Measured],
 ) -> tuple[Holder, ...]:
-    alone = sample.memory_used if sample and len(jobs) == 1 else None
-    holders = [_job_holder(job, alone if alone is not None else _told(uses.get(job.id))) for job in jobs]
+    holders = [_job_holder(job, _used(job, sample, uses, is_alone=len(jobs) == 1)) for job in jobs]
     holders += [Holder("container", c.name, user=c.user, container_id=c.id) for c in claims]
     known = {c.id for c in claims}
     holders += [
@@ -273,8 +272,12 @@ def _holders(
     return tuple(holders)
 
 
-def _told(use: Measured | None) -> int | None:
-    return use.used if use is not None and use.is_known else None
+def _used(job: Job, sample: GpuSample | None, uses: Mapping[JobId, Measured], *, is_alone: bool) -> int | None:
+    """What it uses: all that is in use while it is alone there, else what the process list says."""
+    if sample is None or is_alone:
+        return sample.memory_used if sample else None
+    use = uses.get(job.id, Measured())
+    return use.used if use.is_known and sample.processes is not None else None
 
 
 def _job_holder(job: Job, memory: int | None = None) -> Holder:

@@ -33,7 +33,13 @@ def _told(board: Board, places: Places, place: Place) -> str:
         return f"{name} may not be joined: {bay.closed}"
     if len(jobs) >= bay.most:
         return f"{name} has {_names(jobs)}, and no more than {bay.most} may share it"
-    return f"{name} has {format_size(shares.left(place))} left beside {_names(jobs)}"
+    return f"{name} has {_at_least(shares.left(place))} left beside {_names(jobs)}"
+
+
+def _at_least(size: int) -> str:
+    """The size, never rounded up: nobody is to ask for what looks left and is not."""
+    shown = 1024**3 if size >= 10 * 1024**3 else 1024**3 // 10
+    return format_size(size - size % shown if size >= 1024**3 else size)
 
 
 def _names(jobs: list[JobId]) -> str:
