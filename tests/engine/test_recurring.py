@@ -264,12 +264,12 @@ def lived(world: World, minutes: int) -> None:
 
 def test_a_crash_at_each_single_step_loses_no_run_and_makes_none_twice(tmp_path: Path) -> None:
     clean = World(tmp_path / "clean")
-    add(clean)
+    add(clean, overlap=Overlap.ALLOW)
     lived(clean, 4)
     assert clean.tripwire.steps > 20
     for step in range(1, clean.tripwire.steps + 1):
         world = World(tmp_path / str(step))
-        one = add(world, array=(0, 1) if step % 2 else ())
+        one = add(world, overlap=Overlap.ALLOW, array=(0, 1) if step % 2 else ())
         world.tripwire.left = step
         lived(world, 4)
         check(world, one, 4, elements=2 if step % 2 else 1)
