@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import click
 from click.shell_completion import CompletionItem
@@ -27,11 +27,12 @@ COLUMNS = (
     table.Column("NEXT"),
     table.Column("LAST"),
     table.Column("JOB", right=True),
-    table.Column("WHEN", 24, least=9),
+    table.Column("WHEN", 24, least=13),
     table.Column("ZONE", 20, least=4),
     table.Column("NAME", 20, least=4),
     table.Column("SUBMITS"),
 )
+_FAR = timedelta(days=300)
 _EPILOG = """\b
 The five fields, in quotes: minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly,
 @monthly, @yearly. Each is *, a number, a range 1-5, a list 1,3,5, with steps */15 or 8-18/2; months and days
@@ -130,18 +131,20 @@ def list_(session: Session, as_json: bool) -> None:
     if as_json:
         print_json([recurring_json(entry) for entry in entries])
         return
-    lines = table.lines(COLUMNS, map(row, entries), table.terminal_width()) if entries else ["no recurring jobs"]
+    now = bootstrap.clock().now()
+    rows = [row(entry, now) for entry in entries]
+    lines = table.lines(COLUMNS, rows, table.terminal_width()) if rows else ["no recurring jobs"]
     sys.stdout.write("\n".join(lines) + "\n")
     if sys.stderr.isatty():
-        sys.stderr.writelines(f"{plain(note)}\n" for note in footnotes(entries))
+        sys.stderr.writelines(f"{plain(note)}\n" for note in footnotes(entries, now))
 
 
-def row(entry: RecurringJob) -> tuple[str, ...]:
+def row(entry: RecurringJob, now: datetime) -> tuple[str, ...]:
     """The cells of one."""
     return (
         str(entry.id),
-        "paused" if entry.paused else _short(entry.next_at),
-        _short(entry.last_at),
+        "paused" if entry.paused else _short(entry.next_at, now),
+        _short(entry.last_at, now),
         str(entry.last_job_id or "-"),
         entry.expression,
         entry.zone,
@@ -150,11 +153,11 @@ def row(entry: RecurringJob) -> tuple[str, ...]:
     )
 
 
-def footnotes(entries: Sequence[RecurringJob]) -> Iterator[str]:
+def footnotes(entries: Sequence[RecurringJob], now: datetime) -> Iterator[str]:
     """Why the latest run of each was not made, where it was not."""
     for entry in entries:
         if entry.skipped and (entry.last_at is None or entry.skipped.at > entry.last_at):
-            yield f"{entry.id}: the run of {_short(entry.skipped.at)} was left out: {entry.skipped.why}"
+            yield f"{entry.id}: the run of {_short(entry.skipped.at, now)} was left out: {entry.skipped.why}"
 
 
 def submission_words(submission: Submission) -> str:
@@ -169,8 +172,11 @@ def submission_words(submission: Submission) -> str:
     return " ".join([*words, *map(shlex.quote, spec.command)])
 
 
-def _short(at: datetime | None) -> str:
-    return f"{at.astimezone():%Y-%m-%d %H:%M}" if at else "-"
+def _short(at: datetime | None, now: datetime) -> str:
+    """`03-02 12:15`, local; the date alone, with its year, where that is far away."""
+    if at is None:
+        return "-"
+    return f"{at.astimezone():%m-%d %H:%M}" if abs(at - now) < _FAR else f"{at.astimezone():%Y-%m-%d}"
 
 
 class RecurringIds(click.ParamType[tuple[JobId, ...]]):

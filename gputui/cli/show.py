@@ -16,10 +16,12 @@ from gputui.cli.session import Session, pass_session
 from gputui.cli.wishes import OneJobId
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import signal_name
-from gputui.domain.job import Attempt, Job, JobSpec, LimitWarning
+from gputui.domain.errors import NotFoundError
+from gputui.domain.job import Attempt, Job, JobId, JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
+from gputui.ports import JobStore
 
 LABEL = 16
 
@@ -31,13 +33,19 @@ LABEL = 16
 def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
     """Show everything about a job: what was asked for, each attempt, and who wished what."""
     with session.store() as store:
-        job = store.get(the_one(store, ids[0]))
+        job = _job(store, the_one(store, ids[0]))
         snapshot = bootstrap.current_snapshot(session.options, store)
         audit = tuple(store.audit_log(f"job {job.id}"))
     if as_json:
         print_json(job_detail_json(job, snapshot, audit))
     else:
         sys.stdout.writelines(f"{plain(line)}\n" for line in story(job, snapshot, audit))
+
+
+def _job(store: JobStore, job_id: JobId) -> Job:
+    if job_id in store.recurring():
+        raise NotFoundError(f"{job_id} is a recurring job, which submits jobs", hint="gputui cron list")
+    return store.get(job_id)
 
 
 def story(job: Job, snapshot: Snapshot, audit: tuple[AuditEntry, ...]) -> Iterator[str]:

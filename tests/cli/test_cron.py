@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import pytest
 
+from gputui.cli import cron
 from gputui.domain.job import ArrayRef, GpuRequest
 from gputui.domain.recurring import Missed, Overlap, RecurringJob, Skipped
 from tests.cli.conftest import KeptStore, Run, put
@@ -104,13 +105,13 @@ def test_what_it_waits_for_must_exist(run: Run, store: KeptStore) -> None:
 def test_list_tells_when_and_what(run: Run, store: KeptStore, clock: FakeClock) -> None:
     at = clock.now()
     ran = recurring("*/15 * * * *", "Europe/Berlin", name="often", last_at=at, last_job_id=7)
-    keep(store, ran, recurring(paused=True, array=(0, 1, 2), held=True))
-    result = run("cron", "list")
-    assert result.out == (
-        "ID  NEXT              LAST              JOB  WHEN          ZONE           NAME   SUBMITS\n"
-        " 1  2026-03-02 07:15  2026-03-02 07:00    7  */15 * * * *  Europe/Berlin  often  busybox true\n"
-        " 2  paused            -                   -  0 * * * *     UTC            -      "
-        "--array 0-2 --hold busybox true\n"
+    yearly = recurring("@yearly", last_at=at - timedelta(days=400), last_job_id=3)
+    keep(store, ran, recurring(paused=True, array=(0, 1, 2), held=True), yearly)
+    assert run("cron", "list").out == (
+        "ID  NEXT         LAST         JOB  WHEN          ZONE           NAME   SUBMITS\n"
+        " 1  03-02 07:15  03-02 07:00    7  */15 * * * *  Europe/Berlin  often  busybox true\n"
+        " 2  paused       -              -  0 * * * *     UTC            -      --array 0-2 --hold busybox true\n"
+        " 3  2026-12-31   2025-01-26     3  @yearly       UTC            -      busybox true\n"
     )
 
 
@@ -167,6 +168,19 @@ def test_the_jobs_it_submitted_say_so(run: Run, store: KeptStore) -> None:
     assert "a run of recurring job 7" in run("show", "1").out
     assert "recurring" not in run("show", "3").out
     assert [shown["id"] for shown in json.loads(run("queue", "--json", "--filter", "cron:7").out)] == [1, 2]
+
+
+def test_show_tells_a_recurring_job_from_a_job_that_is_none(run: Run, store: KeptStore) -> None:
+    keep(store, recurring())
+    assert "1 is a recurring job" in run("show", "1").err
+    assert "there is no job 2" in run("show", "2").err
+
+
+def test_runs_left_out_are_told_beside_the_list(store: KeptStore, clock: FakeClock) -> None:
+    at = clock.now()
+    skipped = Skipped(at, "job 7 of an earlier run was RUNNING")
+    entries = [recurring(skipped=skipped), recurring(skipped=skipped, last_at=at + timedelta(hours=1)), recurring()]
+    assert list(cron.footnotes(entries, at)) == [f"0: the run of 03-02 07:00 was left out: {skipped.why}"]
 
 
 def test_commands_and_ids_are_completed(store: KeptStore) -> None:
