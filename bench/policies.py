@@ -1,63 +1,174 @@
-"""The golden table: this scheduler beside the baselines, on real cuts where they are at hand, else on made-up traces.
+"""The golden tables: this scheduler beside the baselines, on real cuts where they are at hand, and on made-up traces.
 
-`python -m bench.policies [FOLDER]`: FOLDER holds philly_8gpu_*.csv and philly_64gpu_*.csv.
+`python -m bench.policies [FOLDER]`: FOLDER holds philly_8gpu_*.csv and philly_64gpu_*.csv; `bench.cuts` makes more.
 """
 
 from __future__ import annotations
 
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from gputui.replay.generator import digest, generate
-from gputui.replay.metrics import Figures, figures
+from gputui.replay.measure import dealt, measure
+from gputui.replay.metrics import Figures, allocation_bound
 from gputui.replay.policies import POLICIES
 from gputui.replay.trace import Site, TraceJob, prepare, read
 
 LOADS = (0.6, 0.8, 1.0, 1.3)
 HOUR = 3600.0
+SEEDS = {8: 10, 64: 3}
 
 
-def traces(folder: Path | None, gpus: int) -> list[tuple[str, str, list[TraceJob]]]:
-    """Name, hash and jobs of each trace."""
-    found = sorted(folder.glob(f"philly_{gpus}gpu_*.csv")) if folder else []
-    if found:
-        return [(path.name, sha, jobs) for path in found for jobs, sha in (read(path),)]
-    made = [generate(2500 if gpus == 8 else 8000, seed, widest=8 if gpus == 8 else 16) for seed in range(3)]
-    return [(f"synthetic seed {seed}", digest(jobs), jobs) for seed, jobs in enumerate(made)]
+class Trace(NamedTuple):
+    """A trace with its name and hash."""
+
+    name: str
+    sha: str
+    jobs: Sequence[TraceJob]
+
+
+def real(folder: Path, gpus: int) -> list[Trace]:
+    """The cuts for that many GPUs."""
+    found = sorted(folder.glob(f"philly_{gpus}gpu_*.csv"))
+    return [Trace(path.stem, sha, jobs) for path in found for jobs, sha in (read(path),)]
+
+
+def made_up(gpus: int) -> list[Trace]:
+    """Synthetic ones."""
+    made = [generate(2500 if gpus == 8 else 8000, seed, widest=8 if gpus == 8 else 16) for seed in range(SEEDS[gpus])]
+    return [Trace(f"seed {seed}", digest(jobs), jobs) for seed, jobs in enumerate(made)]
+
+
+@dataclass(frozen=True)
+class Gates:
+    """How this scheduler compares on each of some traces: 8 GPUs, load 1.0, bucket limits."""
+
+    found: Sequence[Mapping[str, Figures]]
+    alphabet: Sequence[Figures]
+    bounds: Sequence[float]
+
+    @classmethod
+    def of(cls, traces: Sequence[Sequence[TraceJob]]) -> Gates:
+        """Replay them all."""
+        site = Site(8)
+        ready = [prepare(trace, site, 1.0, "bucket") for trace in traces]
+        return cls(
+            [{name: measure(name, jobs, site) for name in POLICIES if name != "host-lease"} for jobs in ready],
+            [dealt(jobs, site, None) for jobs in ready],
+            [allocation_bound(jobs, 8) for jobs in ready],
+        )
+
+    def ratios(self, figure: str, baseline: str) -> list[float]:
+        """Ours over theirs, for each trace."""
+        return [getattr(each["plan"], figure) / getattr(each[baseline], figure) for each in self.found]
+
+    def ratio(self, figure: str, baseline: str) -> float:
+        """The mean of these."""
+        return float(statistics.mean(self.ratios(figure, baseline)))
+
+    def allocated(self, baseline: str) -> float:
+        """The mean of A / A."""
+        return self.ratio("allocation_ratio", baseline)
+
+    def against_alphabet(self) -> list[float]:
+        """A / A of an equal split dealt by the alphabet."""
+        pairs = zip(self.found, self.alphabet, strict=True)
+        return [each["plan"].allocation_ratio / other.allocation_ratio for each, other in pairs]
+
+    def by_the_alphabet(self) -> float:
+        """The mean of these."""
+        return statistics.mean(self.against_alphabet())
+
+    def most(self, baseline: str) -> float:
+        """What no policy's mean of A / A can exceed."""
+        pairs = zip(self.found, self.bounds, strict=True)
+        return float(statistics.mean(bound / each[baseline].allocation_ratio for each, bound in pairs))
+
+
+def spread(values: Sequence[float]) -> str:
+    """Mean [least-most]."""
+    if len(values) == 1:
+        return f"{values[0]:.2f}"
+    return f"{statistics.mean(values):.2f} [{min(values):.2f}-{max(values):.2f}]"
+
+
+def gate_rows(columns: Sequence[Gates]) -> Iterator[str]:
+    """What is wanted, and what came of it on each set of traces."""
+    rows = (
+        ("allocated, over fifo", ">= 1.03", "allocation_ratio", "fifo"),
+        ("mean wait, over fifo", "<= 0.65", "wait_mean", "fifo"),
+        ("longest wait, over greedy", "<= 0.80", "wait_max", "greedy"),
+        ("allocated, over static-equal", ">= 1.30", "allocation_ratio", "static-equal"),
+        ("allocated, over static-proportional", ">= 1.10", "allocation_ratio", "static-proportional"),
+    )
+    for title, wanted, figure, baseline in rows:
+        cells = []
+        for gates in columns:
+            bound = f", bound {gates.most(baseline):.2f}" if baseline.startswith("static") else ""
+            cells.append(spread(gates.ratios(figure, baseline)) + bound)
+        yield f"| {title} | {wanted} | " + " | ".join(cells) + " |"
+    cells = [spread(gates.against_alphabet()) for gates in columns]
+    yield "| the same, tenants dealt by the alphabet | >= 1.30 | " + " | ".join(cells) + " |"
 
 
 def row(name: str, found: Sequence[Figures], ours: Sequence[Figures]) -> str:
-    """The means over the traces, and how our allocation compares."""
+    """The means over the traces, and how we compare on each of them."""
 
     def mean(figure: str) -> float:
         return float(statistics.mean(getattr(each, figure) for each in found))
 
-    ratio = statistics.mean(our.allocation_ratio / each.allocation_ratio for our, each in zip(ours, found, strict=True))
-    waits = (mean(figure) / HOUR for figure in ("wait_mean", "wait_p95", "wait_max"))
-    return (
-        f"| {name} | {mean('allocation_ratio'):.3f} | {ratio:.2f} | "
-        + " | ".join(f"{wait:.0f}" for wait in waits)
-        + " |"
-    )
+    def ratios(figure: str) -> str:
+        pairs = zip(ours, found, strict=True)
+        return spread([getattr(our, figure) / getattr(each, figure) for our, each in pairs])
+
+    waits = (f"{mean(figure) / HOUR:.0f}" for figure in ("wait_mean", "wait_p95", "wait_max"))
+    compared = ("1",) * 3 if name == "plan" else map(ratios, ("allocation_ratio", "wait_mean", "wait_max"))
+    return f"| {name} | {mean('allocation_ratio'):.3f} | " + " | ".join((*waits, *compared)) + " |"
+
+
+def table(traces: Sequence[Trace], gpus: int, load: float) -> Iterator[str]:
+    """All policies at one load."""
+    site = Site(gpus)
+    yield f"\n| load {load} | allocated | wait h | p95 | max | plan/it: allocated | wait | max |"
+    yield "|---|---|---|---|---|---|---|---|"
+    ready = [prepare(trace.jobs, site, load, "bucket") for trace in traces]
+    bound = statistics.mean(allocation_bound(jobs, gpus) for jobs in ready)
+    yield f"| no policy exceeds | {bound:.3f} | | | | | | |"
+    ours = [measure("plan", jobs, site) for jobs in ready]
+    for name in POLICIES:
+        found = ours if name == "plan" else [measure(name, jobs, site) for jobs in ready]
+        yield row(name, found, ours)
+
+
+def hashes(traces: Sequence[Trace]) -> str:
+    """Which traces, by the first twelve digits of their SHA-256."""
+    return ", ".join(f"{trace.name} {trace.sha[:12]}" for trace in traces)
+
+
+def gates(folder: Path | None) -> Iterator[str]:
+    """The table of gates."""
+    cuts = real(folder, 8) if folder else []
+    columns = {"the given cut": cuts[:1], f"{len(cuts)} cuts": cuts, f"{SEEDS[8]} seeds": made_up(8)}
+    shown = {title: traces for title, traces in columns.items() if traces}
+    yield "\n| 8 GPUs, load 1.0, bucket limits | wanted | " + " | ".join(shown) + " |\n|---|---|" + "---|" * len(shown)
+    yield from gate_rows([Gates.of([trace.jobs for trace in traces]) for traces in shown.values()])
 
 
 def main() -> None:
-    """Print it as Markdown."""
+    """Print them as Markdown."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
+    for line in gates(folder):
+        print(line, flush=True)
     for gpus in (8, 64):
-        used = traces(folder, gpus)
-        print(f"\n{gpus} GPUs, bucket limits; " + "; ".join(f"{name} sha256 {sha[:12]}" for name, sha, _ in used))
+        traces = (real(folder, gpus) if folder else []) or made_up(gpus)
+        print(f"\n### {gpus} GPUs\n\n{len(traces)} traces, bucket limits: {hashes(traces)}.")
         for load in LOADS:
-            print(
-                f"\n| load {load} | allocated | plan / it | wait h | p95 | max |\n|---|---|---|---|---|---|", flush=True
-            )
-            found: dict[str, list[Figures]] = {}
-            for name, policy in POLICIES.items():
-                ready = [prepare(jobs, Site(gpus), load, "bucket") for _, _, jobs in used]
-                found[name] = [figures(list(policy(jobs, Site(gpus))), gpus) for jobs in ready]
-                print(row(name, found[name], found["plan"]), flush=True)
+            for line in table(traces, gpus, load):
+                print(line, flush=True)
 
 
 if __name__ == "__main__":

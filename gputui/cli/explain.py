@@ -57,8 +57,6 @@ def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
     yield f"  age         {terms.age:8.1f}  of waiting {format_duration(now - job.submitted_at)}"
     yield f"  fair share  {terms.fair_share:8.1f}  F = {told.fair_share:.3f} of tenant {job.spec.tenant}"
     yield f"  nice        {terms.nice:8.1f}"
-    if told.starves:
-        yield "  has waited so long that it goes before every score"
     if job.topped_at:
         yield "  put first by hand, before every score"
 
@@ -82,6 +80,5 @@ def explanation_json(job: Job, told: Explanation) -> dict[str, Any]:
             "nice": terms.nice,
         },
         "fair_share": told.fair_share,
-        "starves": told.starves,
         "topped_at": job.topped_at.isoformat() if job.topped_at else None,
     }

@@ -86,8 +86,7 @@ def command(
     """
     from gputui.replay import generator
     from gputui.replay import trace as traces
-    from gputui.replay.metrics import figures
-    from gputui.replay.policies import POLICIES
+    from gputui.replay.measure import measure
 
     names, site = parse_policies(policies), traces.Site(gpus, min(gpus, gpus_per_node))
     if (trace is None) == (synthetic is None):
@@ -102,7 +101,7 @@ def command(
         raise InputError("expected a duration above 0", where="--max-time")
     jobs = traces.prepare(raw, site, load, limits, seconds)
     offered = traces.offered(jobs, site)
-    found = {name: figures(list(POLICIES[name](jobs, site)), gpus) for name in names}
+    found = {name: measure(name, jobs, site) for name in names}
     head = {
         "trace_sha256": digest,
         "gpus": gpus,

@@ -136,13 +136,12 @@ class PolicySettings:
     class_weight: float = 1000.0
     """Points for each class; a class is 50 of priority."""
     age_weight: float = 1000.0
-    """Points for each `age_unit` of waiting, at most `age_cap` of them."""
+    """Points for each `age_unit` of waiting."""
     age_unit: timedelta = timedelta(hours=24)
-    age_cap: float = 3.0
+    age_cap: float | None = None
+    """At most so many `age_unit`s count; None: all, so that no job is overtaken for ever."""
     fair_weight: float = 500.0
     """Points times the fair-share factor, which is 1 for a tenant that used nothing."""
-    starving_after: timedelta | None = timedelta(days=7)
-    """A job that has waited so long goes before all that have not, whatever their points."""
     half_life: timedelta = timedelta(days=7)
     """Of used GPU-seconds."""
     limit_low: timedelta = timedelta(hours=72)

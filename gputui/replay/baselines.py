@@ -7,6 +7,7 @@ in what it is compared with.
 from __future__ import annotations
 
 import math
+import random
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush, merge
@@ -52,7 +53,6 @@ def _play(
     arrive: Callable[[TraceJob], None],
     start: Callable[[float], Iterable[tuple[TraceJob, tuple[tuple[int, int], ...]]]],
     end: Callable[[TraceJob, tuple[tuple[int, int], ...]], None],
-    looks: Sequence[float] = (),
 ) -> Iterator[Started]:
     """The events of a trace in order: ends first, then submissions, then a look at what starts."""
     ends: list[tuple[float, int, TraceJob, tuple[tuple[int, int], ...]]] = []
@@ -103,9 +103,11 @@ def greedy(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
     return _play(jobs, arrive, start, lambda _, taken: hosts.give(taken))
 
 
-def static_equal(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
-    """GPUs cut into equal parts, tenants dealt out to them by the alphabet: nobody weighs them."""
+def static_equal(jobs: Sequence[TraceJob], site: Site, deal: int | None = None) -> Iterator[Started]:
+    """GPUs cut into equal parts, tenants dealt out to them by the alphabet or by chance: nobody weighs them."""
     tenants = sorted({job.tenant for job in jobs})
+    if deal is not None:
+        random.Random(deal).shuffle(tenants)
     parts = min(_parts(site), len(tenants))
     sizes = [site.gpus // parts + (number < site.gpus % parts) for number in range(parts)]
     return _split(jobs, site, sizes, {tenant: number % parts for number, tenant in enumerate(tenants)})

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from gputui.replay.policies import Ran
+from gputui.replay.trace import TraceJob
 
 TAU = 60.0
 """Seconds: shorter jobs count as this long in a slowdown (Feitelson's bounded slowdown)."""
@@ -54,6 +55,27 @@ def allocation_ratio(ran: Sequence[Ran], gpus: int) -> float:
     last = max(each.job.submit for each in ran)
     given = math.fsum(each.gpus * max(0.0, min(each.end, last) - each.start) for each in ran if each.start < last)
     return given / (gpus * last) if last else 0.0
+
+
+def allocation_bound(jobs: Sequence[TraceJob], gpus: int) -> float:
+    """What no policy's A can exceed: all work that has come is done at once, as if it came in crumbs."""
+    last = max(job.submit for job in jobs)
+    at = waiting = done = 0.0
+    for job in jobs:
+        worked = min(waiting, gpus * (job.submit - at))
+        at, waiting, done = job.submit, waiting - worked + job.duration * job.gpus, done + worked
+    alone = math.fsum(job.gpus * min(job.duration, last - job.submit) for job in jobs)
+    return min(done, alone) / (gpus * last) if last else 0.0
+
+
+def mean_figures(several: Sequence[Figures]) -> Figures:
+    """The mean of each figure; of those only that are there."""
+
+    def mean(name: str) -> float | None:
+        values = [getattr(each, name) for each in several if getattr(each, name) is not None]
+        return math.fsum(values) / len(values) if values else None
+
+    return Figures(**{field.name: mean(field.name) for field in fields(Figures)})  # type: ignore[arg-type]
 
 
 def bounded_slowdown(ran: Ran) -> float:

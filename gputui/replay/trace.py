@@ -6,7 +6,7 @@ import csv
 import hashlib
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -78,11 +78,17 @@ def parse(text: str, where: str) -> list[TraceJob]:
         raise InputError(f"is not CSV: {error}", where=f"{where}: line {reader.line_num}") from error
     if not rows:
         raise InputError("holds no job", where=where)
-    first = rows[0][0]
-    return [
-        TraceJob(number, submit - first, duration, gpus, tenant, priority=priority)
-        for number, (submit, _, duration, gpus, tenant, priority) in enumerate(rows)
-    ]
+    return rebased(
+        TraceJob(line, submit, duration, gpus, tenant, priority=priority)
+        for submit, line, duration, gpus, tenant, priority in rows
+    )
+
+
+def rebased(jobs: Iterable[TraceJob]) -> list[TraceJob]:
+    """The jobs, given by submit time, numbered from 0 and counted from the first of them."""
+    kept = list(jobs)
+    first = kept[0].submit if kept else 0.0
+    return [replace(job, number=number, submit=job.submit - first) for number, job in enumerate(kept)]
 
 
 def _rows(reader: csv.DictReader[str], where: str) -> Iterator[tuple[float, int, float, int, str, int]]:

@@ -61,7 +61,7 @@ def test_explain_tells_place_score_reason_and_expected_start(store: JobStore, ca
     assert run(["explain", "3", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["position"], told["waiting"], told["waits_for"]) == (2, 2, [1])
-    assert (told["score"]["class"], told["starves"]) == (1000.0, False)
+    assert told["score"]["class"] == 1000.0
     assert told["score"]["total"] == pytest.approx(sum(v for k, v in told["score"].items() if k != "total"))
     expected = datetime.fromisoformat(told["expected_start_at"])
     assert abs(expected - (datetime.now(UTC) + timedelta(hours=2))) < timedelta(seconds=30)
@@ -78,14 +78,14 @@ def test_explain_of_a_job_that_does_not_wait_says_so(store: JobStore, capsys: Ca
     assert run(["explain", "99"]) == 3
 
 
-def test_explain_tells_of_a_job_that_starves(store: JobStore, capsys: Captured) -> None:
+def test_explain_tells_of_a_wait_that_counts_for_more_than_a_class(store: JobStore, capsys: Captured) -> None:
     with store.transaction() as transaction:
         old = transaction.get(3)
         transaction.put(replace(old, submitted_at=old.submitted_at - timedelta(days=8)))
     assert run(["explain", "3"]) == 0
     shown = capsys.readouterr().out
     assert "number 1 of 2" in shown
-    assert "goes before every score" in shown
+    assert "age           8000." in shown
 
 
 def test_priority_dry_run_shows_the_shift_and_changes_nothing(store: JobStore, capsys: Captured) -> None:

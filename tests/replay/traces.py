@@ -1,4 +1,4 @@
-"""Traces the gates are measured on: real ones where they are at hand, else made-up ones."""
+"""Traces the gates are measured on: real ones where they are at hand, and made-up ones."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ import os
 from functools import lru_cache
 from pathlib import Path
 
+from bench.cuts import FIRST_DAYS, cut
 from gputui.replay.generator import generate
 from gputui.replay.trace import TraceJob, read
 
 FOLDER = Path(os.environ.get("GPUTUI_TRACES") or Path(__file__).parents[3] / "shared" / "traces")
-
-
-def cuts(pattern: str = "philly_8gpu_*.csv") -> list[Path]:
-    """The traces of that name that are at hand. They are never copied into this repository."""
-    return sorted(FOLDER.glob(pattern)) if FOLDER.is_dir() else []
+"""Has philly_8gpu_a.csv and philly_82k.csv, which are never copied into this repository."""
+GIVEN, MASTER = FOLDER / "philly_8gpu_a.csv", FOLDER / "philly_82k.csv"
 
 
 @lru_cache
 def synthetic() -> tuple[tuple[TraceJob, ...], ...]:
-    """Five made-up ones for 8 GPUs."""
-    return tuple(tuple(generate(2500, seed, widest=8)) for seed in range(5))
+    """Ten made-up ones for 8 GPUs."""
+    return tuple(tuple(generate(2500, seed, widest=8)) for seed in range(10))
 
 
 @lru_cache
 def real() -> tuple[tuple[TraceJob, ...], ...]:
-    """Those at hand for 8 GPUs."""
-    return tuple(tuple(read(path)[0]) for path in cuts())
+    """For 8 GPUs: the cut that was given, and eight by the rule of `bench.cuts`."""
+    trace = read(MASTER)[0]
+    again = [cut(trace, 8, first_day, half) for first_day in FIRST_DAYS for half in (0, 1)]
+    return (tuple(read(GIVEN)[0]), *map(tuple, again))

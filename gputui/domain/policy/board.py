@@ -88,7 +88,7 @@ class Rules:
     """The settings, in the numbers a decision needs."""
 
     class_weight: float = 1000.0
-    ageing: Ageing = Ageing(1000.0 / 86400, 3000.0)
+    ageing: Ageing = Ageing(1000.0 / 86400)
     fair_weight: float = 500.0
     patience: float = 300.0
     standing_priority: int | None = None
@@ -103,8 +103,7 @@ class Rules:
             settings.class_weight,
             Ageing(
                 settings.age_weight / settings.age_unit.total_seconds(),
-                settings.age_weight * settings.age_cap,
-                settings.starving_after.total_seconds() if settings.starving_after else float("inf"),
+                float("inf") if settings.age_cap is None else settings.age_weight * settings.age_cap,
             ),
             settings.fair_weight,
             settings.patience.total_seconds(),

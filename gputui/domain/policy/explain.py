@@ -27,8 +27,6 @@ class Explanation:
     terms: ScoreTerms
     fair_share: float
     """F of its tenant: 1 used nothing, 0.5 exactly its share."""
-    starves: bool
-    """It has waited so long (`policy.starving_after`) that it goes before every score."""
     position: int
     """1 is the first in order."""
     waiting: int
@@ -46,12 +44,10 @@ def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> 
     order = [entry.job for entry in in_order(look)]
     fair = fair_shares(look, order)[job.spec.tenant]
     start = snapshot.expected_starts.get(job.id) or expected(snapshot, settings, now).get(job.id)
-    limit = settings.policy.starving_after
     return Explanation(
         reason=snapshot.reasons.get(job.id),
         terms=score_terms(job, settings.policy, fair, now),
         fair_share=fair,
-        starves=limit is not None and now - job.submitted_at >= limit,
         position=1 + [waiting.id for waiting in order].index(job.id),
         waiting=len(order),
         waits_for=_waits_for(snapshot, job),

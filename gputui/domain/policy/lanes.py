@@ -1,13 +1,13 @@
 """Waiting jobs in lanes: those of a lane have the tenant and the request in common.
 
-A lane's jobs grow old alike and share their tenant's fair-share factor, so their order among themselves changes only
-when one of them reaches the most points that age can give. Only the lanes' heads have to be compared at every look.
+A lane's jobs grow old alike and share their tenant's fair-share factor, so their order among themselves never changes,
+unless age is capped. Only the lanes' heads have to be compared at every look.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias
@@ -48,35 +48,34 @@ class Ageing:
     """Points for waiting: so many a second, up to a most."""
 
     slope: float
-    most: float
-    starving_after: float = _FOREVER
-    """Seconds after which a job goes before all that have waited less, whatever their points."""
+    most: float = _FOREVER
 
-    def next_turn(self, items: Iterable[Waiting], now: float) -> float:
-        """When the order among these changes next: when one has its most points, or starves."""
-        full = now - self.most / self.slope if self.slope else _FOREVER
-        starved = now - self.starving_after
-        submitted = list(map(_submitted, items))
-        growing = min(filter(full.__lt__, submitted), default=_FOREVER)
-        hungry = min(filter(starved.__lt__, submitted), default=_FOREVER)
-        return now + min(growing - full, hungry - starved) if growing < _FOREVER or hungry < _FOREVER else _FOREVER
+    def next_turn(self, items: Sequence[Waiting], now: float) -> float:
+        """When the order among these may change next: once one has its most points the others gain on it."""
+        if not self.slope or self.most == _FOREVER:
+            return _FOREVER
+        full = now - self.most / self.slope
+        submitted: list[float] = list(map(_submitted, items))
+        oldest = min(submitted)
+        if oldest > full:
+            return now + (oldest - full)
+        return now if max(submitted) > full else _FOREVER
 
     def scores(self, items: Iterable[Waiting], fair: Iterable[float], now: float) -> list[float]:
         """Of many at once, each with the points of its tenant, what `rank` has in its second place."""
-        slope, most, starving = self.slope, self.most, self.starving_after
+        slope, most = self.slope, self.most
+        if most == _FOREVER:
+            return [slope * item[0] - item[3] - points for item, points in zip(items, fair, strict=True)]
         return [
-            -_FOREVER
-            if (waited := now - item[0]) >= starving
-            else -(item[3] + (most if (aged := slope * waited) > most else aged) + points)
+            -(item[3] + (most if (aged := slope * (now - item[0])) > most else aged) + points)
             for item, points in zip(items, fair, strict=True)
         ]
 
     def rank(self, item: Waiting, fair: float, now: float) -> Rank:
         """Where it stands; `fair` are the points of its tenant."""
-        waited = now - item.submitted
-        if waited >= self.starving_after:
-            return (-item.topped, -_FOREVER, item.submitted, item.id)
-        aged = self.slope * waited
+        if self.most == _FOREVER:  # all gain alike: without `now` the order is the same at all times, to the last bit
+            return (-item.topped, self.slope * item.submitted - item.base - fair, item.submitted, item.id)
+        aged = self.slope * (now - item.submitted)
         score = item.base + (self.most if aged > self.most else aged) + fair  # noqa: FURB136 - min() costs more
         return (-item.topped, -score, item.submitted, item.id)
 

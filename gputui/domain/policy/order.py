@@ -28,7 +28,7 @@ class ScoreTerms:
 
 
 def score_terms(job: Job, settings: PolicySettings, fair: float, now: datetime) -> ScoreTerms:
-    """1000 x class + 1000 x min(3, wait / 24 h) + 500 x F - nice, by the weights set; `fair` is the tenant's F.
+    """1000 x class + 1000 x wait / 24 h + 500 x F - nice, by the weights set; `fair` is the tenant's F.
 
     The age counts from the first submission, so that a job that was retried, requeued or preempted keeps it.
     """
@@ -46,8 +46,9 @@ def seconds_waited(job: Job, now: datetime) -> float:
 
 
 def age(waited: float, settings: PolicySettings) -> float:
-    """The wait in units, capped."""
-    return min(settings.age_cap, waited / settings.age_unit.total_seconds())
+    """The wait in units, capped where a cap is set."""
+    units = waited / settings.age_unit.total_seconds()
+    return units if settings.age_cap is None else min(settings.age_cap, units)
 
 
 def topped(job: Job) -> float:

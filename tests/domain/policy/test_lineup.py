@@ -44,9 +44,8 @@ WAITING = st.lists(
     max_size=30,
     unique_by=lambda one: one.id,
 )
-SETTINGS = Settings(
-    policy=PolicySettings(starving_after=timedelta(seconds=WEEK), tenants=(TenantSettings("a", running=1),))
-)
+SETTINGS = Settings(policy=PolicySettings(tenants=(TenantSettings("a", running=1),)))
+CAPPED = Settings(policy=PolicySettings(age_cap=3.0))
 
 
 def picture(jobs: list[Job]) -> Snapshot:
@@ -58,9 +57,9 @@ def picture(jobs: list[Job]) -> Snapshot:
     return Snapshot(nodes=(node,), jobs=(*jobs, running(1, on=busy, tenant="c")))
 
 
-@given(WAITING)
-def test_the_order_is_that_of_the_ranks(jobs: list[Job]) -> None:
-    look = Look.at(picture(jobs), SETTINGS, NOW)
+@given(WAITING, st.sampled_from([SETTINGS, CAPPED]))
+def test_the_order_is_that_of_the_ranks(jobs: list[Job], settings: Settings) -> None:
+    look = Look.at(picture(jobs), settings, NOW)
     rules, fair = look.board.rules, fair_shares(look, jobs)
     entries = in_order(look)
     ranks = [

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputui.domain.policy.board import Rules
 from gputui.domain.policy.fairshare import Ledger, factor, factors
 from gputui.domain.policy.lanes import Ageing, Lane, LaneKey, Waiting
 from gputui.domain.policy.machine import Ask
@@ -26,9 +27,10 @@ def test_the_terms_are_those_of_the_formula() -> None:
     assert terms.total == 3605
 
 
-def test_age_counts_up_to_its_cap_and_by_the_weights_set() -> None:
+def test_age_counts_by_the_weights_set_and_up_to_a_cap_where_one_is_set() -> None:
     old = job(1, age=30 * DAY)
-    assert score_terms(old, PolicySettings(), 0, NOW).age == 3000
+    assert score_terms(old, PolicySettings(), 0, NOW).age == 30_000
+    assert score_terms(old, PolicySettings(age_cap=3.0), 0, NOW).age == 3000
     halved = PolicySettings(age_weight=500.0, age_unit=timedelta(hours=12), age_cap=2.0)
     assert score_terms(job(1, age=DAY / 4), halved, 0, NOW).age == 250
     assert score_terms(old, halved, 0, NOW).age == 1000
@@ -102,9 +104,12 @@ ITEMS = st.lists(
 )
 
 
-@given(ITEMS, st.lists(st.integers(20 * 86400, 40 * 86400), min_size=1, max_size=4))
-def test_a_lane_is_always_in_the_order_of_the_score(items: list[Waiting], moments: list[int]) -> None:
-    ageing = Ageing(1000 / DAY, 3000.0, WEEK)
+MOST = st.sampled_from([3000.0, 12_000.0, float("inf")])
+
+
+@given(ITEMS, st.lists(st.integers(20 * 86400, 40 * 86400), min_size=1, max_size=4), MOST)
+def test_a_lane_is_always_in_the_order_of_the_score(items: list[Waiting], moments: list[int], most: float) -> None:
+    ageing = Ageing(1000 / DAY, most)
     lane = Lane(LaneKey("a", Ask(1, 1, (1,))), ageing)
     half = len(items) // 2
     for item in items[:half]:
@@ -119,9 +124,11 @@ def test_a_lane_is_always_in_the_order_of_the_score(items: list[Waiting], moment
     assert lane.items == sorted(items, key=lambda item: ageing.rank(item, 0.0, last))
 
 
-@given(ITEMS, st.lists(st.integers(20 * 86400, 40 * 86400), min_size=2, max_size=5, unique=True))
-def test_a_lane_fed_in_order_stays_in_the_order_of_the_score(items: list[Waiting], moments: list[int]) -> None:
-    ageing = Ageing(1000 / DAY, 3000.0, WEEK)
+@given(ITEMS, st.lists(st.integers(20 * 86400, 40 * 86400), min_size=2, max_size=5, unique=True), MOST)
+def test_a_lane_fed_in_order_stays_in_the_order_of_the_score(
+    items: list[Waiting], moments: list[int], most: float
+) -> None:
+    ageing = Ageing(1000 / DAY, most)
     lane = Lane(LaneKey("a", Ask(1, 1, (1,))), ageing)
     first, *later = (float(moment) for moment in sorted(moments))
     lane.feed(sorted(items, key=lambda item: ageing.rank(item, 0.0, first)), first)
@@ -130,14 +137,23 @@ def test_a_lane_fed_in_order_stays_in_the_order_of_the_score(items: list[Waiting
         assert lane.items == sorted(items, key=lambda item: ageing.rank(item, 0.0, moment))
 
 
-def test_a_starving_job_goes_before_all_that_are_not() -> None:
-    ageing = Ageing(1000 / DAY, 3000.0, WEEK)
-    starving = Waiting(0.0, 1, 60.0, 0.0, 0)
-    urgent = Waiting(WEEK, 2, 60.0, 3000.0, 100)
-    assert ageing.rank(urgent, 500.0, WEEK - 1) < ageing.rank(starving, 0.0, WEEK - 1)
-    assert ageing.rank(starving, 0.0, WEEK) < ageing.rank(urgent, 500.0, WEEK)
-    topped = urgent._replace(topped=1.0)
-    assert ageing.rank(topped, 0.0, WEEK) < ageing.rank(starving, 0.0, WEEK)
+def test_a_class_is_worth_a_day_however_long_both_have_waited() -> None:
+    rules = Rules.of(PolicySettings())
+    for waited in (0.0, 2 * DAY, 20 * DAY):
+        low = Waiting(0.0, 1, 60.0, rules.base(50, 0), 50)
+        high = Waiting(DAY, 2, 60.0, rules.base(100, 0), 100)
+        now = DAY + waited
+        assert rules.ageing.rank(low, 1.0, now) < rules.ageing.rank(high, 0.0, now)
+        assert rules.ageing.rank(high, 1.0, now) < rules.ageing.rank(low, 0.0, now)
+
+
+@given(st.floats(2.51 * DAY, 60 * DAY), st.floats(0, 90 * DAY))
+def test_nothing_submitted_much_later_ever_overtakes(later: float, waited: float) -> None:
+    rules = Rules.of(PolicySettings())
+    least = Waiting(0.0, 1, 60.0, rules.base(0, 0), 0)
+    most = Waiting(later, 2, 60.0, rules.base(100, 0), 100)
+    now = later + waited
+    assert rules.ageing.rank(least, 0.0, now) < rules.ageing.rank(most, rules.fair_weight, now)
 
 
 def test_weights_are_settings() -> None:
