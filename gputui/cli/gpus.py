@@ -10,7 +10,7 @@ from gputui.cli import readings, table
 from gputui.cli.output import gpu_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.gpu import GpuView, HealthCode, Holder
-from gputui.domain.units import format_duration, format_size
+from gputui.domain.units import format_duration, format_size, plural
 
 COLUMNS = (
     table.Column("GPU", right=True),
@@ -31,12 +31,14 @@ COLUMNS = (
 def command(session: Session, as_json: bool) -> None:
     """List the GPUs, how they stand and who holds them."""
     with session.store() as store:
-        views = readings.gpu_views(session.options, store)
+        snapshot = readings.picture(session.options, store)
     if as_json:
-        print_json([gpu_json(view) for view in views])
-    else:
-        rows = map(row, views)
-        sys.stdout.write("\n".join(table.lines(COLUMNS, rows, table.terminal_width())) + "\n")
+        print_json([gpu_json(view) for view in snapshot.gpus])
+        return
+    written = table.lines(COLUMNS, map(row, snapshot.gpus), table.terminal_width())
+    if snapshot.fragmentation:
+        written.append(f"{plural(snapshot.fragmentation, 'GPU')} free that no waiting job can use")
+    sys.stdout.write("\n".join(written) + "\n")
 
 
 def row(view: GpuView) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from gputui import bootstrap
 from gputui.config import Options
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu import GpuView
+from gputui.domain.snapshot import Snapshot
 from gputui.engine.actions import find_gpu
 from gputui.ports import JobStore
 
@@ -21,6 +22,11 @@ def say_nothing_twice() -> None:
 
 def gpu_views(options: Options, store: JobStore) -> tuple[GpuView, ...]:
     """The GPUs by index; raises GputuiError with the probe's own sentence when there are none to be had."""
+    return picture(options, store).gpus
+
+
+def picture(options: Options, store: JobStore) -> Snapshot:
+    """A picture that shows GPUs; raises GputuiError with the probe's own sentence when there are none to be had."""
     snapshot = bootstrap.current_snapshot(options, store)
     if not snapshot.gpus:
         say_nothing_twice()
@@ -28,7 +34,7 @@ def gpu_views(options: Options, store: JobStore) -> tuple[GpuView, ...]:
     if not snapshot.gpus:
         status = snapshot.nodes[0].probe if snapshot.nodes else None
         raise GputuiError(status.text if status else "no GPUs are known", hint="gputui doctor tells more")
-    return snapshot.gpus
+    return snapshot
 
 
 def find_gpus(options: Options, store: JobStore, names: Iterable[str]) -> tuple[str, ...]:

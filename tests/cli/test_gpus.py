@@ -37,6 +37,15 @@ def test_a_row_says_who_holds_it_and_what_is_wrong(run: Run, store: KeptStore, m
     assert [each["uuid"] for each in json.loads(run("gpus", "--json").out)] == [uuid(i) for i in range(4)]
 
 
+def test_gpus_free_in_vain_are_told_below_the_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for count, last in ((2, "2 GPUs free that no waiting job can use"), (1, "1 GPU free that no waiting job can use")):
+        monkeypatch.setattr(bootstrap, "current_snapshot", picture(snapshot(gpus=2, fragmentation=count)))
+        assert run("gpus").out.splitlines()[3:] == [last]
+        assert len(json.loads(run("gpus", "--json").out)) == 2
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture(snapshot(gpus=2)))
+    assert len(run("gpus").out.splitlines()) == 3
+
+
 def test_an_instance_shows_its_profile() -> None:
     assert gpus.row(view(gpu=gpu(mig_profile="1g.10gb")))[2].endswith(" 1g.10gb")
 

@@ -11,6 +11,7 @@ import pytest
 from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
+from gputui.domain.window import WindowState
 from tests.engine.world import World
 from tests.factories import NOW
 
@@ -73,3 +74,16 @@ def test_it_is_kept_to_its_very_end(world: World) -> None:
     world.tick(2)
     assert world.job(others).state is JobState.RUNNING
     assert controls(world).claimed == {}
+
+
+def test_the_picture_tells_of_windows_and_of_gpus_free_in_vain(world: World) -> None:
+    busy = world.submit(gpus=3, time_limit=timedelta(hours=2), tenant="bob")
+    world.tick(3)
+    assert world.job(busy).state is JobState.RUNNING
+    world.submit(gpus=2, tenant="bob")
+    seen = world.tick(2)
+    assert seen.fragmentation == 1
+    [view] = seen.windows
+    assert (view.window, view.state, view.source) == (WINDOW, WindowState.UPCOMING, "command")
+    assert len(view.gpus) == 4
+    assert view.lapses_at == WINDOW.start + GRACE

@@ -239,6 +239,13 @@ def with_warnings(snapshot: Snapshot, *warnings: str) -> Snapshot:
     return replace(snapshot, nodes=(replace(node, runtimes=(docker,)),))
 
 
+def test_gpus_free_in_vain_are_told_where_there_is_room() -> None:
+    stranded = samples.rich_snapshot(fragmentation=2)
+    assert "GPUs free │ 2 free that no waiting job can use" in text(status_line(stranded, "node1"))
+    assert "no waiting job" not in text(status_line(stranded, "node1", 80))
+    assert "no waiting job" not in text(status_line(samples.rich_snapshot(), "node1"))
+
+
 def test_standing_warnings_are_a_number_in_the_status_line_and_no_banner() -> None:
     warned = with_warnings(samples.viewer(), "live-restore is off", "cgroup v1")
     assert pressing(warned, NOW) == ()

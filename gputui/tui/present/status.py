@@ -21,8 +21,9 @@ _RANK = {"error": 0, "warning": 1, "information": 2}
 
 def status_line(snapshot: Snapshot, host: str, room: int = 10_000) -> Cell:
     """Who we are, who schedules, how many jobs and GPUs, what to look at; in shorter words where there is no room."""
-    short = _separated(_parts(snapshot, host, short=True))
-    for line in (_separated(_parts(snapshot, host, short=False)), short):
+    full, some = _parts(snapshot, host, short=False), _parts(snapshot, host, short=True)
+    for parts in (_with_stranded(full, snapshot), full, some):
+        line = _separated(parts)
         if sum(width(value) for value, _ in line) <= room:
             return line
     return _separated(_parts(snapshot, "", short=True))
@@ -36,6 +37,13 @@ def _parts(snapshot: Snapshot, host: str, *, short: bool) -> list[Cell]:
         _gpu_counts(snapshot),
         _warning_count(snapshot, short=short),
     ]
+
+
+def _with_stranded(parts: list[Cell], snapshot: Snapshot) -> list[Cell]:
+    """The parts, and how many GPUs are free in vain."""
+    count = snapshot.fragmentation
+    words: Cell = ((str(count), AMBER), (" free that no waiting job can use", DIM)) if count else ()
+    return [*parts[:-1], words, parts[-1]]
 
 
 def _separated(parts: list[Cell]) -> Cell:
