@@ -133,13 +133,14 @@ class _Pass:
         """GPUs promised to another job of that tenant: they count against its caps, or its own jobs would break it."""
         return self.promised[1] if self.promised is not None and self.promised[0] == key.tenant else 0
 
-    def _fit(self, key: LaneKey, need: int, item: Waiting) -> Grant | None:
+    def _fit(self, key: LaneKey, need: int, item: Waiting, *, beside_windows: bool = False) -> Grant | None:
+        """What it gets, or would get if no window kept anything."""
         ask, board = key.ask, self.board
         if not ask.maximum:
             return ()
         usable = board.usable(ask)
         end = self.now + item.duration
-        if board.keeps and (others := kept(board, key, item.priority, self.now, end)):
+        if board.keeps and not beside_windows and (others := kept(board, key, item.priority, self.now, end)):
             usable = [mask & ~other for mask, other in zip(usable, others, strict=True)]
         hold = self.outcome.hold
         if hold is not None and end > hold.at:
@@ -177,7 +178,9 @@ class _Pass:
         held = outcome.hold is not None and outcome.hold.id != item.id
         if held and not board.keeps:
             self._learn(key.ask, need, item.duration, Refusal.BACKFILL)
-        return Refusal.BACKFILL if held else Refusal.WINDOW
+        if not held or (board.keeps and self._fit(key, need, item, beside_windows=True) is not None):
+            return Refusal.WINDOW
+        return Refusal.BACKFILL
 
     def _learn(self, ask: Ask, need: int, duration: float, refusal: Refusal) -> None:
         """Know it from now on; only once there is a head, which must be looked for job by job."""

@@ -14,7 +14,7 @@ from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.standing import effective, reserved, settled
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Controls, Standing
-from gputui.domain.state import JobState
+from gputui.domain.state import JobState, PendingReason
 from gputui.domain.window import WindowState, WindowView
 from tests.domain.policy.test_decide import holder, of_rows, seen, starts
 from tests.factories import NOW, job, running, uuid, view
@@ -161,3 +161,19 @@ def test_tenants_and_the_standing_rule_of_a_command_go_over_the_file() -> None:
 def test_what_if_there_were_one_more() -> None:
     before = seen([job(1, gpus=8)], controls=Controls(reservations=(LATE,)))
     assert reserved(BEGUN)(before).controls.reservations == (LATE, BEGUN)
+
+
+def test_the_reason_is_the_window_only_where_it_is() -> None:
+    """A job behind the head may be kept back by either."""
+    soon = Window("exam", NOW + HOUR, NOW + 9 * HOUR, gpus=("6", "7"), tenant="bob")
+    jobs = [
+        holder(1, 0, 4, hours=5),
+        job(2, gpus=8, age=9),
+        job(3, gpus=4, age=8, time_limit=2 * HOUR),
+        job(4, gpus=3, age=7, time_limit=30 * HOUR),
+    ]
+    reasons = planned(jobs, soon).reasons
+    assert reasons[3].code is PendingReason.RESERVATION
+    assert "2 kept by reservation exam" in reasons[3].text
+    assert reasons[4].code is PendingReason.PRIORITY
+    assert "are kept for job 2" in reasons[4].text
