@@ -146,6 +146,8 @@ def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object
     yield "claimed", _local(attempt.claimed_at)
     yield "started", _local(attempt.started_at)
     yield "warned", _local(attempt.warned_at)
+    if attempt.preempted_by is not None:
+        yield "made way", f"{_local(attempt.preempted_at)}, for job {attempt.preempted_by}"
     yield "ended", _local(attempt.ended_at)
     yield "exit code", attempt.exit_code
     yield "cause", f"{attempt.cause.code}: {attempt.cause.text}" if attempt.cause else None
