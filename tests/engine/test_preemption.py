@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,11 @@ from typing import Any
 import pytest
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job, JobId, Preemption
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from gputui.engine import preemptions
 from tests.engine.fakes import Crash
 from tests.engine.world import World
 
@@ -217,6 +219,28 @@ def test_the_caps_hold(tmp_path: Path) -> None:
             world.exit(urgent)
         world.tick(3)
         assert world.job(victim).state is JobState.RUNNING
+
+
+CHANGES: dict[str, Callable[[World, JobId, JobId], object]] = {
+    "nothing": lambda world, victim, urgent: None,
+    "the other is held": lambda world, victim, urgent: world.actions.hold([urgent]),
+    "the other is cancelled": lambda world, victim, urgent: world.actions.cancel([urgent]),
+    "the other is of no higher class": lambda world, victim, urgent: world.actions.set_priority([urgent], 20),
+    "the victim is of no lower class": lambda world, victim, urgent: world.actions.set_priority([victim], 90),
+    "the victim is to be requeued": lambda world, victim, urgent: world.actions.requeue([victim]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_user_wished_since_the_plan_was_made_is_respected(site: World, change: str) -> None:
+    victim = running_victim(site)
+    urgent = site.submit(2, priority=100)
+    ground = site.scheduler._ground
+    ground.observe()
+    CHANGES[change](site, victim, urgent)
+    assert preemptions.begin(ground, [Preemption(victim, urgent)], site.clock.now()) == (change == "nothing")
+    expected = JobState.COMPLETING if change == "nothing" else JobState.RUNNING
+    assert site.job(victim).state is expected
 
 
 def test_a_priority_lowered_in_between_saves_the_victim(site: World) -> None:

@@ -23,7 +23,7 @@ from gputui.domain.policy.whatif import cancelled, prioritised, what_if
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
-from tests.factories import NOW, job, spec, uuid, view
+from tests.factories import GIB, NOW, job, spec, uuid, view
 
 UP = (RuntimeStatus("docker", True, "Docker"),)
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
@@ -203,6 +203,22 @@ def test_a_range_whose_patience_is_over_takes_the_fewest() -> None:
 def test_a_gpu_that_would_not_be_free_afterwards_is_nothing_to_preempt_for(changes: dict[str, Any]) -> None:
     row = replace(view(0, GpuState.ALLOCATED, job_id=1), **changes)
     assert victims(planned([low(1, 0), job(2, gpus=1, priority=100)], gpus=1, rows={0: row})) == ()
+
+
+def test_a_victim_outside_a_window_is_taken_though_one_inside_would_lose_less() -> None:
+    window = Window("course", NOW, NOW + 9 * HOUR, gpus=("3",), tenant="bob")
+    jobs = [low(1, 2, ran=5 * HOUR), low(2, 3, tenant="bob"), low(3, 0, 2, preemptible=False)]
+    head = job(4, gpus=1, priority=100, time_limit=HOUR)
+    assert victims(planned([*jobs, head])) == (2,)
+    assert victims(planned([*jobs, head], reservations=(window,))) == (1,)
+
+
+def test_nobody_is_preempted_who_shares_a_gpu_with_others() -> None:
+    sharing = GpuRequest(1, 1, memory=GIB, share=True)
+    sharers = [replace(one, spec=replace(one.spec, gpus=sharing)) for one in (low(1, 0), low(2, 0))]
+    head = job(3, gpus=1, priority=100)
+    assert victims(planned([*sharers, head], gpus=1, share=("all",))) == ()
+    assert victims(planned([sharers[0], head], gpus=1, share=("all",))) == (1,)
 
 
 def test_the_head_alone_preempts() -> None:

@@ -95,6 +95,15 @@ def test_a_machine_that_fails_it_again_and_again_holds_it_at_last() -> None:
     assert "20 starts that the machine failed" in (job.hold_reason or "")
 
 
+def test_however_often_a_job_is_preempted_the_machine_has_not_failed_it() -> None:
+    job = running(1)
+    for _ in range(SETTINGS.infrastructure_retries + 1):
+        job = broken(job, CauseCode.PREEMPTED)
+        assert (job.state, job.held, job.not_before, job.charged_attempts) == (JobState.PENDING, False, None, 0)
+        job = again(job)
+    assert not broken(job, CauseCode.RUNTIME_ERROR).held
+
+
 def test_memory_and_time_have_ends_of_their_own() -> None:
     assert broken(running(1), CauseCode.OUT_OF_MEMORY).state is JobState.OUT_OF_MEMORY
     stopped = running(1).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.TIME_LIMIT, "over"), NOW))
