@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
-from gputui.domain.errors import StoreError
 from gputui.domain.job import Job
 from gputui.domain.policy.lineup import Known
 from gputui.domain.policy.plan import Plan, plan
-from gputui.domain.snapshot import Leader, Notice, Snapshot, Usage
+from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.ground import Ground
 from gputui.engine.picture import World, with_plan, within
-from gputui.engine.usage import REFRESH, past_usage
-
-log = logging.getLogger(__name__)
+from gputui.engine.usage import PastUsage
 
 _REASONS_KEEP = timedelta(seconds=5)
 
@@ -25,14 +21,13 @@ _REASONS_KEEP = timedelta(seconds=5)
 class Planner:
     """Looks and plans, no oftener than need be."""
 
-    def __init__(self, ground: Ground, leader: Leader) -> None:
+    def __init__(self, ground: Ground, leader: Leader, past_usage: PastUsage) -> None:
         self._ground = ground
         self._leader = leader
+        self._past_usage = past_usage
         self.plan = Plan()
         self._known = Known()
         self._snapshot = Snapshot()
-        self._usage = Usage()
-        self._usage_read_at: datetime | None = None
         self._planned_for: object = None
         self._again_at = datetime.min.replace(tzinfo=UTC)
 
@@ -71,26 +66,16 @@ class Planner:
             freed_at=freed_at,
             progress=ground.hands.progress,
             notices=(*trouble, *ground.damage),
-            usage=self._past_usage(now),
+            usage=self._past_usage.at(now),
         )
         self._snapshot = within(ground.store.store_id, ground.queue, world, self._leader, ground.settings, now)
-
-    def _past_usage(self, now: datetime) -> Usage:
-        """What tenants used in jobs that are in the queue no more, read anew every so often."""
-        if self._usage_read_at is None or abs(now - self._usage_read_at) > REFRESH:
-            self._usage_read_at = now
-            try:
-                self._usage = past_usage(self._ground.store, self._ground.settings.policy.half_life, now)
-            except StoreError as error:  # fair share is less fair for it; nothing has to wait
-                log.warning("what was used in the past cannot be read: %s", error)
-        return self._usage
 
 
 def _news(version: object, snapshot: Snapshot) -> object:
     """What a plan is made from, apart from the time: as long as it stays the same, so does the plan."""
     node = snapshot.nodes[0]
     gpus = tuple((view.gpu.uuid, view.state, view.why, view.sharers, view.closed) for view in node.gpus)
-    return (version, gpus, node.runtimes, node.probe)
+    return (version, gpus, node.runtimes, node.probe, snapshot.usage.at)
 
 
 def _without(decided: Plan, claims: Iterable[Job]) -> Plan:

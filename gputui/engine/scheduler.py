@@ -22,6 +22,7 @@ from gputui.engine.observer import Observer, Sequence
 from gputui.engine.picture import Queue
 from gputui.engine.planner import Planner
 from gputui.engine.reap import Reaper
+from gputui.engine.usage import PastUsage
 from gputui.ports import Clock, GpuProbe, JobStore, Runtime
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,8 @@ class Scheduler:
         )
         self._ground = Ground(store, probe, self.observers, self.hands, settings)
         self._reaper = Reaper(self._ground)
-        self._planner = Planner(self._ground, leader)
+        past_usage = PastUsage(store, settings.policy.half_life, workers, wake)
+        self._planner = Planner(self._ground, leader, past_usage)
         self._announcer = announcer
         self._disk = Disk(directory, settings.scheduler.disk_floor)
         self._trouble: tuple[Notice, ...] = ()

@@ -1,16 +1,54 @@
-"""What tenants used in jobs that have moved to history, for their fair share."""
+"""What tenants used in jobs that have moved to history, for their fair share. A worker reads it, as it may be long."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
+from concurrent.futures import Executor
 from datetime import datetime, timedelta
 
+from gputui.domain.errors import StoreError
 from gputui.domain.snapshot import Usage
 from gputui.ports import JobStore
+
+log = logging.getLogger(__name__)
 
 REFRESH = timedelta(minutes=10)
 """Between two readings of the history; what moved there since is missed for so long."""
 _HALF_LIVES = 8
 """What is older counts for less than half a percent of itself."""
+
+
+class PastUsage:
+    """What is known of it, read anew every so often. Nobody waits for that: until it is read, the last one counts."""
+
+    def __init__(self, store: JobStore, half_life: timedelta, workers: Executor, wake: Callable[[], None]) -> None:
+        self._store = store
+        self._half_life = half_life
+        self._workers = workers
+        self._wake = wake
+        self._usage = Usage()
+        self._asked_at: datetime | None = None
+        self._is_reading = False
+
+    def at(self, now: datetime) -> Usage:
+        """What was read last; has a worker read it if that is long ago. Never blocks."""
+        is_old = self._asked_at is None or abs(now - self._asked_at) > REFRESH
+        if is_old and not self._is_reading:
+            self._asked_at, self._is_reading = now, True
+            self._workers.submit(self._read, now)
+        return self._usage
+
+    def _read(self, now: datetime) -> None:
+        try:
+            self._usage = past_usage(self._store, self._half_life, now)
+        except StoreError as error:  # fair share is less fair for it; nothing has to wait
+            log.warning("what was used in the past cannot be read: %s", error)
+        except Exception:  # the border of a worker
+            log.exception("reading what was used in the past")
+        finally:
+            self._is_reading = False
+        self._wake()
 
 
 def past_usage(store: JobStore, half_life: timedelta, now: datetime) -> Usage:

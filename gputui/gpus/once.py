@@ -3,24 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import replace
-from datetime import timedelta
 
 from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading
-from gputui.domain.settings import GpuSettings
-from gputui.gpus.supervisor import NvmlProbe
-from gputui.ports import Clock, GpuProbe
-
-
-def read_once(timeout: float, clock: Clock, settings: GpuSettings | None = None) -> ProbeReading:
-    """The first whole reading of the real GPUs, or what is wrong, after `timeout` seconds at most."""
-    limits = replace(
-        settings or GpuSettings(),
-        sample_interval=timedelta(seconds=timeout / 10),
-        hang_after=timedelta(seconds=timeout * 0.8),
-    )
-    probe = NvmlProbe(limits, clock)
-    return first_reading(probe, timeout)
+from gputui.ports import GpuProbe
 
 
 def first_reading(probe: GpuProbe, timeout: float) -> ProbeReading:

@@ -11,9 +11,12 @@ import pytest
 from gputui.domain.errors import StoreFormatError
 from gputui.domain.job import Attempt, Job
 from gputui.domain.settings import Settings, StoreSettings
+from gputui.domain.snapshot import Usage
 from gputui.domain.state import JobState
-from gputui.engine.usage import past_usage
+from gputui.engine.actions import Actions
+from gputui.engine.usage import REFRESH, past_usage
 from gputui.store import MemoryJobStore
+from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import ACTOR, NOW, job, uuid
 
@@ -45,6 +48,44 @@ def test_the_scheduler_counts_it(world: World) -> None:
     world.reborn()
     assert Settings().policy.half_life == WEEK
     assert world.tick().usage.gpu_seconds["alice"] > 6000
+
+
+def test_no_tick_waits_for_the_history(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However long it takes to read, jobs start; what it says counts as soon as a worker is through with it."""
+    world.store = with_history(1)
+    read: list[datetime | None] = []
+    history = world.store.history
+
+    def told(since: datetime | None = None) -> Iterator[Job]:
+        read.append(since)
+        return history(since)
+
+    monkeypatch.setattr(world.store, "history", told)
+    world.workers = workers = LaterExecutor()
+    world.reborn()
+    assert world.tick(2).usage == Usage()
+    assert read == []
+    workers.work()
+    assert len(read) == 1
+    assert world.tick().usage.gpu_seconds["alice"] > 6000
+    assert world.tick(seconds=REFRESH.total_seconds() + 1).usage.gpu_seconds["alice"] > 6000
+    assert world.tick(2).usage.at < world.clock.now() - REFRESH
+    workers.work()
+    assert len(read) == 2
+    assert world.tick().usage.at > world.clock.now() - REFRESH
+
+
+def test_what_was_used_is_reckoned_with_once_it_is_read(world: World) -> None:
+    """The plan is made anew for it: bob, who has used nothing, goes before alice."""
+    world.store = with_history(1)
+    world.actions = Actions(world.store, world.clock, ACTOR)
+    world.workers = workers = LaterExecutor()
+    world.reborn()
+    world.actions.drain([one.uuid for one in world.probe.gpus], "")
+    first, second = world.submit(1), world.submit(1, tenant="bob")
+    assert world.tick(seconds=0.1).order == (first, second)
+    workers.work()
+    assert world.tick(seconds=0.1).order == (second, first)
 
 
 def test_a_history_that_cannot_be_read_keeps_nothing_from_starting(

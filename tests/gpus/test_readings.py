@@ -219,9 +219,10 @@ def test_another_pid_namespace_is_said_in_words(standin: StandIn, tmp_path: Path
     standin.write("gpu 0 process 4194303 7000", gpus=1)
     script = tmp_path / "inside.py"
     script.write_text(
-        "from tests.gpus.watching import SystemClock\n"
-        "from gputui.gpus.once import read_once\n"
-        "print(*read_once(20, SystemClock()).notes)\n"
+        "from tests.gpus.watching import FAST, SystemClock\n"
+        "from gputui.gpus.once import first_reading\n"
+        "from gputui.gpus.supervisor import NvmlProbe\n"
+        "print(*first_reading(NvmlProbe(FAST, SystemClock()), 20).notes)\n"
     )
     inside = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, str(script)]
     root = str(Path(__file__).parents[2])

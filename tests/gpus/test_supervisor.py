@@ -21,7 +21,7 @@ import pytest
 from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading
 from gputui.domain.settings import GpuSettings
 from gputui.gpus.child import Child
-from gputui.gpus.once import read_once
+from gputui.gpus.once import first_reading
 from gputui.gpus.supervisor import MOST_STUCK, NvmlProbe
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, uuid
@@ -254,16 +254,17 @@ def test_the_process_imports_little(standin: StandIn) -> None:
     }
 
 
-def test_read_once(standin: StandIn) -> None:
+def test_the_first_reading_is_a_whole_one(standin: StandIn) -> None:
     standin.write("gpu 1 lost 1", f"gpu 0 process {os.getpid()} 5")
-    reading = read_once(20, SystemClock())
+    reading = first_reading(NvmlProbe(FAST, SystemClock()), 20)
     assert reading.status.code is ProbeCode.OK
     assert len(sample_of(reading, 0).processes or ()) == 1
     assert sample_of(reading, 1).health.code is HealthCode.LOST
 
 
-def test_read_once_of_a_wedged_driver_is_over_in_time(standin: StandIn) -> None:
+def test_the_first_reading_of_a_wedged_driver_is_over_in_time(standin: StandIn) -> None:
     standin.write("hang *")
     before = time.monotonic()
-    assert read_once(0.5, SystemClock()).status.code is ProbeCode.WEDGED_AT_START
+    probe = NvmlProbe(replace(FAST, hang_after=timedelta(seconds=0.4)), SystemClock())
+    assert first_reading(probe, 0.5).status.code is ProbeCode.WEDGED_AT_START
     assert time.monotonic() - before < 2
