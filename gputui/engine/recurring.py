@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.container import ContainerState
 from gputui.domain.errors import GputuiError, InputError, StoreError
-from gputui.domain.job import JobId
-from gputui.domain.recurring import RecurringJob, Skipped, live_jobs
+from gputui.domain.job import Job, JobId
+from gputui.domain.recurring import Overlap, RecurringJob, Skipped, live_jobs
+from gputui.domain.state import JobState
 from gputui.engine.actions import Actions
 from gputui.engine.ground import Ground
 from gputui.engine.zones import zone
@@ -32,20 +34,40 @@ class _Standing:
         return self.at
 
 
-def next_run_at(entries: Iterable[RecurringJob]) -> datetime | None:
-    """When the next of them is due; None when none ever is."""
-    return min((entry.next_at for entry in entries if not entry.paused), default=None)
+def next_run_at(entries: Iterable[RecurringJob], now: datetime) -> datetime | None:
+    """When the next of them becomes due; None when none ever does."""
+    return min((entry.next_at for entry in entries if entry.next_at > now and not entry.paused), default=None)
 
 
 def make_due_runs(ground: Ground, now: datetime) -> None:
     """Make the runs whose time has come, judged anew by what the store says now."""
-    if not any(entry.is_due(now) for entry in ground.queue.recurring.values()):
+    due = {entry.id for entry in ground.queue.recurring.values() if entry.is_due(now) and _is_clear(ground, entry)}
+    if not due:
         return
     with ground.store.transaction() as transaction:
         for entry in transaction.recurring().values():
-            if entry.is_due(now):
+            if entry.id in due and entry.is_due(now):
                 transaction.put_recurring(_after(ground, transaction, entry, now))
     ground.observe()
+
+
+def _is_clear(ground: Ground, entry: RecurringJob) -> bool:
+    """Whether it is known how its jobs stand, where that matters.
+
+    After a time without a scheduler one that runs by the store may have ended long since: its run waits for that.
+    """
+    if entry.overlap is Overlap.ALLOW:
+        return True
+    return all(_is_seen(ground, job) for job in live_jobs(ground.queue.jobs.values(), entry.id))
+
+
+def _is_seen(ground: Ground, job: Job) -> bool:
+    """Whether a job that runs by the store does so by the last listing too."""
+    observer = ground.observer_of(job)
+    if observer is None or job.state not in {JobState.RUNNING, JobState.COMPLETING}:
+        return True
+    records = observer.latest.records or ()
+    return any(record.job_id == job.id and record.state is ContainerState.RUNNING for record in records)
 
 
 def _after(ground: Ground, transaction: Transaction, entry: RecurringJob, now: datetime) -> RecurringJob:

@@ -113,7 +113,7 @@ class Scheduler:
     @property
     def wake_at(self) -> datetime:
         """When time alone calls for the next tick."""
-        run_at = recurring.next_run_at(self._ground.queue.recurring.values())
+        run_at = recurring.next_run_at(self._ground.queue.recurring.values(), self._ticked_at)
         return min(self._planner.again_at, run_at) if run_at else self._planner.again_at
 
     def _mind_the_clock(self, now: datetime) -> None:

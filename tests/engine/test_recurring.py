@@ -20,11 +20,12 @@ from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.actions import Actions
+from gputui.engine.recurring import next_run_at
 from gputui.engine.zones import local_name
 from tests.engine.fakes import Crash
 from tests.engine.test_host import Seat, real
 from tests.engine.world import World
-from tests.factories import ACTOR, NOW, spec
+from tests.factories import ACTOR, NOW, recurring, spec
 
 MINUTE = 60.0
 HOUR = 60 * MINUTE
@@ -102,7 +103,10 @@ def test_runs_that_were_missed(world: World, missed: Missed, runs: int) -> None:
         assert after.last_at == at(5 * 60)
     else:
         assert after.skipped is not None
-        assert (after.skipped.at, after.skipped.why) == (at(5 * 60), "nothing scheduled when its time came")
+        assert (after.skipped.at, after.skipped.why) == (
+            at(5 * 60),
+            "it was missed: nothing could make it when its time came",
+        )
     world.tick(seconds=HOUR / 2)
     assert len(made(world, one)) == runs + 1
 
@@ -125,6 +129,30 @@ def test_runs_while_the_job_before_is_not_over(world: World, overlap: Overlap, r
     assert made(world, one)[0].state is JobState.COMPLETED
     world.tick(seconds=MINUTE)
     assert len(made(world, one)) == runs + 1
+
+
+def test_a_job_that_ended_while_nothing_scheduled_keeps_no_run_from_being_made(world: World) -> None:
+    """By the store it still runs when the next scheduler comes, until the runtime has been asked."""
+    one = add(world, "0 * * * *")
+    world.tick(seconds=HOUR)
+    world.tick()
+    [first] = made(world, one)
+    world.exit(first.id)
+    world.reborn()
+    world.clock.advance(3 * HOUR)
+    world.scheduler.tick(world.clock.now())
+    assert world.job(first.id).state is JobState.RUNNING
+    assert (entry(world, one).skipped, entry(world, one).next_at) == (None, at(120))
+    world.tick()
+    assert len(made(world, one)) == 2
+    assert entry(world, one).skipped is None
+
+
+def test_the_next_wake_up_is_for_what_is_to_come() -> None:
+    """Not for a run that is due and has to wait, nor for one of a recurring job that is paused."""
+    waiting, paused = recurring(next_at=at(-1)), recurring(next_at=at(1), paused=True)
+    assert next_run_at([waiting, paused, recurring(next_at=at(3)), recurring(next_at=at(2))], NOW) == at(2)
+    assert next_run_at([waiting, paused], NOW) is None
 
 
 def test_one_that_is_paused_makes_no_run_and_makes_up_for_none(world: World) -> None:
