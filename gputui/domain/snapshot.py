@@ -126,10 +126,19 @@ class Snapshot:
         """The job of that id, if it is still in the queue file."""
         return next((job for job in self.jobs if job.id == job_id), None)
 
+    def sharing(self) -> dict[JobId, tuple[JobId, ...]]:
+        """Of each job that shares GPUs with others now, those others."""
+        found: dict[JobId, dict[JobId, None]] = {}
+        for view in self.gpus:
+            for job_id in view.job_ids if len(view.job_ids) > 1 else ():
+                found.setdefault(job_id, {}).update(dict.fromkeys(view.job_ids))
+        return {
+            job_id: tuple(other for other in all_of_them if other != job_id) for job_id, all_of_them in found.items()
+        }
+
     def beside(self, job: Job) -> tuple[JobId, ...]:
         """The jobs that share GPUs with this one now."""
-        views = [view for view in self.gpus if job.id in view.job_ids] if job.spec.gpus.promised else ()
-        return tuple(dict.fromkeys(other for view in views for other in view.job_ids if other != job.id))
+        return self.sharing().get(job.id, ()) if job.spec.gpus.promised else ()
 
 
 EMPTY = Snapshot()

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import PurePosixPath
 
 from gputui.domain.errors import InputError
 from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec, Pairs, Submission
 from gputui.domain.text import plain
-from gputui.domain.units import parse_duration
+from gputui.domain.units import parse_duration, parse_size
 
-FIELDS = ("image", "command", "name", "gpus", "priority", "time_limit", "retries", "env", "volumes")
+FIELDS = ("image", "command", "name", "gpus", "gpu_memory", "priority", "time_limit", "retries", "env", "volumes")
 HOST_ENV = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
 """What a host process takes over, so that it finds the programs its submitter has."""
 MAX_GPUS = 1024
@@ -32,6 +32,8 @@ class Draft:
     command: str = ""
     name: str = ""
     gpus: str = "1"
+    gpu_memory: str = ""
+    """`10g`, or `10g share`."""
     priority: str = "50"
     time_limit: str = ""
     retries: str = "0"
@@ -62,7 +64,7 @@ def submission(draft: Draft, origin: Origin) -> Submission:
         command=command,
         name=_name(draft.name, image, command),
         tenant=origin.user,
-        gpus=gpus(draft.gpus),
+        gpus=_with_memory(gpus(draft.gpus), draft.gpu_memory),
         priority=_whole(draft.priority, "priority", 0, 100),
         time_limit=_time_limit(draft.time_limit),
         retries=_whole(draft.retries, "retries", 0, 1000),
@@ -77,6 +79,7 @@ def errors(draft: Draft, origin: Origin) -> dict[str, str]:
     checks: tuple[Callable[[], object], ...] = (
         lambda: submission(draft, origin),
         lambda: gpus(draft.gpus),
+        lambda: gpu_memory(draft.gpu_memory),
         lambda: _whole(draft.priority, "priority", 0, 100),
         lambda: _time_limit(draft.time_limit),
         lambda: _whole(draft.retries, "retries", 0, 1000),
@@ -105,6 +108,24 @@ def gpus(text: str) -> GpuRequest:
     if high > MAX_GPUS or high < low or (match[2] and not low):
         raise InputError(f"'{text}' is out of range", where="gpus", hint=f"0 to {MAX_GPUS}, the smaller first")
     return GpuRequest(low, high)
+
+
+def gpu_memory(text: str) -> tuple[int | None, bool]:
+    """Bytes each GPU must have, and whether others may share it, as meant by nothing, `10g` or `10g share`."""
+    size, *words = text.split() or [""]
+    if words not in ([], ["share"]):
+        raise InputError(f"'{plain(text, 40)}' is no size", where="gpu_memory", hint="write 10g, or 10g share")
+    memory = parse_size(size, where="gpu_memory") if size else None
+    if memory == 0:
+        raise InputError("a size is above 0", where="gpu_memory")
+    return memory, bool(words)
+
+
+def _with_memory(request: GpuRequest, text: str) -> GpuRequest:
+    memory, share = gpu_memory(text)
+    if memory and not request.minimum:
+        raise InputError("means nothing without GPUs", where="gpu_memory")
+    return replace(request, memory=memory, share=share)
 
 
 def _devices(text: str) -> GpuRequest:

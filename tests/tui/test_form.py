@@ -51,6 +51,10 @@ def test_a_host_job_takes_the_path_and_the_directory_over_and_no_secret() -> Non
         ("gpus", "-1"),
         ("gpus", "device=0,0"),
         ("gpus", "99999"),
+        ("gpu_memory", "much"),
+        ("gpu_memory", "share"),
+        ("gpu_memory", "10g alone"),
+        ("gpu_memory", "0"),
         ("priority", "101"),
         ("priority", "-1"),
         ("priority", "high"),
@@ -78,6 +82,15 @@ def test_what_is_wrong_is_told_at_its_field(field: str, value: str) -> None:
         submission(draft, HERE)
 
 
+def test_memory_of_gpus_and_sharing_them() -> None:
+    def request(gpus: str, memory: str) -> GpuRequest:
+        return submission(Draft("busybox", gpus=gpus, gpu_memory=memory), HERE).spec.gpus
+
+    assert request("2", "40g") == GpuRequest(2, 2, memory=40 * 1024**3)
+    assert request("1", " 10g  share ") == GpuRequest(1, 1, memory=10 * 1024**3, share=True)
+    assert "gpu_memory" in errors(Draft("busybox", gpus="0", gpu_memory="10g share"), HERE)
+
+
 def test_a_host_job_needs_a_command_and_no_volumes() -> None:
     assert "command" in errors(Draft(), HERE)
     assert "volumes" in errors(Draft(command="x", volumes="/a:/b"), HERE)
@@ -92,7 +105,7 @@ def test_several_wrong_fields_are_told_together() -> None:
     assert errors(Draft("busybox", gpus="x", priority="y"), HERE).keys() >= {"gpus", "priority"}
 
 
-@given(st.lists(st.text(max_size=60), min_size=9, max_size=9))
+@given(st.lists(st.text(max_size=60), min_size=10, max_size=10))
 def test_whatever_is_typed_is_taken_or_refused(values: list[str]) -> None:
     draft = Draft(*values)
     found = errors(draft, HERE)

@@ -101,6 +101,16 @@ def test_the_holder_is_named() -> None:
     assert gpu_text(box)["who"] == "container jupyter bob"
 
 
+def test_those_that_share_a_gpu_are_named_and_numbered_where_there_is_no_room() -> None:
+    shared = view(0, GpuState.ALLOCATED, job_id=4, job_ids=(4, 9))
+    row = GpuRow(shared, job(4, name="train", tenant="bob"), beside=(job(9, name="eval", tenant="eve"),))
+    assert gpu_text(row)["state"] == "shared"
+    assert text(gpu_cells(row, "who", 40)) == "#4 train bob · #9 eval eve"
+    assert text(gpu_cells(row, "who", 20)) == "#4 #9"
+    context = JobContext(NOW, gpu_names={uuid(0): "0"}, beside={4: (9, 12)})
+    assert job_text("why", running(4, on=[uuid(0)]), context) == "GPU 0 beside #9 #12"
+
+
 @pytest.mark.parametrize(("room", "model"), [(7, "H100"), (9, "H100 80GB"), (16, "H100 80GB HBM3")])
 def test_a_model_is_shortened_by_words(room: int, model: str) -> None:
     assert text(gpu_cells(GpuRow(view(0)), "model", room)) == model

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder
 from gputui.domain.job import Job
-from gputui.domain.text import plain
+from gputui.domain.text import plain, width
 from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, Column, cell
 from gputui.tui.present.meter import bar, graph, heat_style, load_style
@@ -138,7 +138,7 @@ def _who(row: GpuRow, room: int) -> Cell:
         parts.append(cell(plain(view.health.text, 200), RED if serious else DIM))
     if view.drain is not None:
         parts.append(cell(f"drained by {plain(view.drain.by, 32)}: {plain(view.drain.reason, 100)}", AMBER))
-    if holder := _holder(row):
+    if holder := _holder(row, room):
         parts.append(holder)
     if not parts and view.why and view.state is not GpuState.FREE:
         parts.append(cell(plain(view.why, 200), DIM))
@@ -161,14 +161,25 @@ def _joined(parts: Sequence[Cell]) -> Cell:
     return result
 
 
-def _holder(row: GpuRow) -> Cell | None:
+def _holder(row: GpuRow, room: int) -> Cell | None:
     view = row.view
-    if view.job_id is not None:
-        return _joined([_job(view.job_id, row.job), *(_job(job.id, job) for job in row.beside)])
+    if view.job_id is not None and len(view.job_ids) < 2:
+        return _job(view.job_id, row.job)
+    if view.job_ids:
+        return _sharers(row, room)
     if not view.holders:
         return None
     more = f" +{len(view.holders) - 1}" if len(view.holders) > 1 else ""
     return (*_foreign(view.holders[0]), (more, DIM))
+
+
+def _sharers(row: GpuRow, room: int) -> Cell:
+    """All jobs on a GPU by name; by number alone where that is too much."""
+    jobs = {job.id: job for job in (row.job, *row.beside) if job is not None}
+    named = _joined([_job(job_id, jobs.get(job_id)) for job_id in row.view.job_ids])
+    if sum(width(words) for words, _ in named) <= room:
+        return named
+    return cell(" ".join(f"#{job_id}" for job_id in row.view.job_ids), BLUE)
 
 
 def _job(job_id: int, job: Job | None) -> Cell:

@@ -38,6 +38,8 @@ class JobContext:
     progress: Mapping[JobId, str] = field(default_factory=dict)
     gpu_names: Mapping[str, str] = field(default_factory=dict)
     """The index of each GPU, by UUID."""
+    beside: Mapping[JobId, tuple[JobId, ...]] = field(default_factory=dict)
+    """The jobs that share GPUs with each, of those that do."""
 
 
 def job_cells(job: Job, key: str, context: JobContext) -> Cell:
@@ -88,6 +90,8 @@ def why(job: Job, context: JobContext) -> Cell:
         return ((f"{where} · " if where else "", DIM), (plain(job.stopping.cause.text, 200), AMBER))
     if progress := context.progress.get(job.id):
         return ((f"{where} · " if where else "", DIM), (plain(progress, 200), AMBER))
+    if others := context.beside.get(job.id):
+        where += f" beside {' '.join(f'#{other}' for other in others)}"
     return cell(where or ("no GPU" if job.state is JobState.RUNNING else ""), DIM)
 
 

@@ -87,9 +87,8 @@ class Detail(JobScreen):
     def _lines(self, job: Job) -> tuple[Line, ...]:
         snapshot = self._snapshot
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
-        context = JobContext(
-            self._desk.clock.now(), snapshot.reasons, snapshot.expected_starts, snapshot.progress, names
-        )
+        now, beside = self._desk.clock.now(), snapshot.sharing()
+        context = JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names, beside)
         return job_lines(job, context)
 
     def action_follow(self) -> None:

@@ -121,7 +121,7 @@ class Main(JobScreen):
         self._grid.show(GpuPicture(pictures), no_gpu_words(snapshot, self.size.width - 2))
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
         self._queue.show(
-            JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names),
+            JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names, snapshot.sharing()),
         )
         self._show_keys()
 

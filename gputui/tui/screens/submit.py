@@ -23,6 +23,7 @@ _HINTS = {
     "command": "python train.py --epochs 3",
     "name": "what the queue calls it",
     "gpus": "0, 2, 2-4, all, device=0,1",
+    "gpu_memory": "10g, or 10g share: beside others that share; empty: any",
     "priority": "0 to 100",
     "time_limit": "1h30m, 2-12:00:00; empty: none",
     "retries": "after a failure",
