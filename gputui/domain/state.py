@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import datetime, tzinfo
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -100,3 +101,30 @@ class Reason:
 
     code: PendingReason
     text: str
+    """Its times are in UTC."""
+    times: tuple[datetime, ...] = ()
+    """Those in the text, in the order in which they stand there."""
+
+    def local(self, now: datetime, zone: tzinfo | None = None) -> str:
+        """The text with its times as clocks of that zone show them; None: of this machine's."""
+        text, told, today = self.text, "", now.astimezone(zone).date()
+        for at in self.times:
+            words = next((words for words in (_day_words(at), _clock_words(at)) if words in text), None)
+            if words is not None:
+                here = at.astimezone(zone)
+                before, _, text = text.partition(words)
+                told += before + (f"{here:%H:%M}" if here.date() == today else f"{here:%Y-%m-%d %H:%M}")
+        return told + text
+
+
+def moment(at: datetime, now: datetime) -> str:
+    """`14:32 UTC`, with the date when it is not today's: how a reason tells of a time."""
+    return _clock_words(at) if at.date() == now.date() else _day_words(at)
+
+
+def _clock_words(at: datetime) -> str:
+    return f"{at:%H:%M} UTC"
+
+
+def _day_words(at: datetime) -> str:
+    return f"{at:%Y-%m-%d %H:%M} UTC"

@@ -36,11 +36,13 @@ class Run:
     """What of each GPU it is charged with."""
     leaving: float | None = None
     """When the grace of one that was told to end is over."""
+    width: int = 0
+    """How many GPUs it holds: more than its grant where some of them are drained, which nobody gets after it."""
 
     @property
     def charge(self) -> float:
         """GPUs it is charged with."""
-        return size(self.grant) * self.gpu_share
+        return self.width * self.gpu_share
 
     def ends(self, now: float) -> float:
         """When it is expected to end: doubled each time it outruns that, so that it lies ahead always."""
@@ -136,6 +138,8 @@ class Board:
         self.cpu_running = 0
         self.victims: Victims | None = None
         """Who may be preempted at this look; a copy of the board, which is played on into the future, has none."""
+        self.tenants: frozenset[str] = frozenset()
+        """Those who wait, for whatever: all of them share what there is."""
 
     def copy(self) -> Board:
         """A board to play on without changing this one."""
@@ -144,7 +148,7 @@ class Board:
         other.runs = dict(self.runs)
         other.keeps, other.shares = self.keeps, self.shares.copy()
         other.gpus_held, other.running = self.gpus_held.copy(), self.running.copy()
-        other.by_array, other.cpu_running = self.by_array.copy(), self.cpu_running
+        other.by_array, other.cpu_running, other.tenants = self.by_array.copy(), self.cpu_running, self.tenants
         return other
 
     def lane(self, key: LaneKey) -> Lane:
@@ -160,7 +164,7 @@ class Board:
 
     def hold(self, run: Run) -> None:
         """A job runs whose GPUs are not counted as free."""
-        key, gpus = run.key, size(run.grant)
+        key, gpus = run.key, run.width
         self.runs[run.id] = run
         self.running[key.tenant] += 1
         self.gpus_held[key.tenant] += gpus
@@ -173,8 +177,10 @@ class Board:
         """A waiting job, taken out of its lane already, takes GPUs that are free."""
         for node, mask in grant:
             self.free[node] &= ~mask
-        ask = lane.key.ask
-        run = Run(item.id, lane.key, item.priority, grant, now, item.duration, self.shares.part(ask, grant))
+        ask, width = lane.key.ask, size(grant)
+        run = Run(
+            item.id, lane.key, item.priority, grant, now, item.duration, self.shares.part(ask, grant), width=width
+        )
         for place in places(grant) if ask.share else ():
             self.shares.take(run.id, place, ask.share)
         self.hold(run)
@@ -183,7 +189,7 @@ class Board:
     def end(self, job_id: JobId, now: float) -> Run:
         """A job gives its GPUs back."""
         run = self.runs.pop(job_id)
-        key, gpus = run.key, size(run.grant)
+        key, gpus = run.key, run.width
         leave(run, self.free, self.shares)
         self.running[key.tenant] -= 1
         self.gpus_held[key.tenant] -= gpus
@@ -204,4 +210,4 @@ class Board:
     def fair(self, now: float) -> dict[str, float]:
         """F of each tenant that waits, runs or has run."""
         waiting = (key.tenant for key, lane in self.lanes.items() if lane.items)
-        return factors(self.ledger.used(now), self.rules.weights, waiting)
+        return factors(self.ledger.used(now), self.rules.weights, self.tenants.union(waiting))

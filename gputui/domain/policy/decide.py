@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from heapq import heapify, heappop, heapreplace
+from typing import NamedTuple
 
 from gputui.domain.job import JobId
 from gputui.domain.policy.board import Board, Run
 from gputui.domain.policy.lanes import Lane, LaneKey, Rank, Waiting
 from gputui.domain.policy.machine import Ask, Grant, size
-from gputui.domain.policy.shadow import Hold, kept, kept_for, shadow
+from gputui.domain.policy.shadow import Hold, kept, kept_for, most, needed, shadow
 
 
 class Refusal(Enum):
@@ -30,6 +31,14 @@ class Refusal(Enum):
     STANDING = "GPUs go to more important jobs first"
 
 
+class Refused(NamedTuple):
+    """Why a job does not start."""
+
+    why: Refusal
+    need: int
+    """The fewest GPUs that it takes at this moment."""
+
+
 @dataclass(eq=False, slots=True)
 class Outcome:
     """What one decision came to."""
@@ -37,9 +46,10 @@ class Outcome:
     starts: list[Run] = field(default_factory=list)
     hold: Hold | None = None
     """What is left for the first job that did not fit."""
-    refusals: dict[int, Refusal] = field(default_factory=dict)
-    """By identity of the lane: why the first job refused in it was, and with it all behind."""
+    refusals: dict[JobId, Refused] = field(default_factory=dict)
+    """Why a job was refused, and with it those behind it in its lane up to the next one told of here."""
     first_refused: JobId | None = None
+    """The first that had to wait for GPUs, of those that some number of GPUs here could ever do for."""
 
 
 def decide(board: Board, now: float, fair: Mapping[str, float] | None = None, *, thorough: bool = False) -> Outcome:
@@ -91,9 +101,10 @@ class _Pass:
     def _consider(self, lane: Lane, position: int) -> int:
         """Start the job there or refuse it; the position of the next of its lane that might start."""
         item = lane.items[position]
+        need = lane.key.ask.minimum
         refusal = self._forbidden(lane.key, item.priority)
         if refusal is None:
-            need = needed(self.board, lane.key, item, self.now)
+            need = needed(self.board, lane.key, item, self.now, self._owed(lane.key))
             refusal = self._known(lane.key.ask, need, item.duration)
             if refusal is None:
                 grant = self._fit(lane.key, need, item)
@@ -102,13 +113,17 @@ class _Pass:
                     self._start(lane, item, grant)
                     return position
                 refusal = self._refuse(lane.key, item, need)
-        self.outcome.refusals.setdefault(id(lane), refusal)
+        self.outcome.refusals[item.id] = Refused(refusal, need)
         return self._next(lane, position, refusal)
 
     def _next(self, lane: Lane, position: int, refusal: Refusal) -> int:
         """The next job of the lane that need not be refused for the same reason."""
         ask = lane.key.ask
-        if refusal in _LANE_WIDE or (refusal is Refusal.RESOURCES and ask.minimum == ask.maximum):
+        if refusal in _LANE_WIDE:
+            return len(lane.items)
+        if self.board.rules.standing_priority is not None and not self.standing:
+            return position + 1  # one further behind may be important enough to stop all below it
+        if refusal is Refusal.RESOURCES and ask.minimum == ask.maximum:
             return len(lane.items)
         if refusal is Refusal.BACKFILL and ask.minimum == ask.maximum and not self.board.keeps:
             return lane.next_shorter(position + 1, lane.items[position].duration)
@@ -125,9 +140,10 @@ class _Pass:
             return Refusal.ARRAY
         if not key.ask.maximum:
             return Refusal.CPU if board.cpu_running >= rules.cpu_jobs else over_cap(board, key, 0, self._owed(key))
-        if self.standing and rules.standing_priority is not None and priority < rules.standing_priority:
-            return Refusal.STANDING
-        return over_cap(board, key, key.ask.minimum, self._owed(key))
+        if refusal := over_cap(board, key, key.ask.minimum, self._owed(key)):
+            return refusal
+        behind = self.standing and rules.standing_priority is not None and priority < rules.standing_priority
+        return Refusal.STANDING if behind else None
 
     def _owed(self, key: LaneKey) -> int:
         """GPUs promised to another job of that tenant: they count against its caps, or its own jobs would break it."""
@@ -156,18 +172,19 @@ class _Pass:
         hold = self.outcome.hold
         if hold is not None and self.now + item.duration > hold.at:
             for node, mask in grant:
-                hold.gave(node, mask, lane.key.ask.share)
+                hold.gave(node, mask, self.board.layouts, lane.key.ask.share)
         self.outcome.starts.append(self.board.start(lane, item, grant, self.now))
 
     def _refuse(self, key: LaneKey, item: Waiting, need: int) -> Refusal:
         """Why it does not fit; the first such job is promised when it will."""
         outcome, rules, board = self.outcome, self.board.rules, self.board
-        if outcome.first_refused is None:
-            outcome.first_refused = item.id
-        if rules.standing_priority is not None and item.priority >= rules.standing_priority:
-            self.standing = True
+        if not is_hopeless(key.ask):
+            if outcome.first_refused is None:
+                outcome.first_refused = item.id
+            if rules.standing_priority is not None and item.priority >= rules.standing_priority:
+                self.standing = True
         if outcome.hold is None:
-            outcome.hold = promise(board, key, item, need, self.now)
+            outcome.hold = shadow(board, key, item, self.now)
             if board.victims is not None:
                 outcome.hold = board.victims.promise(outcome.hold, board, key, item, need, self.now)
             if outcome.hold is not None:
@@ -192,33 +209,9 @@ _LANE_WIDE = frozenset({Refusal.QUOTA, Refusal.ARRAY, Refusal.CPU})
 """What holds for all jobs of a lane."""
 
 
-def promise(board: Board, key: LaneKey, item: Waiting, need: int, now: float) -> Hold | None:
-    """The earliest moment for a job that does not fit: with all it asks for, or with fewer once its patience ends."""
-    hold = shadow(board, key, item, need, now)
-    fewest = key.ask.minimum
-    if need > fewest:
-        settled = shadow(board, key, item, fewest, now)
-        over = item.submitted + board.rules.patience
-        if settled is not None and (hold is None or max(settled.at, over) < hold.at):
-            settled.at = max(settled.at, over)
-            return settled
-    return hold
-
-
-def needed(board: Board, key: LaneKey, item: Waiting, now: float) -> int:
-    """The fewest GPUs it takes by now: the most it may have, until its patience is over."""
-    ask = key.ask
-    if ask.minimum == ask.maximum or now >= item.submitted + board.rules.patience:
-        return ask.minimum
-    return most(board, key)
-
-
-def most(board: Board, key: LaneKey, owed: int = 0) -> int:
-    """The most GPUs such a job may have: what it asks for, as far as its tenant's cap allows beside `owed` others."""
-    caps = board.rules.caps.get(key.tenant)
-    if caps is None or caps.gpus is None:
-        return key.ask.maximum
-    return max(key.ask.minimum, min(key.ask.maximum, caps.gpus - owed - board.gpus_held[key.tenant]))
+def is_hopeless(ask: Ask) -> bool:
+    """Whether no node here has as many GPUs that suit it, free or not."""
+    return not ask.whole_nodes and ask.minimum > max((mask.bit_count() for mask in ask.eligible), default=0)
 
 
 def over_cap(board: Board, key: LaneKey, need: int, owed: int = 0) -> Refusal | None:

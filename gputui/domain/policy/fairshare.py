@@ -74,7 +74,8 @@ def factors(used: Mapping[str, float], weights: Mapping[str, float], tenants: It
     total = math.fsum(used.values())
     shares = math.fsum(weights.get(tenant, 1.0) for tenant in everyone) or 1.0
     return {
-        tenant: factor(used.get(tenant, 0.0) / total if total else 0.0, weights.get(tenant, 1.0) / shares)
+        # rounded, so that what is the same in truth is the same here, in whichever order it was added up
+        tenant: round(factor(used.get(tenant, 0.0) / total if total else 0.0, weights.get(tenant, 1.0) / shares), 9)
         for tenant in everyone
     }
 

@@ -84,8 +84,8 @@ class Look:
             for place in sharing.places(grant) if job.spec.gpus.promised else ():
                 self.board.shares.take(job.id, place, self.places.counts_with(job, place))
             leaving, by = leaves_at(job, self.settings), job.attempts[-1].preempted_by
-            run = Run(job.id, self.key(job), job.priority, grant, started.timestamp(), planned.seconds, part, leaving)
-            self.board.hold(run)
+            began, lasts, key = started.timestamp(), planned.seconds, self.key(job)
+            self.board.hold(Run(job.id, key, job.priority, grant, began, lasts, part, leaving, len(job.gpus)))
             if by is not None and is_making_way(job):
                 self.making_way[job.id] = by
 

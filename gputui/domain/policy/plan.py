@@ -35,6 +35,8 @@ class Plan:
     """Running jobs that are to make way for it."""
     forecast: Mapping[JobId, datetime] = field(default_factory=dict)
     """When each is expected to start, where that is known."""
+    promised_at: datetime | None = None
+    """When they will be its own."""
     fragmentation: int = 0
     """GPUs that stay free although jobs wait for GPUs, because none of these can use them."""
     windows: tuple[WindowView, ...] = ()
@@ -57,6 +59,7 @@ def decision(snapshot: Snapshot, settings: Settings, now: datetime, known: Known
     situation = Situation.of(snapshot, settings.scheduler, now)
     waiting = in_order(look, known)
     gated, able = _parted(look, waiting, situation)
+    look.board.tenants = frozenset(job.spec.tenant for job in look.waiting)
     for key, items in able.by_lane():
         look.board.lane(key).feed(items, look.second)
     outcome = decide(look.board, look.second, thorough=True)
@@ -89,6 +92,7 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: Known | N
         reservations=_reservations(look, outcome),
         preemptions=_preemptions(outcome),
         forecast=forecast,
+        promised_at=look.when(outcome.hold.at) if outcome.hold else None,
         fragmentation=fragmentation(look),
         windows=look.windows,
     )

@@ -13,7 +13,7 @@ from gputui.domain.policy.occupancy import AWAITED
 from gputui.domain.policy.place import Places
 from gputui.domain.policy.preempt import Candidate, Victims
 from gputui.domain.settings import PolicySettings, Settings
-from gputui.domain.state import JobState
+from gputui.domain.state import JobState, moment
 
 HOUR = timedelta(hours=1)
 SETTLING = timedelta(seconds=30)
@@ -132,9 +132,8 @@ def was_preempted(job: Job) -> bool:
     )
 
 
-def story(job: Job, now: datetime) -> str:
-    """`preempted at 12:00 UTC for job 12`, of a job whose last attempt was; with the date when it is not today's."""
+def story(job: Job, now: datetime) -> tuple[str, datetime]:
+    """`preempted at 12:00 UTC for job 12`, of a job whose last attempt was; and that time."""
     attempt = job.attempts[-1]
     at = attempt.preempted_at or attempt.ended_at or now
-    when = f"{at:%H:%M}" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M}"
-    return f"preempted at {when} UTC for job {attempt.preempted_by}"
+    return f"preempted at {moment(at, now)} for job {attempt.preempted_by}", at

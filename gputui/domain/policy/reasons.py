@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
 from typing import TypeAlias
 
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job, JobId
-from gputui.domain.policy.decide import Outcome, Refusal
+from gputui.domain.job import JobId
+from gputui.domain.policy.decide import Outcome, Refusal, Refused, is_hopeless
+from gputui.domain.policy.lanes import LaneKey
 from gputui.domain.policy.lineup import Entry, Lineup
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.machine import size
+from gputui.domain.policy.needs import Supply, needs
 from gputui.domain.policy.preempted import story, was_preempted
-from gputui.domain.policy.shared_reasons import shared_words
-from gputui.domain.state import PendingReason, Reason
-from gputui.domain.units import format_size, plural
+from gputui.domain.state import PendingReason, Reason, moment
+from gputui.domain.units import plural
 
 Gated: TypeAlias = dict[JobId, tuple[Reason, Entry]]
-
-_IN_WORDS = {
-    GpuState.ALLOCATED: "held by jobs",
-    GpuState.FOREIGN: "used by others",
-    GpuState.DRAINED: "drained",
-    GpuState.UNKNOWN: "unknown",
-}
+Tail: TypeAlias = tuple[str, tuple[datetime, ...]]
+"""What is said of a job behind its place, and the times in it."""
 
 
 class Reasons(Mapping[JobId, Reason]):
@@ -39,20 +35,23 @@ class Reasons(Mapping[JobId, Reason]):
         self._look, self._outcome, self._gated, self._line = look, outcome, gated, waiting
         self._started = {run.id for run in outcome.starts}
         self._made: dict[JobId, Reason] = {}
+        self._supply = Supply(look)
         rows = [row for node in look.places.rows for row in node]
-        self._states = Counter(row.state for row in rows)
-        self._count = len(rows)
-        self._unread = next((row.why for row in rows if row.state is GpuState.UNKNOWN), "")
-        self._others = self._in_words()
-        self._tails: dict[int, str] = {}
-        """By identity of the lane: what is said of each job in it behind the first."""
+        unread = [row.why for row in rows if row.state is GpuState.UNKNOWN]
+        self._blind = (unread or [""])[0] or "no GPU is known" if len(unread) == len(rows) else ""
+        """Why no GPU at all can be judged; empty when one can."""
+        self._firsts = {outcome.first_refused, outcome.hold.id if outcome.hold else None}
+        """Those that wait for no job ahead of them."""
+        self._tails: dict[tuple[LaneKey, Refused], Tail] = {}
+        self._times: list[datetime] = []
+        """Those told of in the sentence being made."""
 
     def __getitem__(self, job_id: JobId) -> Reason:
         if job_id in self._gated:
             return self._gated[job_id][0]
         made = self._made.get(job_id)
         if made is None:
-            made = self._made[job_id] = self._make(self._ahead[job_id])
+            made = self._made[job_id] = self._reason(*self._refused[job_id])
         return made
 
     def __iter__(self) -> Iterator[JobId]:
@@ -71,75 +70,71 @@ class Reasons(Mapping[JobId, Reason]):
         return self._line.at(place for place, job in enumerate(self._line.jobs) if job.id not in passed)
 
     @cached_property
-    def _ahead(self) -> dict[JobId, int]:
-        """How many of those go before each of them."""
-        return {job.id: ahead for ahead, job in enumerate(self._able.jobs)}
+    def _refused(self) -> dict[JobId, tuple[int, Refused]]:
+        """How many of those go before each of them, and why it is refused: as the last one told of in its lane."""
+        told, able = self._outcome.refusals, self._able
+        latest: dict[LaneKey, Refused] = {}
+        found: dict[JobId, tuple[int, Refused]] = {}
+        for ahead, (job, key) in enumerate(zip(able.jobs, able.keys, strict=True)):
+            if job.id in told:
+                latest[key] = told[job.id]
+            found[job.id] = (ahead, latest[key])
+        return found
 
-    def _make(self, ahead: int) -> Reason:
+    def _reason(self, ahead: int, refused: Refused) -> Reason:
         entry = self._able.entry(ahead)
-        if entry.job.attempts and was_preempted(entry.job):
-            reason = self._reason(entry, ahead)
-            return replace(reason, text=f"{reason.text}; {story(entry.job, self._look.now)}")
-        tail = self._tails.get(id(self._look.board.lanes[entry.key]))
-        if tail and ahead > 1 and entry.item.id != self._outcome.first_refused:
-            return Reason(PendingReason.PRIORITY, f"{ahead} jobs ahead of it; {tail}")
-        return self._reason(entry, ahead)
+        reason = self._why(entry, ahead, refused)
+        if not (entry.job.attempts and was_preempted(entry.job)):
+            return reason
+        words, at = story(entry.job, self._look.now)
+        return replace(reason, text=f"{reason.text}; {words}", times=(*reason.times, at))
 
-    def _reason(self, entry: Entry, ahead: int) -> Reason:
-        job, lane = entry.job, self._look.board.lanes[entry.key]
-        refusal = self._outcome.refusals.get(id(lane))
-        if refusal is Refusal.STANDING and not self._stands_behind(job):
-            refusal = None
-        if refusal in _QUOTAS:
-            return Reason(PendingReason.QUOTA_EXCEEDED, self._quota(entry, refusal))
-        if not self._count or self._states[GpuState.UNKNOWN] == self._count:
-            unread = self._unread or "no GPU is known"
-            return Reason(PendingReason.NODE_UNKNOWN, f"no GPU can be judged free: {unread}")
-        text = f"needs {self._needed(job)}: {self._others}" + self._shared(job)
-        if refusal is Refusal.STANDING:
+    def _why(self, entry: Entry, ahead: int, refused: Refused) -> Reason:
+        tail = self._tails.get((entry.key, refused))
+        if tail is not None and entry.job.id not in self._firsts:
+            return Reason(PendingReason.PRIORITY, f"{plural(ahead, 'job')} ahead of it; {tail[0]}", tail[1])
+        if refused.why in _QUOTAS:
+            return Reason(PendingReason.QUOTA_EXCEEDED, self._quota(entry, refused))
+        if self._blind:
+            return Reason(PendingReason.NODE_UNKNOWN, f"no GPU can be judged free: {self._blind}")
+        self._times = []
+        text = f"{self._needs(entry, refused)}: {self._supply.of(entry.key.ask)}"
+        code, text = self._turn(entry, refused, text)
+        times = tuple(self._times)
+        if code is PendingReason.PRIORITY:
+            self._tails[entry.key, refused] = (text, times)
+            text = f"{plural(ahead, 'job')} ahead of it; {text}"
+        return Reason(code, text, times)
+
+    def _turn(self, entry: Entry, refused: Refused, text: str) -> tuple[PendingReason, str]:
+        """The code of a job that waits for GPUs, and its sentence, which begins as `text`."""
+        if is_hopeless(entry.key.ask):
+            return PendingReason.RESOURCES, text
+        if refused.why is Refusal.STANDING:
             least = self._look.settings.policy.standing_priority
-            return Reason(PendingReason.RESERVATION, f"{text}; GPUs go to jobs of priority {least} and above first")
-        if refusal is Refusal.WINDOW:
-            return Reason(PendingReason.RESERVATION, text + self._windows(entry))
-        if job.id == self._outcome.first_refused:
-            return Reason(PendingReason.RESOURCES, text + self._promise(job))
-        if refusal is Refusal.BACKFILL:
-            text += self._backfill()
-        if refusal is not None:
-            self._tails[id(lane)] = text
-        return Reason(PendingReason.PRIORITY, f"{plural(ahead, 'job')} ahead of it; {text}")
+            return PendingReason.RESERVATION, f"{text}; GPUs go to jobs of priority {least} and above first"
+        if refused.why is Refusal.WINDOW:
+            return PendingReason.RESERVATION, text + self._windows(entry) + self._promise(entry)
+        if refused.why is Refusal.BACKFILL:
+            return PendingReason.PRIORITY, text + self._backfill()
+        if entry.job.id in self._firsts:
+            return PendingReason.RESOURCES, text + self._promise(entry)
+        return PendingReason.PRIORITY, text
 
-    def _stands_behind(self, job: Job) -> bool:
-        least = self._look.settings.policy.standing_priority
-        return least is not None and job.priority < least
-
-    def _in_words(self) -> str:
-        """`3 free, 4 held by jobs, 1 drained`: what this very plan starts is held already."""
-        free = sum(mask.bit_count() for mask in self._look.board.free)
-        states = self._states.copy()
-        states[GpuState.ALLOCATED] += states[GpuState.FREE] - free
-        counts = [f"{states[state]} {word}" for state, word in _IN_WORDS.items() if states[state]]
-        return ", ".join((f"{free} free", *counts))
-
-    def _shared(self, job: Job) -> str:
-        """What is left on shared GPUs, for a job that shares."""
-        ask = self._look.places.ask(job)
-        return shared_words(self._look.board, self._look.places, ask) if ask.share else ""
-
-    def _promise(self, job: Job) -> str:
+    def _promise(self, entry: Entry) -> str:
         hold = self._outcome.hold
-        if hold is None or hold.id != job.id:
+        if hold is None or hold.id != entry.job.id:
             return ""
-        text = f"{self._making_way(job)}; expected {self._time(hold.at)}"
+        text = f"{self._making_way(entry.job.id)}; expected {self._time(hold.at)}"
         if hold.because is not None and hold.because not in self._look.making_way:
             known = self._look.sources.get(hold.because)
             source = known.value if known else self._planned(hold.because)
             text += f" when job {hold.because} ends {source}"
         return text
 
-    def _making_way(self, job: Job) -> str:
+    def _making_way(self, job_id: JobId) -> str:
         """`; job 12 is being preempted for it, up to 60 s grace`."""
-        ids = sorted(victim for victim, by in self._look.making_way.items() if by == job.id)
+        ids = sorted(victim for victim, by in self._look.making_way.items() if by == job_id)
         if not ids:
             return ""
         who = f"job {ids[0]} is" if len(ids) == 1 else f"jobs {', '.join(map(str, ids))} are"
@@ -168,36 +163,46 @@ class Reasons(Mapping[JobId, Reason]):
             and not keep.admits(entry.key.tenant, entry.job.priority)
         )
 
-    def _quota(self, entry: Entry, refusal: Refusal | None) -> str:
+    def _quota(self, entry: Entry, refused: Refused) -> str:
         board, job = self._look.board, entry.job
-        if refusal is Refusal.ARRAY and job.array:
+        if refused.why is Refusal.ARRAY and job.array:
             running = board.by_array[job.array.id]
-            return f"{running} elements of array {job.array.id} are running, and {job.array.limit} may"
-        if refusal is Refusal.CPU:
-            return f"{plural(board.cpu_running, 'job')} without GPUs are running, and no more may"
+            words = f"{plural(running, 'element')} of array {job.array.id} {_are(running)}"
+            return f"{words} running, and {job.array.limit} may"
+        if refused.why is Refusal.CPU:
+            running = board.cpu_running
+            return f"{plural(running, 'job')} without GPUs {_are(running)} running, and no more may"
         tenant, caps = job.spec.tenant, board.rules.caps[job.spec.tenant]
-        if caps.running is not None and board.running[tenant] >= caps.running:
-            return f"{plural(board.running[tenant], 'job')} of {tenant} are running, and {caps.running} may"
-        held = plural(board.gpus_held[tenant], "GPU")
-        return f"needs {self._needed(job)}: {tenant} holds {held}, and may hold {caps.gpus}"
+        running, held, need = board.running[tenant], board.gpus_held[tenant], entry.key.ask.minimum
+        is_over = caps.gpus is not None and held + need > caps.gpus
+        owed = 0 if is_over else self._owed(tenant)
+        if caps.running is not None and running + (owed > 0) >= caps.running:
+            beside = ", 1 more is promised its turn" if running < caps.running else ""
+            return f"{plural(running, 'job')} of {tenant} {_are(running)} running{beside}, and {caps.running} may"
+        beside = f" and is promised {owed}" if owed else ""
+        holds = f"{tenant} holds {plural(held, 'GPU')}{beside}, and may hold {caps.gpus}"
+        return f"{self._needs(entry, Refused(refused.why, need))}: {holds}"
 
-    def _needed(self, job: Job) -> str:
-        """`2 GPUs of model H100 with 40G`."""
-        request, ask = job.spec.gpus, self._look.places.ask(job)
-        words = [plural(ask.minimum, "GPU")]
-        words += [f"of model {request.model}"] if request.model else []
-        sharing = " shared" if request.promised else ""
-        words += [f"with {format_size(request.memory)}{sharing}"] if request.memory else []
-        words += [f"with {format_size(request.free_memory)} free"] if request.free_memory else []
-        words += [f"among {', '.join(request.devices)}"] if request.devices else []
-        fitting = max((mask.bit_count() for mask in ask.eligible), default=0)
-        words += [f"(only {fitting} here ever fit)"] if fitting < ask.minimum else []
-        return " ".join(words)
+    def _owed(self, tenant: str) -> int:
+        """GPUs promised to the tenant's first job that does not fit."""
+        hold = self._outcome.hold
+        job = self._look.snapshot.job(hold.id) if hold else None
+        return size(hold.grant) if hold and job and job.spec.tenant == tenant else 0
+
+    def _needs(self, entry: Entry, refused: Refused) -> str:
+        settles = entry.item.submitted + self._look.board.rules.patience
+        fewer = f"after {self._time(settles)}" if refused.need > entry.key.ask.minimum else ""
+        return needs(entry.job, entry.key.ask, refused.need, fewer)
 
     def _time(self, second: float) -> str:
-        """`14:32 UTC`, with the date when it is not today's."""
+        """`14:32 UTC`, with the date when it is not today's; remembered as told of."""
         at = self._look.when(second)
-        return f"{at:%H:%M} UTC" if at.date() == self._look.now.date() else f"{at:%Y-%m-%d %H:%M} UTC"
+        self._times.append(at)
+        return moment(at, self._look.now)
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 _QUOTAS = frozenset({Refusal.ARRAY, Refusal.CPU, Refusal.QUOTA})

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from gputui.domain.job import JobId
 from gputui.domain.policy.board import Board, Keep, leave
 from gputui.domain.policy.lanes import LaneKey, Waiting
-from gputui.domain.policy.machine import Grant
-from gputui.domain.policy.sharing import Room, Shares, chosen, usable
+from gputui.domain.policy.machine import Grant, Layout, pick, size
+from gputui.domain.policy.sharing import Room, chosen, usable
 
 
 @dataclass(eq=False, slots=True)
@@ -47,13 +47,15 @@ class Hold:
             wanted ^= bit
         return taken
 
-    def gave(self, node: int, mask: int, share: int = 0) -> None:
+    def gave(self, node: int, mask: int, layouts: Sequence[Layout], share: int = 0) -> None:
         """Such GPUs went to a job that runs on past the reservation."""
         if node in self.available:
             if self.room and share:
                 mask &= ~self.room.gave(node, mask & self.available[node], share)
             self.spare[node] -= (mask & self.available[node]).bit_count()
             self.available[node] &= ~mask
+            if any(mask & mine for home, mine in self.grant if home == node):
+                self.grant = ((node, pick(self.available[node], size(self.grant), layouts[node].levels)),)
 
 
 def kept(board: Board, key: LaneKey, priority: int, start: float, end: float) -> list[int] | None:
@@ -81,37 +83,55 @@ def _united(board: Board, keeps: Sequence[Keep]) -> list[int] | None:
     return masks
 
 
-def shadow(board: Board, key: LaneKey, item: Waiting, need: int, now: float) -> Hold | None:
-    """The first moment at which so many GPUs are free by everybody's planned end; None when that never comes."""
-    ask = key.ask
-    coming = sorted((run.ends(now), run.id) for run in board.runs.values() if run.grant)
-    moments = [
-        *coming,
-        *((keep.end, -1) for keep in board.keeps if keep.end > now and not keep.admits(key.tenant, item.priority)),
-    ]
-    if len(moments) > len(coming):
-        moments.sort()
+def shadow(board: Board, key: LaneKey, item: Waiting, now: float) -> Hold | None:
+    """The first moment at which it fits by everybody's planned end; None when that never comes."""
+    moments = _moments(board, key, item, now)
     free, shares = list(board.free), board.shares.copy()
+    given_back = 0
     for number, (at, run_id) in enumerate(moments):
         if run_id >= 0:
-            leave(board.runs[run_id], free, shares)
+            run = board.runs[run_id]
+            given_back += run.width if run.key.tenant == key.tenant else 0
+            leave(run, free, shares)
         if number + 1 < len(moments) and moments[number + 1][0] == at:
             continue
-        grant = _fits(board, key, item, free, shares, need, at)
+        masks = usable(free, shares, key.ask)
+        if board.keeps and (others := kept(board, key, item.priority, at, at + item.duration)):
+            masks = [mask & ~other for mask, other in zip(masks, others, strict=True)]
+        need = needed(board, key, item, at, -given_back)
+        grant = chosen(masks, shares, key.ask, need, need, board.layouts)
         if grant is not None:
-            hold = _hold(item.id, at, run_id if run_id >= 0 else None, usable(free, shares, ask), grant, need)
-            hold.room = Room(ask.share, shares) if ask.share else None
+            hold = _hold(item.id, at, run_id if run_id >= 0 else None, masks, grant, need)
+            hold.room = Room(key.ask.share, shares) if key.ask.share else None
             return hold
     return None
 
 
-def _fits(
-    board: Board, key: LaneKey, item: Waiting, free: list[int], shares: Shares, need: int, at: float
-) -> Grant | None:
-    masks = usable(free, shares, key.ask)
-    if board.keeps and (others := kept(board, key, item.priority, at, at + item.duration)):
-        masks = [mask & ~other for mask, other in zip(masks, others, strict=True)]
-    return chosen(masks, shares, key.ask, need, need, board.layouts)
+def _moments(board: Board, key: LaneKey, item: Waiting, now: float) -> list[tuple[float, JobId]]:
+    """When it may fit: as jobs end, as windows for others end, as it settles for fewer GPUs."""
+    moments = [(run.ends(now), run.id) for run in board.runs.values() if run.width]
+    moments += [(keep.end, -1) for keep in board.keeps if keep.end > now and not keep.admits(key.tenant, item.priority)]
+    settles = item.submitted + board.rules.patience
+    if key.ask.minimum != key.ask.maximum and settles > now:
+        moments.append((settles, -1))
+    moments.sort()
+    return moments
+
+
+def needed(board: Board, key: LaneKey, item: Waiting, at: float, owed: int = 0) -> int:
+    """The fewest GPUs it takes by then: the most it may have beside `owed` others, until its patience is over."""
+    ask = key.ask
+    if ask.minimum == ask.maximum or at >= item.submitted + board.rules.patience:
+        return ask.minimum
+    return most(board, key, owed)
+
+
+def most(board: Board, key: LaneKey, owed: int = 0) -> int:
+    """The most GPUs such a job may have: what it asks for, as far as its tenant's cap allows beside `owed` others."""
+    caps = board.rules.caps.get(key.tenant)
+    if caps is None or caps.gpus is None:
+        return key.ask.maximum
+    return max(key.ask.minimum, min(key.ask.maximum, caps.gpus - owed - board.gpus_held[key.tenant]))
 
 
 def _hold(job_id: JobId, at: float, because: JobId | None, masks: list[int], grant: Grant, need: int) -> Hold:

@@ -16,7 +16,7 @@ from gputui.domain.policy.preempted import awaited, story, was_preempted
 from gputui.domain.policy.retry import JITTER
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, PendingReason, Reason
+from gputui.domain.state import JobState, PendingReason, Reason, moment
 from gputui.domain.units import format_duration
 
 
@@ -107,7 +107,7 @@ def _begin(job: Job, situation: Situation) -> Reason | None:
     if begin_at is None or begin_at <= situation.now:
         return None
     left = format_duration(begin_at - situation.now)
-    return Reason(PendingReason.BEGIN_TIME, f"begins at {begin_at:%Y-%m-%d %H:%M} UTC, in {left}")
+    return Reason(PendingReason.BEGIN_TIME, f"begins at {moment(begin_at, situation.now)}, in {left}", (begin_at,))
 
 
 def _back_off(job: Job, situation: Situation) -> Reason | None:
@@ -117,7 +117,8 @@ def _back_off(job: Job, situation: Situation) -> Reason | None:
         return None  # no pause is that long: the clock went back
     cause = job.cause.text if job.cause else "its last attempt failed"
     left = format_duration(job.not_before - situation.now)
-    return Reason(PendingReason.BACK_OFF, f"attempt {len(job.attempts) + 1} in {left}: {cause}")
+    again = f"attempt {len(job.attempts) + 1} at {moment(job.not_before, situation.now)}, in {left}: {cause}"
+    return Reason(PendingReason.BACK_OFF, again, (job.not_before,))
 
 
 def _made_way(job: Job, situation: Situation) -> Reason | None:
@@ -130,7 +131,8 @@ def _made_way(job: Job, situation: Situation) -> Reason | None:
         return None
     if whole_class(other.priority) <= whole_class(job.priority) or gate(other, situation) is not None:
         return None
-    return Reason(PendingReason.PRIORITY, f"{story(job, situation.now)}, which starts first")
+    words, at = story(job, situation.now)
+    return Reason(PendingReason.PRIORITY, f"{words}, which starts first", (at,))
 
 
 def _paused(_: Job, situation: Situation) -> Reason | None:

@@ -140,7 +140,7 @@ def test_a_cap_holds_and_its_reason_says_the_numbers() -> None:
     )
     counted = planned(jobs, tenants=(TenantSettings("alice", running=1),))
     assert starts(counted) == {4: 1}
-    assert counted.reasons[3].text == "1 job of alice are running, and 1 may"
+    assert counted.reasons[3].text == "1 job of alice is running, and 1 may"
 
 
 def test_a_range_stays_below_its_tenants_cap() -> None:
@@ -164,7 +164,7 @@ def test_the_reason_names_the_window() -> None:
     reason = planned(jobs, reservations=(WINDOW,)).reasons[2]
     window = "6 kept by reservation course from 13:00 UTC to 17:00 UTC"
     assert reason.code is PendingReason.RESERVATION
-    assert reason.text == f"needs 4 GPUs: 8 free; {window}, and it may run until 14:00 UTC"
+    assert reason.text == f"needs 4 GPUs: 8 free; {window}, and it may run until 14:00 UTC; expected 17:00 UTC"
 
 
 def test_an_unclaimed_window_is_given_up_after_its_grace() -> None:

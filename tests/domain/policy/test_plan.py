@@ -110,7 +110,8 @@ def test_gpus_that_failed_it_are_avoided() -> None:
 
 
 def test_later_jobs_wait_for_those_ahead() -> None:
-    found = planned([job(1, gpus=3, age=2), job(2, gpus=4, age=1)], gpus=2)
+    held = [view(0, GpuState.ALLOCATED), *(view(i) for i in range(1, 4))]
+    found = planned([job(1, gpus=4, age=2), job(2, gpus=4, age=1), running(9, on=[uuid(0)])], held)
     assert why(found, 2)[0] is PendingReason.PRIORITY
     assert why(found, 2)[1].startswith("1 job ahead of it; needs 4 GPUs")
 
@@ -119,11 +120,11 @@ SOON = NOW + timedelta(seconds=90)
 WAITS: dict[str, tuple[Job, PendingReason, str]] = {
     "held": (job(1, held=True), PendingReason.JOB_HELD_USER, "held by a user"),
     "held by the scheduler": (job(1, held=True, hold_reason="20 starts"), PendingReason.JOB_HELD_USER, "20 starts"),
-    "begin": (job(1, begin_at=SOON), PendingReason.BEGIN_TIME, "begins at 2026-03-02 12:01 UTC, in 1m30s"),
-    "back-off": (job(1, not_before=SOON), PendingReason.BACK_OFF, "attempt 1 in 1m30s"),
+    "begin": (job(1, begin_at=SOON), PendingReason.BEGIN_TIME, "begins at 12:01 UTC, in 1m30s"),
+    "back-off": (job(1, not_before=SOON), PendingReason.BACK_OFF, "attempt 1 at 12:01 UTC, in 1m30s"),
     "after": (job(1, after=(9,)), PendingReason.DEPENDENCY, "after job 9 has completed: it is RUNNING"),
     "after any": (job(1, after_any=(9,)), PendingReason.DEPENDENCY, "after job 9 has ended: it is RUNNING"),
-    "array": (job(1, array=ArrayRef(9, 1, 1)), PendingReason.QUOTA_EXCEEDED, "1 elements of array 9"),
+    "array": (job(1, array=ArrayRef(9, 1, 1)), PendingReason.QUOTA_EXCEEDED, "1 element of array 9 is running"),
 }
 
 

@@ -1,0 +1,253 @@
+"""What a plan is decided from, recomputed slowly from docs/scheduling.md, without a line of the policy's own code.
+
+Nothing here is clever: sets of UUIDs, datetimes, and loops over everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from gputui.domain.gpu import Gpu, GpuState, GpuView
+from gputui.domain.job import Job, JobId
+from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, PendingReason
+
+Uuids = frozenset[str]
+
+
+@dataclass(frozen=True)
+class Held:
+    """A job on GPUs, and when it is planned to end."""
+
+    job: Job
+    uuids: Uuids
+    ends_at: datetime
+
+
+@dataclass(frozen=True)
+class Facts:
+    """One look at everything."""
+
+    snapshot: Snapshot
+    settings: Settings
+    now: datetime
+    windowed: Mapping[str, Uuids]
+    """By window that is not released: the GPUs that the plan says it keeps."""
+
+    @property
+    def policy(self) -> PolicySettings:
+        return self.settings.policy
+
+    @cached_property
+    def jobs(self) -> dict[JobId, Job]:
+        return {job.id: job for job in self.snapshot.jobs}
+
+    @cached_property
+    def pending(self) -> list[Job]:
+        return [job for job in self.snapshot.jobs if job.state is JobState.PENDING]
+
+    @cached_property
+    def nodes(self) -> list[dict[str, GpuView]]:
+        """Of each node its GPUs by UUID; one cut into instances is none."""
+        return [{view.gpu.uuid: view for view in node.gpus if not view.gpu.mig_enabled} for node in self.snapshot.nodes]
+
+    @cached_property
+    def views(self) -> dict[str, GpuView]:
+        return {uuid: view for node in self.nodes for uuid, view in node.items()}
+
+    @cached_property
+    def free(self) -> Uuids:
+        return frozenset(uuid for uuid, view in self.views.items() if view.state is GpuState.FREE)
+
+    @cached_property
+    def running(self) -> list[Held]:
+        return [
+            Held(job, frozenset(job.attempts[-1].gpus), self._end(job))
+            for job in self.snapshot.jobs
+            if job.state in {JobState.CONFIGURING, JobState.RUNNING, JobState.COMPLETING}
+            and job.attempts
+            and job.attempts[-1].ended_at is None
+        ]
+
+    def _end(self, job: Job) -> datetime:
+        """By its plan; once that is over, by a minute at least, doubled until it lies ahead."""
+        attempt = job.attempts[-1]
+        began = attempt.started_at or attempt.claimed_at or self.now
+        lasts = self.planned(job)
+        if began + lasts > self.now:
+            return began + lasts
+        lasts = max(lasts, timedelta(minutes=1))
+        while began + lasts <= self.now:
+            lasts *= 2
+        return began + lasts
+
+    def planned(self, job: Job) -> timedelta:
+        return self.planned_by(job)[0]
+
+    def planned_by(self, job: Job) -> tuple[timedelta, str]:
+        """How long it is planned to run, and in which words that is told."""
+        policy, lasts, words = self.policy, job.spec.time_limit, "by its limit"
+        if lasts is None:
+            classes = {0: policy.limit_low, 50: policy.limit_normal, 100: policy.limit_high}
+            lasts, words = classes[min(classes, key=lambda at: abs(at - job.priority))], "by the default limit"
+        lasts = min(lasts, policy.max_time or lasts)
+        runs = sorted((one.ended_at, one.started_at) for one in self._like(job) if one.ended_at and one.started_at)
+        if policy.predict and len(runs) > 1:
+            mean = max(timedelta(seconds=1), sum((end - start for end, start in runs[-2:]), timedelta(0)) / 2)
+            if mean < lasts:
+                return mean, "if it runs as long as the last ones did"
+        return lasts, words
+
+    def _like(self, job: Job) -> Iterable[Job]:
+        """Completed jobs of its tenant with its name; without a name, with its image."""
+        called = job.spec.name or job.spec.image
+        for other in self.snapshot.jobs:
+            is_its = other.state is JobState.COMPLETED and other.spec.tenant == job.spec.tenant
+            if is_its and called and (other.spec.name or other.spec.image) == called:
+                yield other
+
+    # order
+
+    @cached_property
+    def fair(self) -> dict[str, float]:
+        """F = 2^(-U/S) of every tenant that waits or has used anything."""
+        life = self.policy.half_life.total_seconds()
+        used: dict[str, float] = {}
+        for tenant, seconds in self.snapshot.usage.gpu_seconds.items():
+            used[tenant] = seconds * 2 ** (-self._ago(self.snapshot.usage.at) / life)
+        for job in self.snapshot.jobs:
+            for attempt in job.attempts:
+                is_on = attempt.ended_at is None and job.state.is_active
+                begun = attempt.started_at or (attempt.claimed_at or self.now if is_on else None)
+                if begun is None or not (is_on or (attempt.ended_at and attempt.gpus)):
+                    continue
+                count = len(attempt.gpus)
+                since = 2 ** (-self._ago(begun) / life)
+                until = 2 ** (-self._ago(attempt.ended_at or self.now) / life)
+                used[job.spec.tenant] = used.get(job.spec.tenant, 0.0) + count * life / math.log(2) * (until - since)
+        weights = {tenant.name: tenant.weight for tenant in self.policy.tenants}
+        everyone = {*used, *(job.spec.tenant for job in self.pending)}
+        total, shares = sum(used.values()), sum(weights.get(name, 1.0) for name in everyone)
+        return {
+            name: 2 ** -((used.get(name, 0.0) / total if total else 0.0) / (weights.get(name, 1.0) / shares))
+            for name in everyone
+        }
+
+    def _ago(self, at: datetime) -> float:
+        return (self.now - at).total_seconds()
+
+    def score(self, job: Job) -> float:
+        policy, units = self.policy, (self.now - job.submitted_at) / self.policy.age_unit
+        return (
+            policy.class_weight * job.priority / 50
+            + policy.age_weight * min(units, units if policy.age_cap is None else policy.age_cap)
+            + policy.fair_weight * self.fair[job.spec.tenant]
+            - job.spec.nice
+        )
+
+    def goes_before(self, one: Job, other: Job) -> bool | None:
+        """Whether the first goes before the second; None where their scores are too near to be told apart."""
+        if one.topped_at != other.topped_at:
+            return other.topped_at is None or (one.topped_at is not None and one.topped_at > other.topped_at)
+        gap = self.score(one) - self.score(other)
+        alike = one.spec.tenant == other.spec.tenant and one.priority == other.priority
+        if abs(gap) > 1e-5:
+            return gap > 0
+        if gap != 0.0 and not (alike and one.submitted_at == other.submitted_at):
+            return None
+        return (one.submitted_at, one.id) < (other.submitted_at, other.id)
+
+    # what may hinder a job
+
+    def gate(self, job: Job) -> PendingReason | None:
+        """What keeps it from even asking for its turn."""
+        up = {status.name: status.up for node in self.snapshot.nodes for status in node.runtimes}
+        if job.held:
+            return PendingReason.JOB_HELD_USER
+        if self.waits_for(job):
+            return PendingReason.DEPENDENCY
+        if job.spec.begin_at is not None and job.spec.begin_at > self.now:
+            return PendingReason.BEGIN_TIME
+        if job.not_before is not None and job.not_before > self.now:
+            return PendingReason.BACK_OFF
+        if self.snapshot.controls.paused:
+            return PendingReason.SCHEDULER_PAUSED
+        return None if up.get("process" if job.spec.is_host else "docker") else PendingReason.NODE_UNKNOWN
+
+    def waits_for(self, job: Job) -> list[Job]:
+        """The jobs it depends on that have not ended as it wants."""
+        well = [self.jobs[other] for other in job.spec.after if other in self.jobs]
+        anyhow = [self.jobs[other] for other in job.spec.after_any if other in self.jobs]
+        open_ones = [other for other in well if other.state is not JobState.COMPLETED]
+        return open_ones + [other for other in anyhow if not other.state.is_terminal]
+
+    def caps(self, tenant: str) -> TenantSettings:
+        return next((caps for caps in self.policy.tenants if caps.name == tenant), TenantSettings(tenant))
+
+    # places
+
+    def eligible(self, job: Job) -> Uuids:
+        """The GPUs that it could ever use."""
+        request = job.spec.gpus
+        found = set()
+        for uuid, view in self.views.items():
+            gpu, used = view.gpu, view.sample.memory_used or 0 if view.sample else 0
+            left = (gpu.memory_total or 0) - (0 if view.state is GpuState.ALLOCATED else used)
+            names = request.devices
+            if (
+                (request.model or "").lower() in (gpu.model or "").lower()
+                and (gpu.memory_total or 0) >= (request.memory or 0)
+                and left >= (request.free_memory or 0)
+                and (self.is_named(gpu, names) if names else not self.is_named(gpu, self.policy.left_free))
+                and uuid not in job.avoid_gpus
+            ):
+                found.add(uuid)
+        return frozenset(found)
+
+    @staticmethod
+    def is_named(gpu: Gpu, names: Iterable[str]) -> bool:
+        return any(name in {gpu.uuid, str(gpu.index)} for name in names)
+
+    def width(self, job: Job) -> tuple[int, int]:
+        """The fewest and the most GPUs that it asks for; more than ever fit is not worth any patience."""
+        request = job.spec.gpus
+        if request.everything:
+            whole = max(map(len, self.nodes), default=0) or 1
+            return whole, whole
+        return request.minimum, max(request.minimum, min(request.maximum, self.fitting(job)))
+
+    def fitting(self, job: Job) -> int:
+        """The most GPUs on one node that it could ever use."""
+        return max((len(self.eligible(job) & node.keys()) for node in self.nodes), default=0)
+
+    @property
+    def windows(self) -> list[Window]:
+        """Those not over and not given up."""
+        return [window for window in self.policy.reservations if window.name in self.windowed]
+
+    def comers(self, window: Window) -> list[Job]:
+        """Jobs that wait for GPUs and may still begin in it."""
+        return [
+            job
+            for job in self.pending
+            if not job.held and job.spec.gpus.maximum and (job.spec.begin_at is None or job.spec.begin_at < window.end)
+        ]
+
+    @staticmethod
+    def is_for(window: Window, job: Job) -> bool:
+        by_tenant = window.tenant is not None and job.spec.tenant == window.tenant
+        return by_tenant or (window.priority is not None and job.priority >= window.priority)
+
+    def against(self, job: Job, since: datetime) -> list[Window]:
+        """The windows for others that it would run into if it began then."""
+        until = since + self.planned(job)
+        return [w for w in self.windows if w.start < until and since < w.end and not self.is_for(w, job)]
+
+    def kept(self, job: Job, since: datetime) -> Uuids:
+        """GPUs that windows keep from it if it began then."""
+        return frozenset(uuid for window in self.against(job, since) for uuid in self.windowed[window.name])

@@ -1,0 +1,252 @@
+"""The sentences of reasons, taken apart again: every number in them is compared with one counted anew."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any
+
+from gputui.domain.gpu import GpuState
+from gputui.domain.job import Job, JobId
+from gputui.domain.state import PendingReason, Reason
+from tests.domain.policy.slow_facts import Facts
+
+_MOMENT = r"(?:\d{4}-\d\d-\d\d )?\d\d:\d\d UTC"
+_STATES = {
+    "held by jobs": GpuState.ALLOCATED,
+    "used by others": GpuState.FOREIGN,
+    "drained": GpuState.DRAINED,
+    "unknown": GpuState.UNKNOWN,
+}
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a sentence has to tell."""
+
+    job: Job
+    codes: frozenset[PendingReason]
+    kind: str
+    ahead: int = 0
+    """Jobs before it that only wait for their turn, too."""
+    need: int = 0
+    running: int = 0
+    jobs: int = 0
+    gpus: int = 0
+    """Of its tenant: running, and held."""
+    owed: int = 0
+    past: bool = False
+    """Whether it would run past the promised moment."""
+    promise: tuple[datetime, frozenset[JobId]] | None = None
+    """What it was promised itself, and by whose end."""
+    left: frozenset[str] = frozenset()
+    """The GPUs that stay free."""
+    head: tuple[JobId, datetime, int] | None = None
+    """Who was promised GPUs, when, and how many."""
+
+    def of(self, **changes: Any) -> Told:
+        return replace(self, **changes)
+
+
+def check_sentence(facts: Facts, told: Told, reason: Reason) -> None:
+    """Assert that every number of the sentence is right."""
+    text = reason.text
+    if told.kind == "gate":
+        _check_gate(facts, told.job, reason)
+    elif reason.code is PendingReason.QUOTA_EXCEEDED:
+        _check_quota(facts, told, text)
+    elif told.kind == "blind":
+        whys = {view.why for view in facts.views.values()} or {"no GPU is known"}
+        assert text in {f"no GPU can be judged free: {why or 'no GPU is known'}" for why in whys}
+    else:
+        _check_turn(facts, told, reason)
+
+
+def _check_gate(facts: Facts, job: Job, reason: Reason) -> None:
+    text, code = reason.text, reason.code
+    if code is PendingReason.JOB_HELD_USER:
+        assert text == (job.hold_reason or "held by a user: release it to let it start")
+    elif code is PendingReason.DEPENDENCY:
+        [other_id, state] = _parts(r"starts after job (\d+) has (?:completed|ended): it is (\w+)", text)
+        other = facts.jobs[int(other_id)]
+        assert other in facts.waits_for(job)
+        assert other.state.value == state
+    elif code is PendingReason.BEGIN_TIME:
+        assert job.spec.begin_at is not None
+        [at, left] = _parts(rf"begins at ({_MOMENT}), in (\w+)", text)
+        assert at == _moment(job.spec.begin_at, facts.now)
+        assert left == _left(job.spec.begin_at, facts.now)
+    elif code is PendingReason.BACK_OFF:
+        assert job.not_before is not None
+        [number, at, left] = _parts(rf"attempt (\d+) at ({_MOMENT}), in (\w+): .*", text)
+        assert at == _moment(job.not_before, facts.now)
+        assert int(number) == len(job.attempts) + 1
+        assert left == _left(job.not_before, facts.now)
+    elif code is PendingReason.SCHEDULER_PAUSED:
+        assert text == f"the scheduler was paused by {facts.snapshot.controls.paused_by}"
+    else:
+        texts = {status.text for node in facts.snapshot.nodes for status in node.runtimes if not status.up}
+        assert text in texts
+
+
+def _check_quota(facts: Facts, told: Told, text: str) -> None:
+    job, caps = told.job, facts.caps(told.job.spec.tenant)
+    if told.kind == "array":
+        assert job.array is not None
+        parts = _parts(r"(\d+) elements? of array (\d+) (?:are|is) running, and (\d+) may", text)
+        assert [int(part) for part in parts] == [told.running, job.array.id, job.array.limit]
+    elif told.kind == "cpu":
+        [running] = _parts(r"(\d+) jobs? without GPUs (?:are|is) running, and no more may", text)
+        assert int(running) == told.running >= facts.settings.scheduler.cpu_jobs
+    elif not text.startswith("needs"):
+        pattern = r"(\d+) jobs? of (\w+) (?:are|is) running(?:, (1) more is promised its turn)?, and (\d+) may"
+        running, tenant, promised, most = _parts(pattern, text)
+        assert (int(running), tenant, int(most)) == (told.jobs, job.spec.tenant, caps.running)
+        assert not promised or told.owed
+        assert int(running) + int(promised or 0) >= int(most)
+    else:
+        pattern = r"(needs .*): (\w+) holds (\d+) GPUs?(?: and is promised (\d+))?, and may hold (\d+)"
+        needs, tenant, holds, promised, most = _parts(pattern, text)
+        _check_needs(facts, told.of(need=facts.width(job)[0]), needs)
+        assert (tenant, int(holds), int(most)) == (job.spec.tenant, told.gpus, caps.gpus)
+        assert not promised or int(promised) == told.owed
+        assert int(holds) + int(promised or 0) + facts.width(job)[0] > int(most)
+
+
+_AHEAD = r"(?:(?P<ahead>\d+) jobs? ahead of it; )?"
+_TURN = re.compile(
+    _AHEAD
+    + r"(?P<needs>needs .*?): (?P<counts>[^:;]*)"
+    + rf"(?:; would run past (?P<past>{_MOMENT}), when (?P<kept>\d+) are kept for job (?P<head>\d+))?"
+    + r"(?P<windows>(?:; \d+ kept by reservation [^;]*)*)"
+    + rf"(?:; expected (?P<at>{_MOMENT})(?: when job (?P<because>\d+) ends (?P<by>[^;]+))?)?"
+    + r"(?:; GPUs go to jobs of priority (?P<least>\d+) and above first)?"
+)
+
+
+def _check_turn(facts: Facts, told: Told, reason: Reason) -> None:
+    found = _TURN.fullmatch(reason.text)
+    assert found, reason.text
+    stands = told.kind == "standing" and reason.code is PendingReason.RESERVATION
+    told = told.of(need=0) if stands else told
+    if reason.code is PendingReason.PRIORITY:
+        assert int(found["ahead"]) == told.ahead > 0
+    else:
+        assert found["ahead"] is None
+    _check_needs(facts, told, found["needs"])
+    _check_counts(facts, told, found["counts"])
+    _check_promise(facts, told, found)
+    if found["past"]:
+        assert told.past
+        assert told.head is not None
+        assert int(found["head"]) == told.head[0]
+        assert found["past"] == _moment(told.head[1], facts.now)
+        assert int(found["kept"]) == told.head[2]
+    elif told.kind == "backfill":
+        raise AssertionError(reason.text)
+    assert (found["least"] is not None) == stands
+    if found["least"]:
+        assert int(found["least"]) == facts.policy.standing_priority
+    if told.kind == "window" and reason.code is PendingReason.RESERVATION:
+        _check_windows(facts, told, found["windows"])
+    else:
+        assert not found["windows"]
+
+
+def _check_promise(facts: Facts, told: Told, found: re.Match[str]) -> None:
+    if told.promise is None:
+        assert found["at"] is None
+        return
+    at, because = told.promise
+    assert found["at"] == _moment(at, facts.now)
+    if because:
+        assert int(found["because"]) in because
+        assert found["by"] == facts.planned_by(facts.jobs[int(found["because"])])[1]
+    else:
+        assert found["because"] is None
+
+
+def _check_needs(facts: Facts, told: Told, text: str) -> None:
+    """`needs 2 GPUs (1 after 12:05 UTC) of model H100 with 40G`."""
+    job, request = told.job, told.job.spec.gpus
+    pattern = (
+        rf"needs (\d+) GPUs?(?: \((\d+) after ({_MOMENT})\))?(?: of model (\S+))?(?: with (\d+)G)?"
+        r"(?: with (\d+)G free)?(?: among (.+?))?(?: \(only (\d+) here ever fit\))?"
+    )
+    need, fewer, after, model, memory, free_memory, among, only = _parts(pattern, text)
+    fewest = facts.width(job)[0]
+    assert int(need) == (told.need or fewest)
+    if int(need) > fewest:
+        assert int(fewer) == fewest
+        assert after == _moment(job.submitted_at + facts.policy.patience, facts.now)
+    else:
+        assert fewer is None
+    assert (model, among) == (request.model, ", ".join(request.devices) or None)
+    assert _bytes(memory) == request.memory
+    assert _bytes(free_memory) == request.free_memory
+    fitting = facts.fitting(job)
+    assert (int(only) if only else None) == (fitting if 0 < fitting < fewest else None)
+
+
+def _check_counts(facts: Facts, told: Told, text: str) -> None:
+    """`3 free, 4 held by jobs, 1 drained`; where not every GPU will do: `of 5 that suit it 3 free, 2 held by jobs`."""
+    able = facts.eligible(told.job)
+    free = told.left & able
+    if not able:
+        assert text == f"none of {len(facts.views)} here suits it"
+        return
+    suited = re.match(r"of (\d+) that suit it ", text)
+    assert bool(suited) == (able != facts.views.keys())
+    if suited:
+        assert int(suited[1]) == len(able)
+        text = text[suited.end() :]
+    wide = re.search(r" \(at most (\d+) on one node\)", text)
+    here = [len(free & node.keys()) for node in facts.nodes]
+    assert bool(wide) == (max(here) < len(free))
+    if wide:
+        assert int(wide[1]) == max(here)
+        text = text.replace(wide[0], "")
+    counted = Counter({words: int(number) for number, words in re.findall(r"(\d+) ([a-z ]+)", text)})
+    states = Counter(facts.views[uuid].state for uuid in able)
+    taken = states[GpuState.FREE] - len(free)
+    expected = Counter({word: states[state] for word, state in _STATES.items()})
+    expected["held by jobs"] += taken
+    expected["free"] = len(free)
+    assert +counted == +expected
+    assert "free" in counted
+
+
+def _check_windows(facts: Facts, told: Told, text: str) -> None:
+    windows = facts.against(told.job, facts.now)
+    assert windows
+    for window in windows:
+        count = len(facts.windowed[window.name])
+        until = _moment(facts.now + facts.planned(told.job), facts.now)
+        span = f"from {_moment(window.start, facts.now)} to {_moment(window.end, facts.now)}"
+        tail = f" kept by reservation {window.name} {span}, and it may run until {until}"
+        assert f"; {count}{tail}" in text
+    assert text.count("kept by reservation") == len(windows)
+
+
+def _parts(pattern: str, text: str) -> list[str]:
+    found = re.fullmatch(pattern, text)
+    assert found, f"{text!r} is not {pattern!r}"
+    return list(found.groups())
+
+
+def _moment(at: datetime, now: datetime) -> str:
+    return f"{at:%H:%M} UTC" if at.date() == now.date() else f"{at:%Y-%m-%d %H:%M} UTC"
+
+
+def _bytes(gib: str | None) -> int | None:
+    return int(gib) * 1024**3 if gib else None
+
+
+def _left(at: datetime, now: datetime) -> str:
+    """`1m30s`, `2h05m`: two units."""
+    seconds = int((at - now).total_seconds())
+    if seconds < 60:
+        return f"{seconds}s"
+    return f"{seconds // 60}m{seconds % 60:02}s" if seconds < 3600 else f"{seconds // 3600}h{seconds // 60 % 60:02}m"

@@ -1,0 +1,39 @@
+"""Plans of whole servers, each checked by brute force."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from gputui.domain.policy.plan import plan
+from gputui.domain.state import PendingReason
+from tests.domain.policy.cases import Case, cases
+from tests.domain.policy.checker import check
+from tests.factories import NOW
+
+SLOW = settings(max_examples=200, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+def test_plans_are_right_whatever_the_server_looks_like() -> None:
+    seen: Counter[PendingReason] = Counter()
+
+    @given(cases())
+    @SLOW
+    def each(case: Case) -> None:
+        seen.update(check(case.snapshot, case.settings, NOW, plan(case.snapshot, case.settings, NOW)))
+
+    each()
+    assert seen.keys() == set(PendingReason), "a kind of waiting that no case had"
+
+
+@given(cases(), st.randoms(use_true_random=False))
+@settings(SLOW, max_examples=60)
+def test_the_same_server_gives_the_same_plan_in_whatever_order_its_jobs_are_listed(case: Case, random: object) -> None:
+    jobs = list(case.snapshot.jobs)
+    random.shuffle(jobs)  # type: ignore[attr-defined]
+    found = plan(case.snapshot, case.settings, NOW)
+    assert plan(case.snapshot, case.settings, NOW) == found
+    assert plan(replace(case.snapshot, jobs=tuple(jobs)), case.settings, NOW) == found
