@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from datetime import UTC, tzinfo
 from pathlib import Path
-from zoneinfo import ZoneInfo
 
 from gputui.domain.errors import InputError
 from gputui.domain.units import quoted
@@ -20,6 +19,8 @@ def zone(name: str) -> tzinfo:
     """The time zone of that name of the IANA database; raises InputError."""
     if name == "UTC":
         return UTC  # known on hosts without the database too
+    from zoneinfo import ZoneInfo  # it takes milliseconds, and no other command needs it
+
     try:
         return ZoneInfo(name)
     except (LookupError, ValueError, OSError) as error:
