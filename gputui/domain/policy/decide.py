@@ -159,7 +159,7 @@ class _Pass:
         if board.keeps and not beside_windows and (others := kept(board, key, item.priority, self.now, end)):
             usable = [mask & ~other for mask, other in zip(usable, others, strict=True)]
         hold = self.outcome.hold
-        if hold is not None and end > hold.at:
+        if hold is not None and hold.binds(end):
             usable = [hold.leaves(node, mask, ask.share) for node, mask in enumerate(usable)]
         width = most(board, key, self._owed(key))
         grant = board.choose(usable, ask, need, width)
@@ -170,7 +170,7 @@ class _Pass:
 
     def _start(self, lane: Lane, item: Waiting, grant: Grant) -> None:
         hold = self.outcome.hold
-        if hold is not None and self.now + item.duration > hold.at:
+        if hold is not None and hold.binds(self.now + item.duration):
             for node, mask in grant:
                 hold.gave(node, mask, self.board.layouts, lane.key.ask.share)
         self.outcome.starts.append(self.board.start(lane, item, grant, self.now))

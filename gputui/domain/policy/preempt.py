@@ -55,11 +55,21 @@ class Victims:
     """Of each node, GPUs that will be free once the job that holds them has ended."""
     settling: tuple[int, ...]
     """Of each node, GPUs given back a moment ago that have not been read as free yet."""
+    served: frozenset[JobId]
+    """Jobs that others make way for now, or did a moment ago."""
 
     def promise(
         self, planned: Hold | None, board: Board, key: LaneKey, item: Waiting, need: int, now: float
     ) -> Hold | None:
         """What is left for the head: `planned`, unless GPUs come to it sooner, by themselves or by preemption."""
+        hold = self._promise(planned, board, key, item, need, now)
+        if hold is not None:
+            hold.is_firm = bool(hold.preempts) or item.id in self.served
+        return hold
+
+    def _promise(
+        self, planned: Hold | None, board: Board, key: LaneKey, item: Waiting, need: int, now: float
+    ) -> Hold | None:
         soon = now + self.grace
         in_time = planned is not None and planned.at <= max(soon, now + SOON)
         if in_time or need > key.ask.minimum or key.ask.whole_nodes or key.ask.share:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
 
 from gputui.domain.cause import Cause, CauseCode
@@ -20,7 +20,7 @@ SETTLING = timedelta(seconds=30)
 """So long after an attempt ended its GPUs may look busy, though nobody has them."""
 
 
-def victims(jobs: Iterable[Job], settings: PolicySettings, places: Places, now: datetime) -> Victims | None:
+def victims(jobs: Sequence[Job], settings: PolicySettings, places: Places, now: datetime) -> Victims | None:
     """Who may be preempted now; None while the site wants no preemption."""
     if not settings.preemption:
         return None
@@ -44,6 +44,7 @@ def victims(jobs: Iterable[Job], settings: PolicySettings, places: Places, now: 
         candidates=tuple(candidates),
         sound=_masks(places, lambda row: _is_sound(row) and holders[row.gpu.uuid] == 1),
         settling=_masks(places, lambda row: _is_settling(row, freed)),
+        served=frozenset(awaited(jobs, now)),
     )
 
 

@@ -150,6 +150,8 @@ class Reasons(Mapping[JobId, Reason]):
         hold = self._outcome.hold
         if hold is None:
             return ""
+        if hold.is_firm:
+            return f"; {size(hold.grant)} are kept for job {hold.id}, for which others make way"
         return f"; would run past {self._time(hold.at)}, when {size(hold.grant)} are kept for job {hold.id}"
 
     def _windows(self, entry: Entry) -> str:

@@ -30,6 +30,12 @@ class Hold:
     """If it shares: what there will be beside it."""
     preempts: tuple[JobId, ...] = ()
     """Running jobs that are to make way for it."""
+    is_firm: bool = False
+    """Others make way for it, and may be gone sooner: nobody takes these GPUs meanwhile, however short."""
+
+    def binds(self, end: float) -> bool:
+        """Whether a job that is planned to end then must leave those GPUs alone."""
+        return self.is_firm or end > self.at
 
     def leaves(self, node: int, mask: int, share: int = 0) -> int:
         """Of these GPUs, those that a job may have which runs on past the reservation, and shares if `share` is set."""

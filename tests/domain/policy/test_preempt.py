@@ -232,7 +232,24 @@ def test_the_head_alone_preempts() -> None:
 def test_nobody_backfills_onto_what_comes_free() -> None:
     jobs = [low(1, 0, 3), job(2, gpus=4, priority=100), job(3, gpus=1, time_limit=2 * MINUTE)]
     assert planned(jobs).starts == ()
-    assert [start.job_id for start in planned([*jobs[:2], job(3, gpus=1, time_limit=MINUTE)]).starts] == [3]
+    short = job(3, gpus=1, time_limit=MINUTE)
+    assert planned([*jobs[:2], short]).starts == ()  # the victim may be gone in a second
+    assert [start.job_id for start in planned([jobs[0], job(2, gpus=3, priority=100), short]).starts] == [3]
+
+
+def test_nobody_backfills_onto_what_the_first_of_several_victims_leaves() -> None:
+    stopping = Stopping(Cause(CauseCode.PREEMPTED, "preempted"), NOW)
+    leaving = low(1, 0, 2).with_attempt(preempted_by=3, preempted_at=NOW)
+    gone = low(2, 2, 2).with_attempt(preempted_by=3, preempted_at=NOW, ended_at=NOW, cause=stopping.cause)
+    jobs = [
+        leaving.to(JobState.COMPLETING, stopping=stopping),
+        gone.evolve(state=JobState.PENDING),
+        job(3, gpus=4, priority=100),
+        job(4, gpus=1, time_limit=MINUTE / 2),
+    ]
+    found = planned(jobs)
+    assert (found.starts, victims(found)) == ((), ())
+    assert found.reasons[4].text.endswith("; 4 are kept for job 3, for which others make way")
 
 
 def test_what_is_to_come_is_told_of_the_victim_too() -> None:
