@@ -34,6 +34,8 @@ from gputui.ports import LogStream
 from gputui.store import MemoryJobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
+from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.log_pane import LogPane
 from scripts import _scene
 
@@ -100,6 +102,8 @@ SHOTS = (
     Shot("job", WIDE, _usual, ("j", "j", "enter")),
     Shot("submit", (120, 36), _usual, ("s",)),
     Shot("cancel", SMALL, _usual, ("c",)),
+    Shot("what-if", (120, 36), _usual, ("j", "j", "j", "j", "j", "plus", "plus", "plus")),
+    Shot("timeline", (120, 36), _usual, ("T",)),
     Shot("help", (120, 36), _usual, ("question_mark",)),
     Shot("lost-gpu", (120, 36), _lost, with_history=True),
     Shot("no-driver", SMALL, _scene.no_driver),
@@ -128,7 +132,7 @@ async def take(shot: Shot) -> str:
         await pilot.pause()
         await _read_log(pilot, logs)
         await pilot.press(*shot.keys)
-        await pilot.pause()
+        await _foresee(pilot)
         svg = app.export_screenshot(title="gputui", simplify=True)
         app.exit(Leave.PLAIN)
     return svg
@@ -145,6 +149,18 @@ async def _read_log(pilot: Pilot[Leave], logs: Logs) -> None:
         if pane.follower is not None:
             await asyncio.wait_for(logs.read.wait(), 10)
             pane.tick()
+    await pilot.pause()
+
+
+async def _foresee(pilot: Pilot[Leave]) -> None:
+    """Wait for the forecast, where one is shown."""
+    await pilot.pause()
+    screen = pilot.app.screen
+    async with asyncio.timeout(10):
+        while (isinstance(screen, WhatIf) and screen.comparison is None) or (
+            isinstance(screen, TimelineScreen) and screen.timeline is None
+        ):
+            await pilot.pause()
     await pilot.pause()
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from textual.binding import Binding, BindingType
 
 JOBS, GPUS, SCHEDULER, VIEW, MOVE, LOGS = "Jobs", "GPUs", "Scheduler", "View", "Move", "Logs"
+WHAT_IF, TIMELINE = "What-if", "Timeline"
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,10 @@ class Command:
 
 _KEY_NAMES = {
     "slash": "/",
+    "less_than_sign": "<",
+    "greater_than_sign": ">",
+    "shift+left": "Shift-←",
+    "shift+right": "Shift-→",
     "question_mark": "?",
     "exclamation_mark": "!",
     "plus": "+",
@@ -85,7 +90,7 @@ JOB_COMMANDS = (
     Command("wish('top')", ("t",), "top", "Put the waiting job at the head of the queue.", JOBS),
 )
 SUBMIT = Command("submit", ("s",), "submit", "Submit a new job with a form.", JOBS)
-BACK = Command("back", ("escape", "q"), "back", "From the job's details to the main screen.", VIEW, in_palette=False)
+BACK = Command("back", ("escape", "q"), "back", "Back to the screen before.", VIEW, in_palette=False)
 MAIN_COMMANDS = (
     *JOB_COMMANDS,
     SUBMIT,
@@ -103,6 +108,7 @@ MAIN_COMMANDS = (
     Command(
         "notices", ("exclamation_mark",), "notices", "Show all errors and warnings in full.", VIEW, in_footer=False
     ),
+    Command("timeline", ("T",), "timeline", "Show which job has which GPUs when: what runs, what is planned.", VIEW),
     Command("zoom", ("z",), "zoom", "Give the whole screen to the focused pane, and back.", VIEW, in_footer=False),
     Command("pane(1)", ("tab",), "pane", "Go to the next pane: GPUs, queue, log.", MOVE, False, False),
     Command("pane(-1)", ("shift+tab",), "pane", "Go to the pane before.", MOVE, False, False),
@@ -125,7 +131,36 @@ LOG_COMMANDS = (
     Command("sideways(1)", ("right", "l"), "right", "Show what is cut off at the right.", LOGS, False, False),
     Command("sideways(-1)", ("left",), "left", "Back to the left.", LOGS, False, False),
 )
-COMMANDS = (*MAIN_COMMANDS, *APP_COMMANDS, BACK, *MOVE_COMMANDS, *LOG_COMMANDS)
+WHAT_IF_COMMANDS = (
+    Command("commit", ("enter",), "commit", "Write the change down whose shifts are shown.", WHAT_IF, True, False),
+    Command("forget", ("escape",), "forget", "Leave everything as it is.", WHAT_IF, True, False),
+)
+FURTHER = (
+    Command("further('raise')", ("plus", "equals_sign"), "more", "Another 10 of priority.", WHAT_IF, True, False),
+    Command("further('lower')", ("minus",), "less", "10 of priority less.", WHAT_IF, True, False),
+    Command("further('top')", ("t",), "top", "To the head of the queue instead.", WHAT_IF, True, False),
+)
+TIMELINE_COMMANDS = (
+    Command("zoom_time(1)", ("i",), "in", "Zoom in: less time on the screen.", TIMELINE, True, True, "i/o"),
+    Command("zoom_time(-1)", ("o",), "zoom out", "Zoom out: more time on the screen.", TIMELINE, False),
+    Command(
+        "look(1)", ("greater_than_sign", "shift+right"), "later", "Look further ahead.", TIMELINE, True, True, "</>"
+    ),
+    Command("look(-1)", ("less_than_sign", "shift+left"), "earlier", "Look back.", TIMELINE, False),
+    Command("present", ("0",), "now", "Back to the present, with the whole plan in sight.", TIMELINE),
+    Command("bar(1)", ("right", "l"), "next bar", "To the next job on this GPU.", TIMELINE, False, False),
+    Command("bar(-1)", ("left",), "bar before", "To the job before on this GPU.", TIMELINE, False, False),
+)
+COMMANDS = (
+    *MAIN_COMMANDS,
+    *APP_COMMANDS,
+    BACK,
+    *WHAT_IF_COMMANDS,
+    *FURTHER,
+    *TIMELINE_COMMANDS,
+    *MOVE_COMMANDS,
+    *LOG_COMMANDS,
+)
 
 
 def bindings(commands: tuple[Command, ...]) -> list[BindingType]:

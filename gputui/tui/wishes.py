@@ -79,6 +79,17 @@ WISHES = {
 }
 
 
+def add_priority(job_id: JobId, delta: int) -> Callable[[Actions], str]:
+    """What gives this job so much more priority."""
+
+    def write(actions: Actions) -> str:
+        changed = actions.add_priority((job_id,), delta)
+        word = "raised" if delta > 0 else "lowered"
+        return f"job {job_id}: priority {word} by {abs(delta)}" if changed else f"job {job_id}: nothing to change"
+
+    return write
+
+
 def drain(uuid: str, index: str, reason: str) -> Callable[[Actions], str]:
     """What drains this GPU."""
 

@@ -11,7 +11,7 @@ from textual.pilot import Pilot
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job, JobId
-from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.settings import ConsoleSettings, PolicySettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.actions import Actions
 from gputui.engine.feed import Feed
@@ -67,7 +67,14 @@ class FakeLogs:
 class Console:
     """An app and everything it was given."""
 
-    def __init__(self, snapshot: Snapshot | None = None, *, hand_over: str = "auto") -> None:
+    def __init__(
+        self,
+        snapshot: Snapshot | None = None,
+        *,
+        hand_over: str = "auto",
+        what_if: str = "off",
+        policy: PolicySettings | None = None,
+    ) -> None:
         self.feed = Feed()
         self.clock = FakeClock()
         self.store = MemoryJobStore()
@@ -76,6 +83,7 @@ class Console:
         self.keep(self.snapshot.jobs)
         self.actions = Actions(self.store, self.clock, ACTOR)
         settings = replace(Settings(), scheduler=SchedulerSettings(hand_over=hand_over))
+        settings = replace(settings, console=ConsoleSettings(what_if), policy=policy or PolicySettings())
         self.app = Gputui(self.feed, self.actions, self.logs, settings, clock=self.clock, host="node1", user="alice")
         self.app.animation_level = "none"
 

@@ -10,6 +10,8 @@ from gputui.tui.app import Gputui
 from gputui.tui.commands import COMMANDS, Command, keys_document
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.main import Main
+from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.log_pane import LogPane
 
@@ -23,7 +25,9 @@ def test_the_document_is_up_to_date() -> None:
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.action)
 def test_every_command_can_be_carried_out_and_is_explained(command: Command) -> None:
     name = command.action.partition("(")[0]
-    assert any(hasattr(place, f"action_{name}") for place in (Main, Detail, Gputui, JobTable, LogPane))
+    assert any(
+        hasattr(place, f"action_{name}") for place in (Main, Detail, WhatIf, TimelineScreen, Gputui, JobTable, LogPane)
+    )
     assert command.help.endswith(".")
     assert f"| {command.title} | {command.help} |" in keys_document()
 
@@ -34,5 +38,16 @@ def test_only_opposites_share_a_key() -> None:
         for key in command.keys:
             places.setdefault(key, []).append(command.action)
     shared = {frozenset(actions) for actions in places.values() if len(actions) > 1}
-    allowed = [{"drain", "resume"}, {"pause", "unpause"}, {"leave", "back"}, {"clear_filter", "back"}]
-    assert shared <= {frozenset(pair) for pair in allowed}
+    allowed = [
+        {"drain", "resume"},
+        {"pause", "unpause"},
+        {"leave", "back"},
+        {"clear_filter", "back", "forget"},
+        {"detail", "commit"},
+        {"wish('raise')", "further('raise')"},
+        {"wish('lower')", "further('lower')"},
+        {"wish('top')", "further('top')"},
+        {"bar(1)", "sideways(1)"},
+        {"bar(-1)", "sideways(-1)"},
+    ]
+    assert shared <= {frozenset(actions) for actions in allowed}

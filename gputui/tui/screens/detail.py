@@ -42,9 +42,7 @@ class Detail(JobScreen):
     """
 
     def __init__(self, desk: Desk, snapshot: Snapshot, job_id: JobId, follow: Callable[[JobId], None]) -> None:
-        super().__init__()
-        self._desk = desk
-        self._snapshot = snapshot
+        super().__init__(desk, snapshot)
         self._job_id = job_id
         self._follow = follow
         self._job: Job | None = snapshot.job(job_id)

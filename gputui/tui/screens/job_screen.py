@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from textual import on
 from textual.screen import Screen
 
 from gputui.domain.job import Job
+from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.compositor import ExactCompositor
+from gputui.tui.desk import Desk
 from gputui.tui.messages import WishMade
 from gputui.tui.present.detail import job_title
 from gputui.tui.widgets.line import KeyBar
 from gputui.tui.wishes import WISHES
 
+if TYPE_CHECKING:
+    from gputui.tui.proposals import Proposal
+
 
 class JobScreen(Screen[None]):
     """A screen with a subject: the job that commands act on."""
 
-    def __init__(self) -> None:
+    def __init__(self, desk: Desk, snapshot: Snapshot = EMPTY) -> None:
         super().__init__()
         self._compositor = ExactCompositor()
+        self._desk = desk
+        self._snapshot = snapshot
 
     def subject(self) -> Job | None:
         """The job meant."""
@@ -28,6 +37,11 @@ class JobScreen(Screen[None]):
         """Ask for it, for the job that is the subject now, however long a dialog stays open."""
         job = self.subject()
         if job is None:
+            return
+        if self.shows_what_if:
+            from gputui.tui.proposals import of_key
+
+            self.propose(of_key(job, name, self._snapshot))
             return
         wish = WISHES[name]
         if not wish.confirm:
@@ -44,6 +58,17 @@ class JobScreen(Screen[None]):
         running = job.state.is_active
         detail = "Its container is stopped; what it wrote so far stays." if running else "It will not be started."
         self.app.push_screen(Confirm(f"{wish.confirm} job {job_title(job)}?", detail), answered)
+
+    @property
+    def shows_what_if(self) -> bool:
+        """Whether what a wish would do is shown before it is written down."""
+        return self._desk.settings.console.what_if != "off"
+
+    def propose(self, proposal: Proposal) -> None:
+        """Show what that would do: the panel writes it down, or not."""
+        from gputui.tui.screens.what_if import WhatIf
+
+        self.app.push_screen(WhatIf(self._desk, self._snapshot, proposal))
 
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:

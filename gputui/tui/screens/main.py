@@ -52,9 +52,7 @@ class Main(JobScreen):
     """
 
     def __init__(self, desk: Desk) -> None:
-        super().__init__()
-        self._desk = desk
-        self._snapshot: Snapshot = EMPTY
+        super().__init__(desk)
         self._rows = QueueRows()
         self._history = History()
         self._followed: tuple[JobId, int] | None = None
@@ -223,9 +221,11 @@ class Main(JobScreen):
     def action_drain(self) -> None:
         """Ask for the reason, then drain the GPU that was selected when the key was pressed."""
         if view := self.gpu():
-            from gputui.tui.screens.prompt import Prompt
-
             uuid, index = view.gpu.uuid, index_of(view)
+            if self.shows_what_if:
+                self._propose_gpu(uuid, index, "drain")
+                return
+            from gputui.tui.screens.prompt import Prompt
 
             def answered(reason: str | None) -> None:
                 if reason is not None:
@@ -236,7 +236,16 @@ class Main(JobScreen):
     def action_resume(self) -> None:
         """Let jobs start on the selected GPU again."""
         if view := self.gpu():
-            self.post_message(WishMade(wishes.resume(view.gpu.uuid, index_of(view))))
+            uuid, index = view.gpu.uuid, index_of(view)
+            if self.shows_what_if:
+                self._propose_gpu(uuid, index, "resume")
+                return
+            self.post_message(WishMade(wishes.resume(uuid, index)))
+
+    def _propose_gpu(self, uuid: str, index: str, verb: str) -> None:
+        from gputui.tui.proposals import GpuProposal
+
+        self.propose(GpuProposal(uuid, index, verb))
 
     def action_pause(self) -> None:
         """Ask for the reason, then pause."""
@@ -257,6 +266,13 @@ class Main(JobScreen):
         from gputui.tui.screens.submit import Submit
 
         self.app.push_screen(Submit(self._desk))
+
+    def action_timeline(self) -> None:
+        """Show which job has which GPUs when."""
+        from gputui.tui.screens.timeline import TimelineScreen
+
+        job = self.subject()
+        self.app.push_screen(TimelineScreen(self._desk, self._snapshot, self.follow, job.id if job else None))
 
     def action_filter(self) -> None:
         """Type what to look for."""

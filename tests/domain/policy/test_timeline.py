@@ -157,3 +157,17 @@ def test_a_comparison_says_what_what_if_says(change: Callable[[Snapshot], Snapsh
     again = compared(queue(), change, SETTINGS, NOW, found.before)
     assert again == found
     assert again.before is found.before
+
+
+def test_gpus_kept_for_others_are_not_counted_as_spare_beside_the_head() -> None:
+    """Else a job behind the head takes one of its GPUs, because one of the window's is free: seen in a picture."""
+    window = Window("exam", NOW + 4 * HOUR, NOW + 8 * HOUR, gpus=("4",), tenant="ci")
+    jobs = [
+        holder(1, 0, 2, hours=3),
+        job(2, gpus=4, age=100, time_limit=2 * HOUR),
+        job(3, gpus=1, age=50, time_limit=24 * HOUR),
+    ]
+    kept = Settings(policy=PolicySettings(predict=False, reservations=(window,)))
+    found = foreseen(seen(jobs, 5), kept)
+    assert found.promise == of_job(found, 2)
+    assert of_job(found, 2).start == NOW + 3 * HOUR

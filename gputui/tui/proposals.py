@@ -1,0 +1,194 @@
+"""What an operator is about to wish, before it is written down: its words, what it would change, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TypeAlias
+
+from gputui.domain.job import MAX_PRIORITY, Job, JobId
+from gputui.domain.policy import whatif
+from gputui.domain.policy.whatif import Change
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.text import plain
+from gputui.domain.units import format_duration, plural
+from gputui.engine.actions import Actions
+from gputui.tui import wishes
+from gputui.tui.present.detail import job_title
+from gputui.tui.wishes import STEP, WISHES
+
+Call: TypeAlias = Callable[[Actions], str]
+ORDER = ("raise", "lower", "top")
+"""Wishes that take each other's place while they are only thought of."""
+
+
+@dataclass(frozen=True)
+class JobProposal:
+    """A wish about one job, named by its id: whatever becomes of the rows, it is about that job."""
+
+    job_id: JobId
+    verb: str
+    """As in WISHES; `raise` and `lower` are told apart by `delta` alone."""
+    delta: int = 0
+    """How much more priority."""
+
+    @property
+    def job_ids(self) -> tuple[JobId, ...]:
+        """Those it is about."""
+        return (self.job_id,)
+
+    @property
+    def is_order(self) -> bool:
+        """Whether more keys may change it further."""
+        return self.verb in ORDER
+
+    def further(self, verb: str, snapshot: Snapshot) -> JobProposal:
+        """The proposal after one more key: priorities add up, the others stand for themselves."""
+        if verb not in ORDER or self.verb not in ORDER:
+            return self
+        if verb == "top":
+            return replace(self, verb=verb, delta=0)
+        step = STEP if verb == "raise" else -STEP
+        job = snapshot.job(self.job_id)
+        priority = job.priority if job else 0
+        delta = min(MAX_PRIORITY, max(0, priority + self.delta + step)) - priority if job else self.delta + step
+        return replace(self, verb="lower" if delta < 0 else "raise", delta=delta)
+
+    def words(self, snapshot: Snapshot) -> str:
+        """The change, in words."""
+        job = snapshot.job(self.job_id)
+        title = f"job {job_title(job)}" if job else f"job #{self.job_id}"
+        if self.verb in {"raise", "lower"}:
+            return f"{title}: priority {self._priorities(job)}"
+        return _WORDS[self.verb].format(title=title)
+
+    def _priorities(self, job: Job | None) -> str:
+        if job is None:
+            return f"{self.delta:+}"
+        after = job.prioritised(self.delta, relative=True).priority
+        return f"{job.priority} -> {after} ({self.delta:+})" if self.delta else f"stays {job.priority}"
+
+    def cost(self, snapshot: Snapshot, now: datetime) -> str:
+        """What is lost for good; empty when nothing is."""
+        job = snapshot.job(self.job_id)
+        if job is None or self.verb not in {"cancel", "requeue"} or job.state.is_terminal:
+            return ""
+        if job.state is JobState.PENDING:
+            return "It is taken out of the queue, and will not be started." if self.verb == "cancel" else ""
+        ran = format_duration(now - job.started_at) if job.started_at else "0s"
+        gpus = f" on {plural(len(job.gpus), 'GPU')}" if job.gpus else ""
+        kept = "its output stays" if self.verb == "cancel" else "it begins anew"
+        return f"It is stopped: {ran} of work{gpus} is lost; {kept}."
+
+    def doubt(self, snapshot: Snapshot) -> str:
+        """Why it makes no sense any more; empty while it does."""
+        job = snapshot.job(self.job_id)
+        if job is None:
+            return f"Job {self.job_id} is not in the queue any more."
+        if self.verb in {"raise", "lower"}:
+            return f"It is {job.state} by now." if job.state.is_terminal else ""
+        return "" if WISHES[self.verb].may(job) else f"It is {job.state}{' and held' if job.held else ''} by now."
+
+    def change(self, now: datetime) -> Change:
+        """What the plan is asked."""
+        ids = self.job_ids
+        changes: dict[str, Callable[[], Change]] = {
+            "top": lambda: whatif.topped(ids, now),
+            "hold": lambda: whatif.held(ids),
+            "release": lambda: whatif.released(ids, now),
+            "cancel": lambda: whatif.cancelled(ids),
+            "requeue": lambda: whatif.requeued(ids, now),
+        }
+        make = changes.get(self.verb, lambda: whatif.prioritised(ids, self.delta, relative=True))
+        return make()
+
+    def fate(self) -> str:
+        """What becomes of its own start when it has none afterwards."""
+        return {"hold": "held", "cancel": "cancelled"}.get(self.verb, "not foreseen")
+
+    def call(self, reason: str = "") -> Call | None:
+        """What writes it down; None when nothing is to be changed."""
+        del reason
+        if self.verb not in {"raise", "lower"}:
+            return WISHES[self.verb].call(self.job_id)
+        return wishes.add_priority(self.job_id, self.delta) if self.delta else None
+
+
+@dataclass(frozen=True)
+class GpuProposal:
+    """A wish about one GPU, named by its UUID."""
+
+    uuid: str
+    index: str
+    verb: str
+    """`drain` or `resume`."""
+
+    job_ids: tuple[JobId, ...] = ()
+
+    @property
+    def asks_reason(self) -> bool:
+        """Whether a reason goes with it."""
+        return self.verb == "drain"
+
+    def further(self, verb: str, snapshot: Snapshot) -> GpuProposal:
+        """No key adds to it."""
+        del verb, snapshot
+        return self
+
+    def words(self, snapshot: Snapshot) -> str:
+        """The change, in words."""
+        view = next((view for view in snapshot.gpus if view.gpu.uuid == self.uuid), None)
+        if self.verb == "drain":
+            goes_on = f", job {view.job_id} runs on there" if view and view.job_id is not None else ""
+            return f"GPU {self.index}: drain it, no further job starts there{goes_on}"
+        why = f" (drained: {plain(view.drain.reason, 80)})" if view and view.drain and view.drain.reason else ""
+        return f"GPU {self.index}: resume it, jobs may start there again{why}"
+
+    def cost(self, snapshot: Snapshot, now: datetime) -> str:
+        """Nothing is lost for good."""
+        del snapshot, now
+        return ""
+
+    def doubt(self, snapshot: Snapshot) -> str:
+        """Why it makes no sense any more."""
+        view = next((view for view in snapshot.gpus if view.gpu.uuid == self.uuid), None)
+        if view is None:
+            return f"GPU {self.index} is not there any more."
+        is_drained = view.drain is not None or self.uuid in snapshot.controls.drains
+        if is_drained != (self.verb == "resume"):
+            return "It is drained already." if is_drained else "It is not drained any more."
+        return ""
+
+    def change(self, now: datetime) -> Change:
+        """What the plan is asked."""
+        return whatif.drained([self.uuid], now) if self.verb == "drain" else whatif.resumed([self.uuid])
+
+    def fate(self) -> str:
+        """What becomes of a start that there is none of afterwards."""
+        return "not foreseen"
+
+    def call(self, reason: str = "") -> Call:
+        """What writes it down."""
+        if self.verb == "drain":
+            return wishes.drain(self.uuid, self.index, reason)
+        return wishes.resume(self.uuid, self.index)
+
+
+Proposal: TypeAlias = JobProposal | GpuProposal
+
+_WORDS = {
+    "top": "{title}: to the head of the queue",
+    "hold": "{title}: hold it, it does not start until released",
+    "release": "{title}: release it, it may start",
+    "cancel": "{title}: cancel it",
+    "requeue": "{title}: run it again",
+}
+
+
+def of_key(job: Job, verb: str, snapshot: Snapshot) -> JobProposal:
+    """What that key proposes for this job."""
+    if verb in {"raise", "lower"}:
+        return JobProposal(job.id, "raise").further(verb, snapshot)
+    return JobProposal(job.id, verb)

@@ -1,0 +1,212 @@
+"""The plan as a picture: GPUs down, time across."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.message import Message
+
+from gputui.domain.job import Job, JobId
+from gputui.domain.policy.timeline import Timeline, timeline
+from gputui.domain.snapshot import Snapshot
+from gputui.tui.commands import APP_COMMANDS, BACK, JOB_COMMANDS, TIMELINE_COMMANDS, Command, bindings
+from gputui.tui.desk import Desk
+from gputui.tui.newest import IsWanted, Newest, Pace, are_alike
+from gputui.tui.present.bars import legend
+from gputui.tui.present.cells import Cell, cell
+from gputui.tui.present.style import DIM, RED
+from gputui.tui.present.timeline import bar_lines, gpu_lines, heading
+from gputui.tui.screens.job_screen import JobScreen
+from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.line import KeyBar
+from gputui.tui.widgets.line_table import CursorMoved, RowOpened
+from gputui.tui.widgets.timeline_table import TimelineTable, TimelineView
+
+_AGED = timedelta(seconds=15)
+
+
+class TimelineMade(Message, bubble=False):
+    """The plan of a picture; None with what went wrong."""
+
+    def __init__(self, view: TimelineView | None, failure: str = "") -> None:
+        super().__init__()
+        self.view = view
+        self.failure = failure
+
+
+class TimelineScreen(JobScreen):
+    """Commands act on the job whose bar is selected."""
+
+    BINDINGS: ClassVar = [
+        *bindings(JOB_COMMANDS),
+        *bindings(TIMELINE_COMMANDS),
+        *bindings((BACK,)),
+        ("T", "back", "back"),
+    ]
+    DEFAULT_CSS = """
+    TimelineScreen { layout: vertical; }
+    TimelineScreen #heading { dock: top; }
+    TimelineScreen #about { height: 2; }
+    """
+
+    def __init__(
+        self, desk: Desk, snapshot: Snapshot, follow: Callable[[JobId], None], job_id: JobId | None = None
+    ) -> None:
+        super().__init__(desk, snapshot)
+        self._wanted = job_id
+        """To be selected as soon as its bar is there."""
+        self._follow = follow
+        self._view = TimelineView.of(snapshot, None)
+        self._failure = ""
+        self._jobs = {job.id: job for job in snapshot.jobs}
+        self._newest = Newest(self.post_message, lambda error: TimelineMade(None, f"{type(error).__name__}: {error}"))
+        self._pace = Pace(rest=9)
+
+    def compose(self) -> ComposeResult:
+        """Heading, rows, what is selected, what the characters mean, keys."""
+        yield CellLines(id="heading")
+        yield TimelineTable(id="rows", now=self._desk.clock.now())
+        yield CellLines(id="about")
+        yield CellLines(id="legend")
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        """Show the GPUs at once, and have the plan worked out."""
+        self.query_one(TimelineTable).focus()
+        self.set_interval(1.0, self.tick)
+        self._ask()
+        self.call_after_refresh(self._draw)
+
+    def on_unmount(self) -> None:
+        """What is still being worked out is wanted no more."""
+        self._newest.close()
+
+    @property
+    def timeline(self) -> Timeline | None:
+        """The plan that is shown; None while it is worked out."""
+        return self._view.timeline
+
+    def subject(self) -> Job | None:
+        """The job whose bar is selected."""
+        if not self.is_mounted:
+            return None
+        picked = self.query_one(TimelineTable).picked
+        return None if picked is None else self._jobs.get(picked)
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Take the picture in; the plan follows."""
+        self._snapshot = snapshot
+        self.tick()
+
+    def on_screen_resume(self) -> None:
+        """Catch up with what happened meanwhile."""
+        self.tick()
+
+    def tick(self) -> None:
+        """Let time go on, and have the plan made anew where it is another one by now."""
+        if self.app.screen is not self:
+            return
+        seen = self._view
+        is_old = seen.timeline is None or self._desk.clock.now() - seen.timeline.at >= _AGED
+        if (is_old or not are_alike(seen.snapshot, self._snapshot)) and self._pace.may_begin:
+            self._ask()
+        self._draw()
+
+    def _ask(self) -> None:
+        snapshot, settings, now = self._snapshot, self._desk.settings, self._desk.clock.now()
+        self._pace.begin()
+
+        def work(is_wanted: IsWanted) -> Message:
+            return TimelineMade(TimelineView.of(snapshot, timeline(snapshot, settings, now, is_wanted=is_wanted)))
+
+        self._newest.ask(work)
+
+    def on_timeline_made(self, message: TimelineMade) -> None:
+        """Show it."""
+        self._pace.end()
+        self._failure = message.failure
+        if message.view is not None:
+            self._view = message.view
+            self._jobs = {job.id: job for job in message.view.snapshot.jobs}
+        self._draw()
+        if self._wanted is not None and message.view is not None:
+            self.query_one(TimelineTable).select(self._wanted)
+            self._wanted = None
+
+    def _draw(self) -> None:
+        if not self.is_mounted or self.app.screen is not self:
+            return
+        table = self.query_one(TimelineTable)
+        table.show(self._view, self._desk.clock.now())
+        self.query_one("#legend", CellLines).show([((" ", DIM), *legend(room=self.size.width - 2))])
+        self._tell()
+
+    @on(CursorMoved)
+    def _tell(self) -> None:
+        """The heading, what is selected, and the keys for it."""
+        table, now, view = self.query_one(TimelineTable), self._desk.clock.now(), self._view
+        head = heading(view.timeline, self._snapshot, view.labels, table.scale, now)
+        if self._failure:
+            head = cell(f"The forecast failed: {self._failure}", RED)
+        self.query_one("#heading", CellLines).show([((" ", DIM), *head)])
+        self.query_one("#about", CellLines).show([((" ", DIM), *line) for line in self._about(table)])
+        commands = (c for c in (*JOB_COMMANDS, *TIMELINE_COMMANDS) if c.in_footer and self._works(c))
+        self.query_one(KeyBar).show(tuple(commands), (BACK, APP_COMMANDS[0]))
+
+    def _about(self, table: TimelineTable) -> tuple[Cell, ...]:
+        view, now = self._view, self._desk.clock.now()
+        promise = view.timeline.promise if view.timeline else None
+        if (bar := table.bar) is not None:
+            return bar_lines(bar, self._jobs.get(bar.job_id), promise, view.labels, now)
+        if (gpu := table.gpu) is not None:
+            return gpu_lines(gpu, view.timeline.windows if view.timeline else (), view.labels, now)
+        return ()
+
+    def _works(self, command: Command) -> bool:
+        name, _, rest = command.action.partition("(")
+        return bool(self.check_action(name, (rest.strip("')"),)))
+
+    def action_zoom_time(self, finer: int) -> None:
+        """Less time on the screen, or more."""
+        self.query_one(TimelineTable).zoom(finer)
+        self._tell()
+
+    def action_look(self, step: int) -> None:
+        """Further ahead, or back."""
+        self.query_one(TimelineTable).look(step)
+
+    def action_present(self) -> None:
+        """Back to the present."""
+        self.query_one(TimelineTable).present()
+        self._tell()
+
+    def action_bar(self, step: int) -> None:
+        """To another job on this GPU."""
+        self.query_one(TimelineTable).next_bar(step)
+
+    @on(RowOpened)
+    def action_detail(self) -> None:
+        """Everything about the job."""
+        if job := self.subject():
+            from gputui.tui.screens.detail import Detail
+
+            self.app.push_screen(Detail(self._desk, self._snapshot, job.id, self._follow_there))
+
+    def _follow_there(self, job_id: JobId) -> None:
+        """Follow its log, which is on the main screen."""
+        self._follow(job_id)
+        self.app.call_later(self.dismiss)
+
+    def action_follow(self) -> None:
+        """Follow its log on the main screen."""
+        if job := self.subject():
+            self._follow(job.id)
+            self.dismiss()
+
+    def action_back(self) -> None:
+        """Back to the main screen."""
+        self.dismiss()

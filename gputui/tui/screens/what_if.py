@@ -1,0 +1,203 @@
+"""Before a wish is written down: how starts would shift. Enter commits, Escape forgets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.message import Message
+from textual.screen import ModalScreen
+from textual.widgets import Input
+
+from gputui.domain.policy.timeline import Timeline, timeline
+from gputui.domain.policy.whatif import Comparison, compared
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.text import plain
+from gputui.tui.commands import FURTHER, WHAT_IF_COMMANDS, bindings
+from gputui.tui.desk import Desk
+from gputui.tui.messages import WishMade
+from gputui.tui.newest import IsWanted, Newest, Pace, are_alike
+from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
+from gputui.tui.proposals import GpuProposal, JobProposal, Proposal
+from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.line import KeyBar
+
+_AGED = timedelta(seconds=10)
+"""A forecast so old is made anew though nothing happened: time itself moves starts."""
+
+
+@dataclass(eq=False)
+class Base:
+    """What a forecast is made from: the same for every change thought of until the picture is another one."""
+
+    snapshot: Snapshot
+    now: datetime
+    before: Timeline | None = None
+
+
+class Foreseen(Message, bubble=False):
+    """How things would go."""
+
+    def __init__(self, proposal: Proposal | None, comparison: Comparison | None, failure: str = "") -> None:
+        super().__init__()
+        self.proposal = proposal
+        self.comparison = comparison
+        self.failure = failure
+
+
+class WhatIf(ModalScreen[None]):
+    """A panel at the bottom, there at once; it fills in when the forecast is made, which never keeps a key waiting."""
+
+    BINDINGS: ClassVar = [
+        *bindings(WHAT_IF_COMMANDS),
+        *bindings(FURTHER),
+        ("y", "commit", "yes"),
+        ("n,q", "forget", "no"),
+    ]
+    DEFAULT_CSS = """
+    WhatIf {
+        align: center bottom; background: $background 25%;
+        #panel {
+            width: 100%; max-width: 124; height: auto; background: $surface;
+            border: round $primary; border-title-color: $primary; padding: 0 1;
+        }
+        Input { border: none; height: 1; padding: 0 1; background: $background; }
+    }
+    """
+
+    def __init__(self, desk: Desk, snapshot: Snapshot, proposal: Proposal) -> None:
+        super().__init__()
+        self._desk = desk
+        self._snapshot = snapshot
+        self.proposal: Proposal = proposal
+        self._base = Base(snapshot, desk.clock.now())
+        self._answer = Foreseen(None, None)
+        self._newest = Newest(self.post_message, lambda error: Foreseen(None, None, f"{type(error).__name__}: {error}"))
+        self._pace = Pace(rest=4)
+        self._names = {job.id: plain(job.spec.name, 60) for job in snapshot.jobs}
+
+    def compose(self) -> ComposeResult:
+        """The lines, a field for a reason where one is wanted, and the keys."""
+        with Vertical(id="panel") as panel:
+            panel.border_title = "What if"
+            yield CellLines(id="lines")
+            if isinstance(self.proposal, GpuProposal) and self.proposal.asks_reason:
+                yield Input(placeholder="Reason, shown to everybody", compact=True, max_length=200)
+            yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        """Show the change in words, and have the rest worked out."""
+        further = FURTHER if isinstance(self.proposal, JobProposal) and self.proposal.is_order else ()
+        self.query_one(KeyBar).show((*WHAT_IF_COMMANDS, *further))
+        self.set_interval(1.0, self.tick)
+        self._ask()
+        self._draw()
+
+    def on_unmount(self) -> None:
+        """What is still being worked out is wanted no more."""
+        self._base = Base(self._snapshot, self._base.now)
+        self._newest.close()
+
+    def on_resize(self) -> None:
+        """Lay it out anew."""
+        self.call_after_refresh(self._draw)
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """What is shown of the change as it is now; None while that is worked out."""
+        return self._answer.comparison if self._answer.proposal == self.proposal else None
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Take the picture in; what it changes is worked out anew."""
+        before, self._snapshot = self._snapshot, snapshot
+        if snapshot.jobs != before.jobs:
+            self._names = {job.id: plain(job.spec.name, 60) for job in snapshot.jobs}
+        self.tick()
+
+    def tick(self) -> None:
+        """Let time go on, and have the forecast made anew where it is another one by now."""
+        now = self._desk.clock.now()
+        is_old = now - self._base.now >= _AGED or not are_alike(self._base.snapshot, self._snapshot)
+        if is_old and self._pace.may_begin:
+            self._base = Base(self._snapshot, now)
+            self._ask()
+        self._draw()
+
+    def _ask(self) -> None:
+        base, proposal, settings = self._base, self.proposal, self._desk.settings
+        self._pace.begin()
+
+        def work(is_wanted: IsWanted) -> Message:
+            if base.before is None:  # it serves every change thought of upon this picture, so it is made to its end
+                base.before = timeline(base.snapshot, settings, base.now, is_wanted=lambda: base is self._base)
+            change = proposal.change(base.now)
+            found = compared(base.snapshot, change, settings, base.now, base.before, is_wanted)
+            return Foreseen(proposal, found)
+
+        self._newest.ask(work)
+
+    def on_foreseen(self, message: Foreseen) -> None:
+        """Show it."""
+        self._pace.end()
+        self._answer = message
+        self._draw()
+
+    def _draw(self) -> None:
+        if not self.is_attached:
+            return
+        now, snapshot, proposal = self._desk.clock.now(), self._snapshot, self.proposal
+        subject = Subject(
+            proposal.words(snapshot),
+            proposal.job_ids,
+            proposal.cost(snapshot, now),
+            proposal.doubt(snapshot),
+            proposal.fate(),
+        )
+        answer = self._answer
+        is_current = answer.proposal == proposal
+        outlook = Outlook(snapshot, now, answer.comparison, is_current, answer.failure, self._names)
+        lines = self.query_one(CellLines)
+        room = lines.size.width or min(self.app.size.width, 124) - 4
+        lines.grow(what_if_lines(subject, outlook, room, self._rows))
+
+    @property
+    def _rows(self) -> int:
+        """Rows for the lines: something of what is behind stays in sight."""
+        return max(5, min(20, self.app.size.height * 3 // 5 - 3))
+
+    def action_further(self, verb: str) -> None:
+        """One more key of the same kind: they add up, and are written down together."""
+        changed = self.proposal.further(verb, self._snapshot)
+        if changed != self.proposal:
+            self.proposal = changed
+            self._ask()
+            self._draw()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only an order can be changed further."""
+        if action == "further":
+            return isinstance(self.proposal, JobProposal) and self.proposal.is_order
+        return True
+
+    @on(Input.Submitted)
+    def action_commit(self) -> None:
+        """Have it written down, for the very job or GPU the panel was opened for."""
+        fields = self.query(Input)
+        reason = plain(fields.first().value.strip(), 200) if fields else ""
+        if call := self.proposal.call(reason):
+            self.app.post_message(WishMade(call))
+        self.dismiss()
+
+    def action_forget(self) -> None:
+        """Nothing is written."""
+        self.dismiss()
+
+    @on(KeyBar.Clicked)
+    async def run_clicked(self, event: KeyBar.Clicked) -> None:
+        """Do what the words say that were clicked."""
+        event.stop()
+        await self.run_action(event.command.action)

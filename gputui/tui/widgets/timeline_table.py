@@ -1,0 +1,217 @@
+"""GPUs down, time across: a table whose one wide column is drawn to a scale that can be moved and zoomed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import TypeAlias
+
+from rich.style import Style
+from textual import events
+from textual.strip import Strip
+
+from gputui.domain.gpu import GpuView
+from gputui.domain.job import JobId
+from gputui.domain.policy.timeline import Bar, Timeline
+from gputui.domain.snapshot import Snapshot
+from gputui.tui.present.bars import UNICODE, Drawn, Marks, axis, gpu_row, lanes
+from gputui.tui.present.cells import Cell, Column, cell, fitted
+from gputui.tui.present.scale import Scale, step_for, zoomed
+from gputui.tui.present.style import BLUE, DIM, GPU_STYLES, RAISED
+from gputui.tui.present.timeline import Labels, whole_span
+from gputui.tui.widgets.line_table import CursorMoved, LineTable
+
+RowKey: TypeAlias = tuple[str, int]
+"""A GPU, and which of its lines: jobs that share one have a line each."""
+_RAISED = Style(bgcolor=RAISED)
+_PAST = 8
+"""Of so many parts of the screen one is for what has been."""
+
+
+@dataclass(frozen=True)
+class TimelineView:
+    """What is shown."""
+
+    snapshot: Snapshot
+    labels: Labels = Labels()
+    timeline: Timeline | None = None
+    """None: the plan is still being worked out."""
+    lines: Mapping[str, Sequence[Sequence[Bar]]] = field(default_factory=dict)
+    """By GPU: its bars, in lines that keep them apart."""
+    names: Mapping[JobId, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, timeline: Timeline | None) -> TimelineView:
+        """A picture and its plan."""
+        by_gpu = timeline.by_gpu if timeline else {}
+        lines = {uuid: lanes(bars) for uuid, bars in by_gpu.items()}
+        names = {job.id: job.spec.name for job in snapshot.jobs}
+        return cls(snapshot, Labels.of(snapshot), timeline, lines, names)
+
+
+class TimelineTable(LineTable[RowKey]):
+    """The cursor is on a GPU, and on one of its bars."""
+
+    NOUN = "GPU"
+
+    def __init__(self, *, id: str, now: datetime, marks: Marks = UNICODE) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self.picked: JobId | None = None
+        """The job whose bar is selected."""
+        self._marks = marks
+        self._view = TimelineView(Snapshot())
+        self._gpus: Mapping[str, GpuView] = {}
+        self._now = now
+        self._start: datetime | None = None
+        """Where the operator looks; None: at the present, and on as time goes on."""
+        self._step: timedelta | None = None
+        """None: so that the whole plan is in sight."""
+        self._at = now
+        """The moment at which the next row's bar is looked for."""
+
+    def columns(self) -> tuple[Column, ...]:
+        """The GPU, and its time."""
+        return (Column("gpu", "GPU", max(3, self._view.labels.width), right=True), Column("bars", "", 10, flex=1))
+
+    @property
+    def scale(self) -> Scale:
+        """What the cells stand for now."""
+        cells = max(1, next((p.width for p in self._placed if p.column.key == "bars"), 1))
+        timeline = self._view.timeline
+        past = cells // _PAST
+        whole = whole_span(timeline, self._now) if timeline else timedelta(hours=1)
+        step = self._step or step_for(whole, cells - past)
+        start = self._start or self._now - step * past
+        aligned = start - timedelta(seconds=start.timestamp() % step.total_seconds())  # so that it moves by whole cells
+        return Scale(aligned, step, cells)
+
+    def show(self, view: TimelineView, now: datetime) -> None:
+        """Show this plan, at the time it is now."""
+        relaid = view.labels.width != self._view.labels.width
+        self._view, self._now = view, now
+        self._gpus = {gpu.gpu.uuid: gpu for gpu in view.snapshot.gpus}
+        keys = [(uuid, lane) for uuid in self._gpus for lane in range(max(1, len(view.lines.get(uuid, ()))))]
+        empty = () if keys else (cell("There is no GPU to show a plan of.", DIM),)
+        if relaid:
+            self.lay_out()
+        self.show_rows(keys, {key: row for row, key in enumerate(keys)}, empty)
+        if self.bar is None:
+            self._pick_near()
+        self._redraw_all()
+
+    @property
+    def gpu(self) -> GpuView | None:
+        """The GPU under the cursor."""
+        return self._gpus.get(self.cursor[0]) if self.cursor else None
+
+    @property
+    def bars(self) -> Sequence[Bar]:
+        """Those of the row under the cursor."""
+        return self._bars(self.cursor) if self.cursor else ()
+
+    @property
+    def bar(self) -> Bar | None:
+        """The bar under the cursor."""
+        return next((bar for bar in self.bars if bar.job_id == self.picked), None)
+
+    def cell_of(self, key: RowKey, column: str, room: int) -> Cell:
+        """What stands in that cell."""
+        view = self._gpus[key[0]]
+        if column == "gpu":
+            first = self._view.labels.by_uuid.get(key[0], "?")
+            return cell(first if key[1] == 0 else "", GPU_STYLES[view.state])
+        windows = self._view.timeline.windows if self._view.timeline else ()
+        drawn = Drawn(self.scale, self._now, windows, self._view.names, self._marks, self.picked)
+        return gpu_row(drawn, self._bars(key), view if key[1] == 0 else None)
+
+    def move_to(self, row: int) -> None:
+        """Put the cursor there, on the bar nearest in time."""
+        super().move_to(row)
+        self._pick_near()
+        self._redraw_all()
+
+    def select(self, job_id: JobId) -> None:
+        """Go to that job's first bar, if it has one."""
+        for row, key in enumerate(self.keys):
+            bar = next((bar for bar in self._bars(key) if bar.job_id == job_id), None)
+            if bar is not None:
+                super().move_to(row)
+                self._pick(bar)
+                self._redraw_all()
+                return
+
+    def next_bar(self, step: int) -> None:
+        """To the next bar of this row, or the one before; into sight."""
+        bars = list(self.bars)
+        if not bars:
+            return
+        here = next((number for number, bar in enumerate(bars) if bar.job_id == self.picked), -1)
+        self._pick(bars[max(0, min(len(bars) - 1, here + step))])
+        self._redraw_all()
+        self.post_message(CursorMoved())
+
+    def look(self, step: int) -> None:
+        """Half a screen ahead, or back."""
+        scale = self.scale
+        self._start = scale.start + scale.step * (scale.cells // 2) * step
+        self._redraw_all()
+
+    def zoom(self, finer: int) -> None:
+        """Less time on the screen, or more; what is selected stays in sight."""
+        scale = self.scale
+        self._step = zoomed(scale.step, finer)
+        if self._start is not None:
+            middle = scale.start + scale.step * (scale.cells // 2)
+            self._start = middle - self._step * (scale.cells // 2)
+        self._redraw_all()
+
+    def present(self) -> None:
+        """The present, with the whole plan in sight."""
+        self._start = self._step = None
+        self._redraw_all()
+
+    def on_click(self, event: events.Click) -> None:
+        """Select the bar under the pointer as well."""
+        place = next((p for p in self._placed if p.column.key == "bars"), None)
+        if place is not None and place.x <= event.x < place.x + place.width:
+            self._at = self.scale.start + self.scale.step * (event.x - place.x)
+        super().on_click(event)
+
+    def _bars(self, key: RowKey) -> Sequence[Bar]:
+        lines = self._view.lines.get(key[0], ())
+        return lines[key[1]] if key[1] < len(lines) else ()
+
+    def _pick_near(self) -> None:
+        """Select the same job's bar in this row, else the one nearest to the moment looked at."""
+
+        def distance(bar: Bar) -> tuple[bool, bool, timedelta]:
+            apart = max(bar.start - self._at, self._at - bar.end, timedelta(0))
+            return (bar.job_id != self.picked, not bar.start <= self._at < bar.end, apart)
+
+        near = min(self.bars, key=distance, default=None)
+        self.picked = near.job_id if near is not None else None
+
+    def _pick(self, bar: Bar) -> None:
+        """Select a bar, and bring its beginning into sight."""
+        self.picked = bar.job_id
+        self._at = max(bar.start, min(self._now, bar.end))
+        scale = self.scale
+        x = scale.cell(max(bar.start, min(self._now, bar.end)))
+        if not 0 <= x < scale.cells - 3:
+            self._start = self._at - scale.step * (scale.cells // 4)
+
+    def _redraw_all(self) -> None:
+        self._refresh_titles()
+        self.redraw()
+
+    def _titles(self) -> Strip:
+        """The times."""
+        scale = self.scale
+        label = fitted((("GPU", BLUE if self.has_focus else DIM),), self._placed[0].width if self._placed else 3)
+        strip = self._strip(
+            [("▌" if self.has_focus else " ", BLUE)],
+            [label, axis(scale, scale.cell(self._now), self._marks)],
+            _RAISED,
+        )
+        return self._with_position(strip)

@@ -1,0 +1,58 @@
+"""What tests of the what-if panel and of the timeline share: a full node, and waiting for a forecast."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from textual.pilot import Pilot
+
+from gputui.domain.snapshot import Snapshot
+from gputui.tui.leave import Leave
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.what_if import WhatIf
+from tests.tui import plans
+from tests.tui.console import Console
+
+PATIENCE = 10.0
+
+
+def watched(snapshot: Snapshot | None = None, *, what_if: str = "always") -> Console:
+    """A console of a full node that shows what a wish would do."""
+    return Console(plans.contended() if snapshot is None else snapshot, what_if=what_if, policy=plans.KEPT)
+
+
+async def until(pilot: Pilot[Leave], condition: Callable[[], bool]) -> None:
+    """Let the console work until that is so: the thread that forecasts tells it by a message."""
+    async with asyncio.timeout(PATIENCE):
+        while not condition():
+            await pilot.pause()
+
+
+async def opened(console: Console, pilot: Pilot[Leave], *keys: str) -> WhatIf:
+    """The panel after these keys, filled in."""
+    await pilot.press(*keys)
+    panel = console.app.screen
+    assert isinstance(panel, WhatIf)
+    await until(pilot, lambda: panel.comparison is not None)
+    await pilot.pause()
+    return panel
+
+
+async def timeline_of(console: Console, pilot: Pilot[Leave], *keys: str) -> TimelineScreen:
+    """The timeline, filled in, and then these keys."""
+    await pilot.press("T")
+    screen = console.app.screen
+    assert isinstance(screen, TimelineScreen)
+    await until(pilot, lambda: screen.timeline is not None)
+    await pilot.press(*keys)
+    await pilot.pause()
+    return screen
+
+
+async def select(console: Console, job_id: int) -> None:
+    """Put the queue's cursor on that job."""
+    main = console.app.screen
+    assert isinstance(main, Main)
+    main.queue.move_to(list(main.queue.keys).index(job_id))

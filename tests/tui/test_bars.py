@@ -1,0 +1,151 @@
+"""Bars of time: told apart without colours, cut at the edges, never wider than their room."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputui.domain.gpu import Drain, GpuState
+from gputui.domain.policy.durations import Source
+from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow
+from gputui.domain.policy.whatif import Shift
+from gputui.domain.text import width
+from gputui.tui.present.bars import ASCII, UNICODE, Drawn, Marks, axis, gpu_row, lanes, legend, shape_of
+from gputui.tui.present.cells import Cell
+from gputui.tui.present.scale import STEPS, Scale, step_for, zoomed
+from gputui.tui.present.times import clock, distance
+from gputui.tui.present.what_if import by_impact, direction, ranges
+from tests.factories import NOW, uuid, view
+from tests.tui.sample import NAMES
+
+MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
+HERE = Scale(NOW, 10 * MINUTE, 40)
+
+
+def bar(start: float, end: float, kind: BarKind = BarKind.PLANNED, source: Source = Source.LIMIT) -> Bar:
+    return Bar(7, kind, (uuid(0),), NOW + start * MINUTE, NOW + end * MINUTE, source)
+
+
+def text(cell: Cell) -> str:
+    return "".join(value for value, _ in cell)
+
+
+def drawn(*bars: Bar, marks: Marks = UNICODE, name: str = "train") -> str:
+    return text(gpu_row(Drawn(HERE, NOW - HOUR, names={7: name}, marks=marks), bars)).replace("·", " ").rstrip()
+
+
+def kinds() -> list[Bar]:
+    both = [(kind, source) for kind in BarKind for source in (Source.LIMIT, Source.DEFAULT)]
+    plain = [bar(0, 200, kind, source) for kind, source in both]
+    return [*plain, replace(plain[0], is_overrun=True)]
+
+
+@pytest.mark.parametrize("marks", [UNICODE, ASCII], ids=["unicode", "ascii"])
+def test_each_kind_has_a_shape_of_its_own(marks: Marks) -> None:
+    shapes = [(shape.fill, shape.end) for shape in (shape_of(one, marks) for one in kinds())]
+    assert len(set(shapes)) == len(kinds())
+    assert len({marks.window, marks.drained, marks.unknown, marks.foreign, marks.limit.fill, marks.planned.fill}) == 6
+
+
+def test_the_ascii_ones_are_ascii() -> None:
+    window = KeptWindow("exam", NOW, NOW + HOUR, (uuid(0),))
+    drain = view(0, GpuState.DRAINED, drain=Drain("fan", "alice", NOW))
+    row = gpu_row(Drawn(HERE, NOW, (window,), {7: "train"}, ASCII), kinds(), drain)
+    assert text((*row, *axis(HERE, 0, ASCII), *legend(ASCII))).isascii()
+
+
+def test_a_bar_has_its_job_in_it_and_ends_at_the_edges() -> None:
+    assert drawn(bar(0, 200)) == "├7 train───────────┤"
+    assert drawn(bar(0, 200), marks=ASCII).replace("'", " ").rstrip() == "(7 train-----------)"
+    assert drawn(bar(-60, 100)) == "7 train──┤"
+    assert drawn(bar(300, 900)) == " " * 30 + "├7 train─▸"
+    assert drawn(bar(10, 40)) == " ├7┤"
+    assert drawn(bar(10, 20)) == " ├"
+    assert drawn(bar(-50, -20)) == drawn(bar(500, 600)) == ""
+
+
+def test_what_is_kept_and_what_is_against_it_lies_under_the_bars() -> None:
+    window = KeptWindow("exam", NOW + HOUR, NOW + 3 * HOUR, (uuid(0),))
+    row = gpu_row(Drawn(HERE, NOW, (window,), {7: "x"}), [bar(150, 400)], view(0))
+    assert text(row).startswith("│     ")
+    assert " exam ░░░├7 x" in text(row)
+    other = gpu_row(Drawn(HERE, NOW, (window,)), [], view(1))
+    assert "exam" not in text(other)
+
+
+def test_jobs_that_share_a_gpu_have_a_line_each() -> None:
+    first, second, third = bar(0, 100), bar(50, 150), bar(100, 200)
+    assert lanes([third, second, first]) == [[first, third], [second]]
+    assert lanes([]) == [[]]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.floats(-500, 900), st.floats(1, 600), st.sampled_from(NAMES)), max_size=6),
+    st.integers(1, 60),
+    st.sampled_from(STEPS),
+)
+def test_a_row_takes_exactly_its_cells(bars: list[tuple[float, float, str]], cells: int, step: timedelta) -> None:
+    scale = Scale(NOW - 20 * step, step, cells)
+    painted = [bar(start, start + length) for start, length, _ in bars]
+    name = bars[0][2] if bars else ""
+    for marks in (UNICODE, ASCII):
+        row = gpu_row(Drawn(scale, NOW, names={7: name}, marks=marks), painted, view(0, GpuState.FOREIGN))
+        assert width(text(row)) == width(text(axis(scale, scale.cell(NOW), marks))) == cells
+        assert not {"\x1b", "\n", "\r", "\t", "\u202e"} & set(text(row))
+
+
+@pytest.fixture
+def summer(monkeypatch: pytest.MonkeyPatch) -> datetime:
+    """Berlin, on the night in which the clocks go forward."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    return datetime.fromisoformat("2026-03-28T22:00:00+00:00")
+
+
+def test_times_are_local_and_right_when_the_clocks_change(summer: datetime) -> None:
+    scale = Scale(summer, 10 * MINUTE, 60)
+    assert [words for _, words in scale.ticks()] == ["Sun 29", "03:00", "05:00", "07:00", "09:00"]
+    assert clock(summer + 4 * HOUR, summer) == "Sun 04:00"
+
+
+def test_a_scale_reads_back() -> None:
+    assert step_for(timedelta(hours=8), 60) == 10 * MINUTE
+    assert zoomed(10 * MINUTE, 1) == 5 * MINUTE
+    assert zoomed(10 * MINUTE, -1) == 15 * MINUTE
+    assert zoomed(STEPS[0], 5) == STEPS[0]
+    assert zoomed(STEPS[-1], -5) == STEPS[-1]
+    assert HERE.cell(NOW + 25 * MINUTE) == 2
+    assert HERE.cell(NOW - MINUTE) == -1
+
+
+def test_moments_and_shifts_in_words() -> None:
+    assert clock(NOW, NOW) == "now"
+    assert clock(NOW + HOUR, NOW) == "13:00:00"
+    assert clock(NOW + 20 * HOUR, NOW) == "Tue 08:00"
+    assert clock(NOW + 400 * HOUR, NOW) == "03-19 04:00"
+    assert distance(NOW, NOW + HOUR) == "1h00m later"
+    assert distance(NOW + HOUR, NOW) == "1h00m earlier"
+
+
+def test_shifts_by_impact() -> None:
+    later, much, lost, won = (
+        Shift(1, NOW, NOW + HOUR),
+        Shift(2, NOW + 5 * HOUR, NOW),
+        Shift(3, NOW, None),
+        Shift(4, None, NOW),
+    )
+    own = Shift(5, NOW, NOW + MINUTE)
+    assert [shift.job_id for shift in by_impact([later, much, lost, won, own], [5])] == [5, 3, 4, 2, 1]
+    assert [direction(shift) for shift in (later, much, lost, won)] == ["▼", "▲", "✗", "+"]
+
+
+def test_ranges_of_gpus() -> None:
+    assert ranges(["0", "1", "2", "3", "6"]) == "0-3,6"
+    assert ranges(["5", "0m", "0m"]) == "5,0m,0m"
+    assert ranges([]) == ""

@@ -1,0 +1,266 @@
+"""The timeline: GPUs down, time across; what is selected is told, and Enter opens it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gputui.domain.policy.timeline import Timeline
+from gputui.tui.newest import Pace
+from gputui.tui.screens import timeline as module
+from gputui.tui.screens.detail import Detail
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.widgets.timeline_table import TimelineTable
+from tests.factories import NOW
+from tests.tui import plans, sample
+from tests.tui.console import Console
+from tests.tui.foresight import opened, select, timeline_of, until, watched
+
+SIZE = (110, 30)
+HOUR = timedelta(hours=1)
+
+
+def rows(console: Console) -> list[str]:
+    """The rows of the GPUs."""
+    return console.screen_text.splitlines()[2:10]
+
+
+def shown(console: Console) -> type:
+    """What kind of screen is on top."""
+    return type(console.app.screen)
+
+
+def table(screen: TimelineScreen) -> TimelineTable:
+    return screen.query_one(TimelineTable)
+
+
+async def test_it_shows_what_runs_what_is_planned_what_is_kept_and_what_is_against_it() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot)
+        heading = console.screen_text.splitlines()[0]
+        drawn = rows(console)
+        legend = console.screen_text.splitlines()[-2]
+    assert "4 run, 5 planned, 1 unplanned │ head #106 17:45:00 GPU 0-3" in heading
+    assert drawn[0].count("101 llama-7b-sft━") == 1
+    assert "┫" in drawn[0], "a limit is an end"
+    assert "103 resnet-ablation╍" in drawn[4], "a guess is not"
+    assert "104 forgotten-notebook≈" in drawn[5], "it has outrun what was planned"
+    assert "╞106 llama" in drawn[2]
+    assert "exam week ░" in drawn[4]
+    assert "drained: fan noise, ticket 812 ×" in drawn[6]
+    assert "used by jupyter-bob ▒" in drawn[7]
+    assert "━┫ runs to limit  ╍╍╍ guessed end  ├── planned  ╞══ head's reservation" in legend
+    assert screen.timeline is not None
+    assert screen.timeline.promise is not None
+    assert screen.timeline.promise.job_id == 106
+
+
+async def test_it_begins_at_the_job_of_the_main_screen_and_enter_opens_it() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 108)
+        screen = await timeline_of(console, pilot)
+        assert table(screen).picked == 108
+        assert "#108 segformer-city  alice, priority 50, 2 GPUs" in console.screen_text
+        assert "planned to start 13:30:00 (in 1h30m) on GPU 2-3, until 17:30:00" in console.screen_text
+        await pilot.press("enter")
+        assert shown(console) is Detail
+        await pilot.press("escape", "escape")
+        assert shown(console) is Main
+
+
+async def test_up_down_left_right_go_from_bar_to_bar() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot)
+        seen = []
+        for key in ("g", "right", "right", "left", "j", "down", "l", "k", "G"):
+            await pilot.press(key)
+            seen.append(table(screen).picked)
+    assert seen == [101, 106, 107, 106, 106, 106, 110, 107, None]
+
+
+async def test_the_words_of_each_kind() -> None:
+    console = watched()
+    async with console.app.run_test(size=(160, 30)) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot)
+        for job_id, words in (
+            (101, "runs on GPU 0-1 for 2h15m, ended by its limit 17:45:00 (in 5h45m)"),
+            (103, "runs on GPU 4 for 22h00m, expected to end by the default limit 14:00:00 (in 2h00m)"),
+            (104, "runs on GPU 5 for 1d06h, longer than planned: expected until Tue 06:00 (in 18h00m), nothing"),
+            (106, "starts 17:45:00 (in 5h45m) on GPU 0-3, until 19:45:00 by its limit; kept free for it"),
+        ):
+            table(screen).select(job_id)
+            await pilot.pause()
+            assert words in console.screen_text
+        await pilot.press("G", "k")
+        assert "GPU 6  drained: drained" in console.screen_text
+        assert "kept for exam week 19:00:00 to 22:00:00 for tenant ci" in console.screen_text
+
+
+async def test_zoom_and_scroll() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot)
+        whole = table(screen).scale
+        await pilot.press("i")
+        assert table(screen).scale.step < whole.step
+        assert f"{int(table(screen).scale.step.total_seconds() // 60)}m/cell" in console.screen_text
+        await pilot.press("o", "o")
+        assert table(screen).scale.step > whole.step
+        await pilot.press("0")
+        assert table(screen).scale == whole
+        await pilot.press("greater_than_sign")
+        assert table(screen).scale.start - whole.start >= whole.step * (whole.cells // 2 - 1)
+        await pilot.press("shift+left")
+        assert abs(table(screen).scale.start - whole.start) <= whole.step
+        await pilot.press("less_than_sign", "0")
+        assert table(screen).scale == whole
+
+
+async def test_what_is_selected_is_brought_into_sight() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot, "g", "i", "i", "i", "i", "i", "right")
+        bar, scale = table(screen).bar, table(screen).scale
+        assert bar is not None
+        assert (bar.job_id, 0 <= scale.cell(bar.start) < scale.cells) == (106, True)
+        assert "╞106 llama-70b-eval" in rows(console)[0]
+
+
+async def test_time_goes_on_by_whole_cells() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot)
+        before = table(screen).scale
+        for _ in range(3):
+            console.clock.advance(before.step.total_seconds() / 3)
+            screen.tick()
+        await pilot.pause()
+        after = table(screen).scale
+        assert after.start - before.start in {before.step, timedelta(0)}
+        assert after.cell(console.clock.now()) - before.cell(NOW) in {0, 1}
+
+
+async def test_a_new_picture_is_planned_anew() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot)
+        screen._pace = Pace(rest=0)
+        fewer = tuple(job for job in console.snapshot.jobs if job.id != 106)
+        await console.show(pilot, replace(console.snapshot, jobs=fewer))
+        await until(pilot, lambda: screen.timeline is not None and 106 not in screen.timeline.starts)
+        await pilot.pause()
+        assert "106 llama" not in console.screen_text
+        first = screen.timeline
+        await console.show(pilot, replace(console.snapshot, jobs=fewer, taken_at=NOW + timedelta(seconds=1)))
+        assert not screen._pace.waits
+        assert screen.timeline is first
+
+
+async def test_a_wish_about_the_selected_job_shows_what_it_would_do() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        screen = await timeline_of(console, pilot)
+        assert table(screen).picked == 111
+        await opened(console, pilot, "plus", "plus")
+        assert "priority 50 -> 70 (+20)" in console.screen_text
+        await console.press(pilot, "enter")
+        assert console.audited() == [("priority", "job 111")]
+        assert console.app.screen is screen
+        await pilot.press("T")
+        assert isinstance(console.app.screen, Main)
+
+
+async def test_sixty_four_gpus_are_read_by_scrolling_at_eighty_by_twenty_four() -> None:
+    console = watched(plans.large())
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot)
+        assert "node1:0" in console.screen_text
+        assert "of 64 GPUs" in console.screen_text
+        await pilot.press("G")
+        assert "node2:63" in console.screen_text
+        assert "fell off the bus (Xid 79)" in console.screen_text
+        await pilot.press("pageup", "pageup", "pageup", "pageup")
+        assert table(screen).top == 0
+        table(screen).select(305)
+        await pilot.pause()
+        assert "on GPU node1:20-27" in console.screen_text
+
+
+async def test_a_click_selects_a_bar_and_a_second_one_opens_it() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot)
+        x = rows(console)[2].index("108 segformer")
+        await pilot.click("#rows", offset=(x + 4, 3))
+        assert table(screen).picked == 108
+        await pilot.click("#rows", offset=(x + 4, 3), times=2)
+        assert isinstance(console.app.screen, Detail)
+
+
+async def test_the_log_of_the_selected_job_is_followed_on_the_main_screen() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 102)
+        await timeline_of(console, pilot, "f")
+        assert isinstance(console.app.screen, Main)
+        assert console.app.screen._followed == (102, 1)
+        await timeline_of(console, pilot, "enter", "f")
+        await pilot.pause()
+        assert isinstance(console.app.screen, Main)
+
+
+async def test_the_rows_are_there_before_the_plan_and_a_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> Timeline:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(module, "timeline", broken)
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("T")
+        assert "drained: fan noise" in console.screen_text
+        await until(pilot, lambda: "The forecast failed: ZeroDivisionError: oops" in console.screen_text)
+
+
+@pytest.mark.parametrize("day", [sample.no_gpu, sample.stale, sample.empty_queue, sample.paused])
+async def test_bad_days(day: object) -> None:
+    assert callable(day)
+    console = watched(day())
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot, "j", "right", "i", "greater_than_sign")
+        assert console.app.screen is screen
+        text = console.screen_text
+    words = {"no_gpu": "There is no GPU", "stale": "?", "empty_queue": "0 run, 0 planned", "paused": "PAUSED"}
+    assert words[day.__name__] in text  # type: ignore[attr-defined]
+
+
+async def test_strange_names_are_text() -> None:
+    console = watched(sample.strange_names())
+    async with console.app.run_test(size=(120, 30)) as pilot:
+        await console.begin(pilot)
+        await timeline_of(console, pilot)
+        text = console.screen_text
+        assert "[red]mallory" in text or "escape" in text
+        assert not {"\x1b", "\x07", "\r", "\u202e"} & set(text)
+        assert not isinstance(console.app.screen, WhatIf)

@@ -1,0 +1,434 @@
+"""Before a wish is written the panel shows what it would do; Enter writes it, Escape forgets it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from textual.widgets import Input
+
+from gputui import bootstrap
+from gputui.cli import dry_run
+from gputui.cli.main import run
+from gputui.domain.gpu import Drain
+from gputui.domain.policy import timeline as policy
+from gputui.domain.policy.timeline import Timeline
+from gputui.domain.policy.whatif import prioritised, what_if
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Controls, Snapshot
+from gputui.tui.newest import Pace
+from gputui.tui.screens import what_if as module
+from gputui.tui.screens.confirm import Confirm
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.widgets.gpu_grid import GpuGrid
+from tests.factories import NOW, job, uuid
+from tests.tui import plans, sample
+from tests.tui.console import Console
+from tests.tui.foresight import PATIENCE, opened, select, until, watched
+
+SIZE = (100, 30)
+
+
+def ended(snapshot: Snapshot, job_id: int) -> Snapshot:
+    """The picture without that job."""
+    return replace(snapshot, jobs=tuple(job for job in snapshot.jobs if job.id != job_id))
+
+
+@pytest.mark.parametrize(
+    ("key", "job_id", "verb", "words"),
+    [
+        ("plus", 111, "priority", "job #111 dpo-sweep: priority 50 -> 60 (+10)"),
+        ("minus", 106, "priority", "priority 50 -> 40 (-10)"),
+        ("t", 111, "top", "job #111 dpo-sweep: to the head of the queue"),
+        ("h", 106, "hold", "hold it, it does not start until released"),
+        ("r", 109, "release", "release it, it may start"),
+        ("c", 106, "cancel", "cancel it"),
+        ("R", 102, "requeue", "run it again"),
+    ],
+)
+async def test_nothing_is_written_before_enter_and_nothing_after_escape(
+    key: str, job_id: int, verb: str, words: str
+) -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, job_id)
+        panel = await opened(console, pilot, key)
+        assert words in console.screen_text
+        assert console.audited() == []
+        await console.press(pilot, "escape")
+        assert isinstance(console.app.screen, Main)
+        assert console.audited() == []
+        panel = await opened(console, pilot, key)
+        assert panel.proposal.job_ids == (job_id,)
+        await console.press(pilot, "enter")
+        assert isinstance(console.app.screen, Main)
+        assert console.audited() == [(verb, f"job {job_id}")]
+        assert any(f"job {job_id}" in told for told in console.told)
+
+
+async def test_shifts_are_signed_and_sorted_by_impact() -> None:
+    console = watched()
+    async with console.app.run_test(size=(120, 40)) as pilot:
+        await console.begin(pilot)
+        await select(console, 107)
+        await opened(console, pilot, "t")
+        lines = [line.strip("│ ") for line in console.screen_text.splitlines() if "->" in line]
+        text = console.screen_text
+    own, *others = lines
+    assert own.split()[:2] == ["▲", "107"]
+    assert "earlier" in own
+    assert {line[0] for line in others} <= {"▲", "▼", "✗", "+"}
+    assert all(("later" in line) == (line[0] == "▼") for line in others if "->" in line and "start" not in line)
+    assert "  was  " in text
+    assert "then" in text
+
+
+async def test_keys_add_up_in_the_panel_and_are_written_once() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        await opened(console, pilot, "plus", "plus", "plus")
+        assert "priority 50 -> 80 (+30)" in console.screen_text
+        await opened(console, pilot, "minus")
+        assert "priority 50 -> 70 (+20)" in console.screen_text
+        await console.press(pilot, "enter")
+        assert console.audited() == [("priority", "job 111")]
+        assert console.store.get(111).priority == 70
+        assert console.told == ["job 111: priority raised by 20"]
+
+
+async def test_a_priority_stays_within_bounds_and_back_again() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        await opened(console, pilot, *["plus"] * 7)
+        assert "priority 50 -> 100 (+50)" in console.screen_text
+        await opened(console, pilot, "minus")
+        assert "priority 50 -> 90 (+40)" in console.screen_text
+        await opened(console, pilot, *["minus"] * 4)
+        assert "priority stays 50" in console.screen_text
+        await console.press(pilot, "enter")
+        assert console.audited() == []
+
+
+async def test_top_takes_the_place_of_a_priority_and_a_priority_of_top() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        await opened(console, pilot, "plus", "t")
+        assert "to the head of the queue" in console.screen_text
+        await opened(console, pilot, "plus")
+        assert "priority 50 -> 60 (+10)" in console.screen_text
+        await opened(console, pilot, "t")
+        await console.press(pilot, "enter")
+        assert console.audited() == [("top", "job 111")]
+
+
+async def test_other_keys_do_not_change_what_a_panel_is_about() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 106)
+        await opened(console, pilot, "h", "plus", "t", "c", "r", "j")
+        await console.press(pilot, "enter")
+        assert console.audited() == [("hold", "job 106")]
+
+
+async def test_cancelling_a_running_job_says_what_is_lost() -> None:
+    console = watched()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        await select(console, 102)
+        await opened(console, pilot, "c")
+        assert "It is stopped: 1h30m of work on 2 GPUs is lost; its output stays." in console.screen_text
+        await console.press(pilot, "n")
+        assert console.audited() == []
+        await select(console, 106)
+        await opened(console, pilot, "c")
+        assert "taken out of the queue" in console.screen_text
+        assert "cancelled" in console.screen_text
+        await console.press(pilot, "y")
+        assert console.audited() == [("cancel", "job 106")]
+
+
+class Slow:
+    """A forecast that waits to be let go, and what its callers saw."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.go_on = threading.Event()
+        self.begun = threading.Event()
+        self.threads: set[int] = set()
+        self.given_up = 0
+        monkeypatch.setattr(module, "timeline", self)
+
+    def __call__(
+        self, snapshot: Snapshot, settings: Settings, now: datetime, *, is_wanted: Callable[[], bool]
+    ) -> Timeline:
+        self.threads.add(threading.get_ident())
+        self.begun.set()
+        assert self.go_on.wait(PATIENCE)
+        self.given_up += not is_wanted()
+        return policy.timeline(snapshot, settings, now, is_wanted=is_wanted)
+
+
+async def test_the_panel_is_there_at_once_and_a_key_never_waits_for_the_forecast(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slow = Slow(monkeypatch)
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        await pilot.press("plus")
+        assert "priority 50 -> 60 (+10)" in console.screen_text
+        assert "Working out whose start would shift" in console.screen_text
+        await pilot.press("plus", "plus")
+        assert "priority 50 -> 80 (+30)" in console.screen_text
+        panel = console.app.screen
+        assert isinstance(panel, WhatIf)
+        assert panel._answer.comparison is None
+        assert slow.begun.wait(PATIENCE)
+        assert threading.get_ident() not in slow.threads
+        slow.go_on.set()
+        await until(pilot, lambda: panel.comparison is not None)
+        assert panel.comparison is not None
+        shifts = what_if(console.snapshot, prioritised([111], 80), Settings(policy=plans.KEPT), NOW)
+        assert panel.comparison.shifts == shifts
+        await console.press(pilot, "enter")
+        assert console.store.get(111).priority == 80
+
+
+async def test_enter_commits_though_the_forecast_is_not_there_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = Slow(monkeypatch)
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        await pilot.press("plus")
+        assert slow.begun.wait(PATIENCE)
+        await console.press(pilot, "enter")
+        assert console.store.get(111).priority == 60
+        assert isinstance(console.app.screen, Main)
+        slow.go_on.set()
+        await until(pilot, lambda: slow.given_up == 1)
+
+
+async def test_a_new_picture_is_forecast_anew_and_meanwhile_the_age_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        panel = await opened(console, pilot, "plus")
+        first = panel.comparison
+        slow = Slow(monkeypatch)
+        console.clock.advance(7)
+        console.clock.advance(60)
+        panel._pace = Pace(rest=0)
+        fewer = replace(ended(console.snapshot, 107), taken_at=console.clock.now())
+        await console.show(pilot, fewer)
+        assert slow.begun.wait(PATIENCE)
+        assert panel.comparison is first
+        assert "as of 1m07s ago" in console.screen_text
+        slow.go_on.set()
+        await until(pilot, lambda: panel.comparison is not first)
+        await pilot.pause()
+        assert "as of" not in console.screen_text
+        assert "whisper-finetune" not in console.screen_text
+        assert panel.comparison is not None
+        assert panel.comparison.before.at == console.clock.now()
+
+
+async def test_a_picture_that_changes_nothing_costs_no_forecast() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        panel = await opened(console, pilot, "plus")
+        panel._pace = Pace(rest=0)
+        console.clock.advance(1)
+        await console.show(pilot, plans.contended(taken_at=console.clock.now()))
+        assert not panel._pace.waits
+        console.clock.advance(30)
+        panel.tick()
+        assert panel._pace.waits, "but time alone moves starts, too"
+
+
+async def test_the_wish_is_for_the_job_it_was_opened_for_though_rows_move() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 106)
+        await opened(console, pilot, "c")
+        await console.show(pilot, ended(console.snapshot, 106))
+        assert "Job 106 is not in the queue any more." in console.screen_text
+        await console.press(pilot, "enter")
+        assert console.audited() == [("cancel", "job 106")]
+
+
+async def test_a_wish_that_makes_no_sense_any_more_says_so() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 106)
+        await opened(console, pilot, "h")
+        held = console.snapshot.job(106)
+        assert held is not None
+        await console.show(pilot, sample.with_job(console.snapshot, [held.evolve(held=True)]))
+        assert "It is PENDING and held by now." in console.screen_text
+
+
+async def to_gpu(console: Console, index: int) -> None:
+    grid = console.app.screen.query_one(GpuGrid)
+    grid.focus()
+    grid.move_to(index)
+
+
+async def test_drain_takes_its_reason_in_the_panel() -> None:
+    console = watched()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        await to_gpu(console, 2)
+        await opened(console, pilot, "d")
+        assert "GPU 2: drain it, no further job starts there, job 102 runs on there" in console.screen_text
+        assert "would shift" in console.screen_text
+        await console.press(pilot, "escape")
+        assert console.audited() == []
+        await opened(console, pilot, "d", *"hot")
+        assert console.app.screen.query_one(Input).value == "hot"
+        await console.press(pilot, "enter")
+        assert console.store.controls().drains[uuid(2)].reason == "hot"
+
+
+async def test_resume_says_why_it_was_drained() -> None:
+    console = watched()
+    console.actions.drain([uuid(6)], "fan noise")
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        drains = {uuid(6): Drain("fan noise, ticket 812", "alice", NOW)}
+        await console.show(pilot, plans.contended(controls=Controls(drains=drains)))
+        await to_gpu(console, 6)
+        await opened(console, pilot, "d")
+        assert "GPU 6: resume it, jobs may start there again (drained: fan noise, ticket 812)" in console.screen_text
+        await console.press(pilot, "enter")
+        assert console.store.controls().drains == {}
+
+
+async def test_switched_off_a_wish_is_written_at_once_and_cancel_asks() -> None:
+    console = watched(what_if="off")
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        await console.press(pilot, "plus")
+        assert console.store.get(111).priority == 60
+        await pilot.press("c")
+        assert isinstance(console.app.screen, Confirm)
+
+
+async def test_the_detail_screen_opens_it_too() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        await pilot.press("enter")
+        await opened(console, pilot, "plus")
+        await console.press(pilot, "enter")
+        assert console.audited() == [("priority", "job 111")]
+
+
+async def test_a_click_commits_and_a_click_forgets() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        for words, written in (("Esc forget", []), ("Enter commit", [("priority", "job 111")])):
+            panel = await opened(console, pilot, "plus")
+            bar = panel.query_one("#keys")
+            line = console.screen_text.splitlines()[bar.region.y][bar.region.x :]
+            await pilot.click(bar, offset=(line.index(words) + 1, 0))
+            await console.settle(pilot)
+            assert console.audited() == written
+
+
+async def test_the_palette_opens_it() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 106)
+        await pilot.press("colon", *"hold")
+        await pilot.app.workers.wait_for_complete()
+        await pilot.pause(0.1)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(console.app.screen, WhatIf))
+        assert "hold it" in console.screen_text
+
+
+async def test_strange_names_are_shown_as_text() -> None:
+    names = [*sample.NAMES]
+    jobs = tuple(job(120 + i, name=name, tenant=name[:6], gpus=2, age=10.0) for i, name in enumerate(names))
+    console = watched(plans.contended(jobs=(*plans.running_jobs(), *jobs), order=tuple(j.id for j in jobs)))
+    async with console.app.run_test(size=(120, 40)) as pilot:
+        await console.begin(pilot)
+        await select(console, 122)
+        await opened(console, pilot, "t")
+        text = console.screen_text
+        assert "job #122 [bold red]not markup[/] [link=http://x]x[/link]: to the head" in text
+        assert not {"\x1b", "\x07", "\r", "\u202e"} & set(text)
+
+
+async def test_a_failed_forecast_is_told_and_enter_still_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> Timeline:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(module, "timeline", broken)
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        await pilot.press("plus")
+        await until(pilot, lambda: "The forecast failed: ZeroDivisionError: oops" in console.screen_text)
+        await console.press(pilot, "enter")
+        assert console.store.get(111).priority == 60
+
+
+async def test_its_numbers_are_those_of_the_dry_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    console = watched()
+    (tmp_path / "config.toml").write_text("[policy]\npredict = false\n")
+    console.app._desk = replace(console.app._desk, settings=Settings(policy=replace(plans.KEPT, reservations=())))
+    snapshot = plans.contended()
+    monkeypatch.setattr(bootstrap, "open_store", lambda options: console.store)
+    monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store: snapshot)
+    monkeypatch.setattr(bootstrap, "clock", lambda: console.clock)
+    monkeypatch.setattr(console.store, "close", lambda: None)
+    monkeypatch.setenv("GPUTUI_STATE", str(tmp_path))
+    monkeypatch.setenv("GPUTUI_CONFIG", str(tmp_path / "config.toml"))
+    assert run(["priority", "111", "+20", "--dry-run"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 111)
+        panel = await opened(console, pilot, "plus", "plus")
+        assert panel.comparison is not None
+        assert dry_run.lines(snapshot, panel.comparison.shifts) == printed
+        shown = [line.strip("│ ") for line in console.screen_text.splitlines() if " -> " in line and ":00" in line]
+    told = {shift.job_id: (shift.before, shift.after) for shift in panel.comparison.shifts}
+    assert len(printed) - 1 == len(told) == len(shown) > 2
+    for line in shown:
+        before, after = told[int(line.split()[1])]
+        assert f"{_clock(before)} -> {_clock(after)}" in line
+
+
+def _clock(at: datetime | None) -> str:
+    assert at is not None
+    assert at < NOW + timedelta(hours=12)
+    return f"{at:%H:%M:%S}" if at > NOW else "now"
