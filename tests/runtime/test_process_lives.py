@@ -178,6 +178,22 @@ def test_a_wrapper_that_comes_late_goes_away(harness: Harness, runtime: ProcessR
     assert record(harness.open(), container_id).exit_code == 4
 
 
+@pytest.mark.parametrize(("command", "code"), [(shell("echo ran; exit 4"), 4), (("/nowhere/to/be/found",), 127)])
+def test_who_asked_for_the_start_may_be_killed_before_the_answer(
+    harness: Harness, runtime: ProcessRuntime, state: Path, command: tuple[str, ...], code: int
+) -> None:
+    """What was started is still waited for: else nobody would know how it ended, and it would be run again."""
+    container_id = runtime.create(harness.launch(command)).id
+    reader, writer = os.pipe()
+    os.close(reader)
+    folder = str(state / "attempts" / container_id)
+    subprocess.run([sys.executable, "-I", "-S", wrapper.__file__, folder], stdout=writer, stderr=writer, check=True)
+    os.close(writer)
+    until(lambda: record(harness.open(), container_id).state is ContainerState.EXITED, "it ended")
+    assert record(harness.open(), container_id).exit_code == code
+    assert output(runtime, container_id, state.parent / "log") == (b"ran\n" if code == 4 else b"")
+
+
 def test_a_wrapper_of_a_replaced_attempt_goes_away(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     """It opened the directory before another one was put in its place."""
     container_id = runtime.create(harness.launch(shell("echo ran"))).id
