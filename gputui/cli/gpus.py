@@ -63,6 +63,7 @@ def story(view: GpuView) -> str:
     ids = [f"{job_id} " for job_id in view.job_ids] + [""] * len(view.holders)
     parts = [_holder(holder, job_id) for holder, job_id in zip(view.holders, ids, strict=False)]
     parts += [] if view.holders and view.health.code is HealthCode.OK else [view.why]
+    parts += [f"nobody may join: {view.closed}"] if view.sharers and view.closed else []
     told = view.health.code is HealthCode.OK or view.health.text in view.why
     parts += [] if told else [f"{view.health.code}: {view.health.text}"]
     parts += [f"read {format_duration(view.age)} ago"] if view.stale and view.age is not None else []

@@ -205,4 +205,5 @@ def _aged_view(view: GpuView, by: timedelta, stale_after: timedelta) -> GpuView:
     if age is None or age <= stale_after:
         return replace(view, age=age)
     state = GpuState.UNKNOWN if view.state is GpuState.FREE else view.state
-    return replace(view, age=age, stale=True, state=state, why=view.why or "its last reading is too old")
+    old = "its last reading is too old"
+    return replace(view, age=age, stale=True, state=state, why=view.why or old, closed=view.closed or old)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -11,10 +12,19 @@ import pytest
 from gputui import bootstrap
 from gputui.cli import gpus
 from gputui.config import resolve
-from gputui.domain.gpu import GpuState, Health, HealthCode, Holder, ProbeCode, ProbeReading, ProbeStatus
+from gputui.domain.gpu import GpuState, Health, HealthCode, Holder, ProbeCode, ProbeReading, ProbeStatus, Sharer
 from gputui.domain.snapshot import Node, Snapshot
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, gpu, running, sample, snapshot, uuid, view
+
+
+def test_a_shared_gpu_names_its_jobs_by_number_and_says_why_nobody_may_join() -> None:
+    holders = (Holder("job", "train", "bob"), Holder("job", "train", "bob"), Holder("process", "python", "eve"))
+    shared = view(0, GpuState.ALLOCATED, job_id=4, job_ids=(4, 9), sharers=(Sharer(4, 1), Sharer(9, 1)))
+    jobs = "job 4 train (bob); job 9 train (bob)"
+    assert gpus.story(replace(shared, holders=holders[:2])) == jobs
+    told = gpus.story(replace(shared, holders=holders, closed="process 7 (python) of eve"))
+    assert told == f"{jobs}; process python (eve); nobody may join: process 7 (python) of eve"
 
 
 def test_a_row_says_who_holds_it_and_what_is_wrong(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
