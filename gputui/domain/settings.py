@@ -32,7 +32,8 @@ class SchedulerSettings:
     fast_failing_jobs: int = 5
     """So many different jobs of an image or a tenant that fail fast in a row, and its other jobs wait; 0: never."""
     max_time: timedelta | None = None
-    """The longest time limit that may be submitted."""
+    """The longest time limit that may be submitted. Unless `policy.max_time` says otherwise, nothing is planned to run
+    longer either."""
     limit_all: bool = False
     """Whether a job submitted without a time limit gets `max_time` as its own."""
     cpu_jobs: int = 8
@@ -149,7 +150,7 @@ class PolicySettings:
     limit_high: timedelta = timedelta(hours=4)
     """How long a job without a limit of its own is taken to run, by its class; it is not ended by this."""
     max_time: timedelta | None = None
-    """No job is taken to run longer."""
+    """For planning alone: no job is taken to run longer, whatever its limit. None: `scheduler.max_time`."""
     predict: bool = True
     """Plan with what the tenant's last two runs of the same name or image took, where that is less than the limit."""
     patience: timedelta = timedelta(minutes=5)

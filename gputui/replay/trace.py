@@ -33,6 +33,9 @@ class TraceJob:
     limit: float = MAX_TIME
     """What the user would have said it takes."""
     priority: int = NORMAL_PRIORITY
+    nice: int = 0
+    stated: float | None = None
+    """The limit that its user set, where that is known."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +125,11 @@ def prepare(
     """The jobs as they are replayed: durations capped, none wider than the site, stretched to the load, with limits."""
     jobs = [replace(job, duration=min(job.duration, max_time), gpus=min(job.gpus, site.gpus)) for job in trace]
     stretch = 1.0 if load is None else offered(jobs, site) / load
-    return [replace(job, submit=job.submit * stretch, limit=limit(job.duration, limits, max_time)) for job in jobs]
+    return [replace(job, submit=job.submit * stretch, limit=_limit(job, limits, max_time)) for job in jobs]
+
+
+def _limit(job: TraceJob, how: str, max_time: float) -> float:
+    return limit(job.duration, how, max_time) if job.stated is None else min(max_time, job.stated)
 
 
 def offered(jobs: Sequence[TraceJob], site: Site) -> float:

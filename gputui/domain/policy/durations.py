@@ -35,13 +35,15 @@ class Planned(NamedTuple):
 class Durations:
     """What the jobs seen so far say about those to come."""
 
-    def __init__(self, jobs: Iterable[Job], settings: PolicySettings) -> None:
+    def __init__(self, jobs: Iterable[Job], settings: PolicySettings, max_time: timedelta | None = None) -> None:
+        """`max_time` is the longest limit that users may set; `settings` may say otherwise for planning."""
         self._limits = (
             settings.limit_low.total_seconds(),
             settings.limit_normal.total_seconds(),
             settings.limit_high.total_seconds(),
         )
-        self._most = settings.max_time.total_seconds() if settings.max_time else float("inf")
+        longest = settings.max_time or max_time
+        self._most = longest.total_seconds() if longest else float("inf")
         self._predicted = _predictions(jobs) if settings.predict else {}
         self._by_priority: dict[int, float] = {}
 

@@ -58,7 +58,7 @@ class Look:
         rules = Rules.of(settings.policy, settings.scheduler.cpu_jobs)
         board = Board(rules, places.layouts, places.free(), ledger)
         board.shares = Shares(places.bays(settings))
-        durations = Durations(snapshot.jobs, settings.policy)
+        durations = Durations(snapshot.jobs, settings.policy, settings.scheduler.max_time)
         waiting = [job for job in snapshot.jobs if job.state is JobState.PENDING]
         look = cls(snapshot, settings, now, second, places, durations, board, waiting)
         for job in [job for job in snapshot.jobs if job.attempts]:

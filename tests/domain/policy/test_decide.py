@@ -9,9 +9,10 @@ from typing import Any
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
+from gputui.domain.policy.durations import Durations
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.whatif import Shift, cancelled, drained, prioritised, submitted, what_if
-from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
+from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Node, Snapshot, Usage
 from gputui.domain.state import JobState, PendingReason
 from tests.factories import GIB, NOW, job, running, sample, uuid, view
@@ -85,6 +86,19 @@ def test_jobs_without_a_limit_are_taken_to_run_as_long_as_their_class_may() -> N
     assert starts(planned(blocked, limit_normal=HOUR)) == {3: 1, 4: 1}
     capped = planned(blocked, max_time=2 * HOUR)
     assert capped.forecast[2] == NOW + 2 * HOUR - timedelta(seconds=60)
+
+
+def test_nothing_is_planned_longer_than_the_site_lets_users_ask_for_unless_the_policy_says_so() -> None:
+    def seconds(one: Job, **policy: Any) -> float:
+        return Durations([], PolicySettings(**policy), 2 * HOUR).of(one).seconds
+
+    assert seconds(job(1, gpus=1)) == 7200
+    assert seconds(job(1, gpus=1, time_limit=9 * HOUR)) == 7200
+    assert seconds(job(1, gpus=1), max_time=5 * HOUR) == 18_000
+    blocked = [holder(1, 0, 4, hours=5), job(2, gpus=8, topped_at=NOW)]
+    site = Settings(scheduler=SchedulerSettings(max_time=2 * HOUR))
+    found = plan(seen(blocked), site, NOW)
+    assert found.forecast[2] == NOW + 2 * HOUR - timedelta(seconds=60)
 
 
 def test_the_tenants_last_two_runs_predict_the_next() -> None:

@@ -1,0 +1,124 @@
+"""What `gputui replay --history` replays, and what it says about it: its meaning, and how far to believe it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from gputui import bootstrap
+from gputui.cli.session import Session
+from gputui.domain.errors import GputuiError
+from gputui.domain.policy.standing import in_force
+from gputui.domain.settings import PolicySettings
+from gputui.domain.units import format_duration, plural
+
+if TYPE_CHECKING:
+    from gputui.replay.history import History
+    from gputui.replay.metrics import Figures
+    from gputui.replay.trace import TraceJob
+
+FEW_JOBS, SHORT_SPAN = 100, timedelta(days=7)
+LITTLE_LOAD = 0.6
+AS_IT_WAS = "as-it-was"
+
+
+def read(session: Session) -> tuple[History, int, PolicySettings]:
+    """The jobs that ended here, how many GPUs there are, and by which rules they are given out."""
+    from gputui.replay import history
+
+    with session.store() as store:
+        moved = {job.id: job for job in store.history()}
+        found = history.of({**moved, **store.jobs()}.values())
+        policy = in_force(session.options.settings.policy, store.controls())
+        views = bootstrap.current_snapshot(session.options, store).gpus
+    if found is None:
+        raise GputuiError("no finished job has held a GPU here yet", hint="gputui replay --synthetic 1000")
+    listed = sum(view.gpu.index >= 0 and not view.gpu.mig_enabled for view in views)
+    return found, max(listed, found.gpus), passable(policy, found.jobs)
+
+
+def passable(policy: PolicySettings, jobs: Sequence[TraceJob]) -> PolicySettings:
+    """The rules without caps under which a job that ran here could never have started: those are newer than it."""
+    widest: dict[str, int] = {}
+    for job in jobs:
+        widest[job.tenant] = max(job.gpus, widest.get(job.tenant, 0))
+    tenants = (
+        replace(
+            tenant,
+            gpus=None if tenant.gpus is None else max(tenant.gpus, widest.get(tenant.name, 0)),
+            running=None if tenant.running is None else max(tenant.running, 1),
+        )
+        for tenant in policy.tenants
+    )
+    return replace(policy, tenants=tuple(tenants))
+
+
+def as_it_was(history: History, jobs: Sequence[TraceJob], gpus: int) -> dict[str, Figures]:
+    """The figures of what really happened."""
+    from gputui.replay.metrics import figures
+
+    return {AS_IT_WAS: figures(history.as_it_was(jobs), gpus)}
+
+
+def told(history: History, found: Mapping[str, Figures], offered: float, limits: str) -> list[str]:
+    """What it means, and why it may be otherwise."""
+    said = meaning(found, history)
+    return [*([said] if said else []), *notes(history, offered, limits)]
+
+
+def as_json(history: History) -> dict[str, Any]:
+    """What was replayed."""
+    return {
+        "since": history.since.isoformat(),
+        "until": history.until.isoformat(),
+        "tenants": len({job.tenant for job in history.jobs}),
+        "failed": history.failed,
+        "left_out": history.left_out,
+        "shared": history.shared,
+        "without_limit": sum(job.stated is None for job in history.jobs),
+    }
+
+
+def meaning(found: Mapping[str, Figures], history: History) -> str:
+    """What a split would have come to, in a sentence; empty where that was not asked for."""
+    if "plan" not in found or "static-equal" not in found:
+        return ""
+    if len({job.tenant for job in history.jobs}) < 2:
+        return "All jobs are one tenant's: there is nobody to split the GPUs between."
+    ours, split = found["plan"], found["static-equal"]
+    waits = f"would have waited {_time(split.wait_mean)} on average, and {_time(ours.wait_mean)} under this scheduler"
+    given = split.allocation_ratio / ours.allocation_ratio - 1 if ours.allocation_ratio else 0.0
+    less = f"{abs(given):.0%} {'less' if given < 0 else 'more'}" if abs(given) >= 0.005 else "as much"
+    return (
+        f"With the GPUs split equally between the tenants these jobs {waits}; "
+        f"by the last submission they would have been given {less} GPU time."
+    )
+
+
+def notes(history: History, offered: float, limits: str) -> Iterator[str]:
+    """Why it may be otherwise."""
+    count = len(history.jobs)
+    if count < FEW_JOBS or history.span < SHORT_SPAN:
+        over = f"{plural(count, 'job')} over {format_duration(history.span)}"
+        yield f"{over} is little to go by: a week and some hundred jobs tell more."
+    if offered < LITTLE_LOAD:
+        yield f"At load {offered:.2f} GPUs are mostly free, so that policies differ little."
+    if history.failed:
+        yield f"Counted with all the time they held GPUs, although not ended well: {plural(history.failed, 'job')}."
+    if history.left_out:
+        yield f"Left out, as no GPU was held: {plural(history.left_out, 'finished job')}."
+    if history.shared:
+        yield f"Counted as if alone on their GPUs, although these were shared: {plural(history.shared, 'job')}."
+    unstated = sum(job.stated is None for job in history.jobs)
+    if unstated:
+        yield f"Given a time limit of their own by --limits {limits}, as there was none: {plural(unstated, 'job')}."
+    yield (
+        "Each job comes when it could have started then; holds, reservations and caps of arrays are not replayed. "
+        "Had they waited otherwise, people would have submitted otherwise."
+    )
+
+
+def _time(seconds: float) -> str:
+    return format_duration(timedelta(seconds=seconds))

@@ -1,0 +1,98 @@
+"""A server's own finished jobs as a trace."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from gputui.domain.job import Attempt, GpuRequest, Job
+from gputui.domain.state import JobState
+from gputui.replay import history
+from gputui.replay.metrics import figures
+from gputui.replay.trace import HOUR, Site, prepare
+from tests.factories import NOW, job, uuid
+
+
+def attempt(number: int, start: float, end: float, *gpus: int) -> Attempt:
+    """One that held these GPUs from `start` to `end`, in seconds from NOW."""
+    at = [NOW + timedelta(seconds=second) for second in (start, end)]
+    return Attempt(number, tuple(uuid(gpu) for gpu in gpus), at[0], "c", at[0], at[1])
+
+
+def ended(
+    job_id: int, *attempts: Attempt, submitted: float = 0, state: JobState = JobState.COMPLETED, **more: Any
+) -> Job:
+    """A finished job, submitted so many seconds after NOW."""
+    last = attempts[-1].ended_at if attempts else NOW
+    return job(job_id, age=-submitted, **more).evolve(state=state, attempts=attempts, ended_at=last)
+
+
+def found(*jobs: Job) -> history.History:
+    made = history.of(jobs)
+    assert made is not None
+    return made
+
+
+def test_times_widths_tenants_limits_and_priorities_are_the_jobs_own() -> None:
+    limited = ended(
+        2, attempt(1, 50, 150, 0, 1), submitted=40, tenant="bob", time_limit=timedelta(hours=2), priority=80
+    )
+    own = found(limited, ended(1, attempt(1, 10, 40, 3), submitted=5, nice=7))
+    assert [(each.submit, each.duration, each.gpus, each.tenant) for each in own.jobs] == [
+        (0, 30, 1, "alice"),
+        (35, 100, 2, "bob"),
+    ]
+    assert [(each.priority, each.nice, each.stated) for each in own.jobs] == [(50, 7, None), (80, 0, 7200)]
+    assert [(each.start, each.end) for each in own.as_it_was(own.jobs)] == [(5, 35), (45, 145)]
+    assert (own.gpus, own.failed, own.left_out) == (3, 0, 0)
+    assert (own.since, own.until) == (NOW + timedelta(seconds=5), NOW + timedelta(seconds=150))
+    assert figures(own.as_it_was(own.jobs), 4).wait_mean == 7.5
+    assert own.as_it_was(prepare(own.jobs, Site(4), limits="none"))[0].job.limit == 72 * HOUR
+
+
+def test_users_limits_stay_and_others_are_made() -> None:
+    own = found(
+        ended(1, attempt(1, 0, 600, 0), time_limit=timedelta(hours=2)), ended(2, attempt(1, 0, 600, 0)), ended(3)
+    )
+    assert [each.limit for each in prepare(own.jobs, Site(8), limits="bucket")] == [2 * HOUR, HOUR]
+    assert [each.limit for each in prepare(own.jobs, Site(8), limits="exact")] == [2 * HOUR, 600]
+
+
+def test_retries_count_with_all_the_time_they_held_gpus() -> None:
+    retried = ended(1, attempt(1, 10, 20, 0), attempt(2, 100, 130, 0, 1), state=JobState.FAILED)
+    [each] = found(retried).jobs
+    assert (each.gpus, each.duration) == (2, 35)
+    assert found(retried).failed == 1
+
+
+def test_what_never_held_a_gpu_or_is_not_over_is_left_out() -> None:
+    cancelled = ended(2, state=JobState.CANCELLED)
+    on_the_cpu = ended(3, attempt(1, 0, 5))
+    still_runs = job(4, gpus=1).evolve(state=JobState.RUNNING, attempts=(replace(attempt(1, 0, 1, 5), ended_at=None),))
+    own = found(ended(1, attempt(1, 0, 5, 0)), cancelled, on_the_cpu, still_runs)
+    assert (len(own.jobs), own.left_out, own.gpus) == (1, 2, 1)
+    assert history.of([cancelled, still_runs]) is None
+
+
+def test_a_job_comes_when_it_could_have_started() -> None:
+    first = ended(1, attempt(1, 0, 100, 0))
+    second = ended(2, attempt(1, 130, 140, 0), after=(1,))
+    third = ended(3, attempt(1, 70, 80, 1), begin_at=NOW + timedelta(seconds=60))
+    odd = ended(4, attempt(1, 20, 30, 1), begin_at=NOW + timedelta(seconds=500))
+    assert [each.submit for each in found(first, second, third, odd).jobs] == [0, 20, 60, 100]
+
+
+def test_those_that_shared_are_told() -> None:
+    sharer = ended(1, attempt(1, 0, 5, 0)).evolve()
+    shares = replace(sharer, spec=replace(sharer.spec, gpus=GpuRequest(1, 1, memory=2**30, share=True)))
+    assert found(shares).shared == 1
+    assert found(sharer).shared == 0
+
+
+@pytest.mark.parametrize("back", [-30.0, 0.0])
+def test_a_clock_that_went_back_makes_no_negative_time(back: float) -> None:
+    [each] = found(ended(1, attempt(1, 0, back, 0))).jobs
+    assert each.duration == 1
