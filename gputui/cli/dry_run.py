@@ -3,22 +3,32 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from gputui import bootstrap
 from gputui.cli.session import Session
-from gputui.domain.policy.whatif import Change, Shift, what_if
+from gputui.domain.job import Job
+from gputui.domain.policy.hopeless import never
+from gputui.domain.policy.look import Look
+from gputui.domain.policy.plan import plan
+from gputui.domain.policy.whatif import Change, Comparison, Shift, compared
+from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.text import fit, plain
 from gputui.ports import JobStore
 
 
 def show(session: Session, store: JobStore, change: Change) -> None:
-    """Print which waiting jobs would start earlier or later."""
-    snapshot = bootstrap.current_snapshot(session.options, store)
-    shifts = what_if(snapshot, change, session.options.settings, bootstrap.clock().now())
-    sys.stdout.writelines(f"{line}\n" for line in lines(snapshot, shifts))
+    """Print which waiting jobs would start earlier or later, and which would not start at all."""
+    snapshot, now = bootstrap.current_snapshot(session.options, store), bootstrap.clock().now()
+    found = compared(snapshot, change, session.options.settings, now)
+    told = lines(snapshot, found.shifts)
+    changed = change(snapshot)
+    stuck = list(without_start(snapshot, changed, found))
+    told += reasons(changed, stuck, session.options.settings, now) if stuck else []
+    sys.stdout.writelines(f"{line}\n" for line in told or ["nothing shifts"])
 
 
 def lines(snapshot: Snapshot, shifts: Iterable[Shift]) -> list[str]:
@@ -29,7 +39,29 @@ def lines(snapshot: Snapshot, shifts: Iterable[Shift]) -> list[str]:
         f"{_time(shift.before):>19} -> {_time(shift.after):<19}  {_by(shift)}".rstrip()
         for shift in shifts
     ]
-    return [f"{'ID':>6}  {'NAME':<24}  {'STARTS':>19} -> {'WOULD START':<19}", *found] if found else ["nothing shifts"]
+    return [f"{'ID':>6}  {'NAME':<24}  {'STARTS':>19} -> {'WOULD START':<19}", *found] if found else []
+
+
+def without_start(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> Iterator[Job]:
+    """New jobs whose start nobody can foresee, and jobs that had one to look forward to."""
+    known = {job.id for job in snapshot.jobs}
+    for job in changed.jobs:
+        is_affected = job.id not in known or job.id in found.before.starts
+        if job.state is JobState.PENDING and is_affected and job.id not in found.after.starts:
+            yield job
+
+
+def reasons(changed: Snapshot, jobs: Iterable[Job], settings: Settings, now: datetime) -> list[str]:
+    """Why each of them would wait with no start in sight, or for ever."""
+    look, why = Look.at(changed, settings, now), plan(changed, settings, now).reasons
+    told = []
+    for job in jobs:
+        reason, ever = why.get(job.id), never(look, job)
+        if ever:
+            told.append(f"job {job.id} would never start: {ever}")
+        elif reason is not None:
+            told.append(f"job {job.id} would have no known start: {reason.code}: {plain(reason.local(now))}")
+    return told
 
 
 def _time(at: datetime | None) -> str:

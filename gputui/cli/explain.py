@@ -44,7 +44,7 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
 def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
     """The explanation, line by line."""
     yield f"job {job.id} {job.spec.name}: number {told.position} of {told.waiting} waiting"
-    yield f"why       {told.reason.text if told.reason else 'it starts at the next look'}"
+    yield f"why       {told.reason.local(now) if told.reason else 'it starts at the next look'}"
     if told.expected_start_at is not None:
         left = format_duration(told.expected_start_at - now)
         yield f"expected  {told.expected_start_at.astimezone():%Y-%m-%d %H:%M:%S %Z}, in {left}"

@@ -186,8 +186,8 @@ def why(job: Job, snapshot: Snapshot) -> str:
         doing = snapshot.progress.get(job.id, "") or _beside(snapshot.beside(job))
         return f"ending: {job.stopping.cause.text}" if job.stopping else doing
     reason, expected = snapshot.reasons.get(job.id), snapshot.expected_starts.get(job.id)
-    sentence = f"{reason.code}: {reason.text}" if reason else _of_itself(job)
-    if expected is None or "; expected " in sentence:  # the policy's own sentence tells it already
+    sentence = f"{reason.code}: {reason.local(snapshot.taken_at)}" if reason else _of_itself(job)
+    if expected is None or (reason is not None and reason.tells(expected)):
         return sentence
     return f"{sentence}; about {expected.astimezone():%H:%M}"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, tzinfo
+from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
 from types import MappingProxyType
 
@@ -105,6 +105,10 @@ class Reason:
     times: tuple[datetime, ...] = ()
     """Those in the text, in the order in which they stand there."""
 
+    def tells(self, at: datetime) -> bool:
+        """Whether the text names that minute already."""
+        return any(abs(at - told) < _MINUTE for told in self.times)
+
     def local(self, now: datetime, zone: tzinfo | None = None) -> str:
         """The text with its times as clocks of that zone show them; None: of this machine's."""
         text, told, today = self.text, "", now.astimezone(zone).date()
@@ -115,6 +119,9 @@ class Reason:
                 before, _, text = text.partition(words)
                 told += before + (f"{here:%H:%M}" if here.date() == today else f"{here:%Y-%m-%d %H:%M}")
         return told + text
+
+
+_MINUTE = timedelta(minutes=1)
 
 
 def moment(at: datetime, now: datetime) -> str:

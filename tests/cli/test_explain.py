@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -114,3 +116,58 @@ def test_submit_dry_run_tells_when_it_would_start_and_submits_nothing(store: Job
 def test_what_shifts_nothing_says_so(store: JobStore, capsys: Captured) -> None:
     assert run(["priority", "2", "+20", "--dry-run"]) == 0
     assert capsys.readouterr().out == "nothing shifts\n"
+
+
+def test_a_dry_run_of_what_never_fits_says_so_and_why(store: JobStore, capsys: Captured) -> None:
+    assert run(["submit", "--dry-run", "--gpus", "9", "busybox", "true"]) == 0
+    assert capsys.readouterr().out == "job 4 would never start: it needs 9 GPUs, and 2 here could ever do\n"
+    assert run(["submit", "--dry-run", "--gpus", "1", "--gpu-model", "B200", "busybox", "true"]) == 0
+    assert capsys.readouterr().out == "job 4 would never start: it needs 1 GPU, and none here could ever do\n"
+
+
+def test_a_dry_run_tells_why_a_start_cannot_be_foreseen(store: JobStore, capsys: Captured) -> None:
+    assert run(["submit", "--dry-run", "--hold", "busybox", "true"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("job 4 would have no known start: JobHeldUser: held by a user")
+
+
+def test_explain_of_what_never_fits_says_never(store: JobStore, capsys: Captured) -> None:
+    store.submit([Job(0, spec(9), datetime.now(UTC))], actor=ACTOR)
+    assert run(["explain", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "needs 9 GPUs (only 2 here ever fit): 0 free, 2 held by jobs" in shown
+    assert "never, as things are: it needs 9 GPUs, and 2 here could ever do" in shown
+
+
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A machine whose clock is nine hours ahead of UTC."""
+    monkeypatch.setenv("TZ", "XYZ-9")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_east")
+def test_people_are_told_local_times_and_programs_utc(store: JobStore, capsys: Captured) -> None:
+    assert run(["explain", "2", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    at = datetime.fromisoformat(told["expected_start_at"])
+    assert f"expected {at:%H:%M} UTC" in told["reason"]["text"] or f" {at:%H:%M} UTC" in told["reason"]["text"]
+    for command in (["explain", "2"], ["queue"], ["show", "2"]):
+        assert run(command) == 0
+        shown = capsys.readouterr().out
+        assert "UTC" not in shown
+        assert f"{at.astimezone():%H:%M} when job 1 ends by its limit" in shown
+
+
+def test_a_time_that_the_reason_tells_is_not_told_twice(store: JobStore, capsys: Captured) -> None:
+    soon = datetime.now(UTC) + timedelta(minutes=30)
+    store.submit([Job(0, replace(spec(0, name="later"), begin_at=soon), datetime.now(UTC))], actor=ACTOR)
+    assert run(["queue"]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert "begins at" in lines["4"]
+    assert "about" not in lines["2"]
+    assert "about" not in lines["4"]
+    assert "about" in lines["3"]

@@ -35,7 +35,8 @@ def test_live_jobs_in_the_order_they_will_start(run: Run, store: KeptStore, monk
         progress={3: "pulling its image, 45 %"},
     )
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(seen))
-    told = replace(RESOURCES, text=f"{RESOURCES.text}; expected 14:00 UTC when job 3 ends by its limit")
+    text = f"{RESOURCES.text}; expected 14:00 UTC when job 3 ends by its limit"
+    told = replace(RESOURCES, text=text, times=(NOW + timedelta(hours=2),))
     assert "about" not in queue.why(store.get(1), replace(seen, reasons={1: told}))
     result = run("queue")
     header, *rows = [line.split(maxsplit=7) for line in result.out.splitlines()]

@@ -8,6 +8,7 @@ from datetime import datetime
 
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.durations import Source
+from gputui.domain.policy.hopeless import never
 from gputui.domain.policy.lineup import fair_shares, in_order
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.order import ScoreTerms, score_terms
@@ -52,7 +53,7 @@ def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> 
         waiting=len(order),
         waits_for=_waits_for(snapshot, job),
         expected_start_at=start,
-        certainty=_certainty(look, start),
+        certainty=_certainty(look, job, start),
     )
 
 
@@ -65,7 +66,9 @@ def _waits_for(snapshot: Snapshot, job: Job) -> tuple[JobId, ...]:
     return tuple(other.id for other in snapshot.jobs if other.gpus and other.state is not JobState.PENDING)
 
 
-def _certainty(look: Look, start: datetime | None) -> str:
+def _certainty(look: Look, job: Job, start: datetime | None) -> str:
+    if start is None and (why := never(look, job)):
+        return f"never, as things are: {why}"
     if start is None:
         return "not known: it waits for something that has no known end"
     sources = Counter(look.sources.values())

@@ -59,14 +59,18 @@ def _warned(job: Job) -> str:
     if job.warning_at is None:
         return ""
     warned_at = job.attempts[-1].warned_at
-    return f", warned {warned_at:%H:%M:%S}" if warned_at else f", to be warned {job.warning_at:%H:%M:%S}"
+    return (
+        f", warned {warned_at.astimezone():%H:%M:%S}"
+        if warned_at
+        else f", to be warned {job.warning_at.astimezone():%H:%M:%S}"
+    )
 
 
 def _wishes(job: Job) -> str:
     wishes = ["held"] if job.held else []
     wishes += ["cancel requested"] if job.cancel_requested and not job.state.is_terminal else []
     wishes += ["requeue requested"] if job.requeue_requested else []
-    wishes += [f"not before {job.not_before:%H:%M:%S}"] if job.not_before else []
+    wishes += [f"not before {job.not_before.astimezone():%H:%M:%S}"] if job.not_before else []
     return "".join(f"  {wish}" for wish in wishes)
 
 
@@ -74,7 +78,7 @@ def _priority_words(job: Job) -> str:
     words = str(job.priority)
     if job.priority != job.spec.priority:
         words += f" (submitted with {job.spec.priority})"
-    return f"{words}, put on top {job.topped_at:%H:%M:%S}" if job.topped_at else words
+    return f"{words}, put on top {job.topped_at.astimezone():%H:%M:%S}" if job.topped_at else words
 
 
 def _by(job: Job) -> str:
@@ -85,7 +89,7 @@ def _by(job: Job) -> str:
 def _moment(at: datetime, now: datetime) -> str:
     """`2026-03-02 12:00:00 UTC (3m10s ago)`."""
     ago = f"{format_duration(now - at)} ago" if at <= now else f"in {format_duration(at - now)}"
-    return f"{at:%Y-%m-%d %H:%M:%S} UTC ({ago})"
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S %Z} ({ago})"
 
 
 def _attempts(job: Job, names: Mapping[str, str]) -> list[Line]:
@@ -97,7 +101,7 @@ def _attempt(attempt: Attempt, names: Mapping[str, str]) -> Cell:
     began = attempt.started_at or attempt.claimed_at
     ran = attempt.ended_at - began if attempt.ended_at and began else None
     parts = [f"GPU {gpus}" if gpus else "no GPU"]
-    parts += [f"from {began:%H:%M:%S}"] if began else []
+    parts += [f"from {began.astimezone():%H:%M:%S}"] if began else []
     parts += [f"ran {format_duration(ran)}"] if ran is not None else []
     parts += [f"exit code {attempt.exit_code}"] if attempt.exit_code is not None else []
     parts += ["free of charge"] if attempt.is_over and not attempt.charged else []

@@ -99,7 +99,7 @@ def _why_waiting(job: Job, context: JobContext) -> Cell:
     reason = context.reasons.get(job.id)
     if job.held:
         return cell(f"held: {plain(job.hold_reason, 200)}" if job.hold_reason else "held", AMBER)
-    return cell(plain(reason.text, 300), DIM) if reason else cell("", DIM)
+    return cell(plain(reason.local(context.now), 300), DIM) if reason else cell("", DIM)
 
 
 def _how_ended(job: Job) -> Cell:
