@@ -15,7 +15,7 @@ from gputui.domain.window import WindowState
 from tests.engine.world import World
 from tests.factories import NOW
 
-GRACE = timedelta(seconds=30)
+GRACE = timedelta(seconds=33)
 WINDOW = Window("course", NOW + timedelta(seconds=10), NOW + timedelta(hours=1), count=4, tenant="bob")
 
 
@@ -33,11 +33,11 @@ def controls(world: World) -> Controls:
 
 def test_one_that_nobody_claims_is_given_up_for_good(world: World) -> None:
     others = world.submit(gpus=4, time_limit=timedelta(hours=2))
-    world.tick(39)
+    world.tick(42)
     assert world.job(others).state is JobState.PENDING
     assert controls(world).released == {}
     world.tick()
-    assert controls(world).released == {WINDOW.key: NOW + timedelta(seconds=40)}
+    assert controls(world).released == {WINDOW.key: NOW + timedelta(seconds=43)}
     world.tick()
     assert world.job(others).state is JobState.RUNNING
     world.exit(others)

@@ -57,6 +57,16 @@ def test_what_its_own_jobs_hold_counts() -> None:
     assert starts(planned([bobs(2, 0, 4, minutes=99), others], BEGUN)) == {}
 
 
+def test_gpus_that_are_free_by_then_are_kept_before_others() -> None:
+    tomorrow = replace(BEGUN, start=NOW + HOUR, end=NOW + 9 * HOUR)
+    crossing = holder(2, 4, 3, hours=3)
+    assert the_view(planned([crossing], tomorrow)).gpus == tuple(uuid(i) for i in (1, 2, 3, 7))
+    assert starts(planned([crossing, job(1, gpus=2, time_limit=2 * HOUR)], tomorrow)) == {}
+    assert starts(planned([crossing, job(1, gpus=2, time_limit=HOUR)], tomorrow)) == {1: 2}
+    full = [bobs(2, 0, 4, minutes=99), holder(3, 4, 4, hours=3)]
+    assert the_view(planned(full, BEGUN)).gpus == tuple(map(uuid, range(4)))
+
+
 def test_its_own_jobs_are_put_on_its_gpus() -> None:
     named = replace(BEGUN, count=0, gpus=("5", "6"))
     assert planned([job(1, gpus=1, tenant="bob")], named).starts[0].gpus == (uuid(5),)

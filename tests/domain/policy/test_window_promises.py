@@ -1,0 +1,97 @@
+"""A reservation is never broken into, whatever comes: jobs here end by their limits, as their plans say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputui.domain.container import RuntimeStatus
+from gputui.domain.gpu import GpuState
+from gputui.domain.job import Attempt, Job
+from gputui.domain.policy.plan import plan
+from gputui.domain.settings import PolicySettings, Settings, Window
+from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
+from tests.factories import NOW, job, uuid, view
+
+GPUS = 8
+MINUTE = timedelta(minutes=1)
+POLICY = PolicySettings(predict=False, forecast_jobs=0, reservation_grace=timedelta(days=1))
+UP = (RuntimeStatus("docker", True, ""),)
+JOBS = st.lists(
+    st.tuples(
+        st.integers(0, 90),
+        st.integers(1, 60),
+        st.sampled_from([1, 1, 2, 3, 4, 8]),
+        st.sampled_from(["alice", "alice", "eve", "bob"]),
+    ),
+    min_size=4,
+    max_size=20,
+)
+WINDOWS = st.lists(
+    st.tuples(st.integers(1, 90), st.integers(5, 60), st.integers(1, 4), st.sampled_from(["bob", "eve", None])),
+    min_size=1,
+    max_size=2,
+)
+
+
+@given(JOBS, WINDOWS, st.booleans())
+@settings(max_examples=25, deadline=None)
+def test_no_job_of_others_is_on_so_many_gpus_that_too_few_are_left(
+    coming: list[tuple[int, int, int, str]], asked: list[tuple[int, int, int, str | None]], by_name: bool
+) -> None:
+    windows = tuple(
+        Window(
+            f"w{number}",
+            NOW + start * MINUTE,
+            NOW + (start + lasts) * MINUTE,
+            0 if by_name else count,
+            tuple(uuid(4 * number + gpu) for gpu in range(count)) if by_name else (),
+            whom,
+        )
+        for number, (start, lasts, count, whom) in enumerate(asked)
+    )
+    policy = Settings(policy=replace(POLICY, reservations=windows))
+    jobs = [
+        job(number + 1, gpus=width, tenant=whom, time_limit=lasts * MINUTE).evolve(submitted_at=NOW + at * MINUTE)
+        for number, (at, lasts, width, whom) in enumerate(coming)
+    ]
+    for minute in range(160):
+        now = NOW + minute * MINUTE
+        jobs = [_ended(each, now) for each in jobs]
+        known = [each for each in jobs if each.submitted_at <= now]
+        starts = {start.job_id: start.gpus for start in plan(_seen(known, now), policy, now).starts}
+        jobs = [_started(each, starts[each.id], now) if each.id in starts else each for each in jobs]
+        for window in windows:
+            if window.start <= now < window.end:
+                _check(window, jobs)
+
+
+def _check(window: Window, jobs: Sequence[Job]) -> None:
+    others = [gpu for each in jobs if not window.admits(each.spec.tenant, each.priority) for gpu in each.gpus]
+    assert not set(others) & set(window.gpus)
+    assert len(others) <= GPUS - window.count
+
+
+def _seen(jobs: Sequence[Job], now: datetime) -> Snapshot:
+    held = {gpu: each.id for each in jobs for gpu in each.gpus}
+    rows = [
+        view(i, GpuState.ALLOCATED, job_id=held[uuid(i)]) if uuid(i) in held else view(i, GpuState.FREE)
+        for i in range(GPUS)
+    ]
+    return Snapshot(taken_at=now, nodes=(Node("here", tuple(rows), runtimes=UP),), jobs=tuple(jobs))
+
+
+def _started(waiting: Job, gpus: tuple[str, ...], now: datetime) -> Job:
+    attempt = Attempt(1, gpus, claimed_at=now, started_at=now)
+    return waiting.evolve(state=JobState.RUNNING, started_at=now, attempts=(attempt,))
+
+
+def _ended(each: Job, now: datetime) -> Job:
+    if each.state is not JobState.RUNNING or each.limit_at is None or each.limit_at > now:
+        return each
+    return each.with_attempt(ended_at=now).evolve(state=JobState.COMPLETED, ended_at=now)
