@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -29,12 +30,19 @@ def zone(name: str) -> tzinfo:
 
 
 def local_name(environ: Mapping[str, str] = os.environ, localtime: Path = _LOCALTIME, text: Path = _TIMEZONE) -> str:
-    """The name of this host's time zone, as TZ, /etc/localtime or /etc/timezone have it; else UTC."""
-    wished = (environ.get("TZ", "").removeprefix(":"), _after_directory(localtime), _first_line(text))
-    for name in wished:
-        if name and _is_known(name):
-            return name
-    return "UTC"
+    """The name of this host's time zone, as TZ, /etc/localtime or /etc/timezone have it.
+
+    Raises InputError where they do not tell it, unless the host is at UTC: a guess would run jobs at wrong times.
+    """
+    if environ.get("TZ"):
+        wished = [environ["TZ"].removeprefix(":")]
+    else:
+        wished = [_after_directory(localtime), _first_line(text)]
+    name = next((each for each in wished if each and _is_known(each)), None)
+    if name is None and (time.timezone or time.daylight):
+        hint = "give it, as in --time-zone Europe/Berlin"
+        raise InputError("the name of this host's time zone cannot be told", where="--time-zone", hint=hint)
+    return name or "UTC"
 
 
 def _after_directory(localtime: Path) -> str:

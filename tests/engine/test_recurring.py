@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -338,15 +339,23 @@ async def test_the_loop_wakes_up_at_the_very_moment(tmp_path: Path) -> None:
 # the host's time zone
 
 
-def test_the_time_zone_of_the_host(tmp_path: Path) -> None:
+def test_the_time_zone_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "timezone", -3600)
     link, text = tmp_path / "localtime", tmp_path / "timezone"
-    assert local_name({}, link, text) == "UTC"
     text.write_text("America/New_York\n")
     assert local_name({}, link, text) == "America/New_York"
     link.symlink_to("../usr/share/zoneinfo/Europe/Berlin")
     assert local_name({}, link, text) == "Europe/Berlin"
     assert local_name({"TZ": ":Asia/Tokyo"}, link, text) == "Asia/Tokyo"
-    assert local_name({"TZ": "nonsense"}, link, text) == "Europe/Berlin"
+    for environ, where in (({}, tmp_path / "nowhere"), ({"TZ": "CET-1CEST,M3.5.0,M10.5.0/3"}, link)):
+        with pytest.raises(InputError, match="time zone cannot be told"):
+            local_name(environ, where, tmp_path / "nowhere")
+
+
+def test_a_host_at_utc_need_not_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "timezone", 0)
+    monkeypatch.setattr(time, "daylight", 0)
+    assert local_name({}, tmp_path / "localtime", tmp_path / "timezone") == "UTC"
 
 
 def test_a_picture_beside_the_scheduler_has_them_too(world: World) -> None:
