@@ -71,11 +71,9 @@ def _parted(look: Look, waiting: Lineup, situation: Situation) -> tuple[Gated, L
     """Those that may not start whatever is free, and the others."""
     asked = ((job.id, gate(job, situation)) for job in suspects(look.waiting, situation))
     why = {job_id: reason for job_id, reason in asked if reason is not None}
-    if not why:
-        return {}, waiting
-    entries = (waiting.entry(place) for place, job in enumerate(waiting.jobs) if job.id in why)
-    gated = {entry.job.id: (why[entry.job.id], entry) for entry in entries}
-    return gated, waiting.at(place for place, job in enumerate(waiting.jobs) if job.id not in why)
+    gated = waiting.at(place for place, job in enumerate(waiting.jobs) if job.id in why) if why else Lineup([], [], [])
+    able = waiting.at(place for place, job in enumerate(waiting.jobs) if job.id not in why) if why else waiting
+    return Gated(why, gated), able
 
 
 def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: Known | None = None) -> Plan:
@@ -84,7 +82,7 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: Known | N
     What is `known` from an earlier look only saves work.
     """
     look, waiting, gated, outcome = decision(snapshot, settings, now, known)
-    forecast = expected_starts(look, [entry for _, entry in gated.values()], settings.policy.forecast_jobs)
+    forecast = expected_starts(look, gated.line, settings.policy.forecast_jobs)
     return Plan(
         starts=tuple(Placement(run.id, look.places.uuids(run.grant), run.gpu_share) for run in outcome.starts),
         order=tuple([job.id for job in waiting.jobs]),

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import JobId
@@ -20,9 +20,16 @@ from gputui.domain.policy.preempted import story, was_preempted
 from gputui.domain.state import PendingReason, Reason, moment
 from gputui.domain.units import plural
 
-Gated: TypeAlias = dict[JobId, tuple[Reason, Entry]]
 Tail: TypeAlias = tuple[str, tuple[datetime, ...]]
 """What is said of a job behind its place, and the times in it."""
+
+
+class Gated(NamedTuple):
+    """The jobs that may not start whatever is free."""
+
+    why: Mapping[JobId, Reason]
+    line: Lineup
+    """In their order."""
 
 
 class Reasons(Mapping[JobId, Reason]):
@@ -47,8 +54,9 @@ class Reasons(Mapping[JobId, Reason]):
         """Those told of in the sentence being made."""
 
     def __getitem__(self, job_id: JobId) -> Reason:
-        if job_id in self._gated:
-            return self._gated[job_id][0]
+        gated = self._gated.why.get(job_id)
+        if gated is not None:
+            return gated
         made = self._made.get(job_id)
         if made is None:
             made = self._made[job_id] = self._reason(*self._refused[job_id])
@@ -66,7 +74,7 @@ class Reasons(Mapping[JobId, Reason]):
     @cached_property
     def _able(self) -> Lineup:
         """Those that could start, and do not."""
-        passed = self._started | self._gated.keys()
+        passed = self._started | self._gated.why.keys()
         return self._line.at(place for place, job in enumerate(self._line.jobs) if job.id not in passed)
 
     @cached_property

@@ -98,8 +98,7 @@ def timeline(
     look, outcome = decided.look, decided.outcome
     jobs = {job.id: job for job in snapshot.jobs}
     head = outcome.hold
-    gated = [entry for _, entry in decided.gated.values()]
-    runs = [*outcome.starts, *takewhile(lambda _: is_wanted(), expected_runs(look, gated, most))]
+    runs = [*outcome.starts, *takewhile(lambda _: is_wanted(), expected_runs(look, decided.gated.line, most))]
     planned = [_bar(look, jobs[run.id], run, head is not None and run.id == head.id) for run in runs]
     promise = _promise(decided, jobs)
     if promise is not None and all(bar.job_id != promise.job_id for bar in planned):

@@ -41,6 +41,20 @@ class Situation:
         """All of the snapshot, by id."""
         return {job.id: job for job in self.snapshot.jobs}
 
+    @cached_property
+    def paused(self) -> Reason | None:
+        """Why nothing starts, when the scheduler is paused."""
+        controls = self.snapshot.controls
+        if not controls.paused:
+            return None
+        why = f": {controls.pause_reason}" if controls.pause_reason else ""
+        return Reason(PendingReason.SCHEDULER_PAUSED, f"the scheduler was paused by {controls.paused_by}{why}")
+
+    @cached_property
+    def down(self) -> Mapping[bool, Reason | None]:
+        """Why no host job (True) or no container (False) can start where its runtime is."""
+        return {is_host: _down(self, is_host=is_host) for is_host in (False, True)}
+
     @classmethod
     def of(cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime) -> Situation:
         """The situation a snapshot shows."""
@@ -76,6 +90,10 @@ def suspects(jobs: Sequence[Job], situation: Situation) -> Sequence[Job]:
 
 def gate(job: Job, situation: Situation) -> Reason | None:
     """The first thing that forbids it to start whatever GPUs are free; None when nothing does."""
+    spec = job.spec
+    has_gates = job.held or job.not_before or spec.after or spec.after_any or spec.begin_at or job.attempts
+    if not (has_gates or situation.guard):
+        return situation.paused or situation.down[spec.is_host]  # what all have in common
     for check in situation.gates:
         if reason := check(job, situation):
             return reason
@@ -136,20 +154,19 @@ def _made_way(job: Job, situation: Situation) -> Reason | None:
 
 
 def _paused(_: Job, situation: Situation) -> Reason | None:
-    controls = situation.snapshot.controls
-    if not controls.paused:
-        return None
-    why = f": {controls.pause_reason}" if controls.pause_reason else ""
-    return Reason(PendingReason.SCHEDULER_PAUSED, f"the scheduler was paused by {controls.paused_by}{why}")
+    return situation.paused
 
 
 def _runtime(job: Job, situation: Situation) -> Reason | None:
-    name = "process" if job.spec.is_host else "docker"
-    status = situation.runtimes.get(name)
+    return situation.down[job.spec.is_host]
+
+
+def _down(situation: Situation, *, is_host: bool) -> Reason | None:
+    status = situation.runtimes.get("process" if is_host else "docker")
     if not situation.runtimes and situation.snapshot.leader is None:
         return Reason(PendingReason.NODE_UNKNOWN, "no scheduler is running: start `gputui` or `gputui serve`")
     if status is None:
-        what = "host jobs are switched off" if job.spec.is_host else "this scheduler runs no containers"
+        what = "host jobs are switched off" if is_host else "this scheduler runs no containers"
         return Reason(PendingReason.NODE_UNKNOWN, what)
     return None if status.up else Reason(PendingReason.NODE_UNKNOWN, status.text)
 
