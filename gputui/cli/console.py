@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,8 @@ from gputui.tui.leave import Leave
 if TYPE_CHECKING:
     from gputui.engine.host import Host
 
+GIVE_WAY_AFTER = 0.001
+"""Seconds after which a thread lets others run that wait: a key must not wait for a plan at each of its steps."""
 LET_GO_WITHIN = 12.0
 """Seconds for which the screen's process waits for its scheduler to let go before it ends anyway."""
 
@@ -106,6 +109,7 @@ class Console:
 
 def run(options: Options) -> int:
     """Open the console on a state directory."""
+    sys.setswitchinterval(GIVE_WAY_AFTER)
     store = bootstrap.open_store(options)
     try:
         serving.log_to_file(options.state)

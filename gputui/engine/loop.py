@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import time
 from collections.abc import Callable
@@ -51,6 +52,7 @@ class Loop:
         self._seen: object = None
         self._ticked_at = 0.0
         self._alarm: asyncio.TimerHandle | None = None
+        self._is_settled = False
 
     async def run(self, stop: asyncio.Event) -> None:
         """Schedule until `stop` is set or the leadership is lost. A tick under way is finished first."""
@@ -142,9 +144,19 @@ class Loop:
             self._scheduler.tick(self._clock.now())
         except Exception:  # the border of the tick: one that fails must not end dispatch
             log.exception("a tick failed")
+        self._settle_memory()
         # Our own writes make one more tick due; another process's between `before` and the reading of the store too.
         self._seen = before
         return True
+
+    def _settle_memory(self) -> None:
+        """Once: let the collector pass over what is here after the first tick, which is mostly the queue.
+
+        It stays, and has no cycles; to walk it all again and again would stop every thread for a tenth of a second.
+        """
+        if not self._is_settled:
+            self._is_settled = True
+            gc.freeze()
 
 
 async def _drained(executor: Executor) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import cached_property
 from pathlib import Path
 
 from gputui.domain.container import ContainerRecord, ForeignContainer
@@ -70,7 +71,7 @@ class Queue:
     controls: Controls = Controls()
     recurring: Mapping[JobId, RecurringJob] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def everything(self) -> tuple[Job, ...]:
         """The jobs of the queue file, and those in history that they depend on."""
         return (*self.jobs.values(), *self.elsewhere)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.policy.lineup import Known
 from gputui.domain.policy.plan import Plan, plan
@@ -74,8 +75,13 @@ class Planner:
 def _news(version: object, snapshot: Snapshot) -> object:
     """What a plan is made from, apart from the time: as long as it stays the same, so does the plan."""
     node = snapshot.nodes[0]
-    gpus = tuple((view.gpu.uuid, view.state, view.why, view.sharers, view.closed) for view in node.gpus)
+    gpus = tuple((view.gpu.uuid, view.state, _told(view), view.sharers, view.closed) for view in node.gpus)
     return (version, gpus, node.runtimes, node.probe, snapshot.usage.at)
+
+
+def _told(view: GpuView) -> str:
+    """What reasons tell of it: why it is unknown. Why another is not free may name what changes all the time."""
+    return view.why if view.state is GpuState.UNKNOWN else ""
 
 
 def _without(decided: Plan, claims: Iterable[Job]) -> Plan:
