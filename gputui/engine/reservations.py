@@ -36,7 +36,7 @@ class Reservations:
             named = self._checked(window, gpus, controls)
             oldest = self._clock.now() - _REMEMBERED
             others = (other for other in controls.reservations if other.end > oldest)
-            transaction.set_controls(replace(controls, reservations=(*others, named)))
+            transaction.set_controls(_unjudged(replace(controls, reservations=(*others, named)), named))
             self._audit(transaction, "reserve", f"reservation {named.name}", "", in_words(named))
         return named
 
@@ -55,7 +55,7 @@ class Reservations:
             if not found:
                 raise NotFoundError(f"there is no reservation {name}", hint="gputui reserve list shows them")
             left = tuple(window for window in controls.reservations if window not in found)
-            transaction.set_controls(replace(controls, reservations=left))
+            transaction.set_controls(_unjudged(replace(controls, reservations=left), found[0]))
             self._audit(transaction, "unreserve", f"reservation {name}", in_words(found[0]), "")
 
     def set_standing(self, rule: Standing | None) -> None:
@@ -96,6 +96,13 @@ def whom(window: Window) -> str:
     words = [window.tenant] if window.tenant is not None else []
     words += [f"priority {window.priority} and above"] if window.priority is not None else []
     return ", and ".join(words) or "nobody"
+
+
+def _unjudged(controls: Controls, window: Window) -> Controls:
+    """The wishes, without what was found out about another window of that name and start."""
+    claimed = {key: at for key, at in controls.claimed.items() if key != window.key}
+    released = {key: at for key, at in controls.released.items() if key != window.key}
+    return replace(controls, claimed=claimed, released=released)
 
 
 def _check_times(window: Window, now: datetime) -> None:

@@ -178,6 +178,18 @@ def test_remove(run: Run, store: KeptStore, file: None) -> None:
     assert (of_file.code, "is one of the settings file" in of_file.err) == (1, True)
 
 
+def test_one_removed_and_added_again_is_judged_anew(run: Run, store: KeptStore) -> None:
+    add = ["reserve", "add", "--gpus", "2", "--start", "2026-03-02T11:00Z", "--for", "2h", "--name", "mine"]
+    assert run(*add).code == 0
+    with store.transaction() as transaction:
+        controls = transaction.controls()
+        transaction.set_controls(replace(controls, released={windows(store)[0].key: NOW}))
+    assert json.loads(run("reserve", "list", "--json").out)[0]["state"] == "RELEASED"
+    assert run("reserve", "remove", "mine").code == 0
+    assert run(*add).code == 0
+    assert json.loads(run("reserve", "list", "--json").out)[0]["state"] == "ACTIVE"
+
+
 def test_what_it_would_shift(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, job(gpus=8, time_limit=2 * HOUR))
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(seen([])))

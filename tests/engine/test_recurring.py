@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.job import Job, JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
-from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.actions import Actions
@@ -219,6 +219,18 @@ def test_what_is_not_allowed_any_more_is_left_out_with_the_reason(tmp_path: Path
     assert after.skipped is not None
     assert "is more than a job may take here" in after.skipped.why
     assert after.next_at == at(3)
+
+
+def test_a_run_beyond_its_tenants_cap_on_waiting_jobs_is_left_out_with_the_reason(tmp_path: Path) -> None:
+    caps = PolicySettings(tenants=(TenantSettings("alice", pending=1),))
+    world = World(tmp_path, settings=Settings(policy=caps))
+    one = add(world)
+    world.submit(gpus=99)
+    world.tick(seconds=MINUTE)
+    skipped = entry(world, one).skipped
+    assert made(world, one) == []
+    assert skipped is not None
+    assert skipped.why.startswith("tenant alice has 1 job waiting and may have 1: 1 more is too many")
 
 
 def test_a_time_zone_that_is_gone_pauses_what_needs_it(world: World) -> None:
