@@ -28,6 +28,11 @@ class Launch:
         return f"gputui-{self.store_id}-{self.job_id}-{self.attempt}"
 
     @property
+    def promised(self) -> int:
+        """Bytes of each GPU that it may use where it shares them, told to it as GPUTUI_GPU_MEMORY; 0: all of it."""
+        return self.spec.gpus.promised if self.gpus else 0
+
+    @property
     def tag(self) -> str:
         """What GPUTUI_ATTEMPT is set to inside, so that its processes can be told from foreign ones."""
         return f"{self.store_id}:{self.job_id}:{self.attempt}"

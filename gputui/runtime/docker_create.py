@@ -102,6 +102,8 @@ def _env(launch: Launch, facts: EngineFacts) -> tuple[list[str], tuple[str, ...]
         "GPUTUI_JOB_ID": str(launch.job_id),
         "GPUTUI_GPUS": str(len(launch.gpus)),
     }
+    if launch.promised:
+        ours["GPUTUI_GPU_MEMORY"] = str(launch.promised)
     if launch.array_index is not None:
         ours["GPUTUI_ARRAY_INDEX"] = str(launch.array_index)
     if not launch.gpus or facts.gpu_mode is GpuMode.CDI:

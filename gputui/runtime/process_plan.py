@@ -82,6 +82,8 @@ def environment(launch: Launch, environ: Mapping[str, str], account: Account | N
     env |= {"CUDA_VISIBLE_DEVICES": visible, "NVIDIA_VISIBLE_DEVICES": visible or "void"}
     env |= {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "GPUTUI_ATTEMPT": launch.tag}
     env |= {"GPUTUI_JOB_ID": str(launch.job_id), "GPUTUI_GPUS": str(len(launch.gpus))}
+    if launch.promised:
+        env["GPUTUI_GPU_MEMORY"] = str(launch.promised)
     if launch.array_index is not None:
         env["GPUTUI_ARRAY_INDEX"] = str(launch.array_index)
     return env

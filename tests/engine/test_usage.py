@@ -23,12 +23,12 @@ from tests.factories import ACTOR, NOW, job, uuid
 WEEK = timedelta(days=7)
 
 
-def with_history(days_ago: float) -> MemoryJobStore:
+def with_history(days_ago: float, gpu_share: float = 1.0) -> MemoryJobStore:
     """A store in whose history alice held two GPUs for an hour, that long ago."""
     store = MemoryJobStore(StoreSettings(history_after=timedelta(0)))
     store.submit([job()], actor=ACTOR)
     ended = NOW - timedelta(days=days_ago)
-    attempt = Attempt(1, (uuid(0), uuid(1)), started_at=ended - timedelta(hours=1), ended_at=ended)
+    attempt = Attempt(1, (uuid(0), uuid(1)), started_at=ended - timedelta(hours=1), ended_at=ended, gpu_share=gpu_share)
     with store.transaction() as transaction:
         done = replace(transaction.get(1), state=JobState.COMPLETED, ended_at=ended, attempts=(attempt,))
         transaction.put(done)
@@ -41,6 +41,10 @@ def with_history(days_ago: float) -> MemoryJobStore:
 def test_gpu_seconds_halve_every_week(days_ago: float, counts: float | None) -> None:
     usage = past_usage(with_history(days_ago), WEEK, NOW)
     assert usage.gpu_seconds == ({} if counts is None else {"alice": pytest.approx(counts)})
+
+
+def test_shared_gpus_count_by_the_part_that_was_charged() -> None:
+    assert past_usage(with_history(0, 0.25), WEEK, NOW).gpu_seconds == {"alice": pytest.approx(1800)}
 
 
 def test_the_scheduler_counts_it(world: World) -> None:

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ import pytest
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Created, Launch
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job import ContainerOptions, JobSpec
+from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec
 from gputui.ports import LogStream, Runtime
 from tests.factories import uuid
 
@@ -317,6 +317,14 @@ class RuntimeContract:
         ended = self.run_out(harness, runtime, launch)
         printed = output(runtime, ended.id, tmp_path / "log").decode()
         assert printed == f"{','.join(harness.gpus[:2])}|{launch.tag}|{launch.job_id}|2|7|a b=c\n"
+
+    def test_it_is_told_what_it_may_use_of_shared_gpus(
+        self, harness: Harness, runtime: Runtime, tmp_path: Path
+    ) -> None:
+        made = harness.launch(shell('echo "$NVIDIA_VISIBLE_DEVICES|$GPUTUI_GPU_MEMORY"'), gpus=harness.gpus[:1])
+        shared = replace(made, spec=replace(made.spec, gpus=GpuRequest(1, 1, memory=10 * 1024**3, share=True)))
+        ended = self.run_out(harness, runtime, shared)
+        assert output(runtime, ended.id, tmp_path / "log").decode() == f"{harness.gpus[0]}|{10 * 1024**3}\n"
 
     def test_without_gpus_it_is_shown_none(self, harness: Harness, runtime: Runtime, tmp_path: Path) -> None:
         ended = self.run_out(harness, runtime, harness.launch(shell("echo $NVIDIA_VISIBLE_DEVICES")))
