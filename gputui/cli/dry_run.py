@@ -36,7 +36,7 @@ def lines(snapshot: Snapshot, shifts: Iterable[Shift]) -> list[str]:
     names = {job.id: job.spec.name for job in snapshot.jobs}
     found = [
         f"{shift.job_id:>6}  {fit(plain(names.get(shift.job_id, 'the new job')), 24)}  "
-        f"{_time(shift.before):>19} -> {_time(shift.after):<19}  {_by(shift)}".rstrip()
+        f"{_before(shift):>19} -> {_time(shift.after):<19}  {_by(shift)}".rstrip()
         for shift in shifts
     ]
     return [f"{'ID':>6}  {'NAME':<24}  {'STARTS':>19} -> {'WOULD START':<19}", *found] if found else []
@@ -62,6 +62,10 @@ def reasons(changed: Snapshot, jobs: Iterable[Job], settings: Settings, now: dat
         elif reason is not None:
             told.append(f"job {job.id} would have no known start: {reason.code}: {plain(reason.local(now))}")
     return told
+
+
+def _before(shift: Shift) -> str:
+    return "runs now" if shift.is_stopped else _time(shift.before)
 
 
 def _time(at: datetime | None) -> str:

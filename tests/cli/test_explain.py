@@ -99,6 +99,21 @@ def test_priority_dry_run_shows_the_shift_and_changes_nothing(store: JobStore, c
     assert store.get(3).priority == 50
 
 
+def test_a_dry_run_tells_who_would_be_preempted(
+    store: JobStore, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPUTUI_POLICY_PREEMPTION", "on")
+    monkeypatch.setenv("GPUTUI_POLICY_PREEMPTION_MIN_RUN", "0")
+    with store.transaction() as transaction:
+        victim = transaction.get(1)
+        transaction.put(victim.evolve(spec=replace(victim.spec, preemptible=True)))
+    assert run(["priority", "3", "100", "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    [told] = [line for line in lines if line.split()[0] == "1"]
+    assert "runs now -> 20" in told
+    assert store.get(1).state is JobState.RUNNING
+
+
 def test_cancel_dry_run_shows_who_moves_up(store: JobStore, capsys: Captured) -> None:
     assert run(["cancel", "2", "--dry-run"]) == 0
     shown = capsys.readouterr().out

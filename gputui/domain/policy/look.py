@@ -63,7 +63,7 @@ class Look:
         look = cls(snapshot, settings, now, second, places, durations, board, waiting)
         for job in [job for job in snapshot.jobs if job.attempts]:
             look._count(job)
-        board.victims = victims(snapshot.jobs, settings.policy, places, now)
+        board.victims = victims(snapshot, settings.policy, places, now)
         if windows:
             scene = Scene(snapshot.jobs, places, board, now)
             look.windows, board.keeps = watch(windows, scene)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
 from gputui.domain.cause import Cause, CauseCode
@@ -13,6 +13,7 @@ from gputui.domain.policy.occupancy import AWAITED
 from gputui.domain.policy.place import Places
 from gputui.domain.policy.preempt import Candidate, Victims
 from gputui.domain.settings import PolicySettings, Settings
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, moment
 
 HOUR = timedelta(hours=1)
@@ -20,15 +21,16 @@ SETTLING = timedelta(seconds=30)
 """So long after an attempt ended its GPUs may look busy, though nobody has them."""
 
 
-def victims(jobs: Sequence[Job], settings: PolicySettings, places: Places, now: datetime) -> Victims | None:
+def victims(snapshot: Snapshot, settings: PolicySettings, places: Places, now: datetime) -> Victims | None:
     """Who may be preempted now; None while the site wants no preemption."""
     if not settings.preemption:
         return None
+    up = {status.name for node in snapshot.nodes for status in node.runtimes if status.up}
     candidates: list[Candidate] = []
     lately = 0
     freed: set[str] = set()
     holders: Counter[str] = Counter()
-    for job in jobs:
+    for job in snapshot.jobs:
         if not job.attempts:
             continue
         holders.update(job.gpus)
@@ -36,7 +38,7 @@ def victims(jobs: Sequence[Job], settings: PolicySettings, places: Places, now: 
         if attempt.ended_at is not None and now - attempt.ended_at < SETTLING:
             freed.update(attempt.gpus)
         lately += sum(each.preempted_at is not None and each.preempted_at > now - HOUR for each in job.attempts)
-        if is_candidate(job, settings, now):
+        if ("process" if job.spec.is_host else "docker") in up and is_candidate(job, settings, now):
             candidates.append(Candidate(-job.id, whole_class(job.priority), lost_work(attempt, now)))
     return Victims(
         grace=settings.preemption_grace.total_seconds(),
@@ -44,7 +46,7 @@ def victims(jobs: Sequence[Job], settings: PolicySettings, places: Places, now: 
         candidates=tuple(candidates),
         sound=_masks(places, lambda row: _is_sound(row) and holders[row.gpu.uuid] == 1),
         settling=_masks(places, lambda row: _is_settling(row, freed)),
-        served=frozenset(awaited(jobs, now)),
+        served=frozenset(awaited(snapshot.jobs, now)),
     )
 
 

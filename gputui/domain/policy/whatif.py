@@ -9,7 +9,7 @@ from typing import TypeAlias
 
 from gputui.domain.gpu import Drain, GpuState, GpuView
 from gputui.domain.job import Job, JobId
-from gputui.domain.policy.timeline import MOST, Timeline, timeline
+from gputui.domain.policy.timeline import MOST, BarKind, Timeline, timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -24,6 +24,8 @@ class Shift:
     job_id: JobId
     before: datetime | None
     after: datetime | None
+    is_stopped: bool = False
+    """It runs now, and would have to start again: preempted, or requeued."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,9 @@ class Comparison:
         """The waiting jobs whose start the change would shift, in the order after it."""
         before, after = self.before.starts, self.after.starts
         order = dict.fromkeys((*after, *before))
+        running = {bar.job_id for bar in self.before.bars if bar.kind is BarKind.RUNNING}
         return tuple(
-            Shift(job_id, before.get(job_id), after.get(job_id))
+            Shift(job_id, before.get(job_id), after.get(job_id), job_id in running and job_id not in before)
             for job_id in order
             if before.get(job_id) != after.get(job_id)
         )

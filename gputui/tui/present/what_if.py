@@ -110,6 +110,8 @@ def direction(shift: Shift) -> str:
     """The sign of a shift."""
     if shift.after is None:
         return GONE
+    if shift.is_stopped:
+        return LATER
     if shift.before is None:
         return NEW
     return EARLIER if shift.after < shift.before else LATER
@@ -141,11 +143,13 @@ _STYLES = {EARLIER: GREEN, NEW: GREEN, LATER: AMBER, GONE: AMBER}
 def _shift_line(shift: Shift, subject: Subject, outlook: Outlook, room: int) -> Cell:
     """Sign, job, before -> after, by how much."""
     now, sign = outlook.now, direction(shift)
-    before = clock(shift.before, now) if shift.before else "–"
+    before = "runs now" if shift.is_stopped else clock(shift.before, now) if shift.before else "–"
     after = clock(shift.after, now) if shift.after else "–"
     own = shift.job_id in subject.job_ids
     if shift.before and shift.after:
         by = distance(shift.before, shift.after)
+    elif shift.is_stopped:
+        by = "starts again"
     elif shift.after:
         by = "gets a start"
     else:

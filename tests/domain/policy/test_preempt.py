@@ -109,6 +109,15 @@ def test_nobody_is_preempted_who_may_not_be(case: str) -> None:
     assert victims(planned([victim, job(2, gpus=1, priority=100)], **changes)) == ()
 
 
+def test_nobody_is_preempted_whom_the_runtime_could_not_be_told_to_end() -> None:
+    urgent = job(2, gpus=1, priority=100, spec=spec(1, image=None, priority=100))
+    down = (RuntimeStatus("docker", False, "Docker does not answer"), RuntimeStatus("process", True, "host"))
+    [node] = seen([low(1, 0, 4), urgent]).nodes
+    for runtimes, expected in (((UP[0], down[1]), (1,)), (down, ())):
+        picture = replace(seen([low(1, 0, 4), urgent]), nodes=(replace(node, runtimes=runtimes),))
+        assert victims(plan(picture, Settings(policy=policy()), NOW)) == expected
+
+
 def test_each_of_those_limits_ends_somewhere() -> None:
     head = job(2, gpus=1, priority=100)
     assert victims(planned([low(1, 0, 4, ran=timedelta(minutes=10)), head])) == (1,)
@@ -278,7 +287,8 @@ def test_what_if_shows_the_preemption() -> None:
     before = seen([low(1, 0, 4, time_limit=2 * HOUR), job(2, gpus=4, time_limit=HOUR, priority=20)])
     shifts = {shift.job_id: shift for shift in what_if(before, prioritised([2], 90), Settings(policy=policy()), NOW)}
     assert (shifts[2].before, shifts[2].after) == (NOW + HOUR, NOW + GRACE)
-    assert (shifts[1].before, shifts[1].after) == (None, NOW + GRACE + HOUR)
+    assert (shifts[1].before, shifts[1].after, shifts[1].is_stopped) == (None, NOW + GRACE + HOUR, True)
+    assert not shifts[2].is_stopped
     after = seen([low(1, 0, 4, time_limit=2 * HOUR), job(2, gpus=4, time_limit=HOUR, priority=90)])
     assert what_if(after, cancelled([2]), Settings(policy=policy()), NOW)[-1].after is None
 

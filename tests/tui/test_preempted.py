@@ -1,0 +1,35 @@
+"""What the console says of a job that a change would have preempted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+from gputui.domain.container import RuntimeStatus
+from gputui.domain.gpu import GpuState
+from gputui.domain.job import Attempt
+from gputui.domain.policy.whatif import compared, prioritised
+from gputui.domain.settings import PolicySettings, Settings
+from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
+from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
+from tests.factories import NOW, job, uuid, view
+
+HOUR = timedelta(hours=1)
+
+
+def test_it_starts_again_later_and_not_for_the_first_time() -> None:
+    low = job(1, name="low", gpus=1, preemptible=True, time_limit=2 * HOUR, priority=0)
+    began = Attempt(1, (uuid(0),), claimed_at=NOW - HOUR, started_at=NOW - HOUR)
+    low = replace(low, state=JobState.RUNNING, started_at=NOW - HOUR, attempts=(began,))
+    node = Node("here", (view(0, GpuState.ALLOCATED, job_id=1),), runtimes=(RuntimeStatus("docker", True, ""),))
+    picture = Snapshot(
+        taken_at=NOW, nodes=(node,), jobs=(low, job(2, gpus=1, name="wide", priority=20, time_limit=HOUR))
+    )
+    found = compared(picture, prioritised([2], 100), Settings(policy=PolicySettings(preemption=True)), NOW)
+    outlook = Outlook(picture, NOW, found, is_current=True, names={1: "low", 2: "wide"})
+    lines = ["".join(text for text, _ in line) for line in what_if_lines(Subject("x", (2,)), outlook, 90, 20)]
+    [told] = [line for line in lines if "starts again" in line]
+    assert told.startswith("▼     1 low")
+    assert "   runs now -> 13:01" in told
+    assert any("1 later or never" in line for line in lines)
