@@ -115,7 +115,7 @@ def notes(history: History, offered: float, limits: str) -> Iterator[str]:
     if unstated:
         yield f"Given a time limit of their own by --limits {limits}, as there was none: {plural(unstated, 'job')}."
     yield (
-        "Each job comes when it could have started then; holds, reservations and caps of arrays are not replayed. "
+        "Each job comes when it could have started; holds, reservations, preemption and caps of arrays are left out. "
         "Had they waited otherwise, people would have submitted otherwise."
     )
 
