@@ -141,8 +141,10 @@ class GpuProposal:
         """The change, in words."""
         view = next((view for view in snapshot.gpus if view.gpu.uuid == self.uuid), None)
         if self.verb == "drain":
-            goes_on = f", job {view.job_id} runs on there" if view and view.job_id is not None else ""
-            return f"GPU {self.index}: drain it, no further job starts there{goes_on}"
+            on_it = (view.job_ids or (view.job_id,)) if view and view.job_id is not None else ()
+            names = ", ".join(str(job_id) for job_id in on_it)
+            goes_on = f", job {names} runs on there" if len(on_it) == 1 else f", jobs {names} run on there"
+            return f"GPU {self.index}: drain it, no further job starts there{goes_on if on_it else ''}"
         why = f" (drained: {plain(view.drain.reason, 80)})" if view and view.drain and view.drain.reason else ""
         return f"GPU {self.index}: resume it, jobs may start there again{why}"
 

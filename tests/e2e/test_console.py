@@ -26,7 +26,7 @@ def test_a_job_is_watched_and_cancelled_by_keys_at_80x24_beside_a_scheduler(site
         shown = terminal.until("to-be-cancelled", "hello from inside", "serve", "6 of 8")
         assert len([line for line in shown.splitlines() if "H100" in line]) == 8
         terminal.press("c")
-        terminal.until(f"Cancel job #{job_id}")
+        terminal.until(f"job #{job_id} to-be-cancelled: cancel it", "of work on 2 GPUs is lost")
         terminal.press("y")
         site.until_state(job_id, "CANCELLED")
         terminal.until("8 of 8")

@@ -17,10 +17,12 @@ from gputui.domain.policy.whatif import Shift
 from gputui.domain.text import width
 from gputui.tui.present.bars import ASCII, UNICODE, Drawn, Marks, axis, gpu_row, lanes, legend, shape_of
 from gputui.tui.present.cells import Cell
+from gputui.tui.present.labels import Labels, ranges
 from gputui.tui.present.scale import STEPS, Scale, step_for, zoomed
 from gputui.tui.present.times import clock, distance
-from gputui.tui.present.what_if import by_impact, direction, ranges
+from gputui.tui.present.what_if import by_impact, direction
 from tests.factories import NOW, uuid, view
+from tests.tui import plans
 from tests.tui.sample import NAMES
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -149,3 +151,10 @@ def test_ranges_of_gpus() -> None:
     assert ranges(["0", "1", "2", "3", "6"]) == "0-3,6"
     assert ranges(["5", "0m", "0m"]) == "5,0m,0m"
     assert ranges([]) == ""
+
+
+def test_gpus_of_several_nodes_carry_their_names() -> None:
+    labels = Labels.of(plans.large())
+    assert labels.of_all([uuid(i) for i in (0, 1, 2, 33)]) == "GPU node1:0-2 node2:33"
+    assert Labels.of(plans.contended()).of_all([uuid(0), uuid(2)]) == "GPU 0,2"
+    assert labels.of_all([]) == "no GPU"

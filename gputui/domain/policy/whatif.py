@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
+from functools import cached_property
 from typing import TypeAlias
 
 from gputui.domain.gpu import Drain, GpuState, GpuView
@@ -15,6 +16,8 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 
 Change: TypeAlias = Callable[[Snapshot], Snapshot]
+LEAST = timedelta(seconds=1)
+"""A start that moves by less does not shift."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,13 @@ class Shift:
     is_stopped: bool = False
     """It runs now, and would have to start again: preempted, or requeued."""
 
+    @property
+    def is_felt(self) -> bool:
+        """Whether it is any: jobs that change places behind others that end at once differ by less than a second."""
+        if self.before is None or self.after is None:
+            return self.before is not self.after
+        return abs(self.after - self.before) >= LEAST
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -35,17 +45,17 @@ class Comparison:
     before: Timeline
     after: Timeline
 
-    @property
+    @cached_property
     def shifts(self) -> tuple[Shift, ...]:
         """The waiting jobs whose start the change would shift, in the order after it."""
         before, after = self.before.starts, self.after.starts
         order = dict.fromkeys((*after, *before))
         running = {bar.job_id for bar in self.before.bars if bar.kind is BarKind.RUNNING}
-        return tuple(
+        shifts = (
             Shift(job_id, before.get(job_id), after.get(job_id), job_id in running and job_id not in before)
             for job_id in order
-            if before.get(job_id) != after.get(job_id)
         )
+        return tuple(shift for shift in shifts if shift.is_felt)
 
 
 def what_if(snapshot: Snapshot, change: Change, settings: Settings, now: datetime) -> tuple[Shift, ...]:

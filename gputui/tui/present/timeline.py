@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from gputui.domain.gpu import GpuState, GpuView
@@ -16,44 +15,11 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.cells import Cell, Span, cell
 from gputui.tui.present.detail import job_title
-from gputui.tui.present.gpu import index_of
+from gputui.tui.present.labels import Labels
 from gputui.tui.present.scale import Scale
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG
 from gputui.tui.present.times import clock
-from gputui.tui.present.what_if import OLD, ranges
-
-
-@dataclass(frozen=True)
-class Labels:
-    """How GPUs are called here: by their index, and by their node where there are several."""
-
-    by_uuid: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, snapshot: Snapshot) -> Labels:
-        """The labels of all GPUs of the picture."""
-        several = len(snapshot.nodes) > 1
-        return cls(
-            {
-                view.gpu.uuid: (f"{plain(node.name, 12)}:" if several else "") + index_of(view)
-                for node in snapshot.nodes
-                for view in node.gpus
-            }
-        )
-
-    @property
-    def width(self) -> int:
-        """Cells that the longest takes."""
-        return max((len(label) for label in self.by_uuid.values()), default=1)
-
-    def of_all(self, uuids: Iterable[str]) -> str:
-        """`GPU 0-3`, `GPU node1:0-3 node2:1`, `no GPU`."""
-        by_node: dict[str, list[str]] = {}
-        for uuid in uuids:
-            node, _, index = self.by_uuid.get(uuid, "?").rpartition(":")
-            by_node.setdefault(node, []).append(index)
-        parts = [f"{node}:{ranges(indices)}" if node else ranges(indices) for node, indices in by_node.items()]
-        return f"GPU {' '.join(parts)}" if parts else "no GPU"
+from gputui.tui.present.what_if import OLD
 
 
 def heading(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, scale: Scale, now: datetime) -> Cell:

@@ -15,14 +15,16 @@ from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.bars import UNICODE, Drawn, Marks, axis, gpu_row
 from gputui.tui.present.cells import Cell, Span, cell
-from gputui.tui.present.gpu import index_of
+from gputui.tui.present.labels import Labels
 from gputui.tui.present.scale import Scale, step_for
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG
 from gputui.tui.present.times import clock, distance
 
 EARLIER, LATER, GONE, NEW = "▲", "▼", "✗", "+"
-_LABEL = 14
-"""Cells before a row of bars: which GPUs, and `was` or `then`."""
+_LABEL, _LABEL_MOST = 9, 24
+"""Cells for which GPUs a row is about, and the most: names of nodes are long."""
+_WHEN = 5
+"""Cells for `was` and `then`."""
 OLD = timedelta(seconds=5)
 """A forecast older than this says its age."""
 
@@ -90,6 +92,8 @@ def summary(outlook: Outlook) -> Cell:
     spans: list[Span] = [*_counts(comparison.shifts)]
     if outlook.snapshot.controls.paused:
         spans.append((", while the scheduler is paused", AMBER))
+    elif outlook.snapshot.leader is None:
+        spans.append((", while no scheduler runs", AMBER))
     if age >= OLD:
         spans.append((f"  · as of {format_duration(age)} ago", DIM))
     return tuple(spans)
@@ -207,13 +211,15 @@ def _group_lines(
     fitting = groups[: max(0, (rows - 1) // 2)]
     if not fitting:
         return []
-    scale = _scale(comparison, shown, outlook.now, room - _LABEL)
-    lines: list[Cell] = [((" " * _LABEL, DIM), *axis(scale, scale.cell(comparison.before.at), marks))]
-    for group in fitting:
-        label = "GPU " + ranges([index_of(view) for view in group.views])
+    names = Labels.of(outlook.snapshot)
+    labels = [names.of_all([view.gpu.uuid for view in group.views]) for group in fitting]
+    wide = min(_LABEL_MOST, max(_LABEL, *(len(label) + 1 for label in labels)))
+    scale = _scale(comparison, shown, room - wide - _WHEN)
+    lines: list[Cell] = [((" " * (wide + _WHEN), DIM), *axis(scale, scale.cell(comparison.before.at), marks))]
+    for label, group in zip(labels, fitting, strict=True):
         for words, bars, seen in (
-            (f"{fit(label, _LABEL - 5)}was  ", group.before, comparison.before),
-            (" " * (_LABEL - 5) + "then ", group.after, comparison.after),
+            (f"{fit(label, wide)}was  ", group.before, comparison.before),
+            (" " * wide + "then ", group.after, comparison.after),
         ):
             lines.append(((words, DIM), *_row(scale, bars, seen, outlook, marks)))
     return lines
@@ -223,23 +229,10 @@ def _row(scale: Scale, bars: Iterable[Bar], seen: Timeline, outlook: Outlook, ma
     return gpu_row(Drawn(scale, seen.at, seen.windows, outlook.names, marks), bars)
 
 
-def _scale(comparison: Comparison, shown: Sequence[Shift], now: datetime, cells: int) -> Scale:
+def _scale(comparison: Comparison, shown: Sequence[Shift], cells: int) -> Scale:
     """From now until a little after the last of the starts that are told."""
     at = comparison.before.at
     starts = [start for shift in shown for start in (shift.before, shift.after) if start is not None]
     span = max((start - at for start in starts), default=timedelta(0)) * 4 / 3
     step = step_for(max(span, timedelta(minutes=1)), max(1, cells))
     return Scale(at, step, max(1, cells))
-
-
-def ranges(indices: Sequence[str]) -> str:
-    """`0-3,6` of 0, 1, 2, 3 and 6."""
-    numbers = sorted(int(index) for index in indices if index.isdigit())
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and runs[-1][-1] == number - 1:
-            runs[-1].append(number)
-        else:
-            runs.append([number])
-    words = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
-    return ",".join([*words, *(index for index in indices if not index.isdigit())])

@@ -17,9 +17,10 @@ from gputui.domain.policy.timeline import Bar, Timeline
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.present.bars import UNICODE, Drawn, Marks, axis, gpu_row, lanes
 from gputui.tui.present.cells import Cell, Column, cell, fitted
+from gputui.tui.present.labels import Labels
 from gputui.tui.present.scale import Scale, step_for, zoomed
 from gputui.tui.present.style import BLUE, DIM, GPU_STYLES, RAISED
-from gputui.tui.present.timeline import Labels, whole_span
+from gputui.tui.present.timeline import whole_span
 from gputui.tui.widgets.line_table import CursorMoved, LineTable
 
 RowKey: TypeAlias = tuple[str, int]

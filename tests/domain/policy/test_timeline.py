@@ -15,6 +15,7 @@ from gputui.domain.policy.plan import plan
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow, Timeline, timeline
 from gputui.domain.policy.whatif import (
     Change,
+    Shift,
     compared,
     expected,
     held,
@@ -171,3 +172,17 @@ def test_gpus_kept_for_others_are_not_counted_as_spare_beside_the_head() -> None
     found = foreseen(seen(jobs, 5), kept)
     assert found.promise == of_job(found, 2)
     assert of_job(found, 2).start == NOW + 3 * HOUR
+
+
+def test_a_shift_of_less_than_a_second_is_none() -> None:
+    """Two GPUs that come free 300 ms apart, and two jobs that change places."""
+    first, second = holder(1, 0, 1, hours=2), holder(2, 1, 1, hours=2)
+    late = second.with_attempt(started_at=NOW - timedelta(seconds=59.7))
+    jobs = [first, late, job(3, gpus=1, age=20), job(4, gpus=1, age=10)]
+    change = prioritised([4], 90)
+    found = compared(seen(jobs, 2), change, SETTINGS, NOW)
+    assert found.before.starts != found.after.starts
+    assert found.shifts == ()
+    assert Shift(1, None, NOW).is_felt
+    assert Shift(1, NOW, None).is_felt
+    assert not Shift(1, None, None).is_felt
