@@ -6,6 +6,7 @@ core. The first plan is one of a scheduler that knows no job yet; the next ones 
 
 from __future__ import annotations
 
+import gc
 import math
 import statistics
 import sys
@@ -73,12 +74,14 @@ def queue_of(count: int) -> Snapshot:
 def plan_seconds(count: int, known: Known | None = None, rounds: int = 15) -> list[float]:
     """The CPU time of each of many plans, sorted; without `known` each is a first one."""
     snapshot, taken = queue_of(count), []
+    gc.freeze()  # as the scheduler does once it has read its queue
     if known is not None:
         plan(snapshot, Settings(), NOW, known)
     for _ in range(rounds if count <= 10_000 else 5):
         begun = time.process_time()
         plan(snapshot, Settings(), NOW, known)
         taken.append(time.process_time() - begun)
+    gc.unfreeze()
     return sorted(taken)
 
 
