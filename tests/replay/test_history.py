@@ -11,7 +11,9 @@ import pytest
 from gputui.domain.job import Attempt, GpuRequest, Job
 from gputui.domain.state import JobState
 from gputui.replay import history
+from gputui.replay.generator import generate
 from gputui.replay.metrics import figures
+from gputui.replay.policies import plan
 from gputui.replay.trace import HOUR, Site, prepare
 from tests.factories import NOW, job, uuid
 
@@ -96,3 +98,23 @@ def test_those_that_shared_are_told() -> None:
 def test_a_clock_that_went_back_makes_no_negative_time(back: float) -> None:
     [each] = found(ended(1, attempt(1, 0, back, 0))).jobs
     assert each.duration == 1
+
+
+def test_what_this_policy_did_is_what_it_would_do_again() -> None:
+    site = Site(8)
+    ready = prepare(generate(300, 3, widest=8), site, 1.0)
+    ran = list(plan(ready, site))
+    jobs = [
+        ended(
+            each.job.number + 1,
+            attempt(1, each.start, each.end, *range(each.gpus)),
+            submitted=each.job.submit,
+            tenant=each.job.tenant,
+            time_limit=timedelta(seconds=each.job.limit),
+        )
+        for each in ran
+    ]
+    own = found(*jobs)
+    again = prepare(own.jobs, site)
+    assert figures(list(plan(again, site)), 8).wait_mean == pytest.approx(figures(ran, 8).wait_mean, rel=1e-3)
+    assert figures(own.as_it_was(again), 8).wait_mean == pytest.approx(figures(ran, 8).wait_mean, rel=1e-6)
