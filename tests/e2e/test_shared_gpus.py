@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.e2e.site import Site
+from tests.e2e.site import Site, fresh_site
 from tests.gpus.standin import uuid
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml]
@@ -52,7 +53,7 @@ def test_jobs_share_a_gpu_within_their_promises_and_one_that_did_not_ask_never_j
     site.until(lambda: reason(site, third).startswith(words))
     allocate(site, one, 50 * GIB)
     site.until(lambda: "GPU 0 has 9G left beside jobs 1 and 2" in reason(site, third))
-    assert site.json("queue", "--state", "R")[0]["id"] == one
+    assert {job["id"] for job in site.json("queue", "--state", "R")} == {one, two}
     site.kill(first)
     site.serve()
     little = sharer(site, "9g")
@@ -70,6 +71,25 @@ def test_jobs_share_a_gpu_within_their_promises_and_one_that_did_not_ask_never_j
     site.until_state(alone, "RUNNING")
     assert [attempt(site, job_id)["gpus"] for job_id in (one, two, third, alone, little)] == [[uuid(0)]] * 5
     assert site.json("gpus")[0]["job_ids"] == [alone]
+
+
+def test_two_queues_never_share_a_gpu_with_each_other(site: Site, tmp_path: Path) -> None:
+    other = fresh_site(tmp_path / "other", site.engine, gpus=1)
+    try:
+        for each in (site, other):
+            each.config.write_text('[policy]\nshare = "all"\n')
+            each.gpus.write(gpus=1)
+            each.serve()
+        mine = sharer(site, "10g")
+        site.until_state(mine, "RUNNING")
+        other.until(lambda: other.json("gpus")[0]["state"] == "FOREIGN")
+        theirs, ours = sharer(other, "10g"), sharer(site, "10g")
+        site.until_state(ours, "RUNNING")
+        other.until(lambda: reason(other, theirs) == "needs 1 GPU with 10G shared: 0 free, 1 used by others")
+        site.run("cancel", str(mine), str(ours))
+        other.until_state(theirs, "RUNNING")
+    finally:
+        other.close()
 
 
 def test_a_mig_instance_is_a_gpu_of_its_own(site: Site) -> None:
