@@ -7,7 +7,9 @@ from datetime import timedelta
 
 import pytest
 
-from gputui.domain.policy.timeline import Timeline
+from gputui.domain.gpu import GpuState
+from gputui.domain.policy.timeline import BarKind, Timeline
+from gputui.domain.settings import PolicySettings
 from gputui.tui.newest import Pace
 from gputui.tui.screens import timeline as module
 from gputui.tui.screens.detail import Detail
@@ -15,7 +17,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.timeline_table import TimelineTable
-from tests.factories import NOW
+from tests.factories import NOW, job, running, uuid, view
 from tests.tui import plans, sample
 from tests.tui.console import Console
 from tests.tui.foresight import opened, select, timeline_of, until, watched
@@ -202,6 +204,28 @@ async def test_sixty_four_gpus_are_read_by_scrolling_at_eighty_by_twenty_four() 
         table(screen).select(305)
         await pilot.pause()
         assert "on GPU node1:20-27" in console.screen_text
+
+
+async def test_a_job_that_makes_way_has_two_bars_and_both_can_be_selected() -> None:
+    low = running(1, on=(uuid(0), uuid(1)), name="low", priority=0, preemptible=True, time_limit=5 * HOUR)
+    jobs = (plans.since(low, HOUR), job(2, name="high", gpus=2, priority=90, time_limit=HOUR))
+    rows_ = tuple(view(i, GpuState.ALLOCATED, job_id=1) for i in range(2))
+    node = replace(plans.contended().nodes[0], gpus=rows_)
+    policy = PolicySettings(predict=False, preemption=True)
+    console = Console(plans.contended(nodes=(node,), jobs=jobs, order=(2,)), what_if="always", policy=policy)
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot, "g")
+        seen = []
+        for key in ("left", "right", "right", "right"):
+            await pilot.press(key)
+            bar = table(screen).bar
+            assert bar is not None
+            seen.append((bar.job_id, bar.kind))
+            if key == "left":
+                assert "runs on GPU 0-1 for 1h00m, makes way for job 2 12:01:00" in console.screen_text
+    running_, planned = BarKind.RUNNING, BarKind.PLANNED
+    assert seen == [(1, running_), (2, BarKind.HEAD), (1, planned), (1, planned)]
 
 
 async def test_a_click_selects_a_bar_and_a_second_one_opens_it() -> None:

@@ -21,6 +21,7 @@ from gputui.domain.policy.whatif import prioritised, what_if
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls, Snapshot
 from gputui.tui.newest import Pace
+from gputui.tui.proposals import JobProposal
 from gputui.tui.screens import what_if as module
 from gputui.tui.screens.confirm import Confirm
 from gputui.tui.screens.main import Main
@@ -51,9 +52,7 @@ def ended(snapshot: Snapshot, job_id: int) -> Snapshot:
         ("R", 102, "requeue", "run it again"),
     ],
 )
-async def test_nothing_is_written_before_enter_and_nothing_after_escape(
-    key: str, job_id: int, verb: str, words: str
-) -> None:
+async def test_nothing_is_written_before_enter(key: str, job_id: int, verb: str, words: str) -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -61,10 +60,6 @@ async def test_nothing_is_written_before_enter_and_nothing_after_escape(
         panel = await opened(console, pilot, key)
         assert words in console.screen_text
         assert console.audited() == []
-        await console.press(pilot, "escape")
-        assert isinstance(console.app.screen, Main)
-        assert console.audited() == []
-        panel = await opened(console, pilot, key)
         assert panel.proposal.job_ids == (job_id,)
         await console.press(pilot, "enter")
         assert isinstance(console.app.screen, Main)
@@ -104,19 +99,32 @@ async def test_keys_add_up_in_the_panel_and_are_written_once() -> None:
         assert console.told == ["job 111: priority raised by 20"]
 
 
-async def test_a_priority_stays_within_bounds_and_back_again() -> None:
+async def test_escape_forgets() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         await select(console, 111)
-        await opened(console, pilot, *["plus"] * 7)
-        assert "priority 50 -> 100 (+50)" in console.screen_text
-        await opened(console, pilot, "minus")
-        assert "priority 50 -> 90 (+40)" in console.screen_text
-        await opened(console, pilot, *["minus"] * 4)
-        assert "priority stays 50" in console.screen_text
-        await console.press(pilot, "enter")
+        await pilot.press("plus", "plus")
+        await console.press(pilot, "escape")
+        assert isinstance(console.app.screen, Main)
         assert console.audited() == []
+        await pilot.press("plus")
+        assert "priority 50 -> 60 (+10)" in console.screen_text, "what was forgotten does not count"
+
+
+def test_a_priority_stays_within_bounds_and_comes_back_from_them() -> None:
+    def pressed(verbs: str) -> str:
+        proposal = JobProposal(111, "raise")
+        for verb in verbs:
+            proposal = proposal.further("raise" if verb == "+" else "lower", snapshot)
+        assert (proposal.call() is None) == (proposal.delta == 0)
+        return proposal.words(snapshot).rpartition(": ")[2]
+
+    snapshot = plans.contended()
+    assert pressed("+++++++") == "priority 50 -> 100 (+50)"
+    assert pressed("+++++++-") == "priority 50 -> 90 (+40)"
+    assert pressed("-------+") == "priority 50 -> 10 (-40)"
+    assert pressed("++--") == "priority stays 50"
 
 
 async def test_top_takes_the_place_of_a_priority_and_a_priority_of_top() -> None:

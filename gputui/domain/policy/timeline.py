@@ -46,6 +46,8 @@ class Bar:
     """Where that end comes from: a limit ends the job, the others are guesses."""
     is_overrun: bool = False
     """It runs longer than it was planned to."""
+    makes_way_for: JobId | None = None
+    """It is stopped for that job then, to start again later."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +131,8 @@ def _running(look: Look, jobs: Iterable[Job]) -> Iterator[Bar]:
             continue
         is_overrun = run.started + run.duration <= look.second
         start, end = look.when(run.started), look.when(run.ends(look.second))
-        yield Bar(job.id, BarKind.RUNNING, job.gpus, start, end, look.sources[job.id], is_overrun)
+        by = look.making_way.get(job.id)
+        yield Bar(job.id, BarKind.RUNNING, job.gpus, start, end, look.sources[job.id], is_overrun, by)
 
 
 def _windows(look: Look) -> Iterator[KeptWindow]:

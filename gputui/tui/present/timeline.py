@@ -70,6 +70,8 @@ def _course(bar: Bar, promise: Bar | None, labels: Labels, now: datetime) -> Cel
     end = f"{clock(bar.end, now)} (in {format_duration(bar.end - now)})"
     if bar.kind is BarKind.RUNNING:
         since = f"runs on {where} for {format_duration(now - bar.start)}"
+        if bar.makes_way_for is not None:
+            return ((f"{since}, ", PLAIN), (f"makes way for job {bar.makes_way_for} {clock(bar.end, now)}", AMBER))
         if bar.is_overrun:
             return ((since, PLAIN), (f", longer than planned: expected until {end}, nothing ends it", AMBER))
         return ((f"{since}, {_ending(bar.source)} {end}", PLAIN),)

@@ -114,7 +114,7 @@ class TimelineTable(LineTable[RowKey]):
     @property
     def bar(self) -> Bar | None:
         """The bar under the cursor."""
-        return next((bar for bar in self.bars if bar.job_id == self.picked), None)
+        return min((bar for bar in self.bars if bar.job_id == self.picked), key=self._apart, default=None)
 
     def cell_of(self, key: RowKey, column: str, room: int) -> Cell:
         """What stands in that cell."""
@@ -147,7 +147,7 @@ class TimelineTable(LineTable[RowKey]):
         bars = list(self.bars)
         if not bars:
             return
-        here = next((number for number, bar in enumerate(bars) if bar.job_id == self.picked), -1)
+        here = bars.index(self.bar) if self.bar is not None else -1
         self._pick(bars[max(0, min(len(bars) - 1, here + step))])
         self._redraw_all()
         self.post_message(CursorMoved())
@@ -185,13 +185,13 @@ class TimelineTable(LineTable[RowKey]):
 
     def _pick_near(self) -> None:
         """Select the same job's bar in this row, else the one nearest to the moment looked at."""
-
-        def distance(bar: Bar) -> tuple[bool, bool, timedelta]:
-            apart = max(bar.start - self._at, self._at - bar.end, timedelta(0))
-            return (bar.job_id != self.picked, not bar.start <= self._at < bar.end, apart)
-
-        near = min(self.bars, key=distance, default=None)
+        near = min(self.bars, key=lambda bar: (bar.job_id != self.picked, self._apart(bar)), default=None)
         self.picked = near.job_id if near is not None else None
+
+    def _apart(self, bar: Bar) -> tuple[bool, timedelta]:
+        """How far from the moment looked at: a job that is stopped and starts again has two bars."""
+        apart = max(bar.start - self._at, self._at - bar.end, timedelta(0))
+        return (not bar.start <= self._at < bar.end, apart)
 
     def _pick(self, bar: Bar) -> None:
         """Select a bar, and bring its beginning into sight."""

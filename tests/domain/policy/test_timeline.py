@@ -186,3 +186,13 @@ def test_a_shift_of_less_than_a_second_is_none() -> None:
     assert Shift(1, None, NOW).is_felt
     assert Shift(1, NOW, None).is_felt
     assert not Shift(1, None, None).is_felt
+
+
+def test_a_job_that_makes_way_ends_then_and_has_a_second_bar() -> None:
+    victim = running(1, on=on(0, 1), priority=0, preemptible=True, time_limit=5 * HOUR)
+    wide = job(2, gpus=2, priority=90, time_limit=HOUR)
+    preempting = Settings(policy=PolicySettings(predict=False, preemption=True, preemption_min_run=timedelta(0)))
+    found = foreseen(seen([victim, wide], 2), preempting)
+    first, second = (bar for bar in found.bars if bar.job_id == 1)
+    assert (first.kind, first.makes_way_for, second.kind) == (BarKind.RUNNING, 2, BarKind.PLANNED)
+    assert first.end <= of_job(found, 2).start < second.start
