@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.board import Rules
+from gputui.domain.policy.durations import Durations
 from gputui.domain.policy.fairshare import factors
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.look import Look
@@ -66,15 +67,25 @@ class Known:
     """
 
     def __init__(self) -> None:
+        self._weight: float | None = None
         self._basis: object = None
         self._seen: _Seen = {}
 
     def at(self, look: Look) -> _Seen:
         """What still holds at this look, to be added to."""
-        basis = (look.board.rules.class_weight, look.durations.basis)
-        if basis != self._basis or len(self._seen) > 2 * len(look.waiting) + _FEW:
-            self._basis, self._seen = basis, {}
+        weight, basis = look.board.rules.class_weight, look.durations.basis
+        if weight != self._weight or len(self._seen) > 2 * len(look.waiting) + _FEW:
+            self._seen = {}
+        elif basis != self._basis:  # some job has ended, and those like it are planned to run as long
+            self._plan_anew(look.durations)
+        self._weight, self._basis = weight, basis
         return self._seen
+
+    def _plan_anew(self, durations: Durations) -> None:
+        for job_id, (job, kind, item) in self._seen.items():
+            planned = durations.seconds(job)
+            if planned != item[2]:
+                self._seen[job_id] = (job, kind, _waiting((item[0], item[1], planned, *item[3:])))
 
 
 _FEW = 1000
