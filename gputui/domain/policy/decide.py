@@ -125,8 +125,11 @@ class _Pass:
             return position + 1  # one further behind may be important enough to stop all below it
         if refusal is Refusal.RESOURCES and ask.minimum == ask.maximum:
             return len(lane.items)
-        if refusal is Refusal.BACKFILL and ask.minimum == ask.maximum and not self.board.keeps:
-            return lane.next_shorter(position + 1, lane.items[position].duration)
+        if refusal in _FOR_ITS_TIME and ask.minimum == ask.maximum:
+            item = lane.items[position]
+            if any(keep.priority is not None for keep in self.board.keeps):
+                return lane.next_shorter_or_above(position + 1, item)
+            return lane.next_shorter(position + 1, item.duration)
         return position + 1
 
     def _known(self, ask: Ask, need: int, duration: float) -> Refusal | None:
@@ -204,6 +207,9 @@ class _Pass:
         if self.outcome.hold is not None:
             self.known[ask] = (need, duration, refusal)
 
+
+_FOR_ITS_TIME = frozenset({Refusal.BACKFILL, Refusal.WINDOW})
+"""What holds for all jobs of a lane that are planned to run as long, if no window is open to them that was not."""
 
 _LANE_WIDE = frozenset({Refusal.QUOTA, Refusal.ARRAY, Refusal.CPU})
 """What holds for all jobs of a lane."""

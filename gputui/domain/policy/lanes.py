@@ -145,6 +145,14 @@ class Lane:
         if taken.duration <= self.shortest:
             self.is_shortest_gone = True
 
+    def next_shorter_or_above(self, position: int, item: Waiting) -> int:
+        """The first job from there on that is planned to run shorter, or is of higher priority, than this one."""
+        items, duration, priority = self.items, item.duration, item.priority
+        unlike = (
+            n for n in range(position, len(items)) if items[n].duration < duration or items[n].priority > priority
+        )
+        return next(unlike, len(items))
+
     def next_shorter(self, position: int, duration: float) -> int:
         """The next job from there on that is planned to run shorter; past the end when there is none."""
         items = self.items

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import sys
+from datetime import timedelta
 from types import FrameType
 
 from bench.plan import NOW, queue_of
 from gputui.domain.policy.lineup import Known
 from gputui.domain.policy.plan import plan
-from gputui.domain.settings import Settings
+from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Snapshot
 
+POLICY = PolicySettings()
 FEW, MANY = 2_000, 16_000
 """Jobs; enough for what each costs to outweigh the forecast, which costs the same for any number."""
 
 
-def calls(snapshot: Snapshot, known: Known | None = None) -> int:
+def calls(snapshot: Snapshot, known: Known | None = None, policy: PolicySettings = POLICY) -> int:
     """Functions called by one plan, of Python's and of C's."""
     count = 0
 
@@ -26,7 +28,7 @@ def calls(snapshot: Snapshot, known: Known | None = None) -> int:
 
     sys.setprofile(counted)
     try:
-        plan(snapshot, Settings(), NOW, known)
+        plan(snapshot, Settings(policy=policy), NOW, known)
     finally:
         sys.setprofile(None)
     return count
@@ -36,6 +38,15 @@ def test_calls_grow_no_worse_than_n_log_n() -> None:
     few, many = calls(queue_of(FEW)), calls(queue_of(MANY))
     assert many / few < MANY * math.log(MANY) / (FEW * math.log(FEW))
     assert many < 26 * MANY
+
+
+def test_a_reservation_costs_little_for_however_many_jobs_it_keeps_back() -> None:
+    """Else each of them would be tried at every step of the forecast."""
+    snapshot = queue_of(FEW)
+    plain = calls(snapshot)
+    for priority in (None, 80):
+        window = Window("w", NOW + timedelta(hours=2), NOW + timedelta(hours=9), 16, tenant="zoe", priority=priority)
+        assert calls(snapshot, policy=PolicySettings(reservations=(window,))) < 2 * plain
 
 
 def test_the_next_plan_asks_nothing_of_jobs_that_are_the_same() -> None:
