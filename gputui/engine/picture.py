@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gputui.domain.container import ContainerRecord, ForeignContainer
 from gputui.domain.errors import NotFoundError
-from gputui.domain.gpu import GpuState, GpuView, ProbeCode, ProbeReading, ProbeStatus
+from gputui.domain.gpu import Drain, GpuState, GpuView, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.occupancy import Evidence, views
 from gputui.domain.policy.plan import Plan, plan
@@ -169,12 +169,14 @@ def beside(store: JobStore, directory: Path, settings: Settings, now: datetime, 
     """The picture as a process sees it that does not schedule: the store, and what the scheduler published."""
     leader = current_leader(directory)
     live = published.read(directory) if leader else None
-    jobs = store.jobs()
+    jobs, controls = store.jobs(), store.controls()
     snapshot = Snapshot(
         taken_at=now,
-        nodes=tuple(_aged(node, now - live.taken_at, settings) for node in live.nodes) if live else (),
+        nodes=tuple(_drained(_aged(node, now - live.taken_at, settings), controls) for node in live.nodes)
+        if live
+        else (),
         jobs=(*jobs.values(), *dependencies(store, jobs)),
-        controls=store.controls(),
+        controls=controls,
         recurring=tuple(store.recurring().values()),
         leader=leader,
         progress=live.progress if live else {},
@@ -199,6 +201,17 @@ def _aged(node: Node, by: timedelta, settings: Settings) -> Node:
     if by < timedelta(seconds=1):
         return node
     return replace(node, gpus=tuple(_aged_view(view, by, settings.scheduler.stale_after) for view in node.gpus))
+
+
+def _drained(node: Node, controls: Controls) -> Node:
+    """The node with the GPUs drained that have been since it was published."""
+    return replace(node, gpus=tuple(_drained_view(view, controls.drains.get(view.gpu.uuid)) for view in node.gpus))
+
+
+def _drained_view(view: GpuView, drain: Drain | None) -> GpuView:
+    if view.drain == drain:
+        return view
+    return replace(view, drain=drain, state=GpuState.DRAINED if view.state is GpuState.FREE and drain else view.state)
 
 
 def _aged_view(view: GpuView, by: timedelta, stale_after: timedelta) -> GpuView:

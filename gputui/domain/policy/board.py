@@ -163,8 +163,10 @@ class Board:
         self.lane(key).add(item)
 
     def hold(self, run: Run) -> None:
-        """A job runs whose GPUs are not counted as free."""
+        """A job runs: its GPUs are not free, whatever was read of them before it began."""
         key, gpus = run.key, run.width
+        for node, mask in run.grant:
+            self.free[node] &= ~mask
         self.runs[run.id] = run
         self.running[key.tenant] += 1
         self.gpus_held[key.tenant] += gpus
@@ -175,8 +177,6 @@ class Board:
 
     def start(self, lane: Lane, item: Waiting, grant: Grant, now: float) -> Run:
         """A waiting job, taken out of its lane already, takes GPUs that are free."""
-        for node, mask in grant:
-            self.free[node] &= ~mask
         ask, width = lane.key.ask, size(grant)
         run = Run(
             item.id, lane.key, item.priority, grant, now, item.duration, self.shares.part(ask, grant), width=width

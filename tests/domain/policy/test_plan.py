@@ -83,6 +83,11 @@ def test_only_free_gpus_are_given() -> None:
     assert why(found, 2)[1] == f"{words}; expected 2026-03-03 12:00 UTC when job 1 ends by the default limit"
 
 
+def test_a_gpu_that_a_job_has_been_given_is_not_free_though_its_row_still_says_so() -> None:
+    found = planned([running(1, on=[uuid(0)]), job(2, gpus=1)], 2)
+    assert started(found) == {2: (uuid(1),)}
+
+
 def test_the_beginning_of_a_uuid_names_a_gpu() -> None:
     assert suitable_for("GPU-00000002") == [uuid(2)]
     assert suitable_for(uuid(3)) == [uuid(3)]

@@ -1,0 +1,137 @@
+"""What jobs wait for on the real engine: nobody starves, `explain` tells the truth, `--dry-run` foretells it."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from gputui.domain.job import JobId
+from tests.e2e.site import Site, all_over
+
+pytestmark = [pytest.mark.docker, pytest.mark.nvml]
+
+SLEEP = "trap 'exit 0' TERM; while :; do sleep 0.1; done"
+CONFIG = '[scheduler]\nstop_grace = "2s"\n[policy]\npredict = false\n'
+NEVER = datetime.max.replace(tzinfo=UTC)
+TOLERANCE = timedelta(seconds=4)
+"""Ending and starting containers on a busy machine, of a few jobs in a row."""
+
+
+def test_a_stream_of_narrow_jobs_does_not_starve_a_wide_one(site: Site) -> None:
+    """Each narrow one fits as soon as another ends; all eight GPUs are free together only if some are kept free."""
+    site.config.write_text(CONFIG)
+    ahead = [site.shell(f"sleep {1 + n % 3}", "--gpus", "1", "--time-limit", "20s") for n in range(8)]
+    wide = site.shell("true", "--gpus", "8", "--time-limit", "20s")
+    narrow = [site.shell("sleep 1", "--gpus", "1", "--time-limit", "60s") for _ in range(10)]
+    site.serve()
+    store = site.store()
+    try:
+        site.until(lambda: all_over(store.jobs().values()))
+        began = {job.id: job.started_at or NEVER for job in store.jobs().values()}
+    finally:
+        store.close()
+    assert max(began[job_id] for job_id in ahead) < began[wide] < min(began[job_id] for job_id in narrow)
+
+
+def why(site: Site, job_id: JobId) -> tuple[str, str]:
+    """The code, from `explain --json`, and the sentence, from `explain`, whose times are local."""
+    shown = site.run("explain", str(job_id)).stdout
+    [sentence] = [line.removeprefix("why       ") for line in shown.splitlines() if line.startswith("why ")]
+    code: str = site.json("explain", str(job_id))["reason"]["code"]
+    return code, sentence
+
+
+def test_explain_tells_the_true_reason_of_ten_kinds_of_waiting(site: Site) -> None:
+    site.config.write_text(CONFIG)
+    site.run("tenant", "set", "carol", "--gpus", "1")
+    site.run("reserve", "add", "--gpus", "8", "--start", "+3h", "--for", "1h", "--tenant", "course")
+    server = site.serve()
+    runs = site.shell(SLEEP, "--gpus", "6", "--time-limit", "1h")
+    began = datetime.fromisoformat(site.until_state(runs, "RUNNING")["started_at"])
+    half = ("--time-limit", "30m")
+    fails = site.shell("exit 3", "--retries", "5", "--backoff", "5m")
+    head = site.shell("true", "--gpus", "4", *half)
+    behind = site.shell("true", "--gpus", "3", *half)
+    past = site.shell("true", "--gpus", "1", "--time-limit", "5h")
+    big = site.shell("true", "--gpus", "1", "--gpu-memory", "900g", *half)
+    strange = site.shell("true", "--gpus", "1", "--gpu-model", "B999", *half)
+    later = site.shell("true", "--begin", "+1h")
+    after = site.shell("true", "--after", str(runs))
+    held = site.shell("true", "--hold")
+    mine = site.shell("true", "--gpus", "2", "--tenant", "carol", *half)
+    site.until(lambda: site.json("show", str(fails))["attempts"] != [] and why(site, fails)[0] == "BackOff")
+
+    ends = f"{(began + timedelta(hours=1)).astimezone():%H:%M}"
+    here = "2 free, 6 held by jobs"
+    assert why(site, head) == ("Resources", f"needs 4 GPUs: {here}; expected {ends} when job {runs} ends by its limit")
+    assert why(site, behind) == ("Priority", f"2 jobs ahead of it; needs 3 GPUs: {here}")
+    assert why(site, big) == ("Resources", "needs 1 GPU with 900G: none of 8 here suits it")
+    assert why(site, strange) == ("Resources", "needs 1 GPU of model B999: none of 8 here suits it")
+    assert why(site, held) == ("JobHeldUser", "held by a user: release it to let it start")
+    assert why(site, after) == ("Dependency", f"starts after job {runs} has completed: it is RUNNING")
+    assert why(site, mine) == ("QuotaExceeded", "needs 2 GPUs: carol holds 0 GPUs, and may hold 1")
+    code, text = why(site, later)
+    assert code == "BeginTime"
+    assert re.fullmatch(r"begins at \d\d:\d\d, in (59m\d\ds|1h00m)", text)
+    code, text = why(site, fails)
+    assert re.fullmatch(r"attempt 2 at (\S+ )?\d\d:\d\d, in [45]m\d\ds: exit code 3", text)
+    code, text = why(site, past)
+    assert code == "Reservation"
+    assert text.startswith(f"needs 1 GPU: {here}; 8 kept by reservation r1 from ")
+
+    site.run("pause")
+    code, text = why(site, head)
+    assert code == "SchedulerPaused"
+    assert text.startswith("the scheduler was paused by ")
+    assert why(site, held)[0] == "JobHeldUser"
+    site.run("unpause")
+    site.kill(server)
+    assert why(site, head) == ("NodeUnknown", "no scheduler is running: start `gputui` or `gputui serve`")
+
+
+def foretold(site: Site, *words: str) -> dict[JobId, datetime]:
+    """The starts that a dry run prints."""
+    lines = site.run(words[0], "--dry-run", *words[1:]).stdout.splitlines()[1:]
+    found = [re.match(r" *(\d+) .* -> (\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)", line) for line in lines]
+    return {int(each[1]): datetime.fromisoformat(each[2]).astimezone(UTC) for each in found if each}
+
+
+def near(at: datetime, other: datetime) -> bool:
+    return abs(at - other) <= TOLERANCE
+
+
+def test_what_dry_runs_foretell_comes_true(site: Site) -> None:
+    """Every job here runs until its limit ends it, so that limits are exact."""
+    site.config.write_text(CONFIG)
+    site.serve()
+    runs = site.shell(SLEEP, "--gpus", "8", "--time-limit", "16s")
+    four, lasts = ("--gpus", "4", "--time-limit", "6s"), timedelta(seconds=6)
+    gone, first, second = (site.shell(SLEEP, *four) for _ in range(3))
+    end = datetime.fromisoformat(site.until_state(runs, "RUNNING")["started_at"]) + timedelta(seconds=16)
+
+    cancelled = foretold(site, "cancel", str(gone))
+    assert near(cancelled[second], end)
+    site.run("cancel", str(gone))
+    drained = foretold(site, "drain", "7")
+    assert drained.keys() == {second}
+    assert near(drained[second], end + lasts)
+    site.run("drain", "7")
+    raised = foretold(site, "priority", str(second), "90")
+    assert near(raised[second], end)
+    assert near(raised[first], end + lasts)
+    site.run("priority", str(second), "90")
+    third = max(site.jobs()) + 1
+    added = foretold(site, "submit", *four, "busybox", "true")
+    assert near(added[third], end + 2 * lasts)
+    assert site.shell("true", *four) == third
+
+    store = site.store()
+    try:
+        site.until(lambda: all_over(store.jobs().values()), 60)
+        began = {job.id: job.started_at or NEVER for job in store.jobs().values()}
+    finally:
+        store.close()
+    for job_id, at in {**raised, **added}.items():
+        assert near(began[job_id], at), (job_id, began[job_id], at)
