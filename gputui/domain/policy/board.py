@@ -127,6 +127,8 @@ class Board:
         self.rules = rules
         self.layouts = tuple(layouts)
         self.free = list(free)
+        self.settling = (0,) * len(self.layouts)
+        """Of each node, GPUs given back a moment ago that have not been read as free yet."""
         self.ledger = ledger
         self.lanes: dict[LaneKey, Lane] = {}
         self.runs: dict[JobId, Run] = {}
@@ -146,6 +148,7 @@ class Board:
         other = Board(self.rules, self.layouts, self.free, self.ledger.copy())
         other.lanes = {key: lane.copy() for key, lane in self.lanes.items()}
         other.runs = dict(self.runs)
+        other.settling = self.settling
         other.keeps, other.shares = self.keeps, self.shares.copy()
         other.gpus_held, other.running = self.gpus_held.copy(), self.running.copy()
         other.by_array, other.cpu_running, other.tenants = self.by_array.copy(), self.cpu_running, self.tenants

@@ -11,8 +11,8 @@ from gputui.domain.policy.board import Run
 from gputui.domain.policy.forward import Arrival, patience_ends, run_forward
 from gputui.domain.policy.lineup import Entry, as_they_wait
 from gputui.domain.policy.look import Look
-from gputui.domain.policy.preempt import SOON
 from gputui.domain.policy.preempted import was_preempted
+from gputui.domain.policy.settling import SOON
 
 
 def expected_starts(look: Look, gated: Iterable[Entry], most: int) -> dict[JobId, datetime]:
@@ -25,8 +25,8 @@ def expected_runs(look: Look, gated: Iterable[Entry], most: int) -> Iterator[Run
     if most <= 0:
         return iter(())
     board = look.board.copy()
-    if look.board.victims is not None:  # what was given back a moment ago is as good as free
-        board.free = [free | settling for free, settling in zip(board.free, look.board.victims.settling, strict=True)]
+    # what was given back a moment ago is as good as free
+    board.free = [free | settling for free, settling in zip(board.free, board.settling, strict=True)]
     known, behind = _coming(look, gated)
     moments = [*patience_ends(board), *(keep.end for keep in board.keeps), *(keep.start for keep in board.keeps)]
     runs = run_forward(board, look.second, known, moments=moments, ended=behind.ended)

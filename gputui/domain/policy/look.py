@@ -14,6 +14,7 @@ from gputui.domain.policy.lanes import LaneKey
 from gputui.domain.policy.machine import Ask
 from gputui.domain.policy.place import Places
 from gputui.domain.policy.preempted import is_making_way, leaves_at, victims
+from gputui.domain.policy.settling import settling
 from gputui.domain.policy.shadow import Hold
 from gputui.domain.policy.sharing import Shares
 from gputui.domain.policy.standing import effective, views
@@ -63,6 +64,7 @@ class Look:
         look = cls(snapshot, settings, now, second, places, durations, board, waiting)
         for job in [job for job in snapshot.jobs if job.attempts]:
             look._count(job)
+        board.settling = settling(snapshot.jobs, places, now)
         board.victims = victims(snapshot, settings.policy, places, now)
         if windows:
             scene = Scene(snapshot.jobs, places, board, now)

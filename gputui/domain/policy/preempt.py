@@ -16,10 +16,8 @@ from gputui.domain.policy.board import Board, leave
 from gputui.domain.policy.decide import decide
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.machine import choose
+from gputui.domain.policy.settling import SOON
 from gputui.domain.policy.shadow import Hold, kept
-
-SOON = 1.0
-"""Seconds until GPUs that were given back a moment ago are known to be free."""
 
 
 class Candidate(NamedTuple):
@@ -53,8 +51,6 @@ class Victims:
     candidates: tuple[Candidate, ...]
     sound: tuple[int, ...]
     """Of each node, GPUs that will be free once the job that holds them has ended."""
-    settling: tuple[int, ...]
-    """Of each node, GPUs given back a moment ago that have not been read as free yet."""
     served: frozenset[JobId]
     """Jobs that others make way for now, or did a moment ago."""
 
@@ -85,7 +81,7 @@ class Victims:
 
     def _coming(self, board: Board) -> list[int]:
         """Of each node, the GPUs that are free or will be without anybody else being told to end."""
-        masks = [free | settling for free, settling in zip(board.free, self.settling, strict=True)]
+        masks = [free | settling for free, settling in zip(board.free, board.settling, strict=True)]
         shares = board.shares.copy()
         for run in board.runs.values():
             if run.leaving is not None:

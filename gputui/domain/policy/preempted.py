@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import CLASSES, Attempt, Job, JobId, whole_class
-from gputui.domain.policy.occupancy import AWAITED
 from gputui.domain.policy.place import Places
 from gputui.domain.policy.preempt import Candidate, Victims
+from gputui.domain.policy.settling import SETTLING, masks
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, moment
 
 HOUR = timedelta(hours=1)
-SETTLING = timedelta(seconds=30)
-"""So long after an attempt ended its GPUs may look busy, though nobody has them."""
 
 
 def victims(snapshot: Snapshot, settings: PolicySettings, places: Places, now: datetime) -> Victims | None:
@@ -28,15 +26,12 @@ def victims(snapshot: Snapshot, settings: PolicySettings, places: Places, now: d
     up = {status.name for node in snapshot.nodes for status in node.runtimes if status.up}
     candidates: list[Candidate] = []
     lately = 0
-    freed: set[str] = set()
     holders: Counter[str] = Counter()
     for job in snapshot.jobs:
         if not job.attempts:
             continue
         holders.update(job.gpus)
         attempt = job.attempts[-1]
-        if attempt.ended_at is not None and now - attempt.ended_at < SETTLING:
-            freed.update(attempt.gpus)
         lately += sum(each.preempted_at is not None and each.preempted_at > now - HOUR for each in job.attempts)
         if ("process" if job.spec.is_host else "docker") in up and is_candidate(job, settings, now):
             candidates.append(Candidate(-job.id, whole_class(job.priority), lost_work(attempt, now)))
@@ -44,8 +39,7 @@ def victims(snapshot: Snapshot, settings: PolicySettings, places: Places, now: d
         grace=settings.preemption_grace.total_seconds(),
         allowed=max(0, settings.preemptions_per_hour - lately),
         candidates=tuple(candidates),
-        sound=_masks(places, lambda row: _is_sound(row) and holders[row.gpu.uuid] == 1),
-        settling=_masks(places, lambda row: _is_settling(row, freed)),
+        sound=masks(places, lambda row: _is_sound(row) and holders[row.gpu.uuid] == 1),
         served=frozenset(awaited(snapshot.jobs, now)),
     )
 
@@ -71,19 +65,6 @@ def _is_sound(row: GpuView) -> bool:
     if row.state is not GpuState.ALLOCATED or row.drain is not None or row.stale:
         return False
     return row.health.is_schedulable and all(holder.kind == "job" for holder in row.holders)
-
-
-def _is_settling(row: GpuView, freed: set[str]) -> bool:
-    """Whether it was given back a moment ago, and only its reading is not there yet or not at rest."""
-    if row.state not in {GpuState.UNKNOWN, GpuState.FOREIGN} or row.drain is not None:
-        return False
-    claimed = any(holder.kind == "container" for holder in row.holders)
-    return row.why == AWAITED or (row.gpu.uuid in freed and not claimed and row.health.is_schedulable)
-
-
-def _masks(places: Places, wanted: Callable[[GpuView], bool]) -> tuple[int, ...]:
-    """Of each node, the GPUs whose rows are as wanted."""
-    return tuple(sum(1 << bit for bit, row in enumerate(node) if wanted(row)) for node in places.rows)
 
 
 def grace_of(cause: Cause, settings: Settings) -> timedelta:

@@ -9,6 +9,7 @@ from gputui.domain.job import JobId
 from gputui.domain.policy.board import Board, Keep, leave
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.machine import Grant, Layout, pick, size
+from gputui.domain.policy.settling import SOON
 from gputui.domain.policy.sharing import Room, chosen, usable
 
 
@@ -92,7 +93,8 @@ def _united(board: Board, keeps: Sequence[Keep]) -> list[int] | None:
 def shadow(board: Board, key: LaneKey, item: Waiting, now: float) -> Hold | None:
     """The first moment at which it fits by everybody's planned end; None when that never comes."""
     moments = _moments(board, key, item, now)
-    free, shares = list(board.free), board.shares.copy()
+    free = [free | settling for free, settling in zip(board.free, board.settling, strict=True)]
+    shares = board.shares.copy()
     given_back = 0
     for number, (at, run_id) in enumerate(moments):
         if run_id >= 0:
@@ -114,10 +116,12 @@ def shadow(board: Board, key: LaneKey, item: Waiting, now: float) -> Hold | None
 
 
 def _moments(board: Board, key: LaneKey, item: Waiting, now: float) -> list[tuple[float, JobId]]:
-    """When it may fit: as jobs end, as windows for others end, as it settles for fewer GPUs."""
+    """When it may fit: as jobs end, GPUs given back are read again, windows for others end, patience ends."""
     moments = [(run.ends(now), run.id) for run in board.runs.values() if run.width]
     moments += [(keep.end, -1) for keep in board.keeps if keep.end > now and not keep.admits(key.tenant, item.priority)]
     settles = item.submitted + board.rules.patience
+    if any(board.settling):
+        moments.append((now + SOON, -1))
     if key.ask.minimum != key.ask.maximum and settles > now:
         moments.append((settles, -1))
     moments.sort()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView
 from gputui.domain.job import ArrayRef, Attempt, GpuRequest, Job, JobSpec
+from gputui.domain.policy.occupancy import AWAITED
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Controls, Node, Snapshot, Usage
 from gputui.domain.state import JobState
@@ -138,7 +139,9 @@ def rows(draw: st.DrawFn, first: int, count: int) -> tuple[GpuView, ...]:
 
 @st.composite
 def row(draw: st.DrawFn, number: int) -> GpuView:
-    kind = draw(st.sampled_from(["free"] * 9 + ["foreign", "drained", "unknown", "small", "small", "busy", "mig"]))
+    kind = draw(
+        st.sampled_from(["free"] * 9 + ["foreign", "drained", "unknown", "awaited", "small", "small", "busy", "mig"])
+    )
     plain = gpu(number)
     if kind == "small":
         return view(number, gpu=replace(plain, model="NVIDIA A100-SXM4-40GB", memory_total=40 * GIB))
@@ -148,6 +151,8 @@ def row(draw: st.DrawFn, number: int) -> GpuView:
         return view(number, GpuState.DRAINED, gpu=replace(plain, mig_enabled=True))
     if kind == "drained":
         return view(number, GpuState.DRAINED, drain=Drain("", "root", NOW))
+    if kind == "awaited":
+        return view(number, GpuState.UNKNOWN, why=AWAITED)
     if kind == "unknown":
         return view(number, GpuState.UNKNOWN, why="its last reading is 9s old", stale=True)
     return view(number, GpuState.FOREIGN if kind == "foreign" else GpuState.FREE)
@@ -209,7 +214,7 @@ def _running(draw: st.DrawFn, free: list[GpuView]) -> list[Job]:
 
 @st.composite
 def finished(draw: st.DrawFn, number: int) -> Job:
-    ended = NOW - timedelta(minutes=draw(st.integers(0, 3000)))
+    ended = NOW - timedelta(minutes=draw(st.integers(1, 3000)))
     began = ended - timedelta(minutes=draw(st.integers(1, 300)))
     attempt = Attempt(1, (uuid(0),), claimed_at=began, started_at=began, ended_at=ended)
     spec = replace(draw(specs()), gpus=GpuRequest(1, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import combinations
 
 from gputui.domain.job import Job, JobId
@@ -250,6 +250,7 @@ def _earliest(walk: Walk, job: Job) -> Promise | None:
     facts = walk.facts
     moments = {h.ends_at for h in walk.held if h.uuids} | {window.end for window in facts.windows}
     moments |= {job.submitted_at + facts.policy.patience}
+    moments |= {facts.now + timedelta(seconds=1)} if facts.awaited else set()
     for at in sorted(moment for moment in moments if moment > facts.now):
         need, _ = _need(walk, job, at)
         coming = _coming(walk, job, at)
@@ -270,7 +271,7 @@ def _coming(walk: Walk, job: Job, at: datetime) -> dict[int, set[str]]:
     """Of each node, the GPUs that it could use then by everybody's planned end."""
     facts = walk.facts
     ended = {u for h in walk.held if h.ends_at <= at for u in h.uuids}
-    usable = {u for u in ended if u in facts.views and facts.views[u].drain is None} | walk.free
+    usable = {u for u in ended if u in facts.views and facts.views[u].drain is None} | walk.free | facts.awaited
     usable = (usable & facts.eligible(job)) - facts.kept(job, at)
     return {number: usable & node.keys() for number, node in enumerate(facts.nodes)}
 

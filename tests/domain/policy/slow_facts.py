@@ -13,6 +13,7 @@ from functools import cached_property
 
 from gputui.domain.gpu import Gpu, GpuState, GpuView
 from gputui.domain.job import Job, JobId
+from gputui.domain.policy.occupancy import AWAITED
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason
@@ -63,6 +64,11 @@ class Facts:
     @cached_property
     def free(self) -> Uuids:
         return frozenset(uuid for uuid, view in self.views.items() if view.state is GpuState.FREE)
+
+    @cached_property
+    def awaited(self) -> Uuids:
+        """Given back a moment ago, and known to be free as soon as they are read."""
+        return frozenset(uuid for uuid, view in self.views.items() if view.why == AWAITED)
 
     @cached_property
     def running(self) -> list[Held]:

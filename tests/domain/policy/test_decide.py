@@ -10,6 +10,7 @@ from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.policy.durations import Durations
+from gputui.domain.policy.occupancy import AWAITED
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.whatif import Shift, cancelled, drained, prioritised, submitted, what_if
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window
@@ -232,6 +233,16 @@ def test_a_job_that_can_never_be_promised_anything_keeps_nothing_from_others() -
     rows = [view(0), view(1, GpuState.FOREIGN)]
     found = plan(of_rows([job(1, gpus=2, age=9), job(2, gpus=1)], rows), Settings(), NOW)
     assert starts(found) == {2: 1}
+
+
+def test_gpus_just_given_back_are_promised_before_they_are_read_as_free() -> None:
+    rows = [view(0), view(1, GpuState.UNKNOWN, why=AWAITED)]
+    wide, narrow = job(1, gpus=2, age=9), job(2, gpus=1, time_limit=HOUR)
+    found = plan(of_rows([wide, narrow], rows), Settings(), NOW)
+    assert starts(found) == {}
+    assert found.reservations[0].gpus == (uuid(0), uuid(1))
+    assert found.reasons[1].text == "needs 2 GPUs: 1 free, 1 unknown; expected 12:00 UTC"
+    assert found.forecast[1] == NOW
 
 
 def test_what_if_tells_whose_start_shifts() -> None:
