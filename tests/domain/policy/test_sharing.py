@@ -95,6 +95,15 @@ def test_what_is_really_used_counts_where_it_is_more() -> None:
     assert "GPU 0 has 29G left beside job 1" in found.reasons[2].text
 
 
+def test_a_job_that_the_picture_does_not_know_yet_counts_with_its_promise() -> None:
+    """It was claimed since the picture was taken: the GPU's row has other sharers, or none."""
+    shown = seen([on(1, 0, memory=40)], 1, {})
+    late = replace(shown, jobs=(*shown.jobs, on(2, 0, memory=30), sharing(job(3, gpus=1), 10)))
+    found = plan(late, Settings(policy=PolicySettings(share=("all",), share_jobs=3)), NOW)
+    assert starts(found) == {}
+    assert "GPU 0 has 9G left beside jobs 1 and 2" in found.reasons[3].text
+
+
 def test_never_with_a_job_that_did_not_ask() -> None:
     assert starts(planned([running(1, on=[uuid(0)]), sharing(job(2, gpus=1))])) == {}
     found = planned([on(1, 0), job(2, gpus=1)])
