@@ -191,8 +191,9 @@ def test_the_reason_is_the_window_only_where_it_is() -> None:
 
 def test_one_for_whom_it_is_open_is_not_passed_over_with_the_one_before() -> None:
     open_to_80 = Window("w", NOW - MINUTE, NOW + HOUR, 8, priority=80)
-    jobs = [job(1, gpus=1, topped_at=NOW), job(2, gpus=1, age=9), job(3, gpus=1, priority=80)]
+    first, second = job(1, gpus=1, topped_at=NOW, time_limit=9 * HOUR), job(2, gpus=1, age=9, time_limit=9 * HOUR)
+    jobs = [first, second, job(3, gpus=1, priority=80, time_limit=9 * HOUR)]
     assert starts(planned(jobs, open_to_80)) == {3: 1}
     short = job(4, gpus=1, time_limit=HOUR / 2)
-    later = replace(open_to_80, start=NOW + HOUR, end=NOW + 2 * HOUR)
+    later = Window("w", NOW + HOUR, NOW + 2 * HOUR, 8, tenant="zoe")
     assert starts(planned([*jobs[:2], short], later)) == {4: 1}
