@@ -78,7 +78,7 @@ class WhatIf(ModalScreen[None]):
         self._answer = Foreseen(None, None)
         self._newest = Newest(self.post_message, lambda error: Foreseen(None, None, f"{type(error).__name__}: {error}"))
         self._pace = Pace(rest=4)
-        self._names = {job.id: plain(job.spec.name, 60) for job in snapshot.jobs}
+        self._names = {job.id: job.spec.name for job in snapshot.jobs}
 
     def compose(self) -> ComposeResult:
         """The lines, a field for a reason where one is wanted, and the keys."""
@@ -115,7 +115,7 @@ class WhatIf(ModalScreen[None]):
         """Take the picture in; what it changes is worked out anew."""
         before, self._snapshot = self._snapshot, snapshot
         if snapshot.jobs != before.jobs:
-            self._names = {job.id: plain(job.spec.name, 60) for job in snapshot.jobs}
+            self._names = {job.id: job.spec.name for job in snapshot.jobs}
         self.tick()
 
     def tick(self) -> None:
