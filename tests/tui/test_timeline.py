@@ -16,7 +16,9 @@ from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.timeline_table import TimelineTable
+from tests.domain.policy.test_sharing import row, sharing
 from tests.factories import NOW, job, running, uuid, view
 from tests.tui import plans, sample
 from tests.tui.console import Console
@@ -226,6 +228,24 @@ async def test_a_job_that_makes_way_has_two_bars_and_both_can_be_selected() -> N
                 assert "runs on GPU 0-1 for 1h00m, makes way for job 2 12:01:00" in console.screen_text
     running_, planned = BarKind.RUNNING, BarKind.PLANNED
     assert seen == [(1, running_), (2, BarKind.HEAD), (1, planned), (1, planned)]
+
+
+async def test_jobs_that_share_a_gpu_have_a_line_each() -> None:
+    first = sharing(running(1, on=(uuid(0),), name="first", time_limit=2 * HOUR), 10)
+    second = sharing(running(2, on=(uuid(0),), name="second", time_limit=3 * HOUR), 10)
+    node = replace(plans.contended().nodes[0], gpus=(row(0, [first, second], {}), view(1)))
+    policy = PolicySettings(predict=False, share=("all",))
+    console = Console(plans.contended(nodes=(node,), jobs=(first, second), order=()), what_if="always", policy=policy)
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot, "g", "j")
+        assert ["1 first━" in rows(console)[0], "2 second━" in rows(console)[1]] == [True, True]
+        assert [line[:5].strip("▌ ") for line in rows(console)[:3]] == ["0", "", "1"]
+        assert table(screen).picked == 2
+        await pilot.press("escape")
+        console.app.screen.query_one(GpuGrid).focus()
+        await opened(console, pilot, "d")
+        assert "jobs 1, 2 run on there" in console.screen_text
 
 
 async def test_a_click_selects_a_bar_and_a_second_one_opens_it() -> None:
