@@ -23,8 +23,8 @@ VISIBLE = 500
 """Characters that count as a first paint."""
 MODEL = "H100"
 """What the stand-in's GPUs are called: must be on the screen."""
-QUIET = {"GPUTUI_SCHEDULER_HAND_OVER": "never"}
-"""A console that is ended by the benchmark leaves no scheduler behind."""
+QUIET = {"GPUTUI_SCHEDULER_HAND_OVER": "never", "XDG_STATE_HOME": "/dev/null"}
+"""A console that is ended by the benchmark leaves no scheduler behind, and nobody's own layout is measured."""
 
 
 def main() -> None:

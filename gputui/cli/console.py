@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputui import bootstrap
@@ -18,6 +19,7 @@ from gputui.engine.feed import Feed
 from gputui.ports import JobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
+from gputui.tui.remembered import Remembered
 
 if TYPE_CHECKING:
     from gputui.engine.host import Host
@@ -41,10 +43,18 @@ class PaintedConsole(Gputui):
 class Console:
     """One console, from first paint to hand-over."""
 
-    def __init__(self, options: Options, store: JobStore, tidy_up: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        options: Options,
+        store: JobStore,
+        tidy_up: Callable[[], None] = lambda: None,
+        *,
+        remembered: Remembered | None = None,
+    ) -> None:
         self._options = options
         self._store = store
         self._tidy_up = tidy_up
+        self._remembered = remembered or Remembered()
         self._host: Host | None = None
 
     def run(self) -> int:
@@ -78,6 +88,7 @@ class Console:
             clock=bootstrap.clock(),
             host=socket.gethostname(),
             user=bootstrap.actor().user,
+            remembered=self._remembered,
         )
         app.painted = asyncio.Event()
         return app
@@ -107,12 +118,19 @@ class Console:
             await asyncio.wait_for(scheduling, LET_GO_WITHIN)
 
 
+def remembered() -> Remembered:
+    """What this person's console remembers: in a directory of its own, since the state directory may be shared."""
+    import platformdirs
+
+    return Remembered(Path(platformdirs.user_state_dir("gputui-console")) / "console.json")
+
+
 def run(options: Options) -> int:
     """Open the console on a state directory."""
     sys.setswitchinterval(GIVE_WAY_AFTER)
     store = bootstrap.open_store(options)
     try:
         serving.log_to_file(options.state)
-        return Console(options, store).run()
+        return Console(options, store, remembered=remembered()).run()
     finally:
         store.close()

@@ -23,6 +23,7 @@ from gputui.tui.desk import Desk, ShowsSnapshot
 from gputui.tui.leave import Leave
 from gputui.tui.logs import LogOpener
 from gputui.tui.messages import SnapshotTaken, WishDone, WishFailed, WishMade
+from gputui.tui.remembered import Remembered
 from gputui.tui.screens.main import Main
 from gputui.tui.theme import THEME
 
@@ -64,10 +65,11 @@ class Gputui(App[Leave]):
         clock: Clock,
         host: str = "",
         user: str = "",
+        remembered: Remembered | None = None,
     ) -> None:
         super().__init__()
         self._feed = feed
-        self._desk = Desk(logs, settings, clock, host, user)
+        self._desk = Desk(logs, settings, clock, host, user, remembered or Remembered())
         self.wishes = ActionThread(actions, self._tell)
         self._unsubscribe: Callable[[], None] = lambda: None
         self.register_theme(THEME)
@@ -92,6 +94,7 @@ class Gputui(App[Leave]):
     def on_unmount(self) -> None:
         """Hear no more."""
         self._unsubscribe()
+        self._desk.remembered.close()
 
     def _take(self, snapshot: Snapshot) -> None:
         self._tell(SnapshotTaken(snapshot))

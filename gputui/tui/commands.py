@@ -40,6 +40,8 @@ class Command:
 
 _KEY_NAMES = {
     "slash": "/",
+    "left_square_bracket": "[",
+    "right_square_bracket": "]",
     "less_than_sign": "<",
     "greater_than_sign": ">",
     "shift+left": "Shift-←",
@@ -91,6 +93,16 @@ JOB_COMMANDS = (
 )
 SUBMIT = Command("submit", ("s",), "submit", "Submit a new job with a form.", JOBS)
 BACK = Command("back", ("escape", "q"), "back", "Back to the screen before.", VIEW, in_palette=False)
+PANE_COMMANDS = (
+    Command("zoom", ("z",), "zoom", "Give the whole screen to the focused pane, and back.", VIEW, in_footer=False),
+    Command("grow(1)", ("right_square_bracket",), "grow", "Make the focused pane a row higher.", VIEW, False),
+    Command("grow(-1)", ("left_square_bracket",), "shrink", "Make the focused pane a row lower.", VIEW, False),
+    Command("hide", ("w",), "hide pane", "Hide the focused pane; remembered, as all of the layout is.", VIEW, False),
+    Command("all_panes", ("W",), "all panes", "Show every pane again, as high as at first.", VIEW, False),
+    Command("grid", ("v",), "GPU view", "Draw GPUs as fits, as cards, one or several to a line.", GPUS, False),
+    Command("pane(1)", ("tab",), "pane", "Go to the next pane: GPUs, queue, log.", MOVE, False, False),
+    Command("pane(-1)", ("shift+tab",), "pane", "Go to the pane before.", MOVE, False, False),
+)
 MAIN_COMMANDS = (
     *JOB_COMMANDS,
     SUBMIT,
@@ -109,9 +121,6 @@ MAIN_COMMANDS = (
         "notices", ("exclamation_mark",), "notices", "Show all errors and warnings in full.", VIEW, in_footer=False
     ),
     Command("timeline", ("T",), "timeline", "Show which job has which GPUs when: what runs, what is planned.", VIEW),
-    Command("zoom", ("z",), "zoom", "Give the whole screen to the focused pane, and back.", VIEW, in_footer=False),
-    Command("pane(1)", ("tab",), "pane", "Go to the next pane: GPUs, queue, log.", MOVE, False, False),
-    Command("pane(-1)", ("shift+tab",), "pane", "Go to the pane before.", MOVE, False, False),
 )
 APP_COMMANDS = (
     Command("help", ("question_mark",), "help", "Show all keys.", VIEW),
@@ -153,6 +162,7 @@ TIMELINE_COMMANDS = (
 )
 COMMANDS = (
     *MAIN_COMMANDS,
+    *PANE_COMMANDS,
     *APP_COMMANDS,
     BACK,
     *WHAT_IF_COMMANDS,

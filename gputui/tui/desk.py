@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import Clock
 from gputui.tui.logs import LogOpener
+from gputui.tui.remembered import Remembered
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,8 @@ class Desk:
     host: str = ""
     user: str = ""
     """The tenant of jobs submitted here."""
+    remembered: Remembered = field(default_factory=Remembered)
+    """How this person left the console."""
 
 
 class ShowsSnapshot(Protocol):

@@ -57,6 +57,7 @@ class Site:
             "DOCKER_HOST": self.engine.host,
             "GPUTUI_STATE": str(self.state),
             "GPUTUI_CONFIG": str(self.config),
+            "XDG_STATE_HOME": str(self.directory / "home-state"),
             "TERM": "xterm-256color",
         }
 

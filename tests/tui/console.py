@@ -19,6 +19,7 @@ from gputui.ports import LogStream
 from gputui.store import MemoryJobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
+from gputui.tui.remembered import Remembered
 from gputui.tui.widgets.log_pane import LogPane
 from tests.factories import ACTOR, FakeClock, job
 from tests.tui.sample import rich_snapshot
@@ -74,6 +75,7 @@ class Console:
         hand_over: str = "auto",
         what_if: str = "off",
         policy: PolicySettings | None = None,
+        remembered: Remembered | None = None,
     ) -> None:
         self.feed = Feed()
         self.clock = FakeClock()
@@ -84,7 +86,16 @@ class Console:
         self.actions = Actions(self.store, self.clock, ACTOR)
         settings = replace(Settings(), scheduler=SchedulerSettings(hand_over=hand_over))
         settings = replace(settings, console=ConsoleSettings(what_if), policy=policy or PolicySettings())
-        self.app = Gputui(self.feed, self.actions, self.logs, settings, clock=self.clock, host="node1", user="alice")
+        self.app = Gputui(
+            self.feed,
+            self.actions,
+            self.logs,
+            settings,
+            clock=self.clock,
+            host="node1",
+            user="alice",
+            remembered=remembered,
+        )
         self.app.animation_level = "none"
 
     def keep(self, jobs: Iterable[Job]) -> None:

@@ -22,33 +22,29 @@ from gputui.tui.logs import LogFollower
 from gputui.tui.messages import WishMade
 from gputui.tui.present.detail import job_title
 from gputui.tui.present.gpu import GpuPicture, GpuRow, index_of
+from gputui.tui.present.gpu_tiles import GridRoom
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words, notices, pressing, status_line
 from gputui.tui.queue_rows import QueueRows
-from gputui.tui.screens.job_screen import JobScreen
+from gputui.tui.screens.pane_screen import PaneScreen
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.line import KeyBar, NoticeBar, StatusBar
 from gputui.tui.widgets.line_table import CursorMoved, LineTable, RowOpened
 from gputui.tui.widgets.log_pane import LogPane
 
-PANES = ("gpus", "queue", "log")
 _FRESH = 0.9
 """Seconds for which the clock needs no tick of its own: a picture came, and the time with it."""
 
 
-class Main(JobScreen):
+class Main(PaneScreen):
     """Everything at a glance; commands act on what the focused pane points at."""
 
     BINDINGS: ClassVar = bindings(MAIN_COMMANDS)
     DEFAULT_CSS = """
     Main { layout: vertical; }
-    #queue { height: 6fr; }
-    #log { height: 5fr; }
     #filter { height: 1; border: none; padding: 0 1; display: none; background: $surface; }
     #filter.-open { display: block; }
-    Main.-zoomed .pane { display: none; }
-    Main.-zoomed .pane:focus { display: block; height: 1fr; max-height: 100%; }
     """
 
     def __init__(self, desk: Desk) -> None:
@@ -80,9 +76,8 @@ class Main(JobScreen):
         self._status = self.query_one(StatusBar)
         self._notices = self.query_one(NoticeBar)
         self._keys = self.query_one(KeyBar)
-        for pane in (self._grid, self._queue, self._log):
-            pane.add_class("pane")
-        self._queue.focus()
+        self.lay_panes()
+        self.pane("queue" if "queue" in self.layout_now.shown else self.layout_now.shown[0]).focus()
         self._is_ready = True
         self.set_interval(1.0, self.tick)
         self.show_snapshot(self._snapshot)
@@ -116,12 +111,23 @@ class Main(JobScreen):
             view.gpu.uuid: GpuRow(view, self._holder(view), self._history.of(view.gpu.uuid), late, self._beside(view))
             for view in snapshot.gpus
         }
-        self._grid.show(GpuPicture(pictures), no_gpu_words(snapshot, self.size.width - 2))
+        self._grid.show(GpuPicture(pictures), no_gpu_words(snapshot, self.size.width - 2), self._room())
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
         self._queue.show(
             JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names, snapshot.sharing()),
         )
         self._show_keys()
+
+    def refresh_panes(self) -> None:
+        """Draw them, as they are laid out now."""
+        self.refresh_time()
+
+    def _room(self) -> GridRoom:
+        """What the GPUs may take of the screen."""
+        room = self.size.height - 2 - self._notices.rows
+        layout = self.layout_now
+        fixed = room if self.is_zoomed else layout.rows_for_gpus(room)
+        return GridRoom(self.size.width, layout.most_for_gpus(room), fixed, layout.grid)
 
     def on_screen_resume(self) -> None:
         """Catch up with what happened meanwhile."""
@@ -313,20 +319,6 @@ class Main(JobScreen):
         """Show ended jobs, or not."""
         self._rows.show(finished=not self._rows.finished)
         self.refresh_time()
-
-    def action_zoom(self) -> None:
-        """Give the focused pane all the room, or take it back."""
-        self.toggle_class("-zoomed")
-
-    def action_pane(self, step: int) -> None:
-        """Go to the next pane."""
-        here = PANES.index(self.focused.id) if self.focused and self.focused.id in PANES else 1
-        pane = self.query_one(f"#{PANES[(here + step) % len(PANES)]}")
-        if self.has_class("-zoomed"):
-            self.remove_class("-zoomed")
-            self.call_after_refresh(lambda: (pane.focus(), self.add_class("-zoomed")))
-            return
-        pane.focus()
 
     @property
     def queue(self) -> LineTable[JobId]:

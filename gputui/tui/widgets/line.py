@@ -66,6 +66,11 @@ class NoticeBar(Widget):
         self._notices: tuple[Notice, ...] = ()
         self._lines: list[Cell] = []
 
+    @property
+    def rows(self) -> int:
+        """Lines that it takes."""
+        return len(self._lines)
+
     def show(self, notices: tuple[Notice, ...]) -> None:
         """Show these, worst first."""
         if notices != self._notices:

@@ -1,0 +1,104 @@
+"""How many GPUs stand side by side, and how high each is drawn: arithmetic alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+CARD_LEAST, CARD_MOST = 6, 12
+"""Rows of a card: title, holder, a graph of two lines, memory and what else is read, or long graphs of everything."""
+CARD_WIDTH = 29
+"""Cells of a card at least, with the one that parts it from the next."""
+CARD_ENOUGH = 9
+"""Rows from which a card is better made wider than higher."""
+LINE_WIDTH = 26
+"""Cells of a GPU that shares its line with others, at least."""
+LINE_ENOUGH = 38
+"""Cells from which it is better to have more of them side by side."""
+
+
+@dataclass(frozen=True)
+class GridRoom:
+    """What the grid may take of the screen."""
+
+    width: int = 80
+    most: int = 12
+    """Rows it may take."""
+    fixed: int | None = None
+    """Rows it was given; None: as many as it needs."""
+    mode: str = "auto"
+    """`auto`, `cards`, `rows` or `compact`."""
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """How GPUs are drawn."""
+
+    kind: str = "rows"
+    """`cards`, `rows` or `compact`."""
+    across: int = 1
+    width: int = 0
+    """Cells of each, with the one that parts it from the next; only where there are several side by side."""
+    height: int = 1
+    """Rows of each."""
+    rows: int = 2
+    """Rows of the whole grid, titles and all."""
+
+    def bands(self, count: int) -> int:
+        """How many of them stand one above the other."""
+        return ceil(count / self.across)
+
+
+def arrange(count: int, room: GridRoom, *, words: int = 1) -> Arrangement:
+    """The best way to draw so many GPUs there; `words`: the lines to be said where there is none."""
+    most = room.fixed or room.most
+    if count == 0:
+        return Arrangement(rows=room.fixed or 1 + max(1, words))
+    if room.mode == "rows":
+        return _rows(count, room)
+    if room.mode == "compact":
+        return _compact(count, room)
+    if room.mode == "cards":
+        return _cards(count, room.width, most) or _forced_cards(count, room)
+    cards = _cards(count, room.width, most)
+    if cards is not None:
+        return cards
+    return _rows(count, room) if count + 1 <= most else _compact(count, room)
+
+
+def _rows(count: int, room: GridRoom) -> Arrangement:
+    return Arrangement(rows=room.fixed or min(count + 1, max(2, room.most)))
+
+
+def _cards(count: int, width: int, most: int) -> Arrangement | None:
+    """Cards for all of them; None where they would not fit."""
+    best: Arrangement | None = None
+    for across in range(1, min(count, max(1, width // CARD_WIDTH)) + 1):
+        bands = ceil(count / across)
+        height = min(CARD_MOST, most // bands)
+        if height < CARD_LEAST or width // across < CARD_WIDTH:
+            continue
+        found = Arrangement("cards", across, width // across, height, bands * height)
+        if best is None or min(height, CARD_ENOUGH) > min(best.height, CARD_ENOUGH):
+            best = found
+    return best
+
+
+def _forced_cards(count: int, room: GridRoom) -> Arrangement:
+    """As many cards as can be seen, the others by scrolling."""
+    most = room.fixed or room.most
+    across = max(1, min(count, room.width // CARD_WIDTH))
+    height = min(CARD_LEAST, max(3, most))
+    rows = room.fixed or max(height, most // height * height)
+    return Arrangement("cards", across, room.width // across, height, min(rows, ceil(count / across) * height))
+
+
+def _compact(count: int, room: GridRoom) -> Arrangement:
+    """As few side by side as show all of them at once; the most there is room for where none do."""
+    most = room.fixed or room.most
+    widest = max(1, room.width // LINE_ENOUGH)
+    narrowest = max(1, room.width // LINE_WIDTH)
+    across = next((n for n in range(widest, narrowest + 1) if ceil(count / n) + 1 <= most), narrowest)
+    across = max(1, min(across, count))
+    rows = room.fixed or min(ceil(count / across) + 1, max(2, most))
+    return Arrangement("compact", across, room.width // across, 1, rows)
