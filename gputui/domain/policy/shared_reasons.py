@@ -26,7 +26,7 @@ def shared_words(board: Board, places: Places, ask: Ask) -> str:
 def _told(board: Board, places: Places, place: Place) -> str:
     shares, row = board.shares, places.row(place)
     bay, jobs = shares.bay(place), sorted(job_id for job_id, _ in shares.uses[place])
-    name = f"MIG {row.gpu.uuid[:12]}" if row.gpu.mig_parent else f"GPU {row.gpu.index}"
+    name = row.gpu.uuid[:12] if row.gpu.mig_parent else f"GPU {row.gpu.index}"
     if bay.most == 1:
         return f"{name} may not be shared, and {_names(jobs)} {'has' if len(jobs) == 1 else 'have'} it"
     if bay.closed:

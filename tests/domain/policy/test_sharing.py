@@ -25,7 +25,7 @@ from gputui.domain.policy.whatif import Shift, cancelled, what_if
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
-from tests.factories import GIB, NOW, job, running, uuid, view
+from tests.factories import GIB, NOW, gpu, job, running, uuid, view
 
 HOUR = timedelta(hours=1)
 UP = (RuntimeStatus("docker", True, "Docker 28"),)
@@ -132,6 +132,21 @@ def test_a_gang_that_shares_takes_shared_ones_first() -> None:
     jobs = [on(1, 1, memory=20), on(2, 2, memory=75), sharing(job(3, gpus=2), 10)]
     assert starts(planned(jobs, gpus=4)) == {3: [0, 1]}
     assert starts(planned([*jobs[:2], sharing(job(3, gpus=4), 10)], gpus=4)) == {}
+
+
+def test_an_instance_is_shared_by_its_own_memory_and_named_by_its_uuid() -> None:
+    """Its index is its parent's, so it names nothing."""
+    cut = view(0, GpuState.DRAINED, gpu=gpu(0, mig_enabled=True))
+    piece = view(gpu=gpu(0, uuid="MIG-9f8e7d6c-1111", mig_parent=uuid(0), memory_total=20 * GIB))
+    jobs = [sharing(job(number, gpus=1, age=10 - number)) for number in (1, 2)]
+    shown = Snapshot(taken_at=NOW, nodes=(Node("here", (cut, piece), runtimes=UP),), jobs=tuple(jobs))
+    for share, said in (
+        (("all",), "MIG-9f8e7d6c has 9G left beside job 1"),
+        (("0",), "MIG-9f8e7d6c may not be shared"),
+    ):
+        found = plan(shown, Settings(policy=PolicySettings(share=share)), NOW)
+        assert {start.job_id: start.gpus for start in found.starts} == {1: ("MIG-9f8e7d6c-1111",)}
+        assert said in found.reasons[2].text
 
 
 def test_a_gpu_that_cannot_be_shared_is_taken_last() -> None:
