@@ -1,6 +1,8 @@
 """The preemptions of a plan, begun: written down and audited first, all of them or none, then told to the jobs.
 
-From there on a victim is a job like any that is told to end: it has its grace, and the next scheduler sees to it too.
+Who they make way for is put first, so that nobody takes their GPUs before it: neither a later job of more points, nor a
+victim that has waited for longer. From there on a victim is a job like any that is told to end: it has its grace, and
+the next scheduler sees to it too.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from gputui.domain.audit import AuditEntry
 from gputui.domain.job import Job, JobId, Preemption, Stopping, whole_class
 from gputui.domain.policy.preempted import cause_for, is_candidate
 from gputui.domain.state import JobState
+from gputui.domain.units import listed
 from gputui.engine.ground import Ground
 from gputui.engine.starts import has_image
 from gputui.engine.stops import see_them_end
@@ -43,6 +46,8 @@ def _write(ground: Ground, by: JobId, ids: list[JobId], now: datetime) -> bool:
             return False
         for victim in victims:
             _stop(transaction, victim, preemptor, now)
+        transaction.put(preemptor.evolve(topped_at=now))
+        _audit(transaction, preemptor, f"put first, since others make way for it: {listed(ids)}", now)
     log.info("preempted for job %d: %s", by, ", ".join(map(str, ids)))
     return True
 
@@ -60,5 +65,8 @@ def _stop(transaction: Transaction, victim: Job, preemptor: Job, now: datetime) 
     cause = cause_for(preemptor)
     told = victim.with_attempt(preempted_by=preemptor.id, preempted_at=now)
     transaction.put(told.to(JobState.COMPLETING, stopping=Stopping(cause, now)))
-    entry = AuditEntry(now, os.getuid(), "scheduler", "preempt", f"job {victim.id}", str(victim.state), cause.text)
-    transaction.audit(entry)
+    _audit(transaction, victim, cause.text, now)
+
+
+def _audit(transaction: Transaction, job: Job, words: str, now: datetime) -> None:
+    transaction.audit(AuditEntry(now, os.getuid(), "scheduler", "preempt", f"job {job.id}", str(job.state), words))

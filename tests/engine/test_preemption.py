@@ -5,14 +5,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.job import Job, JobId, Preemption
+from gputui.domain.job import Job, JobId, Preemption, whole_class
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -144,12 +144,27 @@ def test_an_old_victim_does_not_take_its_gpus_back_before_the_other_has_started(
     seen = site.tick()
     assert site.job(victim).state is JobState.PENDING
     assert site.job(urgent).state is JobState.PENDING
-    assert seen.order[0] == victim
-    assert why(seen, victim) == f"preempted at 12:00 UTC for job {urgent}, which starts first"
+    assert seen.order == (urgent, victim)
+    assert why(seen, victim).endswith(f"; preempted at 12:00 UTC for job {urgent}")
     site.probe.changed.clear()
     seen = site.tick(2)
     assert site.job(urgent).state is JobState.RUNNING
     assert site.job(victim).state is JobState.PENDING
+
+
+def test_nobody_who_comes_later_takes_what_others_make_way_for(site: World) -> None:
+    site.docker.obeys = False
+    victim = running_victim(site)
+    first = site.submit(2, priority=75)
+    site.tick()
+    later = site.submit(2, priority=100, preemptible=True)
+    site.exit(victim, 143)
+    site.tick(3)
+    assert site.job(first).state is JobState.RUNNING
+    assert site.job(later).state is JobState.PENDING
+    assert site.job(first).topped_at is None
+    [entry] = [each for each in site.store.audit_log(f"job {first}") if each.verb == "preempt"]
+    assert entry.after == f"put first, since others make way for it: {victim}"
 
 
 def test_nobody_else_is_preempted_while_given_back_gpus_are_still_to_be_read(tmp_path: Path) -> None:
@@ -300,7 +315,7 @@ class Load:
         assert preempted(self.world.job(self.other)) == [None]
         assert preempted(self.world.job(self.urgent)) == [None]
         entries = [each for each in self.world.store.audit_log() if each.verb == "preempt"]
-        assert [each.target for each in entries] == [f"job {self.victim}"]
+        assert [each.target for each in entries] == [f"job {self.victim}", f"job {self.urgent}"]
         assert self.world.job(self.victim).charged_attempts == 1
 
 
@@ -341,3 +356,80 @@ def test_many_crashes_at_random_steps_of_a_preemption(tmp_path: Path, seed: int)
     load.live()
     world.tripwire.left = None
     load.check()
+
+
+class Traffic:
+    """Jobs of all classes and widths that come and go, for hours, on four GPUs."""
+
+    def __init__(self, directory: Path, rng: random.Random) -> None:
+        settings = Settings(policy=policy_of(preemptions_per_job=2, preemptions_per_hour=6))
+        self.world, self.rng = World(directory, gpus=4, settings=settings), rng
+        self.ends: dict[str, float] = {}
+        self.seconds = 0.0
+
+    def live(self, hours: float, *, crashes: bool) -> None:
+        world, rng = self.world, self.rng
+        while self.seconds < 3600 * hours or not self.is_over():
+            assert self.seconds < 3600 * hours * 20, "the traffic never ended"
+            if self.seconds < 3600 * hours and rng.random() < 0.12:
+                self.submit()
+            if crashes and world.tripwire.left is None and rng.random() < 0.05:
+                world.tripwire.left = rng.randint(1, 20)
+            try:
+                world.tick(seconds=20)
+            except Crash:
+                world.reborn()
+            self.seconds += 20
+            self.end_some()
+            self.check()
+
+    def submit(self) -> None:
+        rng = self.rng
+        priority, width = rng.choice([0, 20, 50, 50, 74, 80, 100]), rng.choice([1, 1, 1, 2, 2, 4])
+        limit = timedelta(minutes=rng.choice([5, 20, 60]))
+        self.world.submit(width, priority=priority, preemptible=rng.random() < 0.7, time_limit=limit)
+
+    def end_some(self) -> None:
+        """Each attempt ends by itself after a time of its own; half of those told to end take theirs for it."""
+        for record in self.world.docker.running():
+            self.world.docker.obeys = self.rng.random() < 0.5
+            lasts = self.ends.setdefault(record.id, self.seconds + self.rng.expovariate(1 / 900))
+            if self.seconds >= lasts:
+                self.world.docker.exit(record.id, 0)
+
+    def is_over(self) -> bool:
+        return all(one.state.is_terminal for one in self.world.store.jobs().values())
+
+    def check(self) -> None:
+        taken = Counter(uuid for record in self.world.docker.running() for uuid in record.gpus)
+        assert all(count == 1 for count in taken.values()), taken
+
+    def preemptions(self) -> list[tuple[Job, Job, datetime]]:
+        """Each victim, who it made way for, and when."""
+        jobs = self.world.store.jobs()
+        return [
+            (victim, jobs[attempt.preempted_by], attempt.preempted_at)
+            for victim in jobs.values()
+            for attempt in victim.attempts
+            if attempt.preempted_by is not None and attempt.preempted_at is not None
+        ]
+
+
+@pytest.mark.parametrize("crashes", [False, True], ids=["calm", "crashes"])
+@pytest.mark.parametrize("seed", range(2))
+def test_hours_of_traffic_preempt_by_the_rules_and_never_in_vain(tmp_path: Path, seed: int, crashes: bool) -> None:
+    traffic = Traffic(tmp_path, random.Random(seed))
+    traffic.live(1.5, crashes=crashes)
+    found = traffic.preemptions()
+    assert len(found) >= 3
+    for victim, other, at in found:
+        assert victim.spec.preemptible
+        assert whole_class(victim.priority) < whole_class(other.priority)
+        assert sum(each is victim for each, _, _ in found) <= 2
+        assert sum(at - timedelta(hours=1) < moment <= at for _, _, moment in found) <= 6
+        claims = [attempt.claimed_at for attempt in other.attempts if attempt.claimed_at and attempt.claimed_at > at]
+        assert claims, f"job {victim.id} was preempted for job {other.id}, which never started after it"
+        assert crashes or min(claims) - at <= timedelta(seconds=60 + 3 * 20)  # the grace, and ticks
+    assert max(Counter(traffic.world.docker.started).values()) == 1
+    entries = [each.after for each in traffic.world.store.audit_log() if each.verb == "preempt"]
+    assert sum(words.startswith("preempted for job ") for words in entries) == len(found)

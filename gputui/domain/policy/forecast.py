@@ -11,7 +11,6 @@ from gputui.domain.policy.board import Run
 from gputui.domain.policy.forward import Arrival, patience_ends, run_forward
 from gputui.domain.policy.lineup import Entry, as_they_wait
 from gputui.domain.policy.look import Look
-from gputui.domain.policy.preempted import was_preempted
 from gputui.domain.policy.settling import SOON
 
 
@@ -51,9 +50,6 @@ def _coming(look: Look, gated: Iterable[Entry]) -> tuple[list[Arrival], _Depende
             behind.add(arrival, unmet)
         elif times:
             known.append(arrival)
-        elif was_preempted(job):
-            leaving = (run.ends(look.second) for run in look.board.runs.values() if run.leaving is not None)
-            known.append(arrival._replace(at=max(leaving, default=look.second) + SOON))
     return known, behind
 
 

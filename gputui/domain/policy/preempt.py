@@ -67,14 +67,15 @@ class Victims:
         self, planned: Hold | None, board: Board, key: LaneKey, item: Waiting, need: int, now: float
     ) -> Hold | None:
         soon = now + self.grace
-        in_time = planned is not None and planned.at <= max(soon, now + SOON)
-        if in_time or need > key.ask.minimum or key.ask.whole_nodes or key.ask.share:
+        if need > key.ask.minimum or key.ask.whole_nodes or key.ask.share:
             return planned
         coming = self._coming(board)
         at = max((run.ends(now) for run in board.runs.values() if run.leaving is not None), default=now + SOON)
         hold = _hold(board, key, item, need, coming, at)
-        if hold is not None:
-            return hold if planned is None or hold.at < planned.at else planned
+        if hold is not None and (planned is None or hold.at < planned.at or item.id in self.served):
+            return hold  # one that others make way for waits for their GPUs, though others are foreseen to end sooner
+        if hold is not None or (planned is not None and planned.at <= max(soon, now + SOON)):
+            return planned
         at = max(at, soon)
         found = self._choose(board, key, item, need, coming, at)
         return planned if found is None or (planned is not None and planned.at <= at) else found

@@ -40,7 +40,7 @@ def victims(snapshot: Snapshot, settings: PolicySettings, places: Places, now: d
         allowed=max(0, settings.preemptions_per_hour - lately),
         candidates=tuple(candidates),
         sound=masks(places, lambda row: _is_sound(row) and holders[row.gpu.uuid] == 1),
-        served=frozenset(awaited(snapshot.jobs, now)),
+        served=served(snapshot.jobs, now),
     )
 
 
@@ -92,17 +92,15 @@ def is_making_way(job: Job) -> bool:
     return job.state.is_active and job.stopping is not None and job.stopping.cause.code is CauseCode.PREEMPTED
 
 
-def awaited(jobs: Iterable[Job], now: datetime) -> dict[JobId, datetime]:
-    """Jobs that others were lately preempted for, and until when those others wait for them to start."""
-    found: dict[JobId, datetime] = {}
-    for job in jobs:
-        if not job.attempts:
-            continue
-        attempt = job.attempts[-1]
-        if attempt.preempted_by is not None:
-            until = min(attempt.ended_at or now, now) + SETTLING
-            found[attempt.preempted_by] = max(until, found.get(attempt.preempted_by, until))
-    return {job_id: until for job_id, until in found.items() if until > now}
+def served(jobs: Iterable[Job], now: datetime) -> frozenset[JobId]:
+    """Jobs that others make way for, or did a moment ago."""
+    latest = (job.attempts[-1] for job in jobs if job.attempts)
+    ways = (attempt for attempt in latest if attempt.preempted_by is not None)
+    return frozenset(
+        attempt.preempted_by
+        for attempt in ways
+        if attempt.preempted_by is not None and (attempt.ended_at is None or now - attempt.ended_at < SETTLING)
+    )
 
 
 def was_preempted(job: Job) -> bool:

@@ -9,14 +9,13 @@ from functools import cached_property
 from typing import TypeAlias
 
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.job import Job, JobId, whole_class
+from gputui.domain.job import Job, JobId
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.guard import Guard
-from gputui.domain.policy.preempted import awaited, story, was_preempted
 from gputui.domain.policy.retry import JITTER
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, PendingReason, Reason, moment
+from gputui.domain.state import PendingReason, Reason, moment
 from gputui.domain.units import format_duration
 
 
@@ -28,8 +27,6 @@ class Situation:
     settings: SchedulerSettings
     dependencies: Dependencies
     guard: Guard
-    awaited: Mapping[JobId, datetime]
-    """Jobs that others were lately preempted for, and until when those wait for them."""
     snapshot: Snapshot
     runtimes: Mapping[str, RuntimeStatus]
     gates: tuple[Gate, ...]
@@ -65,7 +62,6 @@ class Situation:
             settings=settings,
             dependencies=Dependencies.of(snapshot.jobs),
             guard=guard,
-            awaited=awaited(snapshot.jobs, now),
             snapshot=snapshot,
             runtimes=runtimes,
             gates=gates,
@@ -80,18 +76,15 @@ def suspects(jobs: Sequence[Job], situation: Situation) -> Sequence[Job]:
     """The jobs that `gate` may forbid to start: mostly few, so that only these have to be asked."""
     if situation.gates_all:
         return jobs
-    found = [
+    return [
         job for job in jobs if job.held or job.not_before or (spec := job.spec).after or spec.after_any or spec.begin_at
     ]
-    if situation.awaited:
-        found += [job for job in jobs if job.attempts and was_preempted(job)]
-    return found
 
 
 def gate(job: Job, situation: Situation) -> Reason | None:
     """The first thing that forbids it to start whatever GPUs are free; None when nothing does."""
     spec = job.spec
-    has_gates = job.held or job.not_before or spec.after or spec.after_any or spec.begin_at or job.attempts
+    has_gates = job.held or job.not_before or spec.after or spec.after_any or spec.begin_at
     if not (has_gates or situation.guard):
         return situation.paused or situation.down[spec.is_host]  # what all have in common
     for check in situation.gates:
@@ -139,20 +132,6 @@ def _back_off(job: Job, situation: Situation) -> Reason | None:
     return Reason(PendingReason.BACK_OFF, again, (job.not_before,))
 
 
-def _made_way(job: Job, situation: Situation) -> Reason | None:
-    """One that was preempted lets the other start first, whatever its own rank is."""
-    attempt = job.attempt
-    if attempt is None or attempt.preempted_by is None or not was_preempted(job):
-        return None
-    other, until = situation.jobs.get(attempt.preempted_by), situation.awaited.get(attempt.preempted_by)
-    if other is None or other.state is not JobState.PENDING or until is None or until <= situation.now:
-        return None
-    if whole_class(other.priority) <= whole_class(job.priority) or gate(other, situation) is not None:
-        return None
-    words, at = story(job, situation.now)
-    return Reason(PendingReason.PRIORITY, f"{words}, which starts first", (at,))
-
-
 def _paused(_: Job, situation: Situation) -> Reason | None:
     return situation.paused
 
@@ -171,7 +150,7 @@ def _down(situation: Situation, *, is_host: bool) -> Reason | None:
     return None if status.up else Reason(PendingReason.NODE_UNKNOWN, status.text)
 
 
-_GATES: tuple[Gate, ...] = (_held, _dependency, _begin, _back_off, _guard, _made_way, _paused, _runtime)
+_GATES: tuple[Gate, ...] = (_held, _dependency, _begin, _back_off, _guard, _paused, _runtime)
 
 
 def _gates(snapshot: Snapshot, runtimes: Mapping[str, RuntimeStatus]) -> tuple[Gate, ...]:

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.job import Attempt, GpuRequest, Job, JobId, Preemption, Stopping, whole_class
+from gputui.domain.job import Attempt, GpuRequest, Job, JobId, Placement, Preemption, Stopping, whole_class
+from gputui.domain.policy.occupancy import AWAITED
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.preempt import Candidate, cheapest
 from gputui.domain.policy.preempted import lost_work
@@ -283,6 +284,16 @@ def test_while_its_victims_end_the_head_keeps_its_place_and_preempts_nobody_else
     assert found.forecast[3] == NOW + timedelta(seconds=40)
 
 
+def test_it_sticks_to_what_its_victims_leave_though_others_are_foreseen_to_end_sooner() -> None:
+    cause = Cause(CauseCode.PREEMPTED, "preempted")
+    gone = low(1, 2).with_attempt(preempted_by=3, preempted_at=NOW, ended_at=NOW, cause=cause)
+    soon = low(2, 0, 2, preemptible=False, time_limit=HOUR + timedelta(seconds=5))
+    jobs = [gone.evolve(state=JobState.PENDING), soon, job(3, gpus=2, priority=100, topped_at=NOW)]
+    found = planned(jobs, rows={2: view(2, GpuState.UNKNOWN, why=AWAITED)})
+    assert found.reservations == (Placement(3, (uuid(2), uuid(3))),)
+    assert found.starts == ()
+
+
 def test_what_if_shows_the_preemption() -> None:
     before = seen([low(1, 0, 4, time_limit=2 * HOUR), job(2, gpus=4, time_limit=HOUR, priority=20)])
     shifts = {shift.job_id: shift for shift in what_if(before, prioritised([2], 90), Settings(policy=policy()), NOW)}
@@ -398,9 +409,11 @@ def enough(ids: Iterable[JobId], jobs: dict[JobId, Job], need: int) -> bool:
 
 
 def starts_then(scene: Scene, gone: Iterable[JobId], by: JobId) -> bool:
-    """Whether the head starts once the victims wait again, told for whom they made way."""
+    """Whether the head starts once the victims wait again and it was put first."""
 
     def after(one: Job) -> Job:
+        if one.id == by:
+            return one.evolve(topped_at=NOW)
         if one.id not in set(gone):
             return one
         cause = Cause(CauseCode.PREEMPTED, "preempted")
