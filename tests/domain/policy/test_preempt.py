@@ -16,7 +16,6 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import Attempt, GpuRequest, Job, JobId, Placement, Preemption, Stopping, whole_class
-from gputui.domain.policy.occupancy import AWAITED
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.preempt import Candidate, cheapest
 from gputui.domain.policy.preempted import lost_work
@@ -285,13 +284,15 @@ def test_while_its_victims_end_the_head_keeps_its_place_and_preempts_nobody_else
 
 
 def test_it_sticks_to_what_its_victims_leave_though_others_are_foreseen_to_end_sooner() -> None:
-    cause = Cause(CauseCode.PREEMPTED, "preempted")
-    gone = low(1, 2).with_attempt(preempted_by=3, preempted_at=NOW, ended_at=NOW, cause=cause)
+    """A plan may be wrong about those; if they do end, it starts all the same."""
+    stopping = Stopping(Cause(CauseCode.PREEMPTED, "preempted"), NOW - timedelta(seconds=20))
+    victim = low(1, 2).with_attempt(preempted_by=3, preempted_at=stopping.at)
     soon = low(2, 0, 2, preemptible=False, time_limit=HOUR + timedelta(seconds=5))
-    jobs = [gone.evolve(state=JobState.PENDING), soon, job(3, gpus=2, priority=100, topped_at=NOW)]
-    found = planned(jobs, rows={2: view(2, GpuState.UNKNOWN, why=AWAITED)})
+    head = job(3, gpus=2, priority=100, topped_at=stopping.at)
+    other = job(4, gpus=1, time_limit=timedelta(seconds=2))
+    found = planned([victim.to(JobState.COMPLETING, stopping=stopping), soon, head, other])
     assert found.reservations == (Placement(3, (uuid(2), uuid(3))),)
-    assert found.starts == ()
+    assert (found.starts, found.preemptions) == ((), ())
 
 
 def test_what_if_shows_the_preemption() -> None:
