@@ -91,6 +91,10 @@ JOB_COMMANDS = (
     ),
     Command("wish('top')", ("t",), "top", "Put the waiting job at the head of the queue.", JOBS),
 )
+GPU_COMMANDS = (
+    Command("drain", ("d",), "drain", "Let no further job start on the GPU; asks for the reason.", GPUS),
+    Command("resume", ("d",), "resume", "Let jobs start on the drained GPU again.", GPUS),
+)
 SUBMIT = Command("submit", ("s",), "submit", "Submit a new job with a form.", JOBS)
 BACK = Command("back", ("escape", "q"), "back", "Back to the screen before.", VIEW, in_palette=False)
 PANE_COMMANDS = (
@@ -106,8 +110,7 @@ PANE_COMMANDS = (
 MAIN_COMMANDS = (
     *JOB_COMMANDS,
     SUBMIT,
-    Command("drain", ("d",), "drain", "Let no further job start on the GPU; asks for the reason.", GPUS),
-    Command("resume", ("d",), "resume", "Let jobs start on the drained GPU again.", GPUS),
+    *GPU_COMMANDS,
     Command(
         "pause", ("P",), "pause", "Start no further job anywhere; running ones go on. Asks for the reason.", SCHEDULER
     ),

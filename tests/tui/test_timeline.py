@@ -248,6 +248,20 @@ async def test_jobs_that_share_a_gpu_have_a_line_each() -> None:
         assert "jobs 1, 2 run on there" in console.screen_text
 
 
+async def test_the_gpu_of_the_row_is_drained_and_resumed() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await timeline_of(console, pilot, "g", "j")
+        await opened(console, pilot, "d", *"hot")
+        assert "GPU 1: drain it" in console.screen_text
+        await console.press(pilot, "enter")
+        assert console.store.controls().drains[uuid(1)].reason == "hot"
+        await pilot.press("G", "k")
+        await opened(console, pilot, "d")
+        assert "GPU 6: resume it" in console.screen_text
+
+
 async def test_a_click_selects_a_bar_and_a_second_one_opens_it() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:

@@ -26,6 +26,7 @@ from gputui.tui.present.gpu_tiles import GridRoom
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words, notices, pressing, status_line
 from gputui.tui.queue_rows import QueueRows
+from gputui.tui.screens.gpu_screen import GpuScreen
 from gputui.tui.screens.pane_screen import PaneScreen
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
@@ -37,7 +38,7 @@ _FRESH = 0.9
 """Seconds for which the clock needs no tick of its own: a picture came, and the time with it."""
 
 
-class Main(PaneScreen):
+class Main(PaneScreen, GpuScreen):
     """Everything at a glance; commands act on what the focused pane points at."""
 
     BINDINGS: ClassVar = bindings(MAIN_COMMANDS)
@@ -163,10 +164,7 @@ class Main(PaneScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide what cannot be done now."""
         controls = self._snapshot.controls
-        gpu = self.gpu() if self._is_ready and action in {"drain", "resume"} else None
         known = {
-            "drain": lambda: gpu is not None and gpu.gpu.uuid not in controls.drains and gpu.drain is None,
-            "resume": lambda: gpu is not None and (gpu.gpu.uuid in controls.drains or gpu.drain is not None),
             "pause": lambda: not controls.paused,
             "unpause": lambda: controls.paused,
             "clear_filter": lambda: bool(self._rows.filter),
@@ -223,35 +221,6 @@ class Main(PaneScreen):
         running = next((job for job in self._snapshot.jobs if job.started_at and job.state.is_active), None)
         if running is not None:
             self.follow(running.id)
-
-    def action_drain(self) -> None:
-        """Ask for the reason, then drain the GPU that was selected when the key was pressed."""
-        if view := self.gpu():
-            uuid, index = view.gpu.uuid, index_of(view)
-            if self.shows_what_if:
-                self._propose_gpu(uuid, index, "drain")
-                return
-            from gputui.tui.screens.prompt import Prompt
-
-            def answered(reason: str | None) -> None:
-                if reason is not None:
-                    self.post_message(WishMade(wishes.drain(uuid, index, reason)))
-
-            self.app.push_screen(Prompt(f"Drain GPU {index}", "Reason", "running jobs go on, none starts"), answered)
-
-    def action_resume(self) -> None:
-        """Let jobs start on the selected GPU again."""
-        if view := self.gpu():
-            uuid, index = view.gpu.uuid, index_of(view)
-            if self.shows_what_if:
-                self._propose_gpu(uuid, index, "resume")
-                return
-            self.post_message(WishMade(wishes.resume(uuid, index)))
-
-    def _propose_gpu(self, uuid: str, index: str, verb: str) -> None:
-        from gputui.tui.proposals import GpuProposal
-
-        self.propose(GpuProposal(uuid, index, verb))
 
     def action_pause(self) -> None:
         """Ask for the reason, then pause."""

@@ -10,17 +10,18 @@ from textual import on
 from textual.app import ComposeResult
 from textual.message import Message
 
+from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.timeline import Timeline, timeline
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.commands import APP_COMMANDS, BACK, JOB_COMMANDS, TIMELINE_COMMANDS, Command, bindings
+from gputui.tui.commands import APP_COMMANDS, BACK, GPU_COMMANDS, JOB_COMMANDS, TIMELINE_COMMANDS, Command, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.newest import IsWanted, Newest, Pace, are_alike
 from gputui.tui.present.bars import legend
 from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.style import DIM, RED
 from gputui.tui.present.timeline import bar_lines, gpu_lines, heading
-from gputui.tui.screens.job_screen import JobScreen
+from gputui.tui.screens.gpu_screen import GpuScreen
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.line import KeyBar
 from gputui.tui.widgets.line_table import CursorMoved, RowOpened
@@ -38,12 +39,13 @@ class TimelineMade(Message, bubble=False):
         self.failure = failure
 
 
-class TimelineScreen(JobScreen):
+class TimelineScreen(GpuScreen):
     """Commands act on the job whose bar is selected."""
 
     BINDINGS: ClassVar = [
         *bindings(JOB_COMMANDS),
         *bindings(TIMELINE_COMMANDS),
+        *bindings(GPU_COMMANDS),
         *bindings((BACK,)),
         ("T", "back", "back"),
     ]
@@ -96,6 +98,10 @@ class TimelineScreen(JobScreen):
             return None
         picked = self.query_one(TimelineTable).picked
         return None if picked is None else self._jobs.get(picked)
+
+    def gpu(self) -> GpuView | None:
+        """The GPU of the row under the cursor."""
+        return self.query_one(TimelineTable).gpu if self.is_mounted else None
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """Take the picture in; the plan follows."""
@@ -154,7 +160,7 @@ class TimelineScreen(JobScreen):
             head = cell(f"The forecast failed: {self._failure}", RED)
         self.query_one("#heading", CellLines).show([((" ", DIM), *head)])
         self.query_one("#about", CellLines).show([((" ", DIM), *line) for line in self._about(table)])
-        commands = (c for c in (*JOB_COMMANDS, *TIMELINE_COMMANDS) if c.in_footer and self._works(c))
+        commands = (c for c in (*JOB_COMMANDS, *TIMELINE_COMMANDS, *GPU_COMMANDS) if c.in_footer and self._works(c))
         self.query_one(KeyBar).show(tuple(commands), (BACK, APP_COMMANDS[0]))
 
     def _about(self, table: TimelineTable) -> tuple[Cell, ...]:
