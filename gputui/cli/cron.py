@@ -11,7 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from gputui import bootstrap
-from gputui.cli import numbers, queue, request, submit, table, texts
+from gputui.cli import queue, submit, table
 from gputui.cli.arrays import indices_word
 from gputui.cli.output import print_json, recurring_json
 from gputui.cli.session import Session, pass_session
@@ -21,6 +21,8 @@ from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.text import plain
 from gputui.engine.actions import Actions
 from gputui.engine.zones import local_name
+from gputui.request import numbers, options, texts
+from gputui.request import submitter as request
 
 COLUMNS = (
     table.Column("ID", right=True),
@@ -114,7 +116,7 @@ def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], 
             raise InputError("is no option of what is submitted again and again", where=text)
     words, host = given.pop("arguments"), given.pop("host")
     submitter = request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
-    submission = submit.submission_of(given, words, host, submitter)
+    submission = options.submission_of(given, words, host, submitter)
     submit.check_runtime(submission, session.options)
     if name and not given["name"]:
         submission = replace(submission, spec=replace(submission.spec, name=name))

@@ -5,9 +5,10 @@ from __future__ import annotations
 import click
 
 from gputui import bootstrap
-from gputui.cli import readings, texts
+from gputui.cli import readings
 from gputui.cli.session import Session, pass_session
 from gputui.ports import JobStore
+from gputui.request import texts
 
 
 @click.command("drain")

@@ -6,11 +6,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gputui.cli import numbers, specs
-from gputui.cli.texts import quoted
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.job import Job, JobId
 from gputui.ports import JobStore
+from gputui.request import numbers, specs
+from gputui.request.texts import quoted
 
 MAX_NAMED = 100_000
 _PART = re.compile(r"(?:[^,\[]|\[[^\]]*\]?)+")

@@ -9,13 +9,13 @@ from collections.abc import Callable
 import click
 
 from gputui import bootstrap
-from gputui.cli import numbers
 from gputui.cli.elements import Named, the_one
 from gputui.cli.session import Session, pass_session
 from gputui.cli.wishes import OneJobId
 from gputui.domain.job import Job, JobId
 from gputui.domain.text import plain_bytes
 from gputui.ports import JobStore
+from gputui.request import numbers
 
 LOOK_EVERY = 0.2
 """Seconds between two looks at whether a job has started."""

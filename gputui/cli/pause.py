@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from gputui import bootstrap
-from gputui.cli import texts
 from gputui.cli.session import Session, pass_session
+from gputui.request import texts
 
 
 @click.command("pause")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 from gputui import bootstrap
-from gputui.cli import specs
 from gputui.cli.elements import Named
 from gputui.cli.session import Session, pass_session
 from gputui.cli.wishes import JobIds, flat
 from gputui.domain.job import JobId
 from gputui.ports import JobStore
+from gputui.request import specs
 
 
 @click.command("priority", context_settings={"ignore_unknown_options": True})

@@ -12,7 +12,6 @@ from gputui import bootstrap
 from gputui.cli import arrays, table
 from gputui.cli.output import job_json, print_json
 from gputui.cli.session import Session, pass_session
-from gputui.cli.texts import quoted
 from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS, Seen, parse_filter, shown_text
 from gputui.domain.gpu import GpuView
@@ -21,6 +20,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, listed
+from gputui.request.texts import quoted
 
 COLUMNS = (
     table.Column("ID", right=True),

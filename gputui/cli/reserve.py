@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from gputui import bootstrap
-from gputui.cli import numbers, readings, specs, table, texts
+from gputui.cli import readings, table
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import InputError
@@ -21,6 +21,7 @@ from gputui.domain.snapshot import Snapshot, Standing
 from gputui.domain.window import WindowView
 from gputui.engine.actions import find_gpu
 from gputui.ports import JobStore
+from gputui.request import numbers, specs, texts
 
 MAX_GPUS = 100_000
 COLUMNS = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from gputui.cli.numbers import duration
 from gputui.cli.session import Session, pass_session
+from gputui.request.numbers import duration
 
 
 @click.command("serve")

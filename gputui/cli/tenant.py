@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gputui import bootstrap
-from gputui.cli import numbers, table, texts
+from gputui.cli import table
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import InputError
 from gputui.domain.units import format_duration
+from gputui.request import numbers, texts
 
 if TYPE_CHECKING:
     from gputui.domain.policy.dues import Dues

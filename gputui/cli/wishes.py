@@ -11,12 +11,12 @@ from gputui import bootstrap
 from gputui.cli import elements
 from gputui.cli.elements import Named
 from gputui.cli.session import Session, pass_session
-from gputui.cli.texts import quoted
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job, JobId
 from gputui.domain.text import plain
 from gputui.engine.actions import Actions
 from gputui.ports import JobStore
+from gputui.request.texts import quoted
 
 MAX_COMPLETIONS = 200
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gputui.cli import document, jobfile
-from gputui.cli.keys import KEYS
+from gputui.cli import document
 from gputui.cli.lazy import COMMANDS
-from gputui.cli.request import Submitter
 from gputui.config import load_settings
 from gputui.domain.settings import Settings
+from gputui.request import jobfile
+from gputui.request.keys import KEYS
+from gputui.request.submitter import Submitter
 from tests.factories import NOW
 
 PATH = Path(__file__).parents[2] / "docs" / "cli.md"

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gputui.cli import jobfile
-from gputui.cli.keys import KEYS
-from gputui.cli.request import Submitter
 from gputui.domain.errors import InputError
 from gputui.domain.job import GpuRequest
+from gputui.request import jobfile
+from gputui.request.keys import KEYS
+from gputui.request.submitter import Submitter
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import NOW
 

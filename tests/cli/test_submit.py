@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gputui.cli import docker_only
-from gputui.cli.keys import KEYS
 from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec
+from gputui.request import docker_only
+from gputui.request.keys import KEYS
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, NOW
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from gputui.cli import docker_specs, endings, numbers, specs, texts
+from gputui.request import docker_specs, endings, numbers, specs, texts
 
 
 class Kind(Enum):

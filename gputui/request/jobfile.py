@@ -7,12 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gputui.cli.keys import BY_NAME, Key, Kind
-from gputui.cli.request import Submitter, submission
-from gputui.cli.texts import quoted
 from gputui.config import read_toml
 from gputui.domain.errors import InputError
 from gputui.domain.job import Submission
+from gputui.request.keys import BY_NAME, Key, Kind
+from gputui.request.submitter import Submitter, submission
+from gputui.request.texts import quoted
 
 _BESIDES = ("image", "host", "command")
 

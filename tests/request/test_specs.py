@@ -9,11 +9,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gputui.cli import docker_specs, numbers, specs, texts
-from gputui.cli.keys import KEYS
 from gputui.config import parse_probe
 from gputui.domain.errors import InputError
 from gputui.domain.job import GpuRequest
+from gputui.request import docker_specs, numbers, specs, texts
+from gputui.request.keys import KEYS
 from tests.factories import NOW
 
 FUZZ = st.text(max_size=60) | st.from_regex(r"[0-9a-zA-Z=:,%+./ -]{0,40}", fullmatch=True)

@@ -6,12 +6,12 @@ import re
 import signal
 from datetime import timedelta
 
-from gputui.cli import numbers
-from gputui.cli.texts import quoted
 from gputui.domain.errors import InputError
 from gputui.domain.job import LimitWarning
 from gputui.domain.policy.retry import RETRY_WORDS
 from gputui.domain.units import parse_duration
+from gputui.request import numbers
+from gputui.request.texts import quoted
 
 _UNCATCHABLE = {signal.SIGKILL, signal.SIGSTOP}
 _number = numbers.whole(1, 64)

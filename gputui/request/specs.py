@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from gputui.cli import numbers
-from gputui.cli.texts import one_line, quoted
 from gputui.domain.errors import InputError
 from gputui.domain.job import GpuRequest
 from gputui.domain.units import parse_duration
+from gputui.request import numbers
+from gputui.request.texts import one_line, quoted
 
 MAX_GPUS = 1024
 MAX_ARRAY = 100_000

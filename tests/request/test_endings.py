@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.cli import endings
 from gputui.domain.job import LimitWarning
+from gputui.request import endings
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import running
 

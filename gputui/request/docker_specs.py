@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from gputui.cli.texts import any_text, one_line, quoted, token
 from gputui.domain.errors import InputError
 from gputui.domain.job import Pairs
+from gputui.request.texts import any_text, one_line, quoted, token
 
 MAX_ENV_FILE = 1024**2
 RESERVED_LABELS = ("gputui.", "user")

@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from datetime import timedelta
 
-from gputui.cli.texts import quoted
 from gputui.domain.errors import InputError
 from gputui.domain.job import MAX_PRIORITY
 from gputui.domain.units import parse_duration, parse_size
+from gputui.request.texts import quoted
 
 MAX_ID = 2**53
 """The largest whole number that every JSON reader keeps exact."""

@@ -9,10 +9,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-from gputui.cli import docker_specs, specs, texts
-from gputui.cli.keys import KEYS
 from gputui.domain.errors import InputError
 from gputui.domain.job import DEFAULT_BACKOFF, NORMAL_PRIORITY, ContainerOptions, GpuRequest, JobSpec, Submission
+from gputui.request import docker_specs, specs, texts
+from gputui.request.keys import KEYS
 
 MAX_ARGUMENTS = 1024**2
 """Bytes of a whole command: the kernel allows about twice that, environment included."""
