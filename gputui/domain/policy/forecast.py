@@ -26,8 +26,11 @@ def expected_runs(look: Look, gated: Iterable[Entry], most: int) -> Iterator[Run
     board = look.board.copy()
     # what was given back a moment ago is as good as free
     board.free = [free | settling for free, settling in zip(board.free, board.settling, strict=True)]
-    known, behind = _coming(look, gated)
-    moments = [*patience_ends(board), *(keep.end for keep in board.keeps), *(keep.start for keep in board.keeps)]
+    later = list(gated)
+    known, behind = _coming(look, later)
+    lanes = [*((key.ask, lane.items) for key, lane in board.lanes.items()), *((e.key.ask, [e.item]) for e in later)]
+    settling = patience_ends(board.rules, lanes)
+    moments = [*settling, *(keep.end for keep in board.keeps), *(keep.start for keep in board.keeps)]
     runs = run_forward(board, look.second, known, moments=moments, ended=behind.ended)
     return islice(runs, most)
 

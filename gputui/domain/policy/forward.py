@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from gputui.domain.policy.board import Board, Run
+from gputui.domain.policy.board import Board, Rules, Run
 from gputui.domain.policy.decide import can_decide, decide
 from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.machine import Ask
 
 
 class Arrival(NamedTuple):
@@ -58,11 +59,7 @@ def run_forward(
         at = max(at, min(following))
 
 
-def patience_ends(board: Board) -> list[float]:
+def patience_ends(rules: Rules, waiting: Iterable[tuple[Ask, Iterable[Waiting]]]) -> list[float]:
     """When waiting jobs will settle for fewer GPUs."""
-    return [
-        item.submitted + board.rules.patience
-        for key, lane in board.lanes.items()
-        if key.ask.minimum != key.ask.maximum
-        for item in lane.items
-    ]
+    ranges = (items for ask, items in waiting if ask.minimum != ask.maximum)
+    return [item.submitted + rules.patience for items in ranges for item in items]
