@@ -159,6 +159,8 @@ _MAY_BE_ZERO = frozenset(
         "class_weight",
         "age_weight",
         "age_cap",
+        "duration_weight",
+        "duration_cap",
         "fair_weight",
         "patience",
         "forecast_jobs",

@@ -55,6 +55,7 @@ def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
     yield f"score     {terms.total:.0f}"
     yield f"  class       {terms.priority_class:8.1f}  of priority {job.priority}"
     yield f"  age         {terms.age:8.1f}  of waiting {format_duration(now - job.submitted_at)}"
+    yield f"  duration    {terms.duration:8.1f}  of {format_duration(told.planned)} that it is planned to run"
     yield f"  fair share  {terms.fair_share:8.1f}  F = {told.fair_share:.3f} of tenant {job.spec.tenant}"
     yield f"  nice        {terms.nice:8.1f}"
     if job.topped_at:
@@ -76,9 +77,11 @@ def explanation_json(job: Job, told: Explanation) -> dict[str, Any]:
             "total": terms.total,
             "class": terms.priority_class,
             "age": terms.age,
+            "duration": terms.duration,
             "fair_share": terms.fair_share,
             "nice": terms.nice,
         },
         "fair_share": told.fair_share,
+        "planned_duration": told.planned.total_seconds(),
         "topped_at": job.topped_at.isoformat() if job.topped_at else None,
     }

@@ -141,6 +141,10 @@ class PolicySettings:
     age_unit: timedelta = timedelta(hours=24)
     age_cap: float | None = None
     """At most so many `age_unit`s count; None: all, so that no job is overtaken for ever."""
+    duration_weight: float = 1000.0
+    """Points taken off for each `age_unit` a job is planned to run, at most `duration_cap` of them: of two jobs
+    that have waited alike the shorter goes first."""
+    duration_cap: float = 3.0
     fair_weight: float = 500.0
     """Points times the fair-share factor, which is 1 for a tenant that used nothing."""
     half_life: timedelta = timedelta(days=7)

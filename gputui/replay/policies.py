@@ -45,7 +45,7 @@ def arrivals(jobs: Sequence[TraceJob], site: Site, rules: Rules) -> Iterator[Arr
         if ask is None:
             nodes = 0 if job.gpus <= widest else _nodes_for(job.gpus, site)
             ask = asks[job.gpus] = Ask(job.gpus, job.gpus, masks, nodes)
-        item = Waiting(job.submit, job.number, job.limit, rules.base(job.priority, job.nice), job.priority)
+        item = Waiting(job.submit, job.number, job.limit, rules.base(job.priority, job.nice, job.limit), job.priority)
         yield Arrival(job.submit, LaneKey(job.tenant, ask), item)
 
 

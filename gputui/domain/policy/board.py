@@ -97,6 +97,9 @@ class Rules:
     cpu_jobs: int = 8
     weights: Mapping[str, float] = field(default_factory=dict)
     caps: Mapping[str, TenantSettings] = field(default_factory=dict)
+    per_second: float = 0.0
+    """Points taken off for each second a job is planned to run, at most `most_off`."""
+    most_off: float = 0.0
 
     @classmethod
     def of(cls, settings: PolicySettings, cpu_jobs: int = 8) -> Rules:
@@ -113,11 +116,14 @@ class Rules:
             cpu_jobs,
             {tenant.name: tenant.weight for tenant in settings.tenants},
             {tenant.name: tenant for tenant in settings.tenants},
+            settings.duration_weight / settings.age_unit.total_seconds(),
+            settings.duration_weight * settings.duration_cap,
         )
 
-    def base(self, priority: int, nice: int) -> float:
-        """Points of a job that do not change."""
-        return self.class_weight * priority / NORMAL_PRIORITY - nice
+    def base(self, priority: int, nice: int, planned: float) -> float:
+        """Points of a job that do not change; `planned` are the seconds it is planned to run."""
+        off = min(self.most_off, self.per_second * planned)
+        return self.class_weight * priority / NORMAL_PRIORITY - nice - off
 
 
 class Board:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.durations import Source
@@ -28,6 +28,8 @@ class Explanation:
     terms: ScoreTerms
     fair_share: float
     """F of its tenant: 1 used nothing, 0.5 exactly its share."""
+    planned: timedelta
+    """How long it is planned to run."""
     position: int
     """1 is the first in order."""
     waiting: int
@@ -44,11 +46,13 @@ def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> 
     look = Look.at(snapshot, settings, now)
     order = [entry.job for entry in in_order(look)]
     fair = fair_shares(look, order)[job.spec.tenant]
+    planned = look.durations.seconds(job)
     start = snapshot.expected_starts.get(job.id) or expected(snapshot, settings, now).get(job.id)
     return Explanation(
         reason=snapshot.reasons.get(job.id),
-        terms=score_terms(job, settings.policy, fair, now),
+        terms=score_terms(job, settings.policy, fair, planned, now),
         fair_share=fair,
+        planned=timedelta(seconds=planned),
         position=1 + [waiting.id for waiting in order].index(job.id),
         waiting=len(order),
         waits_for=_waits_for(snapshot, job),

@@ -67,25 +67,27 @@ class Known:
     """
 
     def __init__(self) -> None:
-        self._weight: float | None = None
+        self._weight: tuple[float, ...] = ()
         self._basis: object = None
         self._seen: _Seen = {}
 
     def at(self, look: Look) -> _Seen:
         """What still holds at this look, to be added to."""
-        weight, basis = look.board.rules.class_weight, look.durations.basis
+        rules, basis = look.board.rules, look.durations.basis
+        weight = (rules.class_weight, rules.per_second, rules.most_off)
         if weight != self._weight or len(self._seen) > 2 * len(look.waiting) + _FEW:
             self._seen = {}
         elif basis != self._basis:  # some job has ended, and those like it are planned to run as long
-            self._plan_anew(look.durations)
+            self._plan_anew(look.durations, rules)
         self._weight, self._basis = weight, basis
         return self._seen
 
-    def _plan_anew(self, durations: Durations) -> None:
+    def _plan_anew(self, durations: Durations, rules: Rules) -> None:
         for job_id, (job, kind, item) in self._seen.items():
             planned = durations.seconds(job)
             if planned != item[2]:
-                self._seen[job_id] = (job, kind, _waiting((item[0], item[1], planned, *item[3:])))
+                base = rules.base(job.priority, job.spec.nice, planned)
+                self._seen[job_id] = (job, kind, _waiting((item[0], item[1], planned, base, *item[4:])))
 
 
 _FEW = 1000
@@ -129,7 +131,7 @@ def as_they_wait(look: Look, jobs: list[Job], seen: _Seen | None = None) -> Line
 
 
 def _as_it_waits(job: Job, seconds: float, rules: Rules) -> Waiting:
-    base = rules.base(job.priority, job.spec.nice)
+    base = rules.base(job.priority, job.spec.nice, seconds)
     when = topped(job) if job.topped_at else 0.0
     return _waiting((job.submitted_at.timestamp(), job.id, seconds, base, job.priority, when))
 

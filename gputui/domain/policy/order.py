@@ -17,6 +17,8 @@ class ScoreTerms:
 
     priority_class: float
     age: float
+    duration: float
+    """Subtracted already: what a long job is put back by."""
     fair_share: float
     nice: float
     """Subtracted already: a nice of 20 is -20 here."""
@@ -24,20 +26,27 @@ class ScoreTerms:
     @property
     def total(self) -> float:
         """The score: higher goes first."""
-        return self.priority_class + self.age + self.fair_share + self.nice
+        return self.priority_class + self.age + self.duration + self.fair_share + self.nice
 
 
-def score_terms(job: Job, settings: PolicySettings, fair: float, now: datetime) -> ScoreTerms:
-    """1000 x class + 1000 x wait / 24 h + 500 x F - nice, by the weights set; `fair` is the tenant's F.
+def score_terms(job: Job, settings: PolicySettings, fair: float, planned: float, now: datetime) -> ScoreTerms:
+    """1000 x class + 1000 x wait / 24 h - 1000 x min(3, planned / 24 h) + 500 x F - nice, by the weights set.
 
-    The age counts from the first submission, so that a job that was retried, requeued or preempted keeps it.
+    `fair` is the tenant's F, `planned` the seconds it is planned to run. The age counts from the first submission, so
+    that a job that was retried, requeued or preempted keeps it.
     """
     return ScoreTerms(
         settings.class_weight * job.priority / NORMAL_PRIORITY,
         settings.age_weight * age(seconds_waited(job, now), settings),
+        -put_back(planned, settings),
         settings.fair_weight * fair,
         -float(job.spec.nice),
     )
+
+
+def put_back(planned: float, settings: PolicySettings) -> float:
+    """The points that a job planned to run so many seconds is put back by."""
+    return settings.duration_weight * min(settings.duration_cap, planned / settings.age_unit.total_seconds())
 
 
 def seconds_waited(job: Job, now: datetime) -> float:

@@ -152,6 +152,7 @@ class Facts:
         return (
             policy.class_weight * job.priority / 50
             + policy.age_weight * min(units, units if policy.age_cap is None else policy.age_cap)
+            - policy.duration_weight * min(policy.duration_cap, self.planned(job) / policy.age_unit)
             + policy.fair_weight * self.fair[job.spec.tenant]
             - job.spec.nice
         )

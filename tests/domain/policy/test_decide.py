@@ -33,7 +33,7 @@ def of_rows(jobs: list[Job], rows: list[GpuView], **changes: Any) -> Snapshot:
 
 
 def planned(jobs: list[Job], gpus: int = 8, **policy: Any) -> Plan:
-    return plan(seen(jobs, gpus), Settings(policy=PolicySettings(**policy)), NOW)
+    return plan(seen(jobs, gpus), Settings(policy=PolicySettings(**{"duration_weight": 0.0, **policy})), NOW)
 
 
 def starts(found: Plan) -> dict[int, int]:

@@ -22,18 +22,19 @@ WEEK = 7 * DAY
 
 
 def test_the_terms_are_those_of_the_formula() -> None:
-    terms = score_terms(job(1, priority=100, age=1.5 * DAY, nice=20), PolicySettings(), 0.25, NOW)
-    assert (terms.priority_class, terms.age, terms.fair_share, terms.nice) == (2000, 1500, 125, -20)
-    assert terms.total == 3605
+    terms = score_terms(job(1, priority=100, age=1.5 * DAY, nice=20), PolicySettings(), 0.25, DAY / 2, NOW)
+    assert (terms.priority_class, terms.age, terms.duration) == (2000, 1500, -500)
+    assert (terms.fair_share, terms.nice) == (125, -20)
+    assert terms.total == 3105
 
 
 def test_age_counts_by_the_weights_set_and_up_to_a_cap_where_one_is_set() -> None:
     old = job(1, age=30 * DAY)
-    assert score_terms(old, PolicySettings(), 0, NOW).age == 30_000
-    assert score_terms(old, PolicySettings(age_cap=3.0), 0, NOW).age == 3000
+    assert score_terms(old, PolicySettings(), 0, 0, NOW).age == 30_000
+    assert score_terms(old, PolicySettings(age_cap=3.0), 0, 0, NOW).age == 3000
     halved = PolicySettings(age_weight=500.0, age_unit=timedelta(hours=12), age_cap=2.0)
-    assert score_terms(job(1, age=DAY / 4), halved, 0, NOW).age == 250
-    assert score_terms(old, halved, 0, NOW).age == 1000
+    assert score_terms(job(1, age=DAY / 4), halved, 0, 0, NOW).age == 250
+    assert score_terms(old, halved, 0, 0, NOW).age == 1000
 
 
 def test_who_used_exactly_its_share_has_a_half() -> None:
@@ -140,22 +141,40 @@ def test_a_lane_fed_in_order_stays_in_the_order_of_the_score(
 def test_a_class_is_worth_a_day_however_long_both_have_waited() -> None:
     rules = Rules.of(PolicySettings())
     for waited in (0.0, 2 * DAY, 20 * DAY):
-        low = Waiting(0.0, 1, 60.0, rules.base(50, 0), 50)
-        high = Waiting(DAY, 2, 60.0, rules.base(100, 0), 100)
+        low = Waiting(0.0, 1, 60.0, rules.base(50, 0, 60.0), 50)
+        high = Waiting(DAY, 2, 60.0, rules.base(100, 0, 60.0), 100)
         now = DAY + waited
         assert rules.ageing.rank(low, 1.0, now) < rules.ageing.rank(high, 0.0, now)
         assert rules.ageing.rank(high, 1.0, now) < rules.ageing.rank(low, 0.0, now)
 
 
-@given(st.floats(2.51 * DAY, 60 * DAY), st.floats(0, 90 * DAY))
+@given(st.floats(5.51 * DAY, 60 * DAY), st.floats(0, 90 * DAY))
 def test_nothing_submitted_much_later_ever_overtakes(later: float, waited: float) -> None:
     rules = Rules.of(PolicySettings())
-    least = Waiting(0.0, 1, 60.0, rules.base(0, 0), 0)
-    most = Waiting(later, 2, 60.0, rules.base(100, 0), 100)
+    least = Waiting(0.0, 1, 4 * DAY, rules.base(0, 0, 4 * DAY), 0)
+    most = Waiting(later, 2, 60.0, rules.base(100, 0, 60.0), 100)
     now = later + waited
     assert rules.ageing.rank(least, 0.0, now) < rules.ageing.rank(most, rules.fair_weight, now)
 
 
+def test_of_two_that_have_waited_alike_the_shorter_goes_first_and_three_days_are_the_most() -> None:
+    rules = Rules.of(PolicySettings())
+    assert rules.base(50, 0, 0.0) - rules.base(50, 0, DAY) == pytest.approx(1000)
+    assert rules.base(50, 0, 3 * DAY) == rules.base(50, 0, 30 * DAY)
+    for planned in (0.0, 60.0, DAY, 5 * DAY):
+        terms = score_terms(job(1), PolicySettings(), 0.0, planned, NOW)
+        assert terms.priority_class + terms.duration == pytest.approx(rules.base(50, 0, planned))
+    indifferent = Rules.of(PolicySettings(duration_weight=0.0))
+    assert indifferent.base(50, 0, 60.0) == indifferent.base(50, 0, 3 * DAY)
+
+
+def test_a_high_job_of_a_day_goes_before_any_normal_one_submitted_with_it() -> None:
+    rules = Rules.of(PolicySettings())
+    high = Waiting(0.0, 1, DAY, rules.base(100, 0, DAY), 100)
+    normal = Waiting(0.0, 2, 1.0, rules.base(50, 0, 1.0), 50)
+    assert rules.ageing.rank(high, 0.0, 9.0) < rules.ageing.rank(normal, 0.0, 9.0)
+
+
 def test_weights_are_settings() -> None:
     settings = replace(PolicySettings(), class_weight=10.0, fair_weight=0.0)
-    assert score_terms(job(1, priority=50), settings, 1.0, NOW).total == 10
+    assert score_terms(job(1, priority=50), settings, 1.0, 0, NOW).total == 10

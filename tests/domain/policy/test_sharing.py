@@ -38,7 +38,7 @@ def sharing(one: Job, memory: int = 10) -> Job:
 
 def planned(jobs: list[Job], gpus: int = 1, used: dict[int, int] | None = None, **policy: Any) -> Plan:
     """The plan for jobs of which those in `used` really use so many GiB."""
-    settings = Settings(policy=PolicySettings(**{"share": ("all",), **policy}))
+    settings = Settings(policy=PolicySettings(**{"share": ("all",), "duration_weight": 0.0, **policy}))
     return plan(seen(jobs, gpus, used or {}), settings, NOW)
 
 

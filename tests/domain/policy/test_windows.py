@@ -20,13 +20,15 @@ from tests.domain.policy.test_decide import holder, of_rows, seen, starts
 from tests.factories import NOW, job, running, uuid, view
 
 HOUR, MINUTE = timedelta(hours=1), timedelta(minutes=1)
+IN_TURN = Settings(policy=PolicySettings(duration_weight=0.0))
+"""Age alone orders jobs alike, so that a case need not state limits to keep its order."""
 BEGUN = Window("course", NOW - 5 * MINUTE, NOW + HOUR, count=4, tenant="bob")
 LATE = replace(BEGUN, start=NOW - 20 * MINUTE)
 """Its grace of 15 minutes is over."""
 
 
 def planned(jobs: list[Job], *windows: Window, **controls: Any) -> Plan:
-    return plan(seen(jobs, controls=Controls(reservations=windows, **controls)), Settings(), NOW)
+    return plan(seen(jobs, controls=Controls(reservations=windows, **controls)), IN_TURN, NOW)
 
 
 def the_view(found: Plan) -> WindowView:
