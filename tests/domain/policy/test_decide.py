@@ -237,7 +237,7 @@ def test_a_job_that_can_never_be_promised_anything_keeps_nothing_from_others() -
 
 def test_gpus_just_given_back_are_promised_before_they_are_read_as_free() -> None:
     rows = [view(0), view(1, GpuState.UNKNOWN, why=AWAITED)]
-    wide, narrow = job(1, gpus=2, age=9), job(2, gpus=1, time_limit=HOUR)
+    wide, narrow = job(1, gpus=2, age=9, time_limit=HOUR), job(2, gpus=1, time_limit=HOUR)
     found = plan(of_rows([wide, narrow], rows), Settings(), NOW)
     assert starts(found) == {}
     assert found.reservations[0].gpus == (uuid(0), uuid(1))
