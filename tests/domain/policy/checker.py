@@ -11,7 +11,7 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.policy.plan import Plan
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import PendingReason
+from gputui.domain.state import PendingReason, Reason
 from gputui.domain.window import WindowState
 from tests.domain.policy.slow_facts import Facts, Held, Uuids
 from tests.domain.policy.slow_words import Told, check_sentence
@@ -68,11 +68,20 @@ def check(snapshot: Snapshot, settings: Settings, now: datetime, found: Plan) ->
     _check_kept(walk)
     assert found.reasons.keys() == {job.id for job in facts.pending} - starts.keys(), "a reason for each that waits"
     for job_id, told in walk.told.items():
-        assert found.reasons[job_id].code in told.codes, (job_id, found.reasons[job_id], told)
-        check_sentence(facts, _at_the_end(walk, told), found.reasons[job_id])
+        reason = found.reasons[job_id]
+        check_sentence(facts, _at_the_end(walk, _as_told(told, reason)), reason)
     assert not found.forecast.keys() & starts.keys()
     assert all(at >= now for at in found.forecast.values())
     return Counter(reason.code for reason in found.reasons.values())
+
+
+def _as_told(told: Told, reason: Reason) -> Told:
+    """That of the things which are as true that the reason tells."""
+    is_standing = reason.text.endswith(" and above first")
+    while told.also and (reason.code not in told.codes or is_standing != (told.kind == "standing")):
+        told = told.also
+    assert reason.code in told.codes, (reason, told)
+    return told
 
 
 def _at_the_end(walk: Walk, told: Told) -> Told:
@@ -142,10 +151,12 @@ def _hindrance(walk: Walk, job: Job) -> Told | None:
 
 
 def _or_short(walk: Walk, told: Told, owed: int) -> Told:
-    """A job kept back that there are too few GPUs for anyway: the one may be told or the other."""
+    """A job kept back that could not have GPUs anyway: the one may be told or the other."""
     short = _short_of_gpus(walk, told.job, owed) if walk.facts.width(told.job)[1] and walk.refused else None
-    if short is None or short.kind != "short":
+    if short is None:
         return told
+    if short.kind != "short":
+        return told.of(also=short)
     return told.of(codes=told.codes | {PendingReason.PRIORITY}, need=short.need)
 
 
@@ -192,7 +203,11 @@ def _short_of_gpus(walk: Walk, job: Job, owed: int) -> Told | None:
         return told.of(kind="short", past=past)
     if max(_may_use(walk, job, windows=False)) >= need:
         return told.of(kind="window", codes=frozenset({PendingReason.RESERVATION}), past=past)
-    return told.of(kind="backfill", past=past)
+    backfill = told.of(kind="backfill", past=past)
+    beside = (able - facts.kept(job, facts.now)) & walk.free
+    if max(len(beside & node.keys()) for node in facts.nodes) >= need:
+        return backfill
+    return backfill.of(also=told.of(kind="window", codes=frozenset({PendingReason.RESERVATION}), past=past))
 
 
 def _start(walk: Walk, job: Job, given: Uuids) -> None:

@@ -41,6 +41,8 @@ class Told:
     """Whether it would run past the promised moment."""
     promise: tuple[datetime, frozenset[JobId]] | None = None
     """What it was promised itself, and by whose end."""
+    also: Told | None = None
+    """What may be told instead, because it is as true."""
     left: frozenset[str] = frozenset()
     """The GPUs that stay free."""
     head: tuple[JobId, datetime, int] | None = None
