@@ -138,6 +138,18 @@ MOVE_COMMANDS = (
     Command("first", ("g", "home"), "first", "To the first row.", MOVE, False, False),
     Command("last", ("G", "end"), "last", "To the last row; a log follows its end again.", MOVE, False, False),
 )
+GRID_COMMANDS = (
+    Command(
+        "beside(1)",
+        ("right", "l"),
+        "next GPU",
+        "To the next GPU, where several stand side by side.",
+        MOVE,
+        False,
+        False,
+    ),
+    Command("beside(-1)", ("left",), "GPU before", "To the GPU before.", MOVE, False, False),
+)
 LOG_COMMANDS = (
     Command("toggle_pause", ("space",), "pause log", "Stop the log where it is, or follow its end again.", LOGS),
     Command("sideways(1)", ("right", "l"), "right", "Show what is cut off at the right.", LOGS, False, False),
@@ -172,6 +184,7 @@ COMMANDS = (
     *FURTHER,
     *TIMELINE_COMMANDS,
     *MOVE_COMMANDS,
+    *GRID_COMMANDS,
     *LOG_COMMANDS,
 )
 

@@ -1,29 +1,25 @@
-"""What each GPU's load was, for the graphs."""
+"""What each GPU's readings were, for the graphs."""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 
+from gputui.domain.gpu import GpuSample
 from gputui.domain.snapshot import Snapshot
-
-STEP = timedelta(seconds=10)
-"""Time of a cell: a graph of 40 cells shows nearly seven minutes, and costs the terminal little."""
-KEPT = 160
+from gputui.tui.present.past import KEPT, NO_PAST, STEP, Past, mean
 
 
 class History:
-    """The mean load of each GPU in each step of time, newest last."""
+    """The mean readings of each GPU in each step of time."""
 
     def __init__(self) -> None:
-        self._steps: dict[str, deque[float | None]] = {}
-        self._now: dict[str, list[float]] = {}
+        self._pasts: dict[str, Past] = {}
+        self._now: dict[str, list[GpuSample]] = {}
         self._since: datetime | None = None
 
-    def of(self, uuid: str) -> Sequence[float | None]:
+    def of(self, uuid: str) -> Past:
         """The steps that are over."""
-        return tuple(self._steps.get(uuid, ()))
+        return self._pasts.get(uuid, NO_PAST)
 
     def add(self, snapshot: Snapshot) -> None:
         """Take in the readings of a picture; stale ones count as not read."""
@@ -34,11 +30,11 @@ class History:
             self._since = snapshot.taken_at
         for view in snapshot.gpus:
             readings = self._now.setdefault(view.gpu.uuid, [])
-            if view.sample is not None and view.sample.utilization is not None and not view.stale:
-                readings.append(view.sample.utilization)
+            if view.sample is not None and not view.stale:
+                readings.append(view.sample)
 
     def _close_step(self) -> None:
         for uuid, readings in self._now.items():
-            steps = self._steps.setdefault(uuid, deque(maxlen=KEPT))
-            steps.append(sum(readings) / len(readings) if readings else None)
+            past = self._pasts.get(uuid, NO_PAST)
+            self._pasts[uuid] = Past((*past.steps, mean(readings))[-KEPT:], past.number + 1)
         self._now = {}

@@ -77,7 +77,8 @@ class Layout:
             return self._with_gpus(heights["gpus"] + step, heights)
         if "queue" in self.shown and "log" in self.shown:
             queue = heights["queue"] + (step if pane == "queue" else -step)
-            return replace(self, queue=max(LEAST, min(rest - LEAST, queue)) / rest) if rest > 2 * LEAST else self
+            kept = max(LEAST, min(rest - LEAST, queue)) + 0.5  # in the middle of a row: what is cut off is no row
+            return replace(self, queue=kept / rest) if rest > 2 * LEAST else self
         return self._with_gpus(heights["gpus"] - step, heights) if "gpus" in self.shown else self
 
     def _with_gpus(self, rows: int, heights: Mapping[str, int]) -> Layout:

@@ -23,6 +23,10 @@ def cell(value: str, style: Style = PLAIN) -> Cell:
     return ((value, style),)
 
 
+_NEAR = 8
+"""Unchanged cells that cost less to send again than to jump over."""
+
+
 @dataclass(frozen=True)
 class Column:
     """A column of a table."""
@@ -111,6 +115,23 @@ def changed_part(before: Sequence[Span], after: Sequence[Span]) -> tuple[int, in
         return 0, room
     differing = [x for x, (was, is_now) in enumerate(zip(old, new, strict=True)) if was != is_now]
     return (differing[0], differing[-1] + 1) if differing else (0, room)
+
+
+def changed_runs(before: Sequence[Span], after: Sequence[Span]) -> list[tuple[int, int]]:
+    """The parts that differ, each from where to where; what lies close together is one part, cheaper than two."""
+    old, new = _by_character(before), _by_character(after)
+    room = sum(width(value) for value, _ in after)
+    if not len(old) == len(new) == room:
+        return [(0, room)]
+    runs: list[tuple[int, int]] = []
+    for x, (was, is_now) in enumerate(zip(old, new, strict=True)):
+        if was == is_now:
+            continue
+        if runs and x - runs[-1][1] < _NEAR:
+            runs[-1] = (runs[-1][0], x + 1)
+        else:
+            runs.append((x, x + 1))
+    return runs
 
 
 def _by_character(spans: Iterable[Span]) -> list[tuple[str, Style]]:

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import timedelta
+from collections.abc import Callable, Sequence
 
 from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder
 from gputui.domain.job import Job
 from gputui.domain.text import plain, width
 from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, Column, cell
+from gputui.tui.present.gpu_row import GpuPicture, GpuRow
 from gputui.tui.present.meter import bar, graph, heat_style, load_style
 from gputui.tui.present.style import AMBER, BLUE, DIM, GPU_STYLES, GRAPH, PLAIN, RED, RED_STRONG, VIOLET
+
+__all__ = ["GPU_COLUMNS", "GpuPicture", "GpuRow", "gpu_cells", "index_of", "label_of", "short_model"]
 
 GPU_COLUMNS = (
     Column("index", "GPU", 3, right=True),
     Column("model", "MODEL", 7, flex=1, most=16),
     Column("uuid", "UUID", 12, rank=7),
     Column("state", "STATE", 7),
-    Column("who", "HELD BY", 16, flex=6),
+    Column("who", "HELD BY", 22, flex=6),
     Column("history", "LAST MINUTES", 20, flex=2, rank=3, most=40),
     Column("load", "UTIL", 6, flex=1, rank=1, most=12),
     Column("percent", "", 4, right=True),
@@ -50,31 +51,6 @@ _STATE_WORDS = {
 }
 
 
-@dataclass(frozen=True)
-class GpuRow:
-    """What the cells of one GPU are made from."""
-
-    view: GpuView
-    job: Job | None = None
-    """The first that holds it."""
-    history: Sequence[float | None] = ()
-    late: timedelta = timedelta(0)
-    """How long ago the picture was taken: added to the reading's age."""
-    beside: tuple[Job, ...] = ()
-    """The others, that share it."""
-
-
-@dataclass(frozen=True)
-class GpuPicture:
-    """All rows of the grid, by UUID, in the driver's order."""
-
-    rows: Mapping[str, GpuRow] = field(default_factory=dict)
-
-    def has_fan(self) -> bool:
-        """Whether any board has a fan: server boards do not, and the column goes."""
-        return any(row.view.sample is not None and row.view.sample.fan is not None for row in self.rows.values())
-
-
 def gpu_cells(row: GpuRow, key: str, room: int) -> Cell:
     """The cell of that column, `room` cells wide."""
     made = _CELLS[key](row, room)
@@ -101,12 +77,17 @@ def index_of(view: GpuView) -> str:
     return f"{view.gpu.index}m" if view.gpu.mig_parent else str(view.gpu.index)
 
 
+def label_of(row: GpuRow) -> str:
+    """The index, with the node's name where there are several."""
+    return row.label or index_of(row.view)
+
+
 def _is_lost(row: GpuRow) -> bool:
     return row.view.health.code is HealthCode.LOST
 
 
 def _index(row: GpuRow, room: int) -> Cell:
-    return cell(index_of(row.view), DIM)
+    return cell(label_of(row), DIM)
 
 
 def _model(row: GpuRow, room: int) -> Cell:
@@ -140,6 +121,8 @@ def _who(row: GpuRow, room: int) -> Cell:
         parts.append(cell(f"drained by {plain(view.drain.by, 32)}: {plain(view.drain.reason, 100)}", AMBER))
     if holder := _holder(row, room):
         parts.append(holder)
+    if row.kept:
+        parts.append(cell(row.kept, VIOLET))
     if not parts and view.why and view.state is not GpuState.FREE:
         parts.append(cell(plain(view.why, 200), DIM))
     if view.sample is not None and view.sample.throttle:
@@ -197,7 +180,7 @@ def _foreign(holder: Holder) -> Cell:
 
 
 def _history(row: GpuRow, room: int) -> Cell:
-    return cell(graph(row.history, room), GRAPH)
+    return cell(graph(row.past.values("utilization"), room), GRAPH)
 
 
 def _load(row: GpuRow, room: int) -> Cell:

@@ -9,6 +9,8 @@ CARD_LEAST, CARD_MOST = 6, 12
 """Rows of a card: title, holder, a graph of two lines, memory and what else is read, or long graphs of everything."""
 CARD_WIDTH = 29
 """Cells of a card at least, with the one that parts it from the next."""
+CARD_WIDEST = 110
+"""Cells from which two cards are better than one."""
 CARD_ENOUGH = 9
 """Rows from which a card is better made wider than higher."""
 LINE_WIDTH = 26
@@ -58,9 +60,9 @@ def arrange(count: int, room: GridRoom, *, words: int = 1) -> Arrangement:
         return _rows(count, room)
     if room.mode == "compact":
         return _compact(count, room)
+    cards = _cards(count, room)
     if room.mode == "cards":
-        return _cards(count, room.width, most) or _forced_cards(count, room)
-    cards = _cards(count, room.width, most)
+        return cards or _forced_cards(count, room)
     if cards is not None:
         return cards
     return _rows(count, room) if count + 1 <= most else _compact(count, room)
@@ -70,18 +72,21 @@ def _rows(count: int, room: GridRoom) -> Arrangement:
     return Arrangement(rows=room.fixed or min(count + 1, max(2, room.most)))
 
 
-def _cards(count: int, width: int, most: int) -> Arrangement | None:
-    """Cards for all of them; None where they would not fit."""
-    best: Arrangement | None = None
+def _cards(count: int, room: GridRoom) -> Arrangement | None:
+    """Cards for all of them; None where they would not fit. By themselves they take a little less than they may."""
+    best: tuple[tuple[int, bool], Arrangement] | None = None
+    width, most = room.width, room.fixed or room.most * 9 // 10
     for across in range(1, min(count, max(1, width // CARD_WIDTH)) + 1):
         bands = ceil(count / across)
         height = min(CARD_MOST, most // bands)
-        if height < CARD_LEAST or width // across < CARD_WIDTH:
+        is_too_wide = width // across > CARD_WIDEST and across < count
+        if height < CARD_LEAST or width // across < CARD_WIDTH or is_too_wide:
             continue
-        found = Arrangement("cards", across, width // across, height, bands * height)
-        if best is None or min(height, CARD_ENOUGH) > min(best.height, CARD_ENOUGH):
-            best = found
-    return best
+        found = Arrangement("cards", across, min(CARD_WIDEST, width // across), height, room.fixed or bands * height)
+        score = (min(height, CARD_ENOUGH), count % across == 0)
+        if best is None or score > best[0]:
+            best = (score, found)
+    return best[1] if best else None
 
 
 def _forced_cards(count: int, room: GridRoom) -> Arrangement:
@@ -89,8 +94,8 @@ def _forced_cards(count: int, room: GridRoom) -> Arrangement:
     most = room.fixed or room.most
     across = max(1, min(count, room.width // CARD_WIDTH))
     height = min(CARD_LEAST, max(3, most))
-    rows = room.fixed or max(height, most // height * height)
-    return Arrangement("cards", across, room.width // across, height, min(rows, ceil(count / across) * height))
+    rows = room.fixed or min(max(height, most // height * height), ceil(count / across) * height)
+    return Arrangement("cards", across, room.width // across, height, rows)
 
 
 def _compact(count: int, room: GridRoom) -> Arrangement:

@@ -17,11 +17,12 @@ from gputui.domain.text import plain
 from gputui.tui import wishes
 from gputui.tui.commands import APP_COMMANDS, LOG_COMMANDS, MAIN_COMMANDS, SUBMIT, Command, bindings
 from gputui.tui.desk import Desk
+from gputui.tui.gpu_rows import gpu_picture, holder
 from gputui.tui.history import History
 from gputui.tui.logs import LogFollower
 from gputui.tui.messages import WishMade
 from gputui.tui.present.detail import job_title
-from gputui.tui.present.gpu import GpuPicture, GpuRow, index_of
+from gputui.tui.present.gpu import index_of
 from gputui.tui.present.gpu_tiles import GridRoom
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words, notices, pressing, status_line
@@ -107,12 +108,8 @@ class Main(PaneScreen, GpuScreen):
         words = status_line(snapshot, self._desk.host, self._status.room)
         self._status.show(words, f"{local:%H:%M:%S}")
         self._notices.show(pressing(snapshot, now))
-        late = max(now - snapshot.taken_at, now - now)
-        pictures = {
-            view.gpu.uuid: GpuRow(view, self._holder(view), self._history.of(view.gpu.uuid), late, self._beside(view))
-            for view in snapshot.gpus
-        }
-        self._grid.show(GpuPicture(pictures), no_gpu_words(snapshot, self.size.width - 2), self._room())
+        picture = gpu_picture(snapshot, self._rows.jobs, self._history, now)
+        self._grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), self._room())
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
         self._queue.show(
             JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names, snapshot.sharing()),
@@ -134,21 +131,13 @@ class Main(PaneScreen, GpuScreen):
         """Catch up with what happened meanwhile."""
         self.refresh_time()
 
-    def _holder(self, view: GpuView) -> Job | None:
-        return None if view.job_id is None else self._rows.jobs.get(view.job_id)
-
-    def _beside(self, view: GpuView) -> tuple[Job, ...]:
-        """The jobs that share a GPU with the first one there."""
-        jobs = self._rows.jobs
-        return tuple(jobs[job_id] for job_id in view.job_ids[1:] if job_id in jobs)
-
     def subject(self) -> Job | None:
         """The job of the focused pane: selected, on the selected GPU, or the one whose log is shown."""
         if not self._is_ready:
             return None
         if self.focused is self._grid:
             view = self.gpu()
-            return self._holder(view) if view else None
+            return holder(view, self._rows.jobs) if view else None
         if self.focused is self._log:
             follower = self._log.follower
             return self._rows.jobs.get(follower.job_id) if follower else None

@@ -55,8 +55,8 @@ class PaneScreen(JobScreen):
             pane = self.pane(name)
             pane.add_class("pane")
             pane.set_class(name in self._layout.hidden, "-hidden")
-        self.pane("queue").styles.height = f"{round(1000 * self._layout.queue)}fr"
-        self.pane("log").styles.height = f"{round(1000 * (1 - self._layout.queue))}fr"
+        self.pane("queue").styles.height = f"{round(10_000 * self._layout.queue)}fr"
+        self.pane("log").styles.height = f"{round(10_000 * (1 - self._layout.queue))}fr"
 
     def refresh_panes(self) -> None:
         """Draw them, as they are laid out now."""

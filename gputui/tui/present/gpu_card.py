@@ -1,0 +1,165 @@
+"""A GPU as a card: who holds it, graphs of its last minutes, and its readings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.style import Style
+
+from gputui.domain.gpu import GpuState, HealthCode
+from gputui.domain.text import plain, width
+from gputui.domain.units import format_size
+from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted
+from gputui.tui.present.gpu import GpuRow, gpu_cells, label_of, short_model
+from gputui.tui.present.gpu_words import foreign_words, running_words
+from gputui.tui.present.graph import past_graph
+from gputui.tui.present.meter import bar, heat_style, load_style
+from gputui.tui.present.style import AMBER, DIM, GRAPH, PLAIN, STRONG
+
+_FIGURES = 9
+"""Cells for the figures beside a graph."""
+_POWER_FROM = 6
+"""Lines of graphs from which power has one too."""
+Line = tuple[Span, ...]
+
+
+def card_lines(row: GpuRow, room: int, height: int) -> tuple[Line, ...]:
+    """Its lines from the top, each exactly `room` cells wide."""
+    lines: list[Cell] = [_title(row, room), gpu_cells(row, "who", room)]
+    if not any(value.strip() for value, _ in lines[1]):
+        lines[1] = cell("free", DIM) if row.view.state is GpuState.FREE else ()
+    if height >= 8:
+        lines.append(_more(row))
+    graphs = height - len(lines) - 1
+    lines += _graphs(row, room, graphs)
+    lines.append(_readings(row, has_power=graphs < _POWER_FROM))
+    blank: Cell = ()
+    return tuple(tuple(fitted(line, room)) for line in [*lines, *[blank] * height][:height])
+
+
+def compact_line(row: GpuRow, room: int) -> Line:
+    """All of it that one short line can say."""
+    meter = max(4, min(12, room // 6))
+    share = row.view.sample.utilization if row.view.sample and not row.view.stale else None
+    used = row.view.sample.memory_used if row.view.sample else None
+    label = label_of(row)
+    holder = gpu_cells(row, "who", room) if row.view.state is not GpuState.FREE or row.kept else ()
+    is_odd = row.view.health.code not in {HealthCode.OK, HealthCode.REMAP_PENDING} or row.view.stale
+    state = gpu_cells(row, "state", 7)
+    parts: list[Span] = [(label.rjust(3) + " ", DIM)]
+    if is_odd:
+        return tuple(fitted((*parts, *state, (" ", DIM), *holder), room))
+    parts += [*bar(share, meter, load_style(share)), *_right(gpu_cells(row, "percent", 4), 5)]
+    parts += _right(cell(UNKNOWN if used is None else format_size(used), PLAIN if used else DIM), 5)
+    parts.append((" ", DIM))
+    parts += state if not holder or row.view.state is GpuState.DRAINED else holder
+    return tuple(fitted(tuple(parts), room))
+
+
+def compact_title(room: int) -> Line:
+    """What stands above such lines."""
+    meter = max(4, min(12, room // 6))
+    return tuple(fitted(cell(f"GPU {'UTIL'.ljust(meter + 5)}{'MEM'.rjust(5)} HELD BY", DIM), room))
+
+
+def _right(made: Cell, room: int) -> list[Span]:
+    return fitted(made, room, right=True)
+
+
+def _title(row: GpuRow, room: int) -> Cell:
+    """Which GPU, and at the right how it stands."""
+    state = gpu_cells(row, "state", 7)
+    label = f"{label_of(row)} "
+    used = sum(width(value) for value, _ in state) + 1
+    model = plain(row.view.gpu.mig_profile, 16) if row.view.gpu.mig_profile else short_model(row.view.gpu.model)
+    name = fitted(cell(model, DIM), max(0, room - used - len(label)))
+    return ((label, STRONG), *name, (" ", DIM), *state)
+
+
+def _more(row: GpuRow) -> Cell:
+    """A second line about who holds it."""
+    if row.job is not None and len(row.view.job_ids) < 2 and row.now is not None:
+        return cell(running_words(row.job, row.now), DIM)
+    if row.view.holders and row.view.job_id is None:
+        return cell(foreign_words(row.view, row.view.holders[0]), DIM)
+    return ()
+
+
+def _graphs(row: GpuRow, room: int, lines: int) -> list[Cell]:
+    """Utilisation, memory and, where there is room, power: the more lines the higher each."""
+    if lines <= 0:
+        return []
+    if lines < _POWER_FROM:
+        memory = lines // 2
+        return [*_graph(row, "utilization", room, lines - memory), *_graph(row, "memory_used", room, memory)]
+    power, memory = lines // 3, (lines - lines // 3) // 2
+    shares = (("utilization", lines - memory - power), ("memory_used", memory), ("power", power))
+    return [line for name, height in shares for line in _graph(row, name, room, height)]
+
+
+def _graph(row: GpuRow, name: str, room: int, height: int) -> list[Cell]:
+    drawn = past_graph(row.past, name, most_of(row, name), max(0, room - _FIGURES - 1), height) if height else []
+    is_old = row.view.stale or row.view.sample is None
+    ink = DIM if is_old else GRAPH
+    return [
+        ((line + " ", ink), *fitted(figure, _FIGURES, right=True))
+        for line, figure in zip(drawn, _figures(row, name, height), strict=True)
+    ]
+
+
+def _figures(row: GpuRow, name: str, height: int) -> Sequence[Cell]:
+    """What stands beside a graph: the reading, and below it what it is of."""
+    sample = row.view.sample
+    if name == "utilization":
+        told = [gpu_cells(row, "percent", 4), cell("util", DIM)]
+    elif name == "memory_used":
+        told = [gpu_cells(row, "memory", 9), cell("memory", DIM)]
+    else:
+        limit = power_limit(row)
+        told = [_power(sample.power if sample else None), cell(f"of {limit:.0f}W" if limit else "power", DIM)]
+    return [*told, *[cell("", DIM)] * height][:height]
+
+
+def _power(value: float | None) -> Cell:
+    return cell(UNKNOWN if value is None else f"{value:.0f}W", DIM if value is None else PLAIN)
+
+
+def power_limit(row: GpuRow) -> float | None:
+    """Watts it may take."""
+    sample = row.view.sample
+    return (sample.power_limit if sample else None) or row.view.gpu.power_limit
+
+
+def most_of(row: GpuRow, name: str) -> float:
+    """What a reading may be at most: the top of its graph."""
+    if name == "memory_used":
+        sample = row.view.sample
+        return float((sample.memory_total if sample else None) or row.view.gpu.memory_total or 0)
+    if name == "power":
+        return power_limit(row) or max((value or 0 for value in row.past.values("power")), default=0.0)
+    return 1.0
+
+
+def _readings(row: GpuRow, *, has_power: bool) -> Cell:
+    """The rest of what is read, what slows it down before what merely is."""
+    sample = row.view.sample
+    if sample is None or row.view.stale:
+        return cell("no reading" if sample is None else "not read now", DIM)
+    parts: list[Span] = []
+    if sample.temperature is not None:
+        parts.append((f"{sample.temperature:.0f}°C", heat_style(sample.temperature)))
+    if has_power and sample.power is not None:
+        limit = power_limit(row)
+        parts.append((f"{sample.power:.0f}{f'/{limit:.0f}' if limit else ''}W", DIM))
+    if sample.throttle:
+        parts.append(("slowed: " + plain(", ".join(sample.throttle), 100), AMBER))
+    if sample.sm_clock is not None:
+        parts.append((f"{sample.sm_clock}MHz", DIM))
+    if sample.fan is not None:
+        parts.append((f"fan {sample.fan * 100:.0f}%", DIM))
+    return _spaced(parts)
+
+
+def _spaced(parts: Sequence[Span]) -> Cell:
+    gap: Span = ("  ", Style())
+    return tuple(span for i, part in enumerate(parts) for span in ((gap, part) if i else (part,)))

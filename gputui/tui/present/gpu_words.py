@@ -1,0 +1,79 @@
+"""Who holds a GPU, for whom it is kept, and what is wrong with it: in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from gputui.domain.gpu import GpuProcess, GpuView, Holder
+from gputui.domain.job import Job
+from gputui.domain.text import plain
+from gputui.domain.units import format_duration, format_size
+from gputui.domain.window import WindowState, WindowView
+
+_SOON = timedelta(hours=24)
+_MINUTE = timedelta(minutes=1)
+
+
+def kept_words(windows: Iterable[WindowView], now: datetime) -> str:
+    """`kept for alice until 16:00`, `kept for alice from 14:00`: the first window that matters within a day."""
+    for view in windows:
+        window = view.window
+        if view.state is WindowState.RELEASED or window.end <= now or window.start - now > _SOON:
+            continue
+        when = f"until {_time(window.end, now)}" if window.start <= now else f"from {_time(window.start, now)}"
+        return f"kept for {_for_whom(view)} {when}"
+    return ""
+
+
+def _for_whom(view: WindowView) -> str:
+    window = view.window
+    if window.for_nobody:
+        return f"nobody ({plain(window.name, 24)})"
+    parts = [plain(window.tenant, 24)] if window.tenant is not None else []
+    if window.priority is not None:
+        parts.append(f"priority {window.priority}+")
+    return " or ".join(parts)
+
+
+def _time(at: datetime, now: datetime) -> str:
+    here = at.astimezone()
+    return f"{here:%H:%M}" if here.date() == now.astimezone().date() else f"{here:%a %H:%M}"
+
+
+def running_words(job: Job, now: datetime) -> str:
+    """`2h14m of 8h00m`, to the minute: a second hand on every GPU would keep the line busy."""
+    if job.started_at is None:
+        return "starting"
+    passed = now - job.started_at
+    taken = "under a minute" if passed < _MINUTE else format_duration(passed // _MINUTE * _MINUTE).removesuffix("00s")
+    return taken + (f" of {format_duration(job.spec.time_limit)}" if job.spec.time_limit else "")
+
+
+def process_of(view: GpuView, holder: Holder) -> GpuProcess | None:
+    """The process that a holder is known by: of a container, the first of its."""
+    processes = view.sample.processes if view.sample else None
+    for process in processes or ():
+        is_its = process.container_id is not None and process.container_id == holder.container_id
+        if process.pid == holder.pid or is_its:
+            return process
+    return None
+
+
+def foreign_words(view: GpuView, holder: Holder) -> str:
+    """`pid 22110 python train.py, 31G, container f00df00df00d`: what else there is to say about it."""
+    process = process_of(view, holder)
+    pid = holder.pid if holder.pid is not None else (process.pid if process else None)
+    command = process.command if process and process.command else None
+    parts = [f"pid {pid}" if pid is not None else "", plain(command, 60) if command else ""]
+    memory = holder.memory if holder.memory is not None else (process.memory if process else None)
+    container = holder.container_id or (process.container_id if process else None)
+    words = [" ".join(part for part in parts if part), format_size(memory) if memory else ""]
+    words.append(f"container {plain(container, 12).removesuffix('…')}" if container else "")
+    return ", ".join(word for word in words if word)
+
+
+def container_of(job: Job) -> str:
+    """The container that its running attempt is in."""
+    attempt = job.attempt
+    return plain(attempt.container_id, 12).removesuffix("…") if attempt and attempt.container_id else ""

@@ -1,0 +1,341 @@
+"""The grid of GPUs: as cards, as rows, several to a line, and what stands in them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputui.domain.gpu import GpuProcess, GpuSample, GpuState, GpuView, Holder
+from gputui.domain.settings import Window
+from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.text import plain, width
+from gputui.domain.window import WindowState, WindowView
+from gputui.tui.history import History
+from gputui.tui.present.gpu_card import card_lines, compact_line
+from gputui.tui.present.gpu_row import GpuPicture, GpuRow
+from gputui.tui.present.gpu_tiles import CARD_LEAST, CARD_WIDTH, GridRoom, arrange
+from gputui.tui.present.gpu_words import foreign_words, kept_words, running_words
+from gputui.tui.present.graph import area, past_graph
+from gputui.tui.present.past import KEPT, STEP
+from gputui.tui.remembered import Remembered
+from gputui.tui.widgets.gpu_grid import GpuGrid
+from gputui.tui.widgets.job_table import JobTable
+from tests.factories import GIB, NOW, running, uuid, view
+from tests.tui import sample
+from tests.tui.console import Console
+
+HOUR = timedelta(hours=1)
+ALICE = Window("course", NOW + 2 * HOUR, NOW + 4 * HOUR, 2, tenant="alice")
+
+
+def grid(console: Console) -> GpuGrid:
+    return console.app.screen.query_one(GpuGrid)
+
+
+def many(count: int) -> Snapshot:
+    """So many GPUs in every state."""
+    views = []
+    for index in range(count):
+        like = sample.gpus()[index % 8]
+        reading = None if like.sample is None else replace(like.sample, uuid=uuid(index))
+        views.append(replace(view(index, like.state), sample=reading, job_id=like.job_id, holders=like.holders))
+    return sample.with_node(gpus=tuple(views))
+
+
+def sample_of() -> GpuSample:
+    """A reading of a GPU at work."""
+    reading = sample.busy(0).sample
+    assert reading is not None
+    return reading
+
+
+def words(lines: Sequence[Sequence[tuple[str, object]]]) -> str:
+    return "\n".join("".join(value for value, _ in line) for line in lines)
+
+
+@given(
+    count=st.integers(1, 80),
+    wide=st.integers(20, 320),
+    most=st.integers(3, 60),
+    fixed=st.one_of(st.none(), st.integers(3, 60)),
+    mode=st.sampled_from(["auto", "cards", "rows", "compact"]),
+)
+def test_gpus_never_stand_beyond_the_room(count: int, wide: int, most: int, fixed: int | None, mode: str) -> None:
+    made = arrange(count, GridRoom(wide, most, fixed, mode))
+    assert made.rows == fixed or made.rows <= most or (made.kind == "cards" and made.rows <= CARD_LEAST)
+    assert made.across * made.width <= max(wide, CARD_WIDTH)
+    assert 1 <= made.across <= count
+    if mode == "auto" and made.kind == "cards":
+        assert made.bands(count) * made.height <= (fixed or most)
+        assert made.height >= CARD_LEAST
+
+
+@pytest.mark.parametrize(
+    ("count", "wide", "most", "kind", "across"),
+    [
+        (8, 200, 24, "cards", 4),
+        (8, 120, 17, "cards", 4),
+        (8, 80, 11, "rows", 1),
+        (2, 80, 11, "cards", 2),
+        (4, 300, 40, "cards", 4),
+        (16, 200, 24, "cards", 6),
+        (16, 80, 11, "compact", 2),
+        (64, 200, 24, "compact", 5),
+        (64, 120, 17, "compact", 4),
+        (0, 200, 24, "rows", 1),
+    ],
+)
+def test_what_fits_is_chosen(count: int, wide: int, most: int, kind: str, across: int) -> None:
+    made = arrange(count, GridRoom(wide, most))
+    assert (made.kind, made.across) == (kind, across)
+
+
+@pytest.mark.parametrize(("size", "least"), [((200, 50), 14), ((120, 36), 9), ((80, 24), 4)])
+async def test_the_queue_keeps_a_decent_height_beside_eight_gpus(size: tuple[int, int], least: int) -> None:
+    console = Console()
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        assert grid(console).has_tiles == (size[0] > 80)
+        assert console.app.screen.query_one(JobTable).height >= least
+        for name in ("llama-7b-sft", "jupyter-bob", "drained", "LOST"):
+            assert name in console.screen_text
+
+
+@pytest.mark.parametrize("count", [16, 64])
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+async def test_many_gpus_can_all_be_reached(count: int, size: tuple[int, int]) -> None:
+    console = Console(many(count))
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        await pilot.press("shift+tab")
+        table = grid(console)
+        assert table.height >= min(count, 27)
+        seen = {table.cursor}
+        for _ in range(count):
+            await pilot.press("right")
+            seen.add(table.cursor)
+            assert table.top <= table.keys.index(str(table.cursor)) < table.top + table.height
+        assert seen == set(table.keys)
+        await pilot.press("g")
+        assert (table.top, table.cursor) == (0, uuid(0))
+        await pilot.press("G")
+        assert table.cursor == uuid(count - 1)
+        if table.height < count:
+            assert f"of {count} GPUs" in console.screen_text
+
+
+async def test_keys_and_mouse_go_among_cards() -> None:
+    console = Console()
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("shift+tab")
+        table = grid(console)
+        for key, index in (("right", 1), ("j", 5), ("j", 5), ("left", 4), ("k", 0), ("up", 0), ("l", 1), ("down", 5)):
+            await pilot.press(key)
+            assert table.cursor == uuid(index), key
+        made = table.arrangement
+        await pilot.click(GpuGrid, offset=(2 * made.width + 3, made.height + 2))
+        assert table.cursor == uuid(6)
+        await console.show(pilot, sample.with_node(gpus=sample.gpus()[2:]))
+        assert table.cursor == uuid(6)
+        assert "▌6 H100" in console.screen_text
+
+
+async def test_the_mouse_opens_a_card() -> None:
+    console = Console()
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        await pilot.click(GpuGrid, offset=(60, 3), times=2)
+        await pilot.pause()
+        assert "Job #101" in console.screen_text
+
+
+async def test_a_key_goes_round_the_ways_to_draw_gpus_and_it_is_remembered(tmp_path: Path) -> None:
+    path = tmp_path / "console.json"
+    console = Console(remembered=Remembered(path))
+    kinds = []
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        for _ in range(4):
+            kinds.append(grid(console).arrangement.kind)
+            await pilot.press("v")
+            await pilot.pause()
+        await pilot.press("v", "v")
+    assert kinds == ["cards", "cards", "rows", "compact"]
+    assert json.loads(path.read_text())["layout"]["grid"] == "rows"
+    again = Console(remembered=Remembered(path))
+    async with again.app.run_test(size=(200, 50)) as pilot:
+        await again.begin(pilot)
+        assert grid(again).arrangement.kind == "rows"
+
+
+async def test_cards_are_drawn_whole_after_every_change_of_size() -> None:
+    console = Console()
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        for size in ((80, 24), (120, 36), (300, 80), (40, 12), (200, 50)):
+            await pilot.resize_terminal(*size)
+            await pilot.pause()
+            await pilot.pause()
+            assert all(width(line) == size[0] for line in console.screen_text.splitlines()), size
+            assert "#101" in console.screen_text
+
+
+async def test_columns_without_any_reading_go_and_come_back() -> None:
+    blind = tuple(
+        replace(gpu, sample=None if gpu.sample is None else replace(gpu.sample, utilization=None, power=None))
+        for gpu in sample.gpus()
+    )
+    console = Console(sample.with_node(gpus=blind), remembered=Remembered())
+    async with console.app.run_test(size=(100, 24)) as pilot:
+        await console.begin(pilot)
+        titles = console.screen_text.splitlines()[1]
+        assert "UTIL" not in titles
+        assert "PWR" not in titles
+        assert "MEM" in titles
+        await console.show(pilot, sample.rich_snapshot())
+        titles = console.screen_text.splitlines()[1]
+        assert "UTIL" in titles
+        assert "PWR" in titles
+
+
+def test_nothing_is_left_out_before_anything_is_read() -> None:
+    row = GpuRow(replace(view(0), sample=None))
+    assert GpuPicture({"a": row}).unread() == {"fan"}
+    assert "clock" in GpuPicture({"a": GpuRow(view(0, sample=replace(sample_of(), sm_clock=None)))}).unread()
+
+
+@pytest.mark.parametrize("room", [27, 28, 37, 48, 99])
+@pytest.mark.parametrize("height", [6, 7, 8, 10, 12])
+def test_lines_of_a_card_are_exactly_as_wide(room: int, height: int) -> None:
+    for name in sample.NAMES:
+        job = running(1, name=name, tenant=name[:6], on=(uuid(0),), time_limit=HOUR)
+        holder = Holder("process", name, name, 7, name * 3)
+        held = replace(sample.busy(0, 1))
+        foreign = replace(sample.busy(1), state=GpuState.FOREIGN, holders=(holder,), job_id=None)
+        for row in (GpuRow(held, job, kept=plain(name), now=NOW), GpuRow(foreign, kept="", label="节点:1", now=NOW)):
+            lines = card_lines(row, room, height)
+            assert len(lines) == height
+            assert {sum(width(value) for value, _ in line) for line in lines} == {room}
+            assert sum(width(value) for value, _ in compact_line(row, room)) == room
+            assert "\x1b" not in words(lines)
+
+
+def test_a_card_says_what_matters() -> None:
+    job = running(101, name="sft", tenant="alice", on=(uuid(0),), time_limit=8 * HOUR)
+    busy = sample.busy(0, 101)
+    assert busy.sample is not None
+    hot = replace(busy, sample=replace(busy.sample, throttle=("too hot",), temperature=91.0))
+    told = words(card_lines(GpuRow(hot, job, now=NOW), 48, 10))
+    for part in ("H100", "job", "#101 sft alice", "of 8h00m", "62%", "38G/80G", "480W", "of 700W", "91°C", "1755MHz"):
+        assert part in told
+    assert "slowed: too hot" in told
+    drained, lost = (words(card_lines(GpuRow(gpu), 48, 8)) for gpu in sample.gpus()[6:])
+    assert "drained by alice: fan noise, ticket 812" in drained
+    assert "fell off the bus (Xid 79)" in lost
+    assert "no reading" in lost
+    assert "0%" not in lost
+
+
+@pytest.mark.parametrize(
+    ("window", "state", "expected"),
+    [
+        (ALICE, WindowState.UPCOMING, "kept for alice from 14:00"),
+        (replace(ALICE, start=NOW - HOUR), WindowState.ACTIVE, "kept for alice until 16:00"),
+        (replace(ALICE, end=NOW + 30 * HOUR, start=NOW), WindowState.ACTIVE, "kept for alice until Tue 18:00"),
+        (replace(ALICE, tenant=None, priority=80), WindowState.UPCOMING, "kept for priority 80+ from 14:00"),
+        (replace(ALICE, priority=80), WindowState.UPCOMING, "kept for alice or priority 80+ from 14:00"),
+        (replace(ALICE, tenant=None), WindowState.UPCOMING, "kept for nobody (course) from 14:00"),
+        (replace(ALICE, start=NOW - HOUR), WindowState.RELEASED, ""),
+        (replace(ALICE, start=NOW + 30 * HOUR, end=NOW + 40 * HOUR), WindowState.UPCOMING, ""),
+    ],
+)
+def test_for_whom_a_gpu_is_kept(window: Window, state: WindowState, expected: str) -> None:
+    assert kept_words([WindowView(window, state, gpus=(uuid(4),))], NOW) == expected
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+async def test_a_reservation_stands_on_its_gpus(size: tuple[int, int]) -> None:
+    windows = (WindowView(ALICE, WindowState.UPCOMING, gpus=(uuid(4), uuid(5))),)
+    console = Console(sample.rich_snapshot(windows=windows))
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        assert console.screen_text.count("kept for alice") == 2
+
+
+def test_a_foreign_process_is_told_with_user_command_and_container() -> None:
+    holder = Holder("container", "jupyter-bob", "bob", None, "f00d" * 16)
+    process = GpuProcess(22110, 31 * GIB, "bob", "python notebook.py", "f00d" * 16)
+    reading = replace(sample_of(), processes=(GpuProcess(1, command="other"), process))
+    held = GpuView(view(3).gpu, GpuState.FOREIGN, view(3).health, sample=reading, holders=(holder,))
+    assert foreign_words(held, holder) == "pid 22110 python notebook.py, 31G, container f00df00df00"
+    assert foreign_words(replace(held, sample=None), replace(holder, container_id=None)) == ""
+
+
+def test_how_long_a_job_runs_changes_once_a_minute() -> None:
+    job = running(1, on=(uuid(0),)).evolve(started_at=NOW)
+    told = [running_words(job, NOW + timedelta(seconds=second)) for second in (10, 61, 119, 120)]
+    assert told == ["under a minute", "1m", "1m", "2m"]
+
+
+async def test_several_nodes_are_told_apart() -> None:
+    nodes = (Node("north", sample.gpus()[:2]), Node("south", (view(0, gpu=replace(view(0).gpu, uuid="GPU-s")),)))
+    console = Console(sample.rich_snapshot(nodes=nodes))
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        assert "north:0" in console.screen_text
+        assert "south:0" in console.screen_text
+
+
+class TestGraph:
+    def test_it_fills_from_the_bottom_with_the_newest_at_the_right(self) -> None:
+        assert area([0.5, 1.0], 2, 2) == [" ⢸", " ⣿"]
+        assert area([1.0] * 4, 2, 1) == ["⣿⣿"]
+
+    def test_idle_is_not_unknown(self) -> None:
+        assert area([0.0, 0.0], 1, 1) == ["⣀"]
+        assert area([None, None], 1, 1) == [" "]
+        assert area([None, 0.0], 1, 2) == [" ", "⢀"]
+
+    def test_in_ascii_it_is_ascii(self) -> None:
+        lines = area([0.0, 0.3, 0.6, 1.0, None, None], 3, 2, ascii_only=True)
+        assert all(line.isascii() and len(line) == 3 for line in lines)
+        assert lines[1][0] != " "
+        assert lines[1][2] == " "
+
+    @given(st.lists(st.one_of(st.none(), st.floats(-1, 2)), max_size=40), st.integers(0, 20), st.integers(0, 5))
+    def test_it_is_exactly_as_large_as_its_room(self, values: list[float | None], wide: int, high: int) -> None:
+        for ascii_only in (False, True):
+            lines = area(values, wide, high, ascii_only=ascii_only)
+            assert [len(line) for line in lines] == [wide] * high
+
+    def test_it_moves_by_whole_cells_every_other_step(self) -> None:
+        history, shown = History(), []
+        for step in range(12):
+            gpu = sample.busy(0, 101)
+            reading = sample.at_load(sample_of(), step / 12)
+            taken = NOW + step * STEP
+            history.add(sample.with_node(taken_at=taken, gpus=(sample.with_sample(gpu, reading),)))
+            shown.append(past_graph(history.of(uuid(0)), "utilization", 1.0, 6, 1)[0])
+        for odd, even in zip(shown[1::2], shown[2::2], strict=False):
+            assert odd[:-1] == even[:-1]
+            assert odd[-1] != even[-1]
+
+
+def test_the_past_keeps_an_hour_and_leaves_gaps() -> None:
+    history = History()
+    for step in range(KEPT + 20):
+        gpu = sample.busy(0, 101) if step % 2 else replace(view(0), sample=None)
+        history.add(sample.with_node(taken_at=NOW + step * STEP, gpus=(gpu,)))
+    past = history.of(uuid(0))
+    assert len(past.steps) == KEPT
+    assert past.number == KEPT + 19
+    assert {value is None for value in past.values("power")} == {True, False}
+    assert max(value or 0 for value in past.values("memory_used", 80 * GIB)) == pytest.approx(38 / 80)
