@@ -113,6 +113,9 @@ class _Pass:
                     self._start(lane, item, grant)
                     return position
                 refusal = self._refuse(lane.key, item, need)
+            least = self.board.rules.standing_priority
+            if least is not None and item.priority >= least and not is_hopeless(lane.key.ask):
+                self.standing = True
         self.outcome.refusals[item.id] = Refused(refusal, need)
         return self._next(lane, position, refusal)
 
@@ -180,12 +183,9 @@ class _Pass:
 
     def _refuse(self, key: LaneKey, item: Waiting, need: int) -> Refusal:
         """Why it does not fit; the first such job is promised when it will."""
-        outcome, rules, board = self.outcome, self.board.rules, self.board
-        if not is_hopeless(key.ask):
-            if outcome.first_refused is None:
-                outcome.first_refused = item.id
-            if rules.standing_priority is not None and item.priority >= rules.standing_priority:
-                self.standing = True
+        outcome, board = self.outcome, self.board
+        if outcome.first_refused is None and not is_hopeless(key.ask):
+            outcome.first_refused = item.id
         if outcome.hold is None:
             outcome.hold = shadow(board, key, item, self.now)
             if board.victims is not None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.gpu import GpuState, GpuView
+from gputui.domain.gpu import Drain, GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.policy.durations import Durations
 from gputui.domain.policy.occupancy import AWAITED
@@ -272,3 +272,36 @@ def test_a_dependent_job_and_one_that_begins_later_are_forecast() -> None:
     ]
     found = planned(jobs)
     assert found.forecast == {2: NOW + HOUR, 3: NOW + 2 * HOUR, 4: NOW + 3 * HOUR}
+
+
+def test_the_standing_rule_stops_nobody_for_a_job_that_never_fits() -> None:
+    jobs = [job(1, gpus=9, priority=90), job(2, gpus=1)]
+    assert starts(planned(jobs, standing_priority=80)) == {2: 1}
+
+
+def test_an_important_job_behind_others_alike_still_stops_those_below_it() -> None:
+    jobs = [holder(1, 0, 7, hours=1), job(2, gpus=2, age=900_000), job(3, gpus=2, priority=90), job(4, gpus=1)]
+    assert starts(planned(jobs, standing_priority=80)) == {}
+
+
+def test_each_job_of_a_lane_is_told_its_own_reason() -> None:
+    jobs = [
+        holder(1, 0, 7, hours=2),
+        job(2, gpus=8, age=90),
+        job(3, gpus=1, age=80, time_limit=9 * HOUR),
+        job(4, gpus=1, age=70, time_limit=HOUR),
+        job(5, gpus=1, age=60, time_limit=HOUR),
+    ]
+    found = planned(jobs)
+    assert starts(found) == {4: 1}
+    assert "would run past 14:00 UTC" in found.reasons[3].text
+    assert found.reasons[5].text == "2 jobs ahead of it; needs 1 GPU: 0 free, 8 held by jobs"
+
+
+def test_a_cap_counts_gpus_that_were_drained_under_a_running_job() -> None:
+    rows = [view(0, GpuState.ALLOCATED, drain=Drain("", "root", NOW)), view(1), view(2)]
+    held = running(1, on=[uuid(0)])
+    capped = Settings(policy=PolicySettings(tenants=(TenantSettings("alice", gpus=2),)))
+    found = plan(of_rows([held, job(2, gpus=2)], rows), capped, NOW)
+    assert starts(found) == {}
+    assert found.reasons[2].text == "needs 2 GPUs: alice holds 1 GPU, and may hold 2"
