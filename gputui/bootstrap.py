@@ -143,6 +143,7 @@ def make_host(options: Options, store: JobStore, feed: Feed, kind: str) -> Host:
         directory=options.state,
         me=Leader(os.getpid(), socket.gethostname(), actor().user, kind, clock().now()),
         feed=feed,
+        may_lead=kind != "console" or not options.settings.console.read_only,
     )
 
 

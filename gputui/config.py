@@ -205,6 +205,8 @@ def _read(key: str, field: dataclasses.Field[Any], value: object, where: str) ->
         value = parse_size(value, where=where)
     elif key == "share" and value == "all":
         value = ["all"]
+    elif key == "keys" and isinstance(value, dict):
+        value = {name: [keys] if isinstance(keys, str) else keys for name, keys in value.items()}
     _check_range(key, value, where)
     return value
 
@@ -271,6 +273,8 @@ def _of_text(field: dataclasses.Field[Any], text: str, where: str) -> object:
     value: object = text
     if kind.startswith("tuple"):
         value = tuple(part.strip() for part in text.split(",") if part.strip())
+    elif kind.startswith("Mapping"):
+        value = {name: keys.split(",") for name, _, keys in (pair.partition("=") for pair in text.split())}
     elif kind == "bool":
         if text.lower() not in _BOOLEANS:
             raise InputError("expected true or false", where=where)

@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -123,6 +124,12 @@ def remembered() -> Remembered:
     import platformdirs
 
     return Remembered(Path(platformdirs.user_state_dir("gputui-console")) / "console.json")
+
+
+def read_only(options: Options) -> Options:
+    """The options of a console that only looks on."""
+    settings = options.settings
+    return replace(options, settings=replace(settings, console=replace(settings.console, read_only=True)))
 
 
 def run(options: Options) -> int:

@@ -78,6 +78,8 @@ def settings() -> Iterator[str]:
 def _default(name: str, value: object) -> str:
     if value is None:
         return "none"
+    if value is dataclasses.MISSING:
+        return "`{}`"
     if isinstance(value, timedelta):
         return f'`"{format_duration(value)}"`'
     if name in SIZES and isinstance(value, int):

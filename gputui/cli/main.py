@@ -30,10 +30,16 @@ INTERRUPTED = 130
 @click.option("--config", metavar="FILE", help="Settings file. [env: GPUTUI_CONFIG]")
 @click.option("--probe", metavar="nvml|sim:N[:MODEL]", help="Where readings of GPUs come from. [env: GPUTUI_PROBE]")
 @click.option("--runtime", metavar="docker|process", help="What runs jobs. [env: GPUTUI_RUNTIME]")
+@click.option("--read-only", is_flag=True, help="The console only looks on: it schedules never, and sends no wish.")
 @click.version_option(__version__, "-V", "--version", prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.pass_context
 def cli(
-    ctx: click.Context, state: str | None, config: str | None, probe: str | None, runtime: str | None
+    ctx: click.Context,
+    state: str | None,
+    config: str | None,
+    probe: str | None,
+    runtime: str | None,
+    read_only: bool,
 ) -> int | None:
     """A console for GPU servers: every GPU live, a queue of jobs, and their logs.
 
@@ -42,10 +48,12 @@ def cli(
     session = Session(state, config, probe, runtime)
     ctx.obj = session
     if ctx.invoked_subcommand is not None:
+        if read_only:
+            raise click.UsageError("--read-only is for the console alone", ctx)
         return None
     from gputui.cli import console
 
-    return console.run(session.options)
+    return console.run(console.read_only(session.options) if read_only else session.options)
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 EVENTS = ("job_completed", "job_failed", "job_cancelled", "gpu_sick", "gpu_well", "disk_low")
@@ -195,6 +196,10 @@ class ConsoleSettings:
     what_if: str = "always"
     """Before a wish that changes whose turn it is: `always` shows how starts would shift, and Enter commits; `off`
     commits at once."""
+    read_only: bool = False
+    """Whether the console only looks on: it schedules never, and sends no wish."""
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Keys by the name of the command, in place of the ones it has: docs/keys.md lists the names."""
 
 
 @dataclass(frozen=True)

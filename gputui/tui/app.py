@@ -7,10 +7,13 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual.app import App, SystemCommand
+from textual.dom import DOMNode
 from textual.message import Message
 from textual.reactive import var
 from textual.screen import Screen
+from textual.widget import Widget
 
+from gputui.domain.errors import GputuiError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
@@ -20,6 +23,7 @@ from gputui.ports import Clock
 from gputui.tui.action_thread import ActionThread
 from gputui.tui.commands import APP_COMMANDS, bindings
 from gputui.tui.desk import Desk, ShowsSnapshot
+from gputui.tui.keymap import Keymap
 from gputui.tui.leave import Leave
 from gputui.tui.logs import LogOpener
 from gputui.tui.messages import SnapshotTaken, WishDone, WishFailed, WishMade
@@ -30,6 +34,7 @@ from gputui.tui.theme import THEME
 if TYPE_CHECKING:
     from textual.command import Provider
 
+READ_ONLY_HINT = "start it without --read-only, and without the setting console.read_only, to change anything"
 _PATIENCE = 5.0
 """Seconds a wish under way may take when the console is left."""
 _TURN = 0.0005
@@ -71,6 +76,8 @@ class Gputui(App[Leave]):
         self._feed = feed
         self._desk = Desk(logs, settings, clock, host, user, remembered or Remembered())
         self.wishes = ActionThread(actions, self._tell)
+        self.keymap = Keymap.of(settings.console.keys)
+        self.keymap.rebind(self._bindings)
         self._unsubscribe: Callable[[], None] = lambda: None
         self.register_theme(THEME)
         self.theme = THEME.name
@@ -83,6 +90,11 @@ class Gputui(App[Leave]):
         """None of Textual's own: the palette has this console's commands."""
         del screen
         return ()
+
+    def _register_child(self, parent: DOMNode, child: Widget, before: int | None, after: int | None) -> None:
+        """Give what comes onto the screen its keys as set; a test notices if Textual stops calling this."""
+        self.keymap.rebind(child._bindings)
+        super()._register_child(parent, child, before, after)
 
     def on_mount(self) -> None:
         """Hear of every picture from now on."""
@@ -115,7 +127,10 @@ class Gputui(App[Leave]):
                     cast("ShowsSnapshot", screen).show_snapshot(snapshot)
 
     def on_wish_made(self, message: WishMade) -> None:
-        """Write it down, elsewhere: the disk may block."""
+        """Write it down, elsewhere: the disk may block. A console that only looks on writes nothing, whoever asks."""
+        if self._desk.is_read_only:
+            self.on_wish_failed(WishFailed(GputuiError("this console only looks on", hint=READ_ONLY_HINT)))
+            return
         self.wishes.add(message.call)
 
     def on_wish_done(self, message: WishDone) -> None:
@@ -130,10 +145,10 @@ class Gputui(App[Leave]):
         self.notify(plain(error.what, 400) + hint, title=title, severity="error", markup=False, timeout=10)
 
     def action_help(self) -> None:
-        """Show all keys."""
-        from gputui.tui.screens.help import Help
+        """Show all keys, those of the focused pane first."""
+        from gputui.tui.screens.help import Context, Help
 
-        self.push_screen(Help())
+        self.push_screen(Help(Context.of(self.screen)))
 
     def action_leave(self) -> None:
         """Quit; where the scheduler runs here, as the settings say or the operator answers."""

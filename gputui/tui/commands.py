@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from textual.binding import Binding, BindingType
 
+from gputui.tui.key_names import key_name
+
 JOBS, GPUS, SCHEDULER, VIEW, MOVE, LOGS = "Jobs", "GPUs", "Scheduler", "View", "Move", "Logs"
 WHAT_IF, TIMELINE = "What-if", "Timeline"
 
@@ -26,58 +28,47 @@ class Command:
     in_palette: bool = True
     footer_key: str = ""
     """What the footer shows in place of the first key."""
+    id: str = ""
+    """Its name, where the action does not make a good one."""
+    changes: bool = False
+    """Whether it changes anything but the screen: not to be had in a console that only looks on."""
+
+    @property
+    def name(self) -> str:
+        """What the settings file calls it; it stays the same from release to release."""
+        return self.id or _name_of(self.action)
 
     @property
     def key_names(self) -> str:
         """The keys as a person reads them."""
-        return " ".join(_KEY_NAMES.get(key, key) for key in self.keys)
+        return " ".join(key_name(key) for key in self.keys)
 
     @property
     def first_key(self) -> str:
-        """The key the footer shows."""
-        return self.footer_key or _KEY_NAMES.get(self.keys[0], self.keys[0])
+        """The key the footer shows; empty where it has none."""
+        return self.footer_key or (key_name(self.keys[0]) if self.keys else "")
 
 
-_KEY_NAMES = {
-    "slash": "/",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "less_than_sign": "<",
-    "greater_than_sign": ">",
-    "shift+left": "Shift-←",
-    "shift+right": "Shift-→",
-    "question_mark": "?",
-    "exclamation_mark": "!",
-    "plus": "+",
-    "equals_sign": "=",
-    "minus": "-",
-    "colon": ":",
-    "enter": "Enter",
-    "escape": "Esc",
-    "space": "Space",
-    "tab": "Tab",
-    "shift+tab": "Shift-Tab",
-    "down": "↓",
-    "up": "↑",
-    "left": "←",
-    "right": "→",
-    "pagedown": "PgDn",
-    "pageup": "PgUp",
-    "home": "Home",
-    "end": "End",
-    "ctrl+p": "Ctrl-P",
-    "ctrl+c": "Ctrl-C",
-    "ctrl+d": "Ctrl-D",
-    "ctrl+u": "Ctrl-U",
-}
+def _name_of(action: str) -> str:
+    """`hold` of `wish('hold')`, `grow` of `grow(1)`."""
+    verb, _, rest = action.partition("(")
+    argument = rest.strip("')")
+    if verb == "wish":
+        return argument
+    return verb if argument in {"", "1"} else f"{verb}_{argument.replace('-1', 'back')}"
+
 
 JOB_COMMANDS = (
     Command("detail", ("enter",), "detail", "Show everything about the job.", JOBS),
     Command("follow", ("f",), "follow", "Follow the job's log.", JOBS),
-    Command("wish('hold')", ("h",), "hold", "Keep the waiting job from starting.", JOBS),
-    Command("wish('release')", ("r",), "release", "Let the held job start.", JOBS),
-    Command("wish('cancel')", ("c",), "cancel", "End the job, or take it out of the queue; asks first.", JOBS),
-    Command("wish('requeue')", ("R",), "requeue", "Run the job again; one that runs is stopped first.", JOBS),
+    Command("wish('hold')", ("h",), "hold", "Keep the waiting job from starting.", JOBS, changes=True),
+    Command("wish('release')", ("r",), "release", "Let the held job start.", JOBS, changes=True),
+    Command(
+        "wish('cancel')", ("c",), "cancel", "End the job, or take it out of the queue; asks first.", JOBS, changes=True
+    ),
+    Command(
+        "wish('requeue')", ("R",), "requeue", "Run the job again; one that runs is stopped first.", JOBS, changes=True
+    ),
     Command(
         "wish('raise')",
         ("plus", "equals_sign"),
@@ -85,36 +76,52 @@ JOB_COMMANDS = (
         "Raise the job's priority by 10, up to 100.",
         JOBS,
         footer_key="+/-",
+        changes=True,
     ),
     Command(
-        "wish('lower')", ("minus",), "prio down", "Lower the job's priority by 10, down to 0.", JOBS, in_footer=False
+        "wish('lower')",
+        ("minus",),
+        "prio down",
+        "Lower the job's priority by 10, down to 0.",
+        JOBS,
+        in_footer=False,
+        changes=True,
     ),
-    Command("wish('top')", ("t",), "top", "Put the waiting job at the head of the queue.", JOBS),
+    Command("wish('top')", ("t",), "top", "Put the waiting job at the head of the queue.", JOBS, changes=True),
 )
 GPU_COMMANDS = (
-    Command("drain", ("d",), "drain", "Let no further job start on the GPU; asks for the reason.", GPUS),
-    Command("resume", ("d",), "resume", "Let jobs start on the drained GPU again.", GPUS),
+    Command("drain", ("d",), "drain", "Let no further job start on the GPU; asks for the reason.", GPUS, changes=True),
+    Command("resume", ("d",), "resume", "Let jobs start on the drained GPU again.", GPUS, changes=True),
 )
-SUBMIT = Command("submit", ("s",), "submit", "Submit a new job with a form.", JOBS)
+SUBMIT = Command("submit", ("s",), "submit", "Submit a new job with a form.", JOBS, changes=True)
 BACK = Command("back", ("escape", "q"), "back", "Back to the screen before.", VIEW, in_palette=False)
 PANE_COMMANDS = (
     Command("zoom", ("z",), "zoom", "Give the whole screen to the focused pane, and back.", VIEW, in_footer=False),
     Command("grow(1)", ("right_square_bracket",), "grow", "Make the focused pane a row higher.", VIEW, False),
-    Command("grow(-1)", ("left_square_bracket",), "shrink", "Make the focused pane a row lower.", VIEW, False),
+    Command(
+        "grow(-1)", ("left_square_bracket",), "shrink", "Make the focused pane a row lower.", VIEW, False, id="shrink"
+    ),
     Command("hide", ("w",), "hide pane", "Hide the focused pane; remembered, as all of the layout is.", VIEW, False),
     Command("all_panes", ("W",), "all panes", "Show every pane again, as high as at first.", VIEW, False),
-    Command("grid", ("v",), "GPU view", "Draw GPUs as fits, as cards, one or several to a line.", GPUS, False),
-    Command("pane(1)", ("tab",), "pane", "Go to the next pane: GPUs, queue, log.", MOVE, False, False),
-    Command("pane(-1)", ("shift+tab",), "pane", "Go to the pane before.", MOVE, False, False),
+    Command(
+        "grid", ("v",), "GPU view", "Draw GPUs as fits, as cards, one or several to a line.", GPUS, False, id="gpu_view"
+    ),
+    Command("pane(1)", ("tab",), "pane", "Go to the next pane: GPUs, queue, log.", MOVE, False, False, id="pane_next"),
+    Command("pane(-1)", ("shift+tab",), "pane", "Go to the pane before.", MOVE, False, False, id="pane_before"),
 )
 MAIN_COMMANDS = (
     *JOB_COMMANDS,
     SUBMIT,
     *GPU_COMMANDS,
     Command(
-        "pause", ("P",), "pause", "Start no further job anywhere; running ones go on. Asks for the reason.", SCHEDULER
+        "pause",
+        ("P",),
+        "pause",
+        "Start no further job anywhere; running ones go on. Asks for the reason.",
+        SCHEDULER,
+        changes=True,
     ),
-    Command("unpause", ("P",), "unpause", "Start jobs again.", SCHEDULER),
+    Command("unpause", ("P",), "unpause", "Start jobs again.", SCHEDULER, changes=True),
     Command(
         "filter", ("slash",), "filter", "Show only jobs whose id, name, tenant, state or reason has the text.", VIEW
     ),
@@ -127,14 +134,25 @@ MAIN_COMMANDS = (
 )
 APP_COMMANDS = (
     Command("help", ("question_mark",), "help", "Show all keys.", VIEW),
-    Command("command_palette", ("colon", "ctrl+p"), "palette", "Find a command by its name.", VIEW, False, False),
-    Command("leave", ("q", "ctrl+c"), "quit", "Quit; asks what becomes of the scheduler if it runs here.", VIEW),
+    Command(
+        "command_palette",
+        ("colon", "ctrl+p"),
+        "palette",
+        "Find a command by its name.",
+        VIEW,
+        False,
+        False,
+        id="palette",
+    ),
+    Command(
+        "leave", ("q", "ctrl+c"), "quit", "Quit; asks what becomes of the scheduler if it runs here.", VIEW, id="quit"
+    ),
 )
 MOVE_COMMANDS = (
     Command("down(1)", ("j", "down"), "down", "One row down.", MOVE, False, False),
-    Command("down(-1)", ("k", "up"), "up", "One row up.", MOVE, False, False),
-    Command("page(1)", ("pagedown", "ctrl+d"), "page down", "One page down.", MOVE, False, False),
-    Command("page(-1)", ("pageup", "ctrl+u"), "page up", "One page up.", MOVE, False, False),
+    Command("down(-1)", ("k", "up"), "up", "One row up.", MOVE, False, False, id="up"),
+    Command("page(1)", ("pagedown", "ctrl+d"), "page down", "One page down.", MOVE, False, False, id="page_down"),
+    Command("page(-1)", ("pageup", "ctrl+u"), "page up", "One page up.", MOVE, False, False, id="page_up"),
     Command("first", ("g", "home"), "first", "To the first row.", MOVE, False, False),
     Command("last", ("G", "end"), "last", "To the last row; a log follows its end again.", MOVE, False, False),
 )
@@ -151,29 +169,56 @@ GRID_COMMANDS = (
     Command("beside(-1)", ("left",), "GPU before", "To the GPU before.", MOVE, False, False),
 )
 LOG_COMMANDS = (
-    Command("toggle_pause", ("space",), "pause log", "Stop the log where it is, or follow its end again.", LOGS),
-    Command("sideways(1)", ("right", "l"), "right", "Show what is cut off at the right.", LOGS, False, False),
-    Command("sideways(-1)", ("left",), "left", "Back to the left.", LOGS, False, False),
+    Command(
+        "toggle_pause",
+        ("space",),
+        "pause log",
+        "Stop the log where it is, or follow its end again.",
+        LOGS,
+        id="pause_log",
+    ),
+    Command(
+        "sideways(1)", ("right", "l"), "right", "Show what is cut off at the right.", LOGS, False, False, id="log_right"
+    ),
+    Command("sideways(-1)", ("left",), "left", "Back to the left.", LOGS, False, False, id="log_left"),
 )
 WHAT_IF_COMMANDS = (
     Command("commit", ("enter",), "commit", "Write the change down whose shifts are shown.", WHAT_IF, True, False),
     Command("forget", ("escape",), "forget", "Leave everything as it is.", WHAT_IF, True, False),
 )
 FURTHER = (
-    Command("further('raise')", ("plus", "equals_sign"), "more", "Another 10 of priority.", WHAT_IF, True, False),
-    Command("further('lower')", ("minus",), "less", "10 of priority less.", WHAT_IF, True, False),
-    Command("further('top')", ("t",), "top", "To the head of the queue instead.", WHAT_IF, True, False),
+    Command(
+        "further('raise')", ("plus", "equals_sign"), "more", "Another 10 of priority.", WHAT_IF, True, False, id="more"
+    ),
+    Command("further('lower')", ("minus",), "less", "10 of priority less.", WHAT_IF, True, False, id="less"),
+    Command(
+        "further('top')", ("t",), "top", "To the head of the queue instead.", WHAT_IF, True, False, id="top_instead"
+    ),
 )
 TIMELINE_COMMANDS = (
-    Command("zoom_time(1)", ("i",), "in", "Zoom in: less time on the screen.", TIMELINE, True, True, "i/o"),
-    Command("zoom_time(-1)", ("o",), "zoom out", "Zoom out: more time on the screen.", TIMELINE, False),
     Command(
-        "look(1)", ("greater_than_sign", "shift+right"), "later", "Look further ahead.", TIMELINE, True, True, "</>"
+        "zoom_time(1)", ("i",), "in", "Zoom in: less time on the screen.", TIMELINE, True, True, "i/o", id="zoom_in"
     ),
-    Command("look(-1)", ("less_than_sign", "shift+left"), "earlier", "Look back.", TIMELINE, False),
-    Command("present", ("0",), "now", "Back to the present, with the whole plan in sight.", TIMELINE),
-    Command("bar(1)", ("right", "l"), "next bar", "To the next job on this GPU.", TIMELINE, False, False),
-    Command("bar(-1)", ("left",), "bar before", "To the job before on this GPU.", TIMELINE, False, False),
+    Command("zoom_time(-1)", ("o",), "zoom out", "Zoom out: more time on the screen.", TIMELINE, False, id="zoom_out"),
+    Command(
+        "look(1)",
+        ("greater_than_sign", "shift+right"),
+        "later",
+        "Look further ahead.",
+        TIMELINE,
+        True,
+        True,
+        "</>",
+        id="later",
+    ),
+    Command("look(-1)", ("less_than_sign", "shift+left"), "earlier", "Look back.", TIMELINE, False, id="earlier"),
+    Command("present", ("0",), "now", "Back to the present, with the whole plan in sight.", TIMELINE, id="now"),
+    Command(
+        "bar(1)", ("right", "l"), "next bar", "To the next job on this GPU.", TIMELINE, False, False, id="bar_next"
+    ),
+    Command(
+        "bar(-1)", ("left",), "bar before", "To the job before on this GPU.", TIMELINE, False, False, id="bar_before"
+    ),
 )
 COMMANDS = (
     *MAIN_COMMANDS,
@@ -187,13 +232,16 @@ COMMANDS = (
     *GRID_COMMANDS,
     *LOG_COMMANDS,
 )
+CHANGING = frozenset(command.action.partition("(")[0] for command in COMMANDS if command.changes)
+"""Actions that change anything but the screen."""
 
 
 def bindings(commands: tuple[Command, ...]) -> list[BindingType]:
     """What Textual is told."""
     return [
-        Binding(",".join(command.keys), command.action, command.title, show=command.in_footer, tooltip=command.help)
+        Binding(",".join(command.keys), command.action, command.title, command.in_footer, id=command.name)
         for command in commands
+        if command.keys
     ]
 
 
@@ -213,13 +261,16 @@ def keys_document() -> str:
         "Written by `python scripts/keys.py` from `gputui/tui/commands.py`; `?` in the console shows the same.",
         "Commands about a job act on the selected job, on the job that holds the selected GPU, or on the job whose log",
         "is shown, according to the pane that has the focus. The mouse selects, scrolls, and opens with a double",
-        "click; the words in the last line can be clicked.",
+        "click; the words in the last line can be clicked. The last column is what the settings file calls a command:",
+        "see docs/operations.md, Keys of your own.",
     ]
     for group, commands in by_group().items():
-        lines += ["", f"## {group}", "", "| keys | name | does |", "|---|---|---|"]
-        lines += [f"| {_quoted(command)} | {command.title} | {command.help} |" for command in commands]
+        lines += ["", f"## {group}", "", "| keys | name | does | in settings |", "|---|---|---|---|"]
+        lines += [
+            f"| {_quoted(command)} | {command.title} | {command.help} | `{command.name}` |" for command in commands
+        ]
     return "\n".join(lines) + "\n"
 
 
 def _quoted(command: Command) -> str:
-    return " ".join(f"`{_KEY_NAMES.get(key, key)}`" for key in command.keys)
+    return " ".join(f"`{key_name(key)}`" for key in command.keys)

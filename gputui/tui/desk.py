@@ -25,6 +25,11 @@ class Desk:
     remembered: Remembered = field(default_factory=Remembered)
     """How this person left the console."""
 
+    @property
+    def is_read_only(self) -> bool:
+        """Whether nothing may be wished here."""
+        return self.settings.console.read_only
+
 
 class ShowsSnapshot(Protocol):
     """A screen that shows what is going on."""

@@ -7,6 +7,7 @@ from functools import partial
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 from gputui.tui.commands import COMMANDS, Command
+from gputui.tui.keymap import keymap_of
 
 
 class Commands(Provider):
@@ -36,8 +37,16 @@ class Commands(Provider):
         return hasattr(namespace, f"action_{name}") and bool(namespace.check_action(name, (rest.strip("')"),)))
 
     def _title(self, command: Command) -> str:
-        return f"{command.group}: {command.title} ({command.first_key})"
+        key = keymap_of(self.screen).told(command).first_key
+        return f"{command.group}: {command.title}" + (f" ({key})" if key else "")
 
-    def _run(self, command: Command) -> None:
-        """As if its key had been pressed."""
-        self.app.simulate_key(command.keys[0])
+    async def _run(self, command: Command) -> None:
+        """As if its key had been pressed; without one, what it does."""
+        if keys := keymap_of(self.screen).told(command).keys:
+            self.app.simulate_key(keys[0])
+            return
+        name = command.action.partition("(")[0]
+        for place in (self.screen.focused, self.screen, self.app):
+            if place is not None and hasattr(place, f"action_{name}"):
+                await self.app.run_action(command.action, default_namespace=place)
+                return

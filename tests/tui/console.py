@@ -76,6 +76,7 @@ class Console:
         what_if: str = "off",
         policy: PolicySettings | None = None,
         remembered: Remembered | None = None,
+        console: ConsoleSettings | None = None,
     ) -> None:
         self.feed = Feed()
         self.clock = FakeClock()
@@ -85,7 +86,7 @@ class Console:
         self.keep(self.snapshot.jobs)
         self.actions = Actions(self.store, self.clock, ACTOR)
         settings = replace(Settings(), scheduler=SchedulerSettings(hand_over=hand_over))
-        settings = replace(settings, console=ConsoleSettings(what_if), policy=policy or PolicySettings())
+        settings = replace(settings, console=console or ConsoleSettings(what_if), policy=policy or PolicySettings())
         self.app = Gputui(
             self.feed,
             self.actions,

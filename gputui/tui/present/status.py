@@ -19,8 +19,13 @@ LATE = timedelta(seconds=10)
 _RANK = {"error": 0, "warning": 1, "information": 2}
 
 
-def status_line(snapshot: Snapshot, host: str, room: int = 10_000) -> Cell:
+_READ_ONLY: Cell = (("read-only", AMBER), (" │ ", DIM))
+
+
+def status_line(snapshot: Snapshot, host: str, room: int = 10_000, *, read_only: bool = False) -> Cell:
     """Who we are, who schedules, how many jobs and GPUs, what to look at; in shorter words where there is no room."""
+    if read_only:
+        return (*_READ_ONLY, *status_line(snapshot, host, room - sum(width(word) for word, _ in _READ_ONLY)))
     full, some = _parts(snapshot, host, short=False), _parts(snapshot, host, short=True)
     for parts in (_with_stranded(full, snapshot), full, some):
         line = _separated(parts)

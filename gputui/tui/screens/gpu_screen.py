@@ -18,7 +18,7 @@ class GpuScreen(JobScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide what cannot be done to this GPU now."""
-        if action not in {"drain", "resume"}:
+        if not super().check_action(action, parameters) or action not in {"drain", "resume"}:
             return super().check_action(action, parameters)
         view = self.gpu()
         if view is None:

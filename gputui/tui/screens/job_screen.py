@@ -9,6 +9,7 @@ from textual.screen import Screen
 
 from gputui.domain.job import Job
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.tui.commands import CHANGING
 from gputui.tui.compositor import ExactCompositor
 from gputui.tui.desk import Desk
 from gputui.tui.messages import WishMade
@@ -80,7 +81,9 @@ class JobScreen(Screen[None]):
                 return
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide what cannot be done to this job now."""
+        """Hide what cannot be done to this job now, or never here."""
+        if self._desk.is_read_only and action in CHANGING:
+            return False
         if action == "wish":
             job = self.subject()
             return job is not None and WISHES[str(parameters[0])].may(job)

@@ -105,7 +105,7 @@ class Main(PaneScreen, GpuScreen):
         now, snapshot = self._desk.clock.now(), self._snapshot
         self._rows.update(snapshot)
         local = now.astimezone()
-        words = status_line(snapshot, self._desk.host, self._status.room)
+        words = status_line(snapshot, self._desk.host, self._status.room, read_only=self._desk.is_read_only)
         self._status.show(words, f"{local:%H:%M:%S}")
         self._notices.show(pressing(snapshot, now))
         picture = gpu_picture(snapshot, self._rows.jobs, self._history, now)
@@ -158,8 +158,8 @@ class Main(PaneScreen, GpuScreen):
             "unpause": lambda: controls.paused,
             "clear_filter": lambda: bool(self._rows.filter),
         }
-        if test := known.get(action):
-            return test()
+        if (test := known.get(action)) and not test():
+            return False
         return super().check_action(action, parameters)
 
     @on(CursorMoved)
@@ -173,7 +173,7 @@ class Main(PaneScreen, GpuScreen):
     def _show_keys(self) -> None:
         here = LOG_COMMANDS if self.focused is self._log else ()
         commands = tuple(c for c in (*here, *MAIN_COMMANDS) if c.in_footer and c is not SUBMIT and self._works(c))
-        self._keys.show(commands, (SUBMIT, *(c for c in APP_COMMANDS if c.in_footer)))
+        self._keys.show(commands, tuple(c for c in (SUBMIT, *APP_COMMANDS) if c.in_footer and self._works(c)))
 
     def _works(self, command: Command) -> bool:
         name, _, rest = command.action.partition("(")

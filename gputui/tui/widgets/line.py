@@ -13,6 +13,7 @@ from gputui.domain.snapshot import Notice
 from gputui.domain.text import fit, plain
 from gputui.domain.text import width as cell_width
 from gputui.tui.commands import Command
+from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell, Span, fitted, segments
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import BLUE, DIM, GROUND, PLAIN, RAISED, SEVERITY_STYLES, STRONG
@@ -98,7 +99,8 @@ class NoticeBar(Widget):
         room = width - 2
         if not more and cell_width(text) <= room:
             return [((text, style),)]
-        hint = f"  +{more}, ! shows all" if more else "  ! shows all"
+        key = keymap_of(self).key("notices")
+        hint = f"  +{more}, {key} shows all" if more else f"  {key} shows all"
         return [((fit(text, room - len(hint)), style), (hint, DIM))]
 
     def _some_lines(self, width: int) -> list[Cell]:
@@ -111,7 +113,13 @@ class NoticeBar(Widget):
             lines += [(((mark if i == 0 else "  "), style), (line, style)) for i, line in enumerate(kept)]
         if len(lines) > self.MOST:
             more = len(self._notices) - 1
-            lines = [*lines[: self.MOST - 1], ((f"  and {more} more, " if more else "  … ", DIM), ("! shows all", DIM))]
+            lines = [
+                *lines[: self.MOST - 1],
+                (
+                    (f"  and {more} more, " if more else "  … ", DIM),
+                    (f"{keymap_of(self).key('notices')} shows all", DIM),
+                ),
+            ]
         return lines
 
     def render_line(self, y: int) -> Strip:
@@ -141,6 +149,8 @@ class KeyBar(Widget):
 
     def show(self, commands: tuple[Command, ...], always: tuple[Command, ...] = ()) -> None:
         """Show these commands, as many as fit, and `always` at the right."""
+        keymap = keymap_of(self)
+        commands, always = keymap.footer(commands), keymap.footer(always)
         if (commands, always) != (self._commands, self._always):
             self._commands, self._always = commands, always
             self.refresh()

@@ -14,6 +14,7 @@ from textual.widget import Widget
 
 from gputui.domain.units import plural
 from gputui.tui.commands import LOG_COMMANDS, MOVE_COMMANDS, bindings
+from gputui.tui.keymap import keymap_of
 from gputui.tui.logs import LogBuffer, LogFollower
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.log import log_spans
@@ -203,7 +204,7 @@ class LogPane(Widget, can_focus=True):
 
     def _no_lines(self) -> tuple[str, Style]:
         if self.follower is None:
-            return "Select a job and press f to follow its log.", DIM
+            return f"Select a job and press {keymap_of(self).key('follow')} to follow its log.", DIM
         if self.follower.error:
             return f"The log cannot be read: {self.follower.error}", RED
         return ("The job wrote nothing." if self.follower.is_over else "Nothing written yet."), DIM

@@ -1,0 +1,139 @@
+"""The keys as an operator wants them: by the names of commands, from the settings file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from itertools import combinations
+
+from textual.binding import Binding, BindingsMap
+from textual.dom import DOMNode
+
+from gputui.domain.errors import InputError
+from gputui.domain.text import plain
+from gputui.tui.commands import (
+    APP_COMMANDS,
+    BACK,
+    COMMANDS,
+    FURTHER,
+    GPU_COMMANDS,
+    JOB_COMMANDS,
+    LOG_COMMANDS,
+    MAIN_COMMANDS,
+    MOVE_COMMANDS,
+    PANE_COMMANDS,
+    TIMELINE_COMMANDS,
+    WHAT_IF_COMMANDS,
+    Command,
+)
+from gputui.tui.key_names import key_name, key_of
+
+WHERE = "console.keys"
+_BY_NAME = {command.name: command for command in COMMANDS}
+_PLACES = {
+    "main screen": (*MAIN_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS, *MOVE_COMMANDS, *LOG_COMMANDS),
+    "screen of a job": (*JOB_COMMANDS, BACK, *APP_COMMANDS),
+    "timeline": (*JOB_COMMANDS, *GPU_COMMANDS, *TIMELINE_COMMANDS, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
+    "what-if panel": (*WHAT_IF_COMMANDS, *FURTHER),
+}
+
+
+def places() -> dict[str, tuple[Command, ...]]:
+    """The commands whose keys are pressed in one place; what is named nowhere above is taken to be with its group."""
+    placed = {command.name for commands in _PLACES.values() for command in commands}
+    found = dict(_PLACES)
+    for command in COMMANDS:
+        if command.name not in placed:
+            found[command.group] = (*found.get(command.group, APP_COMMANDS), command)
+    return found
+
+
+@dataclass(frozen=True)
+class Keymap:
+    """Which keys differ from the declared ones."""
+
+    keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """By name of the command; none: the command has no key, and is found in the palette alone."""
+
+    @classmethod
+    def of(cls, wanted: Mapping[str, Sequence[str]]) -> Keymap:
+        """What the settings ask for; raises InputError, naming both, for a key that two commands would have."""
+        keymap = cls({name: tuple(_key(text, name) for text in texts) for name, texts in wanted.items()})
+        for name in keymap.keys:
+            if name not in _BY_NAME:
+                raise InputError("there is no such command", where=f"{WHERE}.{plain(name, 40)}", hint=_nearest(name))
+        if keymap.keys:
+            _refuse_clashes(keymap)
+        return keymap
+
+    def told(self, command: Command) -> Command:
+        """The command with the keys that it has here."""
+        keys = self.keys.get(command.name)
+        if keys is None or keys == command.keys:
+            return command
+        return replace(command, keys=keys, footer_key="")
+
+    def footer(self, commands: Iterable[Command]) -> tuple[Command, ...]:
+        """Those that have a key, with it."""
+        return tuple(told for told in map(self.told, commands) if told.keys)
+
+    def key(self, name: str) -> str:
+        """The first key of that command as a person reads it."""
+        return self.told(_BY_NAME[name]).first_key or f"the command {name}"
+
+    def rebind(self, bindings: BindingsMap) -> None:
+        """Give the bindings of a screen or a widget the keys that their commands have here."""
+        every = [binding for found in bindings.key_to_bindings.values() for binding in found]
+        if self.keys and any(binding.id in self.keys for binding in every):
+            bindings.key_to_bindings = {}
+            for binding in self._bound(every):
+                bindings.key_to_bindings.setdefault(binding.key, []).append(binding)
+
+    def _bound(self, every: Iterable[Binding]) -> Iterable[Binding]:
+        done = set()
+        for binding in every:
+            if binding.id is None or binding.id not in self.keys:
+                yield binding
+            elif binding.id not in done:
+                done.add(binding.id)
+                yield from (binding.with_key(key) for key in self.keys[binding.id])
+
+
+DEFAULT = Keymap()
+
+
+def keymap_of(node: DOMNode) -> Keymap:
+    """The keys of the app that a screen or widget is in."""
+    found = getattr(node.app, "keymap", DEFAULT)
+    return found if isinstance(found, Keymap) else DEFAULT
+
+
+def _key(text: str, name: str) -> str:
+    key = key_of(text) if text else None
+    if key is None:
+        hint = 'write "x", "X", "/", "ctrl+k", "f5", "space", "pgdn"'
+        raise InputError(f"{text[:40]!a} is no key", where=f"{WHERE}.{plain(name, 40)}", hint=hint)
+    return key
+
+
+def _nearest(name: str) -> str:
+    near = get_close_matches(name, _BY_NAME, n=3)
+    return f"did you mean {', '.join(near)}?" if near else "docs/keys.md lists their names"
+
+
+def _refuse_clashes(keymap: Keymap) -> None:
+    """Two commands of one place may share a key only if they do so by declaration: they never work at once."""
+    for place, commands in places().items():
+        for one, other in combinations(commands, 2):
+            if one.name not in keymap.keys and other.name not in keymap.keys:
+                continue
+            shared = set(keymap.told(one).keys) & set(keymap.told(other).keys)
+            if shared and one.name != other.name and not set(one.keys) & set(other.keys):
+                key = key_name(min(shared))
+                first, second = (one, other) if one.name in keymap.keys else (other, one)
+                raise InputError(
+                    f"{key} would be {first.name} and {second.name} at once on the {place}",
+                    where=f"{WHERE}.{first.name}",
+                    hint=f"give {second.name} another key too, or choose one that is free",
+                )

@@ -1,0 +1,215 @@
+"""Keys of one's own: from the settings file to the footer, help, the palette and what the key does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from textual.command import CommandPalette
+from textual.pilot import Pilot
+
+from gputui.config import load_settings
+from gputui.domain.errors import InputError
+from gputui.domain.settings import ConsoleSettings
+from gputui.tui.commands import COMMANDS
+from gputui.tui.key_names import key_name, key_of
+from gputui.tui.keymap import Keymap, places
+from gputui.tui.leave import Leave
+from gputui.tui.screens.help import Help
+from gputui.tui.screens.main import Main
+from tests.tui.console import Console
+
+
+def _console(keys: dict[str, tuple[str, ...]]) -> Console:
+    return Console(console=ConsoleSettings("off", keys=keys))
+
+
+async def _until(pilot: Pilot[Leave], console: Console, words: str, *, shown: bool = True) -> None:
+    """The palette answers when it has looked."""
+    for _ in range(250):
+        if (words in console.screen_text) is shown:
+            return
+        await pilot.pause(0.02)
+    raise AssertionError(console.screen_text)
+
+
+def test_names_are_unique_and_plain() -> None:
+    names = [command.name for command in COMMANDS]
+    assert len(set(names)) == len(names)
+    assert all(name.replace("_", "").isalnum() and name == name.lower() for name in names), names
+
+
+def test_every_command_is_in_some_place_with_the_keys_of_the_app() -> None:
+    placed = {command.name for commands in places().values() for command in commands}
+    assert placed == {command.name for command in COMMANDS}
+
+
+def test_no_place_has_a_clash_that_is_not_declared() -> None:
+    Keymap.of({"hold": ("F12",)})  # whatever is asked for, all places of that command are looked at
+
+
+@pytest.mark.parametrize(
+    ("written", "key"),
+    [
+        ("x", "x"),
+        ("X", "X"),
+        ("/", "slash"),
+        ("+", "plus"),
+        ("-", "minus"),
+        ("Ctrl-K", "ctrl+k"),
+        ("ctrl+K", "ctrl+k"),
+        ("ctrl+-", "ctrl+minus"),
+        ("F5", "f5"),
+        ("PgDn", "pagedown"),
+        ("Esc", "escape"),
+        (" ", "space"),
+        ("Shift-←", "shift+left"),
+        ("shift+tab", "shift+tab"),
+        ("alt+x", "alt+x"),
+        ("bogus", None),
+        ("hyper+x", None),
+        ("\x1b", None),
+        ("shift+a", None),
+    ],
+)
+def test_a_key_is_known_by_what_people_call_it(written: str, key: str | None) -> None:
+    assert key_of(written) == key
+    if key is not None:
+        assert key_of(key_name(key)) == key
+
+
+@pytest.mark.parametrize(
+    ("keys", "words"),
+    [
+        ({"holt": ("x",)}, ("console.keys.holt", "no such command", "hold")),
+        ({"hold": ("c",)}, ("console.keys.hold", "c would be hold and cancel at once", "main screen")),
+        ({"hold": ("z",), "follow": ("z",)}, ("z would be follow and hold at once",)),
+        ({"zoom_in": ("h",)}, ("h would be zoom_in and hold at once on the timeline",)),
+        ({"hold": ("nonsense",)}, ("console.keys.hold", "'nonsense' is no key")),
+        ({"hold": ("",)}, ("'' is no key",)),
+    ],
+)
+def test_what_cannot_be_is_refused_in_a_sentence_that_names_both(
+    keys: dict[str, tuple[str, ...]], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(InputError) as raised:
+        Keymap.of(keys)
+    assert all(word in str(raised.value) for word in words), str(raised.value)
+
+
+def test_keys_may_be_swapped_and_opposites_may_share_one() -> None:
+    swapped = Keymap.of({"hold": ("c",), "cancel": ("h",), "drain": ("D",), "resume": ("D",)})
+    assert swapped.key("hold") == "c"
+    assert swapped.key("cancel") == "h"
+
+
+def test_the_settings_file_gives_one_key_or_several(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('[console.keys]\nhold = "x"\nrelease = ["X", "ctrl+x"]\nfinished = []\n')
+    keys = load_settings(path, {}).console.keys
+    assert keys == {"hold": ("x",), "release": ("X", "ctrl+x"), "finished": ()}
+    from_environment = load_settings(None, {"GPUTUI_CONSOLE_KEYS": "hold=x release=X,ctrl+x"}).console.keys
+    assert from_environment == {"hold": ("x",), "release": ("X", "ctrl+x")}
+
+
+@pytest.mark.parametrize("text", ["keys = 3", "[console.keys]\nhold = 3"])
+def test_what_is_no_table_of_keys_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text(text if text.startswith("[") else f"[console]\n{text}\n")
+    with pytest.raises(InputError, match=r"console\.keys"):
+        load_settings(path, {})
+
+
+async def test_the_key_of_ones_own_works_and_the_declared_one_does_not() -> None:
+    console = _console({"hold": ("x",), "down": ("n",), "quit": ("Q",)})
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        main = console.app.screen
+        assert isinstance(main, Main)
+        before = main.queue.cursor
+        await console.press(pilot, "j", "h")
+        assert main.queue.cursor == before
+        await console.press(pilot, "n")
+        assert main.queue.cursor != before
+        main.queue.move_to(list(main.queue.keys).index(107))
+        await console.press(pilot, "h")
+        assert console.audited() == []
+        await console.press(pilot, "x")
+        assert console.audited() == [("hold", "job 107")]
+
+
+async def test_footer_help_and_palette_show_it() -> None:
+    console = _console({"hold": ("x",), "follow": (), "finished": ("f",)})
+    async with console.app.run_test(size=(120, 60)) as pilot:
+        await console.begin(pilot)
+        footer = console.screen_text.splitlines()[-1]
+        assert "follow" not in footer
+        main = console.app.screen
+        assert isinstance(main, Main)
+        main.queue.move_to(list(main.queue.keys).index(107))
+        await pilot.pause()
+        assert "x hold" in console.screen_text.splitlines()[-1]
+        await console.press(pilot, "question_mark")
+        assert isinstance(console.app.screen, Help)
+        assert re.search(r"  x +hold +Keep the waiting job", console.screen_text)
+        assert re.search(r"no key +follow", console.screen_text)
+        await console.press(pilot, "escape", "colon")
+        assert isinstance(console.app.screen, CommandPalette)
+        await pilot.press(*"hold")
+        await _until(pilot, console, "hold (x)")
+        await pilot.press("enter")
+        await pilot.pause()
+        await console.settle(pilot)
+        assert console.audited() == [("hold", "job 107")]
+
+
+async def test_help_begins_with_the_keys_of_the_focused_pane() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 60)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "question_mark")
+        assert re.search(r"│ +Jobs +while the queue has the focus", console.screen_text.splitlines()[4])
+        await console.press(pilot, "escape", "tab", "question_mark")
+        assert re.search(r"│ +Logs +while the log has the focus", console.screen_text.splitlines()[4])
+        await console.press(pilot, "escape", "T", "question_mark")
+        assert re.search(r"│ +Timeline\s", console.screen_text.splitlines()[4])
+
+
+async def test_help_is_searched_by_words_and_by_key() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "question_mark", "slash", *"waiting head")
+        shown = [line for line in console.screen_text.splitlines() if line.count("│") == 2]
+        assert any("Put the waiting job at the head" in line for line in shown)
+        assert not any("hold" in line for line in shown)
+        await console.press(pilot, *["backspace"] * 12, "z")
+        assert "Give the whole screen to the focused pane" in console.screen_text
+        assert "Put the waiting job" not in console.screen_text
+        await console.press(pilot, "backspace", *"xyzzy")
+        assert "No key does that." in console.screen_text
+        await console.press(pilot, "escape")
+        assert "Put the waiting job" in console.screen_text
+        await console.press(pilot, "escape")
+        assert isinstance(console.app.screen, Main)
+
+
+async def test_a_command_without_a_key_is_done_from_the_palette() -> None:
+    console = _console({"finished": ()})
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "a")
+        assert "tokenize" in console.screen_text
+        await console.press(pilot, "colon", *"all/live")
+        await _until(pilot, console, "View: all/live")
+        await pilot.press("enter")
+        await pilot.pause()
+        await _until(pilot, console, "tokenize", shown=False)
+
+
+async def test_words_on_the_screen_name_the_key_of_ones_own() -> None:
+    console = _console({"follow": ("o",), "notices": ("N",), "zoom_out": ("O",)})
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await pilot.pause()
+        assert "press o to follow" in console.screen_text

@@ -1,0 +1,61 @@
+"""A console that only looks on: no key changes anything, and nothing that gets past the keys does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gputui.domain.settings import ConsoleSettings
+from gputui.engine.actions import Actions
+from gputui.tui.commands import COMMANDS, bindings
+from gputui.tui.messages import WishMade
+from tests.tui.console import Console
+from tests.tui.sample import viewer
+
+
+def _looker() -> Console:
+    return Console(console=ConsoleSettings("off", read_only=True))
+
+
+async def test_no_key_makes_a_wish_and_none_is_offered() -> None:
+    console = _looker()
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        assert console.screen_text.startswith(" read-only │ gputui")
+        footer = console.screen_text.splitlines()[-1]
+        assert "follow" in footer
+        assert not any(word in footer for word in ("hold", "cancel", "submit", "pause", "prio", "drain", "top"))
+        for command in COMMANDS:
+            for key in command.keys if command.changes else ():
+                await console.press(pilot, key)
+                assert console.app.screen is console.app.screen_stack[0], command.name
+        await console.press(pilot, "shift+tab", "d")
+        assert len(console.app.screen_stack) == 1
+        assert console.audited() == []
+
+
+async def test_a_wish_that_is_made_all_the_same_is_refused_with_a_sentence() -> None:
+    console = _looker()
+
+    def hold(actions: Actions) -> str:
+        return str(actions.hold([107]))
+
+    call: Callable[[Actions], str] = hold
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        console.app.screen.post_message(WishMade(call))
+        await console.settle(pilot)
+        assert console.audited() == []
+        assert any("only looks on" in told for told in console.told)
+
+
+async def test_the_line_fits_80_columns() -> None:
+    console = _looker()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.show(pilot, viewer())
+        first = console.screen_text.splitlines()[0]
+        assert first.startswith(" read-only │")
+        assert "free" in first
+
+
+def test_bindings_carry_the_names_of_their_commands() -> None:
+    assert len(list(bindings(COMMANDS))) == len([command for command in COMMANDS if command.keys])
