@@ -165,8 +165,9 @@ GRID_COMMANDS = (
         MOVE,
         False,
         False,
+        id="gpu_next",
     ),
-    Command("beside(-1)", ("left",), "GPU before", "To the GPU before.", MOVE, False, False),
+    Command("beside(-1)", ("left",), "GPU before", "To the GPU before.", MOVE, False, False, id="gpu_before"),
 )
 LOG_COMMANDS = (
     Command(

@@ -18,6 +18,7 @@ from gputui.tui.commands import (
     COMMANDS,
     FURTHER,
     GPU_COMMANDS,
+    GRID_COMMANDS,
     JOB_COMMANDS,
     LOG_COMMANDS,
     MAIN_COMMANDS,
@@ -32,7 +33,7 @@ from gputui.tui.key_names import key_name, key_of
 WHERE = "console.keys"
 _BY_NAME = {command.name: command for command in COMMANDS}
 _PLACES = {
-    "main screen": (*MAIN_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS, *MOVE_COMMANDS, *LOG_COMMANDS),
+    "main screen": (*MAIN_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS, *MOVE_COMMANDS, *GRID_COMMANDS, *LOG_COMMANDS),
     "screen of a job": (*JOB_COMMANDS, BACK, *APP_COMMANDS),
     "timeline": (*JOB_COMMANDS, *GPU_COMMANDS, *TIMELINE_COMMANDS, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
     "what-if panel": (*WHAT_IF_COMMANDS, *FURTHER),
