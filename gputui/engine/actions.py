@@ -18,6 +18,7 @@ from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
 from gputui.engine.quota import submit_within
 from gputui.engine.recurring_wishes import RecurringWishes
+from gputui.engine.undo import DrainChange, JobChange, PauseChange, WishedChange, can_be_undone
 from gputui.ports import Clock, JobStore, Transaction
 
 MAX_ARRAY = 100_000
@@ -41,6 +42,8 @@ class Actions(RecurringWishes):
         self._actor = actor
         self._settings = settings
         self._policy = policy
+        self.on_change: Callable[[WishedChange], None] = lambda change: None
+        """Hears, within the transaction, of what can be taken back."""
 
     def submit(self, submissions: Iterable[Submission], *, recurring: JobId | None = None) -> tuple[JobId, ...]:
         """Put jobs into the queue; their ids, in order, one for each element of an array.
@@ -132,6 +135,21 @@ class Actions(RecurringWishes):
         """Start jobs again."""
         self._change_controls("unpause", lambda c: _evolved(c, False, "", ""))
 
+    def undo(self, changes: Iterable[WishedChange]) -> list[tuple[WishedChange, str]]:
+        """Take these back, latest first; with each why it was not, or nothing."""
+        done = []
+        with self._store.transaction() as transaction:
+            for change in reversed(list(changes)):
+                refusal = change.revert(transaction)
+                if not refusal:
+                    self._audit(transaction, f"undo {change.verb}", change.target, "", change.done)
+                done.append((change, refusal))
+        return done
+
+    def _note(self, change: WishedChange) -> None:
+        if can_be_undone(change):
+            self.on_change(change)
+
     def _check(self, spec: JobSpec) -> None:
         self._waiting_for(_limited(spec, self._settings))
 
@@ -144,6 +162,7 @@ class Actions(RecurringWishes):
                 if after != before:
                     transaction.put(after)
                     self._audit(transaction, verb, f"job {job_id}", _wishes(before), _wishes(after))
+                    self._note(JobChange(verb, before, after))
                     changed.append(job_id)
         return tuple(changed)
 
@@ -159,6 +178,7 @@ class Actions(RecurringWishes):
             for uuid in dict.fromkeys(uuids):
                 after = change(drains, uuid)
                 self._audit(transaction, verb, uuid, _drain_word(drains, uuid), _drain_word(after, uuid))
+                self._note(DrainChange(verb, uuid, drains.get(uuid), after.get(uuid)))
                 drains = after
             transaction.set_controls(replace(controls, drains=dict(drains)))
 
@@ -168,6 +188,7 @@ class Actions(RecurringWishes):
             after = change(before)
             transaction.set_controls(after)
             self._audit(transaction, verb, "scheduler", _pause_word(before), _pause_word(after))
+            self._note(PauseChange(verb, before, after))
 
     def _audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
         actor = self._actor

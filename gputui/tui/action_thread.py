@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from textual.message import Message
 
 from gputui.domain.errors import GputuiError
 from gputui.engine.actions import Actions
 from gputui.tui.messages import WishDone, WishFailed
+from gputui.tui.undo import Undo
 
 
 class ActionThread:
     """Carries out wishes one after the other, in the order in which they were made. Never blocks its caller."""
 
-    def __init__(self, actions: Actions, tell: Callable[[Message], object]) -> None:
-        self._actions = actions
+    def __init__(
+        self, actions: Actions, tell: Callable[[Message], object], indices: Callable[[], Mapping[str, str]] = dict
+    ) -> None:
+        self._undo = Undo(actions, indices)
         self._tell = tell
         self._wishes: queue.SimpleQueue[Callable[[Actions], str] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -28,6 +31,10 @@ class ActionThread:
             self._thread = threading.Thread(target=self._run, name="gputui-wishes", daemon=True)
             self._thread.start()
         self._wishes.put(call)
+
+    def undo(self) -> None:
+        """Take the last wish back, once those before it are carried out."""
+        self.add(self._undo.last)
 
     def finish(self, timeout: float) -> bool:
         """Carry out what was asked for, and let the thread end; whether it was done in time."""
@@ -44,7 +51,7 @@ class ActionThread:
 
     def _carry_out(self, call: Callable[[Actions], str]) -> Message:
         try:
-            return WishDone(call(self._actions))
+            return WishDone(self._undo.carry_out(call))
         except GputuiError as error:
             return WishFailed(error)
         except Exception as error:  # noqa: BLE001 - a border: whatever went wrong is told, and the next wish is heard

@@ -21,12 +21,13 @@ from gputui.engine.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.ports import Clock
 from gputui.tui.action_thread import ActionThread
-from gputui.tui.commands import APP_COMMANDS, bindings
+from gputui.tui.commands import APP_COMMANDS, CHANGING, bindings
 from gputui.tui.desk import Desk, ShowsSnapshot
 from gputui.tui.keymap import Keymap
 from gputui.tui.leave import Leave
 from gputui.tui.logs import LogOpener
 from gputui.tui.messages import SnapshotTaken, WishDone, WishFailed, WishMade
+from gputui.tui.present.gpu import index_of
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.main import Main
 from gputui.tui.theme import THEME
@@ -75,7 +76,7 @@ class Gputui(App[Leave]):
         super().__init__()
         self._feed = feed
         self._desk = Desk(logs, settings, clock, host, user, remembered or Remembered())
-        self.wishes = ActionThread(actions, self._tell)
+        self.wishes = ActionThread(actions, self._tell, self._indices)
         self.keymap = Keymap.of(settings.console.keys)
         self.keymap.rebind(self._bindings)
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -143,6 +144,18 @@ class Gputui(App[Leave]):
         title = plain(error.where, 80) if error.where else "Not done"
         hint = f"\n{plain(error.hint, 300)}" if error.hint else ""
         self.notify(plain(error.what, 400) + hint, title=title, severity="error", markup=False, timeout=10)
+
+    def _indices(self) -> dict[str, str]:
+        return {view.gpu.uuid: index_of(view) for view in self.snapshot.gpus}
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide what may not be done here."""
+        del parameters
+        return not (action in CHANGING and self._desk.is_read_only)
+
+    def action_undo(self) -> None:
+        """Take the last wish of this console back."""
+        self.wishes.undo()
 
     def action_help(self) -> None:
         """Show all keys, those of the focused pane first."""

@@ -132,6 +132,15 @@ MAIN_COMMANDS = (
     ),
     Command("timeline", ("T",), "timeline", "Show which job has which GPUs when: what runs, what is planned.", VIEW),
 )
+UNDO = Command(
+    "undo",
+    ("u",),
+    "undo",
+    "Take this console's last wish back, if nothing has changed since: priority, top, hold, drain, pause.",
+    JOBS,
+    in_footer=False,
+    changes=True,
+)
 APP_COMMANDS = (
     Command("help", ("question_mark",), "help", "Show all keys.", VIEW),
     Command(
@@ -147,6 +156,7 @@ APP_COMMANDS = (
     Command(
         "leave", ("q", "ctrl+c"), "quit", "Quit; asks what becomes of the scheduler if it runs here.", VIEW, id="quit"
     ),
+    UNDO,
 )
 MOVE_COMMANDS = (
     Command("down(1)", ("j", "down"), "down", "One row down.", MOVE, False, False),

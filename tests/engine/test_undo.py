@@ -1,0 +1,143 @@
+"""Wishes are taken back, and only while what they were about is as they left it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gputui.domain.errors import StoreFullError
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
+from gputui.engine.actions import Actions
+from gputui.engine.undo import WishedChange
+from gputui.store import MemoryJobStore
+from tests.factories import ACTOR, FakeClock, job
+
+
+class Desk:
+    """A store with three waiting jobs, of which the third is held and the second on top, and what is heard."""
+
+    def __init__(self) -> None:
+        self.store = MemoryJobStore()
+        self.clock = FakeClock()
+        self.actions = Actions(self.store, self.clock, ACTOR)
+        self.store.submit([job(), job(priority=60), job(held=True)], actor=ACTOR)
+        self.actions.top([2])
+        self.heard: list[WishedChange] = []
+        self.actions.on_change = self.heard.append
+
+    def undo(self) -> list[str]:
+        """What it says of each: why not, or nothing."""
+        return [refusal for _, refusal in self.actions.undo(self.heard)]
+
+    def change(self, job_id: int, change: Callable[[Job], Job]) -> None:
+        """By somebody else."""
+        with self.store.transaction() as transaction:
+            transaction.put(change(transaction.get(job_id)))
+
+
+JOB_WISHES: dict[str, Callable[[Actions], object]] = {
+    "hold": lambda actions: actions.hold([1, 2]),
+    "release": lambda actions: actions.release([3]),
+    "top": lambda actions: actions.top([1, 2, 3]),
+    "raise": lambda actions: actions.add_priority([1, 2, 3], 10),
+    "set": lambda actions: actions.set_priority([2], 5),
+}
+
+
+@pytest.mark.parametrize("wish", JOB_WISHES.values(), ids=JOB_WISHES)
+def test_jobs_are_as_they_were(wish: Callable[[Actions], object]) -> None:
+    desk = Desk()
+    before = dict(desk.store.jobs())
+    desk.clock.advance(60)
+    wish(desk.actions)
+    assert dict(desk.store.jobs()) != before
+    assert set(desk.undo()) == {""}
+    assert dict(desk.store.jobs()) == before
+    assert list(desk.store.audit_log())[-1].verb.startswith("undo ")
+
+
+def test_what_ends_something_is_not_heard_of() -> None:
+    desk = Desk()
+    desk.actions.cancel([1])
+    assert desk.heard == []
+
+
+def test_a_job_that_was_changed_since_stays_as_it_is() -> None:
+    desk = Desk()
+    desk.actions.add_priority([1, 2], 10)
+    desk.change(1, lambda found: found.prioritised(99))
+    assert desk.undo() == ["", "has been changed since"]
+    assert desk.store.get(1).priority == 99
+    assert desk.store.get(2).priority == 60
+
+
+def test_other_wishes_about_it_do_not_matter() -> None:
+    desk = Desk()
+    desk.actions.add_priority([1], 10)
+    desk.change(1, lambda found: found.evolve(held=True))
+    assert desk.undo() == [""]
+    assert desk.store.get(1).held
+    assert desk.store.get(1).priority == 50
+
+
+def test_a_job_that_has_started_since_is_let_be() -> None:
+    desk = Desk()
+    desk.actions.release([3])
+    desk.change(3, lambda found: found.to(JobState.CONFIGURING))
+    assert desk.undo() == ["is CONFIGURING by now"]
+    assert not desk.store.get(3).held
+
+
+def test_drains_and_the_pause_come_back_with_their_reasons() -> None:
+    desk = Desk()
+    desk.actions.drain(["GPU-a"], "fan noise")
+    desk.actions.pause("upgrade")
+    before = desk.store.controls()
+    desk.heard.clear()
+    desk.actions.resume(["GPU-a"])
+    desk.actions.drain(["GPU-b"], "")
+    desk.actions.unpause()
+    assert desk.undo() == ["", "", ""]
+    assert desk.store.controls() == before
+
+
+def test_a_drain_that_somebody_renewed_stays() -> None:
+    desk = Desk()
+    desk.actions.drain(["GPU-a"], "fan noise")
+    kept = list(desk.heard)
+    desk.clock.advance(5)
+    desk.actions.drain(["GPU-a"], "fan replaced, burn-in")
+    desk.heard[:] = kept
+    assert desk.undo() == ["has been changed since"]
+    assert desk.store.controls().drains["GPU-a"].reason == "fan replaced, burn-in"
+
+
+def test_words_tell_what_is_so_again() -> None:
+    desk = Desk()
+    desk.actions.add_priority([2], 10)
+    desk.actions.release([3])
+    desk.actions.pause("upgrade")
+    desk.actions.drain(["GPU-a"], "x")
+    said = [change.done for change in desk.heard]
+    assert said == [
+        "has priority 60 again, at the head of the queue",
+        "is held again",
+        "starts jobs again",
+        "takes jobs again",
+    ]
+
+
+def test_nothing_is_taken_back_where_it_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    desk = Desk()
+    desk.actions.hold([1])
+
+    def full(*_: object) -> None:
+        raise StoreFullError("full")
+
+    monkeypatch.setattr(MemoryJobStore, "transaction", full)
+    with pytest.raises(StoreFullError):
+        desk.undo()
+    monkeypatch.undo()
+    assert desk.store.get(1).held

@@ -1,0 +1,98 @@
+"""`u` takes back what this console wished last."""
+
+from __future__ import annotations
+
+from gputui.domain.errors import StoreFullError
+from gputui.domain.settings import ConsoleSettings
+from gputui.engine.actions import Actions
+from gputui.tui.messages import WishMade
+from gputui.tui.screens.main import Main
+from tests.factories import uuid
+from tests.tui.console import Console
+
+
+def _on(console: Console, job_id: int) -> None:
+    main = console.app.screen
+    assert isinstance(main, Main)
+    main.queue.move_to(list(main.queue.keys).index(job_id))
+
+
+async def test_wishes_are_taken_back_one_by_one_and_it_says_what() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        _on(console, 107)
+        await console.press(pilot, "plus", "h")
+        assert console.store.get(107).priority == 60
+        assert console.store.get(107).held
+        await console.press(pilot, "u")
+        assert not console.store.get(107).held
+        assert console.told[-1] == "undone: job 107 may start again"
+        await console.press(pilot, "u")
+        assert console.store.get(107).priority == 50
+        assert console.told[-1] == "undone: job 107 has priority 50 again"
+        await console.press(pilot, "u")
+        assert "nothing was wished here that could be undone" in console.told[-1]
+
+
+async def test_what_somebody_else_changed_since_stays() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        _on(console, 107)
+        await console.press(pilot, "plus")
+        console.actions.__class__(console.store, console.clock, console.actions._actor).set_priority([107], 3)
+        await console.press(pilot, "u")
+        assert console.store.get(107).priority == 3
+        assert console.told[-1] == "job 107 has been changed since: not undone"
+
+
+async def test_a_drain_is_taken_back_under_the_name_the_screen_gives_the_gpu() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "shift+tab", "d", *"dust", "enter")
+        assert uuid(0) in console.store.controls().drains
+        await console.press(pilot, "u")
+        assert console.store.controls().drains == {}
+        assert console.told[-1] == "undone: GPU 0 takes jobs again"
+
+
+async def test_a_wish_that_failed_is_nothing_to_take_back() -> None:
+    console = Console()
+
+    def fail(actions: Actions) -> str:
+        actions.hold([107])
+        raise StoreFullError("no space is left")
+
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        console.app.screen.post_message(WishMade(fail))
+        await console.press(pilot, "u")
+        assert "nothing was wished here" in console.told[-1]
+
+
+async def test_many_jobs_of_one_wish_come_back_together() -> None:
+    console = Console()
+
+    def hold_all(actions: Actions) -> str:
+        actions.hold([106, 107, 108, 110])
+        return "held"
+
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        console.app.screen.post_message(WishMade(hold_all))
+        await console.settle(pilot)
+        console.actions.__class__(console.store, console.clock, console.actions._actor).release([106])
+        await console.press(pilot, "u")
+        assert not any(console.store.get(job_id).held for job_id in (106, 107, 108, 110))
+        assert console.told[-1].startswith("undone: job 110 may start again, job 108")
+        assert console.told[-1].endswith("not undone: job 106 has been changed since")
+
+
+async def test_a_console_that_only_looks_on_has_nothing_to_undo() -> None:
+    console = Console(console=ConsoleSettings("off", read_only=True))
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "u")
+        assert console.told == []
