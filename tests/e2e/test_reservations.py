@@ -44,7 +44,7 @@ def test_a_window_is_backfilled_then_kept_clear_and_its_tenants_own(site: Site) 
     site.until(lambda: datetime.now(UTC) > datetime.fromisoformat(start))
     assert the_window(site)["state"] == "ACTIVE"
     assert site.json("show", str(crosses))["state"] == "PENDING"
-    own = site.shell(SLEEP, "--gpus", "4", "--tenant", "course")
+    own = site.shell(SLEEP, "--gpus", "4", "--tenant", "course", "--time-limit", "30m")
     running = site.until_state(own, "RUNNING")
     assert not set(gpus_of(running)) & set(gpus_of(site.json("show", str(long))))
     site.until(lambda: the_window(site)["claimed_at"] is not None)

@@ -15,6 +15,7 @@ from tests.tui.sample import DOCKER, HERE, OK
 HOUR = timedelta(hours=1)
 KEPT = PolicySettings(
     predict=False,
+    duration_weight=0.0,
     reservations=(Window("exam week", NOW + 7 * HOUR, NOW + 10 * HOUR, gpus=("4", "5", "6"), tenant="ci"),),
 )
 

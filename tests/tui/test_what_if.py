@@ -411,7 +411,7 @@ async def test_its_numbers_are_those_of_the_dry_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     console = watched()
-    (tmp_path / "config.toml").write_text("[policy]\npredict = false\n")
+    (tmp_path / "config.toml").write_text("[policy]\npredict = false\nduration_weight = 0.0\n")
     console.app._desk = replace(console.app._desk, settings=Settings(policy=replace(plans.KEPT, reservations=())))
     snapshot = plans.contended()
     monkeypatch.setattr(bootstrap, "open_store", lambda options: console.store)
