@@ -170,7 +170,8 @@ _MAY_BE_ZERO = frozenset(
         "preemption_min_run",
     }
 )
-_CHOICES = {"hand_over": ("auto", "always", "never"), "what_if": ("always", "off")}
+_WHETHER = ("auto", "always", "never")
+_CHOICES = {"hand_over": _WHETHER, "what_if": ("always", "off"), "ascii": _WHETHER}
 _MAX_COUNT = 2**31 - 1
 
 

@@ -21,6 +21,7 @@ from gputui.ports import JobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
+from gputui.tui.theme import wish_of
 
 if TYPE_CHECKING:
     from gputui.engine.host import Host
@@ -90,6 +91,7 @@ class Console:
             host=socket.gethostname(),
             user=bootstrap.actor().user,
             remembered=self._remembered,
+            look=wish_of(self._options.settings.console, os.environ),
         )
         app.painted = asyncio.Event()
         return app

@@ -200,6 +200,13 @@ class ConsoleSettings:
     """Whether the console only looks on: it schedules never, and sends no wish."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Keys by the name of the command, in place of the ones it has: docs/keys.md lists the names."""
+    theme: str = "auto"
+    """`auto`, `gputui-light`, `gputui-contrast`, … or one of Textual's; `auto` is `gputui`. A terminal of sixteen
+    colours gets `gputui-16` in place of any but such a theme."""
+    ascii: str = "auto"
+    """`always` or `never` draw with ASCII alone; `auto` where the locale is not UTF-8 and on the kernel's console."""
+    slow: bool = False
+    """For thin lines: fewer frames, pictures every few seconds, no graphs."""
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, ClassVar, cast
 
-from textual.app import App, SystemCommand
+from textual.app import SystemCommand
 from textual.dom import DOMNode
 from textual.message import Message
 from textual.reactive import var
@@ -23,6 +23,7 @@ from gputui.ports import Clock
 from gputui.tui.action_thread import ActionThread
 from gputui.tui.commands import APP_COMMANDS, CHANGING, bindings
 from gputui.tui.desk import Desk, ShowsSnapshot
+from gputui.tui.dressed import DressedApp
 from gputui.tui.keymap import Keymap
 from gputui.tui.leave import Leave
 from gputui.tui.logs import LogOpener
@@ -30,7 +31,7 @@ from gputui.tui.messages import SnapshotTaken, WishDone, WishFailed, WishMade
 from gputui.tui.present.gpu import index_of
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.main import Main
-from gputui.tui.theme import THEME
+from gputui.tui.theme import AS_DESIGNED, Wish
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -49,7 +50,7 @@ def _palette() -> type[Provider]:
     return Commands
 
 
-class Gputui(App[Leave]):
+class Gputui(DressedApp[Leave]):
     """The console of one node."""
 
     TITLE = "gputui"
@@ -72,6 +73,7 @@ class Gputui(App[Leave]):
         host: str = "",
         user: str = "",
         remembered: Remembered | None = None,
+        look: Wish = AS_DESIGNED,
     ) -> None:
         super().__init__()
         self._feed = feed
@@ -80,8 +82,7 @@ class Gputui(App[Leave]):
         self.keymap = Keymap.of(settings.console.keys)
         self.keymap.rebind(self._bindings)
         self._unsubscribe: Callable[[], None] = lambda: None
-        self.register_theme(THEME)
-        self.theme = THEME.name
+        self.dress(look, self._desk.remembered)
 
     def get_default_screen(self) -> Screen[None]:
         """The main screen, drawn before anything has answered."""

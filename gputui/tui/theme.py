@@ -1,23 +1,94 @@
-"""The console's one theme: calm and dark, a few colours with meaning."""
+"""Which theme is worn, and with which characters: by the settings, the terminal, and what was chosen in the console."""
 
 from __future__ import annotations
 
-from textual.theme import Theme
+import locale
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-from gputui.tui.present import style
+from textual.theme import BUILTIN_THEMES, Theme
 
-THEME = Theme(
-    name="gputui",
-    primary=style.ACCENT,
-    secondary=style.OTHER,
-    accent=style.ACCENT,
-    foreground=style.INK,
-    background=style.GROUND,
-    surface=style.RAISED,
-    panel=style.RAISED,
-    success=style.GOOD,
-    warning=style.WARN,
-    error=style.BAD,
-    dark=True,
-    variables={"border": style.FAINT, "input-selection-background": f"{style.ACCENT} 35%"},
-)
+from gputui.domain.errors import InputError
+from gputui.domain.settings import ConsoleSettings
+from gputui.tui.remembered import Remembered
+from gputui.tui.themes.designed import OWN, themes
+
+DEFAULT, SIXTEEN = "gputui", "gputui-16"
+AUTO = "auto"
+SECTION = "look"
+"""Of what a person's console remembers."""
+_DEEP = ("truecolor", "24bit")
+_DEEP_TERMS = ("256color", "kitty", "direct", "truecolor")
+
+
+@dataclass(frozen=True)
+class Wish:
+    """How the console is to look when it opens."""
+
+    theme: str = DEFAULT
+    ascii_only: bool = False
+    is_shallow: bool = False
+    """The terminal shows sixteen colours."""
+
+
+AS_DESIGNED = Wish()
+
+
+def wish_of(settings: ConsoleSettings, environ: Mapping[str, str]) -> Wish:
+    """What settings and terminal ask for; raises InputError where the settings name no theme."""
+    known = (AUTO, *theme_names())
+    if settings.theme not in known:
+        raise InputError(f"{settings.theme!r} is no theme", where="console.theme", hint="known: " + ", ".join(known))
+    shallow = has_few_colours(environ)
+    theme = DEFAULT if settings.theme == AUTO else settings.theme
+    return Wish(_shown(theme, is_shallow=shallow), wants_ascii(settings.ascii, environ), shallow)
+
+
+def remembered_theme(wish: Wish, remembered: Remembered) -> str:
+    """The theme chosen in the console the last time, where this terminal can show it; else the wish's."""
+    name = remembered.get(SECTION).get("theme")
+    return _shown(name, is_shallow=wish.is_shallow) if isinstance(name, str) and name in theme_names() else wish.theme
+
+
+def _shown(name: str, *, is_shallow: bool) -> str:
+    """That theme, or the one of sixteen colours where its own would be rounded to what nobody chose."""
+    return SIXTEEN if is_shallow and not is_ansi(name) else name
+
+
+def is_ansi(name: str) -> bool:
+    """Whether a theme is made of a terminal's sixteen colours."""
+    return name == SIXTEEN or (name in BUILTIN_THEMES and BUILTIN_THEMES[name].ansi)
+
+
+def theme_names() -> tuple[str, ...]:
+    """Our own first, then Textual's."""
+    return (*OWN, *sorted(BUILTIN_THEMES))
+
+
+def own_themes() -> tuple[Theme, ...]:
+    """Those that Textual does not know."""
+    return themes()
+
+
+def has_few_colours(environ: Mapping[str, str]) -> bool:
+    """Whether the terminal says that it has sixteen colours, or does not say that it has more; as Rich judges it."""
+    if environ.get("COLORTERM", "").strip().lower() in _DEEP:
+        return False
+    forced = environ.get("TEXTUAL_COLOR_SYSTEM", "").strip().lower()
+    if forced not in ("", "auto"):
+        return forced in ("standard", "windows")
+    return environ.get("TERM", "").strip().lower().rpartition("-")[2] not in _DEEP_TERMS
+
+
+def wants_ascii(setting: str, environ: Mapping[str, str]) -> bool:
+    """Whether only ASCII is drawn: where the locale's characters are not Unicode's, and on the kernel's own console."""
+    if setting != AUTO:
+        return setting == "always"
+    if environ.get("TERM", "") in ("linux", "vt100", "vt102", "vt220", "dumb"):
+        return True
+    name = next((environ[key] for key in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(key)), "")
+    if name in ("", "C", "POSIX"):  # says nothing about the terminal: Python takes it for UTF-8 too
+        return False
+    _, dot, charset = name.partition(".")
+    charset = charset.partition("@")[0] if dot else locale.getencoding()
+    return charset.lower().replace("-", "") != "utf8"

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gputui.domain.errors import NotFoundError
 from gputui.tui.logs import INBOX, LogBuffer, LogFollower
 from gputui.tui.present.log import log_spans
-from gputui.tui.present.style import GOOD, PLAIN
+from gputui.tui.present.style import LOG_NAMES, PLAIN
 from gputui.tui.widgets.log_pane import LogPane
 from tests.tui import sample
 from tests.tui.console import Console, FakeLogs
@@ -48,7 +48,7 @@ def test_colours_are_kept() -> None:
     assert (word, rest) == ("OK", " done")
     assert style.bold
     assert style.color is not None
-    assert style.color.name == GOOD
+    assert style.color.name == LOG_NAMES[2]
     [(_, indexed)] = log_spans(b"\x1b[38;5;200mx")
     assert indexed.color is not None
     assert indexed.color.number == 200

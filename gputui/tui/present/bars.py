@@ -15,7 +15,21 @@ from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow
 from gputui.domain.text import fit, plain, width
 from gputui.tui.present.cells import Cell, Span
 from gputui.tui.present.scale import Scale
-from gputui.tui.present.style import AMBER, BAD, DIM, GOOD, INK, OTHER, PLAIN, TRACK, WARN
+from gputui.tui.present.style import (
+    AMBER,
+    BAD,
+    DIM,
+    GOOD,
+    HEAD,
+    INK,
+    OTHER,
+    OVERRUN,
+    PLAIN,
+    PLANNED,
+    RUNS,
+    TRACK,
+    WARN,
+)
 
 
 @dataclass(frozen=True)
@@ -62,10 +76,10 @@ ASCII = Marks(
     now="|",
     tick="'",
 )
-_RUNS = Style(color=GOOD, bgcolor="#1b2f24")
-_OVERRUN = Style(color=BAD, bgcolor="#3a2228")
-_PLANNED = Style(color=INK, bgcolor="#222c37")
-_HEAD = Style(color=WARN, bgcolor="#362e1d")
+_RUNS = Style(color=GOOD, bgcolor=RUNS)
+_OVERRUN = Style(color=BAD, bgcolor=OVERRUN)
+_PLANNED = Style(color=INK, bgcolor=PLANNED)
+_HEAD = Style(color=WARN, bgcolor=HEAD)
 _WINDOW = Style(color=OTHER)
 _NOW = Style(color=WARN)
 

@@ -9,7 +9,7 @@ from rich.style import Style
 
 from gputui.domain.text import plain_bytes
 from gputui.tui.present.cells import Span
-from gputui.tui.present.style import PLAIN
+from gputui.tui.present.style import LOG_BRIGHT, LOG_NAMES, PLAIN
 
 _COLOURS = re.compile(r"\x1b\[([0-9;:]{0,64})m")
 _RAW_COLOURS = re.compile(rb"\x1b\[([0-9;:]{0,64})m")
@@ -25,9 +25,6 @@ _ATTRIBUTES = {
     24: Style(underline=False),
     39: PLAIN,
 }
-_NAMES = ("#56626f", "#ee7d7d", "#84c288", "#e3b561", "#74b4f0", "#b99be3", "#6fc3c3", "#cdd5dd")
-_BRIGHT = ("#808c99", "#ff9a9a", "#a3d9a5", "#f5d08a", "#9accff", "#d3bdf5", "#96dede", "#ffffff")
-"""The sixteen colours in the console's own tones, so that logs stay readable upon its ground."""
 
 
 def style_after(raw: bytes, style: Style) -> Style:
@@ -76,9 +73,9 @@ def _simple(style: Style, code: int) -> Style:
     if attribute := _ATTRIBUTES.get(code):
         return style + attribute
     if 30 <= code < 38 or 90 <= code < 98:
-        return style + Style(color=(_BRIGHT if code >= 90 else _NAMES)[code % 10])
+        return style + Style(color=(LOG_BRIGHT if code >= 90 else LOG_NAMES)[code % 10])
     if 40 <= code < 48 or 100 <= code < 108:
-        return style + Style(bgcolor=(_BRIGHT if code >= 100 else _NAMES)[code % 10])
+        return style + Style(bgcolor=(LOG_BRIGHT if code >= 100 else LOG_NAMES)[code % 10])
     return style
 
 
@@ -87,7 +84,7 @@ def _extended(codes: list[int]) -> tuple[Color | None, int]:
     if codes[:1] == [5] and len(codes) >= 2:
         number = codes[1]
         if number < 16:
-            return Color.parse((_NAMES + _BRIGHT)[number]), 2
+            return Color.parse((LOG_NAMES + LOG_BRIGHT)[number]), 2
         return (Color.from_ansi(number) if number < 256 else None), 2
     if codes[:1] == [2] and len(codes) >= 4:
         red, green, blue = (min(255, value) for value in codes[1:4])

@@ -1,4 +1,8 @@
-"""The few colours, each with one meaning, as Rich styles. States are told by words too, never by colour alone."""
+"""The few colours, each with one meaning, as Rich styles. States are told by words too, never by colour alone.
+
+Each colour here is a role: it is what the dark theme shows, and what `themes/look.py` exchanges for another theme's.
+So a colour that is drawn anywhere has to be one of these, and no two of these may be the same.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +13,23 @@ from gputui.domain.state import JobState
 
 GROUND = "#11151a"
 RAISED = "#1b222a"
-PICKED = "#26384d"
+PICKED = "#22344a"
 PICKED_FAINT = "#1d2732"
-INK = "#cdd5dd"
-QUIET = "#808c99"
+INK = "#d3dae2"
+QUIET = "#98a4b1"
 FAINT = "#3b4652"
-ACCENT = "#74b4f0"
-GOOD = "#84c288"
-WARN = "#e3b561"
-BAD = "#ee7d7d"
-OTHER = "#b99be3"
+ACCENT = "#74acf2"
+GOOD = "#8fd39c"
+WARN = "#e6c243"
+BAD = "#ff7258"
+OTHER = "#d284ff"
+HISTORY = "#4f7aa3"
+"""Quieter than what is written: history is for the corner of the eye."""
+RUNS, OVERRUN, PLANNED, HEAD = "#1b2f24", "#3a2228", "#222c37", "#362e1d"
+"""Behind the bars of a timeline."""
+LOG_NAMES = ("#56626f", "#ee7d7d", "#84c288", "#e3b561", "#7ab7f3", "#b99be3", "#6fc3c3", "#cdd5dd")
+LOG_BRIGHT = ("#808c99", "#ff9a9a", "#a3d9a5", "#f5d08a", "#9accff", "#d3bdf5", "#96dede", "#fefefe")
+"""The sixteen colours of terminals in the console's own tones, so that logs stay readable upon its ground."""
 
 PLAIN = Style(color=INK)
 STRONG = Style(color=INK, bold=True)
@@ -30,8 +41,7 @@ AMBER = Style(color=WARN)
 RED = Style(color=BAD)
 RED_STRONG = Style(color=BAD, bold=True)
 VIOLET = Style(color=OTHER)
-GRAPH = Style(color="#4f7aa3")
-"""Quieter than what is written: history is for the corner of the eye."""
+GRAPH = Style(color=HISTORY)
 
 JOB_STYLES: dict[JobState, Style] = {
     JobState.PENDING: PLAIN,

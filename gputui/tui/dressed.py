@@ -1,0 +1,66 @@
+"""An app that wears a theme: its own or any of Textual's, in as many colours and characters as the terminal has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from textual.app import App
+from textual.filter import LineFilter, Monochrome, NoColor
+
+from gputui.tui.remembered import Remembered
+from gputui.tui.theme import AUTO, DEFAULT, SECTION, Wish, own_themes, remembered_theme
+from gputui.tui.themes.derived import palette_of
+from gputui.tui.themes.look import Look
+
+T = TypeVar("T")
+
+
+class DressedApp(App[T]):
+    """Everything drawn goes through its look."""
+
+    _look: Look | None = None
+
+    def dress(self, wish: Wish, remembered: Remembered) -> None:
+        """Look as was wished for, or as was chosen here before."""
+        self._wish, self._kept = wish, remembered
+        for theme in own_themes():
+            self.register_theme(theme)
+        self.theme = remembered_theme(wish, remembered)
+        self._look = self._made()
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """The look in place of Textual's own ways to leave colours out, which leave their sequences in."""
+        others = [each for each in super().get_line_filters() if not isinstance(each, Monochrome | NoColor)]
+        return [self._look, *others] if self._look is not None and self._look.enabled else others
+
+    def wear(self, name: str) -> None:
+        """Another theme, at once."""
+        self.theme = name
+
+    def keep_theme(self, name: str) -> None:
+        """That theme from now on and in every console of this person; `auto`: what the settings say."""
+        self.wear(self._wish.theme if name == AUTO else name)
+        self._kept.put(SECTION, {} if name == AUTO else {"theme": name})
+
+    @property
+    def kept_theme(self) -> str:
+        """What was chosen here; `auto` where nothing was."""
+        name = self._kept.get(SECTION).get("theme", AUTO)
+        return name if isinstance(name, str) else AUTO
+
+    def watch_theme(self) -> None:
+        """Draw everything anew, also what is drawn from roles and not from style sheets."""
+        if self._look is None:
+            return
+        self._look = self._made()
+        if self.is_running:
+            for screen in self.screen_stack:
+                for widget in screen.walk_children(with_self=True):
+                    widget.refresh()
+
+    def _made(self) -> Look:
+        colourless = self.no_color
+        theme = self.get_theme(DEFAULT) if colourless else self.current_theme
+        assert theme is not None
+        return Look(palette_of(theme), colourless=colourless, ascii_only=self._wish.ascii_only)

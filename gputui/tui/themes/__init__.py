@@ -1,0 +1,1 @@
+"""How the console looks: palettes of roles, and what exchanges one for another."""

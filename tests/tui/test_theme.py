@@ -1,0 +1,223 @@
+"""Colours that can be read, and told apart by every eye; themes chosen, tried and remembered."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+from rich.color import Color
+from rich.segment import Segment
+from rich.style import Style
+from rich.terminal_theme import TerminalTheme
+from textual.color import Color as TextualColor
+from textual.theme import BUILTIN_THEMES
+
+from gputui.domain.errors import InputError
+from gputui.domain.settings import ConsoleSettings
+from gputui.tui.present import style
+from gputui.tui.remembered import Remembered
+from gputui.tui.theme import (
+    AS_DESIGNED,
+    Wish,
+    has_few_colours,
+    is_ansi,
+    remembered_theme,
+    theme_names,
+    wants_ascii,
+    wish_of,
+)
+from gputui.tui.themes.colours import contrast
+from gputui.tui.themes.derived import palette_of
+from gputui.tui.themes.designed import ANSI, CONTRAST, LIGHT, themes
+from gputui.tui.themes.look import Look
+from gputui.tui.themes.palette import BARS, DARK, GROUNDS, TEXTS, TOLD_APART, Palette
+from tests.tui.console import Console
+from tests.tui.sight import SIGHTS, distance
+
+DESIGNED = {"dark": DARK, "light": LIGHT, "contrast": CONTRAST}
+APART = 0.06
+"""Three times what is just noticed."""
+FULL = {"TERM": "xterm-256color"}
+XTERM = TerminalTheme(
+    (0, 0, 0),
+    (229, 229, 229),
+    [(0, 0, 0), (205, 0, 0), (0, 205, 0), (205, 205, 0), (0, 0, 238), (205, 0, 205), (0, 205, 205), (229, 229, 229)],
+    [(127,) * 3, (255, 0, 0), (0, 255, 0), (255, 255, 0), (92, 92, 255), (255, 0, 255), (0, 255, 255), (255,) * 3],
+)
+"""xterm's own sixteen colours (charproc.c's defaults, XTerm-col.ad)."""
+
+
+def on_xterm(name: str) -> str:
+    return Color.parse(name).get_truecolor(XTERM).hex
+
+
+@pytest.mark.parametrize("name", DESIGNED)
+class TestADesignedTheme:
+    def test_words_can_be_read_on_every_ground(self, name: str) -> None:
+        palette, least = DESIGNED[name], 7.0 if name == "contrast" else 4.5
+        poor = [
+            (text, ground)
+            for text in TEXTS
+            for ground in GROUNDS
+            if contrast(getattr(palette, text), getattr(palette, ground)) < least
+        ]
+        poor += [pair for pair in BARS if contrast(getattr(palette, pair[0]), getattr(palette, pair[1])) < least]
+        assert not poor
+
+    @pytest.mark.parametrize("sight", SIGHTS)
+    def test_states_are_told_apart_by_every_eye(self, name: str, sight: str) -> None:
+        palette = DESIGNED[name]
+        near = {
+            pair: seen
+            for pair in TOLD_APART
+            if (seen := round(distance(getattr(palette, pair[0]), getattr(palette, pair[1]), sight), 3)) < APART
+        }
+        assert not near
+
+    def test_what_a_job_colours_can_be_read(self, name: str) -> None:
+        palette = DESIGNED[name]
+        assert min(contrast(colour, palette.ground) for colour in palette.logs[1:8] + palette.logs[9:]) >= 4.5
+
+
+def test_the_simulated_eyes_confuse_what_such_eyes_confuse() -> None:
+    """Else the test above would prove nothing."""
+    red, green = "#b04040", "#5c7a30"
+    assert distance(red, green, "normal") > 2 * distance(red, green, "deuteranopia")
+    assert distance("#3f7fbf", "#3f9f8f", "normal") > 2 * distance("#3f7fbf", "#3f9f8f", "tritanopia")
+
+
+def test_sixteen_colours_can_be_read_upon_black_and_in_the_selected_row() -> None:
+    assert min(contrast(on_xterm(getattr(ANSI, text)), "#000000") for text in TEXTS) >= 4.5
+    assert contrast(on_xterm(ANSI.on_picked), on_xterm(ANSI.picked)) >= 4.5
+    assert len({getattr(ANSI, role) for pair in TOLD_APART for role in pair if role not in ("ink", "quiet")}) == 5
+
+
+@pytest.mark.parametrize("name", [name for name, theme in BUILTIN_THEMES.items() if not theme.ansi])
+def test_words_can_be_read_in_each_of_textuals_themes(name: str) -> None:
+    palette = palette_of(BUILTIN_THEMES[name])
+    assert min(contrast(getattr(palette, a), getattr(palette, b)) for a in TEXTS for b in GROUNDS) >= 4.5
+    assert min(contrast(getattr(palette, a), getattr(palette, b)) for a, b in BARS) >= 4.5
+    assert all(getattr(palette, a) != getattr(palette, b) for a, b in combinations(("good", "warn", "bad"), 2))
+    assert len({getattr(palette, ground) for ground in GROUNDS}) == 4
+
+
+def test_a_role_has_a_colour_of_its_own() -> None:
+    """Two roles of one colour could not be exchanged for two."""
+    roles = [getattr(DARK, name) for name in (*TEXTS, *GROUNDS, "faint", "history", *(ground for _, ground in BARS))]
+    assert len(set(roles)) == len(roles)
+
+
+class TestLook:
+    def line(self, look: Look, words: str, given: Style) -> Segment:
+        return look.apply([Segment(words, given)], TextualColor.parse("#000000"))[0]
+
+    def test_a_role_gets_the_themes_colour_and_keeps_its_weight(self) -> None:
+        shown = self.line(Look(LIGHT), "x", style.RED_STRONG + Style(bgcolor=style.RAISED)).style
+        assert shown == Style(color=LIGHT.bad, bgcolor=LIGHT.raised, bold=True)
+
+    def test_a_colour_that_is_no_role_stays(self) -> None:
+        given = Style(color="#123456", bgcolor="#654321")
+        assert self.line(Look(LIGHT), "x", given).style == given
+
+    def test_the_design_costs_nothing(self) -> None:
+        assert not Look(DARK).enabled
+        assert Look(LIGHT).enabled
+        assert Look(DARK, ascii_only=True).enabled
+
+    def test_without_colours_the_selected_row_is_reversed(self) -> None:
+        look = Look(colourless=True)
+        picked = self.line(look, "x", style.GREEN + Style(bgcolor=style.PICKED)).style
+        assert picked is not None
+        assert (picked.reverse, picked.color, picked.bgcolor) == (True, None, None)
+        assert self.line(look, "x", style.GREEN + Style(bgcolor=style.RAISED)).style == Style()
+
+    def test_in_sixteen_colours_the_selected_row_is_written_in_one(self) -> None:
+        shown = self.line(Look(ANSI), "x", style.RED + Style(bgcolor=style.PICKED)).style
+        assert shown == Style(color="black", bgcolor="cyan")
+
+    def test_what_a_click_does_is_kept(self) -> None:
+        given = style.PLAIN + Style.from_meta({"@click": "app.help"})
+        for look in (Look(LIGHT), Look(colourless=True)):
+            shown = self.line(look, "x", given).style
+            assert shown is not None
+            assert shown.meta == {"@click": "app.help"}
+
+
+class TestChoosing:
+    def test_the_settings_name_a_theme(self) -> None:
+        assert wish_of(ConsoleSettings(), FULL) == AS_DESIGNED
+        assert wish_of(ConsoleSettings(theme="nord"), FULL).theme == "nord"
+        with pytest.raises(InputError, match=r"console\.theme: 'pink' is no theme .*gputui-light"):
+            wish_of(ConsoleSettings(theme="pink"), FULL)
+
+    @pytest.mark.parametrize(
+        ("environ", "few"),
+        [
+            ({"TERM": "xterm-16color"}, True),
+            ({"TERM": "linux"}, True),
+            ({"TERM": "screen"}, True),
+            ({"TERM": "screen", "COLORTERM": "truecolor"}, False),
+            ({"TERM": "screen-256color"}, False),
+            ({"TERM": "xterm-kitty"}, False),
+            ({"TERM": "xterm-256color", "TEXTUAL_COLOR_SYSTEM": "standard"}, True),
+        ],
+    )
+    def test_few_colours_get_their_own_theme(self, environ: dict[str, str], few: bool) -> None:
+        assert has_few_colours(environ) is few
+        assert wish_of(ConsoleSettings(theme="nord"), environ).theme == ("gputui-16" if few else "nord")
+        assert wish_of(ConsoleSettings(theme="ansi-light"), environ).theme == "ansi-light"
+
+    @pytest.mark.parametrize(
+        ("environ", "wanted"),
+        [
+            ({}, False),
+            ({"LANG": "C"}, False),
+            ({"LANG": "de_DE.UTF-8"}, False),
+            ({"LANG": "de_DE.UTF-8", "LC_ALL": "de_DE.ISO-8859-15@euro"}, True),
+            ({"LANG": "en_US.utf8", "TERM": "linux"}, True),
+            ({"LC_CTYPE": "ja_JP.eucJP"}, True),
+        ],
+    )
+    def test_ascii_where_nothing_else_is_shown(self, environ: dict[str, str], wanted: bool) -> None:
+        assert wants_ascii("auto", environ) is wanted
+        assert wants_ascii("always", environ)
+        assert not wants_ascii("never", environ)
+
+    def test_the_last_choice_is_remembered_where_the_terminal_can_show_it(self, tmp_path: Path) -> None:
+        kept = Remembered(tmp_path / "console.json")
+        kept.put("look", {"theme": "nord"})
+        kept.close()
+        again = Remembered(tmp_path / "console.json")
+        assert remembered_theme(AS_DESIGNED, again) == "nord"
+        assert remembered_theme(Wish("gputui-16", is_shallow=True), again) == "gputui-16"
+        again.put("look", {"theme": "gone"})
+        assert remembered_theme(AS_DESIGNED, again) == "gputui"
+
+    def test_every_name_is_a_theme(self) -> None:
+        assert set(theme_names()) == {theme.name for theme in themes()} | set(BUILTIN_THEMES)
+        assert [name for name in theme_names() if is_ansi(name)] == ["gputui-16", "ansi-dark", "ansi-light"]
+
+
+def colours_on(console: Console) -> set[str]:
+    """Every colour on the screen."""
+    strips = console.app.screen._compositor.render_strips()
+    found = {each for strip in strips for _, used, _ in strip if used for each in (used.color, used.bgcolor) if each}
+    return {colour.name for colour in found}
+
+
+@pytest.mark.parametrize("name", ["gputui-light", "nord", "gputui-16", "ansi-light"])
+async def test_a_theme_reaches_every_cell_at_once(name: str) -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        console.app.wear(name)
+        await pilot.pause()
+        await pilot.pause()
+        shown = colours_on(console)
+        roles = set(DARK.colours())
+        assert not shown & roles
+        wanted: Palette = palette_of(console.app.current_theme)
+        assert {wanted.ground, wanted.ink, wanted.good, wanted.picked} <= shown
+        if is_ansi(name):
+            assert not {colour for colour in shown if colour.startswith("#")}
