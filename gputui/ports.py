@@ -162,6 +162,12 @@ class LogStream(Protocol):
         ...
 
 
+class StampedLogStream(LogStream, Protocol):
+    """Output whose lines begin with the time they were written, if it is known: RFC 3339 in UTC, and a blank."""
+
+    is_stamped: bool
+
+
 class Runtime(Protocol):
     """Where attempts run. Calls raise RuntimeUnavailableError when it does not answer, else RuntimeFault."""
 
@@ -226,8 +232,13 @@ class Runtime(Protocol):
         """Write all of its output to the file, whole or not at all."""
         ...
 
-    def logs(self, container_id: str, *, tail: int | None = None, follow: bool = False) -> LogStream:
-        """Its output from the last `tail` lines on; with `follow`, until it ends."""
+    def logs(
+        self, container_id: str, *, tail: int | None = None, follow: bool = False, stamped: bool = False
+    ) -> LogStream:
+        """Its output from the last `tail` lines on; with `follow`, until it ends.
+
+        With `stamped` it is a StampedLogStream where the runtime knows times, else as without.
+        """
         ...
 
     def remove(self, container_id: str) -> None:

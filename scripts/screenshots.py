@@ -68,7 +68,9 @@ class Logs:
         self.read = asyncio.Event()
         self.loop = asyncio.get_running_loop()
 
-    def open(self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool) -> LogStream:
+    def open(
+        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
+    ) -> LogStream:
         """The output."""
         return Stream(self.read, self.loop)
 

@@ -25,11 +25,18 @@ class Logs:
         self._runtime = runtime
 
     def open(
-        self, job_id: JobId, attempt: int | None = None, *, tail: int | None = None, follow: bool = False
+        self,
+        job_id: JobId,
+        attempt: int | None = None,
+        *,
+        tail: int | None = None,
+        follow: bool = False,
+        stamped: bool = False,
     ) -> LogStream:
         """The attempt's lines (None: the latest attempt's) from the last `tail` on.
 
-        With `follow` the stream of a running attempt goes on until it ends or is closed.
+        With `follow` the stream of a running attempt goes on until it ends or is closed. With `stamped` lines begin
+        with their times where the runtime knows them; a saved log has none.
         """
         job = self._store.get(job_id)
         chosen = _choose(job, attempt)
@@ -40,7 +47,7 @@ class Logs:
         if runtime is None or chosen.container_id is None:
             raise NotFoundError(f"attempt {chosen.number} of job {job_id} has no output")
         try:
-            return runtime.logs(chosen.container_id, tail=tail, follow=follow)
+            return runtime.logs(chosen.container_id, tail=tail, follow=follow, stamped=stamped)
         except RuntimeUnavailableError:
             raise
         except RuntimeFault as fault:

@@ -225,12 +225,14 @@ class DockerRuntime:
         """Write all of its output to the file."""
         self._call(lambda client: save(client, container_id, path))
 
-    def logs(self, container_id: str, *, tail: int | None = None, follow: bool = False) -> LogStream:
+    def logs(
+        self, container_id: str, *, tail: int | None = None, follow: bool = False, stamped: bool = False
+    ) -> LogStream:
         """Its output, on a connection of its own."""
         client = self._connection.open(patient=True)
         try:
             with self._connection.translated():
-                return DockerLog(client, LogQuery(container_id, tail, follow))
+                return DockerLog(client, LogQuery(container_id, tail, follow, stamped))
         except BaseException:
             client.close()
             raise

@@ -47,7 +47,9 @@ class DockerLog:
 
     def __init__(self, client: APIClient, query: LogQuery) -> None:
         self._client = client
-        self._query = replace(query, stamped=query.follow)
+        self._query = replace(query, stamped=query.follow or query.stamped)
+        self.is_stamped = query.stamped
+        """Lines begin with the time at which the engine took them."""
         self._response = open_log(client, self._query)
         self._closed = threading.Event()
         self._is_read = False
@@ -57,7 +59,7 @@ class DockerLog:
 
         self._is_read = True
         try:
-            yield from lines(self._parts())
+            yield from lines(self._stamped() if self.is_stamped else (part[:2] for part in self._parts()))
         # closed from another thread, or the engine went away: both end a stream, in one of many ways
         except (RequestException, RuntimeFault, OSError, ValueError, AttributeError):
             return
@@ -72,19 +74,28 @@ class DockerLog:
             if not self._is_read:
                 self._let_go()
 
-    def _parts(self) -> Iterator[Part]:
-        if not self._query.follow:
-            yield from frames(self._response.iter_content(_CHUNK))
+    def _stamped(self) -> Iterator[Part]:
+        """The time in front of what begins a line: a long line comes in several messages, each with its own."""
+        begins: dict[int, bool] = {}
+        for stream, content, stamp in self._parts():
+            yield stream, stamp + b" " + content if begins.get(stream, True) else content
+            begins[stream] = content.endswith(b"\n")
+
+    def _parts(self) -> Iterator[tuple[int, bytes, bytes]]:
+        """Of which stream, what, and when where that was asked for."""
+        if not self._query.stamped:
+            for stream, message in frames(self._response.iter_content(_CHUNK)):
+                yield stream, message, b""
             return
         last, alike = b"", 0
         for stream, message in frames(self._response.iter_content(_CHUNK)):
             stamp, _, content = message.partition(b" ")
             last, alike = stamp, alike + 1 if stamp == last else 1
-            yield stream, content
-        if not self._closed.is_set():
+            yield stream, content, stamp
+        if self._query.follow and not self._closed.is_set():
             yield from self._missed(last, alike)
 
-    def _missed(self, last: bytes, alike: int) -> Iterator[Part]:
+    def _missed(self, last: bytes, alike: int) -> Iterator[tuple[int, bytes, bytes]]:
         """What came after the last message seen: Docker 20.10 drops the final ones of a container that is followed."""
         self._response.close()
         query = replace(self._query, follow=False)
@@ -96,7 +107,7 @@ class DockerLog:
             if stamp == last and alike:
                 alike -= 1
             elif stamp >= last:
-                yield stream, content
+                yield stream, content, stamp
 
     def _let_go(self) -> None:
         self._closed.set()

@@ -9,6 +9,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import Clock
 from gputui.tui.logs import LogOpener
+from gputui.tui.pinned import Pinned
 from gputui.tui.remembered import Remembered
 
 
@@ -24,6 +25,8 @@ class Desk:
     """The tenant of jobs submitted here."""
     remembered: Remembered = field(default_factory=Remembered)
     """How this person left the console."""
+    pinned: Pinned = field(default_factory=Pinned)
+    """Logs that are shown together."""
 
     @property
     def is_read_only(self) -> bool:

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 NAMES = {
     "slash": "/",
+    "ampersand": "&",
+    "comma": ",",
+    "full_stop": ".",
+    "left_parenthesis": "(",
+    "right_parenthesis": ")",
     "left_square_bracket": "[",
     "right_square_bracket": "]",
     "less_than_sign": "<",

@@ -21,6 +21,7 @@ from gputui.tui.commands import (
     GRID_COMMANDS,
     JOB_COMMANDS,
     LOG_COMMANDS,
+    LOG_JOB_COMMANDS,
     MAIN_COMMANDS,
     MOVE_COMMANDS,
     PANE_COMMANDS,
@@ -33,7 +34,16 @@ from gputui.tui.key_names import key_name, key_of
 WHERE = "console.keys"
 _BY_NAME = {command.name: command for command in COMMANDS}
 _PLACES = {
-    "main screen": (*MAIN_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS, *MOVE_COMMANDS, *GRID_COMMANDS, *LOG_COMMANDS),
+    "main screen": (
+        *MAIN_COMMANDS,
+        *PANE_COMMANDS,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+        *GRID_COMMANDS,
+        *LOG_COMMANDS,
+        *LOG_JOB_COMMANDS,
+    ),
+    "logs": (*JOB_COMMANDS, *LOG_COMMANDS, *LOG_JOB_COMMANDS, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
     "screen of a job": (*JOB_COMMANDS, BACK, *APP_COMMANDS),
     "timeline": (*JOB_COMMANDS, *GPU_COMMANDS, *TIMELINE_COMMANDS, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
     "what-if panel": (*WHAT_IF_COMMANDS, *FURTHER),

@@ -1,27 +1,21 @@
-"""Reads the output of an attempt on a thread of its own, and keeps the last of it."""
+"""Reads the output of an attempt on a thread of its own, for the screen to take at its own pace."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from typing import Protocol
-
-from rich.style import Style
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import JobId
 from gputui.ports import LogStream
-from gputui.tui.present.log import MOST, style_after
-from gputui.tui.present.style import PLAIN
+from gputui.tui.present.log import MOST
 
 TAIL = 1000
 """Lines asked for that were written before."""
 INBOX = 4000
 """Lines read between two ticks of the screen that are kept; more are skipped, and counted."""
-KEPT_LINES = 20_000
-KEPT_BYTES = 8 * 1024**2
 _BREATH = 1000
 """After so many lines the reader lets others run: a flood must not keep the screen from its keys."""
 
@@ -29,8 +23,13 @@ _BREATH = 1000
 class LogOpener(Protocol):
     """Where the output of attempts is found."""
 
-    def open(self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool) -> LogStream:
-        """The output of one attempt, the last when None. May block; raises GputuiError."""
+    def open(
+        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
+    ) -> LogStream:
+        """The output of one attempt, the last when None. May block; raises GputuiError.
+
+        With `stamped` lines begin with the time they were written, where that is known: the stream says so.
+        """
         ...
 
 
@@ -44,7 +43,9 @@ class LogFollower:
         """Why it could not be read, or not to its end."""
         self.is_over = False
         """Everything there is has been read."""
-        self._opener = opener
+        self.is_stamped = False
+        """Its lines begin with the time they were written."""
+        self.opener = opener
         self._inbox: deque[bytes] = deque(maxlen=INBOX)
         self._read = 0
         self._taken = 0
@@ -81,7 +82,8 @@ class LogFollower:
 
     def _run(self) -> None:
         try:
-            self._stream = self._opener.open(self.job_id, self.attempt, tail=TAIL, follow=True)
+            self._stream = self.opener.open(self.job_id, self.attempt, tail=TAIL, follow=True, stamped=True)
+            self.is_stamped = getattr(self._stream, "is_stamped", False)
             if self._closed.is_set():
                 self._stream.close()
                 return
@@ -103,65 +105,3 @@ class LogFollower:
                 self._tell()
             if self._read % _BREATH == 0 and self._closed.wait(0.001):
                 return
-
-
-class LogBuffer:
-    """The last lines of a log, bounded in number and in bytes. Lines keep their numbers when older ones go."""
-
-    def __init__(self, lines: int = KEPT_LINES, size: int = KEPT_BYTES) -> None:
-        self._lines: deque[bytes] = deque()
-        self._most_lines = lines
-        self._most_bytes = size
-        self._bytes = 0
-        self._styles: dict[int, Style] = {}
-        self._style = PLAIN
-        self.first = 0
-        """Number of the oldest line that is kept."""
-        self.skipped = 0
-        """Lines that came faster than they could be taken."""
-
-    @property
-    def end(self) -> int:
-        """Number of the line that comes next."""
-        return self.first + len(self._lines)
-
-    @property
-    def size(self) -> int:
-        """Bytes that are kept."""
-        return self._bytes
-
-    def add(self, lines: list[bytes], skipped: int = 0) -> None:
-        """Append lines; the oldest make room."""
-        self.skipped += skipped
-        if skipped:
-            self._style = PLAIN
-        for number, line in enumerate(lines, self.end):
-            self._note_style(number, line)
-        self._lines.extend(lines)
-        self._bytes += sum(map(len, lines))
-        while len(self._lines) > self._most_lines or (self._bytes > self._most_bytes and self._lines):
-            self._bytes -= len(self._lines.popleft())
-            self._styles.pop(self.first, None)
-            self.first += 1
-
-    def style_before(self, number: int) -> Style:
-        """What the lines before it left switched on: colours last until they are reset, as on a terminal."""
-        return self._styles.get(number, PLAIN)
-
-    def _note_style(self, number: int, line: bytes) -> None:
-        if self._style is not PLAIN:
-            self._styles[number] = self._style
-        if b"\x1b" in line:
-            self._style = style_after(line, self._style)
-
-    def between(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """The lines from number `start` to before `end`, with their numbers."""
-        start, end = max(start, self.first), min(end, self.end)
-        if start >= end:
-            return iter(())
-        if start - self.first > len(self._lines) // 2:  # a deque is slow in its middle only
-            back = islice(reversed(self._lines), self.end - end, self.end - start)
-            found = list(back)[::-1]
-        else:
-            found = list(islice(self._lines, start - self.first, end - self.first))
-        return iter(list(enumerate(found, start)))

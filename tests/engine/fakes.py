@@ -191,7 +191,9 @@ class FakeRuntime:
         path.write_text(f"output of {container_id}")
         self.saved[container_id] = str(path)
 
-    def logs(self, container_id: str, *, tail: int | None = None, follow: bool = False) -> FakeLog:
+    def logs(
+        self, container_id: str, *, tail: int | None = None, follow: bool = False, stamped: bool = False
+    ) -> FakeLog:
         self._ask()
         return FakeLog(self.output.get(container_id, [f"live output of {container_id}".encode()]))
 

@@ -31,6 +31,7 @@ class FakeStream:
     def __init__(self, lines: Iterable[bytes], *, ends: bool) -> None:
         self._lines = lines
         self._ends = ends
+        self.is_stamped = False
         self.closed = threading.Event()
         self.all_read = threading.Event()
 
@@ -53,13 +54,29 @@ class FakeLogs:
         self.streams: dict[JobId, FakeStream] = {}
         self.error: GputuiError | None = None
         self.ends = False
+        self.cuts_tails = False
+        """What is followed begins with the lines asked for, as it does in life."""
+        self.is_stamped = False
+        """Lines begin with the time they were written."""
+        self.attempts: dict[tuple[JobId, int], Iterable[bytes]] = {}
+        """Of attempts asked for by number, where they differ."""
         self.opened_event = threading.Event()
 
-    def open(self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool) -> LogStream:
+    def open(
+        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
+    ) -> LogStream:
         self.opened.append((job_id, attempt, tail, follow))
         if self.error is not None:
             raise self.error
-        stream = FakeStream(self.lines.get(job_id, ()), ends=self.ends)
+        lines = self.lines.get(job_id, ())
+        if attempt is not None:
+            lines = self.attempts.get((job_id, attempt), lines)
+        if tail is not None and isinstance(lines, list) and (self.cuts_tails or not follow):
+            lines = lines[-tail:]
+        stream = FakeStream(lines, ends=self.ends or not follow)
+        stream.is_stamped = stamped and self.is_stamped
+        if not follow:
+            return stream
         self.streams[job_id] = stream
         self.opened_event.set()
         return stream

@@ -99,7 +99,7 @@ def test_what_cannot_be_is_refused_in_a_sentence_that_names_both(
 
 
 def test_keys_may_be_swapped_and_opposites_may_share_one() -> None:
-    swapped = Keymap.of({"hold": ("c",), "cancel": ("h",), "drain": ("D",), "resume": ("D",)})
+    swapped = Keymap.of({"hold": ("c",), "cancel": ("h",), "drain": ("X",), "resume": ("X",)})
     assert swapped.key("hold") == "c"
     assert swapped.key("cancel") == "h"
 
@@ -122,7 +122,7 @@ def test_what_is_no_table_of_keys_is_refused(tmp_path: Path, text: str) -> None:
 
 
 async def test_the_key_of_ones_own_works_and_the_declared_one_does_not() -> None:
-    console = _console({"hold": ("x",), "down": ("n",), "quit": ("Q",)})
+    console = _console({"hold": ("x",), "down": ("m",), "quit": ("Q",)})
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
         main = console.app.screen
@@ -130,7 +130,7 @@ async def test_the_key_of_ones_own_works_and_the_declared_one_does_not() -> None
         before = main.queue.cursor
         await console.press(pilot, "j", "h")
         assert main.queue.cursor == before
-        await console.press(pilot, "n")
+        await console.press(pilot, "m")
         assert main.queue.cursor != before
         main.queue.move_to(list(main.queue.keys).index(107))
         await console.press(pilot, "h")
@@ -141,7 +141,7 @@ async def test_the_key_of_ones_own_works_and_the_declared_one_does_not() -> None
 
 async def test_footer_help_and_palette_show_it() -> None:
     console = _console({"hold": ("x",), "follow": (), "finished": ("f",)})
-    async with console.app.run_test(size=(120, 60)) as pilot:
+    async with console.app.run_test(size=(120, 90)) as pilot:
         await console.begin(pilot)
         footer = console.screen_text.splitlines()[-1]
         assert "follow" not in footer
@@ -209,7 +209,7 @@ async def test_a_command_without_a_key_is_done_from_the_palette() -> None:
 
 
 async def test_words_on_the_screen_name_the_key_of_ones_own() -> None:
-    console = _console({"follow": ("o",), "notices": ("N",), "zoom_out": ("O",)})
+    console = _console({"follow": ("o",), "notices": ("M",), "zoom_out": ("O",)})
     async with console.app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         assert "press o to follow" in console.screen_text

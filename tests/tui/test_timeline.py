@@ -11,6 +11,7 @@ from gputui.domain.gpu import GpuState
 from gputui.domain.policy.timeline import BarKind, Timeline
 from gputui.domain.settings import PolicySettings
 from gputui.tui.newest import Pace
+from gputui.tui.pinned import LogOf
 from gputui.tui.screens import timeline as module
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.main import Main
@@ -281,7 +282,7 @@ async def test_the_log_of_the_selected_job_is_followed_on_the_main_screen() -> N
         await select(console, 102)
         await timeline_of(console, pilot, "f")
         assert isinstance(console.app.screen, Main)
-        assert console.app.screen._followed == (102, 1)
+        assert console.app.screen._followed == LogOf(102)
         await timeline_of(console, pilot, "enter", "f")
         await pilot.pause()
         assert isinstance(console.app.screen, Main)

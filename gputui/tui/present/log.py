@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from rich.color import Color
 from rich.style import Style
@@ -48,6 +49,41 @@ def log_spans(raw: bytes, style: Style = PLAIN) -> list[Span]:
     if at < len(text):
         spans.append((text[at:], style))
     return [(value.replace("\x1b", ""), style) for value, style in spans]
+
+
+def shown_text(text: str) -> str:
+    """What `plain_log` left of a line, without its colours: what is read, searched and copied."""
+    return _COLOURS.sub("", text).replace("\x1b", "")
+
+
+def highlighted(spans: list[Span], places: list[tuple[int, int]], style: Style) -> list[Span]:
+    """The line with those places of its text in that style."""
+    if not places:
+        return spans
+    marked: list[Span] = []
+    at, rest = 0, list(places)
+    for value, own in spans:
+        for piece, is_place in _cut(value, at, rest):
+            marked.append((piece, own + style if is_place else own))
+        at += len(value)
+        while rest and rest[0][1] <= at:
+            rest.pop(0)
+    return marked
+
+
+def _cut(value: str, at: int, places: list[tuple[int, int]]) -> Iterator[tuple[str, bool]]:
+    """The pieces of a span that begins at `at`, and whether each is within a place."""
+    here = 0
+    for start, end in places:
+        if start - at >= len(value):
+            break
+        begin, stop = max(start - at, here), min(end - at, len(value))
+        if begin > here:
+            yield value[here:begin], False
+        yield value[begin:stop], True
+        here = stop
+    if here < len(value):
+        yield value[here:], False
 
 
 def _after(style: Style, colours: str) -> Style:

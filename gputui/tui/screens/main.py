@@ -15,18 +15,17 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.tui import wishes
-from gputui.tui.commands import APP_COMMANDS, LOG_COMMANDS, MAIN_COMMANDS, SUBMIT, Command, bindings
+from gputui.tui.commands import APP_COMMANDS, LOG_COMMANDS, LOG_JOB_COMMANDS, MAIN_COMMANDS, SUBMIT, Command, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.gpu_rows import gpu_picture, holder
 from gputui.tui.history import History
-from gputui.tui.logs import LogFollower
 from gputui.tui.messages import WishMade
-from gputui.tui.present.detail import job_title
 from gputui.tui.present.gpu import index_of
 from gputui.tui.present.gpu_tiles import GridRoom
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words, notices, pressing, status_line
 from gputui.tui.queue_rows import QueueRows
+from gputui.tui.screens.follow_screen import FollowScreen
 from gputui.tui.screens.gpu_screen import GpuScreen
 from gputui.tui.screens.pane_screen import PaneScreen
 from gputui.tui.widgets.gpu_grid import GpuGrid
@@ -39,7 +38,7 @@ _FRESH = 0.9
 """Seconds for which the clock needs no tick of its own: a picture came, and the time with it."""
 
 
-class Main(PaneScreen, GpuScreen):
+class Main(PaneScreen, GpuScreen, FollowScreen):
     """Everything at a glance; commands act on what the focused pane points at."""
 
     BINDINGS: ClassVar = bindings(MAIN_COMMANDS)
@@ -53,8 +52,6 @@ class Main(PaneScreen, GpuScreen):
         super().__init__(desk)
         self._rows = QueueRows()
         self._history = History()
-        self._followed: tuple[JobId, int] | None = None
-        """Whose log is shown, and of which attempt; 0 before the first."""
         self._shown_at = 0.0
         self._is_ready = False
         """Its widgets are there: a picture may come before."""
@@ -90,7 +87,8 @@ class Main(PaneScreen, GpuScreen):
             self._history.add(snapshot)
         self._snapshot = snapshot
         self.refresh_time()
-        self._follow_on()
+        if self._is_ready:
+            self.follow_on()
 
     def tick(self) -> None:
         """Let the time go on where no picture did it: they come every second as a rule, and one repaint is enough."""
@@ -171,13 +169,14 @@ class Main(PaneScreen, GpuScreen):
         self._show_keys()
 
     def _show_keys(self) -> None:
-        here = LOG_COMMANDS if self.focused is self._log else ()
+        here = (*LOG_COMMANDS, LOG_JOB_COMMANDS[0]) if self.focused is self._log else ()
         commands = tuple(c for c in (*here, *MAIN_COMMANDS) if c.in_footer and c is not SUBMIT and self._works(c))
         self._keys.show(commands, tuple(c for c in (SUBMIT, *APP_COMMANDS) if c.in_footer and self._works(c)))
 
     def _works(self, command: Command) -> bool:
         name, _, rest = command.action.partition("(")
-        return bool(self.check_action(name, (rest.strip("')"),)))
+        place = self._log if command in LOG_COMMANDS else self
+        return bool(place.check_action(name, (rest.strip("')"),)))
 
     @on(RowOpened)
     def action_detail(self) -> None:
@@ -187,29 +186,15 @@ class Main(PaneScreen, GpuScreen):
 
             self.app.push_screen(Detail(self._desk, self._snapshot, job.id, self.follow))
 
-    def action_follow(self) -> None:
-        """Follow the job's log."""
-        if job := self.subject():
-            self.follow(job.id)
+    def job_of(self, job_id: JobId) -> Job | None:
+        """The job of that id."""
+        return self._rows.jobs.get(job_id)
 
-    def follow(self, job_id: JobId) -> None:
-        """Show that job's log."""
-        job = self._rows.jobs.get(job_id)
-        self._followed = (job_id, _started_attempt(job))
-        self._log.follow(LogFollower(self._desk.logs, job_id, None), job_title(job) if job else f"#{job_id}")
-
-    def _follow_on(self) -> None:
-        """Until somebody chooses, show the log of the first running job; then that job's next attempt as it starts."""
-        if not self._is_ready:
-            return
-        if self._followed is not None:
-            job_id, attempt = self._followed
-            if _started_attempt(self._rows.jobs.get(job_id)) > attempt:
-                self.follow(job_id)
-            return
-        running = next((job for job in self._snapshot.jobs if job.started_at and job.state.is_active), None)
-        if running is not None:
-            self.follow(running.id)
+    def show_log_pane(self) -> None:
+        """Have it in sight, though it be hidden or another zoomed, and send it the keys."""
+        if "log" in self.layout_now.hidden:
+            self.action_all_panes()
+        self._log.focus()
 
     def action_pause(self) -> None:
         """Ask for the reason, then pause."""
@@ -282,9 +267,3 @@ class Main(PaneScreen, GpuScreen):
     def queue(self) -> LineTable[JobId]:
         """The table of jobs."""
         return self._queue
-
-
-def _started_attempt(job: Job | None) -> int:
-    """The number of its latest attempt that has something to show."""
-    started = [attempt.number for attempt in job.attempts if attempt.started_at is not None] if job else []
-    return max(started, default=0)

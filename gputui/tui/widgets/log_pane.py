@@ -1,229 +1,295 @@
-"""The end of a job's output. Only lines in sight are decoded; a flood costs one repaint a tick."""
+"""A log with everything that is done to one: searched, filtered, looked through for errors, copied and saved."""
 
 from __future__ import annotations
 
-import time
-from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
 from typing import ClassVar
 
-from rich.style import Style
 from textual import events
+from textual.binding import BindingType
 from textual.message import Message
-from textual.strip import Strip
-from textual.widget import Widget
 
+from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.tui.commands import LOG_COMMANDS, MOVE_COMMANDS, bindings
-from gputui.tui.keymap import keymap_of
-from gputui.tui.logs import LogBuffer, LogFollower
-from gputui.tui.present.cells import Span, fitted, segments
-from gputui.tui.present.log import log_spans
-from gputui.tui.present.style import AMBER, BLUE, DIM, GROUND, PLAIN, RAISED, RED, STRONG
-
-_GROUND = Style(bgcolor=GROUND)
-_RAISED = Style(bgcolor=RAISED)
-_TICK = 0.1
-"""Seconds between two looks at what came in, at least."""
-_SIDE = 16
-_STRIPS = 500
+from gputui.tui.log_earlier import ANCHOR, PAGE, Earlier, Known, read_earlier
+from gputui.tui.log_pattern import pattern_of
+from gputui.tui.log_pick import copied_text
+from gputui.tui.log_save import save_log, suggested_name
+from gputui.tui.logs import LogFollower
+from gputui.tui.newest import IsWanted, Newest
+from gputui.tui.widgets.log_view import LogView
 
 
-class LogNews(Message, bubble=False):
-    """Lines came in, or the log is over."""
+class EarlierCame(Message, bubble=False):
+    """What the log holds before its oldest line, for the one that was followed when it was asked for."""
+
+    def __init__(self, follower: LogFollower | None, earlier: Earlier) -> None:
+        super().__init__()
+        self.follower = follower
+        self.earlier = earlier
 
 
-class LogPane(Widget, can_focus=True):
-    """Follows the end of one log until it is scrolled or paused."""
+class LogSaved(Message, bubble=False):
+    """How saving went."""
 
-    BINDINGS: ClassVar = [*bindings(MOVE_COMMANDS), *bindings(LOG_COMMANDS)]
-    DEFAULT_CSS = "LogPane { height: 1fr; }"
+    def __init__(self, words: str, *, is_done: bool, exists: Path | None = None) -> None:
+        super().__init__()
+        self.words = words
+        self.is_done = is_done
+        self.exists = exists
+        """The file is there already, and was left alone."""
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
+
+class LogPane(LogView):
+    """Keys act on the log that is shown."""
+
+    BINDINGS: ClassVar[list[BindingType]] = []
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
-        self.follower: LogFollower | None = None
-        self.buffer = LogBuffer()
-        self.follows = True
-        """The end stays in sight."""
-        self.repaints = 0
-        """How often the whole pane was asked to be painted: what a test counts."""
-        self._heading = ""
-        self._top = 0
-        self._left = 0
-        self._told_over = False
-        self._ticked_at = 0.0
-        self._strips: OrderedDict[int, Strip] = OrderedDict()
+        self._reads = Newest(self.post_message, lambda error: EarlierCame(self.follower, _failed(error)))
+        self._saves = Newest(self.post_message, lambda error: LogSaved(str(error), is_done=False))
+        self._is_loading = False
+        self._then: Callable[[], None] = _nothing
+        """What is done when what came before is there."""
+        self._saving: LogFollower | None = None
 
     def follow(self, follower: LogFollower, name: str) -> None:
-        """Show this log from now on; the one before is closed."""
-        self.stop()
-        self.follower, self._heading = follower, name
-        self.buffer = LogBuffer()
-        self.follows, self._told_over = True, False
-        self._top = self._left = 0
-        self._strips.clear()
-        follower.start(self._tell)
-        self._repaint()
-
-    def stop(self) -> None:
-        """Read no more."""
-        if self.follower is not None:
-            self.follower.close()
+        """Show this log from now on."""
+        self._is_loading, self._then = False, _nothing
+        super().follow(follower, name)
 
     def on_unmount(self) -> None:
-        """Leave no thread reading for nobody."""
-        self.stop()
+        """Leave no thread behind."""
+        super().on_unmount()
+        self._reads.close()
+        self._saves.close()
 
-    def _tell(self) -> None:
-        """On the reader's thread: there is something to take."""
-        self.post_message(LogNews())
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave a key to others while it has nothing to do here."""
+        search, reading = self.reading.search, self.reading
+        if action == "clear_log":
+            return reading.picked.is_on or search.is_on
+        if action == "found":
+            return search.pattern is not None
+        if action == "context":
+            return search.narrowed is not None
+        return super().check_action(action, parameters)
 
-    def on_log_news(self) -> None:
-        """Look at once, or as soon as the last look is long enough ago: a silent log costs nothing."""
-        wait = self._ticked_at + _TICK - time.monotonic()
-        if wait <= 0:
-            self.tick()
+    # looking for something
+
+    def action_search(self) -> None:
+        """Ask what to search, and show it as it is typed."""
+        search, window = self.reading.search, self.reading.window
+        stood = (window.top, window.part, window.follows, search.at)
+
+        def typed(text: str) -> None:
+            window.top, window.part, window.follows, search.at = stood
+            search.look_for(pattern_of(text))
+            self.look()
+
+        self._ask("/", search.pattern.text if search.pattern else "", typed)
+
+    def action_found(self, step: int) -> None:
+        """To the next line with what is searched, or the one before."""
+        self.reading.search.go(step)
+        self.look()
+
+    def action_narrow(self) -> None:
+        """Ask what the lines that are shown must have."""
+        search = self.reading.search
+
+        def typed(text: str) -> None:
+            search.narrow(pattern_of(text))
+            self.look()
+
+        self._ask("&", search.narrowed.text if search.narrowed else "", typed)
+
+    def action_context(self, step: int) -> None:
+        """Show more lines around those that match, or fewer."""
+        self.reading.search.widen(step)
+        self.repaint()
+
+    def action_error(self, step: int) -> None:
+        """To the first error of the whole log, as far as it is kept; then to the next."""
+        if not self.reading.is_whole and not self.reading.was_extended:
+            self._load(self.buffer.room, lambda: self.reading.search.go_to_error(step))
+            return
+        self.reading.search.go_to_error(step)
+        self.look()
+
+    def action_clear_log(self) -> None:
+        """Pick nothing, else search nothing, else show all lines."""
+        if self.reading.picked.is_on:
+            self.reading.picked.drop()
         else:
-            self.set_timer(wait, self.tick)
+            self.reading.search.clear()
+        self.reading.painter.forget()
+        self.repaint()
 
-    def tick(self) -> None:
-        """Take what came in, and paint once if anything did."""
-        self._ticked_at = time.monotonic()
+    def _ask(self, word: str, before: str, typed: Callable[[str], None]) -> None:
+        from gputui.tui.screens.log_prompt import LogPrompt
+
+        def shown(text: str) -> None:
+            typed(text)
+            self.reading.painter.forget()
+            self.repaint()
+
+        self.app.push_screen(LogPrompt(word, before, shown))
+
+    # how it looks
+
+    def action_toggle_wrap(self) -> None:
+        """Break long lines, or cut them."""
+        painter = self.reading.painter
+        painter.wraps, painter.left = not painter.wraps, 0
+        self.reading.window.part = 0
+        self.repaint()
+
+    def action_toggle_stamps(self) -> None:
+        """Show when each line was written, or not."""
+        painter = self.reading.painter
+        painter.shows_stamps = not painter.shows_stamps
+        painter.forget()
+        self.repaint()
+
+    # what came before
+
+    def at_first(self, *, is_asked: bool) -> None:
+        """Load what came before: a page, or as much as may be kept."""
+        if self.reading.is_whole:
+            return
+        if is_asked:
+            self._load(self.buffer.room, self.reading.window.to_first)
+        else:
+            self._load(min(PAGE, self.buffer.room), _nothing)
+
+    def _load(self, wanted: int, then: Callable[[], None]) -> None:
+        follower, buffer = self.follower, self.buffer
+        if follower is None or self._is_loading:
+            return
+        if wanted <= 0:
+            self._say("more is not kept here: save the log to see all of it")
+            return
+        self._is_loading, self._then = True, then
+        self._say("loading what came before…")
+        anchor = tuple(raw for _, raw in buffer.between(buffer.first, buffer.first + ANCHOR))
+        known = Known(anchor, buffer.end - buffer.first + buffer.skipped)
+
+        def work(is_wanted: IsWanted) -> Message:
+            return EarlierCame(follower, read_earlier(follower, known, wanted, is_wanted))
+
+        self._reads.ask(work)
+
+    def on_earlier_came(self, message: EarlierCame) -> None:
+        """Put it before the oldest line, which stays where it is on the screen."""
+        if message.follower is not self.follower:
+            return
+        reading, earlier = self.reading, message.earlier
+        self._is_loading, reading.note = False, earlier.fault
+        reading.put_before(earlier.lines, is_start=earlier.is_start)
+        self._then()
+        self.repaint()
+        self.look()
+
+    def _say(self, words: str) -> None:
+        self.reading.note = words
+        self.repaint()
+
+    # taking something along
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Pick a line; drag to pick more."""
+        if (number := self.row_at(event.y)) is not None:
+            self.capture_mouse()
+            self.reading.picked.begin(number)
+            self.repaint()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Pick as far as the pointer."""
+        number = self.row_at(event.y)
+        if self.app.mouse_captured is self and number is not None and number != self.reading.picked.head:
+            self.reading.picked.extend(number)
+            self.repaint()
+
+    def on_mouse_up(self) -> None:
+        """Pick no further."""
+        self.release_mouse()
+
+    def action_pick(self) -> None:
+        """Begin to pick lines at the one that was gone to, or the first in sight; again: pick nothing."""
+        reading = self.reading
+        if reading.picked.is_on:
+            reading.picked.drop()
+        elif numbers := reading.shown_numbers():
+            reading.window.follows = False
+            reading.picked.begin(reading.search.at if reading.search.at in numbers else numbers[0])
+        self.repaint()
+
+    def action_copy_lines(self) -> None:
+        """Copy the lines that are picked, or else those in sight, to the terminal's clipboard."""
+        reading = self.reading
+        numbers = reading.shown_numbers()
+        text, count = copied_text(self.buffer, numbers, is_stamped=reading.painter.is_stamped)
+        if not count:
+            return
+        self.app.copy_to_clipboard(text)
+        left_out = len(numbers) - count
+        more = f"; {plural(left_out, 'line')} did not fit" if left_out else ""
+        self.app.notify(f"Copied {plural(count, 'line')}{more}", markup=False, timeout=4)
+        reading.picked.drop()
+        self.repaint()
+
+    def action_save_log(self) -> None:
+        """Ask where, and save the whole log there."""
         follower = self.follower
         if follower is None:
             return
-        is_over = follower.is_over
-        lines, skipped = follower.take()
-        if lines or skipped:
-            self.buffer.add(lines, skipped)
-        if is_over != self._told_over or lines or skipped:
-            self._told_over = is_over
-            self._settle()
-            self._repaint()
+        from gputui.tui.screens.prompt import Prompt
 
-    @property
-    def height(self) -> int:
-        """Lines in sight, below the title."""
-        return max(0, self.size.height - 1)
+        suggested = suggested_name(follower.job_id, follower.attempt)
 
-    def action_down(self, step: int) -> None:
-        """Scroll by lines."""
-        self._go_to(self._top + step)
+        def answered(typed: str | None) -> None:
+            if typed is not None:
+                self._save(follower, Path(typed or suggested).expanduser().absolute(), overwrite=False)
 
-    def action_page(self, step: int) -> None:
-        """Scroll by what is in sight."""
-        self._go_to(self._top + step * max(1, self.height - 1))
+        detail = f"as {suggested} in {plain(str(Path.cwd()), 60)}, unless you name another file"
+        self.app.push_screen(Prompt("Save the whole log", suggested, detail), answered)
 
-    def action_first(self) -> None:
-        """Go to the oldest line that is kept."""
-        self._go_to(self.buffer.first)
+    def _save(self, follower: LogFollower, path: Path, *, overwrite: bool) -> None:
+        def work(is_wanted: IsWanted) -> Message:
+            try:
+                count = save_log(follower, path, overwrite=overwrite, is_wanted=is_wanted)
+            except FileExistsError:
+                return LogSaved("", is_done=False, exists=path)
+            return LogSaved(f"Saved {plural(count, 'line')} to {path}", is_done=True)
 
-    def action_last(self) -> None:
-        """Follow the end again."""
-        self._go_to(self.buffer.end)
+        self._saving = follower
+        self._saves.ask(work)
 
-    def action_toggle_pause(self) -> None:
-        """Stay here, or follow the end again."""
-        self.follows = not self.follows
-        self._settle()
-        self._repaint()
+    def on_log_saved(self, message: LogSaved) -> None:
+        """Say how it went; ask before a file is overwritten."""
+        if message.exists is not None:
+            self._ask_to_overwrite(self._saving, message.exists)
+        elif message.is_done:
+            self.app.notify(plain(message.words, 300), markup=False, timeout=5)
+        else:
+            self.app.notify(plain(message.words, 400), title="Not saved", severity="error", markup=False, timeout=10)
 
-    def action_sideways(self, step: int) -> None:
-        """Move long lines under the pane."""
-        self._left = max(0, self._left + step * _SIDE)
-        self._strips.clear()
-        self._repaint()
+    def _ask_to_overwrite(self, follower: LogFollower | None, path: Path) -> None:
+        from gputui.tui.screens.confirm import Confirm
 
-    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Scroll down."""
-        event.stop()
-        self._go_to(self._top + 3)
+        def answered(yes: bool | None) -> None:
+            if yes and follower is not None:
+                self._save(follower, path, overwrite=True)
 
-    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Scroll up."""
-        event.stop()
-        self._go_to(self._top - 3)
+        self.app.push_screen(Confirm("Overwrite the file?", plain(str(path), 200)), answered)
 
-    def on_resize(self) -> None:
-        """Lines are cut elsewhere now."""
-        self._strips.clear()
-        self._settle()
-        self._repaint()
 
-    def on_focus(self) -> None:
-        """Show where the keys go."""
-        self._repaint()
+def _nothing() -> None:
+    """Leave it at that."""
 
-    on_blur = on_focus
 
-    def _go_to(self, top: int) -> None:
-        self.follows = top >= self.buffer.end - self.height
-        self._top = top
-        self._settle()
-        self._repaint()
-
-    def _settle(self) -> None:
-        """Keep the top between the oldest line and the last page."""
-        last_page = max(self.buffer.first, self.buffer.end - self.height)
-        self._top = last_page if self.follows else min(max(self._top, self.buffer.first), last_page)
-
-    def _repaint(self) -> None:
-        self.repaints += 1
-        self._prepare()
-        self.refresh()
-
-    def _prepare(self) -> None:
-        """Make the strips of the lines in sight that are not made yet."""
-        for number, raw in self.buffer.between(self._top, self._top + self.height):
-            if number not in self._strips:
-                self._strips[number] = self._made(raw, self.buffer.style_before(number))
-        while len(self._strips) > _STRIPS:
-            self._strips.popitem(last=False)
-
-    def _made(self, raw: bytes, style: Style) -> Strip:
-        strip = Strip(segments(log_spans(raw, style), _GROUND))
-        return strip.crop(self._left, self._left + self.size.width - 1) if self.size.width else strip
-
-    def render_line(self, y: int) -> Strip:
-        """The title, or a line of the log."""
-        if y == 0:
-            return self._title()
-        number = self._top + y - 1
-        made = self._strips.get(number) if number < self.buffer.end else None
-        if made is None:
-            return self._words_below(y - 1)
-        blank: list[Span] = [(" ", DIM)]
-        return Strip([*segments(blank, _GROUND), *made]).adjust_cell_length(self.size.width, _GROUND)
-
-    def _words_below(self, y: int) -> Strip:
-        """What stands where no line is: an error, or what to do."""
-        words, style = "", DIM
-        if y == 0 and self.buffer.end == 0:
-            words, style = self._no_lines()
-        spans: list[Span] = [(" ", DIM), *fitted(((words, style),), max(0, self.size.width - 1))]
-        return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
-
-    def _no_lines(self) -> tuple[str, Style]:
-        if self.follower is None:
-            return f"Select a job and press {keymap_of(self).key('follow')} to follow its log.", DIM
-        if self.follower.error:
-            return f"The log cannot be read: {self.follower.error}", RED
-        return ("The job wrote nothing." if self.follower.is_over else "Nothing written yet."), DIM
-
-    def _title(self) -> Strip:
-        style = BLUE if self.has_focus else DIM
-        spans: list[Span] = [("▌" if self.has_focus else " ", BLUE), ("LOG ", style), (self._heading, PLAIN)]
-        spans += [(f"  {words}", words_style) for words, words_style in self._states()]
-        return Strip(segments(fitted(tuple(spans), self.size.width), _RAISED), self.size.width)
-
-    def _states(self) -> list[tuple[str, Style]]:
-        if self.follower is None:
-            return []
-        states = [("ended", DIM)] if self._told_over else []
-        if not self.follows:
-            below = max(0, self.buffer.end - self._top - self.height)
-            states.append((f"‖ paused, {plural(below, 'line')} below", AMBER + STRONG))
-        if self.buffer.skipped:
-            states.append((f"{self.buffer.skipped:,} lines skipped", AMBER))
-        if self.follower.error and self.buffer.end:
-            states.append((self.follower.error, RED))
-        return states
+def _failed(error: Exception) -> Earlier:
+    return Earlier((), False, f"what came before cannot be read: {error}")

@@ -1,0 +1,112 @@
+"""Draws the lines of a log that are in sight, and keeps what it drew."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from gputui.tui.log_buffer import LogBuffer
+from gputui.tui.log_lines import LogLines
+from gputui.tui.log_pattern import Pattern, TooSlow, impatient
+from gputui.tui.log_window import Row
+from gputui.tui.present.cells import Span, segments
+from gputui.tui.present.log import highlighted, log_spans
+from gputui.tui.present.log_errors import error_in
+from gputui.tui.present.log_stamp import stamp_words, without_stamp
+from gputui.tui.present.style import AMBER, DIM, GROUND, PICKED, RED_STRONG, WARN
+
+_GROUND = Style(bgcolor=GROUND)
+_PICKED = Style(bgcolor=PICKED)
+_FOUND = Style(color=GROUND, bgcolor=WARN, bold=True)
+_KEPT = Style(underline=True, bold=True)
+STRIPS = 500
+_MOMENT = 0.02
+"""Seconds of processor time that marking what is found may take in one line."""
+
+
+class LogPainter:
+    """Turns rows into strips. What decides their look is set from outside; `forget` when that changes."""
+
+    def __init__(self, buffer: LogBuffer, lines: LogLines) -> None:
+        self._buffer = buffer
+        self._lines = lines
+        self.width = 0
+        self.left = 0
+        self.wraps = False
+        self.is_stamped = False
+        """The lines begin with a time."""
+        self.shows_stamps = False
+        self.found: Pattern | None = None
+        """Marked wherever it stands."""
+        self.kept: Pattern | None = None
+        """Why a line is shown, underlined."""
+        self.strips: OrderedDict[tuple[int, bool], tuple[Strip, bool]] = OrderedDict()
+        """By number, and whether it is picked: the line, and whether it tells of an error."""
+
+    def forget(self) -> None:
+        """Draw everything anew."""
+        self.strips.clear()
+
+    def rows_of(self, number: int) -> int:
+        """How many rows the line takes."""
+        if not self.wraps or self._room <= 0:
+            return 1
+        strip, _ = self._drawn(number, picked=False)
+        return max(1, -(-strip.cell_length // self._room))
+
+    def row(self, row: Row, *, picked: bool, marked: bool) -> Strip:
+        """One row of a line, as wide as the pane."""
+        ground = _PICKED if picked else _GROUND
+        if not self._buffer.first <= row.number < self._buffer.end:
+            return Strip.blank(self.width, _GROUND)
+        strip, is_error = self._drawn(row.number, picked=picked)
+        start = row.part * self._room if self.wraps else self.left
+        shown = strip.crop(start, start + self._room) if self._room > 0 else strip
+        sign = self._sign(row, is_error=is_error, marked=marked)
+        return Strip([Segment(sign[0], ground + sign[1]), *shown]).adjust_cell_length(self.width, ground)
+
+    @property
+    def _room(self) -> int:
+        return self.width - 1
+
+    def _sign(self, row: Row, *, is_error: bool, marked: bool) -> Span:
+        """What stands before the line: where one went to, an error, or that lines are left out above."""
+        if row.part:
+            return " ", DIM
+        if marked:
+            return "▶", AMBER
+        if is_error:
+            return "✗", RED_STRONG
+        return ("┄" if self._lines.is_gap_before(self._lines.index(row.number)) else " "), DIM
+
+    def _drawn(self, number: int, *, picked: bool) -> tuple[Strip, bool]:
+        known = self.strips.get((number, picked))
+        if known is None:
+            known = self.strips[number, picked] = self._draw(number, picked=picked)
+            while len(self.strips) > STRIPS:
+                self.strips.popitem(last=False)
+        return known
+
+    def _draw(self, number: int, *, picked: bool) -> tuple[Strip, bool]:
+        raw = self._buffer.line(number)
+        content = without_stamp(raw) if self.is_stamped else raw
+        spans = log_spans(content, self._buffer.style_before(number))
+        text = "".join(value for value, _ in spans)
+        for pattern, style in ((self.kept, _KEPT), (self.found, _FOUND)):
+            spans = highlighted(spans, _places(pattern, text), style)
+        if self.is_stamped and self.shows_stamps:
+            spans.insert(0, (stamp_words(raw), DIM))
+        return Strip(segments(spans, _PICKED if picked else _GROUND)), error_in(text) is not None
+
+
+def _places(pattern: Pattern | None, text: str) -> list[tuple[int, int]]:
+    if pattern is None:
+        return []
+    try:
+        with impatient(_MOMENT):
+            return pattern.places(text)
+    except TooSlow:
+        return []

@@ -1,0 +1,98 @@
+"""What is looked for in a log: a regular expression that can cost no more than a moment."""
+
+from __future__ import annotations
+
+import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+
+from gputui.domain.text import plain_bytes
+from gputui.tui.present.log import MOST, shown_text
+
+PATIENCE = 0.15
+"""Seconds of processor time after which an expression that does not come to an end is given up."""
+_ESCAPED = re.compile(r"\\.")
+
+
+class TooSlow(Exception):  # noqa: N818 - said of a pattern
+    """The expression takes too long on some line."""
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """A regular expression; without capital letters in it, capitals make no difference."""
+
+    text: str
+    fault: str = ""
+    """Why it is no regular expression, and so is taken as the text it is."""
+
+    @property
+    def expression(self) -> re.Pattern[str]:
+        """What is matched."""
+        return _compiled(self.text)[0]
+
+    def is_in(self, text: str) -> bool:
+        """Whether the line has it."""
+        return self.expression.search(text) is not None
+
+    def places(self, text: str, most: int = 100) -> list[tuple[int, int]]:
+        """Where in the line it stands; where it matches nothing at all is no place."""
+        found: list[tuple[int, int]] = []
+        for match in self.expression.finditer(text):
+            if match.end() > match.start():
+                found.append(match.span())
+            if len(found) >= most:
+                break
+        return found
+
+
+def pattern_of(text: str) -> Pattern | None:
+    """What was typed, as a pattern; None where nothing was."""
+    return Pattern(text, _compiled(text)[1]) if text else None
+
+
+@lru_cache(maxsize=32)
+def _compiled(text: str) -> tuple[re.Pattern[str], str]:
+    has_capital = any(char.isupper() for char in _ESCAPED.sub("", text))
+    flags = 0 if has_capital else re.IGNORECASE
+    try:
+        return re.compile(text, flags), ""
+    except (re.error, OverflowError, RecursionError) as error:
+        return re.compile(re.escape(text), flags), str(error)
+
+
+def text_of(raw: bytes) -> str:
+    """The line as it is searched: as it is shown, without its colours."""
+    raw = raw[:MOST]
+    if b"\x1b" not in raw and raw.isascii():
+        text = raw.decode("ascii")
+        if text.isprintable():
+            return text
+    return shown_text(plain_bytes(raw))
+
+
+@contextmanager
+def impatient(seconds: float = PATIENCE) -> Iterator[None]:
+    """Raise TooSlow when what is done inside takes longer than that.
+
+    Python's matcher holds every other thread up and can take for ever on one line, so it cannot be left to a thread;
+    but it looks for signals. On the main thread, where the console runs, a timer therefore ends it.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def give_up(*_: object) -> None:
+        raise TooSlow
+
+    before = signal.signal(signal.SIGVTALRM, give_up)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, before)

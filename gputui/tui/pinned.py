@@ -1,0 +1,54 @@
+"""Logs that are shown together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gputui.domain.job import Job, JobId
+from gputui.tui.present.detail import job_title
+
+MOST = 6
+
+
+@dataclass(frozen=True)
+class LogOf:
+    """Whose log."""
+
+    job_id: JobId
+    attempt: int | None = None
+    """The latest, whichever it is, when None."""
+
+    def heading(self, job: Job | None) -> str:
+        """`#17 train, attempt 2 of 3`, harmless."""
+        if job is None:
+            return f"#{self.job_id}" + (f", attempt {self.attempt}" if self.attempt else "")
+        count = len(job.attempts)
+        number = self.attempt or count
+        return job_title(job) + (f", attempt {number} of {count}" if count > 1 else "")
+
+    def beside(self, job: Job, step: int) -> LogOf | None:
+        """That of the attempt before or after; None where there is none."""
+        number = (self.attempt or len(job.attempts)) + step
+        return LogOf(self.job_id, number) if 1 <= number <= len(job.attempts) else None
+
+
+class Pinned:
+    """In the order in which they were pinned; as long as the console runs."""
+
+    def __init__(self) -> None:
+        self.logs: list[LogOf] = []
+
+    def toggle(self, log: LogOf) -> str:
+        """Pin it, or no more; what became of it, in words."""
+        if log in self.logs:
+            self.logs.remove(log)
+            return "no longer pinned"
+        if len(self.logs) >= MOST:
+            return f"not pinned: {MOST} logs are pinned already"
+        self.logs.append(log)
+        return f"pinned ({len(self.logs)} of {MOST})"
+
+
+def last_attempts(job: Job) -> list[LogOf]:
+    """Those of its last two attempts."""
+    return [LogOf(job.id, attempt.number) for attempt in job.attempts[-2:]]

@@ -1,0 +1,76 @@
+"""Asks, in the last line, what to look for in a log; the log behind it shows it as it is typed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from gputui.domain.text import plain
+from gputui.tui.log_pattern import pattern_of
+
+_LONGEST = 500
+HISTORY: dict[str, list[str]] = {}
+"""What was typed before, by what was asked: as long as the console runs."""
+
+
+class LogPrompt(ModalScreen[str | None]):
+    """A regular expression; "" to look for nothing, None when Escape was pressed."""
+
+    BINDINGS: ClassVar = [("escape", "give_up", "cancel"), ("up", "recall(-1)"), ("down", "recall(1)")]
+    DEFAULT_CSS = """
+    LogPrompt {
+        align: left bottom; background: $background 0%;
+        #asked { height: 1; background: $surface; dock: bottom; }
+        #sign { width: auto; padding: 0 0 0 1; color: $primary; text-style: bold; }
+        #said { width: auto; padding: 0 1; color: $foreground 60%; }
+        Input { border: none; height: 1; padding: 0 1; background: $surface; width: 1fr; }
+    }
+    """
+
+    def __init__(self, word: str, before: str, typed: Callable[[str], None]) -> None:
+        super().__init__()
+        self._word = word
+        self._before = before
+        self._typed = typed
+        self._said = HISTORY.setdefault(word, [])
+        self._at = len(self._said)
+
+    def compose(self) -> ComposeResult:
+        """What is asked, a field, and what is wrong with what is in it."""
+        with Horizontal(id="asked"):
+            yield Static(self._word, id="sign", markup=False)
+            yield Input(self._before, placeholder="regular expression", compact=True, max_length=_LONGEST)
+            yield Static("Enter ok  Esc cancel", id="said", markup=False)
+
+    @on(Input.Changed)
+    def _show(self, event: Input.Changed) -> None:
+        text = plain(event.value, _LONGEST)
+        pattern = pattern_of(text)
+        wrong = f"as plain text: {plain(pattern.fault, 50)}" if pattern and pattern.fault else "Enter ok  Esc cancel"
+        self.query_one("#said", Static).update(wrong)
+        self._typed(text)
+
+    @on(Input.Submitted)
+    def _done(self, event: Input.Submitted) -> None:
+        text = plain(event.value, _LONGEST)
+        if text and text not in self._said[-1:]:
+            self._said.append(text)
+        self.dismiss(text)
+
+    def action_recall(self, step: int) -> None:
+        """What was typed before that."""
+        self._at = max(0, min(len(self._said), self._at + step))
+        field = self.query_one(Input)
+        field.value = self._said[self._at] if self._at < len(self._said) else ""
+        field.cursor_position = len(field.value)
+
+    def action_give_up(self) -> None:
+        """As it was before."""
+        self._typed(self._before)
+        self.dismiss(None)

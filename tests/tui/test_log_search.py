@@ -1,0 +1,289 @@
+"""Searching, filtering and looking for errors: found a little at a time, and never at the cost of a key."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputui.tui.log_buffer import LogBuffer
+from gputui.tui.log_finder import Finder
+from gputui.tui.log_lines import LogLines, around
+from gputui.tui.log_pattern import TooSlow, impatient, pattern_of, text_of
+from gputui.tui.log_window import LogWindow
+from gputui.tui.present.log import highlighted
+from gputui.tui.present.style import AMBER, PLAIN, STRONG
+from gputui.tui.widgets.log_pane import LogPane
+from tests.tui.console import Console
+
+SIZE = (100, 40)
+NUMBERED = [b"line %d" % i for i in range(300)]
+
+
+def finder(text: str, buffer: LogBuffer, start: int = 0) -> Finder:
+    pattern = pattern_of(text)
+    assert pattern is not None
+    return Finder(pattern.is_in, start)
+
+
+def finish(found: Finder, buffer: LogBuffer) -> list[int]:
+    while not found.is_done(buffer):
+        found.step(buffer, 1)
+    return found.hits
+
+
+@pytest.mark.parametrize(
+    ("typed", "line", "is_in"),
+    [
+        ("nan", "loss is NaN", True),
+        ("NaN", "loss is nan", False),
+        ("loss.*nan", "loss is nan", True),
+        (r"\Sss", "LOSS", True),  # the capital of an escape is none
+        ("foo(", "call FOO(x)", True),  # no regular expression: taken as it stands
+        ("a{2", "a{2", True),
+        ("ü", "Ü", True),
+    ],
+)
+def test_capitals_count_only_if_typed(typed: str, line: str, is_in: bool) -> None:
+    pattern = pattern_of(typed)
+    assert pattern is not None
+    assert pattern.is_in(line) == is_in
+
+
+def test_nothing_typed_is_no_pattern_and_a_wrong_one_says_so() -> None:
+    assert pattern_of("") is None
+    wrong = pattern_of("foo(")
+    assert wrong is not None
+    assert "unterminated" in wrong.fault
+
+
+def test_what_is_searched_is_what_is_shown() -> None:
+    assert text_of(b"\x1b[31mlo\x1b[1mss\x1b[0m") == "loss"
+    assert text_of(b" 1%\r100% done") == "100% done"
+    assert text_of(b"\x1b]0;title\x07after") == "after"
+
+
+@given(st.lists(st.sampled_from([b"x", b"y", b"xy", b""]), max_size=30), st.integers(0, 30), st.integers(0, 5))
+def test_a_finder_finds_every_line_however_the_log_grows(lines: list[bytes], start: int, earlier: int) -> None:
+    buffer = LogBuffer()
+    buffer.add(lines)
+    found = finder("x", buffer, min(start, buffer.end))
+    finish(found, buffer)
+    buffer.add_earlier([b"x"] * earlier)
+    buffer.add([b"x", b"z"])
+    expected = [number for number, raw in buffer.between(buffer.first, buffer.end) if b"x" in raw]
+    assert finish(found, buffer) == expected
+
+
+def test_a_finder_forgets_what_is_dropped() -> None:
+    buffer = LogBuffer(lines=10)
+    buffer.add([b"x"] * 10)
+    found = finder("x", buffer)
+    finish(found, buffer)
+    buffer.add([b"x"] * 25)
+    assert finish(found, buffer) == list(range(25, 35))
+
+
+def test_a_finder_stops_in_time() -> None:
+    buffer = LogBuffer(lines=200_000, size=10**9)
+    buffer.add([b"epoch 12 step 4711 loss 2.3412 lr 2.0e-05 grad_norm 0.81"] * 100_000)
+    found = finder("loss.*nan", buffer)
+    worst = 0.0
+    while not found.is_done(buffer):
+        began = time.thread_time()
+        found.step(buffer, 0.008)
+        worst = max(worst, time.thread_time() - began)
+    assert worst < 0.05
+    assert found.hits == []
+
+
+def test_an_expression_that_never_ends_is_given_up() -> None:
+    buffer = LogBuffer()
+    buffer.add([b"a" * 60 + b"!"])
+    found = finder("(a+)+$", buffer)
+    began = time.process_time()
+    found.step(buffer, 1)
+    assert time.process_time() - began < 2
+    assert found.fault == "takes too long"
+    assert found.is_done(buffer)
+
+
+def test_patience_ends_only_what_is_inside() -> None:
+    with pytest.raises(TooSlow), impatient(0.02):
+        re.search("(a+)+$", "a" * 60 + "!")
+    with impatient(0.02):
+        pass
+    began = time.process_time()
+    while time.process_time() - began < 0.06:
+        pass
+
+
+@given(st.sets(st.integers(-5, 40), max_size=8), st.integers(1, 4))
+def test_context_is_what_is_near(hits: set[int], context: int) -> None:
+    hits = {hit for hit in hits if hit >= 0}
+    near = [n for n in range(40) if any(abs(n - hit) <= context for hit in hits)]
+    assert around(sorted(hit for hit in hits if hit < 40), context, 0, 40) == [
+        n for n in near if any(abs(n - hit) <= context for hit in hits if hit < 40)
+    ]
+
+
+@given(
+    st.lists(st.integers(1, 3), min_size=1, max_size=40), st.integers(1, 12), st.lists(st.integers(-9, 9), max_size=12)
+)
+def test_a_window_is_full_and_moves_as_far_as_asked(rows: list[int], height: int, moves: list[int]) -> None:
+    buffer = LogBuffer()
+    buffer.add([b"x"] * len(rows))
+    window = LogWindow(LogLines(buffer), lambda number: rows[number])
+    window.height = height
+    window.settle()
+    total = sum(rows)
+    flat = [(number, part) for number, count in enumerate(rows) for part in range(count)]
+    at = max(0, total - height)
+    for move in moves:
+        window.move(move)
+        at = max(0, min(at + move, max(0, total - height)))
+        assert [(row.number, row.part) for row in window.rows()] == flat[at : at + height]
+        assert window.follows == (at >= total - height)
+
+
+@given(st.lists(st.tuples(st.text("ab", max_size=4), st.sampled_from([PLAIN, STRONG])), max_size=5), st.data())
+def test_marking_keeps_the_text_and_marks_just_the_places(spans: list[tuple[str, object]], data: st.DataObject) -> None:
+    text = "".join(value for value, _ in spans)
+    cuts = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=6)))
+    places = [(a, b) for a, b in zip(cuts[::2], cuts[1::2], strict=False) if a < b]
+    marked = highlighted(spans, places, AMBER)  # type: ignore[arg-type]
+    assert "".join(value for value, _ in marked) == text
+    colours = [style.color == AMBER.color for value, style in marked for _ in value]
+    assert colours == [any(a <= i < b for a, b in places) for i in range(len(text))]
+
+
+async def begun(console: Console, pilot: object, lines: list[bytes]) -> LogPane:
+    console.logs.lines[101] = lines
+    await console.begin(pilot)  # type: ignore[arg-type]
+    await console.read_log(pilot, 101)  # type: ignore[arg-type]
+    pane = console.app.screen.query_one(LogPane)
+    pane.focus()
+    return pane
+
+
+async def looked(pane: LogPane, pilot: object) -> None:
+    """Wait until nothing is left to be looked at."""
+    async with asyncio.timeout(20):
+        while not pane.reading.search.is_done or pane._is_loading:
+            await pilot.pause(0.005)  # type: ignore[attr-defined]
+    await pilot.pause()  # type: ignore[attr-defined]
+
+
+async def test_a_search_goes_from_hit_to_hit_and_round() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, NUMBERED)
+        await pilot.press("slash", *"line 1[05]0", "enter")
+        await looked(pane, pilot)
+        assert pane.reading.search.at == 150  # the end was in sight: the nearest above
+        assert "/line 1[05]0 2 of 2" in console.screen_text
+        assert "▶line 150" in console.screen_text
+        await pilot.press("n")
+        await looked(pane, pilot)
+        assert pane.reading.search.at == 100
+        assert "1 of 2, from the start again" in console.screen_text
+        await pilot.press("N", "N")
+        await looked(pane, pilot)
+        assert pane.reading.search.at == 100
+        assert not pane.follows
+        await pilot.press("escape", "G")
+        assert pane.reading.search.pattern is None
+        assert pane.follows
+
+
+async def test_a_search_is_shown_as_it_is_typed_and_forgotten_with_escape() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, NUMBERED)
+        await pilot.press("slash", *"line 7")
+        await looked(pane, pilot)
+        assert pane.reading.search.at == 79
+        await pilot.press("escape")
+        await looked(pane, pilot)
+        assert pane.reading.search.pattern is None
+        assert pane.follows
+
+
+async def test_what_is_not_there_is_said() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, NUMBERED)
+        await pilot.press("slash", *"zebra", "enter")
+        await looked(pane, pilot)
+        assert "/zebra: none" in console.screen_text
+        assert pane.follows
+
+
+async def test_a_filter_shows_what_matches_with_lines_around_and_goes_on_as_lines_come() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, NUMBERED)
+        await pilot.press("ampersand", *"line .?50$", "enter")
+        await looked(pane, pilot)
+        rows = [row.number for row in pane.reading.rows]
+        assert rows == [50, 150, 250]
+        assert "&line .?50$ 3 lines" in console.screen_text
+        await pilot.press("right_parenthesis")
+        assert [row.number for row in pane.reading.rows] == [49, 50, 51, 149, 150, 151, 249, 250, 251]
+        assert "┄line 149" in console.screen_text
+        await pilot.press("left_parenthesis")
+        pane.buffer.add([b"line 350", b"line 351"])
+        pane.look()
+        await looked(pane, pilot)
+        pane.repaint()
+        assert [row.number for row in pane.reading.rows] == [50, 150, 250, 300]
+        await pilot.press("escape")
+        assert len(pane.reading.rows) == pane.height
+
+
+async def test_a_filter_that_nothing_matches_says_so() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, NUMBERED)
+        await pilot.press("ampersand", *"zebra", "enter")
+        await looked(pane, pilot)
+        assert "No line matches." in console.screen_text
+        assert "&zebra 0 lines" in console.screen_text
+
+
+async def test_looking_through_a_long_log_keeps_no_key_waiting() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, NUMBERED)
+        pane.buffer.keeps_earlier = True
+        pane.buffer._most_bytes = 10**9
+        pane.buffer.add([b"epoch 12 step 4711 loss 2.3412 \x1b[32mlr\x1b[0m 2.0e-05"] * 100_000)
+        pattern = pattern_of("loss.*nan")
+        pane.reading.search.look_for(pattern)
+        pane.reading.search.narrow(pattern)
+        worst = 0.0
+        pane.look()
+        while not pane.reading.search.is_done:
+            began = time.thread_time()
+            await asyncio.sleep(0)
+            worst = max(worst, time.thread_time() - began)
+        assert worst < 0.1, "seconds of the event loop that one turn took"
+
+
+async def test_the_prompt_remembers_and_says_what_is_no_expression() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, NUMBERED)
+        await pilot.press("slash", *"line 42", "enter")
+        await pilot.press("escape", "slash", "up")
+        await pilot.pause()
+        assert "line 42" in console.screen_text.splitlines()[-1]
+        await pilot.press("left_parenthesis")
+        await pilot.pause()
+        assert "as plain text: missing ), unterminated" in console.screen_text
+        await pilot.press("escape")
+        await looked(pane, pilot)
