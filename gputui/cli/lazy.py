@@ -18,6 +18,7 @@ COMMANDS = {
     "requeue": "run jobs again",
     "priority": "move jobs forward or back in the queue",
     "gpus": "the GPUs, and who holds them",
+    "top": "what the console shows, as lines: for scripts",
     "drain": "let no further job start on GPUs",
     "resume": "let jobs start on GPUs again",
     "reserve": "keep GPUs for somebody for a time",

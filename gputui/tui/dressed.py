@@ -9,9 +9,10 @@ from textual.app import App
 from textual.filter import LineFilter, Monochrome, NoColor
 
 from gputui.tui.remembered import Remembered
-from gputui.tui.theme import AUTO, DEFAULT, SECTION, Wish, own_themes, remembered_theme
+from gputui.tui.theme import DEFAULT, SECTION, Wish, own_themes, remembered_theme
 from gputui.tui.themes.derived import palette_of
 from gputui.tui.themes.look import Look
+from gputui.tui.themes.terminal import AUTO
 
 T = TypeVar("T")
 

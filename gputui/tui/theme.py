@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import locale
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -11,14 +10,13 @@ from textual.theme import BUILTIN_THEMES, Theme
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.remembered import Remembered
-from gputui.tui.themes.designed import OWN, themes
+from gputui.tui.themes.designed import themes
+from gputui.tui.themes.palettes import OWN
+from gputui.tui.themes.terminal import AUTO, has_few_colours, wants_ascii
 
 DEFAULT, SIXTEEN = "gputui", "gputui-16"
-AUTO = "auto"
 SECTION = "look"
 """Of what a person's console remembers."""
-_DEEP = ("truecolor", "24bit")
-_DEEP_TERMS = ("256color", "kitty", "direct", "truecolor")
 
 
 @dataclass(frozen=True)
@@ -68,27 +66,3 @@ def theme_names() -> tuple[str, ...]:
 def own_themes() -> tuple[Theme, ...]:
     """Those that Textual does not know."""
     return themes()
-
-
-def has_few_colours(environ: Mapping[str, str]) -> bool:
-    """Whether the terminal says that it has sixteen colours, or does not say that it has more; as Rich judges it."""
-    if environ.get("COLORTERM", "").strip().lower() in _DEEP:
-        return False
-    forced = environ.get("TEXTUAL_COLOR_SYSTEM", "").strip().lower()
-    if forced not in ("", "auto"):
-        return forced in ("standard", "windows")
-    return environ.get("TERM", "").strip().lower().rpartition("-")[2] not in _DEEP_TERMS
-
-
-def wants_ascii(setting: str, environ: Mapping[str, str]) -> bool:
-    """Whether only ASCII is drawn: where the locale's characters are not Unicode's, and on the kernel's own console."""
-    if setting != AUTO:
-        return setting == "always"
-    if environ.get("TERM", "") in ("linux", "vt100", "vt102", "vt220", "dumb"):
-        return True
-    name = next((environ[key] for key in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(key)), "")
-    if name in ("", "C", "POSIX"):  # says nothing about the terminal: Python takes it for UTF-8 too
-        return False
-    _, dot, charset = name.partition(".")
-    charset = charset.partition("@")[0] if dot else locale.getencoding()
-    return charset.lower().replace("-", "") != "utf8"

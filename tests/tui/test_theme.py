@@ -20,18 +20,18 @@ from gputui.tui.remembered import Remembered
 from gputui.tui.theme import (
     AS_DESIGNED,
     Wish,
-    has_few_colours,
     is_ansi,
     remembered_theme,
     theme_names,
-    wants_ascii,
     wish_of,
 )
 from gputui.tui.themes.colours import contrast
 from gputui.tui.themes.derived import palette_of
-from gputui.tui.themes.designed import ANSI, CONTRAST, LIGHT, themes
+from gputui.tui.themes.designed import themes
 from gputui.tui.themes.look import Look
 from gputui.tui.themes.palette import BARS, DARK, GROUNDS, TEXTS, TOLD_APART, Palette
+from gputui.tui.themes.palettes import ANSI, CONTRAST, LIGHT
+from gputui.tui.themes.terminal import has_few_colours, wants_ascii
 from tests.tui.console import Console
 from tests.tui.sight import SIGHTS, distance
 

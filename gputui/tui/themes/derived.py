@@ -9,8 +9,8 @@ from textual.color import Color
 from textual.theme import Theme
 
 from gputui.tui.themes.colours import blended, contrast, readable
-from gputui.tui.themes.designed import ANSI, OWN
 from gputui.tui.themes.palette import Palette
+from gputui.tui.themes.palettes import ANSI, OWN
 
 _LEAST = 4.5
 """Contrast of words on any of the grounds (WCAG's AA)."""

@@ -6,22 +6,13 @@ style and each text is worked out once; lines that did not change are not drawn,
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
-
-from rich.color import Color as RichColor
 from rich.segment import Segment
-from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 
 from gputui.tui.glyphs import ascii_of
-from gputui.tui.themes.colours import contrast
+from gputui.tui.themes.exchange import exchange
 from gputui.tui.themes.palette import DARK, Palette
-
-_PICKED, _PICKED_FAINT = RichColor.parse(DARK.picked), RichColor.parse(DARK.picked_faint)
-_LOUD = 3.0
-"""Contrast to the ground from which on a background means something, and is reversed where there are no colours."""
 
 
 class Look(LineFilter):
@@ -30,9 +21,7 @@ class Look(LineFilter):
     def __init__(self, palette: Palette = DARK, *, colourless: bool = False, ascii_only: bool = False) -> None:
         super().__init__(enabled=colourless or ascii_only or palette != DARK)
         self._ascii = ascii_only
-        self._styled: Callable[[Style], Style] = lru_cache(4096)(
-            _Bare(palette).style if colourless else _Coloured(palette).style
-        )
+        self._styled = exchange(palette, colourless=colourless)
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         """The same in this look."""
@@ -42,60 +31,3 @@ class Look(LineFilter):
             Segment(ascii_of(text) if self._ascii else text, styled(style) if style else style, control)
             for text, style, control in segments
         ]
-
-    def style(self, style: Style) -> Style:
-        """A style in this look."""
-        return self._styled(style)
-
-
-class _Coloured:
-    """Roles in the colours of a palette; colours that are no roles stay."""
-
-    def __init__(self, palette: Palette) -> None:
-        pairs = zip(DARK.colours(), palette.colours(), strict=True)
-        self._colours = {RichColor.parse(role): RichColor.parse(shown) for role, shown in pairs}
-        self._on_picked = Style(color=palette.on_picked) if palette.on_picked else None
-        same = palette.picked_faint == palette.ground
-        self._on_picked_faint = Style(underline=True) if same else None
-        self._on_raised = Style(bold=True) if palette.raised == palette.ground else None
-        self._raised = RichColor.parse(DARK.raised)
-
-    def style(self, style: Style) -> Style:
-        colours = Style.from_color(_in(self._colours, style.color), _in(self._colours, style.bgcolor))
-        return style + colours + (self._mark(style.bgcolor) or Style.null())
-
-    def _mark(self, ground: RichColor | None) -> Style | None:
-        """What tells grounds apart that the palette cannot."""
-        marks = {_PICKED: self._on_picked, _PICKED_FAINT: self._on_picked_faint, self._raised: self._on_raised}
-        return marks.get(ground) if ground is not None else None
-
-
-def _in(colours: dict[RichColor, RichColor], colour: RichColor | None) -> RichColor | None:
-    return colours.get(colour) if colour is not None else None
-
-
-class _Bare:
-    """No colours at all: weight, underlining and reversal in their place."""
-
-    def __init__(self, palette: Palette) -> None:
-        self._ground = palette.ground if palette.ground.startswith("#") else "#000000"
-        loud, quiet = (DARK.bad, DARK.accent), (DARK.faint,)
-        self._weights = {RichColor.parse(colour): Style(bold=True) for colour in loud}
-        self._weights |= {RichColor.parse(colour): Style(dim=True) for colour in quiet}
-
-    def style(self, style: Style) -> Style:
-        bare = style.without_color
-        if style.color is not None:
-            bare += self._weights.get(style.color, Style.null())
-        if style.meta:
-            bare += Style.from_meta(style.meta)
-        return bare + self._behind(style.bgcolor)
-
-    def _behind(self, ground: RichColor | None) -> Style:
-        if ground == _PICKED:
-            return Style(reverse=True)
-        if ground == _PICKED_FAINT:
-            return Style(underline=True)
-        if ground is not None and ground.triplet is not None and contrast(ground.triplet.hex, self._ground) >= _LOUD:
-            return Style(reverse=True)
-        return Style.null()

@@ -1,0 +1,35 @@
+"""What a terminal can show, as far as its environment says."""
+
+from __future__ import annotations
+
+import locale
+from collections.abc import Mapping
+
+AUTO = "auto"
+_DEEP = ("truecolor", "24bit")
+_DEEP_TERMS = ("256color", "kitty", "direct", "truecolor")
+_POOR_FONTS = ("linux", "vt100", "vt102", "vt220", "dumb")
+
+
+def has_few_colours(environ: Mapping[str, str]) -> bool:
+    """Whether the terminal says that it has sixteen colours, or does not say that it has more; as Rich judges it."""
+    if environ.get("COLORTERM", "").strip().lower() in _DEEP:
+        return False
+    forced = environ.get("TEXTUAL_COLOR_SYSTEM", "").strip().lower()
+    if forced not in ("", "auto"):
+        return forced in ("standard", "windows")
+    return environ.get("TERM", "").strip().lower().rpartition("-")[2] not in _DEEP_TERMS
+
+
+def wants_ascii(setting: str, environ: Mapping[str, str]) -> bool:
+    """Whether only ASCII is drawn: where the locale's characters are not Unicode's, and on the kernel's own console."""
+    if setting != AUTO:
+        return setting == "always"
+    if environ.get("TERM", "") in _POOR_FONTS:
+        return True
+    name = next((environ[key] for key in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(key)), "")
+    if name in ("", "C", "POSIX"):  # says nothing about the terminal: Python takes it for UTF-8 too
+        return False
+    _, dot, charset = name.partition(".")
+    charset = charset.partition("@")[0] if dot else locale.getencoding()
+    return charset.lower().replace("-", "") != "utf8"

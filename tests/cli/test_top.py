@@ -1,0 +1,118 @@
+"""`gputui top`: frames of the console for what is no terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+
+from gputui import bootstrap
+from gputui.cli import table
+from gputui.domain.errors import GputuiError
+from gputui.domain.snapshot import Leader
+from gputui.domain.text import width
+from tests.cli.conftest import KeptStore, Run, picture, put
+from tests.factories import NOW, job, running, snapshot, uuid, view
+from tests.tui.sample import NAMES
+
+LEADER = Leader(812, "node1", "root", "serve", NOW)
+
+
+@pytest.fixture
+def busy(store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> KeptStore:
+    """Two GPUs, a job with a strange name on one of them, and a queue of many."""
+    put(store, running(1, on=(uuid(0),), name=NAMES[0]), *(job(i, name=NAMES[i % 8], gpus=1) for i in range(2, 30)))
+    base = snapshot(gpus=[view(0, job_id=1), view(1)], leader=LEADER)
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture(base))
+    return store
+
+
+@pytest.mark.usefixtures("busy")
+class TestFrame:
+    def test_everything_is_there_in_plain_lines(self, run: Run) -> None:
+        result = run("top")
+        lines = result.out.splitlines()
+        assert (result.code, result.err) == (0, "")
+        assert "gputui serve schedules" in lines[0]
+        assert lines[2].split()[:2] == ["GPU", "MODEL"]
+        assert "#1 训练大模型" in lines[3]
+        assert lines[6].split()[:2] == ["ID", "ST"]
+        assert len(lines) == 7 + 29
+        assert "\x1b" not in result.out
+
+    @pytest.mark.parametrize("room", [79, 80, 133])
+    def test_columns_stay_aligned_under_wide_names_at_odd_widths(self, run: Run, room: int) -> None:
+        lines = [line for line in run("top", "--width", str(room)).out.splitlines() if line]
+        assert max(map(width, lines)) <= room
+        queue = lines[lines.index(next(line for line in lines if line.split()[:2] == ["ID", "ST"])) :]
+        gpus_at = width(queue[0][: queue[0].index("GPUS")]) + len("GPUS") - 1
+        assert {_at(line, gpus_at) for line in queue[1:]} == {"1"}
+
+    def test_a_narrow_frame_is_cut(self, run: Run) -> None:
+        assert max(map(width, run("top", "--width", "41").out.splitlines())) == 41
+
+    def test_what_does_not_fit_is_told_as_a_number(self, run: Run) -> None:
+        lines = run("top", "--height", "12").out.splitlines()
+        assert len(lines) == 12
+        assert lines[-1] == " … and 25 jobs more"
+        assert len(run("top", "--height", "4").out.splitlines()) == 4
+
+    def test_ascii_alone(self, run: Run) -> None:
+        plain, strange = run("top", "--ascii").out, run("top").out
+        assert plain.isascii()
+        assert [width(line) for line in plain.splitlines()] == [width(line) for line in strange.splitlines()]
+
+    def test_several_frames_have_graphs(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        pauses: list[float] = []
+        monkeypatch.setattr(time, "sleep", pauses.append)
+        assert "LAST MINUTES" not in run("top", "--width", "160").out
+        several = run("top", "-n", "3", "-i", "5s", "--width", "160").out
+        assert (several.count("gputui serve schedules"), several.count("LAST MINUTES"), pauses) == (3, 3, [5.0, 5.0])
+
+    def test_a_terminal_gets_colours_unless_told_not_to(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)
+        monkeypatch.setattr(table, "terminal_width", lambda: 100)
+        monkeypatch.setenv("TERM", "xterm-16color")
+        monkeypatch.delenv("COLORTERM", raising=False)
+        monkeypatch.delenv("NO_COLOR", raising=False)
+        coloured = run("top").out
+        assert "\x1b[92m" in coloured
+        assert "38;" not in coloured
+        assert "\x1b" not in run("top", "--no-color").out
+        monkeypatch.setenv("NO_COLOR", "1")
+        assert "\x1b" not in run("top").out
+
+    def test_numbers_out_of_range_are_refused(self, run: Run) -> None:
+        assert run("top", "--width", "3").code == 2
+        assert run("top", "-n", "-1").code == 2
+
+
+def _at(line: str, cell: int) -> str:
+    """What stands in that cell."""
+    return next((line[at] for at in range(len(line)) if width(line[:at]) >= cell), "")
+
+
+def test_without_a_scheduler_the_gpus_are_read_here(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, job(1, name="waits", gpus=1))
+    measured = snapshot(gpus=1)
+    monkeypatch.setattr(bootstrap, "measured_snapshot", lambda options, store: measured)
+    out = run("top").out
+    assert "no scheduler runs" in out
+    assert "H100" in out
+    assert "waits" in out
+
+
+def test_where_no_gpu_can_be_read_the_queue_is_shown(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(store, job(1, name="waits", gpus=1))
+
+    def fails(options: object, store: object) -> None:
+        raise GputuiError("no driver")
+
+    monkeypatch.setattr(bootstrap, "measured_snapshot", fails)
+    result = run("top")
+    assert (result.code, "waits" in result.out) == (0, True)
