@@ -171,7 +171,16 @@ _MAY_BE_ZERO = frozenset(
     }
 )
 _WHETHER = ("auto", "always", "never")
-_CHOICES = {"hand_over": _WHETHER, "what_if": ("always", "off"), "ascii": _WHETHER}
+_TOLD = ("none", "failed", "all")
+_CHOICES = {
+    "hand_over": _WHETHER,
+    "what_if": ("always", "off"),
+    "ascii": _WHETHER,
+    "toast": _TOLD,
+    "bell": _TOLD,
+    "desktop": _TOLD,
+    "notify_for": ("mine", "all"),
+}
 _MAX_COUNT = 2**31 - 1
 
 

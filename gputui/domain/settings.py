@@ -198,6 +198,13 @@ class ConsoleSettings:
     commits at once."""
     read_only: bool = False
     """Whether the console only looks on: it schedules never, and sends no wish."""
+    toast: str = "all"
+    bell: str = "none"
+    desktop: str = "none"
+    """What is told for a moment on the screen, by the terminal's bell, and as a notification of the desktop, which not
+    every terminal can show: `none`; `failed` jobs, sick GPUs and other trouble; `all` for good ends too."""
+    notify_for: str = "mine"
+    """Of whose jobs: `mine`, that is submitted by me or charged to me, or `all`."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Keys by the name of the command, in place of the ones it has: docs/keys.md lists the names."""
     theme: str = "auto"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from textual.app import SystemCommand
 from textual.dom import DOMNode
@@ -28,7 +28,9 @@ from gputui.tui.keymap import Keymap
 from gputui.tui.leave import Leave
 from gputui.tui.logs import LogOpener
 from gputui.tui.messages import SnapshotTaken, WishDone, WishFailed, WishMade
+from gputui.tui.notify import Notifier
 from gputui.tui.present.gpu import index_of
+from gputui.tui.present.status import notices
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.main import Main
 from gputui.tui.theme import AS_DESIGNED, Wish
@@ -79,6 +81,7 @@ class Gputui(DressedApp[Leave]):
         self._feed = feed
         self._desk = Desk(logs, settings, clock, host, user, remembered or Remembered())
         self.wishes = ActionThread(actions, self._tell, self._indices)
+        self.notifier = Notifier(self, settings.console, user, clock)
         self.keymap = Keymap.of(settings.console.keys)
         self.keymap.rebind(self._bindings)
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -120,6 +123,16 @@ class Gputui(DressedApp[Leave]):
     def on_snapshot_taken(self, message: SnapshotTaken) -> None:
         """Show it."""
         self.snapshot = message.snapshot
+        self.notifier.take(message.snapshot)
+
+    def toast(self, text: str, title: str, severity: Literal["information", "warning", "error"]) -> None:
+        """Show it in a corner for a while."""
+        self.notify(plain(text, 300), title=title, severity=severity, markup=False, timeout=8)
+
+    def send(self, sequence: str) -> None:
+        """Write to the terminal what draws nothing."""
+        if self._driver is not None:
+            self._driver.write(sequence)
 
     def watch_snapshot(self, snapshot: Snapshot) -> None:
         """Give it to the main screen, which keeps it, and to the one that is on top of it."""
@@ -137,11 +150,13 @@ class Gputui(DressedApp[Leave]):
 
     def on_wish_done(self, message: WishDone) -> None:
         """Say so."""
+        self.notifier.note("information", message.text)
         self.notify(plain(message.text, 300), markup=False, timeout=4)
 
     def on_wish_failed(self, message: WishFailed) -> None:
         """Say what, where, and what to do."""
         error = message.error
+        self.notifier.note("error", str(error))
         title = plain(error.where, 80) if error.where else "Not done"
         hint = f"\n{plain(error.hint, 300)}" if error.hint else ""
         self.notify(plain(error.what, 400) + hint, title=title, severity="error", markup=False, timeout=10)
@@ -153,6 +168,13 @@ class Gputui(DressedApp[Leave]):
         """Hide what may not be done here."""
         del parameters
         return not (action in CHANGING and self._desk.is_read_only)
+
+    def action_notices(self) -> None:
+        """Show all notices in full, and what happened before."""
+        from gputui.tui.screens.notices import Notices
+
+        now = self._desk.clock.now()
+        self.push_screen(Notices(notices(self.snapshot, now), tuple(self.notifier.log), now=now))
 
     def action_undo(self) -> None:
         """Take the last wish of this console back."""

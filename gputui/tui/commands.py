@@ -127,9 +127,6 @@ MAIN_COMMANDS = (
     ),
     Command("clear_filter", ("escape",), "show all", "Show all jobs again.", VIEW),
     Command("finished", ("a",), "all/live", "Show or leave out jobs that have ended.", VIEW, in_footer=False),
-    Command(
-        "notices", ("exclamation_mark",), "notices", "Show all errors and warnings in full.", VIEW, in_footer=False
-    ),
     Command("timeline", ("T",), "timeline", "Show which job has which GPUs when: what runs, what is planned.", VIEW),
 )
 UNDO = Command(
@@ -143,6 +140,14 @@ UNDO = Command(
 )
 APP_COMMANDS = (
     Command("help", ("question_mark",), "help", "Show all keys.", VIEW),
+    Command(
+        "notices",
+        ("exclamation_mark",),
+        "notices",
+        "Show all errors and warnings in full, and what has happened since the console was opened.",
+        VIEW,
+        in_footer=False,
+    ),
     Command(
         "command_palette",
         ("colon", "ctrl+p"),

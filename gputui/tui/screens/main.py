@@ -23,7 +23,7 @@ from gputui.tui.messages import WishMade
 from gputui.tui.present.gpu import index_of
 from gputui.tui.present.gpu_tiles import GridRoom
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.status import no_gpu_words, notices, pressing, status_line
+from gputui.tui.present.status import no_gpu_words, pressing, status_line
 from gputui.tui.queue_rows import QueueRows
 from gputui.tui.screens.follow_screen import FollowScreen
 from gputui.tui.screens.gpu_screen import GpuScreen
@@ -247,12 +247,6 @@ class Main(PaneScreen, GpuScreen, FollowScreen):
         field = self.query_one("#filter", Input)
         field.set_class(bool(field.value), "-open")
         self._queue.focus()
-
-    def action_notices(self) -> None:
-        """Show all notices in full."""
-        from gputui.tui.screens.notices import Notices
-
-        self.app.push_screen(Notices(notices(self._snapshot, self._desk.clock.now())))
 
     def on_resize(self) -> None:
         """Choose words that fit, once everything has its new size."""

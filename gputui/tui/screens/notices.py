@@ -1,9 +1,12 @@
-"""All that is wrong or odd, in full."""
+"""All that is wrong or odd, in full, and what has happened while this console was open."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import ClassVar
 
+from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -11,49 +14,77 @@ from textual.widgets import Static
 
 from gputui.domain.snapshot import Notice
 from gputui.domain.text import plain
-from gputui.tui.present.style import DIM, PLAIN, SEVERITY_STYLES
+from gputui.tui.happenings import Happening
+from gputui.tui.present.style import DIM, PLAIN, SEVERITY_STYLES, STRONG
 from gputui.tui.screens.dialog import Dialog
+
+_MARKS = {"error": "✗ error", "warning": "! warning", "information": "· news"}
 
 
 class Notices(Dialog[None]):
-    """Each with its severity, as a word; worst first."""
+    """Each with its severity, as a word: what is so now, worst first; then what was, latest first."""
 
     BINDINGS: ClassVar = [
         ("escape,q,exclamation_mark,enter", "dismiss", "close"),
-        ("j", "scroll(1)", "down"),
-        ("k", "scroll(-1)", "up"),
+        ("j,down", "scroll(1)", "down"),
+        ("k,up", "scroll(-1)", "up"),
+        ("ctrl+d,pagedown,space", "page(1)", "page down"),
+        ("ctrl+u,pageup", "page(-1)", "page up"),
+        ("g,home", "scroll(-100000)", "first"),
+        ("G,end", "scroll(100000)", "last"),
     ]
     DEFAULT_CSS = """
     Notices VerticalScroll {
-        width: 90%; max-width: 104; height: auto; max-height: 90%; background: $surface; border: round $primary;
+        width: 90%; max-width: 112; height: auto; max-height: 90%; background: $surface; border: round $primary;
         padding: 0 2; scrollbar-size-vertical: 1; scrollbar-background: $surface; scrollbar-color: $primary 40%;
     }
     Notices Static { width: 100%; }
     """
 
-    def __init__(self, notices: tuple[Notice, ...]) -> None:
+    def __init__(self, notices: tuple[Notice, ...], happenings: Sequence[Happening] = (), *, now: datetime) -> None:
         super().__init__()
         self._all = notices
+        self._happenings = happenings
+        self._now = now
 
     def compose(self) -> ComposeResult:
         """One after the other."""
         with VerticalScroll() as body:
             body.border_title = "Notices"
-            body.border_subtitle = "Esc closes, j k scroll"
-            yield Static(notice_text(self._all))
+            body.border_subtitle = "j k scroll   Esc close"
+            yield Static(notice_table(self._all, self._happenings, self._now))
 
     def action_scroll(self, step: int) -> None:
-        """Scroll by a line."""
+        """Scroll by lines."""
         self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
 
+    def action_page(self, step: int) -> None:
+        """Scroll by what is in sight."""
+        body = self.query_one(VerticalScroll)
+        body.scroll_relative(y=step * max(1, body.size.height - 1), animate=False)
 
-def notice_text(notices: tuple[Notice, ...]) -> Text:
-    """The notices under their severities; a word where there is none."""
-    if not notices:
-        return Text("Nothing is wrong.", DIM)
-    return Text("\n\n").join(
-        Text.assemble(
-            (f"{notice.severity}\n", SEVERITY_STYLES.get(notice.severity, PLAIN)), (plain(notice.text, 2000), PLAIN)
-        )
-        for notice in notices
-    )
+
+def notice_table(notices: tuple[Notice, ...], happenings: Sequence[Happening], now: datetime) -> Table:
+    """What is so, and under it what was; words where there is none."""
+    table = Table.grid(padding=(0, 2, 0, 0))
+    table.add_column(no_wrap=True, min_width=9)
+    table.add_column(overflow="fold")
+    table.add_row(Text("Now", STRONG), Text("" if notices else "Nothing is wrong.", DIM))
+    for notice in notices:
+        table.add_row(_severity(notice.severity), Text(plain(notice.text, 2000), PLAIN))
+    table.add_row("")
+    table.add_row(Text("Before", STRONG), Text("while this console was open" if happenings else "Nothing yet.", DIM))
+    for happening in reversed(happenings):
+        text = Text.assemble((_time(happening.at, now), DIM), (f"  {plain(happening.text, 1000)}", PLAIN))
+        table.add_row(_severity(happening.severity), text)
+    return table
+
+
+def _severity(severity: str) -> Text:
+    return Text(_MARKS.get(severity, severity), SEVERITY_STYLES.get(severity, PLAIN))
+
+
+def _time(at: datetime, now: datetime) -> str:
+    local = at.astimezone()
+    is_today = local.date() == now.astimezone().date()
+    return f"{local:%H:%M:%S}" if is_today else f"{local:%d %b %H:%M}"

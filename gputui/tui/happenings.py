@@ -1,0 +1,106 @@
+"""What happened between two pictures, that an operator would want to hear of."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gputui.domain.event import Event, ended, health_changes
+from gputui.domain.job import Job, JobId
+from gputui.domain.snapshot import EMPTY, Notice, Snapshot
+from gputui.domain.text import plain
+from gputui.domain.units import plural
+from gputui.tui.present.status import pressing
+
+AT_ONCE = 3
+"""More jobs than this that end at the same time are told of in one sentence."""
+_SEVERITIES = {"job_failed": "error", "gpu_sick": "error", "disk_low": "warning"}
+_BAD = ("error", "warning")
+
+
+@dataclass(frozen=True)
+class Happening:
+    """Something that happened, as it is told."""
+
+    at: datetime
+    severity: str
+    """As of notices: `error`, `warning` or `information`."""
+    text: str
+    is_told: bool = True
+    """Whether it is worth a word when it happens; the log has it in any case."""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether something went wrong."""
+        return self.severity in _BAD
+
+
+class Watcher:
+    """Looks at one picture after the other. What is so already in the first one is no news."""
+
+    def __init__(self, user: str, *, mine_only: bool) -> None:
+        self._user = user
+        self._mine_only = mine_only
+        self._before = EMPTY
+        self._ends: dict[JobId, datetime | None] = {}
+        self._troubles: dict[str, Notice] = {}
+
+    def look(self, snapshot: Snapshot, now: datetime) -> list[Happening]:
+        """What is new, in the order in which it is told."""
+        before, self._before = self._before, snapshot
+        if snapshot is EMPTY:
+            return []
+        ends = self._new_ends(snapshot) if snapshot.jobs is not before.jobs else []
+        troubles = self._new_troubles(snapshot, now)
+        if before is EMPTY:
+            return []
+        health = [_told(event) for event in health_changes(before.gpus, snapshot.gpus, now)]
+        return [*troubles, *health, *self._of_ends(ends)]
+
+    def _new_ends(self, snapshot: Snapshot) -> list[Job]:
+        """Jobs that have ended since the picture before; one that is run again may do so again."""
+        known = self._ends
+        over = [job for job in snapshot.jobs if job.ended_at is not None and job.state.is_terminal]
+        self._ends = {job.id: job.ended_at for job in over}
+        return [job for job in over if known.get(job.id) != job.ended_at]
+
+    def _of_ends(self, jobs: Sequence[Job]) -> list[Happening]:
+        told = [job for job in jobs if self._concerns(job)]
+        others = [_told(ended(job), is_told=False) for job in jobs if not self._concerns(job)]
+        if len(told) <= AT_ONCE:
+            return [*others, *(_told(ended(job)) for job in told)]
+        return [*others, *(_told(ended(job), is_told=False) for job in told), _together(told)]
+
+    def _concerns(self, job: Job) -> bool:
+        return not self._mine_only or self._user in {job.submitted_by, job.spec.tenant}
+
+    def _new_troubles(self, snapshot: Snapshot, now: datetime) -> list[Happening]:
+        """What presses and did not before, and what presses no more; figures in it may change."""
+        known, self._troubles = (
+            self._troubles,
+            {_kind(notice): notice for notice in pressing(snapshot, snapshot.taken_at)},
+        )
+        new = [Happening(now, n.severity, plain(n.text, 500)) for key, n in self._troubles.items() if key not in known]
+        over = [notice for key, notice in known.items() if key not in self._troubles]
+        return [*new, *(Happening(now, "information", f"over: {plain(n.text, 400)}", is_told=False) for n in over)]
+
+
+def _kind(notice: Notice) -> str:
+    return re.sub(r"\d+(\.\d+)?[a-z]*", "0", notice.text)
+
+
+def _told(event: Event, *, is_told: bool = True) -> Happening:
+    return Happening(event.at, _SEVERITIES.get(event.name, "information"), event.text, is_told)
+
+
+def _together(jobs: Iterable[Job]) -> Happening:
+    """Many ends in one sentence."""
+    over = list(jobs)
+    counts = Counter(str(job.state) for job in over)
+    severity = "error" if any(_SEVERITIES.get(ended(job).name) for job in over) else "information"
+    states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
+    at = max(job.ended_at for job in over if job.ended_at)
+    return Happening(at, severity, f"{plural(len(over), 'job')} ended: {states}")

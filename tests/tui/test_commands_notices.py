@@ -1,0 +1,187 @@
+"""What happens is told as the settings say, and kept in the log of the session."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.gpu import Health, HealthCode
+from gputui.domain.job import Job
+from gputui.domain.settings import ConsoleSettings
+from gputui.domain.snapshot import EMPTY, Notice, Snapshot
+from gputui.domain.state import JobState
+from gputui.tui.happenings import Happening, Watcher
+from gputui.tui.notify import Notifier, desktop_sequence
+from tests.factories import NOW, FakeClock, running, uuid
+from tests.tui.console import Console
+from tests.tui.sample import disk_full, gpus, rich_snapshot, with_job, with_node
+
+
+def _over(job_id: int, state: JobState = JobState.FAILED, tenant: str = "alice", after: int = 1) -> Job:
+    job = running(job_id, on=(uuid(0),), name=f"train-{job_id}", tenant=tenant, submitted_by=tenant)
+    cause = Cause(CauseCode.NON_ZERO_EXIT, "exit code 1") if state is JobState.FAILED else None
+    return job.evolve(state=state, ended_at=NOW + timedelta(seconds=after), cause=cause)
+
+
+def _looked(*snapshots: Snapshot, mine_only: bool = True) -> list[Happening]:
+    watcher = Watcher("alice", mine_only=mine_only)
+    found: list[Happening] = []
+    for snapshot in snapshots:
+        found = watcher.look(snapshot, NOW)
+    return found
+
+
+def test_what_is_so_when_the_console_opens_is_no_news() -> None:
+    assert _looked(disk_full()) == []
+    assert _looked(EMPTY, disk_full()) == []
+    assert _looked(rich_snapshot(), rich_snapshot()) == []
+
+
+def test_a_job_of_mine_that_fails_is_told_with_its_reason() -> None:
+    found = _looked(rich_snapshot(), with_job(rich_snapshot(), [_over(101)]))
+    assert [(each.severity, each.is_told) for each in found] == [("error", True)]
+    assert found[0].text.startswith("job 101 train-101 of alice is FAILED after")
+    assert "exit code 1" in found[0].text
+
+
+@pytest.mark.parametrize(("mine_only", "is_told"), [(True, False), (False, True)])
+def test_jobs_of_others_are_in_the_log_and_told_on_demand(mine_only: bool, is_told: bool) -> None:
+    found = _looked(rich_snapshot(), with_job(rich_snapshot(), [_over(101, tenant="bob")]), mine_only=mine_only)
+    assert [each.is_told for each in found] == [is_told]
+
+
+def test_a_job_that_came_and_went_between_two_pictures_is_told() -> None:
+    before = rich_snapshot()
+    found = _looked(before, replace(before, jobs=(*before.jobs, _over(200, JobState.COMPLETED))))
+    assert [(each.severity, each.text.split(" after")[0]) for each in found] == [
+        ("information", "job 200 train-200 of alice is COMPLETED")
+    ]
+
+
+def test_a_job_that_is_run_again_may_end_again() -> None:
+    first = with_job(rich_snapshot(), [_over(101)])
+    second = with_job(rich_snapshot(), [_over(101, after=60)])
+    assert len(_looked(rich_snapshot(), first, second)) == 1
+    assert _looked(rich_snapshot(), first, replace(first, jobs=tuple(first.jobs))) == []
+
+
+def test_many_ends_at_once_are_one_sentence_and_all_of_them_in_the_log() -> None:
+    before = rich_snapshot()
+    over = (*(_over(job_id, JobState.COMPLETED) for job_id in range(300, 310)), _over(310))
+    found = _looked(before, replace(before, jobs=(*before.jobs, *over)))
+    assert [each.text for each in found if each.is_told] == ["11 jobs ended: 10 COMPLETED, 1 FAILED"]
+    assert [each.severity for each in found if each.is_told] == ["error"]
+    assert len(found) == 12
+
+
+def test_a_gpu_that_falls_sick_and_is_well_again() -> None:
+    lost = Health(HealthCode.LOST, "fell off the bus (Xid 79): reboot the host")
+    sick = with_node(gpus=tuple(replace(view, health=lost) if view.gpu.index == 4 else view for view in gpus()))
+    found = _looked(rich_snapshot(), sick)
+    assert [(each.severity, each.is_told) for each in found] == [("error", True)]
+    assert "GPU 4" in found[0].text
+    assert "fell off the bus" in found[0].text
+    well = _looked(rich_snapshot(), sick, rich_snapshot())
+    assert [(each.severity, "is well again" in each.text) for each in well] == [("information", True)]
+
+
+def test_trouble_is_told_once_while_its_figures_change_and_its_end_is_kept() -> None:
+    def low(left: str) -> Snapshot:
+        return rich_snapshot(notices=(Notice("error", f"{left} GB are left in /var/lib/gputui"),))
+
+    assert [each.text for each in _looked(rich_snapshot(), low("1.9"))] == ["1.9 GB are left in /var/lib/gputui"]
+    assert _looked(rich_snapshot(), low("1.9"), low("0.8")) == []
+    over = _looked(rich_snapshot(), low("1.9"), rich_snapshot())
+    assert [(each.text, each.is_told) for each in over] == [("over: 1.9 GB are left in /var/lib/gputui", False)]
+
+
+class Heard:
+    """A screen that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.toasts: list[tuple[str, str]] = []
+        self.bells = 0
+        self.sent: list[str] = []
+
+    def toast(self, text: str, title: str, severity: str) -> None:
+        del title
+        self.toasts.append((severity, text))
+
+    def bell(self) -> None:
+        self.bells += 1
+
+    def send(self, sequence: str) -> None:
+        self.sent.append(sequence)
+
+
+@pytest.mark.parametrize(("choice", "failed", "completed"), [("none", 0, 0), ("failed", 1, 0), ("all", 1, 1)])
+def test_each_way_of_telling_is_chosen_by_itself(choice: str, failed: int, completed: int) -> None:
+    for way in ("toast", "bell", "desktop"):
+        counts = []
+        for state in (JobState.FAILED, JobState.COMPLETED):
+            heard = Heard()
+            settings = replace(ConsoleSettings(toast="none"), **{way: choice})  # type: ignore[arg-type]
+            notifier = Notifier(heard, settings, "alice", FakeClock())
+            notifier.take(rich_snapshot())
+            notifier.take(with_job(rich_snapshot(), [_over(101, state)]))
+            told = {"toast": len(heard.toasts), "bell": heard.bells, "desktop": len(heard.sent)}
+            counts.append(told.pop(way))
+            assert not any(told.values()), (way, told)
+            assert len(notifier.log) == 1
+        assert counts == [failed, completed], way
+
+
+def test_the_log_of_a_session_is_bounded() -> None:
+    notifier = Notifier(Heard(), ConsoleSettings(), "alice", FakeClock())
+    for number in range(2000):
+        notifier.note("information", str(number))
+    assert len(notifier.log) == 500
+    assert notifier.log[-1].text == "1999"
+
+
+@pytest.mark.parametrize(
+    ("environ", "sequence"),
+    [
+        ({"TERM": "xterm-256color"}, "\x1b]9;gputui: job 7 ended\a"),
+        ({"TERM": "xterm-256color", "VTE_VERSION": "7600"}, "\x1b]777;notify;gputui;job 7 ended\a"),
+        ({"TERM": "foot"}, "\x1b]777;notify;gputui;job 7 ended\a"),
+        ({"TERM": "tmux-256color", "TMUX": "x"}, "\x1bPtmux;\x1b\x1b]9;gputui: job 7 ended\a\x1b\\"),
+        ({"TERM": "screen"}, "\x1bP\x1b]9;gputui: job 7 ended\a\x1b\\"),
+    ],
+)
+def test_the_desktop_is_told_in_the_words_of_the_terminal(environ: dict[str, str], sequence: str) -> None:
+    assert desktop_sequence("job 7 ended", environ) == sequence
+
+
+def test_nothing_a_job_is_called_can_act_on_the_terminal() -> None:
+    evil = "\x1b]0;owned\x07;9;4;1\x9c\u202e" + "n" * 1000
+    sequence = desktop_sequence(evil, {"TERM": "xterm"})
+    inside = sequence.removeprefix("\x1b]9;gputui: ").removesuffix("\a")
+    assert inside.isprintable()
+    assert ";" not in inside
+    assert len(inside) <= 200
+
+
+async def test_a_failed_job_is_toasted_and_the_log_shows_when(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console()
+    sent: list[str] = []
+    monkeypatch.setattr(console.app, "send", sent.append)
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        assert console.told == []
+        await console.show(pilot, with_job(console.snapshot, [_over(101)]))
+        assert console.told[-1].startswith("job 101 train-101 of alice is FAILED")
+        assert sent == []  # nothing goes to the desktop unasked
+        await console.press(pilot, "P", "enter", "exclamation_mark")
+        await pilot.pause()
+        shown = console.screen_text
+        assert "Before  " in shown
+        assert "✗ error" in shown
+        at = (NOW + timedelta(seconds=1)).astimezone()
+        assert f"{at:%H:%M:%S}  job 101 train-101 of alice is FAILED" in shown
+        assert "paused: no job starts" in shown
+        await console.press(pilot, "escape")
+        assert len(console.app.screen_stack) == 1
