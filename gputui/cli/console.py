@@ -92,9 +92,15 @@ class Console:
             user=bootstrap.actor().user,
             remembered=self._remembered,
             look=wish_of(self._options.settings.console, os.environ),
+            want_pcie=self._want_pcie,
         )
         app.painted = asyncio.Event()
         return app
+
+    def _want_pcie(self, uuid: str | None) -> None:
+        """Pass on which GPU somebody looks at."""
+        if self._host is not None:
+            self._host.want_pcie(uuid)
 
     async def _behind(self, app: PaintedConsole, feed: Feed) -> None:
         """Begin only when the first frame is painted: importing and connecting would delay it."""

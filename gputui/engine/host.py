@@ -74,6 +74,8 @@ class Host:
         self._stop = asyncio.Event()
         self._published_at = 0.0
         self._published: object = None
+        self._probe: GpuProbe | None = None
+        """Ours, while we schedule."""
         self._barred: tuple[Notice, ...] = ()
         """Why this process cannot even try to schedule."""
 
@@ -81,6 +83,11 @@ class Host:
     def leads(self) -> bool:
         """Whether this process schedules."""
         return self._leadership.is_mine
+
+    def want_pcie(self, uuid: str | None) -> None:
+        """Have PCIe throughput of this GPU alone read, while this process schedules. Never blocks."""
+        if self._probe is not None:
+            self._probe.want_pcie(uuid)
 
     def stop(self) -> None:
         """End `run` soon. To be called on its event loop."""
@@ -142,11 +149,13 @@ class Host:
             wake=waker.wake,
             announcer=self._announcer(tellers, waker),
         )
+        self._probe = adapters.probe
         try:
             await Loop(
                 scheduler, self._store, self._settings.scheduler, self._clock, waker, self._leadership.holds
             ).run(self._stop)
         finally:
+            self._probe = None
             tellers.shutdown()
             await self._leave(workers, adapters)
 

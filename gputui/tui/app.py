@@ -76,10 +76,11 @@ class Gputui(DressedApp[Leave]):
         user: str = "",
         remembered: Remembered | None = None,
         look: Wish = AS_DESIGNED,
+        want_pcie: Callable[[str | None], None] = lambda uuid: None,
     ) -> None:
         super().__init__()
         self._feed = feed
-        self._desk = Desk(logs, settings, clock, host, user, remembered or Remembered())
+        self._desk = Desk(logs, settings, clock, host, user, remembered or Remembered(), want_pcie=want_pcie)
         self.wishes = ActionThread(actions, self._tell, self._indices)
         self.notifier = Notifier(self, settings.console, user, clock)
         self.keymap = Keymap.of(settings.console.keys)

@@ -95,6 +95,13 @@ GPU_COMMANDS = (
 )
 SUBMIT = Command("submit", ("s",), "submit", "Submit a new job with a form.", JOBS, changes=True)
 BACK = Command("back", ("escape", "q"), "back", "Back to the screen before.", VIEW, in_palette=False)
+GPU = Command("gpu", ("i",), "GPU", "Show everything about the GPU, or about the first one of the job.", GPUS, False)
+GPU_PAGE_COMMANDS = (
+    *GPU_COMMANDS,
+    Command("other_gpu(1)", ("right", "l"), "next GPU", "To the next GPU.", GPUS, True, False, "←→", id="gpu_next"),
+    Command("other_gpu(-1)", ("left",), "GPU before", "To the GPU before.", GPUS, False, False, id="gpu_before"),
+    Command("next_job", ("tab",), "next job", "Mean the next of the jobs that share the GPU.", GPUS, True, False),
+)
 PANE_COMMANDS = (
     Command("zoom", ("z",), "zoom", "Give the whole screen to the focused pane, and back.", VIEW, in_footer=False),
     Command("grow(1)", ("right_square_bracket",), "grow", "Make the focused pane a row higher.", VIEW, False),
@@ -112,6 +119,7 @@ PANE_COMMANDS = (
 MAIN_COMMANDS = (
     *JOB_COMMANDS,
     SUBMIT,
+    GPU,
     *GPU_COMMANDS,
     Command(
         "pause",
@@ -330,6 +338,7 @@ COMMANDS = (
     *PANE_COMMANDS,
     *APP_COMMANDS,
     BACK,
+    *GPU_PAGE_COMMANDS[len(GPU_COMMANDS) :],
     *WHAT_IF_COMMANDS,
     *FURTHER,
     *TIMELINE_COMMANDS,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -27,6 +28,8 @@ class Desk:
     """How this person left the console."""
     pinned: Pinned = field(default_factory=Pinned)
     """Logs that are shown together."""
+    want_pcie: Callable[[str | None], None] = lambda uuid: None
+    """Have PCIe throughput of this GPU alone read from now on. Never blocks; vain where others read the GPUs."""
 
     @property
     def is_read_only(self) -> bool:

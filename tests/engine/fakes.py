@@ -228,6 +228,7 @@ class FakeProbe:
         self.changed: dict[str, dict[str, Any]] = {}
         self.status = ProbeStatus(ProbeCode.OK, "")
         self.refreshed = 0
+        self.pcie: list[str | None] = []
         self.lag = False
 
     def sick(self, index: int, **changes: Any) -> None:
@@ -250,7 +251,7 @@ class FakeProbe:
         self.refreshed += 1
 
     def want_pcie(self, uuid: str | None) -> None:
-        pass
+        self.pcie.append(uuid)
 
     def follow(self, jobs: Iterable[Job]) -> None:
         pass

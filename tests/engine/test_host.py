@@ -19,6 +19,7 @@ from gputui.engine.leader import LOCK_FILE, Leadership
 from gputui.ports import Clock
 from tests.engine.fakes import FakeProbe, FakeRuntime
 from tests.engine.world import World
+from tests.factories import uuid
 
 
 class RealClock:
@@ -33,9 +34,10 @@ class Seat:
         self.feed = Feed()
         self.seen = threading.Condition()
         self.feed.subscribe(self._show)
+        self.probe = FakeProbe(4, clock)
         self.host = Host(
             store=world.store,
-            adapters=lambda: Adapters({"docker": world.docker, "process": world.host}, FakeProbe(4, clock)),
+            adapters=lambda: Adapters({"docker": world.docker, "process": world.host}, self.probe),
             settings=world.settings,
             clock=clock,
             directory=world.directory,
@@ -90,6 +92,24 @@ async def test_a_second_host_looks_on_and_takes_over_when_the_first_goes(world: 
     await second.until(lambda: second.feed.latest.leads_here)
     second.host.stop()
     await asyncio.wait_for(looking, 10)
+
+
+async def test_pcie_throughput_is_asked_for_only_by_the_one_that_reads(world: World) -> None:
+    real(world)
+    first, second = Seat(world, RealClock(), "console"), Seat(world, RealClock(), "console")
+    first.host.want_pcie(uuid(1))  # nobody reads yet
+    leading = asyncio.create_task(first.host.run())
+    await first.until(lambda: first.feed.latest.leads_here)
+    looking = asyncio.create_task(second.host.run())
+    await second.until(lambda: second.feed.latest.leader is not None)
+    first.host.want_pcie(uuid(2))
+    second.host.want_pcie(uuid(3))
+    assert (first.probe.pcie, second.probe.pcie) == ([uuid(2)], [])
+    for seat in (second, first):
+        seat.host.stop()
+    await asyncio.wait_for(asyncio.gather(leading, looking), 10)
+    first.host.want_pcie(None)
+    assert first.probe.pcie == [uuid(2)]
 
 
 async def test_serve_gives_up_when_the_leadership_is_not_free_in_time(world: World) -> None:

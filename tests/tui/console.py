@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from textual.pilot import Pilot
@@ -93,6 +93,7 @@ class Console:
         what_if: str = "off",
         policy: PolicySettings | None = None,
         remembered: Remembered | None = None,
+        want_pcie: Callable[[str | None], None] = lambda uuid: None,
         console: ConsoleSettings | None = None,
     ) -> None:
         self.feed = Feed()
@@ -113,6 +114,7 @@ class Console:
             host="node1",
             user="alice",
             remembered=remembered,
+            want_pcie=want_pcie,
         )
         self.app.animation_level = "none"
 

@@ -9,7 +9,19 @@ from datetime import datetime, timedelta
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
-from gputui.domain.gpu import Drain, GpuSample, GpuState, GpuView, Health, HealthCode, Holder, ProbeCode, ProbeStatus
+from gputui.domain.gpu import (
+    Drain,
+    GpuProcess,
+    GpuSample,
+    GpuState,
+    GpuView,
+    Health,
+    HealthCode,
+    Holder,
+    Link,
+    ProbeCode,
+    ProbeStatus,
+)
 from gputui.domain.job import Attempt, ContainerOptions, Job
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
@@ -278,3 +290,48 @@ def warned() -> Snapshot:
     node = snapshot.nodes[0]
     docker = replace(node.runtimes[0], warnings=("live-restore is off: jobs die when the Docker daemon restarts",))
     return replace(snapshot, nodes=(replace(node, runtimes=(docker,)),))
+
+
+def linked() -> Snapshot:
+    """The picture with GPUs that tell of their links, processes and counts, as an HGX board does."""
+    views = []
+    for gpu in gpus():
+        index = gpu.gpu.index
+        links = tuple(_link(index, other) for other in range(8) if other != index)
+        board = replace(
+            gpu.gpu, links=links, numa_node=index // 4, pci_bus_id=f"0000:{index + 0x18:02X}:00.0", minor=index
+        )
+        views.append(replace(gpu, gpu=replace(board, persistence=True), sample=_full(gpu)))
+    return with_node(gpus=tuple(views))
+
+
+def _link(index: int, other: int) -> Link:
+    if index // 4 == other // 4:
+        return Link(uuid(other), "NVLINK", 18)
+    return Link(uuid(other), "SYS")
+
+
+def _full(gpu: GpuView) -> GpuSample | None:
+    if gpu.sample is None:
+        return None
+    container = gpu.holders[0].container_id if gpu.holders else "c0ffee00" * 8
+    process = GpuProcess(22110, gpu.sample.memory_used, "bob", "python -m ipykernel_launcher", container)
+    return replace(
+        gpu.sample,
+        memory_utilization=0.41,
+        memory_clock=2619,
+        ecc_corrected=2,
+        ecc_uncorrected=0,
+        throttle=("power cap",) if gpu.gpu.index == 3 else (),
+        processes=(process,) if gpu.sample.memory_used else (),
+    )
+
+
+def many_gpus(count: int) -> Snapshot:
+    """So many GPUs in every state."""
+    views = []
+    for index in range(count):
+        like = gpus()[index % 8]
+        reading = None if like.sample is None else replace(like.sample, uuid=uuid(index))
+        views.append(replace(like, gpu=replace(like.gpu, index=index, uuid=uuid(index)), sample=reading))
+    return with_node(gpus=tuple(views))

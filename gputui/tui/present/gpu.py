@@ -111,6 +111,14 @@ def _state(row: GpuRow, room: int) -> Cell:
 
 
 def _who(row: GpuRow, room: int) -> Cell:
+    """What is wrong first, then who holds it, then what slows it down."""
+    parts = [part for part in (_holders(row, room),) if part]
+    if row.view.sample is not None and row.view.sample.throttle:
+        parts.append(cell("slowed: " + plain(", ".join(row.view.sample.throttle), 100), AMBER))
+    return _joined(parts)
+
+
+def _holders(row: GpuRow, room: int) -> Cell:
     """What is wrong first, then who holds it."""
     view = row.view
     parts: list[Cell] = []
@@ -125,8 +133,6 @@ def _who(row: GpuRow, room: int) -> Cell:
         parts.append(cell(row.kept, VIOLET))
     if not parts and view.why and view.state is not GpuState.FREE:
         parts.append(cell(plain(view.why, 200), DIM))
-    if view.sample is not None and view.sample.throttle:
-        parts.append(cell("slowed: " + plain(", ".join(view.sample.throttle), 100), AMBER))
     return _joined(parts)
 
 
@@ -245,6 +251,7 @@ _CELLS: dict[str, Callable[[GpuRow, int], Cell]] = {
     "uuid": _uuid,
     "state": _state,
     "who": _who,
+    "holders": _holders,
     "history": _history,
     "load": _load,
     "percent": _percent,

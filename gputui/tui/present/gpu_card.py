@@ -25,7 +25,7 @@ Line = tuple[Span, ...]
 
 def card_lines(row: GpuRow, room: int, height: int) -> tuple[Line, ...]:
     """Its lines from the top, each exactly `room` cells wide."""
-    lines: list[Cell] = [_title(row, room), gpu_cells(row, "who", room)]
+    lines: list[Cell] = [_title(row, room), gpu_cells(row, "holders", room)]
     if not any(value.strip() for value, _ in lines[1]):
         lines[1] = cell("free", DIM) if row.view.state is GpuState.FREE else ()
     if height >= 8:
@@ -43,7 +43,7 @@ def compact_line(row: GpuRow, room: int) -> Line:
     share = row.view.sample.utilization if row.view.sample and not row.view.stale else None
     used = row.view.sample.memory_used if row.view.sample else None
     label = label_of(row)
-    holder = gpu_cells(row, "who", room) if row.view.state is not GpuState.FREE or row.kept else ()
+    holder = gpu_cells(row, "holders", room) if row.view.state is not GpuState.FREE or row.kept else ()
     is_odd = row.view.health.code not in {HealthCode.OK, HealthCode.REMAP_PENDING} or row.view.stale
     state = gpu_cells(row, "state", 7)
     parts: list[Span] = [(label.rjust(3) + " ", DIM)]
@@ -116,12 +116,15 @@ def _figures(row: GpuRow, name: str, height: int) -> Sequence[Cell]:
         told = [gpu_cells(row, "memory", 9), cell("memory", DIM)]
     else:
         limit = power_limit(row)
-        told = [_power(sample.power if sample else None), cell(f"of {limit:.0f}W" if limit else "power", DIM)]
+        told = [
+            _power(sample.power if sample else None, is_old=row.view.stale),
+            cell(f"of {limit:.0f}W" if limit else "power", DIM),
+        ]
     return [*told, *[cell("", DIM)] * height][:height]
 
 
-def _power(value: float | None) -> Cell:
-    return cell(UNKNOWN if value is None else f"{value:.0f}W", DIM if value is None else PLAIN)
+def _power(value: float | None, *, is_old: bool) -> Cell:
+    return cell(UNKNOWN if value is None else f"{value:.0f}W", DIM if value is None or is_old else PLAIN)
 
 
 def power_limit(row: GpuRow) -> float | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
@@ -11,6 +12,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.domain.window import WindowState, WindowView
 
+_ID = re.compile("[0-9a-f]{64}")
 _SOON = timedelta(hours=24)
 _MINUTE = timedelta(minutes=1)
 
@@ -69,11 +71,16 @@ def foreign_words(view: GpuView, holder: Holder) -> str:
     memory = holder.memory if holder.memory is not None else (process.memory if process else None)
     container = holder.container_id or (process.container_id if process else None)
     words = [" ".join(part for part in parts if part), format_size(memory) if memory else ""]
-    words.append(f"container {plain(container, 12).removesuffix('…')}" if container else "")
+    words.append(f"container {_short_id(container)}" if container else "")
     return ", ".join(word for word in words if word)
 
 
 def container_of(job: Job) -> str:
     """The container that its running attempt is in."""
     attempt = job.attempt
-    return plain(attempt.container_id, 12).removesuffix("…") if attempt and attempt.container_id else ""
+    return _short_id(attempt.container_id) if attempt and attempt.container_id else ""
+
+
+def _short_id(container: str) -> str:
+    """Twelve figures of an engine's id, as engines show it themselves; a name as it is."""
+    return container[:12] if _ID.fullmatch(container) else plain(container, 40)

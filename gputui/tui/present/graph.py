@@ -14,30 +14,27 @@ from gputui.tui.present.past import Past
 _LEFT = (0x40, 0x04, 0x02, 0x01)
 _RIGHT = (0x80, 0x20, 0x10, 0x08)
 """Dots of a column from the bottom."""
-_ASCII = " .:|"
 _BLANK = chr(0x2800)
 
 
 @lru_cache(maxsize=1024)
-def past_graph(past: Past, name: str, most: float, width: int, height: int, *, ascii_only: bool = False) -> list[str]:
+def past_graph(past: Past, name: str, most: float, width: int, height: int) -> list[str]:
     """One reading of a GPU's past as shares of `most`, in so many lines from the top."""
     values = past.values(name, most)
-    return area([*values, None] if past.number % 2 else values, width, height, ascii_only=ascii_only)
+    return area([*values, None] if past.number % 2 else values, width, height)
 
 
-def area(values: Sequence[float | None], width: int, height: int, *, ascii_only: bool = False) -> list[str]:
+def area(values: Sequence[float | None], width: int, height: int) -> list[str]:
     """The newest at the right; a gap where nothing was read. A reading has one dot at least: idle is not unknown."""
     shown = values[-2 * width :] if width else ()
     levels = [0 if value is None else max(1, min(4 * height, round(value * 4 * height))) for value in shown]
     levels = [0] * (2 * width - len(levels)) + levels
-    return [_line(levels, height - 1 - y, ascii_only=ascii_only) for y in range(height)]
+    return [_line(levels, height - 1 - y) for y in range(height)]
 
 
-def _line(levels: Sequence[int], above: int, *, ascii_only: bool) -> str:
+def _line(levels: Sequence[int], above: int) -> str:
     """The line that has so many lines below it."""
     pairs = zip(levels[::2], levels[1::2], strict=True)
-    if ascii_only:
-        return "".join(_ASCII[_filled(max(pair), above) * 3 // 4 or (max(pair) > 4 * above)] for pair in pairs)
     cells = (sum(_LEFT[: _filled(left, above)]) + sum(_RIGHT[: _filled(right, above)]) for left, right in pairs)
     return "".join(chr(0x2800 + dots) for dots in cells).replace(_BLANK, " ")
 

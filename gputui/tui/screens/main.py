@@ -155,9 +155,12 @@ class Main(PaneScreen, GpuScreen, FollowScreen):
             "pause": lambda: not controls.paused,
             "unpause": lambda: controls.paused,
             "clear_filter": lambda: bool(self._rows.filter),
+            "gpu": lambda: self.gpu() is not None or bool((job := self.subject()) and job.gpus),
         }
         if (test := known.get(action)) and not test():
             return False
+        if action == "detail" and self.gpu() is not None:
+            return True  # of the GPU, where no job holds it
         return super().check_action(action, parameters)
 
     @on(CursorMoved)
@@ -185,6 +188,17 @@ class Main(PaneScreen, GpuScreen, FollowScreen):
             from gputui.tui.screens.detail import Detail
 
             self.app.push_screen(Detail(self._desk, self._snapshot, job.id, self.follow))
+        elif self.gpu():
+            self.action_gpu()
+
+    def action_gpu(self) -> None:
+        """Everything about the selected GPU, or the first one of the job."""
+        job, view = self.subject(), self.gpu()
+        uuid = view.gpu.uuid if view else next(iter(job.gpus), None) if job else None
+        if uuid is not None:
+            from gputui.tui.screens.gpu import GpuDetail
+
+            self.app.push_screen(GpuDetail(self._desk, self._snapshot, self._history, uuid, self.follow))
 
     def job_of(self, job_id: JobId) -> Job | None:
         """The job of that id."""

@@ -1,0 +1,172 @@
+"""Everything about one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+
+from gputui.domain.gpu import GpuView
+from gputui.domain.job import Job, JobId
+from gputui.domain.snapshot import Snapshot
+from gputui.tui.commands import APP_COMMANDS, BACK, GPU_PAGE_COMMANDS, JOB_COMMANDS, Command, bindings
+from gputui.tui.desk import Desk
+from gputui.tui.gpu_rows import gpu_picture
+from gputui.tui.history import History
+from gputui.tui.present.cells import fitted
+from gputui.tui.present.gpu_detail import GpuPage, gpu_lines, holders, title
+from gputui.tui.present.gpu_row import GpuPicture
+from gputui.tui.present.style import DIM
+from gputui.tui.screens.gpu_screen import GpuScreen
+from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.line import KeyBar
+from gputui.tui.widgets.page import Page
+
+
+class GpuDetail(GpuScreen):
+    """Follows the GPU while it is open. Commands act on the GPU, and on the job that holds it."""
+
+    BINDINGS: ClassVar = [*bindings(JOB_COMMANDS), *bindings(GPU_PAGE_COMMANDS), *bindings((BACK,))]
+    DEFAULT_CSS = """
+    GpuDetail { layout: vertical; }
+    GpuDetail #heading { dock: top; }
+    """
+
+    def __init__(
+        self, desk: Desk, snapshot: Snapshot, history: History, uuid: str, follow: Callable[[JobId], None]
+    ) -> None:
+        super().__init__(desk, snapshot)
+        self._history = history
+        self._uuid = uuid
+        self._follow = follow
+        self._picture = GpuPicture()
+        self._meant = 0
+        """Which of the jobs that share it is the subject."""
+
+    def compose(self) -> ComposeResult:
+        """Heading, page, keys."""
+        yield CellLines(id="heading")
+        yield Page(id="page")
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        """Show what is known."""
+        self.query_one(Page).focus()
+        self.set_interval(1.0, self.tick)
+        self.call_after_refresh(self.tick)
+
+    def on_unmount(self) -> None:
+        """Nobody looks at it any more."""
+        self._desk.want_pcie(None)
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Show the GPU as it is in this picture; one that is no longer listed stays as it was."""
+        self._snapshot = snapshot
+        self.tick()
+
+    def on_screen_resume(self) -> None:
+        """Catch up with what happened meanwhile."""
+        self.tick()
+
+    @on(Page.Scrolled)
+    def tick(self) -> None:
+        """Show the GPU at the time it is now."""
+        if not self.is_mounted or self.app.screen is not self:
+            return
+        now, snapshot = self._desk.clock.now(), self._snapshot
+        jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
+        picture = gpu_picture(snapshot, jobs, self._history, now)
+        if self._uuid in picture.rows:
+            self._picture = picture
+        row = self._picture.rows.get(self._uuid)
+        if row is None:
+            return
+        if snapshot.leads_here:
+            self._desk.want_pcie(self._uuid)  # again and again: another process may have led meanwhile
+        shown = self.query_one(Page)
+        page = GpuPage(row, self._picture, snapshot, now, self._jobs(), self._why_no_pcie())
+        shown.show(gpu_lines(page, max(0, shown.size.width - 2), shown.size.height))
+        self._show_heading(page, shown.position)
+        self._show_keys()
+
+    def _show_heading(self, page: GpuPage, position: str) -> None:
+        room = self.size.width - len(position) - 3
+        head = ((" ", DIM), *fitted(title(page.row), max(0, room)), (f" {position} ", DIM))
+        self.query_one("#heading", CellLines).show([head])
+
+    def _show_keys(self) -> None:
+        commands = (c for c in (*JOB_COMMANDS, *GPU_PAGE_COMMANDS) if c.in_footer and self._works(c))
+        self.query_one(KeyBar).show(tuple(commands), (BACK, APP_COMMANDS[0]))
+
+    def _works(self, command: Command) -> bool:
+        name, _, rest = command.action.partition("(")
+        return bool(self.check_action(name, (rest.strip("')"),)))
+
+    def _why_no_pcie(self) -> str:
+        leader = self._snapshot.leader
+        if self._snapshot.leads_here:
+            return ""
+        if leader is None:
+            return "nobody reads the GPUs now"
+        kind = "gputui serve" if leader.kind == "serve" else "a console"
+        return f"{kind} (pid {leader.pid}) reads the GPUs, and only the reader itself can ask for it"
+
+    def gpu(self) -> GpuView | None:
+        """The GPU that is shown."""
+        row = self._picture.rows.get(self._uuid)
+        return row.view if row else None
+
+    def _jobs(self) -> tuple[Job, ...]:
+        """The jobs on it, the one first that commands act on."""
+        view = self.gpu()
+        jobs = holders(view, self._snapshot.jobs) if view else ()
+        meant = self._meant % len(jobs) if jobs else 0
+        return (*jobs[meant:], *jobs[:meant])
+
+    def subject(self) -> Job | None:
+        """The job that holds it; of several, the one that was chosen."""
+        return next(iter(self._jobs()), None)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide what cannot be done now."""
+        if action == "next_job":
+            return len(self._jobs()) > 1
+        return super().check_action(action, parameters)
+
+    def action_next_job(self) -> None:
+        """Mean the next of the jobs that share it."""
+        self._meant += 1
+        self.tick()
+
+    def action_other_gpu(self, step: int) -> None:
+        """Go on to another GPU."""
+        uuids = list(self._picture.rows)
+        if self._uuid in uuids:
+            self._uuid = uuids[(uuids.index(self._uuid) + step) % len(uuids)]
+            self._meant = 0
+            self.query_one(Page).action_first()
+            self.tick()
+
+    def action_detail(self) -> None:
+        """Everything about the job that holds it."""
+        if job := self.subject():
+            from gputui.tui.screens.detail import Detail
+
+            self.app.push_screen(Detail(self._desk, self._snapshot, job.id, self._follow_there))
+
+    def _follow_there(self, job_id: JobId) -> None:
+        """Follow its log, which is on the main screen."""
+        self._follow(job_id)
+        self.app.call_later(self.dismiss)
+
+    def action_follow(self) -> None:
+        """Follow the job's log on the main screen."""
+        if job := self.subject():
+            self._follow(job.id)
+            self.dismiss()
+
+    def action_back(self) -> None:
+        """Back to the screen before."""
+        self.dismiss()

@@ -1,0 +1,394 @@
+"""The screen of one GPU: how it is opened, what it tells, and what its keys do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from textual.screen import Screen
+
+from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode, Link, Sharer
+from gputui.domain.job import Job
+from gputui.domain.settings import Window
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.window import WindowState, WindowView
+from gputui.tui.compositor import ExactUpdate
+from gputui.tui.gpu_rows import gpu_picture
+from gputui.tui.history import History
+from gputui.tui.present.cells import Cell
+from gputui.tui.present.gpu_detail import GpuPage, gpu_lines, holders
+from gputui.tui.present.past import STEP
+from gputui.tui.present.topology import topology_lines
+from gputui.tui.screens.detail import Detail
+from gputui.tui.screens.gpu import GpuDetail
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.prompt import Prompt
+from tests.factories import GIB, NOW, gpu, running, uuid, view
+from tests.tui import sample
+from tests.tui.console import Console
+from tests.tui.test_pictures import WIDE, Compare, matches
+
+
+def page(snapshot: Snapshot, index: int = 0, *, room: int = 160, pcie: str = "", history: History | None = None) -> str:
+    """The page of that GPU, as text."""
+    jobs = {job.id: job for job in snapshot.jobs}
+    picture = gpu_picture(snapshot, jobs, history or History(), NOW)
+    row = next(row for row in picture.rows.values() if row.view.gpu.index == index)
+    made = GpuPage(row, picture, snapshot, NOW, holders(row.view, snapshot.jobs), pcie)
+    return text(gpu_lines(made, room, 48))
+
+
+def text(lines: list[Cell]) -> str:
+    return "\n".join("".join(value for value, _ in line) for line in lines)
+
+
+def top(console: Console) -> Screen[object]:
+    """The screen that is seen: asked each time, as it changes."""
+    return console.app.screen
+
+
+def shown(console: Console) -> GpuDetail:
+    screen = console.app.screen
+    assert isinstance(screen, GpuDetail)
+    return screen
+
+
+@pytest.mark.parametrize("keys", [("shift+tab", "i"), ("i",), ("shift+tab", "j", "enter")])
+async def test_it_is_opened_by_a_key_or_by_enter_where_no_job_is(keys: tuple[str, ...]) -> None:
+    console = Console(sample.linked())
+    async with console.app.run_test(size=WIDE) as pilot:
+        await console.begin(pilot)
+        await pilot.press(*keys)
+        await pilot.pause()
+        index = 4 if "enter" in keys else 0
+        assert f"GPU {index}" in console.screen_text.splitlines()[0]
+        assert "NV18" in console.screen_text
+        await pilot.press("escape")
+        await pilot.pause()
+        assert isinstance(console.app.screen, Main)
+
+
+async def test_the_palette_opens_it() -> None:
+    console = Console(sample.linked())
+    async with console.app.run_test(size=WIDE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("shift+tab", "right", "right", "right", "colon", *"everything about the GPU")
+        await pilot.pause(0.5)
+        await pilot.press("down", "enter")
+        await pilot.pause(0.2)
+        shown(console)
+        assert "jupyter-bob" in console.screen_text
+
+
+async def test_a_waiting_job_has_no_gpu_to_look_at() -> None:
+    console = Console(sample.linked())
+    async with console.app.run_test(size=WIDE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("j", "j", "j", "i")
+        await pilot.pause()
+        assert isinstance(console.app.screen, Main)
+
+
+async def test_keys_go_to_other_gpus_to_the_job_and_back() -> None:
+    console = Console(sample.linked())
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("shift+tab", "i", "G", "right")
+        await pilot.pause()
+        assert "GPU 1 " in console.screen_text.splitlines()[0]
+        assert "state" in console.screen_text.splitlines()[1]
+        await pilot.press("left", "left")
+        await pilot.pause()
+        assert "GPU 7 " in console.screen_text.splitlines()[0]
+        assert "fell off the bus (Xid 79): reboot the host" in console.screen_text
+        await pilot.press("right", "enter")
+        await pilot.pause()
+        assert isinstance(top(console), Detail)
+        await pilot.press("escape", "f")
+        await pilot.pause()
+        assert isinstance(top(console), Main)
+        assert console.logs.opened[-1][0] == 101
+
+
+async def test_it_scrolls_by_key() -> None:
+    console = Console(sample.linked())
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("i", "G")
+        await pilot.pause()
+        assert "driver" in console.screen_text
+        last = console.screen_text
+        await pilot.press("j", "pagedown")
+        await pilot.pause()
+        assert console.screen_text == last
+        await pilot.press("g")
+        await pilot.pause()
+        assert "state" in console.screen_text
+        await pilot.press("ctrl+d")
+        await pilot.pause()
+        assert "1–22 of" not in console.screen_text
+
+
+async def test_the_gpu_can_be_drained_from_here() -> None:
+    console = Console(sample.linked())
+    async with console.app.run_test(size=WIDE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("i", "d")
+        await pilot.pause()
+        assert isinstance(console.app.screen, Prompt)
+        await console.press(pilot, *"hot", "enter")
+        assert console.audited() == [("drain", uuid(0))]
+
+
+async def test_pcie_is_read_of_this_gpu_alone_and_only_where_gpus_are_read() -> None:
+    wanted: list[str | None] = []
+    console = Console(sample.linked(), want_pcie=wanted.append)
+    async with console.app.run_test(size=WIDE) as pilot:
+        await console.begin(pilot)
+        assert not wanted
+        await pilot.press("i")
+        await pilot.pause()
+        assert set(wanted) == {uuid(0)}
+        await pilot.press("right")
+        await pilot.pause()
+        assert wanted[-1] == uuid(1)
+        await pilot.press("escape")
+        await pilot.pause()
+        assert wanted[-1:] == [None]
+        del wanted[:]
+        await console.show(pilot, replace(sample.linked(), leader=sample.SERVE, leads_here=False))
+        await pilot.press("i")
+        await pilot.pause()
+        assert not wanted
+        assert "gputui serve (pid 812) reads the GPUs" in console.screen_text
+
+
+def sharing() -> Snapshot:
+    """Two jobs on one GPU."""
+    jobs = (running(101, on=(uuid(0),), name="first"), running(102, on=(uuid(0),), name="second"))
+    sharers = (Sharer(101, 20 * GIB), Sharer(102, 30 * GIB))
+    shared = replace(sample.busy(0, 101), job_ids=(101, 102), sharers=sharers)
+    return replace(sample.with_node(gpus=(shared, view(1))), jobs=jobs, order=())
+
+
+async def test_of_several_jobs_that_share_it_tab_chooses() -> None:
+    console = Console(sharing())
+    async with console.app.run_test(size=WIDE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("shift+tab", "i")
+        await pilot.pause()
+        assert "counts 20G" in console.screen_text
+        assert "counts 30G" in console.screen_text
+        await pilot.press("tab")
+        await pilot.pause()
+        job = shown(console).subject()
+        assert job is not None
+        assert job.id == 102
+        await pilot.press("enter")
+        await pilot.pause()
+        assert "Job #102" in console.screen_text
+
+
+async def test_a_gpu_that_is_no_longer_listed_stays_as_it_was() -> None:
+    console = Console(sample.linked())
+    async with console.app.run_test(size=WIDE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("i")
+        await console.show(pilot, sample.with_node(gpus=()))
+        assert "llama-7b-sft" in console.screen_text
+
+
+async def test_a_second_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console(sample.linked())
+    sent: list[int] = []
+    render = ExactUpdate.render_segments
+    async with console.app.run_test(size=WIDE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("i")
+        await pilot.pause()
+
+        def spy(screen: object, update: object) -> None:
+            if isinstance(update, ExactUpdate):
+                sent.append(len(render(update, console.app.console).encode()))
+
+        monkeypatch.setattr(console.app, "_display", spy)
+        gpus = [_moved(gpu) for gpu in sample.linked().gpus]
+        await console.show(pilot, sample.with_node(gpus=tuple(gpus)))
+        await pilot.pause(0.1)
+    assert 30 < sum(sent) < 1000
+
+
+def _moved(view: GpuView) -> GpuView:
+    if view.sample is None:
+        return view
+    return replace(view, sample=replace(view.sample, utilization=0.11, power=222.0, temperature=44.0))
+
+
+class TestPage:
+    def test_it_tells_all_that_is_read(self) -> None:
+        told = page(sample.linked())
+        for part in (
+            "#101 llama-7b-sft",
+            "2h14m of 8h00m",
+            "62%",
+            "38G",
+            "480W of 700W",
+            "58°C",
+            "1755 MHz",
+            "2619 MHz",
+        ):
+            assert part in told
+        for part in ("2 corrected, 0 uncorrected", "none seen", "not slowed", "22110", "ipykernel", "c0ffee00c0ff"):
+            assert part in told
+        for part in (uuid(0), "0000:18:00.0", "/dev/nvidia0", "560.35.05", "NVIDIA H100 80GB HBM3"):
+            assert part in told
+
+    def test_what_is_wrong_is_said_in_words(self) -> None:
+        sick = Health(HealthCode.REMAP_PENDING, "a memory row waits to be remapped at the next reset")
+        first = sample.linked().gpus[0]
+        assert first.sample is not None
+        reading = replace(first.sample, xid=79, ecc_uncorrected=3, throttle=("too hot", "power brake"))
+        told = page(sample.with_node(gpus=(replace(first, health=sick, sample=reading),)))
+        for part in (sick.text, "79, the last one seen", "3 uncorrected", "slowed: too hot, power brake"):
+            assert part in told
+        drained = page(sample.linked(), 6)
+        assert "by alice on 2025-03-01 12:00: fan noise, ticket 812" in drained.replace(f"{NOW:%Y-%m-%d}", "2025-03-01")
+        assert "none: the driver does not answer for it" in page(sample.linked(), 7)
+
+    def test_a_foreign_container_is_named_with_its_process(self) -> None:
+        told = page(sample.linked(), 3)
+        for part in ("jupyter-bob", "bob", "pid 22110 python -m ipykernel_launcher", "31G", "container f00df00df00d"):
+            assert part in told
+
+    def test_processes_that_cannot_be_read_are_not_none(self) -> None:
+        blind = replace(sample.busy(0), sample=replace(sample_of(sample.busy(0)), processes=None))
+        assert "cannot be read" in page(sample.with_node(gpus=(blind,)))
+        assert "processes   none" in page(sample.with_node(gpus=(view(0),)))
+
+    def test_processes_of_other_namespaces_and_screens_say_so(self) -> None:
+        processes = (GpuProcess(1, visible=False), GpuProcess(2, command="Xorg", compute=False))
+        held = replace(sample.busy(0), sample=replace(sample_of(sample.busy(0)), processes=processes))
+        told = page(sample.with_node(gpus=(held,)))
+        assert "in another PID namespace" in told
+        assert "Xorg (graphics)" in told
+
+    def test_all_its_reservations_are_listed(self) -> None:
+        later = Window("course", NOW + timedelta(hours=30), NOW + timedelta(hours=32), tenant="alice")
+        soon = replace(later, name="demo", start=NOW + timedelta(hours=2))
+        windows = tuple(WindowView(window, WindowState.UPCOMING, gpus=(uuid(0),)) for window in (soon, later))
+        told = page(replace(sample.linked(), windows=windows))
+        assert "kept for alice from 14:00  demo:" in told
+        assert "course:" in told
+
+    def test_pcie_says_why_there_is_none(self) -> None:
+        assert "PCIe        N/A: others read" in page(sample.linked(), pcie="others read")
+        busy = sample.linked().gpus[0]
+        reading = replace(sample_of(busy), pcie_rx=4.0 * GIB, pcie_tx=2.5 * GIB)
+        assert "in 4G/s, out 2.5G/s" in page(sample.with_node(gpus=(replace(busy, sample=reading),)))
+
+    def test_mig_instances_stand_under_their_gpu(self) -> None:
+        parent = replace(view(0), gpu=replace(gpu(0), mig_enabled=True))
+        names = ("3g.40gb", "4g.40gb")
+        cut = [Gpu(f"MIG-{n}", 0, "NVIDIA H100", mig_parent=uuid(0), mig_profile=n) for n in names]
+        instances = tuple(GpuView(one, GpuState.FREE, Health()) for one in cut)
+        snapshot = sample.with_node(gpus=(parent, *instances))
+        told = page(snapshot)
+        assert "cut into 2" in told
+        assert "4g.40gb" in told
+        assert "MIG-3g.40gb" in told
+        picture = gpu_picture(snapshot, {}, History(), NOW)
+        row = picture.rows["MIG-3g.40gb"]
+        assert "instance 3g.40gb of GPU 0" in text(gpu_lines(GpuPage(row, picture, snapshot, NOW), 120, 40))
+
+    @pytest.mark.parametrize("room", [38, 78, 118, 198])
+    @pytest.mark.parametrize("rows", [10, 22, 48, 78])
+    def test_graphs_fit_any_screen(self, room: int, rows: int) -> None:
+        history = History()
+        for step in range(40):
+            history.add(replace(sample.linked(), taken_at=NOW + step * STEP))
+        snapshot = sample.linked()
+        picture = gpu_picture(snapshot, {}, history, NOW)
+        made = GpuPage(picture.rows[uuid(0)], picture, snapshot, NOW)
+        lines = text(gpu_lines(made, room, rows)).splitlines()
+        graphs = [line for line in lines if any("\u2800" <= character < "\u2900" for character in line)]
+        assert graphs
+        assert max(map(len, graphs)) <= room
+
+    def test_strange_names_do_nothing(self) -> None:
+        for name in sample.NAMES:
+            held = running(1, on=(uuid(0),), name=name, tenant=name[:8])
+            process = GpuProcess(1, GIB, name, name, name)
+            busy = replace(sample.busy(0, 1), sample=replace(sample_of(sample.busy(0)), processes=(process,)))
+            snapshot = replace(sample.with_node(gpus=(busy,)), jobs=(held,))
+            assert "\x1b" not in page(snapshot)
+            assert "\u202e" not in page(snapshot)
+
+
+def sample_of(view: GpuView) -> GpuSample:
+    assert view.sample is not None
+    return view.sample
+
+
+class TestTopology:
+    def links(self, count: int) -> str:
+        views = tuple(
+            replace(view(i), gpu=replace(gpu(i), links=tuple(self.link(i, j) for j in range(count) if i != j)))
+            for i in range(count)
+        )
+        picture = gpu_picture(sample.with_node(gpus=views), {}, History(), NOW)
+        return text(topology_lines(picture.rows[uuid(1)], picture, 100))
+
+    @staticmethod
+    def link(here: int, there: int) -> Link:
+        kind = "PIX" if here // 2 == there // 2 else "NODE"
+        return Link(uuid(there), "NVLINK", 12) if here // 4 != there // 4 else Link(uuid(there), kind)
+
+    def test_neighbours_stand_nearest_first_with_what_the_words_mean(self) -> None:
+        lines = self.links(8).splitlines()
+        assert lines[0].startswith("neighbours  NV12 GPU 4, 5, 6, 7  NVLink")
+        assert lines[1].split()[:3] == ["PIX", "GPU", "0"]
+        assert lines[2].split()[:4] == ["NODE", "GPU", "2,", "3"]
+
+    def test_the_map_is_symmetric_and_marks_this_gpu(self) -> None:
+        rows = [line.split() for line in self.links(8).splitlines()[5:]]
+        table = [row[-9:-1] for row in rows]
+        assert len(table) == 8
+        assert all(table[i][j] == table[j][i] for i in range(8) for j in range(8))
+        assert [table[i][i] for i in range(8)] == ["X"] * 8
+        assert [row[0] for row in rows].count("▸") == 1
+
+    def test_a_map_too_wide_is_left_out(self) -> None:
+        assert "topology" in self.links(8)
+        assert "topology" not in self.links(16)
+        assert "neighbours" in self.links(16)
+
+    def test_without_links_there_is_nothing_to_say(self) -> None:
+        assert "neighbours" not in page(sample.rich_snapshot())
+
+
+def test_holders_come_in_the_order_they_have_on_the_gpu() -> None:
+    jobs: list[Job] = [running(1, on=(uuid(0),)), running(2, on=(uuid(0),)), running(3, on=(uuid(1),))]
+    assert [job.id for job in holders(replace(view(0), job_id=2, job_ids=(2, 1)), jobs)] == [2, 1]
+    assert [job.id for job in holders(replace(view(0), job_id=3), jobs)] == [3]
+    assert holders(view(0), jobs) == ()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), WIDE], ids=["80x24", "120x36", "200x50"])
+class TestPictures:
+    def test_a_gpu(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+        assert matches(snap_compare, sample.linked(), size, "i", history=True)
+
+    def test_a_lost_gpu(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+        assert matches(snap_compare, sample.linked(), size, "shift+tab", "G", "enter", history=True)
+
+
+@pytest.mark.parametrize(
+    ("count", "size"), [(16, (80, 24)), (16, (120, 36)), (64, (200, 50))], ids=["16-80x24", "16-120x36", "64-200x50"]
+)
+def test_many_gpus(snap_compare: Compare, count: int, size: tuple[int, int]) -> None:
+    assert matches(snap_compare, sample.many_gpus(count), size)
+
+
+def test_cards_on_a_middling_screen(snap_compare: Compare) -> None:
+    assert matches(snap_compare, None, (120, 36), history=True)
