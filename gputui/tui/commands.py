@@ -170,6 +170,9 @@ APP_COMMANDS = (
         "leave", ("q", "ctrl+c"), "quit", "Quit; asks what becomes of the scheduler if it runs here.", VIEW, id="quit"
     ),
     UNDO,
+    Command(
+        "themes", ("ctrl+t",), "theme", "Choose how the console looks, seeing each; remembered.", VIEW, in_footer=False
+    ),
 )
 MOVE_COMMANDS = (
     Command("down(1)", ("j", "down"), "down", "One row down.", MOVE, False, False),

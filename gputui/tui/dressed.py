@@ -35,13 +35,13 @@ class DressedApp(App[T]):
         others = [each for each in super().get_line_filters() if not isinstance(each, Monochrome | NoColor)]
         return [self._look, *others] if self._look is not None and self._look.enabled else others
 
-    def wear(self, name: str) -> None:
-        """Another theme, at once."""
-        self.theme = name
+    def try_on(self, name: str) -> None:
+        """Another theme, at once; `auto`: what settings and terminal ask for."""
+        self.theme = self._wish.theme if name == AUTO else name
 
     def keep_theme(self, name: str) -> None:
-        """That theme from now on and in every console of this person; `auto`: what the settings say."""
-        self.wear(self._wish.theme if name == AUTO else name)
+        """That theme from now on, and in every console of this person."""
+        self.try_on(name)
         self._kept.put(SECTION, {} if name == AUTO else {"theme": name})
 
     @property
@@ -65,3 +65,9 @@ class DressedApp(App[T]):
         theme = self.get_theme(DEFAULT) if colourless else self.current_theme
         assert theme is not None
         return Look(palette_of(theme), colourless=colourless, ascii_only=self._wish.ascii_only)
+
+    def action_themes(self) -> None:
+        """Choose a theme, seeing each."""
+        from gputui.tui.screens.themes import Themes
+
+        self.push_screen(Themes(self.kept_theme))

@@ -20,6 +20,7 @@ from gputui.store import MemoryJobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
+from gputui.tui.theme import AS_DESIGNED, Wish
 from gputui.tui.widgets.log_pane import LogPane
 from tests.factories import ACTOR, FakeClock, job
 from tests.tui.sample import rich_snapshot
@@ -94,6 +95,7 @@ class Console:
         policy: PolicySettings | None = None,
         remembered: Remembered | None = None,
         want_pcie: Callable[[str | None], None] = lambda uuid: None,
+        look: Wish = AS_DESIGNED,
         console: ConsoleSettings | None = None,
     ) -> None:
         self.feed = Feed()
@@ -115,6 +117,7 @@ class Console:
             user="alice",
             remembered=remembered,
             want_pcie=want_pcie,
+            look=look,
         )
         self.app.animation_level = "none"
 

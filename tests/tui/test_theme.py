@@ -211,7 +211,7 @@ async def test_a_theme_reaches_every_cell_at_once(name: str) -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        console.app.wear(name)
+        console.app.try_on(name)
         await pilot.pause()
         await pilot.pause()
         shown = colours_on(console)
@@ -221,3 +221,50 @@ async def test_a_theme_reaches_every_cell_at_once(name: str) -> None:
         assert {wanted.ground, wanted.ink, wanted.good, wanted.picked} <= shown
         if is_ansi(name):
             assert not {colour for colour in shown if colour.startswith("#")}
+
+
+class TestTheChooser:
+    async def test_what_the_cursor_is_on_is_worn_and_escape_goes_back(self, tmp_path: Path) -> None:
+        console = Console(remembered=Remembered(tmp_path / "console.json"))
+        async with console.app.run_test(size=(100, 40)) as pilot:
+            await console.begin(pilot)
+            await pilot.press("ctrl+t", "j", "j")
+            await pilot.pause()
+            assert console.app.theme == "gputui-light"
+            assert LIGHT.ground in colours_on(console)
+            await pilot.press("escape")
+            await pilot.pause()
+            assert (console.app.theme, console.app.kept_theme) == ("gputui", "auto")
+            assert not set(colours_on(console)) & {LIGHT.ground, LIGHT.ink}
+
+    async def test_enter_keeps_it_for_the_next_console(self, tmp_path: Path) -> None:
+        path = tmp_path / "console.json"
+        console = Console(remembered=Remembered(path))
+        async with console.app.run_test(size=(100, 40)) as pilot:
+            await console.begin(pilot)
+            await pilot.press("ctrl+t", "down", "down", "enter")
+            await pilot.pause()
+        again = Console(remembered=Remembered(path))
+        assert again.app.theme == "gputui-light"
+        async with again.app.run_test(size=(100, 40)) as pilot:
+            await again.begin(pilot)
+            assert {LIGHT.ground, LIGHT.good} <= colours_on(again)
+            await pilot.press("ctrl+t", "home", "enter")
+            await pilot.pause()
+            assert (again.app.theme, again.app.kept_theme) == ("gputui", "auto")
+
+
+class TestWithoutColours:
+    async def test_not_a_colour_is_on_any_screen(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("NO_COLOR", "1")
+        console = Console()
+        async with console.app.run_test(size=(100, 36)) as pilot:
+            await console.begin(pilot)
+            for keys in ((), ("question_mark",), ("escape", "s"), ("escape", "colon"), ("escape", "c")):
+                await pilot.press(*keys)
+                await pilot.pause()
+                assert not colours_on(console), keys
+            await pilot.press("escape")
+            await pilot.pause()
+            strips = console.app.screen._compositor.render_strips()
+            assert any(used and used.reverse and "llama-7b" in text for strip in strips for text, used, _ in strip)

@@ -69,6 +69,7 @@ class GpuGrid(LineTable[str]):
         unread = picture.unread()
         if arrangement != self.arrangement or unread != self._unread:
             self.arrangement, self._unread = arrangement, unread
+            self.keys = [key for key in self.keys if key in picture.rows]  # drawn before the new ones are shown
             self.styles.height = arrangement.rows
             self.lay_out()
         self.styles.height = arrangement.rows

@@ -1,0 +1,78 @@
+"""Choose a theme: what the cursor is on is worn at once, Enter keeps it, Escape goes back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from gputui.tui.theme import theme_names
+from gputui.tui.themes.terminal import AUTO
+
+if TYPE_CHECKING:
+    from gputui.tui.dressed import DressedApp
+
+
+class Themes(ModalScreen[None]):
+    """A list at the right, so that what it changes is seen."""
+
+    BINDINGS: ClassVar = [("escape,q", "forget", "back"), ("j", "down", "down"), ("k", "up", "up")]
+    DEFAULT_CSS = """
+    Themes {
+        align: right middle;
+        background: transparent;
+        .box { width: 30; height: auto; max-height: 90%; background: $surface; border: round $primary; padding: 0 1; }
+        .title { text-style: bold; }
+        OptionList { height: auto; max-height: 1fr; border: none; padding: 0; background: $surface; }
+    }
+    """
+
+    def __init__(self, chosen: str) -> None:
+        super().__init__()
+        self._chosen = chosen
+
+    @property
+    def _app(self) -> DressedApp[object]:
+        return cast("DressedApp[object]", self.app)
+
+    def compose(self) -> ComposeResult:
+        """The names; `auto` first."""
+        self._before = self._app.theme
+        names = (AUTO, *theme_names())
+        with Vertical(classes="box"):
+            yield Static("Theme", classes="title", markup=False)
+            choices = OptionList(*(Option(_words(name), id=name) for name in names), markup=False, compact=True)
+            choices.highlighted = names.index(self._chosen) if self._chosen in names else 0
+            yield choices
+            yield Static("Enter keep   Esc back", markup=False)
+
+    @on(OptionList.OptionHighlighted)
+    def _look(self, event: OptionList.OptionHighlighted) -> None:
+        self._app.try_on(str(event.option.id))
+
+    @on(OptionList.OptionSelected)
+    def _keep(self, event: OptionList.OptionSelected) -> None:
+        self._app.keep_theme(str(event.option.id))
+        self.dismiss()
+
+    def action_forget(self) -> None:
+        """Look as before."""
+        self._app.try_on(self._before)
+        self.dismiss()
+
+    def action_down(self) -> None:
+        """The next one."""
+        self.query_one(OptionList).action_cursor_down()
+
+    def action_up(self) -> None:
+        """The one before."""
+        self.query_one(OptionList).action_cursor_up()
+
+
+def _words(name: str) -> str:
+    return "auto, as the settings say" if name == AUTO else name
