@@ -14,6 +14,7 @@ from typing import Any
 from gputui.domain.errors import InputError
 from gputui.domain.settings import (
     EVENTS,
+    QUEUE_COLUMNS,
     ConsoleSettings,
     GpuSettings,
     HookSettings,
@@ -181,6 +182,7 @@ _CHOICES = {
     "desktop": _TOLD,
     "notify_for": ("mine", "all"),
 }
+_WORDS = {"webhook_events": (EVENTS, "event"), "mail_events": (EVENTS, "event"), "columns": (QUEUE_COLUMNS, "column")}
 _MAX_COUNT = 2**31 - 1
 
 
@@ -222,7 +224,9 @@ def _read(key: str, field: dataclasses.Field[Any], value: object, where: str) ->
 
 
 def _check_range(key: str, value: object, where: str) -> None:
-    if isinstance(value, timedelta):
+    if key in _WORDS:
+        _check_words(value, *_WORDS[key], where)
+    elif isinstance(value, timedelta):
         if not value and key not in _MAY_BE_ZERO:
             raise InputError("expected a duration above 0", where=where)
     elif isinstance(value, int) and not isinstance(value, bool):
@@ -236,18 +240,17 @@ def _check_range(key: str, value: object, where: str) -> None:
         _check_tables(key, value, where)
     elif key in _CHOICES and value not in _CHOICES[key]:
         raise InputError("expected " + ", ".join(_CHOICES[key]), where=where)
-    elif key in ("webhook_events", "mail_events"):
-        _check_events(value, where)
     elif key == "webhook" and not re.match(r"https?://[^/\s]", str(value)):
         raise InputError("expected an address", where=where, hint="http://... or https://...")
     elif isinstance(value, str) and not value.isprintable():
         raise InputError("has control characters", where=where)
 
 
-def _check_events(value: object, where: str) -> None:
-    unknown = [each for each in value if each not in EVENTS] if isinstance(value, (list, tuple)) else []
+def _check_words(value: object, known: tuple[str, ...], noun: str, where: str) -> None:
+    """Also of a list that the environment gave, which msgspec has made a tuple of by then."""
+    unknown = [each for each in value if each not in known] if isinstance(value, (list, tuple)) else []
     if unknown:
-        raise InputError(f"{_shown(str(unknown[0]))} is no event", where=where, hint="known: " + ", ".join(EVENTS))
+        raise InputError(f"{_shown(str(unknown[0]))} is no {noun}", where=where, hint="known: " + ", ".join(known))
 
 
 def _check_tables(key: str, value: object, where: str) -> None:

@@ -93,6 +93,7 @@ class Console:
             remembered=self._remembered,
             look=wish_of(self._options.settings.console, os.environ),
             want_pcie=self._want_pcie,
+            past=self._store.history,
         )
         app.painted = asyncio.Event()
         return app

@@ -12,9 +12,9 @@ from click.shell_completion import CompletionItem
 
 from gputui import bootstrap
 from gputui.cli import queue, submit, table
-from gputui.cli.arrays import indices_word
 from gputui.cli.output import print_json, recurring_json
 from gputui.cli.session import Session, pass_session
+from gputui.domain.arrays import indices_word
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob

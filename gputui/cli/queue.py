@@ -9,9 +9,10 @@ from datetime import datetime
 import click
 
 from gputui import bootstrap
-from gputui.cli import arrays, table
+from gputui.cli import table
 from gputui.cli.output import job_json, print_json
 from gputui.cli.session import Session, pass_session
+from gputui.domain import arrays
 from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS, Seen, parse_filter, shown_text
 from gputui.domain.gpu import GpuView

@@ -189,6 +189,33 @@ class PolicySettings:
     reservations: tuple[Window, ...] = ()
 
 
+QUEUE_COLUMNS = (
+    "id",
+    "state",
+    "priority",
+    "name",
+    "tenant",
+    "gpus",
+    "time",
+    "limit",
+    "age",
+    "start",
+    "why",
+    "eta",
+    "left",
+    "where",
+    "user",
+    "image",
+    "attempts",
+    "exit",
+    "submitted",
+    "started",
+    "ended",
+    "score",
+)
+"""What the console's queue can show."""
+
+
 @dataclass(frozen=True)
 class ConsoleSettings:
     """How the console behaves."""
@@ -214,6 +241,8 @@ class ConsoleSettings:
     """`always` or `never` draw with ASCII alone; `auto` where the locale is not UTF-8 and on the kernel's console."""
     slow: bool = False
     """For thin lines: fewer frames, pictures every few seconds, no graphs."""
+    columns: tuple[str, ...] = ()
+    """Columns of the queue, in their order, for who has not chosen any in the console; empty: the usual ones."""
 
 
 @dataclass(frozen=True)

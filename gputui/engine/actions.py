@@ -18,6 +18,7 @@ from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
 from gputui.engine.quota import submit_within
 from gputui.engine.recurring_wishes import RecurringWishes
+from gputui.engine.reservations import Reservations
 from gputui.engine.undo import DrainChange, JobChange, PauseChange, WishedChange, can_be_undone
 from gputui.ports import Clock, JobStore, Transaction
 
@@ -149,6 +150,10 @@ class Actions(RecurringWishes):
     def _note(self, change: WishedChange) -> None:
         if can_be_undone(change):
             self.on_change(change)
+
+    def remove_reservation(self, name: str) -> None:
+        """Give up a reservation that was added by a command."""
+        Reservations(self._store, self._clock, self._actor, self._policy).remove(name)
 
     def _check(self, spec: JobSpec) -> None:
         self._waiting_for(_limited(spec, self._settings))

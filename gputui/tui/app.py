@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
 from textual.app import SystemCommand
@@ -14,6 +15,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from gputui.domain.errors import GputuiError
+from gputui.domain.job import Job
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
@@ -77,10 +79,11 @@ class Gputui(DressedApp[Leave]):
         remembered: Remembered | None = None,
         look: Wish = AS_DESIGNED,
         want_pcie: Callable[[str | None], None] = lambda uuid: None,
+        past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
     ) -> None:
         super().__init__()
         self._feed = feed
-        self._desk = Desk(logs, settings, clock, host, user, remembered or Remembered(), want_pcie=want_pcie)
+        self._desk = Desk(logs, settings, clock, host, user, remembered or Remembered(), want_pcie=want_pcie, past=past)
         self.wishes = ActionThread(actions, self._tell, self._indices)
         self.notifier = Notifier(self, settings.console, user, clock)
         self.keymap = Keymap.of(settings.console.keys)

@@ -8,7 +8,7 @@ from textual.binding import Binding, BindingType
 
 from gputui.tui.key_names import key_name
 
-JOBS, GPUS, SCHEDULER, VIEW, MOVE, LOGS = "Jobs", "GPUs", "Scheduler", "View", "Move", "Logs"
+JOBS, QUEUE, GPUS, SCHEDULER, VIEW, MOVE, LOGS = "Jobs", "Queue", "GPUs", "Scheduler", "View", "Move", "Logs"
 WHAT_IF, TIMELINE = "What-if", "Timeline"
 
 
@@ -116,6 +116,52 @@ PANE_COMMANDS = (
     Command("pane(1)", ("tab",), "pane", "Go to the next pane: GPUs, queue, log.", MOVE, False, False, id="pane_next"),
     Command("pane(-1)", ("shift+tab",), "pane", "Go to the pane before.", MOVE, False, False, id="pane_before"),
 )
+QUEUE_COMMANDS = (
+    Command("mark", ("space",), "mark", "Mark the job: commands then act on all that are marked.", QUEUE, False),
+    Command("mark_all", ("asterisk",), "mark all", "Mark all jobs that are shown and not over, or none.", QUEUE, False),
+    Command("clear_marks", ("escape",), "unmark", "Mark no job any more.", QUEUE),
+    Command(
+        "filter",
+        ("slash",),
+        "filter",
+        "Show only some jobs: words, or state:pd tenant:alice gpus>=4 name~bert -is:held.",
+        QUEUE,
+    ),
+    Command("clear_filter", ("escape",), "show all", "Show all jobs again.", QUEUE),
+    Command("finished", ("a",), "all/live", "Show or leave out jobs that have ended.", QUEUE, in_footer=False),
+    Command("sort", ("S",), "sort", "Sort by the next column; after the last one as the plan has it.", QUEUE, False),
+    Command("columns", ("vertical_line",), "columns", "Choose and order the columns of the queue.", QUEUE, False),
+    Command("fold", ("o",), "unfold", "Open or close an array, or what waits for the job.", QUEUE, False),
+    Command("fold_all", ("O",), "unfold all", "Open or close all arrays, and all that wait for others.", QUEUE, False),
+    Command("tab('queue')", ("1",), "queue", "Turn to the jobs that wait and run.", QUEUE, False, id="tab_queue"),
+    Command(
+        "tab('finished')",
+        ("2",),
+        "finished",
+        "Turn to the jobs that ended, those of the history too.",
+        QUEUE,
+        False,
+        id="tab_finished",
+    ),
+    Command(
+        "tab('recurring')",
+        ("3",),
+        "recurring",
+        "Turn to what is submitted again and again.",
+        QUEUE,
+        False,
+        id="tab_recurring",
+    ),
+    Command(
+        "tab('reservations')",
+        ("4",),
+        "reservations",
+        "Turn to the GPUs that are kept for somebody.",
+        QUEUE,
+        False,
+        id="tab_reservations",
+    ),
+)
 MAIN_COMMANDS = (
     *JOB_COMMANDS,
     SUBMIT,
@@ -130,11 +176,6 @@ MAIN_COMMANDS = (
         changes=True,
     ),
     Command("unpause", ("P",), "unpause", "Start jobs again.", SCHEDULER, changes=True),
-    Command(
-        "filter", ("slash",), "filter", "Show only jobs whose id, name, tenant, state or reason has the text.", VIEW
-    ),
-    Command("clear_filter", ("escape",), "show all", "Show all jobs again.", VIEW),
-    Command("finished", ("a",), "all/live", "Show or leave out jobs that have ended.", VIEW, in_footer=False),
     Command("timeline", ("T",), "timeline", "Show which job has which GPUs when: what runs, what is planned.", VIEW),
 )
 UNDO = Command(
@@ -336,8 +377,17 @@ TIMELINE_COMMANDS = (
         "bar(-1)", ("left",), "bar before", "To the job before on this GPU.", TIMELINE, False, False, id="bar_before"
     ),
 )
+COLUMN_COMMANDS = (
+    Command("toggle_column", ("space",), "show/hide", "Show the column, or leave it out.", QUEUE, True, False),
+    Command("shift(1)", ("J", "right"), "down", "Move the column on.", QUEUE, True, False, "J/K", id="column_down"),
+    Command("shift(-1)", ("K", "left"), "up", "Move the column back.", QUEUE, False, False, id="column_up"),
+    Command("usual", ("u",), "usual ones", "Back to the columns that there were at first.", QUEUE, True, False),
+    Command("take", ("enter",), "take these", "Have these columns, and remember them.", QUEUE, True, False),
+)
 COMMANDS = (
     *MAIN_COMMANDS,
+    *QUEUE_COMMANDS,
+    *COLUMN_COMMANDS,
     *PANE_COMMANDS,
     *APP_COMMANDS,
     BACK,

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Protocol
 
+from gputui.domain.job import Job
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import Clock
@@ -30,6 +32,8 @@ class Desk:
     """Logs that are shown together."""
     want_pcie: Callable[[str | None], None] = lambda uuid: None
     """Have PCIe throughput of this GPU alone read from now on. Never blocks; vain where others read the GPUs."""
+    past: Callable[[datetime | None], Iterable[Job]] = lambda since: ()
+    """Finished jobs that left the queue file since then. May block."""
 
     @property
     def is_read_only(self) -> bool:

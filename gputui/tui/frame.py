@@ -10,11 +10,12 @@ from typing import TypeVar
 from gputui.domain.job import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.units import plural
+from gputui.tui.columns import Chosen
 from gputui.tui.gpu_rows import gpu_picture
 from gputui.tui.history import History
 from gputui.tui.present.cells import Cell, Column, Span, cell, fitted, lay_out
 from gputui.tui.present.gpu import GPU_COLUMNS, gpu_cells, index_of
-from gputui.tui.present.job import JOB_COLUMNS, JobContext, job_cells
+from gputui.tui.present.job import JobContext, job_cells
 from gputui.tui.present.status import empty_queue_words, no_gpu_words, pressing, status_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG
 from gputui.tui.queue_rows import QueueRows
@@ -71,7 +72,7 @@ def _queue(snapshot: Snapshot, rows: QueueRows, now: datetime, width: int, heigh
         del room
         return job_cells(rows.jobs[key], name, context)
 
-    lines = _table(JOB_COLUMNS, shown, made, width)
+    lines = _table(Chosen().columns, shown, made, width)
     return [*lines, cell(f" … and {plural(len(keys) - len(shown), 'job')} more", DIM)] if cut else lines
 
 

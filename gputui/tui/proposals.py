@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeAlias
@@ -15,7 +15,7 @@ from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.engine.actions import Actions
-from gputui.tui import wishes
+from gputui.tui import bulk, wishes
 from gputui.tui.present.detail import job_title
 from gputui.tui.wishes import STEP, WISHES
 
@@ -26,18 +26,20 @@ ORDER = ("raise", "lower", "top")
 
 @dataclass(frozen=True)
 class JobProposal:
-    """A wish about one job, named by its id: whatever becomes of the rows, it is about that job."""
+    """A wish about jobs, named by their ids: whatever becomes of the rows, it is about those jobs."""
 
     job_id: JobId
     verb: str
     """As in WISHES; `raise` and `lower` are told apart by `delta` alone."""
     delta: int = 0
     """How much more priority."""
+    others: tuple[JobId, ...] = ()
+    """More jobs that it is about."""
 
     @property
     def job_ids(self) -> tuple[JobId, ...]:
         """Those it is about."""
-        return (self.job_id,)
+        return (self.job_id, *self.others)
 
     @property
     def is_order(self) -> bool:
@@ -51,6 +53,9 @@ class JobProposal:
         if verb == "top":
             return replace(self, verb=verb, delta=0)
         step = STEP if verb == "raise" else -STEP
+        if self.others:
+            delta = min(MAX_PRIORITY, max(-MAX_PRIORITY, self.delta + step))
+            return replace(self, verb="lower" if delta < 0 else "raise", delta=delta)
         job = snapshot.job(self.job_id)
         priority = job.priority if job else 0
         delta = min(MAX_PRIORITY, max(0, priority + self.delta + step)) - priority if job else self.delta + step
@@ -58,6 +63,8 @@ class JobProposal:
 
     def words(self, snapshot: Snapshot) -> str:
         """The change, in words."""
+        if self.others:
+            return bulk.words(self.job_ids, self.verb, self.delta)
         job = snapshot.job(self.job_id)
         title = f"job {job_title(job)}" if job else f"job #{self.job_id}"
         if self.verb in {"raise", "lower"}:
@@ -72,6 +79,8 @@ class JobProposal:
 
     def cost(self, snapshot: Snapshot, now: datetime) -> str:
         """What is lost for good; empty when nothing is."""
+        if self.others:
+            return bulk.cost(self._jobs(snapshot), self.verb, now)
         job = snapshot.job(self.job_id)
         if job is None or self.verb not in {"cancel", "requeue"} or job.state.is_terminal:
             return ""
@@ -84,12 +93,18 @@ class JobProposal:
 
     def doubt(self, snapshot: Snapshot) -> str:
         """Why it makes no sense any more; empty while it does."""
+        if self.others:
+            return bulk.doubt(self._jobs(snapshot), len(self.job_ids), self.verb)
         job = snapshot.job(self.job_id)
         if job is None:
             return f"Job {self.job_id} is not in the queue any more."
         if self.verb in {"raise", "lower"}:
             return f"It is {job.state} by now." if job.state.is_terminal else ""
         return "" if WISHES[self.verb].may(job) else f"It is {job.state}{' and held' if job.held else ''} by now."
+
+    def _jobs(self, snapshot: Snapshot) -> list[Job]:
+        wanted = frozenset(self.job_ids)
+        return [job for job in snapshot.jobs if job.id in wanted]
 
     def change(self, now: datetime) -> Change:
         """What the plan is asked."""
@@ -112,8 +127,8 @@ class JobProposal:
         """What writes it down; None when nothing is to be changed."""
         del reason
         if self.verb not in {"raise", "lower"}:
-            return WISHES[self.verb].call(self.job_id)
-        return wishes.add_priority(self.job_id, self.delta) if self.delta else None
+            return WISHES[self.verb].call(*self.job_ids)
+        return wishes.add_priority(self.job_ids, self.delta) if self.delta else None
 
 
 @dataclass(frozen=True)
@@ -189,8 +204,9 @@ _WORDS = {
 }
 
 
-def of_key(job: Job, verb: str, snapshot: Snapshot) -> JobProposal:
-    """What that key proposes for this job."""
+def of_key(jobs: Sequence[Job], verb: str, snapshot: Snapshot) -> JobProposal:
+    """What that key proposes for these jobs."""
+    others = tuple(job.id for job in jobs[1:])
     if verb in {"raise", "lower"}:
-        return JobProposal(job.id, "raise").further(verb, snapshot)
-    return JobProposal(job.id, verb)
+        return JobProposal(jobs[0].id, "raise", others=others).further(verb, snapshot)
+    return JobProposal(jobs[0].id, verb, others=others)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gputui.domain.errors import InputError
@@ -9,15 +10,21 @@ from gputui.domain.filter import EVERY_JOB, Filter, Seen, parse_filter, shown_te
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import Reason
+from gputui.tui.folding import Folds, RowKey, Rows, dependents_of, rows
+from gputui.tui.sorting import MOVING, Sorting, in_order
+from gputui.tui.sorting import Seen as Sortable
 
 
 class QueueRows:
-    """Ids in the order of the rows: those that run, those that wait in the order of their start, the ended ones."""
+    """Keys in the order of the rows: those that run, those that wait in the order of their start, the ended ones."""
 
     def __init__(self) -> None:
         self.jobs: Mapping[JobId, Job] = {}
-        self.keys: Sequence[JobId] = ()
-        self.positions: Mapping[JobId, int] = {}
+        self.keys: Sequence[RowKey] = ()
+        self.positions: Mapping[RowKey, int] = {}
+        self.arranged = Rows()
+        self.sorting = Sorting()
+        self.scores: Mapping[JobId, float] = {}
         self.filter = ""
         self.filter_fault: InputError | None = None
         """Why what was typed last is no filter; the one before it holds meanwhile."""
@@ -28,6 +35,11 @@ class QueueRows:
         """How often all jobs were gone through: what a test counts."""
         self._snapshot: Snapshot = EMPTY
         self._ordered: Sequence[JobId] = ()
+        self._matching: Sequence[JobId] = ()
+        self._folds = Folds()
+        self._dependents: Mapping[JobId, list[JobId]] = {}
+        self.active_elements: Counter[JobId] = Counter()
+        """How many elements of each array run."""
         self._texts: dict[JobId, tuple[Job, Reason | None, str]] = {}
 
     def update(self, snapshot: Snapshot) -> None:
@@ -37,12 +49,74 @@ class QueueRows:
             return
         if snapshot.jobs is not before.jobs:
             self.jobs = {job.id: job for job in snapshot.jobs}
+            self._dependents = dependents_of(snapshot.jobs)
             self._forget_texts()
-        elif snapshot.order == before.order and (not self._filter or snapshot.reasons == before.reasons):
+        elif self._is_as_before(before):
             if self._filter.is_of_the_time:
                 self._choose(self._ordered)
             return
         self._sort()
+
+    def _is_as_before(self, before: Snapshot) -> bool:
+        """Whether the same jobs are in the same order, by whatever they are shown and sorted by."""
+        now = self._snapshot
+        if self.sorting.column in MOVING and now.expected_starts != before.expected_starts:
+            return False
+        return now.order == before.order and (not self._filter or now.reasons == before.reasons)
+
+    def jobs_of(self, key: RowKey | None) -> tuple[Job, ...]:
+        """The jobs of that row: one, or the elements that share it."""
+        ids = () if key is None else self.arranged.groups.get(key, (key,))
+        return tuple(self.jobs[job_id] for job_id in ids if job_id in self.jobs)
+
+    def sort_by(self, sorting: Sorting) -> None:
+        """Another order."""
+        if sorting != self.sorting:
+            self.sorting = sorting
+            self._sort()
+
+    def rank(self, scores: Mapping[JobId, float]) -> None:
+        """Take in what is shown and sorted by as the score."""
+        self.scores = scores
+        if self.sorting.column == "score":
+            self._sort()
+
+    def fold(self, key: RowKey) -> RowKey | None:
+        """Open what that row stands for, or close it; where the cursor goes. None: there is nothing to open."""
+        group, job = self.arranged.groups.get(key), self.jobs.get(key)
+        if group:
+            self._folds.arrays.add(self._array_of(group[0]))
+            self._arrange()
+            return group[0]
+        if job is None:
+            return None
+        if key in self._folds.parents or self._has_dependents(key):
+            self._folds.parents ^= {key}
+            self._arrange()
+            return key
+        return self._close_array(job)
+
+    def fold_all(self) -> None:
+        """Open everything; where everything is open, close it."""
+        arrays = {job.array.id for job in self.jobs.values() if job.array and not job.state.is_terminal}
+        parents = {parent for parent in self._dependents if parent in self.jobs}
+        is_open = self._folds.arrays >= arrays and self._folds.parents >= parents
+        self._folds = Folds() if is_open else Folds(arrays, parents)
+        self._arrange()
+
+    def _array_of(self, job_id: JobId) -> JobId:
+        array = self.jobs[job_id].array
+        return array.id if array else job_id
+
+    def _has_dependents(self, job_id: JobId) -> bool:
+        return any(child in self.jobs for child in self._dependents.get(job_id, ()))
+
+    def _close_array(self, job: Job) -> RowKey | None:
+        if job.array is None or job.array.id not in self._folds.arrays:
+            return None
+        self._folds.arrays.discard(job.array.id)
+        self._arrange()
+        return next((key for key, ids in self.arranged.groups.items() if job.id in ids), job.id)
 
     def _forget_texts(self) -> None:
         """Of jobs that have left the queue file."""
@@ -65,7 +139,7 @@ class QueueRows:
             self.filter_fault = fault
             return
         narrower = text.startswith(before.text) and before.is_of_words and self._filter.is_of_words
-        self._choose(self.keys if narrower else self._ordered)
+        self._choose(self._matching if narrower else self._ordered)
 
     def _sort(self) -> None:
         self.sorts += 1
@@ -77,9 +151,12 @@ class QueueRows:
                 ended.append(job)
             else:
                 waiting.append(job)
+        self.active_elements = Counter(job.array.id for job in active if job.array)
         self._ordered = [job.id for job in active] + self._in_order(waiting)
         if self.finished:
             self._ordered += _latest_first(ended)
+        if not self.sorting.is_planned:
+            self._ordered = in_order(self._ordered, self.jobs, self.sorting, Sortable.of(self._snapshot, self.scores))
         self._choose(self._ordered)
 
     def _in_order(self, waiting: list[Job]) -> list[JobId]:
@@ -93,8 +170,28 @@ class QueueRows:
         return ordered + [job.id for job in waiting if job.id in left]
 
     def _choose(self, among: Sequence[JobId]) -> None:
-        self.keys = [job_id for job_id in among if self._is_shown(job_id)] if self._filter else among
-        self.positions = {job_id: row for row, job_id in enumerate(self.keys)}
+        self._matching = [job_id for job_id in among if self._is_shown(job_id)] if self._filter else among
+        self._arrange()
+
+    def _arrange(self) -> None:
+        self.arranged = rows(self._matching, self.jobs, self._folds, self._dependents)
+        self.keys = self.arranged.keys
+        self.positions = {key: row for row, key in enumerate(self.keys)}
+
+    @property
+    def shown(self) -> Sequence[JobId]:
+        """The jobs that are shown, those that share a row each."""
+        return self._matching
+
+    @property
+    def parsed(self) -> Filter:
+        """The filter in force."""
+        return self._filter
+
+    @property
+    def matching(self) -> int:
+        """How many jobs are shown, those that share a row counted each."""
+        return len(self._matching)
 
     def _is_shown(self, job_id: JobId) -> bool:
         job, reason = self.jobs[job_id], self._snapshot.reasons.get(job_id)

@@ -21,18 +21,37 @@ class Wish:
     """Whether it makes sense now."""
     ask: Callable[[Actions, Sequence[JobId]], Sequence[JobId]]
     done: str
-    """What is told afterwards, of job {id}."""
+    """What is told afterwards, of {job}."""
     confirm: str = ""
     """What is asked before; empty: nothing."""
 
-    def call(self, job_id: JobId) -> Callable[[Actions], str]:
-        """What writes it down, for this very job."""
+    def call(self, *job_ids: JobId) -> Callable[[Actions], str]:
+        """What writes it down, for these very jobs."""
 
         def write(actions: Actions) -> str:
-            changed = self.ask(actions, (job_id,))
-            return self.done.format(id=job_id) if changed else f"job {job_id}: nothing to change"
+            changed = self.ask(actions, job_ids)
+            return told(self.done, changed, job_ids)
 
         return write
+
+
+def told(done: str, changed: Sequence[JobId], asked: Sequence[JobId]) -> str:
+    """What was done, of those that it changed."""
+    if not changed:
+        return f"{_jobs(asked)}: nothing to change"
+    words = done.format(job=_jobs(changed))
+    if len(changed) == 1:
+        return words
+    for one, several in _PLURALS:
+        words = words.replace(one, several)
+    return words
+
+
+_PLURALS = ((" is at", " are at"), (" is ", " are "), ("releases it", "releases them"))
+
+
+def _jobs(ids: Sequence[JobId]) -> str:
+    return f"job {ids[0]}" if len(ids) == 1 else f"{len(ids)} jobs"
 
 
 def _waits(job: Job) -> bool:
@@ -43,49 +62,49 @@ WISHES = {
     "hold": Wish(
         may=lambda job: _waits(job) and not job.held,
         ask=lambda actions, ids: actions.hold(ids),
-        done="job {id} is held: r releases it",
+        done="{job} is held: r releases it",
     ),
     "release": Wish(
         may=lambda job: job.held and not job.state.is_terminal,
         ask=lambda actions, ids: actions.release(ids),
-        done="job {id} is released",
+        done="{job} is released",
     ),
     "cancel": Wish(
         may=lambda job: not job.state.is_terminal and not job.cancel_requested,
         ask=lambda actions, ids: actions.cancel(ids),
-        done="job {id} will be cancelled",
+        done="{job} will be cancelled",
         confirm="Cancel",
     ),
     "requeue": Wish(
         may=lambda job: not _waits(job) and not job.requeue_requested,
         ask=lambda actions, ids: actions.requeue(ids),
-        done="job {id} will be requeued",
+        done="{job} will be requeued",
     ),
     "raise": Wish(
         may=lambda job: not job.state.is_terminal and job.priority < MAX_PRIORITY,
         ask=lambda actions, ids: actions.add_priority(ids, STEP),
-        done=f"job {{id}}: priority raised by {STEP}",
+        done=f"{{job}}: priority raised by {STEP}",
     ),
     "lower": Wish(
         may=lambda job: not job.state.is_terminal and job.priority > 0,
         ask=lambda actions, ids: actions.add_priority(ids, -STEP),
-        done=f"job {{id}}: priority lowered by {STEP}",
+        done=f"{{job}}: priority lowered by {STEP}",
     ),
     "top": Wish(
         may=_waits,
         ask=lambda actions, ids: actions.top(ids),
-        done="job {id} is at the head of the queue",
+        done="{job} is at the head of the queue",
     ),
 }
 
 
-def add_priority(job_id: JobId, delta: int) -> Callable[[Actions], str]:
-    """What gives this job so much more priority."""
+def add_priority(job_ids: Sequence[JobId], delta: int) -> Callable[[Actions], str]:
+    """What gives these jobs so much more priority."""
 
     def write(actions: Actions) -> str:
-        changed = actions.add_priority((job_id,), delta)
+        changed = actions.add_priority(job_ids, delta)
         word = "raised" if delta > 0 else "lowered"
-        return f"job {job_id}: priority {word} by {abs(delta)}" if changed else f"job {job_id}: nothing to change"
+        return told(f"{{job}}: priority {word} by {abs(delta)}", changed, job_ids)
 
     return write
 

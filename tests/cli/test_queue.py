@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from gputui import bootstrap
-from gputui.cli import arrays, queue, table
+from gputui.cli import queue, table
+from gputui.domain import arrays
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import InputError
 from gputui.domain.job import ArrayRef, GpuRequest, Stopping

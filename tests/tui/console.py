@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from datetime import datetime
 
 from textual.pilot import Pilot
 
@@ -97,6 +98,7 @@ class Console:
         want_pcie: Callable[[str | None], None] = lambda uuid: None,
         look: Wish = AS_DESIGNED,
         console: ConsoleSettings | None = None,
+        past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
     ) -> None:
         self.feed = Feed()
         self.clock = FakeClock()
@@ -118,6 +120,7 @@ class Console:
             remembered=remembered,
             want_pcie=want_pcie,
             look=look,
+            past=past,
         )
         self.app.animation_level = "none"
 

@@ -8,6 +8,7 @@ import pytest
 
 from gputui.tui.app import Gputui
 from gputui.tui.commands import COMMANDS, Command, keys_document
+from gputui.tui.screens.columns import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetail
 from gputui.tui.screens.main import Main
@@ -29,7 +30,18 @@ def test_every_command_can_be_carried_out_and_is_explained(command: Command) -> 
     name = command.action.partition("(")[0]
     assert any(
         hasattr(place, f"action_{name}")
-        for place in (Main, Detail, GpuDetail, WhatIf, TimelineScreen, Gputui, JobTable, GpuGrid, LogPane)
+        for place in (
+            Main,
+            Detail,
+            GpuDetail,
+            WhatIf,
+            ColumnChooser,
+            TimelineScreen,
+            Gputui,
+            JobTable,
+            GpuGrid,
+            LogPane,
+        )
     )
     assert command.help.endswith(".")
     assert f"| {command.title} | {command.help} |" in keys_document()
@@ -45,15 +57,20 @@ def test_only_opposites_share_a_key() -> None:
         {"drain", "resume"},
         {"pause", "unpause"},
         {"leave", "back"},
-        {"clear_filter", "clear_log", "back", "forget"},
+        {"clear_filter", "clear_marks", "clear_log", "back", "forget"},
         {"filter", "search"},
-        {"detail", "commit"},
+        {"detail", "commit", "take"},
+        {"fold", "zoom_time(-1)"},
+        {"mark", "toggle_pause", "toggle_column"},
+        {"move(1)", "shift(1)"},
+        {"move(-1)", "shift(-1)"},
         {"wish('raise')", "further('raise')"},
         {"wish('lower')", "further('lower')"},
         {"wish('top')", "further('top')"},
-        {"bar(1)", "sideways(1)", "beside(1)", "other_gpu(1)"},
-        {"bar(-1)", "sideways(-1)", "beside(-1)", "other_gpu(-1)"},
+        {"bar(1)", "sideways(1)", "beside(1)", "other_gpu(1)", "shift(1)"},
+        {"bar(-1)", "sideways(-1)", "beside(-1)", "other_gpu(-1)", "shift(-1)"},
         {"pane(1)", "next_job"},
         {"gpu", "zoom_time(1)"},
+        {"undo", "usual"},
     ]
     assert all(any(actions <= pair for pair in allowed) for actions in shared), shared

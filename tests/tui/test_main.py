@@ -128,11 +128,11 @@ async def test_the_mouse_selects_scrolls_and_opens() -> None:
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         table = queue(console)
-        await pilot.click("#queue", offset=(10, 3))
+        await pilot.click("#queue", offset=(10, 2 + table.head))
         assert table.cursor == 3
-        await pilot._post_mouse_events([MouseScrollDown], "#queue", (10, 3))
+        await pilot._post_mouse_events([MouseScrollDown], "#queue", (10, 2 + table.head))
         assert (table.cursor, table.top) == (3, 3)
-        await pilot.double_click("#queue", offset=(10, 3))
+        await pilot.double_click("#queue", offset=(10, 2 + table.head))
         await pilot.pause()
         assert isinstance(console.app.screen, Detail)
 
@@ -181,7 +181,9 @@ async def test_ended_jobs_can_be_left_out() -> None:
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         await pilot.press("a")
-        assert all(queue(console).rows.jobs[i].state is not JobState.FAILED for i in queue(console).keys)
+        assert all(
+            job.state is not JobState.FAILED for key in queue(console).keys for job in queue(console).live.jobs(key)
+        )
         assert len(queue(console).keys) == 8
 
 

@@ -15,10 +15,11 @@ from gputui.domain.job import GpuRequest
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import width
+from gputui.tui.columns import COLUMNS, Chosen
 from gputui.tui.present.cells import Cell, Column, changed_part, fitted, lay_out
 from gputui.tui.present.detail import MASK, job_lines
 from gputui.tui.present.gpu import GPU_COLUMNS, GpuRow, gpu_cells
-from gputui.tui.present.job import JOB_COLUMNS, JobContext, gpus_wanted, job_cells
+from gputui.tui.present.job import JobContext, gpus_wanted, job_cells
 from gputui.tui.present.meter import bar, graph
 from gputui.tui.present.status import no_gpu_words, notices, pressing, scheduler_words, status_line
 from gputui.tui.present.style import DIM, PLAIN
@@ -39,7 +40,7 @@ def gpu_text(row: GpuRow) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("room", [20, 60, 80, 100, 120, 200, 400])
-@pytest.mark.parametrize("columns", [GPU_COLUMNS, JOB_COLUMNS])
+@pytest.mark.parametrize("columns", [GPU_COLUMNS, Chosen().columns])
 def test_columns_fill_the_room_without_overlap(columns: tuple[Column, ...], room: int) -> None:
     placed = lay_out(columns, room)
     for left, right in itertools.pairwise(placed):
@@ -172,7 +173,7 @@ def test_times_of_a_row() -> None:
 @pytest.mark.parametrize("name", samples.NAMES)
 def test_no_name_reaches_the_terminal_as_it_is(name: str) -> None:
     strange = job(1, name=name, tenant=name, image=name)
-    cells = [job_cells(strange, column.key, JobContext(NOW)) for column in JOB_COLUMNS]
+    cells = [job_cells(strange, column.key, JobContext(NOW)) for column in COLUMNS.values()]
     cells += [cell for _, cell in job_lines(strange, JobContext(NOW))]
     shown = "".join(text(cell) for cell in cells)
     assert shown.replace("\u200d", "").isprintable()

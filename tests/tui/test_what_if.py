@@ -26,6 +26,7 @@ from gputui.tui.screens import what_if as module
 from gputui.tui.screens.confirm import Confirm
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from tests.factories import NOW, job, uuid
 from tests.tui import plans, sample
@@ -250,7 +251,8 @@ async def test_a_new_picture_is_forecast_anew_and_meanwhile_the_age_is_told(monk
         await until(pilot, lambda: panel.comparison is not first)
         await pilot.pause()
         assert "as of" not in console.screen_text
-        assert "whisper-finetune" not in console.screen_text
+        lines = panel.query_one(CellLines)._lines
+        assert not any("whisper-finetune" in text for line in lines for text, _ in line)
         assert panel.comparison is not None
         assert panel.comparison.before.at == console.clock.now()
 

@@ -2,30 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from gputui.domain.arrays import indices_word
 from gputui.domain.job import GpuRequest, Job, JobId
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
-from gputui.tui.present.cells import UNKNOWN, Cell, Column, cell
+from gputui.tui.present.cells import UNKNOWN, Cell, cell
+from gputui.tui.present.job_more import MORE_CELLS
 from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED, STRONG
-
-JOB_COLUMNS = (
-    Column("id", "ID", 5, right=True),
-    Column("state", "ST", 3),
-    Column("priority", "PRI", 3, right=True),
-    Column("name", "NAME", 14, flex=2, most=40),
-    Column("tenant", "TENANT", 8, flex=1, most=16),
-    Column("gpus", "GPUS", 4, right=True),
-    Column("time", "TIME", 6, right=True),
-    Column("limit", "LIMIT", 6, right=True, rank=1),
-    Column("age", "AGE", 6, right=True, rank=3),
-    Column("start", "STARTS", 7, right=True, rank=2),
-    Column("why", "WHY", 18, flex=5),
-)
 
 
 @dataclass(frozen=True)
@@ -40,11 +28,29 @@ class JobContext:
     """The index of each GPU, by UUID."""
     beside: Mapping[JobId, tuple[JobId, ...]] = field(default_factory=dict)
     """The jobs that share GPUs with each, of those that do."""
+    scores: Mapping[JobId, float] = field(default_factory=dict)
+    """By which waiting jobs are put in order; only while somebody looks at them."""
 
 
 def job_cells(job: Job, key: str, context: JobContext) -> Cell:
     """The cell of that column."""
     return _CELLS[key](job, context)
+
+
+def group_cells(jobs: Sequence[Job], key: str, context: JobContext, active: int = 0) -> Cell:
+    """The cell of that column, of waiting elements of an array that share a row; so many others run."""
+    first = jobs[0]
+    if key == "id" and first.array:
+        return cell(str(first.array.id), BLUE)
+    if key == "name" and first.array:
+        limit = f"%{first.array.limit}" if first.array.limit else ""
+        indices = indices_word(job.array.index for job in jobs if job.array)
+        return ((plain(first.spec.name, 120), PLAIN), (f"[{indices}{limit}]", DIM))
+    if key == "why":
+        counts = f"{len(jobs)} PD" + (f", {active} R" if active else "")
+        reason = why(first, context)
+        return ((counts, PLAIN), (" · ", DIM), *reason) if any(text for text, _ in reason) else cell(counts)
+    return job_cells(first, key, context)
 
 
 def gpus_wanted(request: GpuRequest) -> str:
@@ -176,4 +182,5 @@ _CELLS: dict[str, Callable[[Job, JobContext], Cell]] = {
     "age": _age,
     "start": _start,
     "why": why,
+    **MORE_CELLS,
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from textual import on
@@ -34,31 +35,34 @@ class JobScreen(Screen[None]):
         """The job meant."""
         raise NotImplementedError
 
-    def action_wish(self, name: str) -> None:
-        """Ask for it, for the job that is the subject now, however long a dialog stays open."""
+    def subjects(self) -> Sequence[Job]:
+        """The jobs that a wish is about: several, where several are marked."""
         job = self.subject()
-        if job is None:
+        return () if job is None else (job,)
+
+    def action_wish(self, name: str) -> None:
+        """Ask for it, for the jobs that are the subject now, however long a dialog stays open."""
+        wish = WISHES[name]
+        jobs = [job for job in self.subjects() if wish.may(job)]
+        if not jobs:
             return
         if self.shows_what_if:
             from gputui.tui.proposals import of_key
 
-            self.propose(of_key(job, name, self._snapshot))
+            self.propose(of_key(jobs, name, self._snapshot))
             return
-        wish = WISHES[name]
+        call = wish.call(*(job.id for job in jobs))
         if not wish.confirm:
-            self.post_message(WishMade(wish.call(job.id)))
+            self.post_message(WishMade(call))
             return
         from gputui.tui.screens.confirm import Confirm
-
-        call = wish.call(job.id)
 
         def answered(yes: bool | None) -> None:
             if yes:
                 self.post_message(WishMade(call))
 
-        running = job.state.is_active
-        detail = "Its container is stopped; what it wrote so far stays." if running else "It will not be started."
-        self.app.push_screen(Confirm(f"{wish.confirm} job {job_title(job)}?", detail), answered)
+        which = f"job {job_title(jobs[0])}" if len(jobs) == 1 else f"{len(jobs)} jobs"
+        self.app.push_screen(Confirm(f"{wish.confirm} {which}?", _what_cancel_does(jobs)), answered)
 
     @property
     def shows_what_if(self) -> bool:
@@ -85,8 +89,14 @@ class JobScreen(Screen[None]):
         if self._desk.is_read_only and action in CHANGING:
             return False
         if action == "wish":
-            job = self.subject()
-            return job is not None and WISHES[str(parameters[0])].may(job)
+            return any(map(WISHES[str(parameters[0])].may, self.subjects()))
         if action in {"detail", "follow"}:
             return self.subject() is not None
         return True
+
+
+def _what_cancel_does(jobs: Sequence[Job]) -> str:
+    running = sum(job.state.is_active for job in jobs)
+    if len(jobs) == 1:
+        return "Its container is stopped; what it wrote so far stays." if running else "It will not be started."
+    return f"{running} of them run and are stopped; what they wrote so far stays." if running else "None will start."

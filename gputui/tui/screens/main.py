@@ -8,14 +8,21 @@ from typing import ClassVar
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
-from textual.widgets import Input
 
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.text import plain
 from gputui.tui import wishes
-from gputui.tui.commands import APP_COMMANDS, LOG_COMMANDS, LOG_JOB_COMMANDS, MAIN_COMMANDS, SUBMIT, Command, bindings
+from gputui.tui.commands import (
+    APP_COMMANDS,
+    LOG_COMMANDS,
+    LOG_JOB_COMMANDS,
+    MAIN_COMMANDS,
+    QUEUE_COMMANDS,
+    SUBMIT,
+    Command,
+    bindings,
+)
 from gputui.tui.desk import Desk
 from gputui.tui.gpu_rows import gpu_picture, holder
 from gputui.tui.history import History
@@ -24,33 +31,31 @@ from gputui.tui.present.gpu import index_of
 from gputui.tui.present.gpu_tiles import GridRoom
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words, pressing, status_line
-from gputui.tui.queue_rows import QueueRows
 from gputui.tui.screens.follow_screen import FollowScreen
 from gputui.tui.screens.gpu_screen import GpuScreen
 from gputui.tui.screens.pane_screen import PaneScreen
+from gputui.tui.screens.queue_screen import QueueScreen
+from gputui.tui.widgets.filter_line import FilterLine
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.line import KeyBar, NoticeBar, StatusBar
-from gputui.tui.widgets.line_table import CursorMoved, LineTable, RowOpened
+from gputui.tui.widgets.line_table import CursorMoved, RowOpened
 from gputui.tui.widgets.log_pane import LogPane
 
 _FRESH = 0.9
 """Seconds for which the clock needs no tick of its own: a picture came, and the time with it."""
 
 
-class Main(PaneScreen, GpuScreen, FollowScreen):
+class Main(PaneScreen, GpuScreen, QueueScreen, FollowScreen):
     """Everything at a glance; commands act on what the focused pane points at."""
 
     BINDINGS: ClassVar = bindings(MAIN_COMMANDS)
     DEFAULT_CSS = """
     Main { layout: vertical; }
-    #filter { height: 1; border: none; padding: 0 1; display: none; background: $surface; }
-    #filter.-open { display: block; }
     """
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
-        self._rows = QueueRows()
         self._history = History()
         self._shown_at = 0.0
         self._is_ready = False
@@ -62,8 +67,8 @@ class Main(PaneScreen, GpuScreen, FollowScreen):
         yield NoticeBar(id="notices")
         with Vertical():
             yield GpuGrid(id="gpus")
-            yield JobTable(self._rows, JobContext(self._desk.clock.now()), id="queue")
-            yield Input(id="filter", placeholder="id, name, tenant, state or reason", compact=True)
+            yield JobTable(self._rows, JobContext(self._desk.clock.now()), id="queue", chosen=self.chosen_columns())
+            yield FilterLine()
             yield LogPane(id="log")
         yield KeyBar(id="keys")
 
@@ -102,6 +107,7 @@ class Main(PaneScreen, GpuScreen, FollowScreen):
         self._shown_at = time.monotonic()
         now, snapshot = self._desk.clock.now(), self._snapshot
         self._rows.update(snapshot)
+        self.update_tabs()
         local = now.astimezone()
         words = status_line(snapshot, self._desk.host, self._status.room, read_only=self._desk.is_read_only)
         self._status.show(words, f"{local:%H:%M:%S}")
@@ -154,7 +160,6 @@ class Main(PaneScreen, GpuScreen, FollowScreen):
         known = {
             "pause": lambda: not controls.paused,
             "unpause": lambda: controls.paused,
-            "clear_filter": lambda: bool(self._rows.filter),
             "gpu": lambda: self.gpu() is not None or bool((job := self.subject()) and job.gpus),
         }
         if (test := known.get(action)) and not test():
@@ -173,7 +178,8 @@ class Main(PaneScreen, GpuScreen, FollowScreen):
 
     def _show_keys(self) -> None:
         here = (*LOG_COMMANDS, LOG_JOB_COMMANDS[0]) if self.focused is self._log else ()
-        commands = tuple(c for c in (*here, *MAIN_COMMANDS) if c.in_footer and c is not SUBMIT and self._works(c))
+        wanted = (*here, *MAIN_COMMANDS, *QUEUE_COMMANDS)
+        commands = tuple(c for c in wanted if c.in_footer and c is not SUBMIT and self._works(c))
         self._keys.show(commands, tuple(c for c in (SUBMIT, *APP_COMMANDS) if c.in_footer and self._works(c)))
 
     def _works(self, command: Command) -> bool:
@@ -237,41 +243,6 @@ class Main(PaneScreen, GpuScreen, FollowScreen):
         job = self.subject()
         self.app.push_screen(TimelineScreen(self._desk, self._snapshot, self.follow, job.id if job else None))
 
-    def action_filter(self) -> None:
-        """Type what to look for."""
-        field = self.query_one("#filter", Input)
-        field.add_class("-open")
-        field.focus()
-
-    @on(Input.Changed, "#filter")
-    def _filter_typed(self, event: Input.Changed) -> None:
-        self._rows.show(filter=plain(event.value, 200))
-        self.refresh_time()
-
-    @on(Input.Submitted, "#filter")
-    def _filter_done(self) -> None:
-        self._close_filter()
-
-    def action_clear_filter(self) -> None:
-        """Show all jobs."""
-        self.query_one("#filter", Input).value = ""
-        self._close_filter()
-
-    def _close_filter(self) -> None:
-        field = self.query_one("#filter", Input)
-        field.set_class(bool(field.value), "-open")
-        self._queue.focus()
-
     def on_resize(self) -> None:
         """Choose words that fit, once everything has its new size."""
         self.call_after_refresh(self.refresh_time)
-
-    def action_finished(self) -> None:
-        """Show ended jobs, or not."""
-        self._rows.show(finished=not self._rows.finished)
-        self.refresh_time()
-
-    @property
-    def queue(self) -> LineTable[JobId]:
-        """The table of jobs."""
-        return self._queue

@@ -34,6 +34,8 @@ class _Line:
     key: object
     picked: bool
     cells: tuple[tuple[Span, ...], ...]
+    lead: str = _GAP
+    """What stands before it, in the first cell."""
 
 
 _BLANK = _Line(None, False, ())
@@ -54,6 +56,8 @@ class LineTable(Widget, Generic[K], can_focus=True):
     DEFAULT_CSS = "LineTable { height: 1fr; }"
     COLUMNS: ClassVar[tuple[Column, ...]] = ()
     NOUN = "row"
+    head = 1
+    """Lines above the rows; the last of them has the titles."""
 
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
@@ -72,6 +76,24 @@ class LineTable(Widget, Generic[K], can_focus=True):
         """What stands in that cell."""
         raise NotImplementedError
 
+    def lead_of(self, key: K) -> str:
+        """The character before the row."""
+        del key
+        return _GAP
+
+    def title_of(self, placed: Placed) -> str:
+        """What stands above that column."""
+        return placed.column.title
+
+    def column_at(self, x: int) -> Column | None:
+        """The column there."""
+        return next((p.column for p in self._placed if p.x <= x <= p.x + p.width), None)
+
+    def heading(self, y: int) -> Strip:
+        """A line above the titles."""
+        del y
+        return Strip.blank(self.size.width, _RAISED)
+
     def columns(self) -> tuple[Column, ...]:
         """The columns there may be."""
         return self.COLUMNS
@@ -87,7 +109,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
             self._bring_into_sight()
         self._clamp()
         if count_changed or (empty_changed and not keys):
-            self.refresh(Region(0, 0, self.size.width, 1))
+            self._refresh_titles()
             if not keys or empty_changed:
                 self.refresh()
         self.redraw()
@@ -97,7 +119,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
     @property
     def height(self) -> int:
         """Rows in sight, below the titles."""
-        return max(0, self.size.height - 1)
+        return max(0, self.size.height - self.head)
 
     def redraw(self) -> None:
         """Make the rows in sight anew, and refresh the cells that differ from what is shown."""
@@ -108,8 +130,14 @@ class LineTable(Widget, Generic[K], can_focus=True):
             shown = self._lines[y] if y < len(self._lines) else None
             if line == shown:
                 continue
-            if shown is None or line.key != shown.key or line.picked != shown.picked or not line.cells:
-                self.refresh(Region(0, y + 1, self.size.width, 1))
+            if (
+                shown is None
+                or not line.cells
+                or line.key != shown.key
+                or line.picked != shown.picked
+                or line.lead != shown.lead
+            ):
+                self.refresh(Region(0, y + self.head, self.size.width, 1))
             else:
                 self._refresh_cells(y, shown, line)
             self._lines[y : y + 1] = [line]
@@ -163,8 +191,8 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         """Select a row; open it at the second click."""
-        row = self.top + event.y - 1
-        if event.y >= 1 and row < len(self.keys):
+        row = self.top + event.y - self.head
+        if event.y >= self.head and row < len(self.keys):
             self.move_to(row)
             if event.chain == 2:
                 self.post_message(RowOpened())
@@ -206,7 +234,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self.top = max(0, min(self.top, len(self.keys) - self.height))
 
     def _refresh_titles(self) -> None:
-        self.refresh(Region(0, 0, self.size.width, 1))
+        self.refresh(Region(0, self.head - 1, self.size.width, 1))
 
     def _make(self, y: int) -> _Line:
         row = self.top + y
@@ -217,23 +245,25 @@ class LineTable(Widget, Generic[K], can_focus=True):
         cells = tuple(
             tuple(fitted(self.cell_of(key, p.column.key, p.width), p.width, right=p.column.right)) for p in self._placed
         )
-        return _Line(key, row == self._row, cells)
+        return _Line(key, row == self._row, cells, self.lead_of(key))
 
     def _refresh_cells(self, y: int, shown: _Line, line: _Line) -> None:
         for placed, before, after in zip(self._placed, shown.cells, line.cells, strict=True):
             if before != after:
                 start, end = changed_part(before, after)
-                self.refresh(Region(placed.x + start, y + 1, end - start, 1))
+                self.refresh(Region(placed.x + start, y + self.head, end - start, 1))
 
     def render_line(self, y: int) -> Strip:
         """The titles, or a row."""
-        if y == 0:
-            return self._titles()
-        line = self._lines[y - 1] if y - 1 < len(self._lines) else _BLANK
+        if y < self.head:
+            return self._titles() if y == self.head - 1 else self.heading(y)
+        row = y - self.head
+        line = self._lines[row] if row < len(self._lines) else _BLANK
         if not line.cells:
-            return self._empty_line(y - 1)
+            return self._empty_line(row)
         ground = (_PICKED if self.has_focus else _PICKED_FAINT) if line.picked else _GROUND
-        mark: Span = ("▌" if line.picked and self.has_focus else _GAP, BLUE)
+        picked = line.picked and self.has_focus and line.lead == _GAP
+        mark: Span = ("▌" if picked else line.lead, BLUE)
         return self._strip([mark], line.cells, ground)
 
     def _strip(self, start: list[Span], cells: Sequence[Sequence[Span]], ground: Style) -> Strip:
@@ -254,7 +284,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     def _titles(self) -> Strip:
         style = BLUE if self.has_focus else DIM
-        cells = [fitted(((p.column.title, style),), p.width, right=p.column.right) for p in self._placed]
+        cells = [fitted(((self.title_of(p), style),), p.width, right=p.column.right) for p in self._placed]
         strip = self._strip([("▌" if self.has_focus else _GAP, BLUE)], cells, _RAISED)
         return self._with_position(strip)
 

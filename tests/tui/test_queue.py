@@ -1,0 +1,390 @@
+"""The queue's pane: marks and bulk wishes, the filter's line, sorting, columns, folded rows and tabs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.settings import QUEUE_COLUMNS
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.tui.columns import COLUMNS, USUAL, Chosen
+from gputui.tui.leave import Leave
+from gputui.tui.remembered import Remembered
+from gputui.tui.screens.columns import ColumnChooser
+from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.widgets.filter_line import FieldNames
+from gputui.tui.widgets.job_table import JobTable
+from tests.factories import NOW, job, recurring, running, uuid
+from tests.tui import sample
+from tests.tui.console import Console
+
+SIZE = (120, 36)
+
+
+def queue(console: Console) -> JobTable:
+    return console.app.screen_stack[0].query_one(JobTable)
+
+
+def with_array() -> Snapshot:
+    """Array 10: two elements run, four wait; job 30 waits for 101, job 31 for 30."""
+    elements = [job(10 + i, name="sweep", gpus=1, age=500, array=ArrayRef(10, i, 2)) for i in range(6)]
+    active = [
+        element.evolve(state=JobState.RUNNING, started_at=NOW, attempts=running(1, on=(uuid(i),)).attempts)
+        for i, element in enumerate(elements[:2])
+    ]
+    waiting = (*elements[2:], job(30, name="eval", after=(101,)), job(31, name="plot", after=(30,)))
+    jobs = (*active, *waiting, *sample.jobs())
+    order = (106, 12, 13, 107, 14, 15, 30, 31, 108, 110, 109)
+    return sample.rich_snapshot(jobs=tuple(sorted(jobs, key=lambda job: job.id)), order=order)
+
+
+class TestMarks:
+    async def test_a_command_acts_on_all_that_are_marked_and_on_no_other(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            queue(console).move_to(queue(console).keys.index(106))
+            await console.press(pilot, "space", "space", "j", "space")
+            assert queue(console).live.marks == {106, 107, 110}
+            assert "3 marked" in console.screen_text
+            await console.press(pilot, "h")
+            assert console.audited() == [("hold", "job 106"), ("hold", "job 107"), ("hold", "job 110")]
+            assert console.told[-1] == "3 jobs are held: r releases them"
+
+    async def test_marks_stay_with_jobs_that_move_and_go_with_jobs_that_go(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            queue(console).move_to(queue(console).keys.index(107))
+            await pilot.press("space")
+            order = (110, 109, 108, 107, 106)
+            await console.show(pilot, replace(console.snapshot, order=order))
+            assert queue(console).live.marks == {107}
+            left = tuple(job for job in console.snapshot.jobs if job.id != 107)
+            await console.show(pilot, replace(console.snapshot, jobs=left))
+            assert not queue(console).live.marks
+
+    async def test_all_shown_are_marked_and_escape_unmarks_before_it_shows_all(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("slash", *"alice", "enter", "asterisk")
+            assert queue(console).live.marks == {101, 106, 108}
+            await pilot.press("escape")
+            assert not queue(console).live.marks
+            assert len(queue(console).keys) == 6
+            await pilot.press("escape")
+            assert len(queue(console).keys) == 11
+
+    async def test_one_what_if_for_all_and_jobs_it_makes_no_sense_for_are_left_out(self) -> None:
+        console = Console(what_if="always")
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("asterisk", "h")
+            panel = console.app.screen
+            assert isinstance(panel, WhatIf)
+            assert panel.proposal.job_ids == (106, 107, 108, 110)
+            await pilot.pause()
+            assert "4 jobs (106, 107, 108 and 110): hold them" in console.screen_text
+            await console.press(pilot, "enter")
+            assert [target for verb, target in console.audited()] == ["job 106", "job 107", "job 108", "job 110"]
+
+    async def test_what_a_bulk_cancel_costs_is_said(self) -> None:
+        console = Console(what_if="always")
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("asterisk", "c")
+            await pilot.pause()
+            assert "3 running jobs" in console.screen_text
+            assert "5 waiting jobs will not be started" in console.screen_text
+
+    async def test_a_job_that_became_something_else_meanwhile_is_told_of(self) -> None:
+        console = Console(what_if="always")
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("asterisk", "h")
+            changed = [job for job in console.snapshot.jobs if job.id == 106]
+            await console.show(pilot, sample.with_job(console.snapshot, [changed[0].evolve(held=True)]))
+            assert "It makes sense for 3 of these 4 jobs only by now" in console.screen_text
+
+
+class TestFilter:
+    async def test_what_is_no_filter_is_told_in_words_and_the_one_before_holds(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("slash", *"tenant:bob")
+            shown = list(queue(console).keys)
+            field = console.app.screen.query_one("#filter", Input)
+            field.value = "tenant:bob nam:x"
+            await pilot.pause()
+            assert "there is no field 'nam'" in console.screen_text
+            assert list(queue(console).keys) == shown
+            await pilot.press("end", *["backspace"] * 2)
+            assert "there is no field" not in console.screen_text
+
+    async def test_up_brings_back_what_was_typed_before_also_in_another_run(self, tmp_path: Path) -> None:
+        remembered = Remembered(tmp_path / "console.json")
+        console = Console(remembered=remembered)
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("slash", *"bob", "enter", "escape", "slash", *"gpus>=4", "enter", "escape")
+        console = Console(remembered=Remembered(tmp_path / "console.json"))
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("slash", "up")
+            assert console.app.screen.query_one("#filter", Input).value == "gpus>=4"
+            await pilot.press("up")
+            assert console.app.screen.query_one("#filter", Input).value == "bob"
+            await pilot.press("down", "down")
+            assert console.app.screen.query_one("#filter", Input).value == ""
+
+    async def test_names_of_fields_are_completed(self) -> None:
+        suggest = FieldNames().get_suggestion
+        assert await suggest("state:pd te") == "state:pd tenant:"
+        assert await suggest("-prio") == "-priority>"
+        assert await suggest("xyz") is None
+        assert await suggest("tenant:al") is None
+
+
+class TestSorting:
+    async def test_the_key_goes_through_the_columns_and_back_to_the_plan(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            planned = list(queue(console).keys)
+            await pilot.press("S")
+            assert list(queue(console).keys) == sorted(planned)
+            assert "by ID ▲" in console.screen_text
+            await pilot.press("S", "S")
+            assert queue(console).keys[0] == 106
+            assert "by PRI ▼" in console.screen_text
+            for _ in range(20):
+                if queue(console).rows.sorting.is_planned:
+                    break
+                await pilot.press("S")
+            assert list(queue(console).keys) == planned
+
+    async def test_a_click_on_a_title_sorts_and_another_turns_round(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            table = queue(console)
+            await pilot.click(JobTable, offset=(3, table.head - 1))
+            assert list(table.keys) == sorted(table.keys)
+            await pilot.click(JobTable, offset=(3, table.head - 1))
+            assert list(table.keys) == sorted(table.keys, reverse=True)
+
+    async def test_a_new_picture_keeps_the_order_and_the_cursor_its_job(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("S", "j", "j")
+            cursor = queue(console).cursor
+            more = (*console.snapshot.jobs, job(90, name="earlier"))
+            await console.show(pilot, replace(console.snapshot, jobs=more))
+            assert queue(console).keys[0] == 90
+            assert queue(console).cursor == cursor
+
+
+class TestColumns:
+    def test_every_column_can_be_named_in_the_settings(self) -> None:
+        assert tuple(COLUMNS) == QUEUE_COLUMNS
+
+    async def test_they_are_chosen_ordered_and_remembered(self, tmp_path: Path) -> None:
+        remembered = Remembered(tmp_path / "console.json")
+        console = Console(remembered=remembered)
+        async with console.app.run_test(size=(200, 50)) as pilot:
+            await console.begin(pilot)
+            await pilot.press("vertical_line")
+            assert isinstance(console.app.screen, ColumnChooser)
+            await pilot.press("j", "space", "j", "j", "J", "enter")
+            titles = [p.column.key for p in queue(console)._placed]
+            assert titles[:4] == ["id", "priority", "tenant", "name"]
+            assert "state" not in titles
+        assert Chosen.of(Remembered(tmp_path / "console.json").get("queue")).keys[2:4] == ("tenant", "name")
+
+    async def test_escape_leaves_them_as_they_were(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("vertical_line", "space", "escape")
+            assert queue(console).live.chosen.keys == USUAL
+
+    async def test_every_column_can_be_drawn_of_every_kind_of_job(self) -> None:
+        console = Console(with_array())
+        async with console.app.run_test(size=(300, 60)) as pilot:
+            await console.begin(pilot)
+            queue(console).live.chosen = Chosen(tuple(COLUMNS))
+            queue(console).lay_again()
+            await pilot.pause()
+            assert "SUBMITTED" in console.screen_text
+            assert "busybox" in console.screen_text
+
+    def test_what_makes_no_sense_is_as_if_it_had_not_been_chosen(self) -> None:
+        assert Chosen.of({"columns": ["nonsense"]}).keys == USUAL
+        assert Chosen.of({"columns": "id"}, ("id", "why")).keys == ("id", "why")
+
+
+class TestFolding:
+    async def test_waiting_elements_share_a_row_until_it_is_opened(self) -> None:
+        console = Console(with_array())
+        async with console.app.run_test(size=(200, 50)) as pilot:
+            await console.begin(pilot)
+            assert -15 in queue(console).keys
+            assert "sweep[2-5%2]" in console.screen_text
+            assert "4 PD, 2 R" in console.screen_text
+            queue(console).move_to(queue(console).keys.index(-15))
+            await pilot.press("o")
+            assert queue(console).cursor == 12
+            assert {12, 13, 14, 15} <= set(queue(console).keys)
+            await pilot.press("o")
+            assert queue(console).cursor == -15
+
+    async def test_a_command_on_a_folded_row_is_about_all_its_elements(self) -> None:
+        console = Console(with_array())
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            queue(console).move_to(queue(console).keys.index(-15))
+            await console.press(pilot, "h")
+            assert [target for _, target in console.audited()] == ["job 12", "job 13", "job 14", "job 15"]
+
+    async def test_the_cursor_stays_when_an_element_starts(self) -> None:
+        console = Console(with_array())
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            queue(console).move_to(queue(console).keys.index(-15))
+            first = next(job for job in console.snapshot.jobs if job.id == 12)
+            started = first.evolve(state=JobState.RUNNING, started_at=NOW)
+            await console.show(pilot, sample.with_job(console.snapshot, [started]))
+            assert queue(console).cursor == -15
+            assert [job.id for job in queue(console).jobs] == [13, 14, 15]
+
+    async def test_what_waits_for_a_job_stands_beneath_it_when_it_is_opened(self) -> None:
+        console = Console(with_array())
+        async with console.app.run_test(size=(200, 50)) as pilot:
+            await console.begin(pilot)
+            assert "▸llama-7b-sft" in console.screen_text
+            queue(console).move_to(queue(console).keys.index(101))
+            await pilot.press("o")
+            keys = list(queue(console).keys)
+            at = keys.index(101)
+            assert keys[at + 1 : at + 3] == [30, 108]
+            assert "└▸eval" in console.screen_text
+            await pilot.press("j", "o")
+            keys = list(queue(console).keys)
+            assert keys[at + 1 : at + 4] == [30, 31, 108]
+            assert "  └plot" in console.screen_text
+
+    async def test_all_are_opened_and_closed_together_and_no_row_is_lost(self) -> None:
+        console = Console(with_array())
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            folded = list(queue(console).keys)
+            await pilot.press("O")
+            assert sorted(queue(console).keys) == sorted(job.id for job in console.snapshot.jobs)
+            await pilot.press("O")
+            assert list(queue(console).keys) == folded
+
+    async def test_jobs_that_wait_for_each_other_are_shown_all_the_same(self) -> None:
+        jobs = (job(1, after=(2,)), job(2, after=(1,)), job(3))
+        console = Console(sample.rich_snapshot(jobs=jobs, order=(1, 2, 3), reasons={}))
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("O")
+            assert sorted(queue(console).keys) == [1, 2, 3]
+
+
+class FakeHistory:
+    """Jobs of the history, and what was asked of it."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        self.jobs = list(jobs)
+        self.asked: list[datetime | None] = []
+
+    def __call__(self, since: datetime | None) -> Iterator[Job]:
+        self.asked.append(since)
+        return (job for job in self.jobs if since is None or (job.ended_at or NOW) >= since)
+
+
+def ended(job_id: int, days: float) -> Job:
+    at = NOW - timedelta(days=days)
+    return job(job_id, name=f"old-{job_id}").evolve(state=JobState.COMPLETED, ended_at=at, exit_code=0)
+
+
+class TestTabs:
+    async def test_finished_jobs_come_from_queue_and_history_page_by_page(self) -> None:
+        history = FakeHistory([ended(5, 3), ended(4, 30), ended(3, 900)])
+        console = Console(past=history)
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("2")
+            await wait_until(lambda: 5 in queue(console).keys, pilot)
+            assert list(queue(console).keys) == [91, 92, 93, 5]
+            await pilot.press("G")
+            await wait_until(lambda: 4 in queue(console).keys, pilot)
+            for _ in range(2):
+                await pilot.press("G")
+                await wait_until(lambda: not console.app.screen_stack[0]._past.is_reading, pilot)  # type: ignore[attr-defined]
+            await wait_until(lambda: 3 in queue(console).keys, pilot)
+            assert len(history.asked) == 4
+            await pilot.press("G")
+            assert len(history.asked) == 4
+            await pilot.press("slash", *"name:old-4", "enter")
+            assert list(queue(console).keys) == [4]
+
+    async def test_a_history_that_cannot_be_read_is_told_of(self) -> None:
+        def broken(since: datetime | None) -> Iterator[Job]:
+            raise OSError("no such disk")
+
+        console = Console(sample.empty_queue(), past=broken)
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("2")
+            await wait_until(lambda: "no such disk" in console.screen_text, pilot)
+
+    async def test_each_tab_keeps_its_cursor(self) -> None:
+        console = Console(sample.rich_snapshot(recurring=(recurring(id=7, name="nightly"),)))
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("j", "j")
+            cursor = queue(console).cursor
+            await pilot.press("3")
+            assert "nightly" in console.screen_text
+            assert queue(console).cursor == 7
+            await pilot.press("1")
+            assert queue(console).cursor == cursor
+
+    async def test_a_click_turns_to_a_tab(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.click(JobTable, offset=(32, 0))
+            assert queue(console).sheet is queue(console).recurring
+            assert "Nothing is submitted again and again" in console.screen_text
+
+    async def test_the_tab_is_named_also_where_there_is_no_room_for_all(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=(80, 24)) as pilot:
+            await console.begin(pilot)
+            await pilot.press("4")
+            assert "4 reservations" in console.screen_text
+            assert "No GPUs are reserved" in console.screen_text
+
+
+async def wait_until(condition: Callable[[], bool], pilot: Pilot[Leave]) -> None:
+    """Let the screen's own threads get on until it is so."""
+    for _ in range(500):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+        await pilot.pause()
+    raise AssertionError("it never came to pass")
