@@ -62,6 +62,7 @@ def test_only_opposites_share_a_key() -> None:
         {"detail", "commit", "take"},
         {"fold", "zoom_time(-1)"},
         {"mark", "toggle_pause", "toggle_column"},
+        {"sort", "save_log"},
         {"move(1)", "shift(1)"},
         {"move(-1)", "shift(-1)"},
         {"wish('raise')", "further('raise')"},
