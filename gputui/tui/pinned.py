@@ -52,3 +52,9 @@ class Pinned:
 def last_attempts(job: Job) -> list[LogOf]:
     """Those of its last two attempts."""
     return [LogOf(job.id, attempt.number) for attempt in job.attempts[-2:]]
+
+
+def started_attempt(job: Job | None) -> int:
+    """The number of its latest attempt that has something to show."""
+    started = [attempt.number for attempt in job.attempts if attempt.started_at is not None] if job else []
+    return max(started, default=0)

@@ -17,11 +17,10 @@ from gputui.tui.log_pattern import TooSlow, impatient, pattern_of, text_of
 from gputui.tui.log_window import LogWindow
 from gputui.tui.present.log import highlighted
 from gputui.tui.present.style import AMBER, PLAIN, STRONG
-from gputui.tui.widgets.log_pane import LogPane
 from tests.tui.console import Console
+from tests.tui.reader import NUMBERED, begun, looked
 
 SIZE = (100, 40)
-NUMBERED = [b"line %d" % i for i in range(300)]
 
 
 def finder(text: str, buffer: LogBuffer, start: int = 0) -> Finder:
@@ -159,23 +158,6 @@ def test_marking_keeps_the_text_and_marks_just_the_places(spans: list[tuple[str,
     assert "".join(value for value, _ in marked) == text
     colours = [style.color == AMBER.color for value, style in marked for _ in value]
     assert colours == [any(a <= i < b for a, b in places) for i in range(len(text))]
-
-
-async def begun(console: Console, pilot: object, lines: list[bytes]) -> LogPane:
-    console.logs.lines[101] = lines
-    await console.begin(pilot)  # type: ignore[arg-type]
-    await console.read_log(pilot, 101)  # type: ignore[arg-type]
-    pane = console.app.screen.query_one(LogPane)
-    pane.focus()
-    return pane
-
-
-async def looked(pane: LogPane, pilot: object) -> None:
-    """Wait until nothing is left to be looked at."""
-    async with asyncio.timeout(20):
-        while not pane.reading.search.is_done or pane._is_loading:
-            await pilot.pause(0.005)  # type: ignore[attr-defined]
-    await pilot.pause()  # type: ignore[attr-defined]
 
 
 async def test_a_search_goes_from_hit_to_hit_and_round() -> None:

@@ -16,7 +16,8 @@ def log_states(reading: LogReading, follower: LogFollower, *, is_over: bool) -> 
     if reading.picked.is_on:
         said.append((f"{plural(len(reading.shown_numbers()), 'line')} picked", BLUE))
     if not reading.window.follows:
-        said.append((f"‖ paused, {plural(reading.window.below, 'line')} below", AMBER + STRONG))
+        below = reading.window.below
+        said.append((f"‖ paused, {plural(below, 'line')} below" if below else "‖ paused", AMBER + STRONG))
     said += [(plain(words, 80), BLUE) for words in reading.search.words()]
     if reading.note:
         said.append((plain(reading.note, 120), AMBER))

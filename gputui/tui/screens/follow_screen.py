@@ -10,7 +10,7 @@ from gputui.tui.commands import LOG_JOB_COMMANDS, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.keymap import keymap_of
 from gputui.tui.logs import LogFollower
-from gputui.tui.pinned import MOST, LogOf, last_attempts
+from gputui.tui.pinned import MOST, LogOf, last_attempts, started_attempt
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.widgets.log_pane import LogPane
 
@@ -43,14 +43,14 @@ class FollowScreen(JobScreen):
     def follow(self, job_id: JobId, attempt: int | None = None) -> None:
         """Show that job's log."""
         job = self.job_of(job_id)
-        self._followed, self._begun = LogOf(job_id, attempt), _started_attempt(job)
+        self._followed, self._begun = LogOf(job_id, attempt), started_attempt(job)
         self.log_pane.follow(LogFollower(self._desk.logs, job_id, attempt), self._followed.heading(job))
 
     def follow_on(self) -> None:
         """Follow the first running job if nobody chose; then that job's next attempt as it starts."""
         log = self._followed
         if log is not None:
-            if log.attempt is None and _started_attempt(self.job_of(log.job_id)) > self._begun:
+            if log.attempt is None and started_attempt(self.job_of(log.job_id)) > self._begun:
                 self.follow(log.job_id)
             return
         running = next((job for job in self._snapshot.jobs if job.started_at and job.state.is_active), None)
@@ -119,9 +119,3 @@ class FollowScreen(JobScreen):
         from gputui.tui.screens.logs import LogsScreen
 
         self.app.push_screen(LogsScreen(self._desk, self._snapshot, logs, self.follow))
-
-
-def _started_attempt(job: Job | None) -> int:
-    """The number of its latest attempt that has something to show."""
-    started = [attempt.number for attempt in job.attempts if attempt.started_at is not None] if job else []
-    return max(started, default=0)

@@ -22,7 +22,7 @@ from gputui.tui.commands import (
 )
 from gputui.tui.desk import Desk
 from gputui.tui.logs import LogFollower
-from gputui.tui.pinned import LogOf
+from gputui.tui.pinned import LogOf, started_attempt
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.widgets.line import KeyBar
 from gputui.tui.widgets.log_pane import LogPane
@@ -59,6 +59,8 @@ class LogsScreen(JobScreen):
         """By the number of the pane."""
         self._follow = follow
         self._jobs: dict[JobId, Job] = {}
+        self._begun: dict[int, int] = {}
+        """Which attempt each pane began with."""
 
     def compose(self) -> ComposeResult:
         """A pane for each log, and the keys."""
@@ -80,6 +82,9 @@ class LogsScreen(JobScreen):
         self._snapshot = snapshot
         wanted = {log.job_id for log in self._logs.values()}
         self._jobs |= {job.id: job for job in snapshot.jobs if job.id in wanted}
+        for number, log in self._logs.items():
+            if log.attempt is None and started_attempt(self._jobs.get(log.job_id)) > self._begun.get(number, 10**9):
+                self._open(number)
         self._show_keys()
 
     def subject(self) -> Job | None:
@@ -98,6 +103,7 @@ class LogsScreen(JobScreen):
     def _open(self, number: int) -> None:
         log = self._logs[number]
         pane = self.query_one(f"#log-{number}", LogPane)
+        self._begun[number] = started_attempt(self._jobs.get(log.job_id))
         follower = LogFollower(self._desk.logs, log.job_id, log.attempt)
         pane.follow(follower, log.heading(self._jobs.get(log.job_id)))
 

@@ -20,6 +20,8 @@ from gputui.tui.logs import LogFollower
 from gputui.tui.newest import IsWanted, Newest
 from gputui.tui.widgets.log_view import LogView
 
+_SHORTLY = 0.05
+
 
 class EarlierCame(Message, bubble=False):
     """What the log holds before its oldest line, for the one that was followed when it was asked for."""
@@ -50,14 +52,15 @@ class LogPane(LogView):
         super().__init__(id=id)
         self._reads = Newest(self.post_message, lambda error: EarlierCame(self.follower, _failed(error)))
         self._saves = Newest(self.post_message, lambda error: LogSaved(str(error), is_done=False))
-        self._is_loading = False
+        self.is_loading = False
+        """What came before is on its way."""
         self._then: Callable[[], None] = _nothing
         """What is done when what came before is there."""
         self._saving: LogFollower | None = None
 
     def follow(self, follower: LogFollower, name: str) -> None:
         """Show this log from now on."""
-        self._is_loading, self._then = False, _nothing
+        self.is_loading, self._then = False, _nothing
         super().follow(follower, name)
 
     def on_unmount(self) -> None:
@@ -113,11 +116,24 @@ class LogPane(LogView):
 
     def action_error(self, step: int) -> None:
         """To the first error of the whole log, as far as it is kept; then to the next."""
-        if not self.reading.is_whole and not self.reading.was_extended:
+        if self.is_arriving:
+            self._try_again(step)
+        elif not self.reading.is_whole and not self.reading.was_extended:
             self._load(self.buffer.room, lambda: self.reading.search.go_to_error(step))
-            return
-        self.reading.search.go_to_error(step)
-        self.look()
+        else:
+            self.reading.search.go_to_error(step)
+            self.look()
+
+    def _try_again(self, step: int) -> None:
+        """Look for the error when the lines are there, if this log is still the one that is shown then."""
+        follower, self.is_loading = self.follower, True
+
+        def again() -> None:
+            if self.follower is follower:
+                self.is_loading = False
+                self.action_error(step)
+
+        self.set_timer(_SHORTLY, again)
 
     def action_clear_log(self) -> None:
         """Pick nothing, else search nothing, else show all lines."""
@@ -167,12 +183,12 @@ class LogPane(LogView):
 
     def _load(self, wanted: int, then: Callable[[], None]) -> None:
         follower, buffer = self.follower, self.buffer
-        if follower is None or self._is_loading:
+        if follower is None or self.is_loading:
             return
         if wanted <= 0:
             self._say("more is not kept here: save the log to see all of it")
             return
-        self._is_loading, self._then = True, then
+        self.is_loading, self._then = True, then
         self._say("loading what came before…")
         anchor = tuple(raw for _, raw in buffer.between(buffer.first, buffer.first + ANCHOR))
         known = Known(anchor, buffer.end - buffer.first + buffer.skipped)
@@ -187,7 +203,7 @@ class LogPane(LogView):
         if message.follower is not self.follower:
             return
         reading, earlier = self.reading, message.earlier
-        self._is_loading, reading.note = False, earlier.fault
+        self.is_loading, reading.note = False, earlier.fault
         reading.put_before(earlier.lines, is_start=earlier.is_start)
         self._then()
         self.repaint()

@@ -28,6 +28,8 @@ _SIDE = 16
 _LOOK = 0.008
 """Seconds for which it is looked for something before keys and everything else have their turn."""
 _REST = 0.004
+_QUIET, _SOON = 0.15, 1.0
+"""After so many seconds without a line, or in all, what was written before is taken to be there."""
 _CALM = 0.2
 """Seconds between two paintings while it is looked for something."""
 
@@ -50,7 +52,7 @@ class LogView(Widget, can_focus=True):
         """How often the whole pane was asked to be painted: what a test counts."""
         self._heading = ""
         self._told_over = False
-        self._ticked_at = self._painted_at = 0.0
+        self._followed_at = self._ticked_at = self._painted_at = 0.0
         self._looks_on = False
         """A timer is set for looking further."""
 
@@ -72,6 +74,7 @@ class LogView(Widget, can_focus=True):
         reading.look_like(self.reading)
         self.reading = reading
         self._told_over = False
+        self._followed_at = time.monotonic()
         follower.start(self._tell)
         self.repaint()
 
@@ -112,6 +115,13 @@ class LogView(Widget, can_focus=True):
         if is_over != self._told_over or lines or skipped:
             self._told_over = is_over
             self.repaint()
+
+    @property
+    def is_arriving(self) -> bool:
+        """Whether what was written before it was followed is still on its way."""
+        now = time.monotonic()
+        is_quiet = self.buffer.end > 0 and now - self._ticked_at > _QUIET
+        return self.follower is not None and not self._told_over and not is_quiet and now - self._followed_at < _SOON
 
     def look(self) -> None:
         """Go on looking for what is searched, filtered or an error, without ever keeping a key waiting."""

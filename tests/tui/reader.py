@@ -1,0 +1,31 @@
+"""A log on the screen of a console over fakes, ready for keys."""
+
+from __future__ import annotations
+
+import asyncio
+
+from textual.pilot import Pilot
+
+from gputui.tui.leave import Leave
+from gputui.tui.widgets.log_pane import LogPane
+from tests.tui.console import Console
+
+NUMBERED = [b"line %d" % i for i in range(300)]
+
+
+async def begun(console: Console, pilot: Pilot[Leave], lines: list[bytes]) -> LogPane:
+    """The log of job 101 on the main screen, with the focus."""
+    console.logs.lines[101] = lines
+    await console.begin(pilot)
+    await console.read_log(pilot, 101)
+    pane = console.app.screen.query_one(LogPane)
+    pane.focus()
+    return pane
+
+
+async def looked(pane: LogPane, pilot: Pilot[Leave]) -> None:
+    """Wait until nothing is left to be looked at or loaded."""
+    async with asyncio.timeout(20):
+        while not pane.reading.search.is_done or pane.is_loading:
+            await pilot.pause(0.005)
+    await pilot.pause()

@@ -1,0 +1,338 @@
+"""What is done to a log that is shown: errors, what came before, wrapping, times, copying and saving."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from textual.widgets import Input
+
+from gputui.domain.errors import NotFoundError
+from gputui.tui.log_buffer import EARLIER, LogBuffer
+from gputui.tui.log_earlier import Known, read_earlier
+from gputui.tui.log_pick import MOST_COPIED, copied_text
+from gputui.tui.log_save import save_log
+from gputui.tui.logs import TAIL, LogFollower
+from gputui.tui.present.log_stamp import STAMP_WIDTH, stamp_words, without_stamp
+from gputui.tui.screens.confirm import Confirm
+from gputui.tui.screens.prompt import Prompt
+from gputui.tui.widgets.log_pane import LogPane
+from tests.tui import sample
+from tests.tui.console import Console, FakeLogs
+from tests.tui.reader import NUMBERED, begun, looked
+
+SIZE = (100, 40)
+LONG = [b"line %d" % i for i in range(9000)]
+TRACE = [
+    b"Traceback (most recent call last):",
+    b'  File "/app/train.py", line 88, in <module>',
+    b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB.",
+]
+
+
+def always() -> bool:
+    return True
+
+
+def follower_of(lines: list[bytes]) -> LogFollower:
+    logs = FakeLogs()
+    logs.lines[1] = lines
+    return LogFollower(logs, 1, None)
+
+
+def known(lines: list[bytes], behind: int) -> Known:
+    return Known(tuple(lines[len(lines) - behind :][:64]), behind)
+
+
+@given(st.integers(1, 300), st.integers(0, 120), st.integers(0, 40), st.integers(1, 3))
+def test_what_came_before_is_found_though_the_log_grew(behind: int, wanted: int, grew: int, alike: int) -> None:
+    lines = [b"%d" % (i // alike) for i in range(300)]
+    later = follower_of([*lines, *(b"new %d" % i for i in range(grew))])
+    earlier = read_earlier(later, known(lines, behind), wanted, always)
+    start = 300 - behind
+    assert list(earlier.lines) == lines[max(0, start - wanted) : start]
+    assert earlier.is_start == (wanted >= start)
+
+
+def test_of_lines_that_are_all_alike_none_is_doubled() -> None:
+    lines = [b"same"] * 300
+    earlier = read_earlier(follower_of(lines), known(lines, 100), 1000, always)
+    assert len(earlier.lines) == 200
+
+
+def test_what_cannot_be_found_again_is_said_and_not_made_up() -> None:
+    earlier = read_earlier(follower_of(NUMBERED), Known((b"other",), 1), 10, always)
+    assert earlier.lines == ()
+    assert "cannot be told" in earlier.fault
+    far = read_earlier(follower_of(NUMBERED), Known((b"line 0",), 10**6), 10, always)
+    assert "too far back" in far.fault
+
+
+@given(st.lists(st.binary(max_size=5), max_size=30), st.lists(st.binary(max_size=5), max_size=60), st.integers(1, 10))
+def test_earlier_lines_are_bounded_and_numbered_downwards(late: list[bytes], early: list[bytes], most: int) -> None:
+    buffer = LogBuffer(lines=most)
+    buffer.add(late)
+    before = dict(buffer.between(buffer.first, buffer.end))
+    room = buffer.room
+    kept = buffer.add_earlier(early)
+    assert kept <= room
+    after = dict(buffer.between(buffer.first, buffer.end))
+    assert {number: after[number] for number in before} == before
+    assert len(after) <= most * EARLIER
+    assert [after[number] for number in sorted(set(after) - set(before))] == early[len(early) - kept :]
+    assert buffer.size == sum(map(len, after.values()))
+
+
+async def test_scrolling_above_what_is_kept_loads_what_came_before_and_stays_in_place() -> None:
+    console = Console()
+    console.logs.cuts_tails = True
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, LONG)
+        assert pane.buffer.line(pane.buffer.first) == LONG[-TAIL]
+        pane.reading.window.show(pane.buffer.first)
+        await pilot.press("k")
+        await looked(pane, pilot)
+        assert pane.buffer.line(pane.buffer.first) == LONG[-TAIL - 5000]
+        top = pane.reading.rows[0].number
+        assert pane.buffer.line(top) == LONG[-TAIL]
+        await pilot.press("g")
+        await looked(pane, pilot)
+        assert "line 0 " in console.screen_text
+        assert pane.reading.is_whole
+        await pilot.press("G")
+        assert "line 8999" in console.screen_text
+        opened = len(console.logs.opened)
+        await pilot.press("g")
+        await looked(pane, pilot)
+        assert len(console.logs.opened) == opened, "all of it is there"
+
+
+async def test_the_first_error_is_gone_to_though_it_lies_before_what_is_kept_and_then_the_next() -> None:
+    console = Console()
+    console.logs.cuts_tails = True
+    lines = [*LONG[:3000], *TRACE, *LONG[3000:], b"srun: error: node1: task 0: Exited with exit code 1"]
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, lines)
+        await pilot.press("e")
+        await looked(pane, pilot)
+        assert "▶Traceback (most recent call last)" in console.screen_text
+        assert "error 1 of 3: traceback" in console.screen_text
+        assert "✗torch.OutOfMemoryError" in console.screen_text
+        await pilot.press("e")
+        await looked(pane, pilot)
+        assert "error 2 of 3: out of memory" in console.screen_text
+        await pilot.press("e")
+        await looked(pane, pilot)
+        assert "▶srun: error" in console.screen_text
+        await pilot.press("E")
+        await looked(pane, pilot)
+        assert "error 2 of 3" in console.screen_text
+
+
+async def test_the_error_of_a_failed_job_is_found_within_five_keys_of_the_main_screen() -> None:
+    console = Console()
+    console.logs.ends = True
+    console.logs.lines[92] = [*NUMBERED, *TRACE, *NUMBERED]
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        rows = list(console.app.screen.queue.keys)  # type: ignore[attr-defined]
+        keys = ["G"] + ["k"] * (len(rows) - 1 - rows.index(92))
+        assert len(keys) <= 4
+        console.logs.opened_event.clear()
+        await pilot.press(*keys, "e")
+        await console.read_log(pilot, 92)
+        pane = console.app.screen.query_one(LogPane)
+        await looked(pane, pilot)
+        assert console.app.focused is pane
+        assert "▶Traceback (most recent call last)" in console.screen_text
+
+
+async def test_no_error_is_said() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, NUMBERED)
+        await pilot.press("e")
+        await looked(pane, pilot)
+        assert "error: none" in console.screen_text
+
+
+async def test_what_came_before_cannot_be_read_is_said() -> None:
+    console = Console()
+    console.logs.cuts_tails = True
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, LONG)
+        console.logs.error = NotFoundError("it was removed")
+        await pilot.press("g")
+        await looked(pane, pilot)
+        assert "what came before cannot be read: it was removed" in console.screen_text
+        console.logs.error = None
+        await pilot.press("g")
+        await looked(pane, pilot)
+        assert "line 0 " in console.screen_text
+
+
+async def test_long_lines_are_broken_and_cut_again() -> None:
+    console = Console()
+    async with console.app.run_test(size=(80, 40)) as pilot:
+        pane = await begun(console, pilot, [*NUMBERED, b"\x1b[31m" + b"a" * 79 + b"b" * 79 + b"END", b"last"])
+        assert "END" not in console.screen_text
+        await pilot.press("b")
+        rows = [(row.number, row.part) for row in pane.reading.rows][-4:]
+        assert rows == [(300, 0), (300, 1), (300, 2), (301, 0)]
+        assert " " + "b" * 79 in console.screen_text
+        assert "END" in console.screen_text
+        await pilot.press("k")
+        assert not pane.follows
+        await pilot.press("G", "b")
+        assert "END" not in console.screen_text
+
+
+async def test_times_are_shown_where_they_are_known() -> None:
+    console = Console()
+    console.logs.is_stamped = True
+    lines = [b"2026-11-21T10:02:%02d.123456789Z loss %d" % (i, i) for i in range(60)]
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, lines)
+        assert "2026" not in console.screen_text.split("LOG")[1]
+        await pilot.press("D")
+        assert "10:02:59.123 loss 59" in console.screen_text
+        await pilot.press("slash", *"^loss 57$", "enter")
+        await looked(pane, pilot)
+        assert "1 of 1" in console.screen_text
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await begun(console, pilot, NUMBERED)
+        await pilot.press("D")
+        assert "no times are known" in console.screen_text
+
+
+@given(st.binary(max_size=60))
+def test_a_stamp_is_taken_off_once_and_anything_else_is_left(raw: bytes) -> None:
+    stamped = b"2026-11-21T10:02:04.5Z " + raw
+    assert without_stamp(stamped) == raw
+    assert stamp_words(stamped) == "10:02:04.500 "
+    assert len(stamp_words(raw)) == STAMP_WIDTH
+
+
+def test_a_month_that_is_none_is_no_time() -> None:
+    assert stamp_words(b"2026-13-41T10:02:04Z x") == " " * STAMP_WIDTH
+
+
+async def test_lines_are_picked_by_key_and_copied_without_their_colours() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, [b"\x1b[31mred\x1b[0m \x1b]52;c;aGk=\x07%d" % i for i in range(300)])
+        top = pane.reading.rows[0].number
+        await pilot.press("V", "j", "j")
+        assert "3 lines picked" in console.screen_text
+        await pilot.press("y")
+        assert console.app.clipboard == "\n".join(f"red {top + i}" for i in range(3))
+        assert "Copied 3 lines" in console.told
+        assert not pane.reading.picked.is_on
+        await pilot.press("y")
+        assert len(console.app.clipboard.splitlines()) == pane.height
+        await pilot.press("V", "escape")
+        assert not pane.reading.picked.is_on
+
+
+async def test_lines_are_picked_with_the_mouse() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, NUMBERED)
+        await pilot.mouse_down(pane, offset=(5, 2))
+        await pilot.hover(pane, offset=(9, 4))
+        await pilot.mouse_up(pane, offset=(9, 4))
+        top = pane.reading.rows[0].number
+        assert [pane.reading.picked.has(top + i) for i in range(5)] == [False, True, True, True, False]
+
+
+def test_nothing_is_copied_by_itself_and_what_is_copied_is_bounded() -> None:
+    buffer = LogBuffer()
+    buffer.add([b"x" * 4000] * 100)
+    text, count = copied_text(buffer, list(range(100)), is_stamped=False)
+    assert len(text) <= MOST_COPIED
+    assert count == len(text.splitlines()) == MOST_COPIED // 4001
+
+
+@given(st.lists(st.binary(max_size=80), max_size=6))
+def test_nothing_that_is_copied_acts_on_a_terminal(lines: list[bytes]) -> None:
+    buffer = LogBuffer()
+    buffer.add(lines)
+    text, _ = copied_text(buffer, list(range(len(lines))), is_stamped=False)
+    assert not any((ord(char) < 0x20 and char != "\n") or 0x7F <= ord(char) < 0xA0 for char in text)
+
+
+async def saved(console: Console, pane: LogPane, pilot: object, path: Path) -> None:
+    """Ask for the log to be saved there, and wait for an answer."""
+    await pilot.press("S")  # type: ignore[attr-defined]
+    assert isinstance(console.app.screen, Prompt)
+    console.app.screen.query_one(Input).value = str(path)
+    await pilot.press("enter")  # type: ignore[attr-defined]
+
+
+async def until(pilot: object, holds: object) -> None:
+    """Wait until it does."""
+    async with asyncio.timeout(10):
+        while not holds():  # type: ignore[operator]
+            await pilot.pause(0.005)  # type: ignore[attr-defined]
+
+
+async def test_a_log_is_saved_byte_for_byte_and_no_file_is_overwritten_unasked(tmp_path: Path) -> None:
+    console = Console()
+    lines = [b"\x1b[31mred\x1b[0m", b"\xff\x00raw", b"last"]
+    path = tmp_path / "out.log"
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, lines)
+        await saved(console, pane, pilot, path)
+        await until(pilot, lambda: console.told)
+        assert path.read_bytes() == b"\n".join(lines) + b"\n"
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert console.told == [f"Saved 3 lines to {path}"]
+        path.write_text("precious")
+        await saved(console, pane, pilot, path)
+        await until(pilot, lambda: isinstance(console.app.screen, Confirm))
+        await pilot.press("n")
+        assert path.read_text() == "precious"
+        await saved(console, pane, pilot, path)
+        await until(pilot, lambda: isinstance(console.app.screen, Confirm))
+        await pilot.press("y")
+        await until(pilot, lambda: path.read_bytes().endswith(b"last\n"))
+        await saved(console, pane, pilot, tmp_path / "no" / "such" / "folder")
+        await until(pilot, lambda: any("No such file" in told for told in console.told))
+    assert await asyncio.to_thread(lambda: [file.name for file in tmp_path.iterdir()]) == ["out.log"]
+
+
+def test_a_file_that_comes_to_be_there_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "out.log"
+
+    def meanwhile() -> bool:
+        path.write_text("precious")
+        return True
+
+    with pytest.raises(FileExistsError):
+        save_log(follower_of([b"x"] * 1000), path, overwrite=False, is_wanted=meanwhile)
+    assert path.read_text() == "precious"
+    assert [file.name for file in tmp_path.iterdir()] == ["out.log"]
+
+
+def test_what_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(InterruptedError):
+        save_log(follower_of([b"x"] * 1000), tmp_path / "out.log", overwrite=False, is_wanted=lambda: False)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_the_log_of_each_attempt_can_be_shown() -> None:
+    console = Console(sample.with_job(sample.rich_snapshot(), [replace(sample.secret_job(), id=101)]))
+    console.logs.attempts = {(101, 1): [b"first attempt"], (101, 2): [b"second attempt"]}
+    async with console.app.run_test(size=SIZE) as pilot:
+        await begun(console, pilot, [b"second attempt"])
+        assert "attempt 2 of 2" in console.screen_text
+        await pilot.press("comma")
+        await until(pilot, lambda: "first attempt" in console.screen_text)
+        assert "attempt 1 of 2" in console.screen_text
+        await pilot.press("comma", "full_stop")
+        await until(pilot, lambda: "second attempt" in console.screen_text)

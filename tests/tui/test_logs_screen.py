@@ -1,0 +1,194 @@
+"""Several logs at once: pinned ones, running jobs', and attempts of one job beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+from textual.pilot import Pilot
+
+from gputui.tui.leave import Leave
+from gputui.tui.pinned import MOST, LogOf, Pinned
+from gputui.tui.screens.logs import LogsScreen, columns_for
+from gputui.tui.screens.main import Main
+from gputui.tui.widgets.log_pane import LogPane
+from tests.tui import sample
+from tests.tui.console import Console
+from tests.tui.reader import looked
+from tests.tui.test_pictures import LOG, Compare
+
+SIZE = (200, 50)
+EVAL = [b"\x1b[36mstep\x1b[0m %d  accuracy %.3f" % (step, 0.5 + step * 0.004) for step in range(80)]
+FAILED = [
+    *LOG[:20],
+    b"[rank0]: Traceback (most recent call last):",
+    b'[rank0]:   File "/app/train.py", line 88, in <module>',
+    b"[rank0]:     loss.backward()",
+    b"[rank0]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has 1.21 GiB free.",
+    b"node1:88:112 [0] NCCL WARN socketStartConnect: Connect to 10.0.0.2<43215> failed",
+    b"srun: error: node1: task 0: Exited with exit code 1",
+]
+
+
+def twice() -> Console:
+    """Job 101 runs for the second time."""
+    snapshot = sample.with_job(sample.rich_snapshot(), [replace(sample.secret_job(), id=101)])
+    console = Console(snapshot)
+    console.logs.lines = {101: LOG, 104: EVAL}
+    console.logs.attempts = {(101, 1): FAILED, (101, 2): LOG}
+    return console
+
+
+async def read_all(console: Console, pilot: Pilot[Leave]) -> list[LogPane]:
+    """Wait until every pane shows its lines."""
+    panes = list(console.app.screen.query(LogPane))
+    async with asyncio.timeout(10):
+        while not all(pane.buffer.end for pane in panes):
+            await pilot.pause(0.005)
+    for pane in panes:
+        await looked(pane, pilot)
+    return panes
+
+
+@pytest.mark.parametrize(
+    ("count", "width", "columns"),
+    [(1, 300, 1), (2, 80, 1), (2, 120, 2), (3, 120, 2), (4, 200, 2), (6, 200, 3), (6, 300, 3), (5, 300, 5), (0, 80, 1)],
+)
+def test_logs_are_as_alike_as_can_be(count: int, width: int, columns: int) -> None:
+    assert columns_for(count, width) == columns
+
+
+def test_no_more_are_pinned_than_fit() -> None:
+    pinned = Pinned()
+    for number in range(MOST + 1):
+        words = pinned.toggle(LogOf(number))
+    assert "6 logs are pinned already" in words
+    assert len(pinned.logs) == MOST
+    assert pinned.toggle(LogOf(2)) == "no longer pinned"
+    assert LogOf(2) not in pinned.logs
+
+
+async def test_pinned_logs_are_shown_together_and_taken_away() -> None:
+    console = twice()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("p", "j", "p", "L")
+        panes = await read_all(console, pilot)
+        assert [pane.follower.job_id for pane in panes if pane.follower] == [101, 104]
+        assert "LOG #104 resnet-ablation" in console.screen_text
+        assert "accuracy" in console.screen_text
+        assert panes[0].region.y == panes[1].region.y
+        await pilot.press("tab")
+        assert console.app.focused is panes[1]
+        await pilot.press("p")
+        await pilot.pause()
+        assert isinstance(console.app.screen, LogsScreen)
+        assert console.app.screen._desk.pinned.logs == [LogOf(101)]
+        assert panes[0].region.width == SIZE[0]
+        await pilot.press("p")
+        await pilot.pause()
+        assert len(console.app.screen_stack) == 1
+    assert all(stream.closed.is_set() for stream in console.logs.streams.values())
+
+
+async def test_where_none_is_pinned_those_of_running_jobs_are_shown() -> None:
+    console = twice()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("L")
+        panes = await read_all(console, pilot)
+        assert [pane.follower.job_id for pane in panes if pane.follower] == [101, 104]
+        assert panes[0].region.x == panes[1].region.x == 0
+        await pilot.press("z")
+        await pilot.pause()
+        assert panes[0].size.height == 23
+        await pilot.press("tab")
+        await pilot.pause()
+        assert panes[1].size.height == 23
+        await pilot.press("escape")
+        assert isinstance(console.app.screen, Main)
+
+
+async def test_without_any_log_it_says_so() -> None:
+    console = Console(sample.empty_queue())
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("L")
+        assert any("No log is pinned" in told for told in console.told)
+
+
+async def test_attempts_stand_side_by_side_and_each_is_looked_through_alone() -> None:
+    console = twice()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("A")
+        panes = await read_all(console, pilot)
+        assert "attempt 1 of 2" in console.screen_text
+        assert "attempt 2 of 2" in console.screen_text
+        await pilot.press("e")
+        await looked(panes[0], pilot)
+        assert "error 1 of 4: traceback" in console.screen_text
+        assert panes[1].follows
+        await pilot.press("full_stop")
+        await pilot.pause()
+        assert [pane.follower.attempt for pane in panes if pane.follower] == [2, 2]
+
+
+async def test_f_follows_the_log_on_the_main_screen() -> None:
+    console = twice()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("L", "tab", "f")
+        assert isinstance(console.app.screen, Main)
+        follower = console.app.screen.log_pane.follower
+        assert follower is not None
+        assert follower.job_id == 104
+
+
+async def test_the_next_attempt_is_followed_when_it_starts() -> None:
+    console = Console()
+    console.logs.lines = {101: LOG, 104: EVAL}
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("L")
+        panes = await read_all(console, pilot)
+        opened = len(console.logs.opened)
+        await console.show(pilot, sample.with_job(console.snapshot, [replace(sample.secret_job(), id=101)]))
+        async with asyncio.timeout(10):
+            while len(console.logs.opened) == opened:
+                await pilot.pause(0.005)
+        assert "attempt 2 of 2" in console.screen_text
+        assert panes[1].follower is not None
+        assert console.logs.opened[-1][0] == 101
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50)], ids=["80x24", "120x36", "200x50"])
+class TestPictures:
+    def matches(self, snap_compare: Compare, size: tuple[int, int], *keys: str) -> bool:
+        console = twice()
+
+        async def before(pilot: Pilot[Leave]) -> None:
+            await console.begin(pilot)
+            await console.read_log(pilot, 101)
+            for key in keys:
+                await pilot.press(key)
+                await read_all(console, pilot)
+            await console.settle(pilot)
+
+        return snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]
+
+    def test_attempts_with_an_error(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+        assert self.matches(snap_compare, size, "A", "e", "e")
+
+    def test_running_jobs(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+        assert self.matches(snap_compare, size, "L")
+
+    def test_a_search(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+        assert self.matches(snap_compare, size, "L", "z", "slash", *"loss", "enter", "n", "V", "j")
+
+    def test_a_filter(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+        assert self.matches(snap_compare, size, "L", "ampersand", *"5 ", "enter", "right_parenthesis")
+
+    def test_typing(self, snap_compare: Compare, size: tuple[int, int]) -> None:
+        assert self.matches(snap_compare, size, "L", "slash", *"1.2(")
