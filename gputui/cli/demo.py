@@ -15,6 +15,7 @@ import click
 
 from gputui import bootstrap
 from gputui.cli.session import Session, pass_session
+from gputui.cli.slow import prepare
 from gputui.config import Options, ProbeSpec
 from gputui.domain.container import ContainerState
 from gputui.domain.job import GpuRequest, JobSpec, Submission
@@ -71,7 +72,8 @@ def submissions() -> Iterable[Submission]:
 
 def run(options: Options) -> int:
     """Show the console on a throw-away state directory; nothing of it is left afterwards."""
-    from gputui.cli.console import Console
+    prepare(options)
+    from gputui.cli.console import Console  # Textual comes with it
 
     directory = Path(tempfile.mkdtemp(prefix="gputui-demo-"))
     here = _here(options, directory)

@@ -31,6 +31,7 @@ INTERRUPTED = 130
 @click.option("--probe", metavar="nvml|sim:N[:MODEL]", help="Where readings of GPUs come from. [env: GPUTUI_PROBE]")
 @click.option("--runtime", metavar="docker|process", help="What runs jobs. [env: GPUTUI_RUNTIME]")
 @click.option("--read-only", is_flag=True, help="The console only looks on: it schedules never, and sends no wish.")
+@click.option("--slow", is_flag=True, help="For thin lines: the console draws every few seconds, and no graphs.")
 @click.version_option(__version__, "-V", "--version", prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.pass_context
 def cli(
@@ -40,18 +41,24 @@ def cli(
     probe: str | None,
     runtime: str | None,
     read_only: bool,
+    slow: bool,
 ) -> int | None:
     """A console for GPU servers: every GPU live, a queue of jobs, and their logs.
 
     Without a command the console opens; it schedules when nobody else does.
     """
-    session = Session(state, config, probe, runtime)
+    session = Session(state, config, probe, runtime, slow=slow)
     ctx.obj = session
     if ctx.invoked_subcommand is not None:
         if read_only:
             raise click.UsageError("--read-only is for the console alone", ctx)
+        if slow and ctx.invoked_subcommand != "demo":
+            raise click.UsageError("--slow is for the console alone", ctx)
         return None
-    from gputui.cli import console
+    from gputui.cli.slow import prepare
+
+    prepare(session.options)
+    from gputui.cli import console  # Textual comes with it
 
     return console.run(console.read_only(session.options) if read_only else session.options)
 

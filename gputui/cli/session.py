@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
 
 import click
@@ -22,17 +23,24 @@ class Session:
         config: str | None = None,
         probe: str | None = None,
         runtime: str | None = None,
+        *,
+        slow: bool = False,
     ) -> None:
         self._state = state
         self._config = config
         self._probe = probe
         self._runtime = runtime
+        self._slow = slow
 
     @cached_property
     def options(self) -> Options:
         """The options, resolved once; only then are files read, so that help never fails."""
         options = resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
         bootstrap.check_probe(options)
+        if self._slow:
+            settings = options.settings
+            console = replace(settings.console, slow=True)
+            options = replace(options, settings=replace(settings, console=console))
         return options
 
     @contextmanager

@@ -31,6 +31,7 @@ from gputui.tui.leave import Leave
 from gputui.tui.logs import LogOpener
 from gputui.tui.messages import SnapshotTaken, WishDone, WishFailed, WishMade
 from gputui.tui.notify import Notifier
+from gputui.tui.pace import Pacer
 from gputui.tui.present.gpu import index_of
 from gputui.tui.present.status import notices
 from gputui.tui.remembered import Remembered
@@ -89,6 +90,7 @@ class Gputui(DressedApp[Leave]):
         self.keymap = Keymap.of(settings.console.keys)
         self.keymap.rebind(self._bindings)
         self._unsubscribe: Callable[[], None] = lambda: None
+        self.pacer = Pacer(self._desk.pace, self._show, self.set_timer)
         self.dress(look, self._desk.remembered)
 
     def get_default_screen(self) -> Screen[None]:
@@ -126,8 +128,11 @@ class Gputui(DressedApp[Leave]):
 
     def on_snapshot_taken(self, message: SnapshotTaken) -> None:
         """Show it."""
-        self.snapshot = message.snapshot
+        self.pacer.take(message.snapshot)
         self.notifier.take(message.snapshot)
+
+    def _show(self, snapshot: Snapshot) -> None:
+        self.snapshot = snapshot
 
     def toast(self, text: str, title: str, severity: Literal["information", "warning", "error"]) -> None:
         """Show it in a corner for a while."""
@@ -154,6 +159,7 @@ class Gputui(DressedApp[Leave]):
 
     def on_wish_done(self, message: WishDone) -> None:
         """Say so."""
+        self.pacer.hurry()
         self.notifier.note("information", message.text)
         self.notify(plain(message.text, 300), markup=False, timeout=4)
 

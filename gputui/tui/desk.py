@@ -12,6 +12,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import Clock
 from gputui.tui.logs import LogOpener
+from gputui.tui.pace import Pace, pace_of
 from gputui.tui.pinned import Pinned
 from gputui.tui.remembered import Remembered
 
@@ -34,6 +35,11 @@ class Desk:
     """Have PCIe throughput of this GPU alone read from now on. Never blocks; vain where others read the GPUs."""
     past: Callable[[datetime | None], Iterable[Job]] = lambda since: ()
     """Finished jobs that left the queue file since then. May block."""
+
+    @property
+    def pace(self) -> Pace:
+        """How often the screen is drawn anew."""
+        return pace_of(self.settings.console)
 
     @property
     def is_read_only(self) -> bool:

@@ -35,15 +35,17 @@ class GpuPicture:
     """All rows of the grid, by UUID, in the driver's order."""
 
     rows: Mapping[str, GpuRow] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
+    """Columns that are not wanted."""
 
     def unread(self) -> frozenset[str]:
         """Columns of which no GPU has anything to show; none as long as nothing is read at all."""
         samples = [row.view.sample for row in self.rows.values() if row.view.sample is not None]
         if not samples:
-            return frozenset(("fan",))
+            return self.left_out | {"fan"}
         gone = {name for name, fields in _FIELDS.items() if not any(_has(sample, fields) for sample in samples)}
         known_limit = any(row.view.gpu.power_limit is not None for row in self.rows.values())
-        return frozenset(gone - {"power_limit"} if known_limit else gone)
+        return self.left_out | (gone - {"power_limit"} if known_limit else gone)
 
 
 def _has(sample: GpuSample, fields: Iterable[str]) -> bool:

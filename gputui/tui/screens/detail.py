@@ -58,7 +58,7 @@ class Detail(JobScreen):
     def on_mount(self) -> None:
         """Show what is known."""
         self.show_snapshot(self._snapshot)
-        self.set_interval(1.0, lambda: self.show_snapshot(self._snapshot))
+        self.set_interval(self._desk.pace.tick, lambda: self.show_snapshot(self._snapshot))
 
     def subject(self) -> Job | None:
         """The job that is shown."""

@@ -54,7 +54,7 @@ class GpuDetail(GpuScreen):
     def on_mount(self) -> None:
         """Show what is known."""
         self.query_one(Page).focus()
-        self.set_interval(1.0, self.tick)
+        self.set_interval(self._desk.pace.tick, self.tick)
         self.call_after_refresh(self.tick)
 
     def on_unmount(self) -> None:

@@ -83,7 +83,7 @@ class Main(PaneScreen, GpuScreen, QueueScreen, FollowScreen):
         self.lay_panes()
         self.pane("queue" if "queue" in self.layout_now.shown else self.layout_now.shown[0]).focus()
         self._is_ready = True
-        self.set_interval(1.0, self.tick)
+        self.set_interval(self._desk.pace.tick, self.tick)
         self.show_snapshot(self._snapshot)
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
@@ -110,9 +110,9 @@ class Main(PaneScreen, GpuScreen, QueueScreen, FollowScreen):
         self.update_tabs()
         local = now.astimezone()
         words = status_line(snapshot, self._desk.host, self._status.room, read_only=self._desk.is_read_only)
-        self._status.show(words, f"{local:%H:%M:%S}")
+        self._status.show(words, f"{local:{self._desk.pace.clock}}")
         self._notices.show(pressing(snapshot, now))
-        picture = gpu_picture(snapshot, self._rows.jobs, self._history, now)
+        picture = self._desk.pace.drawn(gpu_picture(snapshot, self._rows.jobs, self._history, now))
         self._grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), self._room())
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
         self._queue.show(
@@ -129,7 +129,7 @@ class Main(PaneScreen, GpuScreen, QueueScreen, FollowScreen):
         room = self.size.height - 2 - self._notices.rows
         layout = self.layout_now
         fixed = room if self.is_zoomed else layout.rows_for_gpus(room)
-        return GridRoom(self.size.width, layout.most_for_gpus(room), fixed, layout.grid)
+        return GridRoom(self.size.width, layout.most_for_gpus(room), fixed, self._desk.pace.grid(layout.grid))
 
     def on_screen_resume(self) -> None:
         """Catch up with what happened meanwhile."""

@@ -79,7 +79,7 @@ class TimelineScreen(GpuScreen):
     def on_mount(self) -> None:
         """Show the GPUs at once, and have the plan worked out."""
         self.query_one(TimelineTable).focus()
-        self.set_interval(1.0, self.tick)
+        self.set_interval(self._desk.pace.tick, self.tick)
         self._ask()
         self.call_after_refresh(self._draw)
 

@@ -93,7 +93,7 @@ class WhatIf(ModalScreen[None]):
         """Show the change in words, and have the rest worked out."""
         further = FURTHER if isinstance(self.proposal, JobProposal) and self.proposal.is_order else ()
         self.query_one(KeyBar).show((*WHAT_IF_COMMANDS, *further))
-        self.set_interval(1.0, self.tick)
+        self.set_interval(self._desk.pace.tick, self.tick)
         self._ask()
         self._draw()
 

@@ -16,14 +16,13 @@ from gputui.tui.keymap import keymap_of
 from gputui.tui.log_buffer import LogBuffer
 from gputui.tui.log_reading import LogReading
 from gputui.tui.logs import LogFollower
+from gputui.tui.pace import log_pace
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.log_title import log_states
 from gputui.tui.present.style import BLUE, DIM, GROUND, PLAIN, RAISED, RED
 
 _GROUND = Style(bgcolor=GROUND)
 _RAISED = Style(bgcolor=RAISED)
-_TICK = 0.1
-"""Seconds between two looks at what came in, at least."""
 _SIDE = 16
 _LOOK = 0.008
 """Seconds for which it is looked for something before keys and everything else have their turn."""
@@ -93,7 +92,7 @@ class LogView(Widget, can_focus=True):
 
     def on_log_news(self) -> None:
         """Look at once, or as soon as the last look is long enough ago: a silent log costs nothing."""
-        wait = self._ticked_at + _TICK - time.monotonic()
+        wait = self._ticked_at + log_pace(self.app) - time.monotonic()
         if wait <= 0:
             self.tick()
         else:

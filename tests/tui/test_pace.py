@@ -1,0 +1,120 @@
+"""Thin lines: fewer pictures, no graphs, and no key that waits for them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gputui.domain.settings import ConsoleSettings
+from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.tui.pace import SLOW, USUAL, Pace, Pacer, log_pace
+from tests.cli.conftest import Run, alone, clock, run, store
+from tests.factories import NOW
+from tests.tui.console import Console
+from tests.tui.test_pictures import show_history
+
+__all__ = ["alone", "clock", "run", "store"]
+
+
+class FakeTimer:
+    def __init__(self) -> None:
+        self.stopped = False
+
+    def stop(self) -> None:
+        self.stopped = True
+
+
+class Shown:
+    """What a pacer let through, and what it asked to be called for."""
+
+    def __init__(self, pace: Pace) -> None:
+        self.shown: list[Snapshot] = []
+        self.asked: list[float] = []
+        self.timer = FakeTimer()
+        self.pacer = Pacer(pace, self.shown.append, self._later)  # type: ignore[arg-type]
+
+    def _later(self, wait: float, call: object) -> FakeTimer:
+        self.asked.append(wait)
+        self.call = call
+        return self.timer
+
+
+PICTURES = [replace(EMPTY, taken_at=NOW + timedelta(seconds=second)) for second in range(4)]
+
+
+def test_usually_every_picture_is_shown() -> None:
+    seen = Shown(USUAL)
+    for picture in PICTURES:
+        seen.pacer.take(picture)
+    assert seen.shown == PICTURES
+    assert not seen.asked
+
+
+def test_on_a_thin_line_the_last_of_several_is_shown_when_its_time_has_come() -> None:
+    seen = Shown(SLOW)
+    for picture in PICTURES:
+        seen.pacer.take(picture)
+    assert seen.shown == PICTURES[:1]
+    assert len(seen.asked) == 1
+    assert 2.5 < seen.asked[0] <= SLOW.pictures
+    seen.call()  # type: ignore[operator]
+    assert seen.shown == [PICTURES[0], PICTURES[3]]
+    assert seen.timer.stopped
+
+
+def test_what_was_done_here_is_seen_at_once() -> None:
+    seen = Shown(SLOW)
+    seen.pacer.take(PICTURES[0])
+    seen.pacer.hurry()
+    seen.pacer.take(PICTURES[1])
+    assert seen.shown == PICTURES[:2]
+
+
+async def test_a_slow_console_draws_lines_without_graphs_and_no_seconds() -> None:
+    console = Console(console=ConsoleSettings("off", slow=True))
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await show_history(console, pilot)
+        console.app.pacer.hurry()
+        await console.begin(pilot)
+        lines = console.screen_text.splitlines()
+        assert lines[0].rstrip().endswith(" 12:00")
+        assert lines[1].split()[:2] == ["GPU", "MODEL"]
+        assert "LAST MINUTES" not in console.screen_text
+        assert not any(block in line for line in lines[:10] for block in "▁▂▃▄▅▆▇█⣀⣿")
+        assert log_pace(console.app) == SLOW.log
+
+
+async def test_keys_are_not_slowed() -> None:
+    console = Console(console=ConsoleSettings("off", slow=True))
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("j", "j")
+        assert any(line.startswith("▌") and " 105 CF" in line for line in console.screen_text.splitlines())
+
+
+def test_textual_hears_of_it_before_it_is_imported() -> None:
+    program = (
+        "import sys; from gputui.cli.slow import prepare; from gputui.config import resolve;"
+        "assert 'textual' not in sys.modules; prepare(resolve());"
+        "from textual import constants; print(constants.MAX_FPS, constants.TEXTUAL_ANIMATIONS)"
+    )
+    environ = {key: value for key, value in os.environ.items() if not key.startswith(("TEXTUAL", "GPUTUI"))}
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environ, "GPUTUI_CONSOLE_SLOW": "yes"},
+        capture_output=True,
+        check=True,
+        text=True,
+    )
+    assert done.stdout.split() == ["5", "none"]
+
+
+@pytest.mark.usefixtures("alone")
+def test_only_the_console_can_be_slow(run: Run) -> None:
+    result = run("--slow", "queue")
+    assert (result.code, "--slow is for the console alone" in result.err) == (2, True)
