@@ -101,6 +101,7 @@ def _lost() -> Snapshot:
 SHOTS = (
     Shot("console", WIDE, _usual, with_history=True),
     Shot("console-80x24", SMALL, _usual, with_history=True),
+    Shot("gpu", (160, 48), _usual, ("shift+tab", "i"), with_history=True),
     Shot("job", WIDE, _usual, ("j", "j", "enter")),
     Shot("submit", (120, 36), _usual, ("s",)),
     Shot("cancel", SMALL, _usual, ("c",)),

@@ -254,7 +254,7 @@ class TestPage:
             assert part in told
         drained = page(sample.linked(), 6)
         assert "by alice on 2025-03-01 12:00: fan noise, ticket 812" in drained.replace(f"{NOW:%Y-%m-%d}", "2025-03-01")
-        assert "none: the driver does not answer for it" in page(sample.linked(), 7)
+        assert "none now: the driver does not answer for it" in page(sample.linked(), 7)
 
     def test_a_foreign_container_is_named_with_its_process(self) -> None:
         told = page(sample.linked(), 3)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.gpu import GpuProcess, GpuSample, GpuState, GpuView, Holder
+from gputui.domain.gpu import GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Node
 from gputui.domain.text import plain, width
@@ -231,6 +231,15 @@ def test_a_card_says_what_matters() -> None:
     assert "fell off the bus (Xid 79)" in lost
     assert "no reading" in lost
     assert "0%" not in lost
+
+
+def test_what_was_read_before_a_gpu_was_lost_is_not_shown_as_now() -> None:
+    gone = Health(HealthCode.LOST, "fell off the bus")
+    for old in (replace(sample.busy(0), health=gone), replace(sample.busy(0), stale=True, age=HOUR)):
+        told = words(card_lines(GpuRow(old), 48, 8))
+        assert "not read now" in told
+        assert "58°C" not in told
+        assert "480" not in told
 
 
 @pytest.mark.parametrize(

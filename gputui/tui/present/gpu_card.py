@@ -99,8 +99,7 @@ def _graphs(row: GpuRow, room: int, lines: int) -> list[Cell]:
 
 def _graph(row: GpuRow, name: str, room: int, height: int) -> list[Cell]:
     drawn = past_graph(row.past, name, most_of(row, name), max(0, room - _FIGURES - 1), height) if height else []
-    is_old = row.view.stale or row.view.sample is None
-    ink = DIM if is_old else GRAPH
+    ink = DIM if row.is_old else GRAPH
     return [
         ((line + " ", ink), *fitted(figure, _FIGURES, right=True))
         for line, figure in zip(drawn, _figures(row, name, height), strict=True)
@@ -117,7 +116,7 @@ def _figures(row: GpuRow, name: str, height: int) -> Sequence[Cell]:
     else:
         limit = power_limit(row)
         told = [
-            _power(sample.power if sample else None, is_old=row.view.stale),
+            _power(sample.power if sample else None, is_old=row.is_old),
             cell(f"of {limit:.0f}W" if limit else "power", DIM),
         ]
     return [*told, *[cell("", DIM)] * height][:height]
@@ -146,7 +145,7 @@ def most_of(row: GpuRow, name: str) -> float:
 def _readings(row: GpuRow, *, has_power: bool) -> Cell:
     """The rest of what is read, what slows it down before what merely is."""
     sample = row.view.sample
-    if sample is None or row.view.stale:
+    if sample is None or row.is_old:
         return cell("no reading" if sample is None else "not read now", DIM)
     parts: list[Span] = []
     if sample.temperature is not None:

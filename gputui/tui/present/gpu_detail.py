@@ -110,8 +110,8 @@ def _window(view: WindowView, now: datetime) -> Cell:
 def _readings(page: GpuPage) -> list[Cell]:
     """What has no graph, or is better read as a figure."""
     sample = page.row.view.sample
-    if sample is None:
-        return [_line("readings", ("none: the driver does not answer for it", AMBER))]
+    if sample is None or page.row.is_old:
+        return [_line("readings", ("none now: the driver does not answer for it", AMBER))]
     limit = power_limit(page.row)
     throttle = plain(", ".join(sample.throttle), 200)
     clocks = [_of(sample.sm_clock, "MHz", "SM"), _of(sample.memory_clock, "MHz", "memory")]

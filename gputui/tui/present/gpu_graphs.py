@@ -51,10 +51,10 @@ def _graph(row: GpuRow, name: str, label: str, unit: str, width: int, height: in
     """A graph with its figures, each line exactly as wide."""
     wide = max(0, width - _FIGURES)
     values = [value for value in row.past.values(name)[-2 * wide :] if value is not None]
-    now = getattr(row.view.sample, name) if row.view.sample is not None and not row.view.stale else None
+    now = getattr(row.view.sample, name) if not row.is_old else None
     drawn = past_graph(row.past, name, _top(row, name, values), wide, height)
     figures = _figures(label, unit, now, max(values, default=None), height)
-    ink = DIM if row.view.stale else GRAPH
+    ink = DIM if row.is_old else GRAPH
     return [(*figure, (line, ink)) for figure, line in zip(figures, drawn, strict=True)]
 
 

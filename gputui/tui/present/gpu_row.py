@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from gputui.domain.gpu import GpuSample, GpuView
+from gputui.domain.gpu import GpuSample, GpuView, HealthCode
 from gputui.domain.job import Job
 from gputui.tui.present.past import NO_PAST, Past
 
@@ -28,6 +28,11 @@ class GpuRow:
     label: str = ""
     """How it is called where there are several nodes; empty: by its index."""
     now: datetime | None = None
+
+    @property
+    def is_old(self) -> bool:
+        """Whether what was read last no longer holds: nothing is read of it now."""
+        return self.view.sample is None or self.view.stale or self.view.health.code is HealthCode.LOST
 
 
 @dataclass(frozen=True)
