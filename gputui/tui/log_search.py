@@ -99,7 +99,7 @@ class LogSearch:
         for finder in self._finders():
             if not finder.is_done(self._buffer):
                 changed |= finder.step(self._buffer, seconds)
-        return self._try_jump() or changed or self._finds_nothing()
+        return self._try_jump() or changed
 
     @property
     def is_done(self) -> bool:
@@ -142,10 +142,6 @@ class LogSearch:
 
     def _finders(self) -> list[Finder]:
         return [finder for finder in (self._hits, self._lines.filter, self._errors) if finder is not None]
-
-    def _finds_nothing(self) -> bool:
-        """The looking has come to its end: the title says what came of it."""
-        return self._told is not None and not self._told.hits
 
     def _try_jump(self) -> bool:
         jump = self._jump

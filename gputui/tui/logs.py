@@ -47,7 +47,8 @@ class LogFollower:
         """Its lines begin with the time they were written."""
         self.opener = opener
         self._inbox: deque[bytes] = deque(maxlen=INBOX)
-        self._read = 0
+        self.read = 0
+        """Lines that came so far."""
         self._taken = 0
         self._tell: Callable[[], None] = lambda: None
         self._has_told = False
@@ -64,7 +65,7 @@ class LogFollower:
         """The lines that came in since, and how many before them were skipped."""
         self._has_told = False  # first: a line that comes in from here on is told again, never forgotten
         lines = [self._inbox.popleft() for _ in range(len(self._inbox))]
-        read = self._read
+        read = self.read
         skipped = max(0, read - self._taken - len(lines) - len(self._inbox))
         self._taken += len(lines) + skipped
         return lines, skipped
@@ -99,9 +100,9 @@ class LogFollower:
     def _read_all(self, stream: LogStream) -> None:
         for line in stream:
             self._inbox.append(line[:MOST])
-            self._read += 1
+            self.read += 1
             if not self._has_told:
                 self._has_told = True
                 self._tell()
-            if self._read % _BREATH == 0 and self._closed.wait(0.001):
+            if self.read % _BREATH == 0 and self._closed.wait(0.001):
                 return

@@ -26,6 +26,6 @@ async def begun(console: Console, pilot: Pilot[Leave], lines: list[bytes]) -> Lo
 async def looked(pane: LogPane, pilot: Pilot[Leave]) -> None:
     """Wait until nothing is left to be looked at or loaded."""
     async with asyncio.timeout(20):
-        while not pane.reading.search.is_done or pane.is_loading:
+        while not pane.reading.search.is_done or pane.is_loading or pane.paints_soon:
             await pilot.pause(0.005)
     await pilot.pause()

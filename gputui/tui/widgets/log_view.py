@@ -29,7 +29,7 @@ _LOOK = 0.008
 _REST = 0.004
 _QUIET, _SOON = 0.15, 1.0
 """After so many seconds without a line, or in all, what was written before is taken to be there."""
-_CALM = 0.2
+_CALM = 0.12
 """Seconds between two paintings while it is looked for something."""
 
 
@@ -54,6 +54,10 @@ class LogView(Widget, can_focus=True):
         self._followed_at = self._ticked_at = self._painted_at = 0.0
         self._looks_on = False
         """A timer is set for looking further."""
+        self.paints_soon = False
+        """A timer is set for painting what was found."""
+        self._said: list[str] = []
+        """What was said of the search when it was painted."""
 
     @property
     def buffer(self) -> LogBuffer:
@@ -125,11 +129,24 @@ class LogView(Widget, can_focus=True):
     def look(self) -> None:
         """Go on looking for what is searched, filtered or an error, without ever keeping a key waiting."""
         self._looks_on = False
-        changed = self.reading.search.step(_LOOK)
-        is_done = self.reading.search.is_done
-        if is_done or (changed and time.monotonic() - self._painted_at > _CALM):
+        search = self.reading.search
+        stood = search.at
+        changed = search.step(_LOOK)
+        if search.at != stood:
             self.repaint()
+        elif changed or search.words() != self._said:
+            self._paint_soon()
         self._look_later()
+
+    def _paint_soon(self) -> None:
+        """Paint once for all that is found within a moment."""
+        if not self.paints_soon:
+            self.paints_soon = True
+            self.set_timer(max(0.001, self._painted_at + _CALM - time.monotonic()), self._paint_found)
+
+    def _paint_found(self) -> None:
+        if self.paints_soon:
+            self.repaint()
 
     def _look_later(self) -> None:
         if not self._looks_on and not self.reading.search.is_done:
@@ -217,7 +234,9 @@ class LogView(Widget, can_focus=True):
         """Work out what is in sight, and paint all of it once."""
         self.repaints += 1
         self._painted_at = time.monotonic()
+        self.paints_soon = False
         self.reading.settle()
+        self._said = self.reading.search.words()
         self.refresh()
 
     def row_at(self, y: int) -> int | None:
