@@ -85,7 +85,7 @@ class LimitWarning:
 
 @dataclass(frozen=True)
 class JobSpec:
-    """What a user submits. Never changed afterwards, but for `gpus.memory` by `gpu_memory_step`."""
+    """What a user submits. Changed afterwards by `gpu_memory_step`, and by edits while it waits, alone."""
 
     image: str | None = None
     """None: a host process."""

@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import datetime
 
 from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import MAX_PRIORITY, ArrayRef, Job, JobId, JobSpec, Submission
@@ -16,6 +17,7 @@ from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
+from gputui.engine.edits import check_no_circle, edited
 from gputui.engine.quota import submit_within
 from gputui.engine.recurring_wishes import RecurringWishes
 from gputui.engine.reservations import Reservations
@@ -118,6 +120,23 @@ class Actions(RecurringWishes):
         """Put waiting jobs at the head of the queue, before all that were put there earlier."""
         now = self._clock.now()
         return self._each(ids, "top", lambda job: job.evolve(topped_at=now))
+
+    def edit(self, job_id: JobId, edit: Edit) -> bool:
+        """Change what a waiting job asks for; whether that was news. Its place and its age are kept."""
+        named = {name: edit.spec[name] for name in ("after", "after_any") if name in edit.spec}
+        checked = self._waiting_for(JobSpec(**named))
+        with self._store.transaction() as transaction:
+            before = transaction.get(job_id)
+            spec = _limited(edit.apply(before.spec), self._settings)
+            spec = replace(spec, **{name: getattr(checked, name) for name in named})
+            check_no_circle(transaction, job_id, spec)
+            after = edited(before, edit, spec)
+            if after == before:
+                return False
+            transaction.put(after)
+            self._audit(transaction, "edit", f"job {job_id}", edit.words(before.spec), edit.words(after.spec))
+            self._note(JobChange("edit", before, after))
+        return True
 
     def drain(self, uuids: Iterable[str], reason: str) -> None:
         """Let no further job start on these GPUs."""

@@ -162,8 +162,31 @@ QUEUE_COMMANDS = (
         id="tab_reservations",
     ),
 )
+EDIT_COMMANDS = (
+    Command("move(1)", ("J",), "move down", "Move the waiting job behind the next one.", QUEUE, False, changes=True),
+    Command(
+        "move(-1)",
+        ("K",),
+        "move up",
+        "Move the waiting job before the one above it, by the least priority that does it.",
+        QUEUE,
+        False,
+        id="move_up",
+        changes=True,
+    ),
+    Command(
+        "recur", ("E",), "again", "Submit a job like this one again and again; asks when.", QUEUE, False, changes=True
+    ),
+)
+STANDING_COMMANDS = (
+    Command("pause_recurring", ("h",), "pause", "Make no run of the recurring job.", QUEUE, changes=True),
+    Command("resume_recurring", ("r",), "resume", "Make runs of the recurring job again.", QUEUE, changes=True),
+    Command("remove", ("c",), "remove", "End the recurring job or the reservation; asks first.", QUEUE, changes=True),
+)
+"""They share their keys with wishes about jobs, and so they have to be declared in one place with these."""
 MAIN_COMMANDS = (
     *JOB_COMMANDS,
+    *STANDING_COMMANDS,
     SUBMIT,
     GPU,
     *GPU_COMMANDS,
@@ -387,6 +410,7 @@ COLUMN_COMMANDS = (
 COMMANDS = (
     *MAIN_COMMANDS,
     *QUEUE_COMMANDS,
+    *EDIT_COMMANDS,
     *COLUMN_COMMANDS,
     *PANE_COMMANDS,
     *APP_COMMANDS,

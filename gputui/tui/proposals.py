@@ -35,6 +35,8 @@ class JobProposal:
     """How much more priority."""
     others: tuple[JobId, ...] = ()
     """More jobs that it is about."""
+    note: str = ""
+    """What it is for."""
 
     @property
     def job_ids(self) -> tuple[JobId, ...]:
@@ -50,6 +52,8 @@ class JobProposal:
         """The proposal after one more key: priorities add up, the others stand for themselves."""
         if verb not in ORDER or self.verb not in ORDER:
             return self
+        if self.note:
+            return replace(self, note="").further(verb, snapshot)
         if verb == "top":
             return replace(self, verb=verb, delta=0)
         step = STEP if verb == "raise" else -STEP
@@ -64,11 +68,11 @@ class JobProposal:
     def words(self, snapshot: Snapshot) -> str:
         """The change, in words."""
         if self.others:
-            return bulk.words(self.job_ids, self.verb, self.delta)
+            return bulk.words(self.job_ids, self.verb, self.delta) + self.note
         job = snapshot.job(self.job_id)
         title = f"job {job_title(job)}" if job else f"job #{self.job_id}"
         if self.verb in {"raise", "lower"}:
-            return f"{title}: priority {self._priorities(job)}"
+            return f"{title}: priority {self._priorities(job)}{self.note}"
         return _WORDS[self.verb].format(title=title)
 
     def _priorities(self, job: Job | None) -> str:

@@ -11,10 +11,12 @@ from pathlib import Path
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from gputui.domain.job import ArrayRef, Job
-from gputui.domain.settings import QUEUE_COLUMNS
+from gputui.domain.job import ArrayRef, Job, Submission
+from gputui.domain.recurring import Recurrence
+from gputui.domain.settings import QUEUE_COLUMNS, Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.window import WindowState, WindowView
 from gputui.tui.columns import COLUMNS, USUAL, Chosen
 from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
@@ -22,7 +24,7 @@ from gputui.tui.screens.columns import ColumnChooser
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.filter_line import FieldNames
 from gputui.tui.widgets.job_table import JobTable
-from tests.factories import NOW, job, recurring, running, uuid
+from tests.factories import NOW, job, recurring, running, spec, uuid
 from tests.tui import sample
 from tests.tui.console import Console
 
@@ -303,6 +305,40 @@ class TestFolding:
             assert sorted(queue(console).keys) == [1, 2, 3]
 
 
+class TestMoves:
+    async def test_a_job_is_moved_up_after_its_what_if(self) -> None:
+        console = Console(what_if="always")
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            queue(console).move_to(queue(console).keys.index(110))
+            await pilot.press("K")
+            await wait_until(lambda: isinstance(console.app.screen, WhatIf), pilot)
+            await pilot.pause()
+            assert "which takes it past job" in console.screen_text
+            await console.press(pilot, "enter")
+            assert console.audited() == [("priority", "job 110")]
+
+    async def test_why_it_cannot_be_moved_is_told(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            queue(console).move_to(queue(console).keys.index(106))
+            await pilot.press("K")
+            await wait_until(lambda: bool(console.told), pilot)
+            assert console.told == ["it is first already"]
+            assert console.audited() == []
+
+    async def test_scores_are_worked_out_where_they_are_looked_at(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=(200, 50)) as pilot:
+            await console.begin(pilot)
+            assert not queue(console).rows.scores
+            queue(console).live.chosen = Chosen(("id", "score", "why"))
+            queue(console).lay_again()
+            await console.show(pilot, replace(console.snapshot, taken_at=NOW + timedelta(seconds=1)))
+            await wait_until(lambda: len(queue(console).rows.scores) == 5, pilot)
+
+
 class FakeHistory:
     """Jobs of the history, and what was asked of it."""
 
@@ -378,6 +414,49 @@ class TestTabs:
             await pilot.press("4")
             assert "4 reservations" in console.screen_text
             assert "No GPUs are reserved" in console.screen_text
+
+
+def kept() -> Window:
+    return Window("r1", NOW, NOW + timedelta(hours=2), count=2, tenant="alice")
+
+
+class TestStandingWishes:
+    async def test_a_recurring_job_is_paused_resumed_and_removed_by_key(self) -> None:
+        console = Console()
+        number = console.actions.add_recurring(Recurrence("0 3 * * *", "UTC", "nightly"), Submission(spec()))
+        picture = replace(console.snapshot, recurring=tuple(console.store.recurring().values()))
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.show(pilot, picture)
+            await console.press(pilot, "3", "h")
+            assert console.store.recurring()[number].paused
+            await console.show(pilot, replace(picture, recurring=tuple(console.store.recurring().values())))
+            assert "paused" in console.screen_text
+            await console.press(pilot, "r")
+            assert not console.store.recurring()[number].paused
+            await console.press(pilot, "c")
+            assert "Remove recurring job" in console.screen_text
+            await console.press(pilot, "y")
+            assert not console.store.recurring()
+
+    async def test_a_job_is_submitted_again_and_again(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("E", *"@daily")
+            await console.press(pilot, "enter")
+            assert [entry.expression for entry in console.store.recurring().values()] == ["@daily"]
+
+    async def test_a_reservation_is_given_up_by_key(self) -> None:
+        console = Console()
+        with console.store.transaction() as transaction:
+            transaction.set_controls(replace(transaction.controls(), reservations=(kept(),)))
+        view = WindowView(kept(), WindowState.ACTIVE, "command", gpus=(uuid(4), uuid(5)))
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.show(pilot, replace(console.snapshot, windows=(view,)))
+            await pilot.press("4")
+            assert "2: 4,5" in console.screen_text
+            await console.press(pilot, "c", "y")
+            assert not console.store.controls().reservations
 
 
 async def wait_until(condition: Callable[[], bool], pilot: Pilot[Leave]) -> None:

@@ -15,6 +15,7 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui import wishes
 from gputui.tui.commands import (
     APP_COMMANDS,
+    EDIT_COMMANDS,
     LOG_COMMANDS,
     LOG_JOB_COMMANDS,
     MAIN_COMMANDS,
@@ -34,7 +35,7 @@ from gputui.tui.present.status import no_gpu_words, pressing, status_line
 from gputui.tui.screens.follow_screen import FollowScreen
 from gputui.tui.screens.gpu_screen import GpuScreen
 from gputui.tui.screens.pane_screen import PaneScreen
-from gputui.tui.screens.queue_screen import QueueScreen
+from gputui.tui.screens.queue_edits import QueueEdits
 from gputui.tui.widgets.filter_line import FilterLine
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
@@ -46,7 +47,7 @@ _FRESH = 0.9
 """Seconds for which the clock needs no tick of its own: a picture came, and the time with it."""
 
 
-class Main(PaneScreen, GpuScreen, QueueScreen, FollowScreen):
+class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
     """Everything at a glance; commands act on what the focused pane points at."""
 
     BINDINGS: ClassVar = bindings(MAIN_COMMANDS)
@@ -116,7 +117,15 @@ class Main(PaneScreen, GpuScreen, QueueScreen, FollowScreen):
         self._grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), self._room())
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
         self._queue.show(
-            JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names, snapshot.sharing()),
+            JobContext(
+                now,
+                snapshot.reasons,
+                snapshot.expected_starts,
+                snapshot.progress,
+                names,
+                snapshot.sharing(),
+                self._rows.scores,
+            ),
         )
         self._show_keys()
 
@@ -178,7 +187,7 @@ class Main(PaneScreen, GpuScreen, QueueScreen, FollowScreen):
 
     def _show_keys(self) -> None:
         here = (*LOG_COMMANDS, LOG_JOB_COMMANDS[0]) if self.focused is self._log else ()
-        wanted = (*here, *MAIN_COMMANDS, *QUEUE_COMMANDS)
+        wanted = (*here, *MAIN_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS)
         commands = tuple(c for c in wanted if c.in_footer and c is not SUBMIT and self._works(c))
         self._keys.show(commands, tuple(c for c in (SUBMIT, *APP_COMMANDS) if c.in_footer and self._works(c)))
 

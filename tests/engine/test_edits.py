@@ -1,0 +1,129 @@
+"""Edits of waiting jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from gputui.domain.edit import Edit
+from gputui.domain.errors import GputuiError, InputError, NotFoundError
+from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec, Submission
+from gputui.domain.settings import SchedulerSettings
+from gputui.domain.state import JobState
+from gputui.engine.actions import Actions
+from gputui.store import MemoryJobStore
+from tests.factories import ACTOR, FakeClock, spec
+
+SPEC = spec(2, options=ContainerOptions(env=(("TOKEN", "hunter2"), ("A", "1"))))
+
+
+class Desk:
+    def __init__(self, settings: SchedulerSettings | None = None) -> None:
+        self.store = MemoryJobStore()
+        self.actions = Actions(self.store, FakeClock(), ACTOR, settings or SchedulerSettings())
+
+    def submit(self, wanted: JobSpec = SPEC) -> int:
+        return self.actions.submit([Submission(wanted)])[0]
+
+
+def to(**changes: object) -> Edit:
+    return Edit.between(SPEC, replace(SPEC, **changes))  # type: ignore[arg-type]
+
+
+def test_only_what_was_changed_becomes_another_and_place_and_age_stay() -> None:
+    desk = Desk()
+    job_id = desk.submit()
+    before = desk.store.get(job_id)
+    desk.actions.top([job_id])
+    topped = desk.store.get(job_id)
+    assert desk.actions.edit(job_id, to(time_limit=timedelta(hours=2), gpus=GpuRequest(4, 4)))
+    after = desk.store.get(job_id)
+    assert after.spec == replace(SPEC, time_limit=timedelta(hours=2), gpus=GpuRequest(4, 4))
+    assert (after.submitted_at, after.topped_at) == (before.submitted_at, topped.topped_at)
+
+
+def test_what_others_changed_meanwhile_stays_as_they_left_it() -> None:
+    desk = Desk()
+    job_id = desk.submit()
+    desk.actions.edit(job_id, to(name="renamed"))
+    desk.actions.edit(job_id, to(gpus=GpuRequest(2, 2, memory=10)))
+    assert desk.store.get(job_id).spec == replace(SPEC, name="renamed", gpus=GpuRequest(2, 2, memory=10))
+
+
+def test_an_edit_of_the_priority_is_one_of_the_job() -> None:
+    desk = Desk()
+    job_id = desk.submit()
+    desk.actions.edit(job_id, to(priority=80))
+    assert desk.store.get(job_id).priority == 80
+
+
+@pytest.mark.parametrize("state", [JobState.CONFIGURING, JobState.RUNNING, JobState.COMPLETED])
+def test_a_job_that_waits_no_more_is_not_edited(state: JobState) -> None:
+    desk = Desk()
+    job_id = desk.submit()
+    with desk.store.transaction() as transaction:
+        transaction.put(transaction.get(job_id).evolve(state=state))
+    with pytest.raises(GputuiError, match=f"is {state}: only a waiting job can be edited"):
+        desk.actions.edit(job_id, to(name="late"))
+    assert desk.store.get(job_id).spec == SPEC
+
+
+def test_one_that_is_being_cancelled_is_not_edited() -> None:
+    desk = Desk()
+    job_id = desk.submit()
+    desk.actions.cancel([job_id])
+    with pytest.raises(GputuiError, match="being cancelled"):
+        desk.actions.edit(job_id, to(name="late"))
+
+
+def test_it_is_audited_before_and_after_and_secrets_are_not_written_down() -> None:
+    desk = Desk()
+    job_id = desk.submit()
+    options = replace(SPEC.options, env=(("TOKEN", "hunter3"),))
+    desk.actions.edit(job_id, to(retries=3, options=options))
+    entry = [entry for entry in desk.store.audit_log() if entry.verb == "edit"][-1]
+    assert (entry.user, entry.target) == ("alice", f"job {job_id}")
+    assert (entry.before, entry.after) == ("retries 0, env TOKEN A", "retries 3, env TOKEN")
+
+
+def test_what_changes_nothing_is_not_written() -> None:
+    desk = Desk()
+    job_id = desk.submit()
+    assert not desk.actions.edit(job_id, Edit())
+    assert not [entry for entry in desk.store.audit_log() if entry.verb == "edit"]
+
+
+def test_it_keeps_to_the_longest_time_of_the_site() -> None:
+    desk = Desk(SchedulerSettings(max_time=timedelta(hours=1)))
+    job_id = desk.submit()
+    with pytest.raises(InputError, match="more than a job may take"):
+        desk.actions.edit(job_id, to(time_limit=timedelta(hours=2)))
+
+
+def test_nobody_comes_to_wait_for_himself_nor_for_what_is_not_there() -> None:
+    desk = Desk()
+    first = desk.submit()
+    second = desk.submit(replace(SPEC, after=(first,)))
+    third = desk.submit(replace(SPEC, after_any=(second,)))
+    for other in (first, second, third):
+        with pytest.raises(InputError, match="wait for itself"):
+            desk.actions.edit(first, to(after=(other,)))
+    with pytest.raises(NotFoundError):
+        desk.actions.edit(first, to(after=(99,)))
+    assert desk.actions.edit(third, to(after=(first,)))
+
+
+def test_the_tenant_is_never_another() -> None:
+    assert not to(tenant="mallory")
+
+
+def test_it_can_be_taken_back() -> None:
+    desk = Desk()
+    changes: list[object] = []
+    desk.actions.on_change = changes.append
+    job_id = desk.submit()
+    desk.actions.edit(job_id, to(name="oops"))
+    desk.actions.undo(changes)  # type: ignore[arg-type]
+    assert desk.store.get(job_id).spec.name == SPEC.name
