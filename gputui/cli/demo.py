@@ -48,7 +48,7 @@ def _training(
         gpus=GpuRequest(low, high),
         priority=priority,
         retries=retries,
-        time_limit=timedelta(hours=4),
+        time_limit=timedelta(minutes=1 + -(-steps // 60)),  # about twice what it takes
     )
     return Submission(spec)
 
