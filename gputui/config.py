@@ -147,6 +147,7 @@ TABLES: Mapping[str, type[Any]] = {
     "hooks": HookSettings,
 }
 SIZES = frozenset({"memory_floor", "log_max_size", "disk_floor"})
+_GPU_LISTS = frozenset({"share", "prefer", "left_free"})
 _MAY_BE_ZERO = frozenset(
     {
         "stop_grace",
@@ -215,12 +216,18 @@ def _read(key: str, field: dataclasses.Field[Any], value: object, where: str) ->
         value = parse_duration(str(value), where=where)
     elif key in SIZES and isinstance(value, str):
         value = parse_size(value, where=where)
-    elif key == "share" and value == "all":
-        value = ["all"]
+    elif key in _GPU_LISTS:
+        value = _gpu_names(value)
     elif key == "keys" and isinstance(value, dict):
         value = {name: [keys] if isinstance(keys, str) else keys for name, keys in value.items()}
     _check_range(key, value, where)
     return value
+
+
+def _gpu_names(value: object) -> object:
+    """GPUs as a list of texts: `6` is as good as `"6"`, and one alone as a list of one."""
+    listed = value if isinstance(value, list | tuple) else [value]
+    return [str(name) if type(name) is int and name >= 0 else name for name in listed]
 
 
 def _check_range(key: str, value: object, where: str) -> None:
@@ -258,6 +265,8 @@ def _check_tables(key: str, value: object, where: str) -> None:
     for row in value if isinstance(value, list) else ():
         if not isinstance(row, dict):
             continue
+        if key == "reservations" and "gpus" in row:
+            row["gpus"] = _gpu_names(row["gpus"])
         for name, cell in row.items():
             if isinstance(cell, (int, float)) and not isinstance(cell, bool) and not 0 <= cell <= _MAX_COUNT:
                 raise InputError(f"expected 0 to {_MAX_COUNT}", where=f"{where}.{name}")

@@ -237,11 +237,27 @@ def test_whatever_a_table_holds_only_input_errors_come_out(
 
 @pytest.mark.parametrize(
     ("content", "meant"),
-    [('share = "all"', ("all",)), ('share = ["0", "MIG-a"]', ("0", "MIG-a")), ("share_jobs = 4", ())],
+    [
+        ('share = "all"', ("all",)),
+        ('share = ["0", "MIG-a"]', ("0", "MIG-a")),
+        ("share = [6, 7]", ("6", "7")),
+        ("share = 6", ("6",)),
+        ("share_jobs = 4", ()),
+    ],
 )
 def test_the_gpus_that_may_be_shared(tmp_path: Path, content: str, meant: tuple[str, ...]) -> None:
     assert read(tmp_path, f"[policy]\n{content}").policy.share == meant
     assert read(tmp_path, "", GPUTUI_POLICY_SHARE="all").policy.share == ("all",)
+
+
+def test_gpus_are_taken_as_numbers_too(tmp_path: Path) -> None:
+    found = read(tmp_path, "[policy]\nprefer = [0, 1]\nleft_free = [7]\n").policy
+    assert (found.prefer, found.left_free) == (("0", "1"), ("7",))
+    times = "start = 2026-03-02T14:00:00Z\nend = 2026-03-02T15:00:00Z"
+    windows = read(tmp_path, f'[[policy.reservations]]\nname = "a"\ngpus = [3, "4"]\n{times}\n').policy.reservations
+    assert windows[0].gpus == ("3", "4")
+    with pytest.raises(InputError, match="prefer"):
+        read(tmp_path, "[policy]\nprefer = [true]\n")
 
 
 def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:

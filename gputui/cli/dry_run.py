@@ -19,6 +19,8 @@ from gputui.domain.state import JobState
 from gputui.domain.text import fit, plain
 from gputui.ports import JobStore
 
+MOST_LINES = 100
+
 
 def show(session: Session, store: JobStore, change: Change) -> None:
     """Print which waiting jobs would start earlier or later, and which would not start at all."""
@@ -27,7 +29,7 @@ def show(session: Session, store: JobStore, change: Change) -> None:
     told = lines(snapshot, found.shifts)
     changed = change(snapshot)
     stuck = list(without_start(snapshot, changed, found))
-    told += reasons(changed, stuck, session.options.settings, now) if stuck else []
+    told = shortened(told) + (shortened(reasons(changed, stuck, session.options.settings, now)) if stuck else [])
     sys.stdout.writelines(f"{line}\n" for line in told or ["nothing shifts"])
 
 
@@ -40,6 +42,12 @@ def lines(snapshot: Snapshot, shifts: Iterable[Shift]) -> list[str]:
         for shift in shifts
     ]
     return [f"{'ID':>6}  {'NAME':<24}  {'STARTS':>19} -> {'WOULD START':<19}", *found] if found else []
+
+
+def shortened(told: list[str]) -> list[str]:
+    """No more than a person reads: an array may have 100,000 elements."""
+    left = len(told) - MOST_LINES
+    return [*told[:MOST_LINES], f"... and {left} more"] if left > 1 else told
 
 
 def without_start(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> Iterator[Job]:

@@ -190,7 +190,8 @@ def why(job: Job, snapshot: Snapshot) -> str:
     sentence = f"{reason.code}: {reason.local(snapshot.taken_at)}" if reason else _of_itself(job)
     if expected is None or (reason is not None and reason.tells(expected)):
         return sentence
-    return f"{sentence}; about {expected.astimezone():%H:%M}"
+    today = expected.astimezone().date() == snapshot.taken_at.astimezone().date()
+    return f"{sentence}; about {expected.astimezone():{'%H:%M' if today else '%Y-%m-%d %H:%M'}}"
 
 
 def _beside(others: tuple[JobId, ...]) -> str:

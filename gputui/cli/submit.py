@@ -12,7 +12,7 @@ from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job, JobId, Submission
+from gputui.domain.job import JobId, Submission
 from gputui.ports import JobStore
 from gputui.request import options
 from gputui.request import submitter as request
@@ -78,9 +78,7 @@ def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) 
     from gputui.cli import dry_run  # the policy is not needed to submit
     from gputui.domain.policy.whatif import submitted
 
-    first, now = max(store.jobs(), default=0) + 1, bootstrap.clock().now()
-    specs = [(submission.spec, submission.held) for submission in submissions for _ in submission.array or (0,)]
-    jobs = [Job(first + n, spec, now, priority=spec.priority, held=held) for n, (spec, held) in enumerate(specs)]
+    jobs = bootstrap.actions(store, session.options).rehearse(submissions)
     dry_run.show(session, store, submitted(*jobs))
 
 

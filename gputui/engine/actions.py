@@ -18,11 +18,12 @@ from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
 from gputui.engine.edits import check_no_circle, edited
-from gputui.engine.quota import submit_within
+from gputui.engine.quota import check_within, submit_within
 from gputui.engine.recurring_wishes import RecurringWishes
 from gputui.engine.reservations import Reservations
 from gputui.engine.undo import DrainChange, JobChange, PauseChange, WishedChange, can_be_undone
 from gputui.ports import Clock, JobStore, Transaction
+from gputui.store.numbering import numbered
 
 MAX_ARRAY = 100_000
 DEFAULT_SETTINGS = SchedulerSettings()
@@ -53,6 +54,17 @@ class Actions(RecurringWishes):
 
         `recurring` is what submits them, if that is not a person.
         """
+        jobs = self._jobs(submissions, recurring)
+        return submit_within(self._store, jobs, self._actor, self._policy) if jobs else ()
+
+    def rehearse(self, submissions: Iterable[Submission]) -> tuple[Job, ...]:
+        """The jobs that `submit` would put into the queue, under ids that they may get; raises what it would raise."""
+        jobs = self._jobs(submissions, None)
+        check_within(self._store, jobs, self._policy)
+        return tuple(numbered(jobs, max(self._store.jobs(), default=0) + 1))
+
+    def _jobs(self, submissions: Iterable[Submission], recurring: JobId | None) -> list[Job]:
+        """What is submitted, without ids yet."""
         now = self._clock.now()
         jobs: list[Job] = []
         for submission in submissions:
@@ -74,7 +86,7 @@ class Actions(RecurringWishes):
                 jobs += [job.evolve(array=ArrayRef(first, index, limit)) for index in submission.array]
             else:
                 jobs.append(job)
-        return submit_within(self._store, jobs, self._actor, self._policy) if jobs else ()
+        return jobs
 
     def _waiting_for(self, spec: JobSpec) -> JobSpec:
         """The spec, which names those elements of an array that failed and are in history, where no tick sees them.

@@ -6,15 +6,16 @@ So a job that is retried, requeued or preempted is never refused: it was let in 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gputui.domain.audit import Actor
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.standing import in_force
 from gputui.domain.settings import PolicySettings
+from gputui.domain.state import JobState
 from gputui.domain.units import plural
-from gputui.ports import JobStore, Transaction
+from gputui.ports import JobStore
 
 
 def submit_within(store: JobStore, jobs: Sequence[Job], actor: Actor, policy: PolicySettings) -> tuple[JobId, ...]:
@@ -27,16 +28,19 @@ def submit_within(store: JobStore, jobs: Sequence[Job], actor: Actor, policy: Po
     if not of_file and not store.caps_waiting():
         return store.submit(jobs, actor=actor)
     with store.transaction() as transaction:
-        _check(transaction, jobs, policy)
+        _check(transaction.waiting(), jobs, in_force(policy, transaction.controls()))
         return store.submit(jobs, actor=actor)
 
 
-def _check(transaction: Transaction, jobs: Sequence[Job], policy: PolicySettings) -> None:
-    caps = {tenant.name: tenant.pending for tenant in in_force(policy, transaction.controls()).tenants}
+def check_within(store: JobStore, jobs: Sequence[Job], policy: PolicySettings) -> None:
+    """Raise GputuiError where `submit_within` would, as the queue is now; nothing is written."""
+    waiting = Counter(job.spec.tenant for job in store.jobs().values() if job.state is JobState.PENDING)
+    _check(waiting, jobs, in_force(policy, store.controls()))
+
+
+def _check(waiting: Mapping[str, int], jobs: Sequence[Job], policy: PolicySettings) -> None:
+    caps = {tenant.name: tenant.pending for tenant in policy.tenants}
     new = Counter(job.spec.tenant for job in jobs)
-    if all(caps.get(tenant) is None for tenant in new):
-        return
-    waiting = transaction.waiting()
     for tenant, count in new.items():
         cap, now = caps.get(tenant), waiting.get(tenant, 0)
         if cap is not None and now + count > cap:

@@ -24,7 +24,7 @@ from gputui.domain.state import JobState
 from gputui.engine.picture import with_plan
 from gputui.ports import JobStore
 from gputui.store import MemoryJobStore
-from tests.factories import ACTOR, spec, uuid, view
+from tests.factories import ACTOR, NOW, spec, uuid, view
 
 Captured: TypeAlias = pytest.CaptureFixture[str]
 
@@ -72,6 +72,16 @@ def test_explain_tells_place_score_reason_and_expected_start(store: JobStore, ca
     shown = capsys.readouterr().out
     assert "number 2 of 2 waiting" in shown
     assert "fair share" in shown
+
+
+def test_explain_says_what_the_forecast_does_not_foresee(store: JobStore, capsys: Captured) -> None:
+    first = store.get(2)
+    with store.transaction() as transaction:
+        transaction.put(replace(first, topped_at=NOW, spec=replace(first.spec, tenant="bob", time_limit=None)))
+    assert run(["explain", "3"]) == 0
+    shown = capsys.readouterr().out
+    shifting = "fair shares that shift with the clock may change the order"
+    assert f"rough: 1 job ahead of it without a limit, taken alike; {shifting}" in shown
 
 
 def test_explain_of_a_job_that_does_not_wait_says_so(store: JobStore, capsys: Captured) -> None:
@@ -186,3 +196,12 @@ def test_a_time_that_the_reason_tells_is_not_told_twice(store: JobStore, capsys:
     assert "about" not in lines["2"]
     assert "about" not in lines["4"]
     assert "about" in lines["3"]
+
+
+def test_a_dry_run_of_a_long_array_keeps_to_its_limit_and_is_short(store: JobStore, capsys: Captured) -> None:
+    array = ["--array", "0-199%1", "--gpus", "1", "--time-limit", "1m", "busybox", "true"]
+    assert run(["submit", "--dry-run", "--priority", "90", *array]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-1] == "... and 103 more"
+    starts = [line.split("-> ")[1].split("  ")[0] for line in lines if "the new job" in line]
+    assert len(set(starts)) == len(starts) > 90

@@ -105,11 +105,12 @@ def near(at: datetime, other: datetime) -> bool:
 def test_what_dry_runs_foretell_comes_true(site: Site) -> None:
     """Every job here runs until its limit ends it, so that limits are exact."""
     site.config.write_text(CONFIG)
-    site.serve()
-    runs = site.shell(SLEEP, "--gpus", "8", "--time-limit", "16s")
-    four, lasts = ("--gpus", "4", "--time-limit", "6s"), timedelta(seconds=6)
+    holds, lasts = timedelta(seconds=24), timedelta(seconds=6)
+    runs = site.shell(SLEEP, "--gpus", "8", "--time-limit", f"{holds.seconds}s")
+    four = ("--gpus", "4", "--time-limit", f"{lasts.seconds}s")
     gone, first, second = (site.shell(SLEEP, *four) for _ in range(3))
-    end = datetime.fromisoformat(site.until_state(runs, "RUNNING")["started_at"]) + timedelta(seconds=16)
+    site.serve()  # only now, for all the commands below have to be done before the first job ends
+    end = datetime.fromisoformat(site.until_state(runs, "RUNNING")["started_at"]) + holds
 
     cancelled = foretold(site, "cancel", str(gone))
     assert near(cancelled[second], end)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.errors import GputuiError
-from gputui.domain.job import JobId, Submission
+from gputui.domain.errors import GputuiError, NotFoundError
+from gputui.domain.job import ArrayRef, JobId, Submission
 from gputui.domain.settings import PolicySettings, SchedulerSettings, TenantSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
@@ -160,3 +160,19 @@ def test_a_hint_of_an_older_version_says_that_somebody_may_be_capped(tmp_path: P
         hint = read_hint(file.fileno())
     assert hint is not None
     assert (hint.next_id, hint.snapshot, hint.caps_waiting) == (5, (11, 22, 33), True)
+
+
+def test_a_rehearsal_is_refused_like_the_submit_and_writes_nothing(store: JobStore) -> None:
+    cap(store, alice=3)
+    actions = Actions(store, FakeClock(), ACTOR)
+    assert actions.submit([ONE]) == (1,)
+    found = actions.rehearse([Submission(spec(), array=(4, 5), array_limit=1, held=True)])
+    assert [(job.id, job.held, job.array) for job in found] == [
+        (2, True, ArrayRef(2, 4, 1)),
+        (3, True, ArrayRef(2, 5, 1)),
+    ]
+    with pytest.raises(GputuiError, match="tenant alice has 1 job waiting and may have 3: 3 more are too many"):
+        actions.rehearse([ONE] * 3)
+    with pytest.raises(NotFoundError):
+        actions.rehearse([Submission(spec(after=(99,)))])
+    assert list(store.jobs()) == [1]

@@ -15,7 +15,7 @@ class Tally:
     """How an array stands, as far as its elements are known: those in history had completed."""
 
     known: int = 0
-    left: int = 0
+    left: set[JobId] = field(default_factory=set)
     failed: Job | None = None
 
 
@@ -52,6 +52,17 @@ class Dependencies:
                 return f"starts after {words}"
         return None
 
+    def awaited(self, job: Job) -> set[JobId]:
+        """The jobs whose end it waits for: of an array all elements that are not over."""
+        ids: set[JobId] = set()
+        for job_id in (*job.spec.after, *job.spec.after_any):
+            other = self.jobs.get(job_id)
+            if tally := self.arrays.get(job_id):
+                ids |= tally.left
+            elif other is not None and not other.state.is_terminal:
+                ids.add(job_id)
+        return ids
+
     def never_met(self, job: Job) -> str | None:
         """Why what it waits for can never come, in words; None while it can."""
         for job_id in job.spec.after:
@@ -70,7 +81,7 @@ class Dependencies:
         how = "has completed" if successful else "has ended"
         if tally := self.arrays.get(job_id):
             if tally.left:
-                return f"array {job_id} {how}: {plural(tally.left, 'element')} of it to go"
+                return f"array {job_id} {how}: {plural(len(tally.left), 'element')} of it to go"
             failed = tally.failed if successful else None
             return f"array {job_id} {how}: job {failed.id} is {failed.state}" if failed else None
         other = self.jobs.get(job_id)
@@ -82,7 +93,7 @@ class Dependencies:
 def _count(tally: Tally, job: Job) -> None:
     tally.known += 1
     if not job.state.is_terminal:
-        tally.left += 1
+        tally.left.add(job.id)
     elif tally.failed is None and has_failed(job):
         tally.failed = job
 

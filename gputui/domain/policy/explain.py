@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -57,7 +58,7 @@ def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> 
         waiting=len(order),
         waits_for=_waits_for(snapshot, job),
         expected_start_at=start,
-        certainty=_certainty(look, job, start),
+        certainty=_certainty(look, job, start, order),
     )
 
 
@@ -70,7 +71,7 @@ def _waits_for(snapshot: Snapshot, job: Job) -> tuple[JobId, ...]:
     return tuple(other.id for other in snapshot.jobs if other.gpus and other.state is not JobState.PENDING)
 
 
-def _certainty(look: Look, job: Job, start: datetime | None) -> str:
+def _certainty(look: Look, job: Job, start: datetime | None, order: Sequence[Job]) -> str:
     if start is None and (why := never(look, job)):
         return f"never, as things are: {why}"
     if start is None:
@@ -81,6 +82,17 @@ def _certainty(look: Look, job: Job, start: datetime | None) -> str:
         words.append(f"{plural(sources[Source.DEFAULT], 'running job')} without a limit, taken to run for the default")
     if sources[Source.PREDICTION]:
         words.append(f"{plural(sources[Source.PREDICTION], 'running job')} taken to run as long as the last ones did")
+    ahead = Counter(look.durations.of(other).source for other in order[: order.index(job)])
+    if ahead[Source.DEFAULT]:
+        words.append(f"{plural(ahead[Source.DEFAULT], 'job')} ahead of it without a limit, taken alike")
     if words:
-        return "rough: " + "; ".join(words)
-    return "at the latest, if nothing else changes: every running job has a limit"
+        return "rough: " + "; ".join([*words, *_shifting(look, order)])
+    certain = "at the latest, if nothing else changes: every running job has a limit"
+    return "; ".join([certain, *_shifting(look, order)])
+
+
+def _shifting(look: Look, order: Sequence[Job]) -> list[str]:
+    """What the forecast does not foresee: it takes the shares of tenants as they are at its events."""
+    if look.settings.policy.fair_weight and len({job.spec.tenant for job in order}) > 1:
+        return ["fair shares that shift with the clock may change the order"]
+    return []

@@ -8,6 +8,7 @@ from itertools import islice
 
 from gputui.domain.job import JobId
 from gputui.domain.policy.board import Run
+from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.forward import Arrival, patience_ends, run_forward
 from gputui.domain.policy.lineup import Entry, as_they_wait
 from gputui.domain.policy.look import Look
@@ -43,10 +44,10 @@ def _coming(look: Look, gated: Iterable[Entry]) -> tuple[list[Arrival], _Depende
     jobs = {job.id: job for job in look.snapshot.jobs} if open_ones or look.making_way else {}
     for _, key, item in as_they_wait(look, [jobs[victim] for victim in look.making_way]):
         behind.comes_back(Arrival(look.second, key, item))
+    dependencies = Dependencies.of(jobs.values())
     for entry in open_ones:
         job = entry.job
-        others = (*job.spec.after, *job.spec.after_any)
-        unmet = {other for other in others if other in jobs and not jobs[other].state.is_terminal}
+        unmet = dependencies.awaited(job)
         times = [at.timestamp() for at in (job.not_before, job.spec.begin_at) if at is not None and at > look.now]
         arrival = Arrival(max(times, default=look.second), entry.key, entry.item)
         if unmet:

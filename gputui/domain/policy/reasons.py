@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import JobId
+from gputui.domain.policy.board import Keep
 from gputui.domain.policy.decide import Outcome, Refusal, Refused, is_hopeless
+from gputui.domain.policy.durations import Source
 from gputui.domain.policy.lanes import LaneKey
 from gputui.domain.policy.lineup import Entry, Lineup
 from gputui.domain.policy.look import Look
@@ -18,7 +20,7 @@ from gputui.domain.policy.machine import size
 from gputui.domain.policy.needs import Supply, needs
 from gputui.domain.policy.preempted import story, was_preempted
 from gputui.domain.state import PendingReason, Reason, moment
-from gputui.domain.units import plural
+from gputui.domain.units import format_duration, plural
 
 Tail: TypeAlias = tuple[str, tuple[datetime, ...]]
 """What is said of a job behind its place, and the times in it."""
@@ -92,6 +94,7 @@ class Reasons(Mapping[JobId, Reason]):
     def _reason(self, ahead: int, refused: Refused) -> Reason:
         entry = self._able.entry(ahead)
         reason = self._why(entry, ahead, refused)
+        reason = replace(reason, text=reason.text + self._taken(entry, refused))
         if not (entry.job.attempts and was_preempted(entry.job)):
             return reason
         words, at = story(entry.job, self._look.now)
@@ -162,16 +165,30 @@ class Reasons(Mapping[JobId, Reason]):
             return f"; {size(hold.grant)} are kept for job {hold.id}, for which others make way"
         return f"; would run past {self._time(hold.at)}, when {size(hold.grant)} are kept for job {hold.id}"
 
+    def _taken(self, entry: Entry, refused: Refused) -> str:
+        """What its user can do, where it waits because it is planned to run so long."""
+        hold, second, planned = self._outcome.hold, self._look.second, self._look.durations.of(entry.job)
+        backfill = refused.why is Refusal.BACKFILL and hold is not None and not hold.is_firm
+        window = refused.why is Refusal.WINDOW and any(second < keep.start for keep in self._against(entry))
+        if self._blind or planned.source is not Source.DEFAULT or not (backfill or window):
+            return ""
+        lasts = format_duration(timedelta(seconds=planned.seconds))
+        return f"; planned to run {lasts} by the default: give it a --time-limit"
+
     def _windows(self, entry: Entry) -> str:
         end = self._look.second + entry.item.duration
         return "".join(
             f"; {sum(mask.bit_count() for mask in keep.masks)} kept by reservation {keep.name} "
             f"from {self._time(keep.start)} to {self._time(keep.end)}, and it may run until {self._time(end)}"
-            for keep in self._look.board.keeps
-            if keep.start < end
-            and self._look.second < keep.end
-            and not keep.admits(entry.key.tenant, entry.job.priority)
+            for keep in self._against(entry)
         )
+
+    def _against(self, entry: Entry) -> list[Keep]:
+        """The windows of others that it would run into."""
+        now, end = self._look.second, self._look.second + entry.item.duration
+        tenant, priority = entry.key.tenant, entry.job.priority
+        keeps = self._look.board.keeps
+        return [keep for keep in keeps if keep.start < end and now < keep.end and not keep.admits(tenant, priority)]
 
     def _quota(self, entry: Entry, refused: Refused) -> str:
         board, job = self._look.board, entry.job

@@ -155,9 +155,16 @@ def _or_short(walk: Walk, told: Told, owed: int) -> Told:
     short = _short_of_gpus(walk, told.job, owed) if walk.facts.width(told.job)[1] and walk.refused else None
     if short is None:
         return told
+    if _is_blind(walk.facts):
+        return told.of(also=short.of(kind="blind", codes=frozenset({PendingReason.NODE_UNKNOWN})))
     if short.kind != "short":
         return told.of(also=short)
     return told.of(codes=told.codes | {PendingReason.PRIORITY}, need=short.need)
+
+
+def _is_blind(facts: Facts) -> bool:
+    """Whether no GPU at all can be judged."""
+    return all(str(view.state) == "UNKNOWN" for view in facts.views.values())
 
 
 def _need(walk: Walk, job: Job, at: datetime, owed: int = 0) -> tuple[int, int]:
@@ -237,7 +244,7 @@ def _promised(walk: Walk, job: Job, told: Told) -> Told:
     facts = walk.facts
     if told.kind not in {"short", "window", "backfill", "standing"}:
         return told
-    if all(str(view.state) == "UNKNOWN" for view in facts.views.values()):
+    if _is_blind(facts):
         told = told.of(codes=frozenset({PendingReason.NODE_UNKNOWN}))
     hopeless = facts.fitting(job) < facts.width(job)[0]
     if told.kind == "standing":

@@ -125,6 +125,7 @@ _TURN = re.compile(
     + r"(?P<windows>(?:; \d+ kept by reservation [^;]*)*)"
     + rf"(?:; expected (?P<at>{_MOMENT})(?: when job (?P<because>\d+) ends (?P<by>[^;]+))?)?"
     + r"(?:; GPUs go to jobs of priority (?P<least>\d+) and above first)?"
+    + r"(?:; planned to run (?P<lasts>\w+) by the default: give it a --time-limit)?"
 )
 
 
@@ -148,6 +149,7 @@ def _check_turn(facts: Facts, told: Told, reason: Reason) -> None:
         assert int(found["kept"]) == told.head[2]
     elif told.kind == "backfill":
         raise AssertionError(reason.text)
+    _check_hint(facts, told, found)
     assert (found["least"] is not None) == stands
     if found["least"]:
         assert int(found["least"]) == facts.policy.standing_priority
@@ -155,6 +157,16 @@ def _check_turn(facts: Facts, told: Told, reason: Reason) -> None:
         _check_windows(facts, told, found["windows"])
     else:
         assert not found["windows"]
+
+
+def _check_hint(facts: Facts, told: Told, found: re.Match[str]) -> None:
+    """Only who gave no limit is asked for one, and only where a shorter one would help."""
+    lasts, source = facts.planned_by(told.job)
+    later = any(window.start > facts.now for window in facts.against(told.job, facts.now))
+    helps = found["past"] is not None or (bool(found["windows"]) and later)
+    assert (found["lasts"] is not None) == (source == "by the default limit" and helps)
+    if found["lasts"]:
+        assert found["lasts"] == _left(facts.now + lasts, facts.now)
 
 
 def _check_promise(facts: Facts, told: Told, found: re.Match[str]) -> None:
@@ -247,8 +259,10 @@ def _bytes(gib: str | None) -> int | None:
 
 
 def _left(at: datetime, now: datetime) -> str:
-    """`1m30s`, `2h05m`: two units."""
+    """`1m30s`, `2h05m`, `1d00h`: two units."""
     seconds = int((at - now).total_seconds())
+    if seconds >= 86_400:
+        return f"{seconds // 86_400}d{seconds // 3600 % 24:02}h"
     if seconds < 60:
         return f"{seconds}s"
     return f"{seconds // 60}m{seconds % 60:02}s" if seconds < 3600 else f"{seconds // 3600}h{seconds // 60 % 60:02}m"

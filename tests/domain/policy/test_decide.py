@@ -182,6 +182,18 @@ def test_the_reason_names_the_window() -> None:
     assert reason.text == f"needs 4 GPUs: 8 free; {window}, and it may run until 14:00 UTC; expected 17:00 UTC"
 
 
+def test_who_waits_for_being_planned_long_by_default_is_told_to_give_a_limit() -> None:
+    """The head is promised the GPUs at the end of the window, and so its own job has to end by then."""
+    begun = replace(WINDOW, start=NOW - timedelta(minutes=1), count=8)
+    hint = "planned to run 1d00h by the default: give it a --time-limit"
+    jobs = [job(1, gpus=8, age=99), job(2, gpus=4, tenant="bob"), job(3, gpus=4, tenant="bob", time_limit=HOUR)]
+    found = planned(jobs, reservations=(begun,))
+    assert starts(found) == {3: 4}
+    assert found.reasons[2].text.endswith(f"would run past 17:00 UTC, when 8 are kept for job 1; {hint}")
+    assert hint not in found.reasons[1].text
+    assert planned([job(1, gpus=4)], reservations=(WINDOW,)).reasons[1].text.endswith(hint)
+
+
 def test_an_unclaimed_window_is_given_up_after_its_grace() -> None:
     begun = replace(WINDOW, start=NOW - timedelta(minutes=20))
     wide = job(1, gpus=8)

@@ -10,6 +10,7 @@ from datetime import timedelta
 import pytest
 
 from gputui.domain.gpu import Drain, GpuState, Holder
+from gputui.domain.job import ArrayRef
 from gputui.domain.policy.durations import Source
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow, Timeline, timeline
@@ -196,3 +197,10 @@ def test_a_job_that_makes_way_ends_then_and_has_a_second_bar() -> None:
     first, second = (bar for bar in found.bars if bar.job_id == 1)
     assert (first.kind, first.makes_way_for, second.kind) == (BarKind.RUNNING, 2, BarKind.PLANNED)
     assert first.end <= of_job(found, 2).start < second.start
+
+
+def test_a_job_after_an_array_is_foreseen_after_all_its_elements() -> None:
+    elements = [job(n, gpus=1, age=50 - n, time_limit=HOUR, array=ArrayRef(1, n, 1)) for n in (1, 2, 3)]
+    after = [job(4, gpus=1, after=(1,), time_limit=HOUR), job(5, gpus=1, after_any=(2,), time_limit=HOUR)]
+    found = foreseen(seen([*elements, *after])).starts
+    assert (found[4], found[5]) == (NOW + 3 * HOUR, NOW + 2 * HOUR)
