@@ -12,6 +12,7 @@ from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import MAX_PRIORITY, ArrayRef, Job, JobId, JobSpec, Submission
+from gputui.domain.numbering import numbered
 from gputui.domain.policy.dependency import has_failed
 from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.domain.snapshot import Controls
@@ -23,7 +24,6 @@ from gputui.engine.recurring_wishes import RecurringWishes
 from gputui.engine.reservations import Reservations
 from gputui.engine.undo import DrainChange, JobChange, PauseChange, WishedChange, can_be_undone
 from gputui.ports import Clock, JobStore, Transaction
-from gputui.store.numbering import numbered
 
 MAX_ARRAY = 100_000
 DEFAULT_SETTINGS = SchedulerSettings()

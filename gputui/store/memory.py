@@ -13,14 +13,15 @@ from types import MappingProxyType
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import NotFoundError, StoreError
 from gputui.domain.job import Job, JobId
+from gputui.domain.numbering import numbered
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.ports import Transaction
-from gputui.store.numbering import numbered, submission_entry
 from gputui.store.recurring import no_recurring
 from gputui.store.retention import ended_at, month_of, outdated
+from gputui.store.submissions import submission_entry
 
 DEFAULTS = StoreSettings()
 

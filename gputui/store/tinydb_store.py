@@ -12,6 +12,7 @@ from pathlib import Path
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import NotFoundError
 from gputui.domain.job import Job, JobId
+from gputui.domain.numbering import numbered
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls
@@ -22,12 +23,12 @@ from gputui.store.history import HistoryFiles
 from gputui.store.job_cache import JobCache
 from gputui.store.journal import Document, Entry
 from gputui.store.leftovers import check_not_orphaned, kept_journals
-from gputui.store.numbering import numbered, submission_entry
 from gputui.store.recurring import RECURRING, Known, decoded
 from gputui.store.replica import CONTROLS, JOBS
 from gputui.store.retention import ended_at, month_of, outdated
 from gputui.store.snapshot_file import Meta, read_meta
 from gputui.store.storage import JournalStorage
+from gputui.store.submissions import submission_entry
 from gputui.store.table import JournalDB
 from gputui.store.transaction import JournalTransaction
 

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import NotFoundError, StoreError
 from gputui.domain.job import Job, JobId
+from gputui.domain.numbering import numbered
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
 from gputui.store.caps import count_waiting
@@ -23,7 +24,6 @@ from gputui.store.codec import (
 from gputui.store.history import HistoryFiles
 from gputui.store.job_cache import JobCache
 from gputui.store.journal import Document
-from gputui.store.numbering import numbered
 from gputui.store.recurring import RECURRING, decoded, no_recurring
 from gputui.store.replica import CONTROLS, JOBS
 from gputui.store.storage import JournalStorage

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job, JobId
 
@@ -23,9 +22,3 @@ def _with_id(job: Job, job_id: JobId, first: JobId, count: int) -> Job:
     if place >= count:
         raise InputError(f"an array begins at place {place} of {count} jobs", where="array")
     return job.evolve(id=job_id, array=type(array)(first + place, array.index, array.limit))
-
-
-def submission_entry(job: Job, actor: Actor) -> AuditEntry:
-    """What is written down about a new job."""
-    after = f"{job.state}: priority {job.priority}" + (", held" if job.held else "")
-    return AuditEntry(job.submitted_at, actor.uid, actor.user, "submit", f"job {job.id}", "", after)
