@@ -34,7 +34,7 @@ class Pace:
         return mode if self.has_graphs or mode != "auto" else "rows"
 
 
-USUAL, SLOW = Pace(), Pace(pictures=3.0, tick=3.0, log=3.0, has_graphs=False, clock="%H:%M")
+USUAL, SLOW = Pace(), Pace(pictures=5.0, tick=5.0, log=5.0, has_graphs=False, clock="%H:%M")
 
 
 def pace_of(settings: ConsoleSettings) -> Pace:

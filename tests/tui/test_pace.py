@@ -61,7 +61,7 @@ def test_on_a_thin_line_the_last_of_several_is_shown_when_its_time_has_come() ->
         seen.pacer.take(picture)
     assert seen.shown == PICTURES[:1]
     assert len(seen.asked) == 1
-    assert 2.5 < seen.asked[0] <= SLOW.pictures
+    assert 4.5 < seen.asked[0] <= SLOW.pictures
     seen.call()  # type: ignore[operator]
     assert seen.shown == [PICTURES[0], PICTURES[3]]
     assert seen.timer.stopped

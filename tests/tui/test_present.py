@@ -149,7 +149,7 @@ def test_a_row_says_where_why_or_how() -> None:
     rows = {row.id: row for row in samples.jobs()}
     assert job_text("why", rows[101], context) == "GPU 0,1"
     assert job_text("why", rows[104], context) == "1 GPU"
-    assert job_text("why", rows[105], context) == "pulling, 45 %"
+    assert job_text("why", rows[105], context) == "━━━──── 45 % pulling registry/vit:2"
     assert job_text("why", rows[106], context).startswith("needs 8 GPUs")
     assert job_text("why", rows[109], context) == "held"
     assert job_text("why", rows[92], context) == "exit code 1"

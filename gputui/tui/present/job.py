@@ -13,6 +13,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.cells import UNKNOWN, Cell, cell
 from gputui.tui.present.job_more import MORE_CELLS
+from gputui.tui.present.meter import progress
 from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED, STRONG
 
 
@@ -94,8 +95,10 @@ def why(job: Job, context: JobContext) -> Cell:
     where = gpu_list(job, context.gpu_names)
     if job.state is JobState.COMPLETING and job.stopping is not None:
         return ((f"{where} · " if where else "", DIM), (plain(job.stopping.cause.text, 200), AMBER))
-    if progress := context.progress.get(job.id):
-        return ((f"{where} · " if where else "", DIM), (plain(progress, 200), AMBER))
+    if words := context.progress.get(job.id):
+        image = plain(job.spec.image, 120) if job.spec.image else ""
+        told = words if image in words else f"{words} {image}"
+        return ((f"{where} · " if where else "", DIM), *progress(plain(told, 200), context.now))
     if others := context.beside.get(job.id):
         where += f" beside {' '.join(f'#{other}' for other in others)}"
     return cell(where or ("no GPU" if job.state is JobState.RUNNING else ""), DIM)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from datetime import datetime
 
 from rich.style import Style
 
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.style import AMBER, DIM, GREEN, RED, TRACK
+from gputui.tui.present.style import AMBER, DIM, GREEN, PLAIN, RED, TRACK
 
 _EIGHTHS = "▁▂▃▄▅▆▇█"
 
@@ -41,3 +43,25 @@ def graph(history: Sequence[float | None], room: int) -> str:
 def _height(share: float | None) -> str:
     """A reading that is there has one eighth at least, so that idle differs from unknown."""
     return " " if share is None else _EIGHTHS[min(7, max(0, int(share * 8)))]
+
+
+_PERCENT = re.compile(r",?\s*\b(\d{1,3})\s?%")
+_WORK = 7
+"""Cells of the bar of something under way."""
+
+
+def progress(words: str, now: datetime) -> Cell:
+    """A bar as far as the words say it is, in percent; where they do not, something that moves with the time."""
+    found = _PERCENT.search(words)
+    if found is None:
+        return (*_moving(int(now.timestamp())), (f" {words}", AMBER))
+    percent = min(100, int(found[1]))
+    rest = (words[: found.start()] + words[found.end() :]).strip()
+    return (*bar(percent / 100, _WORK, AMBER), (f" {percent:>2} %", PLAIN), (f" {rest}", AMBER))
+
+
+def _moving(second: int) -> Cell:
+    """To and fro, a cell a second: what that costs the terminal is a few bytes."""
+    way = _WORK - 2
+    at = way - abs(way - second % (2 * way))
+    return (("─" * at, TRACK), ("━━", AMBER), ("─" * (way - at), TRACK))

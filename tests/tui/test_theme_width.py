@@ -1,0 +1,76 @@
+"""Wide names: columns stay aligned, and every line is as wide as the screen."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from rich.cells import cell_len
+from textual.strip import Strip
+
+from gputui.domain.state import JobState
+from gputui.domain.text import width
+from gputui.tui.present import meter
+from gputui.tui.present.job import JobContext, why
+from gputui.tui.widgets.gpu_grid import GpuGrid
+from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.line_table import LineTable
+from tests.factories import NOW, job
+from tests.tui import sample
+from tests.tui.console import Console
+
+
+def lines_of(table: LineTable[str] | LineTable[int]) -> list[Strip]:
+    return [table.render_line(y) for y in range(table.size.height)]
+
+
+@pytest.mark.parametrize("room", [79, 81, 101, 133, 167])
+async def test_columns_begin_where_their_titles_do(room: int) -> None:
+    console = Console(sample.strange_names())
+    async with console.app.run_test(size=(room, 31)) as pilot:
+        await console.begin(pilot)
+        tables = (console.app.screen.query_one(GpuGrid), console.app.screen.query_one(JobTable))
+        for table in tables:
+            for strip in lines_of(table):  # type: ignore[arg-type]
+                assert cell_len(strip.text) == room
+            if isinstance(table, GpuGrid) and table.has_tiles:
+                continue
+            for placed in table._placed:
+                for strip in lines_of(table)[1 : 1 + len(table.keys)]:  # type: ignore[arg-type]
+                    before, after = strip.crop(0, placed.x).text, strip.crop(placed.x).text
+                    assert before + after == strip.text, "a character stands across the border of a column"
+                    assert before[-1] in " ▌"
+
+
+@pytest.mark.parametrize("keys", [("T",), ("question_mark",), ("enter",), ("v", "v"), ("v", "v", "v"), ("c",)])
+async def test_lines_of_other_screens_are_as_wide_as_the_screen(keys: tuple[str, ...]) -> None:
+    console = Console(sample.strange_names())
+    async with console.app.run_test(size=(101, 31)) as pilot:
+        await console.begin(pilot)
+        await pilot.press(*keys)
+        await pilot.pause()
+        strips = console.app.screen._compositor.render_strips()
+        assert {cell_len(strip.text) for strip in strips} == {101}
+        assert {width(strip.text) for strip in strips} == {101}
+
+
+class TestProgress:
+    def shown(self, words: str, seconds: int = 0) -> str:
+        return "".join(text for text, _ in meter.progress(words, NOW + timedelta(seconds=seconds)))
+
+    def test_a_bar_as_far_as_the_words_say(self) -> None:
+        assert self.shown("pulling registry/vit:2, 45 %") == "━━━──── 45 % pulling registry/vit:2"
+        assert self.shown("pulling 100 %") == "━━━━━━━ 100 % pulling"
+        assert self.shown("pulling 999 %").startswith("━━━━━━━ 100 %")
+        assert self.shown("0 %") == "───────  0 % "
+
+    def test_something_moves_where_nobody_knows_how_far_it_is(self) -> None:
+        seen = [self.shown("unpacking", second).split()[0] for second in range(11)]
+        assert seen[0] == seen[10] != seen[1]
+        assert {len(each) for each in seen} == {7}
+        assert len(set(seen)) == 6
+
+    def test_a_pull_names_its_image(self) -> None:
+        context = JobContext(NOW, progress={1: "pulling 7 %"})
+        pulled = job(1, image="registry/vit:2").to(JobState.CONFIGURING)
+        assert "".join(text for text, _ in why(pulled, context)) == "╸──────  7 % pulling registry/vit:2"
