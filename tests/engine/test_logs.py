@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
-from gputui.engine.logs import Logs
+from gputui.engine import logs as engine_logs
+from gputui.engine.logs import FileLog, Logs
 from gputui.ports import LogStream
 from tests.engine.world import World
 
@@ -64,3 +70,23 @@ def test_an_engine_that_is_down_is_not_taken_for_lost_output(
     monkeypatch.setattr(world.docker, "logs", down)
     with pytest.raises(RuntimeUnavailableError):
         logs.open(job_id)
+
+
+@given(st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"")), max_size=40), st.integers(0, 45))
+def test_the_tail_of_a_saved_log_is_its_last_lines(lines: list[bytes], tail: int) -> None:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        patch.setattr(engine_logs, "_BLOCK", 7)
+        for end in (b"", b"\n"):
+            path = Path(folder) / "log"
+            path.write_bytes(b"\n".join(lines) + end)
+            whole = list(FileLog(path, None))
+            assert list(FileLog(path, tail)) == (whole[-tail:] if tail else [])
+
+
+def test_the_tail_of_a_large_log_is_found_without_reading_all_of_it(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    with path.open("wb") as file:
+        file.truncate(20 * 1024**3)  # a hole: reading it whole would take half a minute
+        file.seek(0, 2)
+        file.write(b"\n" + b"line\n" * 1000)
+    assert list(FileLog(path, 1000)) == [b"line"] * 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import threading
@@ -396,6 +397,22 @@ def test_a_long_line_stays_one(harness: Harness, runtime: DockerRuntime) -> None
     runtime.start(created.id)
     harness.ended(runtime, created.id)
     assert [len(line) for line in runtime.logs(created.id)] == [100_000, 3]
+
+
+@pytest.mark.parametrize("follow", [False, True])
+def test_each_line_begins_with_its_time_where_that_is_asked_for(
+    harness: Harness, runtime: DockerRuntime, follow: bool
+) -> None:
+    script = "echo a; head -c 40000 /dev/zero | tr '\\0' x; echo; printf 'no end'"
+    created = runtime.create(launch(harness, IMAGE, shell(script)))
+    runtime.start(created.id)
+    harness.ended(runtime, created.id)
+    stream = runtime.logs(created.id, follow=follow, stamped=True)
+    assert getattr(stream, "is_stamped", False)
+    lines = list(stream)
+    assert [line.partition(b" ")[2] for line in lines] == [b"a", b"x" * 40_000, b"no end"]
+    assert all(re.match(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+Z ", line) for line in lines)
+    assert not getattr(runtime.logs(created.id), "is_stamped", True)
 
 
 def test_a_log_that_cannot_be_kept(harness: Harness, runtime: DockerRuntime, tmp_path: Path) -> None:
