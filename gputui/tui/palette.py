@@ -31,10 +31,11 @@ class Commands(Provider):
         return [command for command in COMMANDS if command.in_palette and self._works(command)]
 
     def _works(self, command: Command) -> bool:
-        """Whether the screen or the app can do it now."""
+        """Whether the focused pane, the screen or the app can do it now."""
         name, _, rest = command.action.partition("(")
-        namespace = self.screen if hasattr(self.screen, f"action_{name}") else self.app
-        return hasattr(namespace, f"action_{name}") and bool(namespace.check_action(name, (rest.strip("')"),)))
+        places = (place for place in (self.screen.focused, self.screen, self.app) if place is not None)
+        namespace = next((place for place in places if hasattr(place, f"action_{name}")), None)
+        return namespace is not None and bool(namespace.check_action(name, (rest.strip("')"),)))
 
     def _title(self, command: Command) -> str:
         key = keymap_of(self.screen).told(command).first_key

@@ -336,3 +336,24 @@ async def test_the_log_of_each_attempt_can_be_shown() -> None:
         assert "attempt 1 of 2" in console.screen_text
         await pilot.press("comma", "full_stop")
         await until(pilot, lambda: "second attempt" in console.screen_text)
+
+
+async def test_what_is_done_to_a_log_is_in_the_palette_while_it_has_the_focus() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, NUMBERED)
+        await pilot.press("colon", *"wrap")
+        await until(pilot, lambda: "Logs: wrap (b)" in console.screen_text)
+        await pilot.press("enter")
+        await until(pilot, lambda: pane.reading.painter.wraps)
+
+
+async def test_the_words_in_the_last_line_do_what_their_keys_do() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, [*NUMBERED, *TRACE, *NUMBERED])
+        await pilot.pause()
+        at = console.screen_text.splitlines()[-1].index("error")
+        await pilot.click("#keys", offset=(at, 0))
+        await looked(pane, pilot)
+        assert "▶Traceback" in console.screen_text

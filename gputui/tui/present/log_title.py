@@ -26,7 +26,7 @@ def log_states(reading: LogReading, follower: LogFollower, *, is_over: bool) -> 
     if reading.buffer.skipped:
         said.append((f"{reading.buffer.skipped:,} lines skipped", AMBER))
     if follower.error and reading.buffer.end > reading.buffer.first:
-        said.append((follower.error, RED))
+        said.append((plain(follower.error, 200), RED))
     said += [(word, DIM) for word, is_on in _looks(reading) if is_on]
     return said
 

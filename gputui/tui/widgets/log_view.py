@@ -11,6 +11,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
+from gputui.domain.text import plain
 from gputui.tui.commands import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.keymap import keymap_of
 from gputui.tui.log_buffer import LogBuffer
@@ -269,7 +270,7 @@ class LogView(Widget, can_focus=True):
         if self.buffer.end > self.buffer.first:
             return "No line matches.", DIM
         if self.follower.error:
-            return f"The log cannot be read: {self.follower.error}", RED
+            return f"The log cannot be read: {plain(self.follower.error, 300)}", RED
         return ("The job wrote nothing." if self.follower.is_over else "Nothing written yet."), DIM
 
     def _title(self) -> Strip:
