@@ -125,7 +125,7 @@ def check_probe(options: Options) -> None:
         parse_probe(str(options.probe))
 
 
-def make_host(options: Options, store: JobStore, feed: Feed, kind: str) -> Host:
+def make_host(options: Options, store: JobStore, feed: Feed, kind: str, *, may_lead: bool = True) -> Host:
     """What keeps the feed supplied in this process, `console` or `serve`; its adapters are made when it leads."""
     import socket
 
@@ -143,7 +143,7 @@ def make_host(options: Options, store: JobStore, feed: Feed, kind: str) -> Host:
         directory=options.state,
         me=Leader(os.getpid(), socket.gethostname(), actor().user, kind, clock().now()),
         feed=feed,
-        may_lead=kind != "console" or not options.settings.console.read_only,
+        may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
     )
 
 

@@ -52,11 +52,13 @@ class Console:
         tidy_up: Callable[[], None] = lambda: None,
         *,
         remembered: Remembered | None = None,
+        may_lead: bool = True,
     ) -> None:
         self._options = options
         self._store = store
         self._tidy_up = tidy_up
         self._remembered = remembered or Remembered()
+        self._may_lead = may_lead
         self._host: Host | None = None
 
     def run(self) -> int:
@@ -106,8 +108,11 @@ class Console:
     async def _behind(self, app: PaintedConsole, feed: Feed) -> None:
         """Begin only when the first frame is painted: importing and connecting would delay it."""
         await app.painted.wait()
-        self._host = await asyncio.to_thread(bootstrap.make_host, self._options, self._store, feed, "console")
+        self._host = await asyncio.to_thread(self._make_host, feed)
         await self._host.run()
+
+    def _make_host(self, feed: Feed) -> Host:
+        return bootstrap.make_host(self._options, self._store, feed, "console", may_lead=self._may_lead)
 
     async def _hang_up(self, scheduling: asyncio.Task[None]) -> int:
         """The terminal is gone: hand over if we schedule, and end without another word to the screen."""
@@ -141,12 +146,12 @@ def read_only(options: Options) -> Options:
     return replace(options, settings=replace(settings, console=replace(settings.console, read_only=True)))
 
 
-def run(options: Options) -> int:
+def run(options: Options, *, may_lead: bool = True) -> int:
     """Open the console on a state directory."""
     sys.setswitchinterval(GIVE_WAY_AFTER)
     store = bootstrap.open_store(options)
     try:
         serving.log_to_file(options.state)
-        return Console(options, store, remembered=remembered()).run()
+        return Console(options, store, remembered=remembered(), may_lead=may_lead).run()
     finally:
         store.close()

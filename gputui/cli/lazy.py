@@ -27,6 +27,7 @@ COMMANDS = {
     "pause": "start no further job",
     "unpause": "start jobs again",
     "serve": "schedule without a screen",
+    "web": "the console in a browser, by a link that works once",
     "demo": "try it on simulated GPUs: needs neither GPU nor Docker",
     "replay": "what this scheduler and others would have made of a trace of jobs",
     "doctor": "check driver, engine, permissions and disk",

@@ -32,6 +32,7 @@ INTERRUPTED = 130
 @click.option("--runtime", metavar="docker|process", help="What runs jobs. [env: GPUTUI_RUNTIME]")
 @click.option("--read-only", is_flag=True, help="The console only looks on: it schedules never, and sends no wish.")
 @click.option("--slow", is_flag=True, help="For thin lines: the console draws every few seconds, and no graphs.")
+@click.option("--view-only", is_flag=True, hidden=True, help="The console schedules never, but sends wishes.")
 @click.version_option(__version__, "-V", "--version", prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.pass_context
 def cli(
@@ -42,6 +43,7 @@ def cli(
     runtime: str | None,
     read_only: bool,
     slow: bool,
+    view_only: bool,
 ) -> int | None:
     """A console for GPU servers: every GPU live, a queue of jobs, and their logs.
 
@@ -50,8 +52,9 @@ def cli(
     session = Session(state, config, probe, runtime, slow=slow)
     ctx.obj = session
     if ctx.invoked_subcommand is not None:
-        if read_only:
-            raise click.UsageError("--read-only is for the console alone", ctx)
+        if read_only or view_only:
+            flag = "--read-only" if read_only else "--view-only"
+            raise click.UsageError(f"{flag} is for the console alone", ctx)
         if slow and ctx.invoked_subcommand != "demo":
             raise click.UsageError("--slow is for the console alone", ctx)
         return None
@@ -60,7 +63,8 @@ def cli(
     prepare(session.options)
     from gputui.cli import console  # Textual comes with it
 
-    return console.run(console.read_only(session.options) if read_only else session.options)
+    options = console.read_only(session.options) if read_only else session.options
+    return console.run(options, may_lead=not view_only)
 
 
 def main() -> None:

@@ -1,0 +1,60 @@
+"""`gputui web`: the console in a browser."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+from importlib.util import find_spec
+
+import click
+
+from gputui.cli.session import Session, pass_session
+from gputui.config import Options
+from gputui.domain.errors import GputuiError
+
+LOOPBACK = "127.0.0.1"
+PORT = 8642
+_WARNING = (
+    "gputui: warning: other machines can connect to {host}, and what goes over the wire is not encrypted; safer is "
+    "127.0.0.1 and `ssh -L {port}:127.0.0.1:{port}` from where you sit"
+)
+
+
+@click.command("web")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any that is free.")
+@click.option("--host", default=LOOPBACK, show_default=True, help="The address to listen on; it should be loopback.")
+@click.option("--read-only", is_flag=True, help="Browsers only look on: they send no wish.")
+@pass_session
+def command(session: Session, port: int, host: str, read_only: bool) -> int:
+    """Show the console in a browser, by a link that works once. It schedules never: `gputui serve` does.
+
+    Needs the extra `web`: pip install 'gputui[web]'. Each tab is a console of its own, and ends with its tab.
+    """
+    if not all(find_spec(name) for name in ("aiohttp", "textual_serve")):
+        raise GputuiError("textual-serve is not installed", hint="pip install 'gputui[web]'")
+    return serve(session.options, host, port, read_only=read_only)
+
+
+def serve(options: Options, host: str, port: int, *, read_only: bool) -> int:
+    """Serve until told to end."""
+    from gputui.tui.web.door import is_loopback
+    from gputui.tui.web.server import ConsoleServer
+
+    if not is_loopback(host):
+        click.echo(_WARNING.format(host=host, port=port), err=True)
+    server = ConsoleServer(viewer_command(options, read_only=read_only), host, port, f"gputui {socket.gethostname()}")
+    asyncio.run(server.run(_tell))
+    return 0
+
+
+def viewer_command(options: Options, *, read_only: bool) -> list[str]:
+    """What runs behind a tab: a console that can never become the scheduler."""
+    flags = ["--view-only", *(["--read-only"] if read_only else [])]
+    return [sys.executable, "-m", "gputui", *options.arguments(), *flags]
+
+
+def _tell(link: str) -> None:
+    """Print the link for the next browser: the one before is used up."""
+    click.echo(f"{link}   (works once; Ctrl-C ends all)")
+    sys.stdout.flush()
