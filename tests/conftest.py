@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 REQUIRED = frozenset(filter(None, os.environ.get("GPUTUI_TEST_REQUIRE", "").split(",")))
-"""Engines without which a test fails instead of being skipped: any of docker, nvml, tmux."""
+"""Engines without which a test fails instead of being skipped: any of docker, nvml, tmux, chromium."""
 
 
 def lacks_docker() -> str | None:
@@ -30,7 +30,18 @@ def lacks_tmux() -> str | None:
     return None if shutil.which("tmux") else "not installed: tmux"
 
 
-LACKS: dict[str, Callable[[], str | None]] = {"docker": lacks_docker, "nvml": lacks_nvml, "tmux": lacks_tmux}
+def lacks_chromium() -> str | None:
+    from tests.e2e.browser import find
+
+    return None if find() else "not installed: chromium"
+
+
+LACKS: dict[str, Callable[[], str | None]] = {
+    "docker": lacks_docker,
+    "nvml": lacks_nvml,
+    "tmux": lacks_tmux,
+    "chromium": lacks_chromium,
+}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

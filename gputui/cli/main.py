@@ -11,6 +11,7 @@ import click
 
 from gputui import __version__
 from gputui.cli.lazy import LazyGroup
+from gputui.cli.orphan import end_with_parent
 from gputui.cli.session import Session
 from gputui.domain.errors import GputuiError
 from gputui.domain.text import plain
@@ -63,6 +64,8 @@ def cli(
     prepare(session.options)
     from gputui.cli import console  # Textual comes with it
 
+    if view_only:
+        end_with_parent()
     options = console.read_only(session.options) if read_only else session.options
     return console.run(options, may_lead=not view_only)
 

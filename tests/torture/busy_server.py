@@ -1,0 +1,116 @@
+"""A busy server behind a console: the real scheduler and store, simulated GPUs, containers that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from gputui.domain.job import JobId, Submission
+from gputui.domain.settings import PolicySettings, Settings, StoreSettings
+from gputui.domain.snapshot import Leader
+from gputui.engine.actions import Actions
+from gputui.engine.feed import Feed
+from gputui.engine.host import Adapters, Host
+from gputui.gpus.simulated import SimulatedProbe
+from gputui.store import TinyJobStore
+from tests.engine.fakes import FakeRuntime
+from tests.factories import ACTOR, spec
+from tests.tui.sample import NAMES
+
+GPUS, JOBS, LINES_PER_SECOND = 64, 10_000, 2000
+_BEAT = 0.01
+_WIDTHS = (1, 1, 1, 1, 2, 2, 4, 8, 8, 16)
+_LINE = b"\x1b[32mstep %d\x1b[0m loss=%.3f \xe8\xae\xad\xe7\xbb\x83 lr=3e-4 tokens/s=%d\r"
+
+
+class RealClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+
+class Flood:
+    """One job's output: so many lines a second until it is closed."""
+
+    def __init__(self) -> None:
+        self._closed = threading.Event()
+
+    def __iter__(self) -> Iterator[bytes]:
+        number = 0
+        while not self._closed.wait(_BEAT):
+            for _ in range(round(LINES_PER_SECOND * _BEAT)):
+                number += 1
+                yield b"RuntimeError: CUDA error" if number % 997 == 0 else _LINE % (number, 1 / number, number * 7)
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+class Floods:
+    """Every job floods its log."""
+
+    def open(
+        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
+    ) -> Flood:
+        del job_id, attempt, tail, follow, stamped
+        return Flood()
+
+
+class BusyServer:
+    """Ten thousand jobs on sixty-four GPUs, one seed."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.clock = RealClock()
+        self.settings = Settings(policy=PolicySettings(), store=StoreSettings())
+        self.store = TinyJobStore(directory / "state", self.settings.store)
+        self.actions = Actions(self.store, self.clock, ACTOR)
+        self.containers = FakeRuntime("docker", self.clock)
+        self.feed = Feed()
+        self.host = Host(
+            store=self.store,
+            adapters=self._adapters,
+            settings=self.settings,
+            clock=self.clock,
+            directory=directory / "state",
+            me=Leader(1, "here", "alice", "console", self.clock.now()),
+            feed=self.feed,
+        )
+        self.submit(JOBS)
+
+    def _adapters(self) -> Adapters:
+        process = FakeRuntime("process", self.clock)
+        probe = SimulatedProbe(GPUS, clock=self.clock, store_id=self.store.store_id)
+        return Adapters({"docker": self.containers, "process": process}, probe)
+
+    def submit(self, count: int) -> None:
+        """So many jobs more, of all widths, some with names that no terminal likes."""
+        chosen = self.random
+        self.actions.submit(
+            Submission(
+                spec(
+                    chosen.choice(_WIDTHS),
+                    name=chosen.choice((*NAMES, *(f"train-{n}" for n in range(40)))),
+                    tenant=chosen.choice(("alice", "bob", "carol", "dan", "eve")),
+                    priority=chosen.randrange(101),
+                    time_limit=timedelta(minutes=chosen.randrange(10, 600)),
+                    retries=chosen.choice((0, 0, 2)),
+                )
+            )
+            for _ in range(count)
+        )
+
+    async def live(self, turn: float = 0.5) -> None:
+        """Let jobs end, well or not, and others come in their place, until cancelled."""
+        while True:
+            await asyncio.sleep(turn)
+            running = self.containers.running()
+            for record in self.random.sample(running, min(2, len(running))):
+                self.containers.exit(record.id, self.random.choice((0, 0, 1, 137)))
+            await asyncio.to_thread(self.submit, 2)
+
+    def close(self) -> None:
+        self.store.close()
