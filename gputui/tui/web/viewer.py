@@ -27,7 +27,7 @@ _MINE = {
     "TERM": "xterm-256color",
     "COLORTERM": "truecolor",
 }
-_NOT_MINE = ("TMUX", "STY", "SSH_TTY", "NO_COLOR")
+_NOT_MINE = ("TMUX", "STY", "SSH_TTY")
 """What tells of the terminal that this server runs in, which is not the browser."""
 
 
