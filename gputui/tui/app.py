@@ -190,6 +190,13 @@ class Gputui(DressedApp[Leave]):
         """Take the last wish of this console back."""
         self.wishes.undo()
 
+    def action_command_palette(self) -> None:
+        """Find a command by its name."""
+        from gputui.tui.palette import Palette
+
+        if not Palette.is_open(self):
+            self.push_screen(Palette(id="--command-palette"))
+
     def action_help(self) -> None:
         """Show all keys, those of the focused pane first."""
         from gputui.tui.screens.help import Context, Help

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from gputui.tui.commands import COMMANDS, Command
 from gputui.tui.keymap import keymap_of
+
+
+class Palette(CommandPalette):
+    """Textual's, whose list may be asked to move by a page before it was laid out."""
+
+    def _action_command_list(self, action: str) -> None:
+        with suppress(KeyError):  # of OptionList._move_page: what has no lines yet cannot be moved
+            super()._action_command_list(action)
 
 
 class Commands(Provider):

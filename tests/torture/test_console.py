@@ -144,7 +144,7 @@ class Hands:
     async def play(self, seconds: float) -> None:
         """Press, click, scroll, type and resize at random, thirty times a second."""
         deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and self._app._exception is None:
             self._measured.screens[type(self._app.screen).__name__] += 1
             what = self._chosen.random()
             if what < 0.01:
