@@ -194,7 +194,7 @@ class Gputui(DressedApp[Leave]):
         """Find a command by its name."""
         from gputui.tui.palette import Palette
 
-        if not Palette.is_open(self):
+        if not isinstance(self.screen, Palette):
             self.push_screen(Palette(id="--command-palette"))
 
     def action_help(self) -> None:
