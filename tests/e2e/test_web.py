@@ -246,7 +246,7 @@ async def test_a_real_browser_shows_it_and_its_keys_work(served: Served) -> None
         await tab.until_received("first-job", "other-job")
         at_first = await tab.picture()
         await tab.press("?")
-        await tab.until_received("Show all keys")
+        await tab.until_received("has the focus")
         assert await tab.value("document.cookie") == ""
         assert "token" not in await tab.value("location.href")
         assert await tab.picture() != at_first

@@ -21,7 +21,10 @@ MOST_VIEWERS = 16
 """Consoles at a time: each is a process of about 80 MB."""
 _HANDLER = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _PAGE, _SCRIPT = Path(__file__).with_name("page.html"), Path(__file__).with_name("page.js")
-_ENTER = '<!DOCTYPE html><meta http-equiv="refresh" content="0;url={path}"><a href="{path}">gputui</a>\n'
+_ENTER = (
+    '<!DOCTYPE html><link rel="icon" href="data:,"><meta http-equiv="refresh" content="0;url={path}">'
+    '<a href="{path}">gputui</a>\n'
+)
 """By a page of ours, not by a redirect: after a link from elsewhere a browser keeps SameSite=Strict cookies back."""
 _NO_ENTRY = "Open the link that `gputui web` printed last: each works once, in one browser.\n"
 _HEADERS = {
