@@ -174,6 +174,7 @@ EDIT_COMMANDS = (
         id="move_up",
         changes=True,
     ),
+    Command("edit", ("e",), "edit", "Edit what the waiting job asks for.", QUEUE, changes=True),
     Command(
         "recur", ("E",), "again", "Submit a job like this one again and again; asks when.", QUEUE, False, changes=True
     ),
@@ -402,7 +403,7 @@ TIMELINE_COMMANDS = (
 )
 COLUMN_COMMANDS = (
     Command("toggle_column", ("space",), "show/hide", "Show the column, or leave it out.", QUEUE, True, False),
-    Command("shift(1)", ("J", "right"), "down", "Move the column on.", QUEUE, True, False, "J/K", id="column_down"),
+    Command("shift(1)", ("J", "right"), "move", "Move the column on.", QUEUE, True, False, "J/K", id="column_down"),
     Command("shift(-1)", ("K", "left"), "up", "Move the column back.", QUEUE, False, False, id="column_up"),
     Command("usual", ("u",), "usual ones", "Back to the columns that there were at first.", QUEUE, True, False),
     Command("take", ("enter",), "take these", "Have these columns, and remember them.", QUEUE, True, False),

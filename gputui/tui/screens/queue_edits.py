@@ -135,6 +135,16 @@ class QueueEdits(QueueScreen):
         else:
             self.post_message(WishMade(wishes.add_priority(ids, move.delta)))
 
+    def action_edit(self) -> None:
+        """Open the form of what it asks for; of elements that share a row the first alone has one."""
+        waiting = self._waiting()
+        if len(waiting) > 1:
+            self.notify("elements of an array are edited one by one: o opens it", timeout=5)
+        elif waiting:
+            from gputui.tui.screens.edit import EditJob
+
+            self.app.push_screen(EditJob(self._desk, waiting[0]))
+
     def action_recur(self) -> None:
         """Ask when a job like this one is to be submitted again."""
         job = self.subject()

@@ -105,7 +105,7 @@ class QueueScreen(JobScreen):
         return super().check_action(action, parameters)
 
     def _has_marks(self) -> bool:
-        return self.is_attached and bool(self.query(JobTable)) and bool(self.table.live.marks)
+        return self.is_mounted and bool(self.table.live.marks)
 
     def action_mark(self) -> None:
         """Mark the row's jobs, or mark them no more; and go on."""
