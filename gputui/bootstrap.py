@@ -103,6 +103,21 @@ def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
     return tuple(runtimes)
 
 
+def local_images(options: Options) -> tuple[str, ...]:
+    """The names of images that the engine has; none where there is no engine, or none that answers."""
+    if options.runtime != "docker":
+        return ()
+    from gputui.runtime.docker import DockerRuntime
+
+    engine = DockerRuntime("", options.settings.runtime, clock())
+    try:
+        return engine.images()
+    except RuntimeFault:
+        return ()
+    finally:
+        engine.close()
+
+
 def make_probe(options: Options, store_id: str = "") -> GpuProbe:
     """The probe that `--probe` names, not started."""
     if options.probe.simulated is None:

@@ -345,6 +345,13 @@ def _config_path(given: str | None) -> Path | None:
     return next((path for path in (own, SITE_CONFIG) if path.exists()), None)
 
 
+def templates_path() -> Path:
+    """Where this user's templates of jobs are."""
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("gputui")) / "templates"
+
+
 def _path(text: str, where: str) -> Path:
     if not text.isprintable() or len(text) > 4096:
         raise InputError("not a path", where=where, hint="it has control characters or is too long")

@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from gputui import bootstrap
 from gputui.cli import serving
-from gputui.config import Options
+from gputui.config import Options, templates_path
 from gputui.engine.feed import Feed
 from gputui.ports import JobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
+from gputui.tui.submit_sources import FormSources
 from gputui.tui.theme import wish_of
 
 if TYPE_CHECKING:
@@ -96,6 +97,7 @@ class Console:
             look=wish_of(self._options.settings.console, os.environ),
             want_pcie=self._want_pcie,
             past=self._store.history,
+            forms=FormSources(lambda: bootstrap.local_images(self._options), templates_path()),
         )
         app.painted = asyncio.Event()
         return app

@@ -68,7 +68,7 @@ class Actions(RecurringWishes):
         now = self._clock.now()
         jobs: list[Job] = []
         for submission in submissions:
-            spec = self._waiting_for(_limited(submission.spec, self._settings))
+            spec = self._waiting_for(limited(submission.spec, self._settings))
             first = -len(jobs) - 1
             job = Job(
                 id=0,
@@ -187,7 +187,7 @@ class Actions(RecurringWishes):
         Reservations(self._store, self._clock, self._actor, self._policy).remove(name)
 
     def _check(self, spec: JobSpec) -> None:
-        self._waiting_for(_limited(spec, self._settings))
+        self._waiting_for(limited(spec, self._settings))
 
     def _each(self, ids: Iterable[JobId], verb: str, change: Callable[[Job], Job]) -> tuple[JobId, ...]:
         changed = []
@@ -244,7 +244,7 @@ def find_gpu(uuids: Sequence[str], name: str) -> str:
     return matches[0]
 
 
-def _limited(spec: JobSpec, settings: SchedulerSettings) -> JobSpec:
+def limited(spec: JobSpec, settings: SchedulerSettings) -> JobSpec:
     """The spec within the site's longest time; raises InputError when it asks for more, or for a warning in vain."""
     longest, limit = settings.max_time, spec.time_limit
     if longest is not None and limit is not None and limit > longest:

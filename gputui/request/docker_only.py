@@ -62,3 +62,40 @@ HINTS = {
 def hint(option: str) -> str | None:
     """What to do instead of that option of docker's or Slurm's."""
     return HINTS.get(option.partition("=")[0])
+
+
+WITHOUT_VALUE = frozenset(
+    {
+        *(
+            "-i",
+            "--interactive",
+            "-t",
+            "--tty",
+            "-P",
+            "--publish-all",
+            "--privileged",
+            "--read-only",
+            "--no-healthcheck",
+        ),
+        *("--oom-kill-disable", "--sig-proxy", "--disable-content-trust", "-q", "--quiet"),
+    }
+)
+"""Of docker's options that `submit` does not take, those that are written without a value."""
+FURTHER = (
+    *("--read-only", "--no-healthcheck", "--oom-kill-disable", "--sig-proxy", "--disable-content-trust", "-q"),
+    *("--quiet", "--annotation", "--blkio-weight", "--cgroup-parent", "--cgroupns", "--cpuset-mems", "--cpu-rt-period"),
+    *("--cpu-rt-runtime", "--device-read-bps", "--device-read-iops", "--device-write-bps", "--device-write-iops"),
+    *("--dns-option", "--dns-search", "--domainname", "--health-cmd", "--health-interval", "--health-retries"),
+    *(
+        "--health-start-period",
+        "--health-timeout",
+        "--ip",
+        "--ip6",
+        "--isolation",
+        "--kernel-memory",
+        "--link-local-ip",
+    ),
+    *("--mac-address", "--memory-swappiness", "--network-alias", "--oom-score-adj", "--pid", "--storage-opt"),
+    *("--sysctl", "--userns", "--uts", "--volume-driver", "-h"),
+)
+"""Those for which there is nothing to be done instead."""

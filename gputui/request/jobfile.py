@@ -19,22 +19,31 @@ _BESIDES = ("image", "host", "command")
 
 def read(path: str, submitter: Submitter) -> tuple[Submission, ...]:
     """The submissions of a file; raises InputError that names file, job and key."""
+    return tuple(_job(table, place, submitter) for table, place in tables(path))
+
+
+def tables(path: str) -> list[tuple[dict[str, Any], str]]:
+    """The tables of a file, not read yet, and how each is named in an error."""
     if "\0" in path:
         raise InputError("has a NUL character", where="--file")
-    tables = read_toml(Path(path), path)
-    for key in tables:
+    whole = read_toml(Path(path), path)
+    for key in whole:
         if key != "job":
             raise InputError("unknown key", where=f"{path}: {_shown(key)}", hint="jobs are [[job]] tables")
-    jobs = tables.get("job")
+    jobs = whole.get("job")
     if not isinstance(jobs, list) or not jobs:
         raise InputError("expected at least one [[job]] table", where=f"{path}: job")
-    return tuple(_job(table, f"{path}: job[{number}]", submitter) for number, table in enumerate(jobs, 1))
+    places = [f"{path}: job[{number}]" for number in range(1, len(jobs) + 1)]
+    return [(_table(table, place), place) for table, place in zip(jobs, places, strict=True)]
 
 
-def _job(table: object, place: str, submitter: Submitter) -> Submission:
+def _table(table: object, place: str) -> dict[str, Any]:
     if not isinstance(table, dict):
         raise InputError("expected a table", where=place, hint="write [[job]]")
+    return table
 
+
+def _job(table: dict[str, Any], place: str, submitter: Submitter) -> Submission:
     def where(key: str) -> str:
         return f"{place}.{_shown(key)}"
 
@@ -75,12 +84,18 @@ def _value(key: Key, value: object, where: str) -> object:
         return value
     if key.kind is Kind.PAIRS and not isinstance(value, dict | list):
         raise InputError("expected a table", where=where, hint='write {NAME = "value"}')
-    if isinstance(value, dict) and key.kind is Kind.PAIRS:
-        value = [f"{name}={_text(inner, f'{where}.{_shown(name)}')}" for name, inner in value.items()]
     if key.kind is Kind.ONE:
         return key.read(_text(value, where), where)
-    listed = value if isinstance(value, list) else [value]
-    return tuple(key.read(text, where) for text in _texts(listed, where))
+    if isinstance(value, dict) and key.kind is not Kind.PAIRS:
+        raise InputError("expected text or a number", where=where)
+    return tuple(key.read(text, where) for text in texts(value, where))
+
+
+def texts(value: object, where: str) -> tuple[str, ...]:
+    """A value, a list of them or a table of pairs, as each would be written after an option."""
+    if isinstance(value, dict):
+        value = [f"{name}={_text(inner, f'{where}.{_shown(name)}')}" for name, inner in value.items()]
+    return _texts(value if isinstance(value, list) else [value], where)
 
 
 def _text(value: object, where: str) -> str:

@@ -43,14 +43,19 @@ def _option(key: Key) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with an option for every key, and those of docker that change nothing."""
-    for key in reversed(KEYS):
-        function = _option(key)(function)
-    function = click.option(*docker_only.IGNORED, "ignored", is_flag=True, hidden=True, expose_value=False)(function)
+    """The function, with an option for every key, those of docker that change nothing, and those refused."""
+    function = with_known(function)
     for options in (("-i", "--interactive"), ("-t", "--tty")):
         refused = click.option(*options, is_flag=True, hidden=True, expose_value=False, callback=_refuse)
         function = refused(function)
     return function
+
+
+def with_known(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with an option for every key, and those of docker that change nothing."""
+    for key in reversed(KEYS):
+        function = _option(key)(function)
+    return click.option(*docker_only.IGNORED, "ignored", is_flag=True, hidden=True, expose_value=False)(function)
 
 
 def submission_of(given: dict[str, Any], arguments: tuple[str, ...], host: bool, by: Submitter) -> Submission:
@@ -66,11 +71,11 @@ def _read(key: Key, value: Any) -> object:
     if key.kind is Kind.FLAG:
         return value
     if key.kind is Kind.ONE:
-        return key.read(_unsigned(key, value), key.option)
-    return tuple(key.read(_unsigned(key, text), key.option) for text in value)
+        return key.read(unsigned(key, value), key.option)
+    return tuple(key.read(unsigned(key, text), key.option) for text in value)
 
 
-def _unsigned(key: Key, text: str) -> str:
+def unsigned(key: Key, text: str) -> str:
     """The value of `-m=16g` or `-e=A=1`, where docker takes the first sign away: no such value begins with one."""
     has_letter = any(len(name) == 2 for name in key.short)
     if not has_letter or (key.kind is Kind.PAIRS and "=" not in text[1:]):

@@ -106,6 +106,11 @@ class DockerRuntime:
         """Whether the engine has it."""
         return self._call(lambda client: _has_image(client, image))
 
+    def images(self) -> tuple[str, ...]:
+        """The names of those that it has, in order; several names of one are several."""
+        listed = self._call(lambda client: client.images())
+        return tuple(sorted({name for image in listed for name in image.get("RepoTags") or () if "<none>" not in name}))
+
     def pull(self, image: str, progress: Callable[[str], None]) -> None:
         """Fetch it, with the credentials of `docker login`."""
         self._call(lambda client: pull(client, image, progress))

@@ -36,6 +36,7 @@ from gputui.tui.present.gpu import index_of
 from gputui.tui.present.status import notices
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.main import Main
+from gputui.tui.submit_sources import FormSources
 from gputui.tui.theme import AS_DESIGNED, Wish
 
 if TYPE_CHECKING:
@@ -81,10 +82,21 @@ class Gputui(DressedApp[Leave]):
         look: Wish = AS_DESIGNED,
         want_pcie: Callable[[str | None], None] = lambda uuid: None,
         past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
+        forms: FormSources | None = None,
     ) -> None:
         super().__init__()
         self._feed = feed
-        self._desk = Desk(logs, settings, clock, host, user, remembered or Remembered(), want_pcie=want_pcie, past=past)
+        self._desk = Desk(
+            logs,
+            settings,
+            clock,
+            host,
+            user,
+            remembered or Remembered(),
+            want_pcie=want_pcie,
+            past=past,
+            forms=forms or FormSources(),
+        )
         self.wishes = ActionThread(actions, self._tell, self._indices)
         self.notifier = Notifier(self, settings.console, user, clock)
         self.keymap = Keymap.of(settings.console.keys)

@@ -9,7 +9,7 @@ from textual.binding import Binding, BindingType
 from gputui.tui.key_names import key_name
 
 JOBS, QUEUE, GPUS, SCHEDULER, VIEW, MOVE, LOGS = "Jobs", "Queue", "GPUs", "Scheduler", "View", "Move", "Logs"
-WHAT_IF, TIMELINE = "What-if", "Timeline"
+WHAT_IF, TIMELINE, FORM = "What-if", "Timeline", "Submit form"
 
 
 @dataclass(frozen=True)
@@ -408,6 +408,18 @@ COLUMN_COMMANDS = (
     Command("usual", ("u",), "usual ones", "Back to the columns that there were at first.", QUEUE, True, False),
     Command("take", ("enter",), "take these", "Have these columns, and remember them.", QUEUE, True, False),
 )
+SUBMIT_COMMANDS = (
+    Command("send", ("ctrl+s",), "submit", "Submit the job of the form.", FORM, True, False, "Enter", changes=True),
+    Command("recent", ("ctrl+r",), "recent", "Fill the form from an earlier submission.", FORM, footer_key="^R"),
+    Command("older(1)", ("ctrl+up",), "older", "Fill in the submission before.", FORM, False, False),
+    Command("older(-1)", ("ctrl+down",), "newer", "Back towards the latest, and what was typed.", FORM, False, False),
+    Command("templates", ("ctrl+t",), "templates", "Fill it from a template, or save one.", FORM, footer_key="^T"),
+    Command("editor", ("ctrl+o",), "editor", "Open the job in your $EDITOR, as a job file.", FORM, footer_key="^O"),
+    Command(
+        "more", ("ctrl+n",), "more", "Show the rare fields, or fold them away.", FORM, footer_key="^N", id="more_fields"
+    ),
+    Command("give_up", ("escape",), "leave", "Leave the form; asks if something was typed.", FORM, in_palette=False),
+)
 COMMANDS = (
     *MAIN_COMMANDS,
     *QUEUE_COMMANDS,
@@ -420,6 +432,7 @@ COMMANDS = (
     *WHAT_IF_COMMANDS,
     *FURTHER,
     *TIMELINE_COMMANDS,
+    *SUBMIT_COMMANDS,
     *MOVE_COMMANDS,
     *GRID_COMMANDS,
     *LOG_COMMANDS,

@@ -15,6 +15,7 @@ from gputui.tui.logs import LogOpener
 from gputui.tui.pace import Pace, pace_of
 from gputui.tui.pinned import Pinned
 from gputui.tui.remembered import Remembered
+from gputui.tui.submit_sources import FormSources
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,8 @@ class Desk:
     """The tenant of jobs submitted here."""
     remembered: Remembered = field(default_factory=Remembered)
     """How this person left the console."""
+    forms: FormSources = field(default_factory=FormSources)
+    """What the submit form is offered."""
     pinned: Pinned = field(default_factory=Pinned)
     """Logs that are shown together."""
     want_pcie: Callable[[str | None], None] = lambda uuid: None

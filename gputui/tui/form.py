@@ -1,219 +1,194 @@
-"""What was typed into the submit form, made into a submission; every error names its field."""
+"""What the submit form consists of, and what is wrong with what was typed into it."""
 
 from __future__ import annotations
 
-import re
-import shlex
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from datetime import timedelta
-from pathlib import PurePosixPath
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec, Pairs, Submission
+from gputui.domain.job import JobSpec, Submission
+from gputui.domain.settings import SchedulerSettings
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.domain.units import parse_duration, parse_size
+from gputui.engine.actions import limited
+from gputui.request import draft as drafts
+from gputui.request.draft import Draft
+from gputui.request.keys import BY_NAME, KEYS, Kind
+from gputui.request.submitter import Submitter
 
-FIELDS = ("image", "command", "name", "gpus", "gpu_memory", "priority", "time_limit", "retries", "env", "volumes")
-HOST_ENV = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
-"""What a host process takes over, so that it finds the programs its submitter has."""
-MAX_GPUS = 1024
-MAX_NAME = 200
-_DEVICE = re.compile(r"\d{1,4}|(GPU|MIG)-[0-9a-zA-Z/-]{4,100}", re.ASCII)
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+START: Draft = {"gpus": "1"}
+"""What the form begins with."""
+USUAL = (
+    ("image",),
+    ("command",),
+    ("gpus", "gpu_memory"),
+    ("gpu_model", "share"),
+    ("priority", "retries"),
+    ("time_limit", "signal"),
+    ("name", "tenant"),
+    ("env",),
+    ("volume",),
+    ("workdir",),
+    ("after", "begin"),
+    ("array", "hold"),
+)
+"""The fields that are always there, row by row."""
+MORE = (
+    ("mount",),
+    ("entrypoint", "user"),
+    ("after_any", "preemptible"),
+    ("nice", "backoff"),
+    ("retry_on", "gpu_memory_step"),
+    ("cpus", "cpu_shares"),
+    ("memory", "shm_size"),
+    ("ipc", "network"),
+    ("env_file", "runtime"),
+    ("ulimit",),
+    ("label",),
+)
+"""Those that are folded away."""
+ROWS = (*USUAL, *MORE)
+FIELDS = tuple(name for row in ROWS for name in row)
+FLAGS = frozenset(key.name for key in KEYS if key.kind is Kind.FLAG)
+HINTS = {
+    "image": "python:3.11; empty: a command of this host",
+    "command": "python train.py --epochs 3",
+    "gpus": "2, 2-4, all, device=0,1",
+    "gpu_memory": "40g, of each; or any",
+    "gpu_model": "h100; or any",
+    "share": "GPUs with others",
+    "priority": "0 to 100, else 50",
+    "retries": "after a failure: 3",
+    "time_limit": "1h30m, 2-12:00:00",
+    "signal": "before it: TERM@60",
+    "name": "the queue's word for it",
+    "tenant": "else you",
+    "env": "NAME=value NAME2='two words' NAME3",
+    "volume": "/data:/data:ro ./out:/out",
+    "workdir": "/work",
+    "after": "ids that must succeed",
+    "begin": "+1h, 2026-03-02T18:00",
+    "array": "0-9%2",
+    "hold": "until released",
+    "mount": "type=bind,source=/data,target=/data",
+    "entrypoint": "instead of the image's",
+    "user": "name, or uid:gid",
+    "after_any": "ids that must end",
+    "preemptible": "by higher classes",
+    "nice": "lowers its rank: 100",
+    "backoff": "before a retry: 5s",
+    "retry_on": "1,75,OOM,TIMEOUT",
+    "gpu_memory_step": "more of it a retry: 8g",
+    "cpus": "4, 1.5",
+    "cpu_shares": "2 to 262144",
+    "memory": "64g",
+    "shm_size": "16g",
+    "ipc": "host, private",
+    "network": "host, or a name",
+    "env_file": "a file's path",
+    "runtime": "of the engine",
+    "ulimit": "memlock=-1 nofile=1024:4096",
+    "label": "NAME=value",
+}
 
-
-@dataclass(frozen=True)
-class Draft:
-    """The fields as they were typed."""
-
-    image: str = ""
-    """Empty: a host process."""
-    command: str = ""
-    name: str = ""
-    gpus: str = "1"
-    gpu_memory: str = ""
-    """`10g`, or `10g share`."""
-    priority: str = "50"
-    time_limit: str = ""
-    retries: str = "0"
-    env: str = ""
-    """`NAME=value` words, quoted as in a shell."""
-    volumes: str = ""
-    """`source:target[:mode]` words."""
+_LABELS = {
+    "gpus": "GPUs",
+    "gpu_memory": "GPU memory",
+    "gpu_model": "GPU model",
+    "gpu_memory_step": "memory step",
+    "cpus": "CPUs",
+    "cpu_shares": "CPU shares",
+    "ipc": "IPC",
+}
 
 
 @dataclass(frozen=True)
 class Origin:
-    """Who submits, and from where."""
+    """Who submits, from where, to what."""
 
     user: str
     directory: str
     environ: Mapping[str, str]
-    host_jobs: bool = True
+    scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
+    runtimes: tuple[str, ...] = ()
+    """Those of the node, as far as they are known."""
+
+    def at(self, snapshot: Snapshot) -> Origin:
+        """The same, to the node of this picture."""
+        names = tuple(runtime.name for node in snapshot.nodes for runtime in node.runtimes)
+        return replace(self, runtimes=names)
+
+    def submitter(self, now: datetime) -> Submitter:
+        """As those who read requests know it."""
+        return Submitter(self.user, now, Path(self.directory), self.environ)
 
 
-def submission(draft: Draft, origin: Origin) -> Submission:
+def submission(draft: Draft, origin: Origin, now: datetime) -> Submission:
     """The submission meant; raises InputError, whose `where` is the field."""
-    image = _image(draft.image)
-    command = _words(draft.command, "command")
-    if image is None:
-        _check_host(command, draft, origin)
-    spec = JobSpec(
-        image=image,
-        command=command,
-        name=_name(draft.name, image, command),
-        tenant=origin.user,
-        gpus=_with_memory(gpus(draft.gpus), draft.gpu_memory),
-        priority=_whole(draft.priority, "priority", 0, 100),
-        time_limit=_time_limit(draft.time_limit),
-        retries=_whole(draft.retries, "retries", 0, 1000),
-        options=_options(draft, origin, is_host=image is None),
-    )
-    return Submission(spec)
-
-
-def errors(draft: Draft, origin: Origin) -> dict[str, str]:
-    """What is wrong with each field, for as many as can be told at once."""
-    found: dict[str, str] = {}
-    checks: tuple[Callable[[], object], ...] = (
-        lambda: submission(draft, origin),
-        lambda: gpus(draft.gpus),
-        lambda: gpu_memory(draft.gpu_memory),
-        lambda: _whole(draft.priority, "priority", 0, 100),
-        lambda: _time_limit(draft.time_limit),
-        lambda: _whole(draft.retries, "retries", 0, 1000),
-        lambda: _env(draft.env),
-        lambda: _volumes(draft.volumes),
-    )
-    for check in checks:
-        try:
-            check()
-        except InputError as error:
-            found.setdefault(error.where or "", f"{error.what}" + (f": {error.hint}" if error.hint else ""))
-    return found
-
-
-def gpus(text: str) -> GpuRequest:
-    """The request meant by nothing, `2`, `2-4`, `all` or `device=0,GPU-…`."""
-    text = text.strip()
-    if text == "all":
-        return GpuRequest(1, MAX_GPUS, everything=True)
-    if text.startswith("device="):
-        return _devices(text.removeprefix("device="))
-    match = re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", text or "0", re.ASCII)
-    if not match:
-        raise InputError(f"'{plain(text, 40)}' asks for no GPUs", where="gpus", hint="write 2, 2-4, all or device=0,1")
-    low, high = int(match[1]), int(match[2] or match[1])
-    if high > MAX_GPUS or high < low or (match[2] and not low):
-        raise InputError(f"'{text}' is out of range", where="gpus", hint=f"0 to {MAX_GPUS}, the smaller first")
-    return GpuRequest(low, high)
-
-
-def gpu_memory(text: str) -> tuple[int | None, bool]:
-    """Bytes each GPU must have, and whether others may share it, as meant by nothing, `10g` or `10g share`."""
-    size, *words = text.split() or [""]
-    if words not in ([], ["share"]):
-        raise InputError(f"'{plain(text, 40)}' is no size", where="gpu_memory", hint="write 10g, or 10g share")
-    memory = parse_size(size, where="gpu_memory") if size else None
-    if memory == 0:
-        raise InputError("a size is above 0", where="gpu_memory")
-    return memory, bool(words)
-
-
-def _with_memory(request: GpuRequest, text: str) -> GpuRequest:
-    memory, share = gpu_memory(text)
-    if memory and not request.minimum:
-        raise InputError("means nothing without GPUs", where="gpu_memory")
-    return replace(request, memory=memory, share=share)
-
-
-def _devices(text: str) -> GpuRequest:
-    names = tuple(text.split(","))
-    for name in names:
-        if not _DEVICE.fullmatch(name):
-            raise InputError(f"'{plain(name, 40)}' names no GPU", where="gpus", hint="an index, or GPU-… or MIG-…")
-    if len(set(names)) < len(names):
-        raise InputError("a GPU is named twice", where="gpus")
-    return GpuRequest(len(names), len(names), devices=names)
-
-
-def _image(text: str) -> str | None:
-    text = text.strip()
-    if re.search(r"\s", text) or plain(text) != text or text.startswith("-"):
-        raise InputError("an image is one word", where="image", hint="the command goes into the field below")
-    return text or None
-
-
-def _check_host(command: tuple[str, ...], draft: Draft, origin: Origin) -> None:
-    if not command:
-        raise InputError("name an image, or a command to run on this host", where="command")
-    if not origin.host_jobs:
-        raise InputError("host jobs are switched off here", where="image", hint="name an image")
-    if draft.volumes.strip():
-        raise InputError("a host job has no container to give that to", where="volumes")
-
-
-def _words(text: str, where: str) -> tuple[str, ...]:
-    if "\0" in text:
-        raise InputError("has a NUL character", where=where)
+    asked = drafts.asked(draft, origin.submitter(now))
+    _check_runtime(asked, origin)
     try:
-        return tuple(shlex.split(text))
-    except ValueError as error:
-        raise InputError("a quotation is not closed", where=where) from error
+        limited(asked.spec, origin.scheduler)
+    except InputError as error:
+        raise InputError(error.what, where=field_of(error), hint=error.hint) from error
+    return asked
 
 
-def _name(text: str, image: str | None, command: tuple[str, ...]) -> str:
-    text = text.strip()
-    if len(text) > MAX_NAME:
-        raise InputError(f"is longer than {MAX_NAME} characters", where="name")
-    if not text.isprintable():
-        raise InputError("has characters that cannot be printed", where="name")
-    wished = image.rpartition("/")[2].partition("@")[0].partition(":")[0] if image else ""
-    return text or wished or plain(PurePosixPath(command[0]).name if command else "job", MAX_NAME)
+def _check_runtime(asked: Submission, origin: Origin) -> None:
+    is_processes_only = bool(origin.runtimes) and "docker" not in origin.runtimes
+    if asked.spec.is_host and not origin.scheduler.host_jobs and not is_processes_only:
+        raise InputError("host jobs are switched off here", where="image", hint="name an image")
+    if not asked.spec.is_host and is_processes_only:
+        hint = "leave it empty: the command is a process of this host"
+        raise InputError("there is no engine here to run an image", where="image", hint=hint)
 
 
-def _whole(text: str, where: str, least: int, most: int) -> int:
-    text = text.strip()
-    if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text) <= most:
-        raise InputError(f"'{plain(text, 40)}' is not {least} to {most}", where=where)
-    return int(text)
+def faults(draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
+    """What is wrong with each field, for as many as can be told at once."""
+    found = drafts.faults(draft, origin.submitter(now))
+    if not found:
+        try:
+            submission(draft, origin, now)
+        except InputError as error:
+            found[field_of(error) or "image"] = error
+    return {name: fault_words(error) for name, error in found.items()}
 
 
-def _time_limit(text: str) -> timedelta | None:
-    if not text.strip():
-        return None
-    limit = parse_duration(text, where="time_limit")
-    if not limit:
-        raise InputError("a time limit is above 0", where="time_limit")
-    return limit
+def fault_words(error: InputError) -> str:
+    """What is wrong, and what to write."""
+    return plain(error.what + (f": {_fields(error.hint)}" if error.hint else ""), 300)
 
 
-def _env(text: str) -> Pairs:
-    pairs: dict[str, str] = {}
-    for word in _words(text, "env"):
-        key, equals, value = word.partition("=")
-        if not equals or not _VARIABLE.fullmatch(key):
-            raise InputError(f"'{plain(key, 40)}' sets nothing", where="env", hint="write NAME=value")
-        pairs[key] = value
-    return tuple(pairs.items())
+def field_of(error: InputError) -> str:
+    """The field that the error is about; empty where it is none."""
+    name = (error.where or "").partition(" ")[0].removeprefix("--").replace("-", "_").lower()
+    return name if name in FIELDS else ""
 
 
-def _volumes(text: str) -> tuple[str, ...]:
-    volumes = _words(text, "volumes")
-    for volume in volumes:
-        parts = volume.split(":")
-        if not 2 <= len(parts) <= 3 or not all(parts) or not parts[1].startswith("/"):
-            raise InputError(f"'{plain(volume, 40)}' is no volume", where="volumes", hint="write /source:/target[:ro]")
-    return volumes
+def _fields(hint: str) -> str:
+    """The hint, which says what to add by its label."""
+    name = hint.removeprefix("add ").removeprefix("--").replace("-", "_")
+    return f"fill in {label(name)}" if hint.startswith("add ") and name in BY_NAME else hint
 
 
-def _options(draft: Draft, origin: Origin, *, is_host: bool) -> ContainerOptions:
-    env = dict(_env(draft.env))
-    if is_host:
-        env = {**{key: origin.environ[key] for key in HOST_ENV if key in origin.environ}, **env}
-    return ContainerOptions(
-        env=tuple(env.items()),
-        volumes=_volumes(draft.volumes),
-        workdir=origin.directory if is_host else None,
-    )
+def label(name: str) -> str:
+    """What a field is called."""
+    return _LABELS.get(name, name.replace("_", " "))
+
+
+def is_folded(draft: Draft) -> bool:
+    """Whether nothing of it is in the fields that are folded away."""
+    return not any(drafts.text_of(draft, name) for row in MORE for name in row)
+
+
+def gpus_alone(draft: Draft, origin: Origin, now: datetime) -> JobSpec | None:
+    """A spec that asks for the same GPUs, whatever else is wrong; None where that is wrong too."""
+    for names in (("gpus", "gpu_memory", "gpu_model", "share"), ("gpus",)):
+        try:
+            kept = {name: draft.get(name, "") for name in names}
+            return drafts.asked({**kept, "image": "any"}, origin.submitter(now)).spec
+        except InputError:
+            continue
+    return None

@@ -21,6 +21,7 @@ from gputui.store import MemoryJobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
+from gputui.tui.submit_sources import FormSources
 from gputui.tui.theme import AS_DESIGNED, Wish
 from gputui.tui.widgets.log_pane import LogPane
 from tests.factories import ACTOR, FakeClock, job
@@ -99,6 +100,7 @@ class Console:
         look: Wish = AS_DESIGNED,
         console: ConsoleSettings | None = None,
         past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
+        forms: FormSources | None = None,
     ) -> None:
         self.feed = Feed()
         self.clock = FakeClock()
@@ -121,6 +123,7 @@ class Console:
             want_pcie=want_pcie,
             look=look,
             past=past,
+            forms=forms,
         )
         self.app.animation_level = "none"
 

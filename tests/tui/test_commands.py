@@ -12,6 +12,7 @@ from gputui.tui.screens.columns import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetail
 from gputui.tui.screens.main import Main
+from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.gpu_grid import GpuGrid
@@ -36,6 +37,7 @@ def test_every_command_can_be_carried_out_and_is_explained(command: Command) -> 
             GpuDetail,
             WhatIf,
             ColumnChooser,
+            Submit,
             TimelineScreen,
             Gputui,
             JobTable,
@@ -57,7 +59,7 @@ def test_only_opposites_share_a_key() -> None:
         {"drain", "resume"},
         {"pause", "unpause"},
         {"leave", "back"},
-        {"clear_filter", "clear_marks", "clear_log", "back", "forget"},
+        {"clear_filter", "clear_marks", "clear_log", "back", "forget", "give_up"},
         {"filter", "search"},
         {"detail", "commit", "take"},
         {"fold", "zoom_time(-1)"},

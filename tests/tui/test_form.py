@@ -1,117 +1,170 @@
-"""The submit form: what was typed, or which field is wrong."""
+"""What the submit form says of what is in it, apart from any screen."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
+from gputui.domain.container import Capability, RuntimeStatus
 from gputui.domain.errors import InputError
-from gputui.domain.job import GpuRequest
-from gputui.tui.form import Draft, Origin, errors, submission
+from gputui.domain.gpu import GpuState, GpuView
+from gputui.domain.job import Job
+from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
+from gputui.request.draft import NAMES
+from gputui.tui.form import FIELDS, HINTS, Origin, faults, gpus_alone, submission
+from gputui.tui.remembered import Remembered
+from gputui.tui.submit_history import MOST, keep, past
+from gputui.tui.submit_outlook import Prospect, elements, gpu_line, prospect, start_line
+from tests.factories import NOW, job, running, snapshot, uuid, view
 
-HERE = Origin("alice", "/home/alice", {"PATH": "/bin", "SECRET": "x"})
+HERE = Origin("alice", "/home/alice", {"PATH": "/bin"})
+GOOD = {"image": "busybox", "gpus": "1"}
+LEADER = Leader(1, "here", "alice", "serve", NOW)
 
 
-def test_a_container_job() -> None:
-    draft = Draft(
-        "nvcr.io/nvidia/pytorch:24.10",
-        "python train.py --name 'two words'",
-        gpus="2-4",
-        priority="70",
-        time_limit="1h30m",
-        retries="2",
-        env="A=1 B='x y'",
-        volumes="/data:/data:ro",
+def words(cells: tuple[tuple[str, object], ...]) -> str:
+    return "".join(text for text, _ in cells)
+
+
+def test_the_form_has_a_field_for_everything_that_can_be_asked_for() -> None:
+    assert sorted(FIELDS) == sorted(NAMES)
+    assert HINTS.keys() == set(FIELDS)
+
+
+def test_the_limit_of_the_site_is_told_at_its_field() -> None:
+    strict = replace(HERE, scheduler=SchedulerSettings(max_time=timedelta(hours=1)))
+    assert "more than a job may take" in faults({**GOOD, "time_limit": "2h"}, strict, NOW)["time_limit"]
+    assert "there is none" in faults({**GOOD, "signal": "TERM@60"}, HERE, NOW)["signal"]
+
+
+def test_host_jobs_may_be_switched_off_and_an_engine_may_be_missing() -> None:
+    off = replace(HERE, scheduler=SchedulerSettings(host_jobs=False))
+    assert "image" in faults({"command": "true"}, off, NOW)
+    node = Node("here", runtimes=(RuntimeStatus("process", True, ""),))
+    bare = off.at(Snapshot(nodes=(node,)))
+    assert not faults({"command": "true"}, bare, NOW)
+    assert "no engine" in faults(GOOD, bare, NOW)["image"]
+
+
+def test_a_hint_names_the_field_as_the_form_does() -> None:
+    assert faults({**GOOD, "share": "yes"}, HERE, NOW)["share"].endswith("fill in GPU memory")
+    assert faults({"image": "busybox", "gpu_model": "h100"}, HERE, NOW)["gpu_model"].endswith("fill in GPUs")
+
+
+def test_the_gpus_are_told_while_other_fields_are_wrong() -> None:
+    spec = gpus_alone({"gpus": "2", "gpu_memory": "x", "image": "two words"}, HERE, NOW)
+    assert spec is not None
+    assert spec.gpus.minimum == 2
+    assert gpus_alone({"gpus": "x"}, HERE, NOW) is None
+
+
+def test_which_gpus_fit() -> None:
+    views = [view(0), view(1, GpuState.FOREIGN), view(2), view(3, GpuState.DRAINED)]
+    picture = snapshot([], views)
+    spec = submission(GOOD, HERE, NOW).spec
+    assert words(gpu_line(spec, picture)) == "GPUs  4 of 4 GPUs fit, 2 free: 0,2"
+    few = submission({**GOOD, "gpus": "device=1,2"}, HERE, NOW).spec
+    assert words(gpu_line(few, picture)) == "GPUs  2 of 4 GPUs fit, 1 free: 2"
+    none = submission({**GOOD, "gpu_model": "a100"}, HERE, NOW).spec
+    assert words(gpu_line(none, picture)) == "GPUs  0 of 4 GPUs fit, 0 free"
+
+
+def picture_of(jobs: Iterable[Job], gpus: int | Iterable[GpuView], **changes: Any) -> Snapshot:
+    """A node with an engine, and somebody who schedules."""
+    bare = snapshot(jobs, gpus, **{"leader": LEADER, **changes})
+    engine = RuntimeStatus("docker", True, "", capability=Capability(images=True))
+    return replace(bare, nodes=(replace(bare.nodes[0], runtimes=(engine,)),))
+
+
+def foreseen(draft: dict[str, str], picture: Snapshot) -> str:
+    wish = submission(draft, HERE, NOW)
+    found = prospect(picture, Settings(), NOW, wish)
+    return words(start_line(found, picture, is_held=wish.held))
+
+
+class TestWhenItWouldStart:
+    full = picture_of(
+        [running(1, on=[uuid(0)], time_limit=timedelta(hours=2)), job(2, gpus=1)],
+        [view(0, GpuState.ALLOCATED, job_id=1, job_ids=(1,)), view(1)],
     )
-    spec = submission(draft, HERE).spec
-    assert spec.command == ("python", "train.py", "--name", "two words")
-    assert (spec.name, spec.tenant, spec.priority, spec.retries) == ("pytorch", "alice", 70, 2)
-    assert spec.gpus == GpuRequest(2, 4)
-    assert spec.time_limit == timedelta(minutes=90)
-    assert spec.options.env == (("A", "1"), ("B", "x y"))
-    assert spec.options.volumes == ("/data:/data:ro",)
+
+    def test_at_once(self) -> None:
+        picture = picture_of([], 4)
+        assert foreseen({**GOOD, "gpus": "2"}, picture) == "Start now on 0,1 · nobody waits longer"
+
+    def test_later(self) -> None:
+        limited = {**GOOD, "gpus": "2", "time_limit": "1h"}
+        told = foreseen(limited, picture_of([self.full.jobs[0]], self.full.gpus))
+        assert told.startswith("Start ~13:59:00, in 1h59m on 0,1")
+
+    def test_others_that_would_wait_longer_are_counted(self) -> None:
+        assert "1 other would wait longer" in foreseen({**GOOD, "priority": "100", "time_limit": "1h"}, self.full)
+
+    def test_never_and_why(self) -> None:
+        told = foreseen({**GOOD, "gpus": "9"}, self.full)
+        assert told == "Start never: it needs 9 GPUs, and 2 here could ever do"
+
+    def test_held(self) -> None:
+        assert "released" in foreseen({**GOOD, "hold": "yes"}, self.full)
+
+    def test_an_array_tells_its_last_start(self) -> None:
+        picture = picture_of([], 2)
+        told = foreseen({**GOOD, "array": "0-3", "time_limit": "1h"}, picture)
+        assert "now on 0" in told
+        assert "the last of 4 ~13:00:00" in told
+
+    def test_what_stands_in_the_way_is_told(self) -> None:
+        paused = replace(picture_of([], 2), controls=Controls(paused=True))
+        assert foreseen(GOOD, paused).startswith("Start not foreseen. SchedulerPaused")
+        assert foreseen(GOOD, picture_of([], 2, leader=None)).endswith("once a scheduler runs")
+
+    def test_a_forecast_that_fails_says_so(self) -> None:
+        assert "ValueError: x" in words(start_line(Prospect(NOW, failure="ValueError: x"), self.full))
+
+    def test_elements_are_looked_at_up_to_a_number(self) -> None:
+        wish = submission({**GOOD, "array": "0-9999%3"}, HERE, NOW)
+        made = elements(wish, 7, NOW)
+        assert len(made) == 200
+        assert [each.id for each in made[:2]] == [7, 8]
+        assert made[0].array is not None
+        assert (made[0].array.id, made[0].array.limit) == (7, 3)
 
 
-def test_a_host_job_takes_the_path_and_the_directory_over_and_no_secret() -> None:
-    spec = submission(Draft(command="/usr/bin/python3 x.py", env="PATH=/opt"), HERE).spec
-    assert spec.is_host
-    assert spec.name == "python3"
-    assert spec.options.env == (("PATH", "/opt"),)
-    assert spec.options.workdir == "/home/alice"
+class TestHistory:
+    def test_the_newest_is_first_and_none_is_kept_twice(self) -> None:
+        remembered = Remembered()
+        for image in ("a", "b", "a"):
+            keep(remembered, {"image": image, "gpus": "1", "command": ""})
+        assert [entry.draft["image"] for entry in past(remembered)] == ["a", "b"]
+
+    def test_no_value_of_the_environment_is_kept(self) -> None:
+        remembered = Remembered()
+        keep(remembered, {"image": "a", "env": "TOKEN=hush SEED=1 HERE"})
+        assert past(remembered)[0].env == ("TOKEN", "SEED", "HERE")
+        assert "hush" not in str(remembered.get("submissions"))
+        assert "env" not in past(remembered)[0].draft
+
+    def test_it_stays_small(self) -> None:
+        remembered = Remembered()
+        for number in range(MOST + 5):
+            keep(remembered, {"image": "a", "name": str(number)})
+        keep(remembered, {"image": "a", "command": "x" * 10_000})
+        assert len(past(remembered)) == MOST
+        assert past(remembered)[0].draft["name"] == str(MOST + 4)
+
+    @pytest.mark.parametrize("damaged", [None, 3, [3, {}, {"image": 4}, {"command": "x", "env_names": 3}]])
+    def test_what_is_damaged_is_left_out(self, damaged: object) -> None:
+        remembered = Remembered()
+        remembered.put("submissions", {"drafts": damaged})
+        assert all(entry.draft == {"command": "x"} for entry in past(remembered))
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("gpus", "many"),
-        ("gpus", "4-2"),
-        ("gpus", "-1"),
-        ("gpus", "device=0,0"),
-        ("gpus", "99999"),
-        ("gpu_memory", "much"),
-        ("gpu_memory", "share"),
-        ("gpu_memory", "10g alone"),
-        ("gpu_memory", "0"),
-        ("priority", "101"),
-        ("priority", "-1"),
-        ("priority", "high"),
-        ("time_limit", "soon"),
-        ("time_limit", "0"),
-        ("retries", "x"),
-        ("env", "NOVALUE"),
-        ("env", "1A=2"),
-        ("env", "A='open"),
-        ("command", "echo 'open"),
-        ("command", "a\0b"),
-        ("volumes", "relative"),
-        ("volumes", "/a:b"),
-        ("image", "two words"),
-        ("image", "--privileged"),
-        ("name", "a\x1bb"),
-        ("name", "n" * 300),
-    ],
-)
-def test_what_is_wrong_is_told_at_its_field(field: str, value: str) -> None:
-    good = {"image": "busybox", "command": "true"}
-    draft = Draft(**{**good, field: value})
-    assert errors(draft, HERE).get(field)
-    with pytest.raises(InputError):
-        submission(draft, HERE)
-
-
-def test_memory_of_gpus_and_sharing_them() -> None:
-    def request(gpus: str, memory: str) -> GpuRequest:
-        return submission(Draft("busybox", gpus=gpus, gpu_memory=memory), HERE).spec.gpus
-
-    assert request("2", "40g") == GpuRequest(2, 2, memory=40 * 1024**3)
-    assert request("1", " 10g  share ") == GpuRequest(1, 1, memory=10 * 1024**3, share=True)
-    assert "gpu_memory" in errors(Draft("busybox", gpus="0", gpu_memory="10g share"), HERE)
-
-
-def test_a_host_job_needs_a_command_and_no_volumes() -> None:
-    assert "command" in errors(Draft(), HERE)
-    assert "volumes" in errors(Draft(command="x", volumes="/a:/b"), HERE)
-
-
-def test_host_jobs_may_be_switched_off() -> None:
-    off = Origin("alice", "/", {}, host_jobs=False)
-    assert "image" in errors(Draft(command="true"), off)
-
-
-def test_several_wrong_fields_are_told_together() -> None:
-    assert errors(Draft("busybox", gpus="x", priority="y"), HERE).keys() >= {"gpus", "priority"}
-
-
-@given(st.lists(st.text(max_size=60), min_size=10, max_size=10))
-def test_whatever_is_typed_is_taken_or_refused(values: list[str]) -> None:
-    draft = Draft(*values)
-    found = errors(draft, HERE)
-    try:
-        submission(draft, HERE)
-    except InputError:
-        assert found
-    else:
-        assert not found
+def test_a_refusal_names_its_field() -> None:
+    with pytest.raises(InputError) as told:
+        submission({**GOOD, "gpus": "x"}, HERE, NOW)
+    assert told.value.where == "gpus"

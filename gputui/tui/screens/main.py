@@ -243,7 +243,7 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
         """Open the form."""
         from gputui.tui.screens.submit import Submit
 
-        self.app.push_screen(Submit(self._desk))
+        self.app.push_screen(Submit(self._desk, self._snapshot))
 
     def action_timeline(self) -> None:
         """Show which job has which GPUs when."""

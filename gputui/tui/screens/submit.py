@@ -3,112 +3,298 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from gputui.domain.errors import InputError
-from gputui.engine.actions import Actions
+from gputui.domain.job import Job, Submission
+from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.text import plain
+from gputui.request import draft as drafts
+from gputui.request import line, written
+from gputui.request.draft import Draft
+from gputui.request.submitter import Submitter
+from gputui.tui import form
+from gputui.tui.commands import SUBMIT_COMMANDS, bindings
 from gputui.tui.desk import Desk
-from gputui.tui.form import FIELDS, Draft, Origin, errors, submission
+from gputui.tui.form import FIELDS, START, Origin, fault_words, faults, field_of, submission
 from gputui.tui.messages import WishMade
+from gputui.tui.present.cells import cell
+from gputui.tui.present.status import wrapped
+from gputui.tui.present.style import AMBER, DIM, RED
 from gputui.tui.screens.dialog import Dialog
+from gputui.tui.submit_body import FormBody
+from gputui.tui.submit_fields import FlagField, TextField
+from gputui.tui.submit_forecast import Forecaster, ProspectSeen
+from gputui.tui.submit_history import keep
+from gputui.tui.submit_images import Images, ImagesFound, ask_engine
+from gputui.tui.submit_outlook import gpu_line, start_line
+from gputui.tui.submit_shelf import Shelf
+from gputui.tui.submit_wish import Answered, submit
+from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.line import KeyBar
 
-_HINTS = {
-    "image": "python:3.11; empty: a command of this host",
-    "command": "python train.py --epochs 3",
-    "name": "what the queue calls it",
-    "gpus": "0, 2, 2-4, all, device=0,1",
-    "gpu_memory": "10g, or 10g share: beside others that share; empty: any",
-    "priority": "0 to 100",
-    "time_limit": "1h30m, 2-12:00:00; empty: none",
-    "retries": "after a failure",
-    "env": "NAME=value NAME2='two words'",
-    "volumes": "/data:/data:ro",
-}
+_WELCOME = "Paste a whole docker run line anywhere to fill in the form."
+_MOST_SAID = 4
+"""Rows."""
 
 
 class Submit(Dialog[None]):
-    """Checked as it is typed; nothing is sent while a field is wrong."""
+    """Checked as it is typed; nothing is sent while a field is wrong, and nothing typed is lost until it is sent."""
 
     BINDINGS: ClassVar = [
-        ("escape", "give_up", "cancel"),
-        ("ctrl+s", "send", "submit"),
+        *bindings(SUBMIT_COMMANDS),
         ("down", "app.focus_next", "next"),
         ("up", "app.focus_previous", "previous"),
     ]
     DEFAULT_CSS = """
-    Submit .dialog { width: 76; }
-    Submit VerticalScroll { height: auto; max-height: 100%; scrollbar-size-vertical: 1; }
-    Submit .field { height: auto; }
-    Submit .label { width: 12; color: $foreground 70%; }
-    Submit Input { width: 1fr; margin-bottom: 0; background: $background; }
-    Submit Input:focus { background: $background-lighten-2; }
-    Submit .error { color: $error; margin-left: 13; display: none; }
-    Submit .error.-shown { display: block; }
-    Submit .keys { margin-top: 1; }
+    Submit .dialog { width: 100%; max-width: 104; max-height: 100%; padding: 0 1; }
+    Submit .title { margin-bottom: 0; }
+    Submit #outlook { height: 3; margin-left: 0; }
     """
 
-    def __init__(self, desk: Desk) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        snapshot: Snapshot = EMPTY,
+        start: Draft = START,
+        *,
+        hidden: Mapping[str, str] | None = None,
+        title: str = "Submit a job",
+    ) -> None:
         super().__init__()
-        self._origin = Origin(desk.user, str(Path.cwd()), os.environ, desk.settings.scheduler.host_jobs)
+        self._desk = desk
+        self._snapshot = snapshot
+        self._heading = title
+        self._start = start
+        self._hidden = dict(hidden or {})
+        """Values of the environment that are not shown."""
+        self._said, self._said_style = "", DIM
+        self._clean: Draft = drafts.typed(start)
+        self._is_sent = False
+        self._images = Images(snapshot)
+        self.body = FormBody({"image": self._images})
+        here = Origin(desk.user, str(Path.cwd()), os.environ, desk.settings.scheduler)
+        self._origin = here.at(snapshot)
+        self._forecast = Forecaster(self, desk.settings, snapshot, desk.clock.now())
+        self._shelf = Shelf(self, desk)
+
+    @classmethod
+    def clone(cls, desk: Desk, snapshot: Snapshot, job: Job) -> Submit:
+        """The form filled with what that job asked for; values of its environment are taken over unseen."""
+        draft = drafts.masked(written.of_spec(job.spec, desk.clock.now()))
+        hidden = written.hidden(job.spec)
+        return cls(desk, snapshot, draft, hidden=hidden, title=f"Submit a job like #{job.id}")
 
     def compose(self) -> ComposeResult:
-        """A line for each field."""
-        start = Draft()
+        """The fields, what would become of the job, and the keys."""
         with Vertical(classes="dialog"):
-            yield Static("Submit a job", classes="title", markup=False)
-            with VerticalScroll(can_focus=False):
-                for field in FIELDS:
-                    with Horizontal(classes="field"):
-                        yield Static(field.replace("_", " "), classes="label", markup=False)
-                        yield Input(getattr(start, field), placeholder=_HINTS[field], id=field, compact=True)
-                    yield Static("", id=f"{field}-error", classes="error", markup=False)
-            yield Static("Enter  submit     Tab ↓ ↑  fields     Esc  leave it", classes="keys", markup=False)
+            yield Static(self._heading, classes="title", markup=False)
+            yield self.body
+            yield CellLines(id="outlook")
+            yield KeyBar(id="keys")
 
-    def draft(self) -> Draft:
+    def on_mount(self) -> None:
+        """Begin with what the form was opened with."""
+        self.query_one(KeyBar).show(tuple(command for command in SUBMIT_COMMANDS if command.in_footer))
+        self.fill(self._start, judge=self._start is not START)
+        self.say(_WELCOME)
+        self.set_interval(1.0, self._tick)
+        ask_engine(self._desk.forms.images, self.post_message)
+
+    def on_resize(self) -> None:
+        """Leave room for what is above and below the fields."""
+        self._show_outlook()
+
+    def on_unmount(self) -> None:
+        """What is still being worked out is wanted no more."""
+        self._forecast.close()
+
+    # what is in it
+
+    def draft(self) -> dict[str, str]:
         """What is typed now."""
-        return Draft(**{field: self.query_one(f"#{field}", Input).value for field in FIELDS})
+        return self.body.draft()
+
+    def fill(self, draft: Draft, said: str = "", *, judge: bool = True, is_clean: bool = True) -> None:
+        """Hold this instead; `is_clean`: it is not lost when the form is left."""
+        self.body.put(draft)
+        if is_clean:
+            self._clean = drafts.typed(draft)
+        self._said, self._said_style = said, AMBER
+        self._judge(None if judge else "")
+        self.body.go_to("image")
+
+    def say(self, words: str, *, is_bad: bool = False) -> None:
+        """Tell something below the fields until something is typed."""
+        self._said, self._said_style = words, RED if is_bad else DIM
+        self._show_outlook()
+
+    @property
+    def is_touched(self) -> bool:
+        """Whether anything would be lost."""
+        return drafts.typed(self.draft()) != self._clean
 
     @on(Input.Changed)
-    def _check_typed(self, event: Input.Changed) -> None:
-        """Show what is wrong with the field being typed in, and clear what has been put right."""
-        found = errors(self.draft(), self._origin)
-        for field in FIELDS:
-            shown = self.query_one(f"#{field}-error", Static)
-            if field == event.input.id or field not in found:
-                self._show_error(shown, found.get(field, ""))
+    def _text_typed(self, event: Input.Changed) -> None:
+        if event.input.id == "image":
+            self.body.set_known("image", self._images.words(event.value))
+        self._said = ""
+        self._judge(event.input.id)
 
-    def _show_error(self, shown: Static, text: str) -> None:
-        shown.update(text)
-        shown.set_class(bool(text), "-shown")
+    @on(FlagField.Changed)
+    def _box_ticked(self, event: FlagField.Changed) -> None:
+        self._judge(event.field.id)
+
+    def on_images_found(self, message: ImagesFound) -> None:
+        """Offer them."""
+        self._images.add(message.names)
+
+    def _asked(self) -> Submission:
+        """The submission; raises InputError."""
+        return submission(drafts.revealed(self.draft(), self._hidden), self._origin, self._desk.clock.now())
+
+    def _judge(self, name: str | None) -> dict[str, str]:
+        """Say what is wrong with that field, or with each for None, and no more what has been put right."""
+        found = faults(drafts.revealed(self.draft(), self._hidden), self._origin, self._desk.clock.now())
+        self.body.set_wrong(found, name)
+        self._forecast.look_at(None if found else self._asked())
+        self._show_outlook()
+        return found
+
+    # what would become of it
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Judge by this picture from now on."""
+        self._snapshot = snapshot
+        self._origin = self._origin.at(snapshot)
+        if self.is_mounted:
+            self._tick()
+
+    def _tick(self) -> None:
+        self._forecast.show_snapshot(self._snapshot, self._desk.clock.now())
+        self._show_outlook()
+
+    def on_prospect_seen(self, message: ProspectSeen) -> None:
+        """Show it."""
+        self._forecast.take(message)
+        self._show_outlook()
+
+    def _show_outlook(self) -> None:
+        asked = self._forecast.asked
+        spec = asked.spec if asked else form.gpus_alone(self.draft(), self._origin, self._desk.clock.now())
+        start = start_line(self._forecast.found, self._snapshot, is_held=asked.held) if asked else cell("Start –", DIM)
+        outlook = self.query_one(CellLines)
+        room = outlook.size.width or min(self.app.size.width, 104) - 4
+        said = wrapped(plain(self._said, 600), room)[:_MOST_SAID] or [""]
+        outlook.styles.height = len(said) + 2
+        self.body.keep_within(self.app.size.height - len(said) + 1)
+        outlook.show([*(cell(text, self._said_style) for text in said), gpu_line(spec, self._snapshot), start])
+
+    # what can be done
 
     @on(Input.Submitted)
     def action_send(self) -> None:
         """Submit, or show what is wrong and go there."""
-        try:
-            asked = submission(self.draft(), self._origin)
-        except InputError:
-            self._show_all(errors(self.draft(), self._origin))
+        if self._is_sent:
             return
+        if line.is_line(self.draft()["image"]):
+            self.fill_line(self.draft()["image"])
+            return
+        try:
+            asked = self._asked()
+        except InputError:
+            found = self._judge(None)
+            self.body.go_to(next((name for name in FIELDS if name in found), "image"))
+            return
+        self._is_sent = True
+        self.say("Submitting …")
 
-        def submit(actions: Actions) -> str:
-            ids = actions.submit([asked])
-            return f"job {ids[0]} is submitted"
+        self.app.post_message(WishMade(submit(asked, self.post_message)))
 
-        self.post_message(WishMade(submit))
-        self.dismiss()
+    def on_answered(self, message: Answered) -> None:
+        """Leave, or go on with what was refused."""
+        self._is_sent = False
+        error = message.error
+        if error is None:
+            keep(self._desk.remembered, self.draft())
+            self.dismiss()
+        elif isinstance(error, InputError) and (name := field_of(error)):
+            self.say("It was refused.", is_bad=True)
+            self.body.set_wrong({name: fault_words(error)}, name)
+            self.body.go_to(name)
+        else:
+            self.say(f"It was refused: {error}", is_bad=True)
 
-    def _show_all(self, found: dict[str, str]) -> None:
-        for field in FIELDS:
-            self._show_error(self.query_one(f"#{field}-error", Static), found.get(field, ""))
-        first = next(field for field in FIELDS if field in found)
-        self.query_one(f"#{first}", Input).focus()
+    @on(TextField.LinePasted)
+    def _line_pasted(self, event: TextField.LinePasted) -> None:
+        self.fill_line(event.text)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """A line pasted while no text field has the focus."""
+        if line.is_line(event.text):
+            event.stop()
+            self.fill_line(event.text)
+
+    def fill_line(self, text: str) -> None:
+        """Fill it in from a command line, and name what of that a job cannot have."""
+        try:
+            read = line.read(text, Path(self._origin.directory), self._origin.environ)
+        except InputError as error:
+            self.say(f"Not filled in: {error}", is_bad=True)
+            return
+        self._hidden = {}
+        left_out = "; ".join(f"{option} ({hint})" for option, hint in read.dropped)
+        self.fill(read.draft, f"Left out: {left_out}" if left_out else "", is_clean=False)
+
+    def action_more(self) -> None:
+        """Fold the rare fields open or away."""
+        self.body.unfold(not self.body.is_open)
+        if self.body.is_open:
+            self.body.go_to(form.MORE[0][0])
+
+    def action_older(self, step: int) -> None:
+        """The submission before, or back towards what was typed."""
+        self._shelf.step(step)
+
+    def action_recent(self) -> None:
+        """Choose among the last submissions."""
+        self._shelf.choose_recent()
+
+    def action_templates(self) -> None:
+        """Choose a template, or save one."""
+        self._shelf.choose_template()
+
+    def action_editor(self) -> None:
+        """Open the job in the user's own editor."""
+        self._shelf.edit()
+
+    @property
+    def submitter(self) -> Submitter:
+        """Who submits, as those who read files know it."""
+        return self._origin.submitter(self._desk.clock.now())
 
     def action_give_up(self) -> None:
-        """Submit nothing."""
-        self.dismiss()
+        """Submit nothing; ask first where something typed would be lost."""
+        if not self.is_touched:
+            self.dismiss()
+            return
+        from gputui.tui.screens.confirm import Confirm
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.dismiss()
+
+        self.app.push_screen(Confirm("Leave the form?", "What was typed is lost."), answered)
+
+    @on(KeyBar.Clicked)
+    async def run_clicked(self, event: KeyBar.Clicked) -> None:
+        """Do what the words say that were clicked."""
+        event.stop()
+        await self.run_action(event.command.action)

@@ -1,0 +1,53 @@
+"""A line as it is typed into a shell, read without running anything."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from gputui.domain.errors import InputError
+
+_QUOTED = r"'[^']*'"
+_PLACES = re.compile(
+    rf"({_QUOTED})|\$\(pwd\)|`pwd`|\$\(id -u\)|\$\(id -g\)|\$\(whoami\)|\$\{{(?P<braced>PWD|HOME|USER)\}}"
+    r"|\$(?P<bare>PWD|HOME|USER)\b|(?P<tilde>(?<=[\s=:])~(?=/))"
+)
+ENDS = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1", "2>", "&>"})
+"""Words that end a command."""
+
+
+def split(text: str, directory: Path, environ: Mapping[str, str]) -> list[str]:
+    """The words of the line; where it is, and whose it is, stand for what a shell would put there."""
+    joined = re.sub(r"\\[ \t]*\r?\n", " ", text.strip())
+    known = {
+        "$(pwd)": str(directory),
+        "`pwd`": str(directory),
+        "PWD": str(directory),
+        "$(id -u)": str(os.getuid()),
+        "$(id -g)": str(os.getgid()),
+        "HOME": environ.get("HOME", "/"),
+        "USER": environ.get("USER") or _user(),
+        "$(whoami)": environ.get("USER") or _user(),
+    }
+
+    def filled(match: re.Match[str]) -> str:
+        if match[1]:
+            return match[1]
+        name = match["braced"] or match["bare"] or ("HOME" if match["tilde"] else match[0])
+        return known[name]
+
+    try:
+        return shlex.split(_PLACES.sub(filled, joined))
+    except ValueError as error:
+        raise InputError("a quotation is not closed", where="the line") from error
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # an id without an account, as in many containers
+        return str(os.getuid())

@@ -1,0 +1,105 @@
+"""A choice of one line among several."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Static
+
+from gputui.domain.text import plain
+from gputui.tui.present.cells import Cell, cell
+from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
+from gputui.tui.screens.dialog import Dialog
+from gputui.tui.widgets.cell_lines import CellLines
+
+SAVE = -1
+"""What is answered for the key that saves."""
+
+
+class Choose(Dialog[int | None]):
+    """The number of the line chosen; None when Escape was pressed."""
+
+    BINDINGS: ClassVar = [
+        ("enter", "take", "choose"),
+        ("down,j", "move(1)", "down"),
+        ("up,k", "move(-1)", "up"),
+        ("pagedown,ctrl+d", "move(10)", "page down"),
+        ("pageup,ctrl+u", "move(-10)", "page up"),
+        ("home,g", "move(-1000)", "first"),
+        ("end,G", "move(1000)", "last"),
+        ("s", "save", "save"),
+        ("escape,q", "give_up", "cancel"),
+    ]
+    DEFAULT_CSS = "Choose .dialog { width: 96%; max-width: 100; } Choose CellLines { margin-bottom: 1; }"
+
+    def __init__(self, title: str, lines: Sequence[str], *, none: str, saves: str = "") -> None:
+        super().__init__()
+        self._heading = title
+        self._texts = [plain(line, 400) for line in lines]
+        self._none = none
+        self._saves = saves
+        self.cursor = 0
+
+    def compose(self) -> ComposeResult:
+        """The lines and the keys."""
+        save = f"s  {self._saves}     " if self._saves else ""
+        with Vertical(classes="dialog"):
+            yield Static(self._heading, classes="title", markup=False)
+            yield CellLines(id="lines")
+            yield Static(f"Enter  take it     {save}Esc  leave it", classes="keys", markup=False)
+
+    def on_mount(self) -> None:
+        """Show them."""
+        self.query_one(CellLines).grow(self._cells())
+
+    @property
+    def _rows(self) -> int:
+        return max(3, min(len(self._texts), self.app.size.height - 8))
+
+    @property
+    def _first(self) -> int:
+        """The line at the top: the chosen one stays in sight."""
+        return max(0, min(self.cursor - self._rows // 2, len(self._texts) - self._rows))
+
+    def _cells(self) -> list[Cell]:
+        if not self._texts:
+            return [cell(self._none, DIM)]
+        shown = range(self._first, min(len(self._texts), self._first + self._rows))
+        return [self._cell(place) for place in shown]
+
+    def _cell(self, place: int) -> Cell:
+        text = self._texts[place]
+        return (("▌ ", BLUE), (text, STRONG)) if place == self.cursor else (("  ", DIM), (text, PLAIN))
+
+    def action_move(self, step: int) -> None:
+        """To another line."""
+        self.cursor = max(0, min(len(self._texts) - 1, self.cursor + step))
+        self.query_one(CellLines).show(self._cells())
+
+    def action_take(self) -> None:
+        """That one."""
+        self.dismiss(self.cursor if self._texts else None)
+
+    def action_save(self) -> None:
+        """None of them: save what there is."""
+        if self._saves:
+            self.dismiss(SAVE)
+
+    def action_give_up(self) -> None:
+        """None of them."""
+        self.dismiss(None)
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose with the mouse; a second click takes it."""
+        lines = self.query_one(CellLines)
+        if not self._texts or not lines.region.contains(event.screen_x, event.screen_y):
+            return
+        place = min(len(self._texts) - 1, self._first + event.screen_y - lines.region.y)
+        if place == self.cursor and event.chain > 1:
+            self.action_take()
+        else:
+            self.action_move(place - self.cursor)

@@ -1,0 +1,203 @@
+"""The fields of the submit form: a line of text or a box to tick, and below each row what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from rich.style import Style
+from textual import events
+from textual.app import ComposeResult
+from textual.containers import Horizontal
+from textual.message import Message
+from textual.reactive import var
+from textual.strip import Strip
+from textual.suggester import Suggester
+from textual.widgets import Input, Static
+
+from gputui.domain.text import fit
+from gputui.request import line
+from gputui.request.draft import YES
+from gputui.tui.form import FLAGS, HINTS, label
+from gputui.tui.present.cells import Span, fitted, segments
+from gputui.tui.present.style import DIM, RAISED, RED
+
+LABEL = 12
+"""Cells for what a field is called."""
+_RAISED = Style(bgcolor=RAISED)
+
+
+class TextField(Input):
+    """A line of text, which hands a pasted command on as a whole."""
+
+    class LinePasted(Message):
+        """A `docker run` or `gputui submit` line was pasted."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    def _on_paste(self, event: events.Paste) -> None:
+        if line.is_line(event.text):
+            event.stop()
+            event.prevent_default()
+            self.post_message(self.LinePasted(event.text))
+            return
+        if "\n" in event.text.strip():  # a command folded over lines is one line here
+            event.text = " ".join(event.text.replace("\\\n", " ").split("\n"))
+        super()._on_paste(event)
+        event.prevent_default()
+
+
+class FlagField(Static, can_focus=True):
+    """A box to tick; Enter submits as it does everywhere in the form."""
+
+    BINDINGS: ClassVar = [("space,x", "tick", "tick"), ("enter", "screen.send", "submit")]
+    value: var[bool] = var(False)
+
+    class Changed(Message):
+        """It was ticked, or not any more."""
+
+        def __init__(self, field: FlagField) -> None:
+            super().__init__()
+            self.field = field
+
+    def __init__(self, words: str, *, id: str, classes: str | None) -> None:  # noqa: A002 - Textual's word
+        super().__init__("", id=id, classes=classes, markup=False)
+        self._words = words
+
+    def on_mount(self) -> None:
+        """Begin as it is."""
+        self._draw()
+
+    def watch_value(self) -> None:
+        """Show it, and say so."""
+        if self.is_attached:
+            self._draw()
+            self.post_message(self.Changed(self))
+
+    def _draw(self) -> None:
+        self.update(f"[{'x' if self.value else ' '}] {self._words}")
+
+    def action_tick(self) -> None:
+        """The other way round."""
+        self.value = not self.value
+
+    def on_click(self) -> None:
+        """As its key."""
+        self.action_tick()
+
+
+Field = TextField | FlagField
+
+
+class FieldRow(Horizontal):
+    """One field or two, and a line for what is wrong or worth knowing, there only while there is something.
+
+    It draws labels and line itself: a widget for each would make the form slow to open.
+    """
+
+    DEFAULT_CSS = """
+    FieldRow {
+        height: 1;
+        TextField, FlagField { width: 1fr; height: 1; margin: 0 0 0 12; background: $background; }
+        .second { margin-left: 13; }
+        TextField:focus, FlagField:focus { background: $background-lighten-2; }
+        FlagField { color: $foreground 80%; }
+    }
+    """
+
+    def __init__(self, names: tuple[str, ...], suggesters: Mapping[str, Suggester]) -> None:
+        super().__init__()
+        self.names = names
+        self._suggesters = suggesters
+        self.fields = {name: self._field(name, place) for place, name in enumerate(names)}
+        self._wrong: dict[str, str] = {}
+        self._known: dict[str, str] = {}
+        self.note = ""
+        """The line below, as far as it fits."""
+
+    def compose(self) -> ComposeResult:
+        """The fields, which are there before it is on the screen."""
+        yield from self.fields.values()
+
+    def _field(self, name: str, place: int) -> Field:
+        classes = "second" if place else None
+        if name in FLAGS:
+            return FlagField(HINTS[name], id=name, classes=classes)
+        suggester = self._suggesters.get(name)
+        return TextField(placeholder=HINTS[name], id=name, compact=True, suggester=suggester, classes=classes)
+
+    def set_wrong(self, name: str, words: str) -> None:
+        """Say what is wrong with a field; empty: nothing is."""
+        self._wrong[name] = words
+        self._show()
+
+    def set_known(self, name: str, words: str) -> None:
+        """Say what is worth knowing of it."""
+        self._known[name] = words
+        self._show()
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether it says so."""
+        return any(self._wrong.values())
+
+    def _show(self) -> None:
+        lines = self._wrong if self.is_wrong else self._known
+        named = len(self.names) > 1
+        note = " · ".join(f"{label(name)}: {words}" if named else words for name, words in lines.items() if words)
+        if note != self.note:
+            self.note = note
+            self.styles.height = 2 if note else 1
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """Labels, or the line below."""
+        spans: list[Span] = []
+        if y == 0:
+            for child, name in zip(self.children, self.names, strict=False):
+                at = child.region.x - self.region.x - LABEL
+                spans += [(" " * (at - sum(len(text) for text, _ in spans)), DIM), (fit(label(name), LABEL), DIM)]
+        elif self.note:
+            spans = [(" " * LABEL, DIM), (self.note, RED if self.is_wrong else DIM)]
+        width = self.size.width
+        return Strip(segments(fitted(tuple(spans), width), _RAISED)).adjust_cell_length(width, _RAISED)
+
+
+class Fold(Static, can_focus=True):
+    """Folds the rare fields open or away."""
+
+    BINDINGS: ClassVar = [("space,enter", "screen.more", "more fields")]
+    DEFAULT_CSS = """
+    Fold { height: 1; width: 100%; color: $primary; }
+    Fold:focus { background: $background-lighten-2; }
+    """
+
+    def __init__(self, count: int) -> None:
+        super().__init__("", markup=False)
+        self._count = count
+        self.show_open(False)
+
+    def show_open(self, is_open: bool) -> None:
+        """Say what its key would do."""
+        self.update("▾ fewer fields (Ctrl-N)" if is_open else f"▸ {self._count} more fields (Ctrl-N)")
+
+    async def on_click(self) -> None:
+        """As its key."""
+        await self.run_action("screen.more")
+
+
+def text_in(field: Field) -> str:
+    """What it holds."""
+    if isinstance(field, FlagField):
+        return YES if field.value else ""
+    return field.value
+
+
+def put_in(field: Field, text: str) -> None:
+    """Have it hold this."""
+    if isinstance(field, FlagField):
+        field.value = text == YES
+    else:
+        field.value = text

@@ -1,0 +1,93 @@
+"""A whole command line as a draft: read as submit reads it, and what a job cannot have is named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.errors import InputError
+from gputui.request import docker_only, line
+
+HERE = Path("/here")
+ENV = {"HOME": "/home/alice", "USER": "alice"}
+
+
+def read(text: str) -> line.Line:
+    assert line.is_line(text)
+    return line.read(text, HERE, ENV)
+
+
+def test_a_long_line_as_people_have_them() -> None:
+    found = read(
+        "$ sudo docker run --rm -it -d --gpus '\"device=0,1\"' \\\n"
+        "   -v $(pwd):/work -v ~/d:/d:ro -v '/with $HOME:/x' -e A=1 -e TOKEN --shm-size=16g \\\r\n"
+        '   --ipc=host -u $(id -u):$(id -g) -w /work nvcr.io/nvidia/pytorch:24.10 bash -c "a && b"\n'
+    )
+    assert found.draft == {
+        "image": "nvcr.io/nvidia/pytorch:24.10",
+        "command": "bash -c 'a && b'",
+        "gpus": "device=0,1",
+        "volume": "/here:/work /home/alice/d:/d:ro '/with $HOME:/x'",
+        "env": "A=1 TOKEN",
+        "shm_size": "16g",
+        "ipc": "host",
+        "user": f"{os.getuid()}:{os.getgid()}",
+        "workdir": "/work",
+    }
+    assert [option for option, _ in found.dropped] == ["-i", "-t"]
+
+
+def test_what_a_job_cannot_have_is_named_and_the_rest_is_taken() -> None:
+    found = read("docker run --cap-add SYS_ADMIN --privileged -p 80:80 --sysctl a=b -e A=1 busybox sleep 3 | tee x")
+    assert found.draft == {"image": "busybox", "command": "sleep 3", "gpus": "0", "env": "A=1"}
+    assert {option for option, _ in found.dropped} == {"--cap-add", "--privileged", "-p", "--sysctl", "|"}
+    assert all(hint for _, hint in found.dropped)
+
+
+@pytest.mark.parametrize("option", [*docker_only.HINTS, *docker_only.FURTHER])
+def test_every_option_of_docker_that_is_not_taken_is_known(option: str) -> None:
+    value = "" if option in docker_only.WITHOUT_VALUE else " value"
+    found = read(f"docker run {option}{value} busybox true")
+    assert (found.draft["image"], found.draft["command"]) == ("busybox", "true")
+    assert [name for name, _ in found.dropped] == [option]
+
+
+def test_a_line_of_our_own() -> None:
+    found = read("gputui --state /x submit --host --gpus 2-4 --hold --array 0-3 -- python x.py --gpus 3")
+    assert found.draft == {
+        "image": "",
+        "command": "python x.py --gpus 3",
+        "gpus": "2-4",
+        "hold": "yes",
+        "array": "0-3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("docker run", "no image"),
+        ("docker run --frobnicate x busybox", "--frobnicate is no option"),
+        ("docker run 'busybox", "quotation"),
+        ("docker run --gpus", "requires an argument"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_sentence(text: str, words: str) -> None:
+    with pytest.raises(InputError) as told:
+        read(text)
+    assert words in str(told.value)
+
+
+@pytest.mark.parametrize("text", ["", "docker", "dockerx run x", "python run.py", "docker ps", "train docker run x"])
+def test_what_is_no_such_line(text: str) -> None:
+    assert not line.is_line(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["docker run x", "/usr/bin/docker container run x", "A=1 docker run x", "gputui submit x", "podman run x"]
+)
+def test_what_is_such_a_line(text: str) -> None:
+    assert line.is_line(text)
+    assert line.read(text, HERE, ENV).draft["image"] == "x"

@@ -1,0 +1,407 @@
+"""The submit form by key: what is typed, pasted, recalled, edited, sent and refused."""
+
+from __future__ import annotations
+
+import contextlib
+import stat
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual import events
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from gputui.domain.errors import StoreFullError
+from gputui.domain.job import Submission
+from gputui.tui.leave import Leave
+from gputui.tui.remembered import Remembered
+from gputui.tui.screens.choose import Choose
+from gputui.tui.screens.confirm import Confirm
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.submit import Submit
+from gputui.tui.submit_history import keep, past
+from gputui.tui.submit_sources import FormSources
+from tests.factories import GIB
+from tests.tui.console import Console
+from tests.tui.foresight import until
+from tests.tui.sample import secret_job
+
+SMALL = (80, 24)
+
+
+@contextlib.asynccontextmanager
+async def opened(console: Console, size: tuple[int, int] = SMALL) -> AsyncIterator[tuple[Pilot[Leave], Submit]]:
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        await pilot.press("s")
+        await pilot.pause()
+        form = console.app.screen
+        assert isinstance(form, Submit)
+        yield pilot, form
+
+
+def newest(console: Console) -> Submission:
+    made = console.store.jobs()[max(console.store.jobs())]
+    return Submission(made.spec, made.held)
+
+
+def files(directory: Path) -> list[Path]:
+    return list(directory.rglob("*.toml"))
+
+
+async def write(pilot: Pilot[Leave], text: str) -> None:
+    """Type it into the focused field."""
+    field = pilot.app.focused
+    assert isinstance(field, Input)
+    field.insert_text_at_cursor(text)
+    await pilot.pause()
+
+
+async def paste(pilot: Pilot[Leave], text: str) -> None:
+    target = pilot.app.focused or pilot.app.screen
+    target.post_message(events.Paste(text))
+    await pilot.pause()
+    await pilot.pause()
+
+
+async def test_a_job_by_keys_alone() -> None:
+    console = Console()
+    async with opened(console) as (pilot, form):
+        await write(pilot, "busybox")
+        await pilot.press("down")
+        await write(pilot, "sleep 'a b'")
+        await pilot.press("down", "2", "tab")
+        await write(pilot, "10g")
+        await pilot.press("tab", "tab", "space")
+        await console.press(pilot, "enter")
+        assert not isinstance(console.app.screen, Submit), form.body.draft()
+    spec = newest(console).spec
+    assert (spec.image, spec.command) == ("busybox", ("sleep", "a b"))
+    assert (spec.gpus.minimum, spec.gpus.memory, spec.gpus.share) == (2, 10 * GIB, True)
+
+
+async def test_what_is_wrong_is_said_as_it_is_typed_and_stops_the_sending() -> None:
+    console = Console()
+    before = len(console.store.jobs())
+    async with opened(console) as (pilot, form):
+        await write(pilot, "busybox")
+        await pilot.press("down", "down", "x")
+        assert "'x' asks for no GPUs" in console.screen_text
+        await pilot.press("tab", "up", "up", "up")
+        await console.press(pilot, "ctrl+s")
+        assert form.focused is not None
+        assert form.focused.id == "gpus"
+        await pilot.press("1")
+        assert "asks for no GPUs" not in console.screen_text
+    assert len(console.store.jobs()) == before
+
+
+async def test_rare_fields_are_unfolded_and_a_fault_in_them_is_found() -> None:
+    console = Console()
+    async with opened(console) as (pilot, form):
+        await write(pilot, "busybox")
+        assert "entrypoint" not in console.screen_text
+        await pilot.press("ctrl+n")
+        await pilot.pause()
+        assert form.focused is not None
+        assert form.focused.id == "mount"
+        await write(pilot, "type=bind")
+        await pilot.press("ctrl+n")
+        assert "entrypoint" not in console.screen_text
+        await console.press(pilot, "ctrl+s")
+        await pilot.pause()
+        assert isinstance(console.app.screen, Submit)
+        assert form.focused.id == "mount"
+        assert "no absolute target" in console.screen_text
+
+
+@pytest.mark.parametrize("where", ["image", "env", "hold"])
+async def test_a_whole_line_is_pasted_anywhere(where: str) -> None:
+    console = Console()
+    async with opened(console) as (pilot, form):
+        form.body.go_to(where)
+        await pilot.pause()
+        await paste(pilot, "docker run --rm -it \\\n --gpus 2 -e TOKEN=hush --cap-add X --ipc host busybox sleep 3\n")
+        assert form.draft() | {"image": "busybox", "command": "sleep 3", "gpus": "2", "ipc": "host"} == form.draft()
+        assert "Left out: -i (a job has no terminal" in console.screen_text
+        await console.press(pilot, "ctrl+s")
+    spec = newest(console).spec
+    assert (spec.options.env, spec.options.ipc) == ((("TOKEN", "hush"),), "host")
+
+
+async def test_a_line_typed_as_an_image_is_filled_in_rather_than_sent() -> None:
+    console = Console()
+    async with opened(console) as (pilot, form):
+        await write(pilot, "docker run --gpus 1 busybox true")
+        await pilot.press("enter")
+        await pilot.pause()
+        assert (form.draft()["image"], form.draft()["command"]) == ("busybox", "true")
+        assert isinstance(console.app.screen, Submit)
+
+
+async def test_other_text_is_pasted_as_one_line() -> None:
+    console = Console()
+    async with opened(console) as (pilot, form):
+        form.body.go_to("command")
+        await pilot.pause()
+        await paste(pilot, "python train.py \\\n  --epochs 3\n")
+        assert form.draft()["command"].split() == ["python", "train.py", "--epochs", "3"]
+
+
+async def test_escape_asks_only_when_something_was_typed() -> None:
+    console = Console()
+    async with opened(console) as (pilot, _):
+        await pilot.press("escape")
+        assert isinstance(console.app.screen, Main)
+        await pilot.press("s", "x", "escape")
+        assert isinstance(console.app.screen, Confirm)
+        await pilot.press("n")
+        assert isinstance(console.app.screen, Submit)
+        await pilot.press("escape", "y")
+        assert isinstance(console.app.screen, Main)
+
+
+async def test_what_was_submitted_comes_back_without_its_environment() -> None:
+    console = Console(remembered=Remembered())
+    remembered = console.app._desk.remembered
+    async with opened(console) as (pilot, form):
+        form.fill({"image": "first", "gpus": "3", "env": "TOKEN=hush"})
+        await console.press(pilot, "ctrl+s")
+        assert [entry.draft["image"] for entry in past(remembered)] == ["first"]
+        assert "hush" not in str(remembered.get("submissions"))
+        await pilot.press("s")
+        await pilot.pause()
+        again = console.app.screen
+        assert isinstance(again, Submit)
+        form = again
+        await write(pilot, "typed")
+        await pilot.press("ctrl+up")
+        assert (form.draft()["image"], form.draft()["gpus"], form.draft()["env"]) == ("first", "3", "")
+        assert "Values of TOKEN are not kept" in console.screen_text
+        await pilot.press("ctrl+down")
+        assert form.draft()["image"] == "typed"
+
+
+async def test_an_earlier_submission_is_chosen_from_a_list() -> None:
+    console = Console(remembered=Remembered())
+    for image in ("one", "two", "three"):
+        keep(console.app._desk.remembered, {"image": image, "gpus": "1"})
+    async with opened(console) as (pilot, form):
+        await pilot.press("ctrl+r")
+        assert "▌ 1 GPU  three" in console.screen_text
+        await pilot.press("down", "enter")
+        await pilot.pause()
+        assert form.draft()["image"] == "two"
+        await pilot.press("escape")
+        assert isinstance(console.app.screen, Main)
+
+
+async def test_a_refusal_keeps_what_was_typed() -> None:
+    console = Console()
+    async with opened(console) as (pilot, form):
+        form.fill({"image": "busybox", "gpus": "1", "after": "999"})
+        await console.press(pilot, "ctrl+s")
+        assert console.app.screen is form
+        assert "999" in console.screen_text.split("Start")[0].split("array")[1]
+        assert form.draft()["after"] == "999"
+
+
+async def test_a_full_disk_keeps_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console()
+
+    def full(_: object) -> tuple[int, ...]:
+        raise StoreFullError("no space left", where="queue.json")
+
+    monkeypatch.setattr(console.actions, "submit", full)
+    async with opened(console) as (pilot, form):
+        form.fill({"image": "busybox", "gpus": "1"})
+        await console.press(pilot, "ctrl+s")
+        assert console.app.screen is form
+        assert "It was refused: queue.json: no space left" in console.screen_text
+        monkeypatch.undo()
+        await console.press(pilot, "ctrl+s")
+        assert isinstance(console.app.screen, Main)
+
+
+async def test_when_it_would_start_is_shown_once_the_typing_pauses() -> None:
+    console = Console()
+    async with opened(console) as (pilot, form):
+        await write(pilot, "busybox")
+        assert "8 of 8 GPUs fit, 2 free: 4,5" in console.screen_text
+        await until(pilot, lambda: form._forecast.found is not None)
+        await pilot.pause()
+        assert "Start ~16:00:00, in 4h00m" in console.screen_text
+        await pilot.press("down", "down", "9")
+        await until(pilot, lambda: form._forecast.found is not None)
+        await pilot.pause()
+        assert "Start never: it needs 9 GPUs" in console.screen_text
+
+
+async def test_a_newer_picture_is_judged_by() -> None:
+    console = Console()
+    async with opened(console) as (pilot, _):
+        await write(pilot, "busybox")
+        node = replace(console.snapshot.nodes[0], gpus=console.snapshot.nodes[0].gpus[4:5])
+        await console.show(pilot, replace(console.snapshot, nodes=(node,)))
+        await pilot.pause()
+        assert "1 of 1 GPU fit, 1 free: 4" in console.screen_text
+
+
+async def test_images_are_completed_from_the_engine() -> None:
+    asked = threading.Event()
+
+    def images() -> Sequence[str]:
+        asked.set()
+        return ("zoo/model:1", "zoo/model:2")
+
+    console = Console(forms=FormSources(images))
+    async with opened(console) as (pilot, form):
+        await until(pilot, asked.is_set)
+        await until(pilot, lambda: bool(form._images.matching("zoo")))
+        await pilot.press("z", "o")
+        await pilot.pause()
+        assert "zoo/model:1, zoo/model:2" in console.screen_text
+        await pilot.press("right")
+        assert form.draft()["image"] == "zoo/model:1"
+
+
+async def test_a_clone_asks_for_the_same_and_shows_no_secret() -> None:
+    console = Console()
+    job = secret_job()
+    async with console.app.run_test(size=(120, 50)) as pilot:
+        await console.begin(pilot)
+        form = Submit.clone(console.app._desk, console.snapshot, job)
+        await console.app.push_screen(form)
+        await pilot.pause()
+        shown = console.screen_text
+        assert job.spec.options.env
+        assert not [value for _, value in job.spec.options.env if len(value) > 3 and value in shown]
+        await console.press(pilot, "escape")
+        assert isinstance(console.app.screen, Main)
+        await console.app.push_screen(Submit.clone(console.app._desk, console.snapshot, job))
+        await console.press(pilot, "ctrl+s")
+        assert isinstance(console.app.screen, Main), console.screen_text
+    assert newest(console).spec == job.spec
+
+
+class TestTemplates:
+    async def test_one_is_saved_without_secrets_and_chosen_again(self, tmp_path: Path) -> None:
+        directory = tmp_path / "templates"
+        console = Console(forms=FormSources(templates=directory))
+        async with opened(console) as (pilot, form):
+            form.fill({"image": "busybox", "gpus": "2-4", "env": "MY_TOKEN=hush EPOCHS=3"})
+            await pilot.press("ctrl+t")
+            await until(pilot, lambda: isinstance(console.app.screen, Choose))
+            await pilot.press("s")
+            await pilot.pause()
+            await pilot.press(*"mine", "enter")
+            await until(pilot, lambda: (directory / "mine.toml").exists())
+            text = (directory / "mine.toml").read_text()
+            assert "hush" not in text
+            assert 'gpus = "2-4"' in text
+            assert stat.S_IMODE((directory / "mine.toml").stat().st_mode) == 0o600
+            form.fill({"image": "other"})
+            await pilot.press("ctrl+t")
+            await until(pilot, lambda: isinstance(console.app.screen, Choose))
+            await pilot.press("enter")
+            await until(pilot, lambda: form.draft()["image"] == "busybox")
+            assert form.draft()["gpus"] == "2-4"
+            assert "From the template mine" in console.screen_text
+
+    async def test_what_is_wrong_with_one_is_told_with_its_place(self, tmp_path: Path) -> None:
+        (tmp_path / "bad.toml").write_text("[[job]]\nimage = 'a'\ngpus = 'x'\n")
+        console = Console(forms=FormSources(templates=tmp_path))
+        async with opened(console, (160, 40)) as (pilot, form):
+            await pilot.press("ctrl+t")
+            await until(pilot, lambda: isinstance(console.app.screen, Choose))
+            await pilot.press("enter")
+            await until(pilot, lambda: "bad.toml" in form._said)
+            assert "job[1].gpus" in console.screen_text
+
+    async def test_a_name_that_leads_elsewhere_is_refused(self, tmp_path: Path) -> None:
+        console = Console(forms=FormSources(templates=tmp_path / "templates"))
+        async with opened(console) as (pilot, form):
+            await pilot.press("ctrl+t")
+            await until(pilot, lambda: isinstance(console.app.screen, Choose))
+            await pilot.press("s")
+            await pilot.pause()
+            await write(pilot, "../evil")
+            await pilot.press("enter")
+            await until(pilot, lambda: "is no name for a template" in form._said)
+        assert not files(tmp_path)
+
+
+class TestEditor:
+    @pytest.fixture(autouse=True)
+    def _editor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """An editor that does what the script says, upon a screen that can be suspended."""
+        monkeypatch.setenv("TMPDIR", str(tmp_path))
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+        monkeypatch.delenv("VISUAL", raising=False)
+
+    def script(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
+        path = tmp_path / "edit.sh"
+        path.write_text(f"#!/bin/sh\n{lines}\n")
+        path.chmod(0o700)
+        monkeypatch.setenv("EDITOR", str(path))
+
+    @contextlib.contextmanager
+    def suspended(self) -> Iterator[None]:
+        yield
+
+    async def test_what_is_saved_comes_into_the_form(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.script(tmp_path, monkeypatch, """sed -i 's/^gpus = 1/gpus = "2-4"/' "$1" """)
+        console = Console()
+        monkeypatch.setattr(console.app, "suspend", self.suspended)
+        async with opened(console) as (pilot, form):
+            await write(pilot, "busybox")
+            await pilot.press("ctrl+o")
+            await pilot.pause()
+            assert (form.draft()["image"], form.draft()["gpus"]) == ("busybox", "2-4")
+            assert form.is_touched
+        assert not files(tmp_path)
+
+    async def test_a_file_with_a_mistake_is_kept_and_edited_on(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.script(tmp_path, monkeypatch, """sed -i 's/^gpus = .*/gpus = "x"/' "$1" """)
+        console = Console()
+        monkeypatch.setattr(console.app, "suspend", self.suspended)
+        async with opened(console, (160, 40)) as (pilot, form):
+            await write(pilot, "busybox")
+            await pilot.press("ctrl+o")
+            await pilot.pause()
+            assert "job[1].gpus: 'x' asks for no GPUs" in console.screen_text
+            kept = files(tmp_path)
+            assert len(kept) == 1
+            assert stat.S_IMODE(kept[0].parent.stat().st_mode) == 0o700
+            assert form.draft()["gpus"] == "1"
+            self.script(tmp_path, monkeypatch, """sed -i 's/^gpus = "x"/gpus = 3/' "$1" """)
+            await pilot.press("ctrl+o")
+            await pilot.pause()
+            assert form.draft()["gpus"] == "3"
+
+    @pytest.mark.parametrize(("lines", "words"), [("exit 3", "ended with 3"), ("true", "")])
+    async def test_the_form_stays_as_it_was(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, words: str
+    ) -> None:
+        self.script(tmp_path, monkeypatch, lines)
+        console = Console()
+        monkeypatch.setattr(console.app, "suspend", self.suspended)
+        async with opened(console) as (pilot, form):
+            await write(pilot, "busybox")
+            await pilot.press("ctrl+o")
+            await pilot.pause()
+            assert form.draft()["image"] == "busybox"
+            assert words in form._said
+
+    async def test_a_screen_that_cannot_be_suspended_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("EDITOR", "true")
+        console = Console()
+        async with opened(console) as (pilot, form):
+            await pilot.press("ctrl+o")
+            await pilot.pause()
+            assert "no editor can be opened on this screen" in form._said
