@@ -416,7 +416,7 @@ SUBMIT_COMMANDS = (
     Command("templates", ("ctrl+t",), "templates", "Fill it from a template, or save one.", FORM, footer_key="^T"),
     Command("editor", ("ctrl+o",), "editor", "Open the job in your $EDITOR, as a job file.", FORM, footer_key="^O"),
     Command(
-        "more", ("ctrl+n",), "more", "Show the rare fields, or fold them away.", FORM, footer_key="^N", id="more_fields"
+        "more", ("ctrl+n",), "more", "Show the rare fields, or hide them.", FORM, footer_key="^N", id="more_fields"
     ),
     Command("give_up", ("escape",), "leave", "Leave the form; asks if something was typed.", FORM, in_palette=False),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -192,3 +192,12 @@ def gpus_alone(draft: Draft, origin: Origin, now: datetime) -> JobSpec | None:
         except InputError:
             continue
     return None
+
+
+def left_out(dropped: Iterable[tuple[str, str]]) -> str:
+    """What of a line a job cannot have, with what to do instead, each hint once."""
+    by_hint: dict[str, list[str]] = {}
+    for option, hint in dropped:
+        by_hint.setdefault(hint, []).append(option)
+    words = "; ".join(f"{', '.join(options)} ({hint})" for hint, options in by_hint.items())
+    return f"Left out: {words}" if words else ""

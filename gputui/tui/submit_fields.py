@@ -20,10 +20,13 @@ from gputui.request import line
 from gputui.request.draft import YES
 from gputui.tui.form import FLAGS, HINTS, label
 from gputui.tui.present.cells import Span, fitted, segments
+from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import DIM, RAISED, RED
 
 LABEL = 12
 """Cells for what a field is called."""
+LEAST_ROOM = 74
+"""Cells that it has on the smallest screen."""
 _RAISED = Style(bgcolor=RAISED)
 
 
@@ -92,9 +95,9 @@ Field = TextField | FlagField
 
 
 class FieldRow(Horizontal):
-    """One field or two, and a line for what is wrong or worth knowing, there only while there is something.
+    """One field or two, and lines for what is wrong or worth knowing, there only while there is something.
 
-    It draws labels and line itself: a widget for each would make the form slow to open.
+    It draws labels and lines itself: a widget for each would make the form slow to open.
     """
 
     DEFAULT_CSS = """
@@ -114,8 +117,9 @@ class FieldRow(Horizontal):
         self.fields = {name: self._field(name, place) for place, name in enumerate(names)}
         self._wrong: dict[str, str] = {}
         self._known: dict[str, str] = {}
-        self.note = ""
-        """The line below, as far as it fits."""
+        self._notes: list[str] = []
+        """The lines below."""
+        self._was_wrong = False
 
     def compose(self) -> ComposeResult:
         """The fields, which are there before it is on the screen."""
@@ -143,24 +147,30 @@ class FieldRow(Horizontal):
         """Whether it says so."""
         return any(self._wrong.values())
 
+    def on_resize(self) -> None:
+        """Wrap anew."""
+        self._show()
+
     def _show(self) -> None:
         lines = self._wrong if self.is_wrong else self._known
         named = len(self.names) > 1
-        note = " · ".join(f"{label(name)}: {words}" if named else words for name, words in lines.items() if words)
-        if note != self.note:
-            self.note = note
-            self.styles.height = 2 if note else 1
+        told = [f"{label(name)}: {words}" if named else words for name, words in lines.items() if words]
+        room = (self.size.width or LEAST_ROOM) - LABEL
+        notes = [part for words in told for part in wrapped(words, room)]
+        if notes != self._notes or self._was_wrong != self.is_wrong:
+            self._notes, self._was_wrong = notes, self.is_wrong
+            self.styles.height = 1 + len(notes)
             self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Labels, or the line below."""
+        """Labels, or what is below them."""
         spans: list[Span] = []
         if y == 0:
             for child, name in zip(self.children, self.names, strict=False):
                 at = child.region.x - self.region.x - LABEL
                 spans += [(" " * (at - sum(len(text) for text, _ in spans)), DIM), (fit(label(name), LABEL), DIM)]
-        elif self.note:
-            spans = [(" " * LABEL, DIM), (self.note, RED if self.is_wrong else DIM)]
+        elif y <= len(self._notes):
+            spans = [(" " * LABEL, DIM), (self._notes[y - 1], RED if self.is_wrong else DIM)]
         width = self.size.width
         return Strip(segments(fitted(tuple(spans), width), _RAISED)).adjust_cell_length(width, _RAISED)
 

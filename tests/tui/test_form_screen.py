@@ -126,7 +126,7 @@ async def test_a_whole_line_is_pasted_anywhere(where: str) -> None:
         await pilot.pause()
         await paste(pilot, "docker run --rm -it \\\n --gpus 2 -e TOKEN=hush --cap-add X --ipc host busybox sleep 3\n")
         assert form.draft() | {"image": "busybox", "command": "sleep 3", "gpus": "2", "ipc": "host"} == form.draft()
-        assert "Left out: -i (a job has no terminal" in console.screen_text
+        assert "Left out: -i, -t (a job has no" in console.screen_text
         await console.press(pilot, "ctrl+s")
     spec = newest(console).spec
     assert (spec.options.env, spec.options.ipc) == ((("TOKEN", "hush"),), "host")

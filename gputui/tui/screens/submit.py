@@ -250,8 +250,7 @@ class Submit(Dialog[None]):
             self.say(f"Not filled in: {error}", is_bad=True)
             return
         self._hidden = {}
-        left_out = "; ".join(f"{option} ({hint})" for option, hint in read.dropped)
-        self.fill(read.draft, f"Left out: {left_out}" if left_out else "", is_clean=False)
+        self.fill(read.draft, form.left_out(read.dropped), is_clean=False)
 
     def action_more(self) -> None:
         """Fold the rare fields open or away."""

@@ -1,0 +1,85 @@
+"""What the submit form looks like: begun, filled, wrong, unfolded, and its lists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import PurePath
+from typing import Protocol
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+
+from gputui.tui.leave import Leave
+from gputui.tui.remembered import Remembered
+from gputui.tui.screens.submit import Submit
+from gputui.tui.submit_history import keep
+from tests.tui.console import Console
+from tests.tui.foresight import until
+
+SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
+LINE = (
+    "docker run --rm -it --gpus 1-2 -e WANDB_MODE=offline -v /data:/data:ro --ipc host --shm-size 16g --cap-add X "
+    "nvcr.io/nvidia/pytorch:24.10-py3 torchrun --nproc-per-node 2 train.py --epochs 3"
+)
+WRONG = {
+    "image": "PyTorch",
+    "command": "python 'train.py",
+    "gpus": "4-2",
+    "gpu_memory": "much",
+    "signal": "TERM@60",
+    "array": "9-0",
+}
+
+
+class Compare(Protocol):
+    def __call__(
+        self,
+        app: str | PurePath | App[object],
+        press: tuple[str, ...] = (),
+        terminal_size: tuple[int, int] = (80, 24),
+        run_before: Callable[[Pilot[Leave]], object] | None = None,
+    ) -> bool: ...
+
+
+def matches(
+    compare: Compare, size: str, prepare: Callable[[Submit], object], *keys: str, is_sound: bool = True
+) -> bool:
+    """Whether the form looks as it did."""
+    remembered = Remembered()
+    for number, name in enumerate(("bert-large", "resnet", "whisper"), 1):
+        keep(remembered, {"image": f"registry.lab/{name}:1", "name": name, "gpus": str(number), "command": "train"})
+    console = Console(remembered=remembered)
+
+    async def before(pilot: Pilot[Leave]) -> None:
+        await console.begin(pilot)
+        await pilot.press("s")
+        await pilot.pause()
+        form = console.app.screen
+        assert isinstance(form, Submit)
+        prepare(form)
+        await pilot.pause()
+        if is_sound:
+            await until(pilot, lambda: form._forecast.found is not None)
+        await pilot.press(*keys)
+        await pilot.pause()
+
+    return compare(console.app, terminal_size=SIZES[size], run_before=before)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("size", SIZES)
+class TestForm:
+    def test_begun(self, snap_compare: Compare, size: str) -> None:
+        assert matches(snap_compare, size, lambda form: None, is_sound=False)
+
+    def test_filled_from_a_line(self, snap_compare: Compare, size: str) -> None:
+        assert matches(snap_compare, size, lambda form: form.fill_line(LINE))
+
+    def test_wrong(self, snap_compare: Compare, size: str) -> None:
+        assert matches(snap_compare, size, lambda form: form.fill(WRONG), is_sound=False)
+
+    def test_never(self, snap_compare: Compare, size: str) -> None:
+        assert matches(snap_compare, size, lambda form: form.fill({"image": "busybox", "gpus": "16"}))
+
+    def test_recent(self, snap_compare: Compare, size: str) -> None:
+        assert matches(snap_compare, size, lambda form: None, "ctrl+r", "down", is_sound=False)
