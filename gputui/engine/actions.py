@@ -139,7 +139,7 @@ class Actions(RecurringWishes):
         checked = self._waiting_for(JobSpec(**named))
         with self._store.transaction() as transaction:
             before = transaction.get(job_id)
-            spec = _limited(edit.apply(before.spec), self._settings)
+            spec = limited(edit.apply(before.spec), self._settings)
             spec = replace(spec, **{name: getattr(checked, name) for name in named})
             check_no_circle(transaction, job_id, spec)
             after = edited(before, edit, spec)
