@@ -293,7 +293,7 @@ class TestTemplates:
         console = Console(forms=FormSources(templates=directory))
         async with opened(console) as (pilot, form):
             form.fill({"image": "busybox", "gpus": "2-4", "env": "MY_TOKEN=hush EPOCHS=3"})
-            await pilot.press("ctrl+t")
+            await pilot.press("ctrl+l")
             await until(pilot, lambda: isinstance(console.app.screen, Choose))
             await pilot.press("s")
             await pilot.pause()
@@ -304,7 +304,7 @@ class TestTemplates:
             assert 'gpus = "2-4"' in text
             assert stat.S_IMODE((directory / "mine.toml").stat().st_mode) == 0o600
             form.fill({"image": "other"})
-            await pilot.press("ctrl+t")
+            await pilot.press("ctrl+l")
             await until(pilot, lambda: isinstance(console.app.screen, Choose))
             await pilot.press("enter")
             await until(pilot, lambda: form.draft()["image"] == "busybox")
@@ -315,7 +315,7 @@ class TestTemplates:
         (tmp_path / "bad.toml").write_text("[[job]]\nimage = 'a'\ngpus = 'x'\n")
         console = Console(forms=FormSources(templates=tmp_path))
         async with opened(console, (160, 40)) as (pilot, form):
-            await pilot.press("ctrl+t")
+            await pilot.press("ctrl+l")
             await until(pilot, lambda: isinstance(console.app.screen, Choose))
             await pilot.press("enter")
             await until(pilot, lambda: "bad.toml" in form._said)
@@ -324,7 +324,7 @@ class TestTemplates:
     async def test_a_name_that_leads_elsewhere_is_refused(self, tmp_path: Path) -> None:
         console = Console(forms=FormSources(templates=tmp_path / "templates"))
         async with opened(console) as (pilot, form):
-            await pilot.press("ctrl+t")
+            await pilot.press("ctrl+l")
             await until(pilot, lambda: isinstance(console.app.screen, Choose))
             await pilot.press("s")
             await pilot.pause()
