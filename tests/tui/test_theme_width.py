@@ -60,6 +60,7 @@ class TestProgress:
 
     def test_a_bar_as_far_as_the_words_say(self) -> None:
         assert self.shown("pulling registry/vit:2, 45 %") == "━━━──── 45 % pulling registry/vit:2"
+        assert self.shown("pulling busybox: 45 %") == "━━━──── 45 % pulling busybox"
         assert self.shown("pulling 100 %") == "━━━━━━━ 100 % pulling"
         assert self.shown("pulling 999 %").startswith("━━━━━━━ 100 %")
         assert self.shown("0 %") == "───────  0 % "

@@ -45,7 +45,7 @@ def _height(share: float | None) -> str:
     return " " if share is None else _EIGHTHS[min(7, max(0, int(share * 8)))]
 
 
-_PERCENT = re.compile(r",?\s*\b(\d{1,3})\s?%")
+_PERCENT = re.compile(r"[,:]?\s*\b(\d{1,3})\s?%")
 _WORK = 7
 """Cells of the bar of something under way."""
 
