@@ -177,6 +177,8 @@ class TestChoosing:
             ({"LANG": "de_DE.UTF-8", "LC_ALL": "de_DE.ISO-8859-15@euro"}, True),
             ({"LANG": "en_US.utf8", "TERM": "linux"}, True),
             ({"LC_CTYPE": "ja_JP.eucJP"}, True),
+            ({"LANG": "de_DE.ISO-8859-1", "LC_CTYPE": "C.UTF-8"}, True),
+            ({"LANG": "C", "LC_CTYPE": "C.UTF-8"}, False),
         ],
     )
     def test_ascii_where_nothing_else_is_shown(self, environ: dict[str, str], wanted: bool) -> None:

@@ -8,6 +8,9 @@ from collections.abc import Mapping
 AUTO = "auto"
 _DEEP = ("truecolor", "24bit")
 _DEEP_TERMS = ("256color", "kitty", "direct", "truecolor")
+_CATEGORIES = ("LC_ALL", "LC_CTYPE", "LANG")
+_COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
+"""What Python puts into LC_CTYPE where the user's own locale is not installed (PEP 538)."""
 _POOR_FONTS = ("linux", "vt100", "vt102", "vt220", "dumb")
 
 
@@ -27,7 +30,8 @@ def wants_ascii(setting: str, environ: Mapping[str, str]) -> bool:
         return setting == "always"
     if environ.get("TERM", "") in _POOR_FONTS:
         return True
-    name = next((environ[key] for key in ("LC_ALL", "LC_CTYPE", "LANG") if environ.get(key)), "")
+    keys = ("LC_ALL", "LANG") if environ.get("LC_CTYPE") in _COERCED and environ.get("LANG") else _CATEGORIES
+    name = next((environ[key] for key in keys if environ.get(key)), "")
     if name in ("", "C", "POSIX"):  # says nothing about the terminal: Python takes it for UTF-8 too
         return False
     _, dot, charset = name.partition(".")

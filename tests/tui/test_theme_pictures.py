@@ -1,0 +1,52 @@
+"""What each of our themes looks like, and choosing one."""
+
+from __future__ import annotations
+
+import pytest
+from textual.pilot import Pilot
+
+from gputui.tui.leave import Leave
+from gputui.tui.theme import Wish
+from tests.tui.console import Console
+from tests.tui.test_pictures import LOG, Compare, show_history
+
+LOOKS = {
+    "light": Wish("gputui-light"),
+    "contrast": Wish("gputui-contrast"),
+    "sixteen": Wish("gputui-16"),
+    "nord": Wish("nord"),
+    "ascii": Wish(ascii_only=True),
+}
+
+
+def matches(snap_compare: Compare, look: Wish, size: tuple[int, int], *keys: str) -> bool:
+    console = Console(look=look)
+    console.logs.lines = {101: LOG}
+
+    async def before(pilot: Pilot[Leave]) -> None:
+        await show_history(console, pilot)
+        await console.begin(pilot)
+        await console.read_log(pilot, 101)
+        await pilot.press(*keys)
+        await console.settle(pilot)
+
+    return snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", LOOKS)
+def test_a_busy_day(snap_compare: Compare, name: str) -> None:
+    assert matches(snap_compare, LOOKS[name], (120, 36))
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50)], ids=["80x24", "120x36", "200x50"])
+def test_choosing(snap_compare: Compare, size: tuple[int, int]) -> None:
+    assert matches(snap_compare, Wish(), size, "ctrl+t", "down", "down")
+
+
+def test_a_dialog_in_sixteen_colours(snap_compare: Compare) -> None:
+    assert matches(snap_compare, LOOKS["sixteen"], (80, 24), "c")
+
+
+def test_without_colours(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert matches(snap_compare, Wish(), (80, 24), "j")
