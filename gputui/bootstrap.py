@@ -16,10 +16,11 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.engine.actions import Actions
 from gputui.engine.feed import Feed
-from gputui.ports import Clock, GpuProbe, JobStore, Runtime
+from gputui.ports import Clock, GpuProbe, Interior, JobStore, Runtime
 
 if TYPE_CHECKING:
     from gputui.engine.host import Host
+    from gputui.engine.inside import Inside
     from gputui.engine.logs import Logs
     from gputui.engine.reservations import Reservations
     from gputui.engine.tenants import Tenants
@@ -174,6 +175,22 @@ def open_logs(options: Options, store: JobStore) -> Logs:
         return runtimes.get(name)
 
     return Logs(store, options.state, find)
+
+
+def open_inside(options: Options, store: JobStore) -> Inside:
+    """The way into jobs that run. Connects to a runtime only when asked."""
+    from gputui.engine.inside import Inside
+
+    def make() -> dict[str, Interior]:
+        from gputui.runtime.docker_inside import DockerInside
+        from gputui.runtime.process_inside import ProcessInside
+
+        found: dict[str, Interior] = {"process": ProcessInside(store.store_id, options.state)}
+        if options.runtime == "docker":
+            found["docker"] = DockerInside(options.settings.runtime)
+        return found
+
+    return Inside(make)
 
 
 def read_gpus(options: Options, patience: float) -> ProbeReading:

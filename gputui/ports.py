@@ -16,6 +16,7 @@ from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import ContainerRecord, Created, ForeignContainer, Launch, RuntimeStatus
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.job import Job, JobId
+from gputui.domain.process import ProcessRow, Shell
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
 
@@ -283,4 +284,20 @@ class GpuProbe(Protocol):
 
     def close(self) -> None:
         """Stop reading. Never waits for a wedged driver."""
+        ...
+
+
+class Interior(Protocol):
+    """The inside of attempts that run. Calls block, and raise RuntimeUnavailableError or RuntimeFault."""
+
+    def shell(self, container_id: str) -> Shell:
+        """What opens a shell there."""
+        ...
+
+    def processes(self, container_id: str) -> tuple[ProcessRow, ...]:
+        """All that runs there, asked now."""
+        ...
+
+    def close(self) -> None:
+        """Let go of connections."""
         ...

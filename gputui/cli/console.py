@@ -94,6 +94,7 @@ class Console:
             host=socket.gethostname(),
             user=bootstrap.actor().user,
             remembered=self._remembered,
+            inside=bootstrap.open_inside(self._options, self._store),
             look=wish_of(self._options.settings.console, os.environ),
             want_pcie=self._want_pcie,
             past=self._store.history,

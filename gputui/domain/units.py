@@ -103,8 +103,8 @@ def format_duration(duration: timedelta | None) -> str:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 GPU`, `3 GPUs`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """`1 GPU`, `3 GPUs`, `2 processes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def listed(items: Iterable[object]) -> str:

@@ -23,9 +23,10 @@ from gputui.engine.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.ports import Clock
 from gputui.tui.action_thread import ActionThread
+from gputui.tui.aside import AsideApp
 from gputui.tui.commands import APP_COMMANDS, CHANGING, bindings
 from gputui.tui.desk import Desk, ShowsSnapshot
-from gputui.tui.dressed import DressedApp
+from gputui.tui.interiors import Closed, Interiors
 from gputui.tui.keymap import Keymap
 from gputui.tui.leave import Leave
 from gputui.tui.logs import LogOpener
@@ -56,7 +57,7 @@ def _palette() -> type[Provider]:
     return Commands
 
 
-class Gputui(DressedApp[Leave]):
+class Gputui(AsideApp[Leave]):
     """The console of one node."""
 
     TITLE = "gputui"
@@ -83,6 +84,7 @@ class Gputui(DressedApp[Leave]):
         want_pcie: Callable[[str | None], None] = lambda uuid: None,
         past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
         forms: FormSources | None = None,
+        inside: Interiors | None = None,
     ) -> None:
         super().__init__()
         self._feed = feed
@@ -96,6 +98,7 @@ class Gputui(DressedApp[Leave]):
             want_pcie=want_pcie,
             past=past,
             forms=forms or FormSources(),
+            inside=inside or Closed(),
         )
         self.wishes = ActionThread(actions, self._tell, self._indices)
         self.notifier = Notifier(self, settings.console, user, clock)
@@ -149,11 +152,6 @@ class Gputui(DressedApp[Leave]):
     def toast(self, text: str, title: str, severity: Literal["information", "warning", "error"]) -> None:
         """Show it in a corner for a while."""
         self.notify(plain(text, 300), title=title, severity=severity, markup=False, timeout=8)
-
-    def send(self, sequence: str) -> None:
-        """Write to the terminal what draws nothing."""
-        if self._driver is not None:
-            self._driver.write(sequence)
 
     def watch_snapshot(self, snapshot: Snapshot) -> None:
         """Give it to the main screen, which keeps it, and to the one that is on top of it."""

@@ -58,6 +58,19 @@ def _name_of(action: str) -> str:
     return verb if argument in {"", "1"} else f"{verb}_{argument.replace('-1', 'back')}"
 
 
+SHELL = Command(
+    "shell",
+    ("x",),
+    "shell",
+    "Open a shell in the job's container, or on the host with the job's GPUs; exit brings the console back.",
+    JOBS,
+    in_footer=False,
+    changes=True,
+)
+PROCESSES = Command(
+    "processes", ("X",), "processes", "Show the processes of the running job: CPU, memory, GPU memory.", JOBS, False
+)
+COPY = Command("copy", ("y",), "copy", "Copy the job's id, name, command or container: y y is the id.", JOBS, False)
 JOB_COMMANDS = (
     Command("detail", ("enter",), "detail", "Show everything about the job.", JOBS),
     Command("follow", ("f",), "follow", "Follow the job's log.", JOBS),
@@ -88,6 +101,9 @@ JOB_COMMANDS = (
         changes=True,
     ),
     Command("wish('top')", ("t",), "top", "Put the waiting job at the head of the queue.", JOBS, changes=True),
+    SHELL,
+    PROCESSES,
+    COPY,
 )
 GPU_COMMANDS = (
     Command("drain", ("d",), "drain", "Let no further job start on the GPU; asks for the reason.", GPUS, changes=True),
@@ -256,9 +272,9 @@ GRID_COMMANDS = (
         MOVE,
         False,
         False,
-        id="gpu_next",
+        id="card_next",
     ),
-    Command("beside(-1)", ("left",), "GPU before", "To the GPU before.", MOVE, False, False, id="gpu_before"),
+    Command("beside(-1)", ("left",), "GPU before", "To the GPU before.", MOVE, False, False, id="card_before"),
 )
 LOG_COMMANDS = (
     Command(

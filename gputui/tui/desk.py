@@ -11,6 +11,7 @@ from gputui.domain.job import Job
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import Clock
+from gputui.tui.interiors import Closed, Interiors
 from gputui.tui.logs import LogOpener
 from gputui.tui.pace import Pace, pace_of
 from gputui.tui.pinned import Pinned
@@ -32,6 +33,8 @@ class Desk:
     """How this person left the console."""
     forms: FormSources = field(default_factory=FormSources)
     """What the submit form is offered."""
+    inside: Interiors = field(default_factory=Closed)
+    """The way into jobs that run."""
     pinned: Pinned = field(default_factory=Pinned)
     """Logs that are shown together."""
     want_pcie: Callable[[str | None], None] = lambda uuid: None

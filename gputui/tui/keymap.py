@@ -15,6 +15,7 @@ from gputui.domain.text import plain
 from gputui.tui.commands import (
     APP_COMMANDS,
     BACK,
+    COLUMN_COMMANDS,
     COMMANDS,
     FURTHER,
     GPU_COMMANDS,
@@ -26,6 +27,8 @@ from gputui.tui.commands import (
     MAIN_COMMANDS,
     MOVE_COMMANDS,
     PANE_COMMANDS,
+    QUEUE_COMMANDS,
+    STANDING_COMMANDS,
     TIMELINE_COMMANDS,
     WHAT_IF_COMMANDS,
     Command,
@@ -36,7 +39,8 @@ WHERE = "console.keys"
 _BY_NAME = {command.name: command for command in COMMANDS}
 _PLACES = {
     "main screen": (
-        *MAIN_COMMANDS,
+        *(command for command in MAIN_COMMANDS if command not in STANDING_COMMANDS),
+        *QUEUE_COMMANDS,
         *PANE_COMMANDS,
         *APP_COMMANDS,
         *MOVE_COMMANDS,
@@ -44,6 +48,8 @@ _PLACES = {
         *LOG_COMMANDS,
         *LOG_JOB_COMMANDS,
     ),
+    "tab of recurring jobs": (*STANDING_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS, *MOVE_COMMANDS),
+    "columns": (*COLUMN_COMMANDS,),
     "logs": (*JOB_COMMANDS, *LOG_COMMANDS, *LOG_JOB_COMMANDS, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
     "screen of a job": (*JOB_COMMANDS, BACK, *APP_COMMANDS),
     "screen of a GPU": (*JOB_COMMANDS, *GPU_PAGE_COMMANDS, BACK, *APP_COMMANDS, *MOVE_COMMANDS),

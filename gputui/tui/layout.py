@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 PANES = ("gpus", "queue", "log")
 GRIDS = ("auto", "cards", "rows", "compact")
 """How GPUs may be drawn; `auto` takes what fits."""
-LEAST = 4
-"""Rows of a pane that is shown: tabs, titles and two of what it is for."""
+LEAST = 3
+"""Rows of a pane that is shown: a title and two of what it is for."""
 _QUEUE = 6 / 11
 
 

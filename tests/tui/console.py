@@ -19,6 +19,7 @@ from gputui.engine.feed import Feed
 from gputui.ports import LogStream
 from gputui.store import MemoryJobStore
 from gputui.tui.app import Gputui
+from gputui.tui.interiors import Interiors
 from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
 from gputui.tui.submit_sources import FormSources
@@ -101,6 +102,7 @@ class Console:
         console: ConsoleSettings | None = None,
         past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
         forms: FormSources | None = None,
+        inside: Interiors | None = None,
     ) -> None:
         self.feed = Feed()
         self.clock = FakeClock()
@@ -124,6 +126,7 @@ class Console:
             look=look,
             past=past,
             forms=forms,
+            inside=inside,
         )
         self.app.animation_level = "none"
 

@@ -56,6 +56,7 @@ def test_only_opposites_share_a_key() -> None:
             places.setdefault(key, []).append(command.action)
     shared = {frozenset(actions) for actions in places.values() if len(actions) > 1}
     allowed = [
+        {"copy", "copy_lines"},
         {"drain", "resume"},
         {"pause", "unpause"},
         {"leave", "back"},

@@ -233,13 +233,6 @@ def test_a_card_says_what_matters() -> None:
     assert "0%" not in lost
 
 
-def test_a_short_line_has_the_whole_number_of_a_job_rather_than_half_its_name() -> None:
-    job = running(12345, name="a-long-name", tenant="alice", on=(uuid(0),))
-    row = GpuRow(sample.busy(0, 12345), job, now=NOW)
-    assert "#12345" in words([compact_line(row, 26)])
-    assert "a-long-" in words([compact_line(row, 44)])
-
-
 def test_what_was_read_before_a_gpu_was_lost_is_not_shown_as_now() -> None:
     gone = Health(HealthCode.LOST, "fell off the bus")
     for old in (replace(sample.busy(0), health=gone), replace(sample.busy(0), stale=True, age=HOUR)):

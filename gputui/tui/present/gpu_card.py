@@ -14,12 +14,10 @@ from gputui.tui.present.gpu import GpuRow, gpu_cells, label_of, short_model
 from gputui.tui.present.gpu_words import foreign_words, running_words
 from gputui.tui.present.graph import past_graph
 from gputui.tui.present.meter import bar, heat_style, load_style
-from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, PLAIN, STRONG
+from gputui.tui.present.style import AMBER, DIM, GRAPH, PLAIN, STRONG
 
 _FIGURES = 9
 """Cells for the figures beside a graph."""
-_NARROW = 32
-"""Cells of a short line under which there is no room for a name."""
 _POWER_FROM = 6
 """Lines of graphs from which power has one too."""
 Line = tuple[Span, ...]
@@ -54,8 +52,6 @@ def compact_line(row: GpuRow, room: int) -> Line:
     parts += [*bar(share, meter, load_style(share)), *_right(gpu_cells(row, "percent", 4), 5)]
     parts += _right(cell(UNKNOWN if used is None else format_size(used), PLAIN if used else DIM), 5)
     parts.append((" ", DIM))
-    if room < _NARROW and row.view.job_id is not None and len(row.view.job_ids) < 2:
-        holder = cell(f"#{row.view.job_id}", BLUE)  # a whole number says more than the beginning of a name
     parts += state if not holder or row.view.state is GpuState.DRAINED else holder
     return tuple(fitted(tuple(parts), room))
 

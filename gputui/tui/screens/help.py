@@ -14,7 +14,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from gputui.tui.commands import COMMANDS, GPUS, JOBS, LOGS, TIMELINE, Command, by_group
+from gputui.tui.commands import COMMANDS, GPUS, JOBS, LOGS, QUEUE, TIMELINE, Command, by_group
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.dialog import Dialog
@@ -41,8 +41,9 @@ class Context:
     def of(cls, screen: Screen[object]) -> Context:
         """What has the focus, and all that its keys could do."""
         nodes = screen.focused.ancestors_with_self if screen.focused else (screen, screen.app)
-        names = (binding.id for node in nodes for _, binding in node._bindings)
-        return cls((screen.focused.id or "") if screen.focused else "", frozenset(name for name in names if name))
+        names = {binding.id for node in nodes for _, binding in node._bindings if binding.id}
+        without_key = {name for name, keys in keymap_of(screen).keys.items() if not keys}
+        return cls((screen.focused.id or "") if screen.focused else "", frozenset(names | without_key))
 
 
 class Help(Dialog[None]):
@@ -138,6 +139,8 @@ def arranged(context: Context) -> list[tuple[str, Sequence[Command]]]:
     found: list[tuple[str, Sequence[Command]]] = []
     if first in here:
         found.append((f"{first}, while the {words} has the focus" if words != first else first, here.pop(first)))
+    if first == JOBS and QUEUE in here:
+        found.append((QUEUE, here.pop(QUEUE)))
     found += here.items()
     elsewhere = by_group(tuple(command for command in COMMANDS if command.name not in context.names))
     return found + [(f"{group}, elsewhere", commands) for group, commands in elsewhere.items()]

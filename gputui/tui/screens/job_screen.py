@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from textual import on
+from textual import on, work
 from textual.screen import Screen
 
 from gputui.domain.job import Job
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.text import fit
 from gputui.tui.commands import CHANGING
 from gputui.tui.compositor import ExactCompositor
 from gputui.tui.desk import Desk
 from gputui.tui.messages import WishMade
 from gputui.tui.present.detail import job_title
+from gputui.tui.shell import open_shell
 from gputui.tui.widgets.line import KeyBar
 from gputui.tui.wishes import WISHES
 
@@ -75,6 +78,31 @@ class JobScreen(Screen[None]):
 
         self.app.push_screen(WhatIf(self._desk, self._snapshot, proposal))
 
+    @work
+    async def action_shell(self) -> None:
+        """Open a shell beside what the job runs, on this terminal; the console is back when it ends."""
+        if (job := self.subject()) is not None:
+            await open_shell(self.app, self._desk.inside, job)
+
+    def action_processes(self) -> None:
+        """Show what the job runs inside."""
+        if (job := self.subject()) is not None:
+            from gputui.tui.screens.processes import Processes
+
+            self.app.push_screen(Processes(self._desk, self._snapshot, job.id))
+
+    def action_copy(self) -> None:
+        """Ask what of the job is to be copied, and copy it: only ever by this key."""
+        if (job := self.subject()) is not None:
+            from gputui.tui.screens.copy import CopyDialog
+
+            self.app.push_screen(CopyDialog(job), self._copied)
+
+    def _copied(self, text: str | None) -> None:
+        if text is not None:
+            self.app.copy_to_clipboard(text)
+            self.notify(f"copied: {fit(text, 60)}", markup=False, timeout=3)
+
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:
         """Do what the words say that were clicked, as their key would."""
@@ -90,7 +118,10 @@ class JobScreen(Screen[None]):
             return False
         if action == "wish":
             return any(map(WISHES[str(parameters[0])].may, self.subjects()))
-        if action in {"detail", "follow"}:
+        if action in {"shell", "processes"}:
+            job = self.subject()
+            return job is not None and job.state is JobState.RUNNING
+        if action in {"detail", "follow", "copy"}:
             return self.subject() is not None
         return True
 

@@ -20,7 +20,7 @@ class PaneScreen(JobScreen):
 
     BINDINGS: ClassVar = bindings(PANE_COMMANDS)
     DEFAULT_CSS = """
-    PaneScreen #queue, PaneScreen #log { min-height: 4; }
+    PaneScreen #queue, PaneScreen #log { min-height: 3; }
     PaneScreen .pane.-hidden { display: none; }
     PaneScreen.-zoomed .pane { display: none; }
     PaneScreen.-zoomed .pane:focus { display: block; }

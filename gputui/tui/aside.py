@@ -1,0 +1,60 @@
+"""Another program on the terminal while the console steps aside; what it schedules and watches goes on meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from gputui.domain.process import Shell
+from gputui.tui.dressed import DressedApp
+
+T = TypeVar("T")
+_FROM_KEYS = (signal.SIGINT, signal.SIGQUIT)
+
+
+class AsideApp(DressedApp[T]):
+    """Writes nothing to the terminal while it is another's."""
+
+    is_away = False
+
+    async def run_aside(self, shell: Shell, words: str) -> int:
+        """Run it to its end with the terminal to itself; its exit code. Raises SuspendNotSupported, or OSError.
+
+        The event loop goes on: jobs are started and ends are seen. The screen is kept back by a batch, and drawn whole
+        afterwards.
+        """
+        try:
+            with self.batch_update(), self.suspend(), self._away():
+                print(f"\n{words}\n", file=sys.__stdout__, flush=True)
+                process = await asyncio.create_subprocess_exec(
+                    *shell.arguments, env={**os.environ, **shell.environment}, cwd=shell.directory
+                )
+                return await process.wait()
+        finally:
+            self.refresh(layout=True)
+
+    @contextmanager
+    def _away(self) -> Iterator[None]:
+        """Ctrl-C is for the program on the terminal. A handler, since to ignore a signal would be inherited."""
+        before = {number: signal.signal(number, lambda *_: None) for number in _FROM_KEYS}
+        self.is_away = True
+        try:
+            yield
+        finally:
+            self.is_away = False
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def send(self, sequence: str) -> None:
+        """Write to the terminal what draws nothing."""
+        if self._driver is not None and not self.is_away:
+            self._driver.write(sequence)
+
+    def bell(self) -> None:
+        """Ring."""
+        self.send("\a")

@@ -1,0 +1,61 @@
+"""Into a running job and back, in a real terminal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.site import Site
+from tests.e2e.terminal import Terminal
+
+CONSOLE = [sys.executable, "-m", "gputui"]
+
+
+@pytest.mark.tmux
+@pytest.mark.docker
+@pytest.mark.nvml
+def test_a_shell_in_a_real_container_and_its_processes(site: Site) -> None:
+    with Terminal(CONSOLE, site.environ, 100, 30) as terminal:  # it schedules too, and goes on while the shell is open
+        job_id = site.shell("echo ready; sleep 600", "--gpus", "1", "--name", "roomy", "-e", "MARK=inside-it")
+        terminal.until("roomy", "ready")
+        terminal.press("x")
+        terminal.until(f"job #{job_id} roomy: container", "brings the console back", "#")
+        terminal.press("echo $MARK-$((40+2)); tty; stty size", "Enter")
+        terminal.until("inside-it-42", "/dev/pts/", "30 100")
+        terminal.press("C-c")  # is the shell's, not the console's
+        next_id = site.shell("true", "--gpus", "1")
+        site.until_state(next_id, "COMPLETED")
+        assert "roomy: container" in terminal.text, "the console drew over the shell"
+        terminal.press("exit", "Enter")
+        terminal.until("GPU", "roomy", "q quit")
+        terminal.press("X")
+        terminal.until("PROCESSES", "sleep 600", "root")
+        terminal.press("Escape")
+        terminal.until("MODEL", "q quit")
+        terminal.press("c")
+        terminal.until("cancel it")
+        terminal.press("y")
+        site.until_state(job_id, "CANCELLED")
+        terminal.press("q")
+        terminal.until("stop dispatching")
+        terminal.press("s")
+        terminal.until("EXIT 0")
+
+
+@pytest.mark.tmux
+def test_a_shell_beside_a_host_job_sees_its_gpus_and_stands_in_its_directory(tmp_path: Path) -> None:
+    environ = {"GPUTUI_CONFIG": "/dev/null", "TMPDIR": str(tmp_path), "SHELL": "/bin/sh"}
+    with Terminal([*CONSOLE, "demo"], environ, 120, 36) as terminal:
+        terminal.until("scheduling", "llama-7b-sft", "loss")
+        terminal.press("x")
+        terminal.until("this host, with the job's GPUs", "brings the console back")
+        terminal.press("echo $CUDA_VISIBLE_DEVICES | tr ',' '\\n' | grep -c GPU-; echo at-$PWD", "Enter")
+        terminal.until("2\n", "at-/")
+        terminal.press("exit", "Enter")
+        terminal.until("q quit", "llama-7b-sft")
+        terminal.press("X")
+        terminal.until("PROCESSES", "gputui.cli.trainer")
+        terminal.press("q", "q")
+        terminal.until("EXIT 0")

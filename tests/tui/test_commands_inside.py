@@ -1,0 +1,197 @@
+"""Into running jobs: a shell, their processes, and what is copied of them."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from datetime import timedelta
+
+import pytest
+from textual.pilot import Pilot
+
+from gputui.domain.errors import GputuiError
+from gputui.domain.gpu import Holder
+from gputui.domain.job import Job
+from gputui.domain.process import ProcessRow, Shell
+from gputui.domain.settings import ConsoleSettings
+from gputui.tui.leave import Leave
+from gputui.tui.screens.copy import CopyDialog, copied
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.processes import Processes
+from tests.factories import GIB, job
+from tests.tui.console import Console
+from tests.tui.sample import busy, rich_snapshot, secret_job
+
+ROWS = (
+    ProcessRow(4001, "root", "sh -c train", 0.0, 3 * 1024**2, timedelta(minutes=9)),
+    ProcessRow(4002, "alice", "python \x1b[2Jtrain.py [red]--lr[/]", 3.98, 12 * GIB, timedelta(minutes=9)),
+    ProcessRow(4003, "alice", "pt_data_worker", None, None, None),
+)
+
+
+class FakeInside:
+    """What is asked, and what is answered."""
+
+    def __init__(self) -> None:
+        self.rows: tuple[ProcessRow, ...] = ROWS
+        self.error: GputuiError | None = None
+        self.asked: list[tuple[str, int]] = []
+        self.answered = threading.Event()
+
+    def shell(self, job: Job) -> Shell:
+        self.asked.append(("shell", job.id))
+        if self.error:
+            raise self.error
+        return Shell(("/bin/true",), "nowhere")
+
+    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
+        self.asked.append(("processes", job.id))
+        self.answered.set()
+        if self.error:
+            raise self.error
+        return self.rows
+
+    def close(self) -> None:
+        pass
+
+
+async def _settled(pilot: Pilot[Leave], console: Console) -> None:
+    """The workers that ask have been answered."""
+    await pilot.app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+def _on(console: Console, job_id: int) -> None:
+    main = console.app.screen
+    assert isinstance(main, Main)
+    main.queue.move_to(list(main.queue.keys).index(job_id))
+
+
+async def test_processes_are_shown_the_users_of_gpu_memory_first() -> None:
+    inside = FakeInside()
+    node = rich_snapshot().nodes[0]
+    holders = tuple(busy(i, 101, holders=(Holder("job", "llama", "alice", 4003, None, 5 * GIB),)) for i in (0, 1))
+    snapshot = rich_snapshot(nodes=(node.__class__("node1", (*holders, *node.gpus[2:]), node.probe),))
+    console = Console(snapshot, inside=inside)
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        _on(console, 101)
+        await pilot.press("X")
+        await pilot.pause()
+        await _settled(pilot, console)
+        lines = console.screen_text.splitlines()
+        assert isinstance(console.app.screen, Processes)
+        assert "PROCESSES  #101 llama-7b-sft  3 processes" in lines[0]
+        assert lines[2].split()[:6] == ["▌", "4003", "alice", "–", "–", "10G"]
+        assert lines[3].split()[:6] == ["4002", "alice", "398%", "12G", "9m00s", "python"]
+        assert "[red]--lr[/]" in lines[3]
+        assert "\x1b" not in lines[3]
+        await console.press(pilot, "escape")
+        assert isinstance(console.app.screen, Main)
+
+
+async def test_why_there_are_no_processes_is_said_in_their_place() -> None:
+    inside = FakeInside()
+    inside.error = GputuiError("the engine does not answer", hint="is it up?")
+    console = Console(inside=inside)
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        _on(console, 101)
+        await pilot.press("X")
+        await pilot.pause()
+        await _settled(pilot, console)
+        assert "the engine does not answer (is it up?)" in console.screen_text
+
+
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)])
+async def test_the_processes_fit_the_screen(size: tuple[int, int]) -> None:
+    console = Console(inside=FakeInside())
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        _on(console, 101)
+        await pilot.press("X")
+        await pilot.pause()
+        await _settled(pilot, console)
+        assert "COMMAND" in console.screen_text
+        assert "pt_data_worker" in console.screen_text
+
+
+async def test_only_a_running_job_has_an_inside() -> None:
+    inside = FakeInside()
+    console = Console(inside=inside)
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        _on(console, 107)
+        await pilot.press("X", "x")
+        await _settled(pilot, console)
+        assert isinstance(console.app.screen, Main)
+        assert inside.asked == []
+
+
+async def test_a_screen_that_cannot_be_lent_says_so() -> None:
+    inside = FakeInside()
+    console = Console(inside=inside)
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        _on(console, 101)
+        await pilot.press("x")
+        await _settled(pilot, console)
+        assert inside.asked == [("shell", 101)]
+        assert any("cannot be lent to a shell" in told for told in console.told)
+
+
+async def test_why_there_is_no_shell_is_told() -> None:
+    inside = FakeInside()
+    inside.error = GputuiError("the container has no shell: its image has no sh")
+    console = Console(inside=inside)
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        _on(console, 101)
+        await pilot.press("x")
+        await _settled(pilot, console)
+        assert any("has no shell" in told for told in console.told)
+
+
+async def test_who_only_looks_on_gets_processes_but_no_shell() -> None:
+    inside = FakeInside()
+    console = Console(inside=inside, console=ConsoleSettings(read_only=True))
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        _on(console, 101)
+        await pilot.press("x")
+        await _settled(pilot, console)
+        assert inside.asked == []
+        await pilot.press("X")
+        await pilot.pause()
+        await _settled(pilot, console)
+        await pilot.press("x")
+        await _settled(pilot, console)
+        assert {what for what, _ in inside.asked} == {"processes"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "text"),
+    [(("y",), "101"), (("i",), "101"), (("n",), "llama-7b-sft"), (("k",), "c101"), (("escape",), "")],
+)
+async def test_what_is_copied_is_chosen_by_one_more_key(keys: tuple[str, ...], text: str) -> None:
+    console = Console()
+    async with console.app.run_test(size=(100, 30)) as pilot:
+        await console.begin(pilot)
+        _on(console, 101)
+        await console.press(pilot, "y")
+        assert isinstance(console.app.screen, CopyDialog)
+        await console.press(pilot, *keys)
+        assert console.app.clipboard == text
+        assert isinstance(console.app.screen, Main)
+
+
+def test_what_is_copied_is_whole_and_harmless() -> None:
+    texts = copied(secret_job())
+    assert texts["c"] == ("command", "torchrun --nproc-per-node=2 train.py")
+    assert texts["m"] == ("image", "nvcr.io/nvidia/pytorch:24.10-py3")
+    assert "hunter2" not in str(texts)
+    evil = copied(job(7, name="a\x1b]52;c;x\x07b", command=("echo", "two words\n; rm -rf")))
+    assert evil["n"][1].isprintable()
+    assert evil["c"][1].isprintable()
+    assert shlex.split(evil["c"][1])[0] == "echo"
+    assert "g" not in evil
