@@ -192,6 +192,9 @@ EDIT_COMMANDS = (
     ),
     Command("edit", ("e",), "edit", "Edit what the waiting job asks for.", QUEUE, changes=True),
     Command(
+        "clone", ("C",), "clone", "Submit another job like this one, after a look at it.", QUEUE, False, changes=True
+    ),
+    Command(
         "recur", ("E",), "again", "Submit a job like this one again and again; asks when.", QUEUE, False, changes=True
     ),
 )

@@ -22,6 +22,7 @@ from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.columns import ColumnChooser
 from gputui.tui.screens.edit import EditJob
+from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.filter_line import FieldNames
 from gputui.tui.widgets.job_table import JobTable
@@ -374,6 +375,19 @@ class TestEdit:
             await console.press(pilot, "ctrl+s")
             assert "only a waiting job can be edited" in console.told[-1]
             assert console.store.get(107).spec.retries == 0
+
+    async def test_another_like_it_is_submitted(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            queue(console).move_to(queue(console).keys.index(101))
+            await pilot.press("C")
+            assert isinstance(console.app.screen, Submit)
+            await pilot.pause()
+            await console.press(pilot, "ctrl+s")
+            newest = max(console.store.jobs().values(), key=lambda job: job.id)
+            assert newest.id not in {job.id for job in console.snapshot.jobs}
+            assert newest.spec == console.snapshot.jobs[3].spec
 
     async def test_a_running_job_has_no_such_key(self) -> None:
         console = Console()

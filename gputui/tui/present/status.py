@@ -5,8 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from datetime import datetime, timedelta
+from functools import lru_cache
 
 from gputui.domain.gpu import GpuState, ProbeCode
+from gputui.domain.job import Job
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain, width
@@ -88,12 +90,32 @@ _SHORT = {"running": "R", "waiting": "PD", "held": "PDh", "failed": "F"}
 """The queue's own words for them."""
 
 
-def _job_counts(snapshot: Snapshot, *, short: bool) -> Cell:
-    states = Counter(job.state for job in snapshot.jobs)
+class _Same:
+    """The very tuple of jobs: to compare ten thousand of them would cost more than to count."""
+
+    def __init__(self, jobs: tuple[Job, ...]) -> None:
+        self.jobs = jobs
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and self.jobs is other.jobs
+
+    def __hash__(self) -> int:
+        return id(self.jobs)
+
+
+@lru_cache(maxsize=1)
+def _counted(jobs: _Same) -> tuple[int, int, int, int]:
+    """How many run, wait, are held and have failed: gone through once for each picture, not for each second."""
+    states = Counter(job.state for job in jobs.jobs)
     running = sum(states[state] for state in (JobState.RUNNING, JobState.CONFIGURING, JobState.COMPLETING))
-    held = sum(job.held for job in snapshot.jobs if job.state is JobState.PENDING)
+    held = sum(job.held for job in jobs.jobs if job.state is JobState.PENDING)
     waiting = states[JobState.PENDING] - held
     failed = sum(states[state] for state in (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY))
+    return running, waiting, held, failed
+
+
+def _job_counts(snapshot: Snapshot, *, short: bool) -> Cell:
+    running, waiting, held, failed = _counted(_Same(snapshot.jobs))
     shown = [(running, "running", PLAIN), (waiting, "waiting", PLAIN), (held, "held", AMBER), (failed, "failed", RED)]
     spans: list[Span] = []
     for count, word, style in shown:

@@ -145,6 +145,13 @@ class QueueEdits(QueueScreen):
 
             self.app.push_screen(EditJob(self._desk, waiting[0]))
 
+    def action_clone(self) -> None:
+        """Open the form for a new job with what this one asked for."""
+        if job := self.subject():
+            from gputui.tui.screens.submit import Submit
+
+            self.app.push_screen(Submit.clone(self._desk, self._snapshot, job))
+
     def action_recur(self) -> None:
         """Ask when a job like this one is to be submitted again."""
         job = self.subject()

@@ -38,6 +38,7 @@ class QueueScreen(JobScreen):
         super().__init__(desk, snapshot)
         self._rows = QueueRows()
         self._past = Past(desk.past, self.post_message)
+        self._marked_jobs: tuple[object, object, object, Sequence[Job]] | None = None
         self._filters = FilterHistory.of(desk.remembered.get("filters"))
 
     def refresh_time(self) -> None:
@@ -79,9 +80,17 @@ class QueueScreen(JobScreen):
             return super().subjects()
         table = self.table
         if table.sheet is table.live and table.live.marks:
-            jobs = self._rows.jobs
-            return [jobs[job_id] for job_id in self._marked_in_order() if job_id in jobs]
+            return self._marked()
         return table.jobs
+
+    def _marked(self) -> Sequence[Job]:
+        """Worked out once for each picture and each change of marks: every key asks several times."""
+        marks, jobs, order = self.table.live.marks, self._rows.jobs, self._snapshot.order
+        known = self._marked_jobs
+        if known is None or not (known[0] is marks and known[1] is jobs and known[2] is order):
+            found = [jobs[job_id] for job_id in self._marked_in_order() if job_id in jobs]
+            known = self._marked_jobs = (marks, jobs, order, found)
+        return known[3]
 
     @property
     def is_in_queue(self) -> bool:
