@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gputui import bootstrap
 from gputui.config import Options, ProbeSpec
 from gputui.domain.audit import Actor
 from gputui.domain.errors import InputError
+from gputui.domain.settings import RuntimeSettings, Settings
 
 
 def test_under_sudo_it_is_who_called_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,3 +49,9 @@ def test_the_runtimes_that_the_options_name(tmp_path: Path) -> None:
     assert [runtime.name for runtime in runtimes] == ["process"]
     for runtime in runtimes:
         runtime.close()
+
+
+@pytest.mark.parametrize("runtime", ["process", "docker"])
+def test_where_no_engine_answers_no_image_is_named(runtime: str, tmp_path: Path) -> None:
+    settings = replace(Settings(), runtime=RuntimeSettings(docker_host=f"unix://{tmp_path}/none.sock"))
+    assert bootstrap.local_images(Options(tmp_path, runtime=runtime, settings=settings)) == ()

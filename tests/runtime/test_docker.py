@@ -184,6 +184,12 @@ def test_an_image_of_nvidia_gives_no_gpu_to_a_job_without(
 # causes
 
 
+def test_images_are_listed_by_their_names(runtime: DockerRuntime) -> None:
+    names = runtime.images()
+    assert IMAGE in names
+    assert list(names) == sorted(set(names))
+
+
 def test_no_such_image(harness: Harness, runtime: DockerRuntime) -> None:
     assert not runtime.has_image("gputui-test:nothing")
     fault = failure(runtime, launch(harness, "gputui-test:nothing", SLEEP))
