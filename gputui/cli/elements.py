@@ -59,6 +59,23 @@ def the_one(store: JobStore, named: Named) -> JobId:
     return next(_elements(store, named)) if named.indices else named.ids[0]
 
 
+def as_ids(store: JobStore, text: str, where: str) -> str:
+    """`17,20` of `12_5,20`: elements of arrays by their own ids.
+
+    The first element has the array's id, which means the whole array: refused where it is meant alone.
+    """
+    ids: list[JobId] = []
+    for named in parse(text, where):
+        found = tuple(_elements(store, named)) if named.indices else named.ids
+        if named.indices and named.ids[0] in found:
+            array = named.ids[0]
+            hint = f"write {array} to wait for all of array {array}"
+            text = f"{quoted(text)} has the first element, whose id means the whole array"
+            raise InputError(text, where=where, hint=hint)
+        ids += found
+    return ",".join(map(str, ids))
+
+
 def every(store: JobStore, names: Iterable[Named], suits: Callable[[Job], bool] = lambda _: True) -> tuple[JobId, ...]:
     """The ids of all jobs meant, each once; an array's id means all its elements that the queue still has.
 

@@ -17,7 +17,7 @@ from gputui.cli.wishes import OneJobId
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import signal_name
 from gputui.domain.errors import NotFoundError
-from gputui.domain.job import Attempt, Job, JobId, JobSpec, LimitWarning
+from gputui.domain.job import ArrayRef, Attempt, Job, JobId, JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
@@ -84,8 +84,12 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "held", ("yes" + (f": {job.hold_reason}" if job.hold_reason else "")) if job.held else None
     yield "not before", _local(job.not_before)
     yield "recurring", f"a run of recurring job {job.recurring} (gputui cron list)" if job.recurring else None
-    yield "array", f"element {job.array.index} of {job.array.id}" if job.array else None
+    yield "array", _element(job.array) if job.array else None
     yield "avoids GPUs", ", ".join(job.avoid_gpus)
+
+
+def _element(array: ArrayRef) -> str:
+    return f"{array.id}_{array.index}: element {array.index} of {array.id}"
 
 
 def _why_label(job: Job) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gputui import bootstrap
+from gputui.cli.elements import as_ids
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
@@ -63,6 +64,7 @@ def command(
         _refuse_others(given, arguments, host)
         submissions = jobfile.read(file, submitter)
     else:
+        given = _with_elements(session, given)
         submissions = (options.submission_of(given, arguments, host, submitter),)
     for submission in submissions:
         check_runtime(submission, session.options)
@@ -80,6 +82,16 @@ def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) 
 
     jobs = bootstrap.actions(store, session.options).rehearse(submissions)
     dry_run.show(session, store, submitted(*jobs))
+
+
+def _with_elements(session: Session, given: dict[str, Any]) -> dict[str, Any]:
+    """The options, where jobs to wait for that are named as elements of arrays go by their ids."""
+    named = {key: given[key] for key in ("after", "after_any") if any("_" in text for text in given.get(key) or ())}
+    if not named:
+        return given
+    with session.store() as store:
+        ids = {key: tuple(as_ids(store, text, BY_NAME[key].option) for text in texts) for key, texts in named.items()}
+    return {**given, **ids}
 
 
 def check_runtime(submission: Submission, options: Options) -> None:

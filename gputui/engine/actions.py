@@ -11,13 +11,13 @@ from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain
-from gputui.domain.job import MAX_PRIORITY, ArrayRef, Job, JobId, JobSpec, Submission
+from gputui.domain.job import ArrayRef, Job, JobId, JobSpec, Submission
 from gputui.domain.numbering import numbered
 from gputui.domain.policy.dependency import has_failed
 from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
-from gputui.domain.units import format_duration
+from gputui.engine.bounds import check_priority, limited
 from gputui.engine.edits import check_no_circle, edited
 from gputui.engine.quota import check_within, submit_within
 from gputui.engine.recurring_wishes import RecurringWishes
@@ -121,7 +121,7 @@ class Actions(RecurringWishes):
 
     def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
         """Set the priority, 0 to 100."""
-        _check_priority(value)
+        check_priority(value)
         return self._each(ids, "priority", lambda job: job.prioritised(value))
 
     def add_priority(self, ids: Iterable[JobId], delta: int) -> tuple[JobId, ...]:
@@ -244,24 +244,6 @@ def find_gpu(uuids: Sequence[str], name: str) -> str:
     return matches[0]
 
 
-def limited(spec: JobSpec, settings: SchedulerSettings) -> JobSpec:
-    """The spec within the site's longest time; raises InputError when it asks for more, or for a warning in vain."""
-    longest, limit = settings.max_time, spec.time_limit
-    if longest is not None and limit is not None and limit > longest:
-        text = f"{format_duration(limit)} is more than a job may take here"
-        hint = f"at most {format_duration(longest)}: the setting scheduler.max_time"
-        raise InputError(text, where="--time-limit", hint=hint)
-    if limit is None and longest is not None and settings.limit_all:
-        limit = longest
-        spec = replace(spec, time_limit=limit)
-    if spec.warning is not None and limit is None:
-        raise InputError("announces a time limit, and there is none", where="--signal", hint="add --time-limit")
-    if spec.warning is not None and limit is not None and spec.warning.before >= limit:
-        text = f"{format_duration(spec.warning.before)} before the end is before the start"
-        raise InputError(text, where="--signal", hint=f"the time limit is {format_duration(limit)}")
-    return spec
-
-
 def _cancel(job: Job) -> Job:
     if job.state.is_terminal:
         return job
@@ -285,11 +267,6 @@ def _requeue(job: Job) -> Job:
     if job.state is JobState.PENDING:
         raise GputuiError(f"job {job.id} is waiting already")
     return job.evolve(requeue_requested=True, cancel_requested=False)
-
-
-def _check_priority(value: int) -> None:
-    if not 0 <= value <= MAX_PRIORITY:
-        raise InputError(f"{value} is out of range", where="priority", hint=f"0 to {MAX_PRIORITY}")
 
 
 def _wishes(job: Job) -> str:

@@ -65,7 +65,7 @@ KEYS = (
     Key("gpu_memory_step", "After running out of GPU memory, ask for so much more per GPU.", numbers.size, "SIZE"),
     Key(
         "after",
-        "Start when all of these jobs COMPLETED (afterok); an array's id means all its elements.",
+        "Start when all of these jobs COMPLETED (afterok); an array's id means all its elements, 12_5 one.",
         numbers.job_ids,
         "ID[,ID…]",
         Kind.MANY,

@@ -12,7 +12,7 @@ from gputui.domain.job import JobSpec, Submission
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.engine.actions import limited
+from gputui.engine.bounds import limited
 from gputui.request import draft as drafts
 from gputui.request.draft import Draft
 from gputui.request.keys import BY_NAME, KEYS, Kind

@@ -161,3 +161,14 @@ def test_names_of_elements_are_completed(store: KeptStore) -> None:
     put(store, job(), element(0), element(10), element(20))
     assert completed("gputui cancel 2_", 2) == ["2_0", "2_10", "2_20"]
     assert completed("gputui cancel 2", 2) == ["2"]
+
+
+def test_a_job_starts_after_an_element(mixed: KeptStore, run: Run) -> None:
+    """Array 2 has job 4 as element 20 and job 5 as element 30."""
+    submitted = run("submit", "--after", "2_[20,30]", "--after-any", "1,2_10", "busybox", "true")
+    made = mixed.get(int(submitted.out))
+    assert (made.spec.after, made.spec.after_any) == ((4, 5), (1, 3))
+    refused = run("submit", "--after", "2_0", "busybox", "true")
+    assert refused.code == 2
+    assert "--after: '2_0' has the first element, whose id means the whole array" in refused.err
+    assert run("submit", "--after", "2_7", "busybox", "true").code == 3
