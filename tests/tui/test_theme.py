@@ -136,6 +136,14 @@ class TestLook:
         shown = self.line(Look(ANSI), "x", style.RED + Style(bgcolor=style.PICKED)).style
         assert shown == Style(color="black", bgcolor="cyan")
 
+    def test_in_sixteen_colours_nothing_is_left_to_the_terminal_whose_ground_may_be_white(self) -> None:
+        for given in (Style(), Style(color="default", bgcolor="default"), Style(bold=True)):
+            shown = self.line(Look(ANSI), "x", given).style
+            assert shown is not None
+            assert (shown.color, shown.bgcolor) == (Color.parse("white"), Color.parse("black"))
+        left = self.line(Look(palette_of(BUILTIN_THEMES["ansi-light"])), "x", Style(bold=True)).style
+        assert left == Style(bold=True)
+
     def test_what_a_click_does_is_kept(self) -> None:
         given = style.PLAIN + Style.from_meta({"@click": "app.help"})
         for look in (Look(LIGHT), Look(colourless=True)):

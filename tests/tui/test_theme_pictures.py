@@ -24,7 +24,8 @@ def matches(snap_compare: Compare, look: Wish, size: tuple[int, int], *keys: str
     console.logs.lines = {101: LOG}
 
     async def before(pilot: Pilot[Leave]) -> None:
-        await show_history(console, pilot)
+        if not keys:
+            await show_history(console, pilot)
         await console.begin(pilot)
         await console.read_log(pilot, 101)
         await pilot.press(*keys)

@@ -29,6 +29,7 @@ class Themes(ModalScreen[None]):
         .box { width: 30; height: auto; max-height: 90%; background: $surface; border: round $primary; padding: 0 1; }
         .title { text-style: bold; }
         OptionList { height: auto; max-height: 1fr; border: none; padding: 0; background: $surface; }
+        OptionList:focus { background-tint: transparent; }
     }
     """
 
@@ -75,4 +76,4 @@ class Themes(ModalScreen[None]):
 
 
 def _words(name: str) -> str:
-    return "auto, as the settings say" if name == AUTO else name
+    return "auto, by the settings" if name == AUTO else name

@@ -32,10 +32,20 @@ class _Coloured:
         self._on_picked_faint = Style(underline=True) if same else None
         self._on_raised = Style(bold=True) if palette.raised == palette.ground else None
         self._raised = Color.parse(DARK.raised)
+        self._is_settled = not palette.ground.startswith("#") and palette.ground != "default"
+        self._ink, self._ground = Color.parse(palette.ink), Color.parse(palette.ground)
 
     def style(self, style: Style) -> Style:
         colours = Style.from_color(_in(self._colours, style.color), _in(self._colours, style.bgcolor))
-        return style + colours + (self._mark(style.bgcolor) or Style.null())
+        return self._settled(style + colours + (self._mark(style.bgcolor) or Style.null()))
+
+    def _settled(self, style: Style) -> Style:
+        """Written in the palette's own two of the sixteen colours where a widget leaves it to the terminal."""
+        if not self._is_settled:
+            return style
+        ink = self._ink if style.color is None or style.color.is_default else None
+        ground = self._ground if style.bgcolor is None or style.bgcolor.is_default else None
+        return style + Style.from_color(ink, ground)
 
     def _mark(self, ground: Color | None) -> Style | None:
         """What tells grounds apart that the palette cannot."""

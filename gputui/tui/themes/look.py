@@ -7,12 +7,15 @@ style and each text is worked out once; lines that did not change are not drawn,
 from __future__ import annotations
 
 from rich.segment import Segment
+from rich.style import Style
 from textual.color import Color
 from textual.filter import LineFilter
 
 from gputui.tui.glyphs import ascii_of
 from gputui.tui.themes.exchange import exchange
 from gputui.tui.themes.palette import DARK, Palette
+
+_NO_STYLE = Style.null()
 
 
 class Look(LineFilter):
@@ -28,6 +31,6 @@ class Look(LineFilter):
         del background
         styled = self._styled
         return [
-            Segment(ascii_of(text) if self._ascii else text, styled(style) if style else style, control)
+            Segment(ascii_of(text) if self._ascii else text, styled(style or _NO_STYLE), control)
             for text, style, control in segments
         ]
