@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.geometry import Region
 from textual.widgets import Input
 
 from gputui.domain.errors import NotFoundError
@@ -357,3 +358,22 @@ async def test_the_words_in_the_last_line_do_what_their_keys_do() -> None:
         await pilot.click("#keys", offset=(at, 0))
         await looked(pane, pilot)
         assert "▶Traceback" in console.screen_text
+
+
+async def test_while_it_is_paused_a_flood_paints_the_title_alone() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        pane = await begun(console, pilot, NUMBERED)
+        await pilot.press("space")
+        await pilot.pause()
+        asked: list[tuple[Region, ...]] = []
+        refresh = pane.refresh
+        pane.refresh = lambda *regions, **_: asked.append(regions) or refresh(*regions)  # type: ignore[func-returns-value, method-assign, redundant-expr]
+        pane.buffer.add([b"more"] * 50)
+        pane.repaint(is_same=True)
+        await pilot.pause()
+        assert asked == [(Region(0, 0, SIZE[0], 1),)]
+        assert "50 lines below" in console.screen_text
+        pane.reading.window.to_last()
+        pane.repaint(is_same=True)
+        assert asked[-1] == ()

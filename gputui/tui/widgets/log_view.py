@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from rich.style import Style
 from textual import events
+from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
@@ -109,7 +110,7 @@ class LogView(Widget, can_focus=True):
         follower = self.follower
         if follower is None:
             return
-        is_over = follower.is_over
+        is_over, stood = follower.is_over, self.reading.search.at
         lines, skipped = follower.take()
         if lines or skipped:
             self.reading.painter.is_stamped = follower.is_stamped
@@ -118,7 +119,7 @@ class LogView(Widget, can_focus=True):
             self._look_later()
         if is_over != self._told_over or lines or skipped:
             self._told_over = is_over
-            self.repaint()
+            self.repaint(is_same=self.reading.search.at == stood)
 
     @property
     def is_arriving(self) -> bool:
@@ -231,14 +232,18 @@ class LogView(Widget, can_focus=True):
             self.reading.window.move(step)
         self.repaint()
 
-    def repaint(self) -> None:
-        """Work out what is in sight, and paint all of it once."""
+    def repaint(self, *, is_same: bool = False) -> None:
+        """Work out what is in sight, and paint it once: the title alone where the rows are the same, and look it."""
         self.repaints += 1
         self._painted_at = time.monotonic()
         self.paints_soon = False
+        stood = self.reading.rows
         self.reading.settle()
         self._said = self.reading.search.words()
-        self.refresh()
+        if is_same and stood and self.reading.rows == stood:
+            self.refresh(Region(0, 0, self.size.width, 1))
+        else:
+            self.refresh()
 
     def row_at(self, y: int) -> int | None:
         """The number of the line that is shown there."""
