@@ -50,7 +50,7 @@ _FRESH = 0.9
 class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
     """Everything at a glance; commands act on what the focused pane points at."""
 
-    BINDINGS: ClassVar = bindings(MAIN_COMMANDS)
+    BINDINGS: ClassVar = bindings((*MAIN_COMMANDS, *EDIT_COMMANDS, *LOG_JOB_COMMANDS))  # together: some share a key
     DEFAULT_CSS = """
     Main { layout: vertical; }
     """
