@@ -31,9 +31,15 @@ def process_cells(row: ProcessRow, gpu_memory: int | None, column: str) -> Cell:
         "memory": (UNKNOWN if row.memory is None else format_size(row.memory), PLAIN),
         "gpu": ("" if gpu_memory is None else format_size(gpu_memory), AMBER),
         "age": (UNKNOWN if row.age is None else format_duration(row.age), DIM),
-        "command": (plain(row.command, 1000), PLAIN),
+        "command": (plain(_without_directories(row.command), 1000), PLAIN),
     }
     return cell(*texts[column])
+
+
+def _without_directories(command: str) -> str:
+    """The command line, its program by its name alone: what tells jobs apart comes after it."""
+    program, space, rest = command.partition(" ")
+    return (program.rpartition("/")[2] or program) + space + rest
 
 
 def _cpu(cpu: float | None) -> Cell:
