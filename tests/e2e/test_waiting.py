@@ -107,7 +107,8 @@ def test_what_dry_runs_foretell_comes_true(site: Site) -> None:
     """Every job here runs until its limit ends it, so that limits are exact."""
     site.config.write_text(CONFIG)
     holds, lasts = timedelta(seconds=24), timedelta(seconds=6)
-    runs = site.shell(SLEEP, "--gpus", "8", "--time-limit", f"{holds.seconds}s")
+    # of jobs that have waited alike the shorter goes first, but for its priority
+    runs = site.shell(SLEEP, "--gpus", "8", "--priority", "100", "--time-limit", f"{holds.seconds}s")
     four = ("--gpus", "4", "--time-limit", f"{lasts.seconds}s")
     gone, first, second = (site.shell(SLEEP, *four) for _ in range(3))
     site.serve()  # only now, for all the commands below have to be done before the first job ends
