@@ -43,7 +43,7 @@ HINTS: Mapping[str, str] = MappingProxyType(
         "begin": "+1h, or 2026-03-02T18:00; empty: at once",
         "after": "ids that must complete before",
         "after_any": "ids that must end before, however",
-        "env": "NAME=value sets one, -NAME takes it away; the others stay, unseen",
+        "env": "NAME=value sets one, -NAME removes it; others stay",
         "image": "of its container",
     }
 )

@@ -21,6 +21,7 @@ from gputui.tui.columns import COLUMNS, USUAL, Chosen
 from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.columns import ColumnChooser
+from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.edit import EditJob
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.what_if import WhatIf
@@ -435,6 +436,10 @@ class TestTabs:
             assert len(history.asked) == 4
             await pilot.press("slash", *"name:old-4", "enter")
             assert list(queue(console).keys) == [4]
+            await pilot.press("enter")
+            assert isinstance(console.app.screen, Detail)
+            await pilot.pause()
+            assert "old-4" in console.screen_text
 
     async def test_a_history_that_cannot_be_read_is_told_of(self) -> None:
         def broken(since: datetime | None) -> Iterator[Job]:

@@ -41,11 +41,19 @@ class Detail(JobScreen):
     Detail VerticalScroll { padding: 1 2; scrollbar-size-vertical: 1; scrollbar-background: $background; }
     """
 
-    def __init__(self, desk: Desk, snapshot: Snapshot, job_id: JobId, follow: Callable[[JobId], None]) -> None:
+    def __init__(
+        self,
+        desk: Desk,
+        snapshot: Snapshot,
+        job_id: JobId,
+        follow: Callable[[JobId], None],
+        job: Job | None = None,
+    ) -> None:
         super().__init__(desk, snapshot)
         self._job_id = job_id
         self._follow = follow
-        self._job: Job | None = snapshot.job(job_id)
+        self._job: Job | None = snapshot.job(job_id) or job
+        """As it is in the picture; or as it was, where it is in the history alone."""
         self._shown: tuple[Line, ...] = ()
 
     def compose(self) -> ComposeResult:

@@ -202,7 +202,7 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
         if job := self.subject():
             from gputui.tui.screens.detail import Detail
 
-            self.app.push_screen(Detail(self._desk, self._snapshot, job.id, self.follow))
+            self.app.push_screen(Detail(self._desk, self._snapshot, job.id, self.follow, job))
         elif self.gpu():
             self.action_gpu()
 
