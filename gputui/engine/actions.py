@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 
 from gputui.domain.audit import Actor, AuditEntry
-from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Drain
 from gputui.domain.job import ArrayRef, Job, JobId, JobSpec, Submission
@@ -18,7 +17,7 @@ from gputui.domain.settings import PolicySettings, SchedulerSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.engine.bounds import check_priority, limited
-from gputui.engine.edits import check_no_circle, edited
+from gputui.engine.edits import EditWishes
 from gputui.engine.quota import check_within, submit_within
 from gputui.engine.recurring_wishes import RecurringWishes
 from gputui.engine.reservations import Reservations
@@ -30,7 +29,7 @@ DEFAULT_SETTINGS = SchedulerSettings()
 DEFAULT_POLICY = PolicySettings()
 
 
-class Actions(RecurringWishes):
+class Actions(EditWishes, RecurringWishes):
     """The wishes of one actor. Every method blocks on disk, and is all or nothing over the ids it is given."""
 
     def __init__(
@@ -133,23 +132,6 @@ class Actions(RecurringWishes):
         now = self._clock.now()
         return self._each(ids, "top", lambda job: job.evolve(topped_at=now))
 
-    def edit(self, job_id: JobId, edit: Edit) -> bool:
-        """Change what a waiting job asks for; whether that was news. Its place and its age are kept."""
-        named = {name: edit.spec[name] for name in ("after", "after_any") if name in edit.spec}
-        checked = self._waiting_for(JobSpec(**named))
-        with self._store.transaction() as transaction:
-            before = transaction.get(job_id)
-            spec = limited(edit.apply(before.spec), self._settings)
-            spec = replace(spec, **{name: getattr(checked, name) for name in named})
-            check_no_circle(transaction, job_id, spec)
-            after = edited(before, edit, spec)
-            if after == before:
-                return False
-            transaction.put(after)
-            self._audit(transaction, "edit", f"job {job_id}", edit.words(before.spec), edit.words(after.spec))
-            self._note(JobChange("edit", before, after))
-        return True
-
     def drain(self, uuids: Iterable[str], reason: str) -> None:
         """Let no further job start on these GPUs."""
         drain = Drain(reason=reason, by=self._actor.user, at=self._clock.now())
@@ -185,6 +167,9 @@ class Actions(RecurringWishes):
     def remove_reservation(self, name: str) -> None:
         """Give up a reservation that was added by a command."""
         Reservations(self._store, self._clock, self._actor, self._policy).remove(name)
+
+    def _within_limits(self, spec: JobSpec) -> JobSpec:
+        return limited(spec, self._settings)
 
     def _check(self, spec: JobSpec) -> None:
         self._waiting_for(limited(spec, self._settings))

@@ -2,11 +2,54 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from dataclasses import replace
+
 from gputui.domain.edit import Edit
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Job, JobId, JobSpec
 from gputui.domain.state import JobState
-from gputui.ports import Transaction
+from gputui.engine.undo import JobChange, WishedChange
+from gputui.ports import JobStore, Transaction
+
+
+class EditWishes(ABC):
+    """The part of Actions that is about edits."""
+
+    _store: JobStore
+
+    @abstractmethod
+    def _waiting_for(self, spec: JobSpec) -> JobSpec:
+        """Raise for jobs waited for that do not exist."""
+
+    @abstractmethod
+    def _within_limits(self, spec: JobSpec) -> JobSpec:
+        """Raise for a spec that the site does not allow."""
+
+    @abstractmethod
+    def _audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
+        """Write down a wish."""
+
+    @abstractmethod
+    def _note(self, change: WishedChange) -> None:
+        """Tell what can be taken back."""
+
+    def edit(self, job_id: JobId, edit: Edit) -> bool:
+        """Change what a waiting job asks for; whether that was news. Its place and its age are kept."""
+        named = {name: edit.spec[name] for name in ("after", "after_any") if name in edit.spec}
+        checked = self._waiting_for(JobSpec(**named))
+        with self._store.transaction() as transaction:
+            before = transaction.get(job_id)
+            spec = self._within_limits(edit.apply(before.spec))
+            spec = replace(spec, **{name: getattr(checked, name) for name in named})
+            check_no_circle(transaction, job_id, spec)
+            after = edited(before, edit, spec)
+            if after == before:
+                return False
+            transaction.put(after)
+            self._audit(transaction, "edit", f"job {job_id}", edit.words(before.spec), edit.words(after.spec))
+            self._note(JobChange("edit", before, after))
+        return True
 
 
 def edited(before: Job, edit: Edit, spec: JobSpec) -> Job:
