@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import combinations
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from rich.terminal_theme import TerminalTheme
 from textual.color import Color as TextualColor
 from textual.theme import BUILTIN_THEMES
 
+import gputui.tui
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.present import style
@@ -25,7 +27,7 @@ from gputui.tui.theme import (
     theme_names,
     wish_of,
 )
-from gputui.tui.themes.colours import contrast
+from gputui.tui.themes.colours import blended, contrast
 from gputui.tui.themes.derived import palette_of
 from gputui.tui.themes.designed import themes
 from gputui.tui.themes.look import Look
@@ -64,6 +66,13 @@ class TestADesignedTheme:
         ]
         poor += [pair for pair in BARS if contrast(getattr(palette, pair[0]), getattr(palette, pair[1])) < least]
         assert not poor
+
+    def test_words_that_style_sheets_make_fainter_can_be_read(self, name: str) -> None:
+        palette, least = DESIGNED[name], 7.0 if name == "contrast" else 4.5
+        for path in (Path(gputui.tui.__file__).parent).rglob("*.py"):
+            for share in re.findall(r" color: \$foreground (\d+)%", path.read_text(encoding="utf-8")):
+                shown = blended(palette.raised, palette.ink, int(share) / 100)
+                assert contrast(shown, palette.raised) >= least, f"{path.name}: {share}%"
 
     @pytest.mark.parametrize("sight", SIGHTS)
     def test_states_are_told_apart_by_every_eye(self, name: str, sight: str) -> None:

@@ -22,8 +22,8 @@ class Dialog(ModalScreen[T]):
         }
         Static { width: auto; height: auto; max-width: 100%; }
         .title { text-style: bold; margin-bottom: 1; }
-        .detail { color: $foreground 70%; margin-bottom: 1; }
-        .keys { color: $foreground 55%; }
+        .detail { color: $foreground 80%; margin-bottom: 1; }
+        .keys { color: $foreground 75%; }
         Input { border: none; height: 1; padding: 0 1; background: $background; margin-bottom: 1; width: 60; }
     }
     """

@@ -35,7 +35,7 @@ class EditJob(Dialog[None]):
     EditJob VerticalScroll { height: auto; max-height: 100%; scrollbar-size-vertical: 1; }
     EditJob .title { margin-bottom: 0; }
     EditJob .field { height: auto; }
-    EditJob .label { width: 12; color: $foreground 70%; }
+    EditJob .label { width: 12; color: $foreground 75%; }
     EditJob .label.-changed { color: $primary; text-style: bold; }
     EditJob Input { width: 1fr; margin-bottom: 0; background: $background; }
     EditJob .error { color: $error; margin-left: 12; display: none; }

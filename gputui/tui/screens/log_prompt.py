@@ -28,7 +28,7 @@ class LogPrompt(ModalScreen[str | None]):
         align: left bottom; background: $background 0%;
         #asked { height: 1; background: $surface; dock: bottom; }
         #sign { width: auto; padding: 0 0 0 1; color: $primary; text-style: bold; }
-        #said { width: auto; padding: 0 1; color: $foreground 60%; }
+        #said { width: auto; padding: 0 1; color: $foreground 75%; }
         Input { border: none; height: 1; padding: 0 1; background: $surface; width: 1fr; }
     }
     """
