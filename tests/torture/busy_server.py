@@ -110,7 +110,8 @@ class BusyServer:
             running = self.containers.running()
             for record in self.random.sample(running, min(2, len(running))):
                 self.containers.exit(record.id, self.random.choice((0, 0, 1, 137)))
-            await asyncio.to_thread(self.submit, 2)
+            waiting = sum(not job.state.is_terminal for job in self.feed.latest.jobs)
+            await asyncio.to_thread(self.submit, min(50, max(0, JOBS - waiting)))
 
     def close(self) -> None:
         self.store.close()
