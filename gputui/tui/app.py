@@ -155,6 +155,8 @@ class Gputui(AsideApp[Leave]):
 
     def watch_snapshot(self, snapshot: Snapshot) -> None:
         """Give it to the main screen, which keeps it, and to the one that is on top of it."""
+        if self._exit or not self.is_running:  # the widgets go one after the other: not all are there any more
+            return
         for screen in self.screen_stack:
             if hasattr(screen, "show_snapshot"):
                 with self.batch_update():

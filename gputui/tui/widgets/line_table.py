@@ -125,7 +125,8 @@ class LineTable(Widget, Generic[K], can_focus=True):
         """Make the rows in sight anew, and refresh the cells that differ from what is shown."""
         if not self._placed or not self.is_attached:
             return
-        for y in range(self.height):
+        # where a terminal has next to no rows, a layout of fractions may give thousands: none of them can be seen
+        for y in range(min(self.height, self.app.size.height)):
             line = self._make(y)
             shown = self._lines[y] if y < len(self._lines) else None
             if line == shown:

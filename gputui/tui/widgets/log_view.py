@@ -226,6 +226,8 @@ class LogView(Widget, can_focus=True):
 
     def _pick_further(self, step: int) -> None:
         lines, picked = self.reading.lines, self.reading.picked
+        if not len(lines):  # a filter or a search leaves none
+            return
         index = max(0, min(len(lines) - 1, lines.index(picked.head) + step))
         picked.extend(lines.number(index))
         if picked.head not in {row.number for row in self.reading.rows}:
