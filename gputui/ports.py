@@ -275,7 +275,10 @@ class GpuProbe(Protocol):
         ...
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Read PCIe throughput of this GPU alone from now on (40 ms a sweep); None: of none. Never blocks."""
+        """Read PCIe and NVLink throughput and its processes' shares of this GPU alone (40 ms a sweep); None: of none.
+
+        Never blocks.
+        """
         ...
 
     def follow(self, jobs: Iterable[Job]) -> None:

@@ -55,6 +55,7 @@ class Scene:
         self.foreign = (ForeignContainer("4be1" * 16, "jupyter-carol", "carol", (uuids[6],), "jupyter/pytorch:2026"),)
         process = GpuProcess(30112, 21 * GIB, "carol", "python", container_id="4be1" * 16)
         self.probe.foreign(6, process)
+        self.probe.want_pcie(uuids[0])  # as its screen does
         drain = Drain("fan noise, ticket 812", "alice", NOW - timedelta(hours=1))
         self.controls = Controls(drains={uuids[7]: drain})
         if lost is not None:

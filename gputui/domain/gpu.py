@@ -104,6 +104,8 @@ class GpuProcess:
     """Computes, rather than draws a screen."""
     visible: bool = True
     """False when /proc here has no such pid: it lives in another PID namespace."""
+    sm: float | None = None
+    """0 to 1: the share of time in which it kept the multiprocessors busy; only when asked for."""
 
 
 @dataclass(frozen=True)
@@ -142,6 +144,9 @@ class GpuSample:
     pcie_tx: float | None = None
     pcie_rx: float | None = None
     """Bytes a second; only when asked for."""
+    nvlink_tx: float | None = None
+    nvlink_rx: float | None = None
+    """Bytes of data a second over all its NVLinks; only when asked for."""
     health: Health = Health()
 
 

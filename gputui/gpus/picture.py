@@ -114,6 +114,8 @@ class Picture:
             xid=self._xids.get(uuid),
             pcie_tx=reading.pcie_tx,
             pcie_rx=reading.pcie_rx,
+            nvlink_tx=reading.nvlink_tx,
+            nvlink_rx=reading.nvlink_rx,
             health=health_of(slow, self._fatal.get(uuid)),
         )
 

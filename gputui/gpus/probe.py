@@ -1,8 +1,9 @@
 """The probe process: `python -m gputui.gpus.probe [SAMPLE PROCESSES SLOW [DIRECTORY]]`, the intervals in seconds.
 
 It keeps NVML open and writes one JSON line a sweep on stdout: `facts` (what does not change), `sweep` (readings) or
-`failed` (why it ends). On stdin it takes `refresh` and `pcie UUID|-`; it ends when stdin does. A process of its own,
-because a call stuck in the driver can be neither cancelled nor waited for; it imports as little as possible.
+`failed` (why it ends). On stdin it takes `refresh` and `pcie UUID|-` (the GPU looked at); it ends when stdin does. A
+process of its own, because a call stuck in the driver can be neither cancelled nor waited for; it imports as little as
+possible.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 
 import pynvml
 
+from gputui.gpus.focus import Focus
 from gputui.gpus.lists import other_processes, processes
 from gputui.gpus.nvml import LostError, call, light, pcie, read, slow
 from gputui.gpus.procfs import Processes
@@ -105,6 +107,7 @@ class Probe:
         self._others: dict[str, dict[int, tuple[int | None, bool]]] = {}
         self._links: dict[str, list[dict[str, object]]] = {}
         self._xids = Xids([])
+        self._focus = Focus()
 
     def begin(self) -> None:
         """Say first what is quick to say: the GPUs and their light readings; then the rest."""
@@ -118,6 +121,8 @@ class Probe:
 
     def step(self, now: float, *, refresh: bool, pcie_of: str | None) -> None:
         """The sweep asked for, with process lists but without what changes seldom; then the one it is time for."""
+        if pcie_of != self._focus.uuid:
+            self._focus = Focus(pcie_of)
         if refresh:
             emit(self._sweep(lists=True, seldom=False))
         if not self.sample.take(now):
@@ -176,6 +181,8 @@ class Probe:
             told.update(light(card.handle))
             if card.uuid == pcie_of:
                 told.update(pcie(card.handle))
+            if card.uuid == self._focus.uuid:
+                told.update(self._focus.nvlink(card.handle))
             if seldom:
                 told["slow"] = slow(card.handle)
                 self._others[card.uuid] = other_processes(card.handle)
@@ -189,8 +196,11 @@ class Probe:
         found = processes(card.handle, self._others.get(card.uuid, {}))
         if found is None:
             return None
+        shares = self._focus.shares(card.handle) if card.uuid == self._focus.uuid else {}
         return [
-            {"pid": pid, "memory": memory, "compute": compute} | self._processes.facts(pid)
+            {"pid": pid, "memory": memory, "compute": compute}
+            | ({"sm": shares[pid]} if pid in shares else {})
+            | self._processes.facts(pid)
             for pid, memory, compute in found
         ]
 

@@ -15,6 +15,7 @@ from gputui.domain.job import Attempt, Job
 from gputui.gpus.board import make_gpus
 from gputui.gpus.health import FATAL_XIDS, LOST, health_of
 from gputui.gpus.load import Load, chance, power, temperature, wave
+from gputui.gpus.looked_at import looked_at
 from gputui.gpus.models import DEFAULT, MODELS
 from gputui.gpus.wire import Slow
 from gputui.ports import Clock
@@ -80,7 +81,7 @@ class SimulatedProbe:
             self._wake.set()
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Tell of PCIe throughput of this GPU alone."""
+        """Tell of the throughput and the processes' shares of this GPU alone."""
         self._pcie = uuid
 
     def follow(self, jobs: Iterable[Job]) -> None:
@@ -159,7 +160,7 @@ class SimulatedProbe:
         warmth = min(1.0, sum(load.warmth for _, load in loads)) if loads else None
         busy = max(busy, 0.35 if self._foreign.get(gpu.uuid) else 0.0)
         model, tremble = self._model, wave(f"{self._seed} {gpu.uuid}", now.timestamp(), 5)
-        return GpuSample(
+        sample = GpuSample(
             uuid=gpu.uuid,
             sampled_at=now,
             utilization=round(busy, 2),
@@ -178,10 +179,11 @@ class SimulatedProbe:
             ecc_corrected=0,
             ecc_uncorrected=0,
             xid=self._xids.get(gpu.uuid),
-            pcie_tx=busy * 2.4e9 if self._pcie == gpu.uuid else None,
-            pcie_rx=busy * 4.1e9 if self._pcie == gpu.uuid else None,
             health=self._health(gpu),
         )
+        if self._pcie != gpu.uuid:
+            return sample
+        return looked_at(sample, gpu, min(1.0, sum(load.utilization for job, load in loads if len(job.gpus) > 1)))
 
     def _health(self, gpu: Gpu) -> Health:
         code = self._xids.get(gpu.uuid)

@@ -55,6 +55,8 @@ class Reading(Struct):
     throttle: int | None = None
     pcie_tx: float | None = None
     pcie_rx: float | None = None
+    nvlink_tx: float | None = None
+    nvlink_rx: float | None = None
     slow: Slow | None = None
     processes: tuple[GpuProcess, ...] | UnsetType | None = UNSET
     """Unset when the lists were not asked for in this sweep; None when this one could not be read."""

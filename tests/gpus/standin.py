@@ -28,9 +28,12 @@ def uuid(index: int) -> str:
     return UUID.format(index)
 
 
-def build() -> Path:
-    """The directory that holds libnvidia-ml.so.1, to be put on LD_LIBRARY_PATH; compiled when its source changed."""
-    source = SOURCE.read_bytes()
+def build(*options: str) -> Path:
+    """The directory that holds libnvidia-ml.so.1, to be put on LD_LIBRARY_PATH; compiled when its source changed.
+
+    With `-DOLD_DRIVER` it lacks functions that drivers did not always have.
+    """
+    source = SOURCE.read_bytes() + " ".join(options).encode()
     place = Path(tempfile.gettempdir()) / f"gputui-nvml-{os.getuid()}-{hashlib.sha256(source).hexdigest()[:12]}"
     library = place / "libnvidia-ml.so.1"
     if not library.exists():
@@ -38,7 +41,7 @@ def build() -> Path:
         compiler = shutil.which("gcc") or shutil.which("cc") or "cc"
         made = place / f"{os.getpid()}.so"
         command = [compiler, "-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"]
-        subprocess.run([*command, "-o", str(made), str(SOURCE)], check=True)
+        subprocess.run([*command, *options, "-o", str(made), str(SOURCE)], check=True)
         made.replace(library)  # whole or not at all: several test processes may compile at once
     return place
 

@@ -92,6 +92,7 @@ def test_pcie_of_one_gpu_alone(make: Make) -> None:
     uuid = watcher.probe.latest().gpus[3].uuid
     watcher.probe.want_pcie(uuid)
     reading = watcher.until(lambda reading: reading.samples[uuid].pcie_rx is not None)
+    assert {s.nvlink_rx for s in reading.samples.values() if s.uuid != uuid} == {None}
     assert [s.uuid for s in reading.samples.values() if s.pcie_rx is not None] == [uuid]
     watcher.probe.want_pcie(None)
     watcher.until(lambda reading: reading.samples[uuid].pcie_rx is None)

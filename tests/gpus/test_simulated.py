@@ -220,3 +220,30 @@ def test_jobs_that_share_a_gpu_grow_up_to_their_promises() -> None:
         used.append(sum(sizes))
     assert used == sorted(used)
     assert used[0] < used[-1]
+
+
+def test_what_a_gpu_tells_more_of_while_it_is_looked_at() -> None:
+    probe = simulated()
+    probe.follow([on(probe, 0, 1, job_id=1), on(probe, 2, job_id=2)])
+    before = probe.reading_at(NOW).samples[probe.gpus[0].uuid]
+    assert [process.sm for process in before.processes or ()] == [None]
+    assert (before.nvlink_tx, before.pcie_tx) == (None, None)
+    probe.want_pcie(probe.gpus[0].uuid)
+    sample = probe.reading_at(NOW).samples[probe.gpus[0].uuid]
+    assert [process.sm for process in sample.processes or ()] == [sample.utilization]
+    for moved in (sample.nvlink_tx, sample.nvlink_rx):
+        assert moved
+        assert 10e9 < moved < 18 * 25e9  # no more than the lanes of an H100 carry
+    probe.want_pcie(probe.gpus[2].uuid)
+    alone = probe.reading_at(NOW).samples[probe.gpus[2].uuid]
+    assert (alone.nvlink_tx, alone.nvlink_rx) == (0, 0)  # it has nobody to talk to
+    assert alone.pcie_tx
+
+
+def test_shares_of_processes_add_up_and_a_gpu_without_nvlink_tells_of_none() -> None:
+    probe = simulated(2, "L40S")
+    probe.foreign(0, GpuProcess(1, 3 * GIB), GpuProcess(2, GIB), GpuProcess(3))
+    probe.want_pcie(probe.gpus[0].uuid)
+    sample = probe.reading_at(NOW).samples[probe.gpus[0].uuid]
+    assert [process.sm for process in sample.processes or ()] == [0.26, 0.09, 0.0]
+    assert (sample.nvlink_tx, sample.nvlink_rx) == (None, None)

@@ -327,6 +327,20 @@ def _full(gpu: GpuView) -> GpuSample | None:
     )
 
 
+def looked_at() -> Snapshot:
+    """The same, with what is read more of the first GPU while its screen is open."""
+    first, *others = linked().gpus
+    assert first.sample is not None
+    processes = (
+        *(replace(process, sm=0.58) for process in first.sample.processes or ()),
+        GpuProcess(22984, 512 * 1024**2, "bob", "python -c 'import torch; torch.zeros(1).cuda()'", "f00df00d" * 8),
+    )
+    reading = replace(
+        first.sample, processes=processes, pcie_tx=2.1e9, pcie_rx=3.6e9, nvlink_tx=83.5e9, nvlink_rx=82.9e9
+    )
+    return with_node(gpus=(replace(first, sample=reading), *others))
+
+
 def many_gpus(count: int) -> Snapshot:
     """So many GPUs in every state."""
     views = []

@@ -16,7 +16,7 @@ from gputui.domain.window import WindowState, WindowView
 from gputui.tui.compositor import ExactUpdate
 from gputui.tui.gpu_rows import gpu_picture
 from gputui.tui.history import History
-from gputui.tui.present.cells import Cell
+from gputui.tui.present.cells import UNKNOWN, Cell
 from gputui.tui.present.gpu_detail import GpuPage, gpu_lines, holders
 from gputui.tui.present.past import STEP
 from gputui.tui.present.topology import topology_lines
@@ -287,6 +287,29 @@ class TestPage:
         reading = replace(sample_of(busy), pcie_rx=4.0 * GIB, pcie_tx=2.5 * GIB)
         assert "in 4G/s, out 2.5G/s" in page(sample.with_node(gpus=(replace(busy, sample=reading),)))
 
+    def test_nvlink_stands_beside_pcie_where_there_is_any(self) -> None:
+        told = page(sample.looked_at())
+        assert "NVLink      in 77G/s, out 78G/s" in told
+        assert "NVLink in" in told  # a graph too
+        assert "NVLink      N/A: others read" in page(sample.linked(), pcie="others read")
+        assert "NVLink      N/A: no reading yet, or the driver has none" in page(sample.linked())
+        assert "NVLink" not in page(sample.rich_snapshot())
+
+    def test_the_share_of_each_process_is_told_where_it_is_asked_for(self) -> None:
+        told = [line.split() for line in page(sample.looked_at()).splitlines()]
+        assert ["PID", "USER", "SM", "MEMORY", "CONTAINER", "COMMAND"] in told
+        assert [line[:4] for line in told if line[:2] in (["22110", "bob"], ["22984", "bob"])] == [
+            ["22110", "bob", "58%", "38G"],
+            ["22984", "bob", UNKNOWN, "512M"],
+        ]
+        head = next(line for line in page(sample.looked_at()).splitlines() if "PID" in line)
+        row = next(line for line in page(sample.looked_at()).splitlines() if "22110" in line)
+        assert (head.index("SM") + 2, head.index("MEMORY") + 6) == (row.index("58%") + 3, row.index("38G") + 3)
+        assert " SM  MEMORY" not in page(sample.looked_at(), pcie="others read")
+        first = sample.looked_at().gpus[0]
+        cut = replace(first, gpu=replace(first.gpu, mig_enabled=True))
+        assert " SM  MEMORY" not in page(sample.with_node(gpus=(cut,)))
+
     def test_mig_instances_stand_under_their_gpu(self) -> None:
         parent = replace(view(0), gpu=replace(gpu(0), mig_enabled=True))
         names = ("3g.40gb", "4g.40gb")
@@ -377,7 +400,7 @@ def test_holders_come_in_the_order_they_have_on_the_gpu() -> None:
 @pytest.mark.parametrize("size", [(80, 24), (120, 36), WIDE], ids=["80x24", "120x36", "200x50"])
 class TestPictures:
     def test_a_gpu(self, snap_compare: Compare, size: tuple[int, int]) -> None:
-        assert matches(snap_compare, sample.linked(), size, "i", history=True)
+        assert matches(snap_compare, sample.looked_at(), size, "i", history=True)
 
     def test_a_lost_gpu(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert matches(snap_compare, sample.linked(), size, "shift+tab", "G", "enter", history=True)

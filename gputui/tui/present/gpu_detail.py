@@ -35,7 +35,7 @@ class GpuPage:
     jobs: tuple[Job, ...] = ()
     """All that hold it; the first is the one that keys act on."""
     pcie: str = ""
-    """Why PCIe throughput is not read; empty where it is."""
+    """Why PCIe and NVLink throughput and shares of processes are not read; empty where they are."""
 
 
 def gpu_lines(page: GpuPage, room: int, rows: int) -> list[Cell]:
@@ -43,7 +43,7 @@ def gpu_lines(page: GpuPage, room: int, rows: int) -> list[Cell]:
     sections = (
         _now(page),
         graph_lines(page.row, room, rows),
-        _processes(page.row.view),
+        _processes(page),
         _readings(page),
         topology_lines(page.row, page.picture, room),
         _instances(page),
@@ -134,10 +134,18 @@ def _readings(page: GpuPage) -> list[Cell]:
     ]
     if sample.fan is not None:
         lines.append(_line("fan", (f"{sample.fan * 100:.0f}%", PLAIN)))
-    pcie = f"in {amount(sample.pcie_rx, 'B/s')}, out {amount(sample.pcie_tx, 'B/s')}"
-    is_read = sample.pcie_rx is not None or sample.pcie_tx is not None
-    lines.append(_line("PCIe", (pcie, PLAIN) if is_read else (f"N/A: {page.pcie or 'no reading yet'}", DIM)))
+    lines.append(_throughput("PCIe", sample.pcie_rx, sample.pcie_tx, page.pcie or "no reading yet"))
+    has_nvlink = any(link.kind == "NVLINK" for link in page.row.view.gpu.links)
+    if has_nvlink or sample.nvlink_rx is not None or sample.nvlink_tx is not None:
+        why = page.pcie or "no reading yet, or the driver has none"
+        lines.append(_throughput("NVLink", sample.nvlink_rx, sample.nvlink_tx, why))
     return lines
+
+
+def _throughput(label: str, received: float | None, sent: float | None, why_not: str) -> Cell:
+    if received is None and sent is None:
+        return _line(label, (f"N/A: {why_not}", DIM))
+    return _line(label, (f"in {amount(received, 'B/s')}, out {amount(sent, 'B/s')}", PLAIN))
 
 
 def _of(value: int | None, unit: str, name: str) -> str:
@@ -148,24 +156,29 @@ def _count(value: int | None, name: str) -> str:
     return f"{UNKNOWN if value is None else value} {name}"
 
 
-def _processes(view: GpuView) -> list[Cell]:
+def _processes(page: GpuPage) -> list[Cell]:
     """The processes on it, as the driver lists them."""
+    view = page.row.view
     processes = view.sample.processes if view.sample is not None else None
     if processes is None:
         return [_line("processes", ("cannot be read, so it does not count as free", AMBER))]
     if not processes:
         return [_line("processes", ("none", DIM))]
-    title = f"{'PID':>9}  {'USER':<12} {'MEMORY':>7}  {'CONTAINER':<12}  COMMAND"
-    return [_line("processes", (str(len(processes)), PLAIN)), ((title, DIM),), *map(_process, processes)]
+    # where shares are asked for the column stays, known or not: it would come and go as processes rest
+    shares = not page.pcie and not view.gpu.mig_enabled and view.gpu.mig_parent is None
+    title = f"{'PID':>9}  {'USER':<12} {'  SM  ' if shares else ''}{'MEMORY':>7}  {'CONTAINER':<12}  COMMAND"
+    rows = [_process(process, shares) for process in processes]
+    return [_line("processes", (str(len(processes)), PLAIN)), ((title, DIM),), *rows]
 
 
-def _process(process: GpuProcess) -> Cell:
+def _process(process: GpuProcess, shares: bool) -> Cell:
     container = process.container_id[:12] if process.container_id else UNKNOWN
     kind = "" if process.compute else " (graphics)"
     where = "" if process.visible else " (in another PID namespace)"
     return (
         (f"{process.pid:>9}  ", PLAIN),
         (fit(process.user or UNKNOWN, 12) + " ", PLAIN),
+        (f"{amount(process.sm, '%'):>4}  " if shares else "", PLAIN),
         (f"{UNKNOWN if process.memory is None else format_size(process.memory):>7}  ", PLAIN),
         (fit(container, 12) + "  ", DIM),
         (plain(process.command or UNKNOWN, 300), PLAIN),

@@ -67,6 +67,8 @@ _SERIES = (
     ("memory_utilization", "memory busy", "%"),
     ("pcie_rx", "PCIe in", "B/s"),
     ("pcie_tx", "PCIe out", "B/s"),
+    ("nvlink_rx", "NVLink in", "B/s"),
+    ("nvlink_tx", "NVLink out", "B/s"),
 )
 
 

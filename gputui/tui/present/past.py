@@ -25,6 +25,8 @@ class Step(NamedTuple):
     memory_utilization: float | None = None
     pcie_tx: float | None = None
     pcie_rx: float | None = None
+    nvlink_tx: float | None = None
+    nvlink_rx: float | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,16 +35,19 @@
 #define LOST 15
 #define UNINITIALIZED 1
 #define NO_VALUE 0xffffffffffffffffULL
+#define ALL_LINKS 0xffffffff
 
 typedef unsigned int uint;
 typedef unsigned long long ull;
 
-struct process { uint pid; ull memory; char type; uint gi, ci; };
+struct process { uint pid; ull memory; char type; uint gi, ci; int sm; }; /* sm: -1 an equal part, -2 rests */
 struct instance { int present; uint gi, ci, slices; char uuid[96]; char profile[32]; ull memory; };
 struct rule { char name[64]; int gpu; long value; };
 struct gpu {
     char uuid[96], name[96], serial[32];
     ull total, used, reserved, throttle, corrected, uncorrected;
+    ull sent[2], received[2]; /* by NVLink: KiB when the clock began, KiB a second since */
+    int counts;
     int util, memory_util, temperature, sm_clock, memory_clock, fan, lost, recovery, numa, minor, persistence, mig;
     uint power, limit, domain, bus, tx, rx, remap[4];
     int link[LINKS]; /* peer's index, -1: inactive, -2: an NVSwitch */
@@ -115,7 +118,7 @@ static void rule(struct rule *rules, int *count, const char *name, int gpu, long
 
 static void add_process(struct gpu *g, const char *text)
 {
-    struct process p = { .type = 'C', .gi = 0xffffffff, .ci = 0xffffffff };
+    struct process p = { .type = 'C', .gi = 0xffffffff, .ci = 0xffffffff, .sm = -1 };
     char memory[32] = "";
     if (sscanf(text, "%u %31s %c %u %u", &p.pid, memory, &p.type, &p.gi, &p.ci) >= 2 && g->processes < MAX_PROCESSES) {
         p.memory = memory[0] == '-' ? NO_VALUE : strtoull(memory, NULL, 10);
@@ -168,6 +171,14 @@ static void gpu_line(int index, const char *key, const char *text)
         rule(now.hang, &now.hangs, name, index, 1);
     else if (!strcmp(key, "process"))
         add_process(g, text);
+    else if (!strcmp(key, "sm") && sscanf(text, "%d %ld", &link, &value) == 2) {
+        for (int i = 0; i < g->processes; i++)
+            if ((int)g->process[i].pid == link)
+                g->process[i].sm = (int)value;
+    } else if (!strcmp(key, "nvlink_tx"))
+        g->counts |= sscanf(text, "%llu %llu", &g->sent[0], &g->sent[1]) > 0;
+    else if (!strcmp(key, "nvlink_rx"))
+        g->counts |= sscanf(text, "%llu %llu", &g->received[0], &g->received[1]) > 0;
     else if (!strcmp(key, "instance"))
         add_instance(g, text);
     else if (!strcmp(key, "nvlink") && sscanf(text, "%d %d", &link, &peer) == 2 && link >= 0 && link < LINKS)
@@ -524,11 +535,28 @@ int nvmlDeviceGetRemappedRows(struct device *d, uint *corrected, uint *uncorrect
     return SUCCESS;
 }
 struct field { uint id, scope; int64_t timestamp, latency; int type, code; union { uint ui; ull ull; } value; };
+static int nvlink_field(const struct gpu *g, struct field *f)
+{
+    const ull *counter = f->id == 138 ? g->sent : g->received; /* NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ..._RX */
+    struct timespec t;
+    if (!g->counts)
+        return NOT_SUPPORTED;
+    if (f->scope != ALL_LINKS)
+        return INVALID; /* a link's own counter is not what anybody here asks for */
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    f->type = 3;
+    f->value.ull = counter[0] + (ull)((double)counter[1] * ((double)t.tv_sec + (double)t.tv_nsec / 1e9));
+    return SUCCESS;
+}
 int nvmlDeviceGetFieldValues(struct device *d, int count, struct field *fields)
 {
     CALL(d);
     for (int i = 0; i < count; i++) {
         struct field *f = &fields[i];
+        if (f->id == 138 || f->id == 139) {
+            f->code = nvlink_field(GPU(d), f);
+            continue;
+        }
         f->code = f->id == 230 ? SUCCESS : NOT_SUPPORTED; /* NVML_FI_DEV_GET_GPU_RECOVERY_ACTION */
         f->type = 1;
         f->value.ui = (uint)GPU(d)->recovery;
@@ -648,25 +676,32 @@ PROCESSES(Compute, 'C')
 PROCESSES(Graphics, 'G')
 PROCESSES(MPSCompute, 'M')
 
+#ifndef OLD_DRIVER
 struct process_sample { uint pid; ull at; uint sm, memory, encoder, decoder; };
 int nvmlDeviceGetProcessUtilization(struct device *d, struct process_sample *to, uint *count, ull since)
 {
+    const struct gpu *g = GPU(d);
     struct timespec t;
-    uint room = to ? *count : 0;
-    (void)since;
+    uint room = to ? *count : 0, found = 0;
     CALL(d);
-    NEEDS(!GPU(d)->mig);
-    *count = (uint)GPU(d)->processes;
+    NEEDS(!g->mig);
+    *count = (uint)g->processes;
     if (!*count)
         return NOT_FOUND;
     if (room < *count)
         return INSUFFICIENT;
     clock_gettime(CLOCK_REALTIME, &t);
-    for (uint i = 0; i < *count; i++)
-        to[i] = (struct process_sample){ GPU(d)->process[i].pid, (ull)t.tv_sec * 1000000, (uint)GPU(d)->util / *count,
-                                         (uint)GPU(d)->memory_util / *count, 0, 0 };
-    return SUCCESS;
+    ull at = ((ull)t.tv_sec * 10 + (ull)t.tv_nsec / 100000000) * 100000; /* ten samples a second */
+    for (int i = 0; i < g->processes && at > since; i++) {
+        const struct process *p = &g->process[i];
+        uint sm = p->sm >= 0 ? (uint)p->sm : (uint)(g->util / g->processes);
+        if (p->sm != -2)
+            to[found++] = (struct process_sample){ p->pid, at, sm, (uint)(g->memory_util / g->processes), 0, 0 };
+    }
+    *count = found;
+    return found ? SUCCESS : NOT_FOUND;
 }
+#endif
 
 /* ---- events ---- */
 
