@@ -107,6 +107,8 @@ SHOTS = (
     Shot("cancel", SMALL, _usual, ("c",)),
     Shot("what-if", (120, 36), _usual, ("j", "j", "j", "j", "j", "plus", "plus", "plus")),
     Shot("timeline", (120, 36), _usual, ("T",)),
+    Shot("log", (120, 36), _usual, ("tab", "z", "slash", *"eval", "enter")),
+    Shot("queue", (120, 36), _usual, ("space", "j", "space", "S"), with_history=True),
     Shot("help", (120, 36), _usual, ("question_mark",)),
     Shot("lost-gpu", (120, 36), _lost, with_history=True),
     Shot("no-driver", SMALL, _scene.no_driver),
