@@ -218,7 +218,7 @@ async def test_the_form_stays_while_a_field_is_wrong() -> None:
     console = Console(sample.empty_queue())
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
-        await console.press(pilot, "s", *"busybox", "tab", "tab", "tab", "x")
+        await console.press(pilot, "s", *"busybox", "tab", "tab", "x")
         assert "asks for no GPUs" in console.screen_text
         await console.press(pilot, "enter")
         assert not console.store.jobs()
@@ -281,6 +281,6 @@ async def test_gpus_without_a_job_offer_no_job_commands() -> None:
         grid.focus()
         grid.move_to(4)
         assert view(4).job_id is None
-        await console.press(pilot, "c", "enter", "f")
+        await console.press(pilot, "c", "f")
         assert isinstance(console.app.screen, Main)
         assert console.audited() == []
