@@ -112,6 +112,7 @@ def test_without_a_command_the_console_opens(run: Run, monkeypatch: pytest.Monke
         return 5
 
     monkeypatch.setitem(sys.modules, "gputui.cli.console", SimpleNamespace(run=open_console))
+    monkeypatch.delattr("gputui.cli.console", raising=False)  # the real one, where another test imported it
     assert run("--state", str(tmp_path), "--probe", "sim:4", "--runtime", "process").code == 5
     [options] = opened
     assert (options.state, str(options.probe), options.runtime) == (tmp_path, "sim:4", "process")
