@@ -21,7 +21,7 @@ from gputui.ports import JobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
-from gputui.tui.submit_sources import FormSources
+from gputui.tui.submission.sources import FormSources
 from gputui.tui.theme import wish_of
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from gputui.tui.desk import Desk, ShowsSnapshot
 from gputui.tui.interiors import Closed, Interiors
 from gputui.tui.keymap import Keymap
 from gputui.tui.leave import Leave
-from gputui.tui.logs import LogOpener
+from gputui.tui.log.follower import LogOpener
 from gputui.tui.messages import SnapshotTaken, WishDone, WishFailed, WishMade
 from gputui.tui.notify import Notifier
 from gputui.tui.pace import Pacer
@@ -37,7 +37,7 @@ from gputui.tui.present.gpu import index_of
 from gputui.tui.present.status import notices
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.main import Main
-from gputui.tui.submit_sources import FormSources
+from gputui.tui.submission.sources import FormSources
 from gputui.tui.theme import AS_DESIGNED, Wish
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import Clock
 from gputui.tui.interiors import Closed, Interiors
-from gputui.tui.logs import LogOpener
+from gputui.tui.log.follower import LogOpener
+from gputui.tui.log.pinned import Pinned
 from gputui.tui.pace import Pace, pace_of
-from gputui.tui.pinned import Pinned
 from gputui.tui.remembered import Remembered
-from gputui.tui.submit_sources import FormSources
+from gputui.tui.submission.sources import FormSources
 
 
 @dataclass(frozen=True)

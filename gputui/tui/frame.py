@@ -10,7 +10,6 @@ from typing import TypeVar
 from gputui.domain.job import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.units import plural
-from gputui.tui.columns import Chosen
 from gputui.tui.gpu_rows import gpu_picture
 from gputui.tui.history import History
 from gputui.tui.present.cells import Cell, Column, Span, cell, fitted, lay_out
@@ -18,7 +17,8 @@ from gputui.tui.present.gpu import GPU_COLUMNS, gpu_cells, index_of
 from gputui.tui.present.job import JobContext, job_cells
 from gputui.tui.present.status import empty_queue_words, no_gpu_words, pressing, status_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG
-from gputui.tui.queue_rows import QueueRows
+from gputui.tui.queue.columns import Chosen
+from gputui.tui.queue.rows import QueueRows
 
 K = TypeVar("K")
 

@@ -15,8 +15,9 @@ from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.engine.actions import Actions
-from gputui.tui import bulk, wishes
+from gputui.tui import wishes
 from gputui.tui.present.detail import job_title
+from gputui.tui.queue import bulk
 from gputui.tui.wishes import STEP, WISHES
 
 Call: TypeAlias = Callable[[Actions], str]

@@ -22,7 +22,7 @@ from gputui.tui.app import Gputui
 from gputui.tui.interiors import Interiors
 from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
-from gputui.tui.submit_sources import FormSources
+from gputui.tui.submission.sources import FormSources
 from gputui.tui.theme import AS_DESIGNED, Wish
 from gputui.tui.widgets.log_pane import LogPane
 from tests.factories import ACTOR, FakeClock, job

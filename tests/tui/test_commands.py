@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from gputui.tui.app import Gputui
-from gputui.tui.commands import COMMANDS, Command, keys_document
+from gputui.tui.commands import COMMANDS, Command
+from gputui.tui.commands.document import keys_document
 from gputui.tui.screens.columns import ColumnChooser
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetail

@@ -16,10 +16,10 @@ from gputui.domain.job import Job
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
 from gputui.request.draft import NAMES
-from gputui.tui.form import FIELDS, HINTS, Origin, faults, gpus_alone, submission
 from gputui.tui.remembered import Remembered
-from gputui.tui.submit_history import MOST, keep, past
-from gputui.tui.submit_outlook import Prospect, elements, gpu_line, prospect, start_line
+from gputui.tui.submission.form import FIELDS, HINTS, Origin, faults, gpus_alone, submission
+from gputui.tui.submission.history import MOST, keep, past
+from gputui.tui.submission.outlook import Prospect, elements, gpu_line, prospect, start_line
 from tests.factories import NOW, job, running, snapshot, uuid, view
 
 HERE = Origin("alice", "/home/alice", {"PATH": "/bin"})

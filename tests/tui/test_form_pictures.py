@@ -13,7 +13,7 @@ from textual.pilot import Pilot
 from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.submit import Submit
-from gputui.tui.submit_history import keep
+from gputui.tui.submission.history import keep
 from tests.tui.console import Console
 from tests.tui.foresight import until
 

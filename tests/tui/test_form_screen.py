@@ -22,8 +22,8 @@ from gputui.tui.screens.choose import Choose
 from gputui.tui.screens.confirm import Confirm
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.submit import Submit
-from gputui.tui.submit_history import keep, past
-from gputui.tui.submit_sources import FormSources
+from gputui.tui.submission.history import keep, past
+from gputui.tui.submission.sources import FormSources
 from tests.factories import GIB
 from tests.tui.console import Console
 from tests.tui.foresight import until

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.errors import NotFoundError
-from gputui.tui.log_buffer import LogBuffer
-from gputui.tui.logs import INBOX, LogFollower
+from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log.follower import INBOX, LogFollower
 from gputui.tui.present.log import log_spans
 from gputui.tui.present.style import LOG_NAMES, PLAIN
 from gputui.tui.widgets.log_pane import LogPane

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.tui.log_pattern import pattern_of
-from gputui.tui.log_reading import LogReading
+from gputui.tui.log.pattern import pattern_of
+from gputui.tui.log.reading import LogReading
 
 PIECES = st.lists(
     st.one_of(

@@ -13,11 +13,11 @@ from textual.geometry import Region
 from textual.widgets import Input
 
 from gputui.domain.errors import NotFoundError
-from gputui.tui.log_buffer import EARLIER, LogBuffer
-from gputui.tui.log_earlier import Known, read_earlier
-from gputui.tui.log_pick import MOST_COPIED, copied_text
-from gputui.tui.log_save import save_log
-from gputui.tui.logs import TAIL, LogFollower
+from gputui.tui.log.buffer import EARLIER, LogBuffer
+from gputui.tui.log.earlier import Known, read_earlier
+from gputui.tui.log.follower import TAIL, LogFollower
+from gputui.tui.log.pick import MOST_COPIED, copied_text
+from gputui.tui.log.save import save_log
 from gputui.tui.present.log_stamp import STAMP_WIDTH, stamp_words, without_stamp
 from gputui.tui.screens.confirm import Confirm
 from gputui.tui.screens.prompt import Prompt

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.tui.log_buffer import LogBuffer
-from gputui.tui.log_finder import Finder
-from gputui.tui.log_lines import LogLines, around
-from gputui.tui.log_pattern import TooSlow, impatient, pattern_of, text_of
-from gputui.tui.log_window import LogWindow
+from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log.finder import Finder
+from gputui.tui.log.lines import LogLines, around
+from gputui.tui.log.pattern import TooSlow, impatient, pattern_of, text_of
+from gputui.tui.log.window import LogWindow
 from gputui.tui.present.log import highlighted
 from gputui.tui.present.style import AMBER, PLAIN, STRONG
 from tests.tui.console import Console

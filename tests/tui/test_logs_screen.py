@@ -9,7 +9,7 @@ import pytest
 from textual.pilot import Pilot
 
 from gputui.tui.leave import Leave
-from gputui.tui.pinned import MOST, LogOf, Pinned
+from gputui.tui.log.pinned import MOST, LogOf, Pinned
 from gputui.tui.screens.logs import LogsScreen, columns_for
 from gputui.tui.screens.main import Main
 from gputui.tui.widgets.log_pane import LogPane

@@ -15,7 +15,6 @@ from gputui.domain.job import GpuRequest
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import width
-from gputui.tui.columns import COLUMNS, Chosen
 from gputui.tui.present.cells import Cell, Column, changed_part, fitted, lay_out
 from gputui.tui.present.detail import MASK, job_lines
 from gputui.tui.present.gpu import GPU_COLUMNS, GpuRow, gpu_cells
@@ -23,6 +22,7 @@ from gputui.tui.present.job import JobContext, gpus_wanted, job_cells
 from gputui.tui.present.meter import bar, graph
 from gputui.tui.present.status import no_gpu_words, notices, pressing, scheduler_words, status_line
 from gputui.tui.present.style import DIM, PLAIN
+from gputui.tui.queue.columns import COLUMNS, Chosen
 from tests.factories import GIB, NOW, gpu, job, running, sample, uuid, view
 from tests.tui import sample as samples
 

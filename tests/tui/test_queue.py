@@ -17,8 +17,8 @@ from gputui.domain.settings import QUEUE_COLUMNS, Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.window import WindowState, WindowView
-from gputui.tui.columns import COLUMNS, USUAL, Chosen
 from gputui.tui.leave import Leave
+from gputui.tui.queue.columns import COLUMNS, USUAL, Chosen
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.columns import ColumnChooser
 from gputui.tui.screens.detail import Detail

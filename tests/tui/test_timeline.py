@@ -10,8 +10,8 @@ import pytest
 from gputui.domain.gpu import GpuState
 from gputui.domain.policy.timeline import BarKind, Timeline
 from gputui.domain.settings import PolicySettings
+from gputui.tui.log.pinned import LogOf
 from gputui.tui.newest import Pace
-from gputui.tui.pinned import LogOf
 from gputui.tui.screens import timeline as module
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.main import Main

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.tui.log_reading import LogReading
-from gputui.tui.logs import LogFollower
+from gputui.tui.log.follower import LogFollower
+from gputui.tui.log.reading import LogReading
 from gputui.tui.present.cells import Span
 from gputui.tui.present.style import AMBER, BLUE, DIM, RED, STRONG
 

@@ -10,10 +10,10 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from gputui.tui.columns import ABOUT, COLUMNS, Chosen
 from gputui.tui.commands import COLUMN_COMMANDS, bindings
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.style import BLUE, DIM, PLAIN
+from gputui.tui.queue.columns import ABOUT, COLUMNS, Chosen
 from gputui.tui.screens.dialog import Dialog
 from gputui.tui.widgets.line import KeyBar
 from gputui.tui.widgets.line_table import LineTable, RowOpened

@@ -9,8 +9,8 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.commands import LOG_JOB_COMMANDS, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.keymap import keymap_of
-from gputui.tui.logs import LogFollower
-from gputui.tui.pinned import MOST, LogOf, last_attempts, started_attempt
+from gputui.tui.log.follower import LogFollower
+from gputui.tui.log.pinned import MOST, LogOf, last_attempts, started_attempt
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.widgets.log_pane import LogPane
 

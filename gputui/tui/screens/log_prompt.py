@@ -12,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from gputui.domain.text import plain
-from gputui.tui.log_pattern import pattern_of
+from gputui.tui.log.pattern import pattern_of
 
 _LONGEST = 500
 HISTORY: dict[str, list[str]] = {}

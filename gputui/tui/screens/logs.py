@@ -21,8 +21,8 @@ from gputui.tui.commands import (
     bindings,
 )
 from gputui.tui.desk import Desk
-from gputui.tui.logs import LogFollower
-from gputui.tui.pinned import LogOf, started_attempt
+from gputui.tui.log.follower import LogFollower
+from gputui.tui.log.pinned import LogOf, started_attempt
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.widgets.line import KeyBar
 from gputui.tui.widgets.log_pane import LogPane

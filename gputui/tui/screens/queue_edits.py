@@ -12,12 +12,13 @@ from gputui.domain.policy.reorder import Move
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.units import plural
-from gputui.tui import tabs, wishes
+from gputui.tui import wishes
 from gputui.tui.commands import EDIT_COMMANDS, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.messages import WishMade
 from gputui.tui.newest import IsWanted, Newest, Pace
 from gputui.tui.proposals import JobProposal
+from gputui.tui.queue import tabs
 from gputui.tui.screens.queue_screen import QueueScreen
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from gputui.domain.filter import Seen, shown_text
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
-from gputui.tui.columns import Chosen
 from gputui.tui.commands import QUEUE_COMMANDS, bindings
 from gputui.tui.desk import Desk
-from gputui.tui.filter_history import FilterHistory
-from gputui.tui.past import Past, PastRead
-from gputui.tui.queue_rows import QueueRows
+from gputui.tui.queue.columns import Chosen
+from gputui.tui.queue.filter_history import FilterHistory
+from gputui.tui.queue.past import Past, PastRead
+from gputui.tui.queue.rows import QueueRows
+from gputui.tui.queue.sheets import Key
 from gputui.tui.screens.job_screen import JobScreen
-from gputui.tui.sheets import Key
 from gputui.tui.widgets.filter_line import FilterLine
 from gputui.tui.widgets.job_table import JobTable, TabClicked, TitleClicked
 from gputui.tui.widgets.line_table import CursorMoved, LineTable

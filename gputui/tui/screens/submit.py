@@ -20,23 +20,23 @@ from gputui.request import draft as drafts
 from gputui.request import line, written
 from gputui.request.draft import Draft
 from gputui.request.submitter import Submitter
-from gputui.tui import form
 from gputui.tui.commands import SUBMIT_COMMANDS, bindings
 from gputui.tui.desk import Desk
-from gputui.tui.form import FIELDS, START, Origin, fault_words, faults, field_of, submission
 from gputui.tui.messages import WishMade
 from gputui.tui.present.cells import cell
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import AMBER, DIM, RED
 from gputui.tui.screens.dialog import Dialog
-from gputui.tui.submit_body import FormBody
-from gputui.tui.submit_fields import FlagField, TextField
-from gputui.tui.submit_forecast import Forecaster, ProspectSeen
-from gputui.tui.submit_history import keep
-from gputui.tui.submit_images import Images, ImagesFound, ask_engine
-from gputui.tui.submit_outlook import gpu_line, start_line
-from gputui.tui.submit_shelf import Shelf
-from gputui.tui.submit_wish import Answered, submit
+from gputui.tui.submission import form
+from gputui.tui.submission.body import FormBody
+from gputui.tui.submission.fields import FlagField, TextField
+from gputui.tui.submission.forecast import Forecaster, ProspectSeen
+from gputui.tui.submission.form import FIELDS, START, Origin, fault_words, faults, field_of, submission
+from gputui.tui.submission.history import keep
+from gputui.tui.submission.images import Images, ImagesFound, ask_engine
+from gputui.tui.submission.outlook import gpu_line, start_line
+from gputui.tui.submission.shelf import Shelf
+from gputui.tui.submission.wish import Answered, submit
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.line import KeyBar
 

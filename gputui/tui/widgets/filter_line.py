@@ -14,7 +14,7 @@ from textual.widgets import Input, Static
 from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS
 from gputui.domain.text import plain
-from gputui.tui.filter_history import FilterHistory
+from gputui.tui.queue.filter_history import FilterHistory
 
 _LAST_WORD = re.compile(r"(?:^|\s)[-!]?([a-z]+)$")
 

@@ -10,13 +10,13 @@ from textual.strip import Strip
 
 from gputui.domain.job import Job
 from gputui.domain.text import width
-from gputui.tui.columns import COLUMNS, Chosen
 from gputui.tui.present.cells import Cell, Column, Placed, Span, fitted, segments
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.style import BLUE, DIM, PLAIN, RAISED, STRONG
-from gputui.tui.queue_rows import QueueRows
-from gputui.tui.sheets import EndedSheet, Key, QueueSheet, Sheet
-from gputui.tui.standing_sheets import RecurringSheet, WindowSheet
+from gputui.tui.queue.columns import COLUMNS, Chosen
+from gputui.tui.queue.rows import QueueRows
+from gputui.tui.queue.sheets import EndedSheet, Key, QueueSheet, Sheet
+from gputui.tui.queue.standing_sheets import RecurringSheet, WindowSheet
 from gputui.tui.widgets.line_table import LineTable
 
 ROOM_FOR_TABS = 8

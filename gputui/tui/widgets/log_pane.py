@@ -10,10 +10,10 @@ from textual.binding import BindingType
 from textual.message import Message
 
 from gputui.domain.units import plural
-from gputui.tui.log_earlier import ANCHOR, PAGE, Earlier, Known, read_earlier
-from gputui.tui.log_pattern import pattern_of
-from gputui.tui.log_pick import copied_text
-from gputui.tui.logs import LogFollower
+from gputui.tui.log.earlier import ANCHOR, PAGE, Earlier, Known, read_earlier
+from gputui.tui.log.follower import LogFollower
+from gputui.tui.log.pattern import pattern_of
+from gputui.tui.log.pick import copied_text
 from gputui.tui.newest import IsWanted, Newest
 from gputui.tui.widgets.log_saving import SavingView
 

@@ -8,8 +8,8 @@ from textual.message import Message
 
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.tui.log_save import save_log, suggested_name
-from gputui.tui.logs import LogFollower
+from gputui.tui.log.follower import LogFollower
+from gputui.tui.log.save import save_log, suggested_name
 from gputui.tui.newest import IsWanted, Newest
 from gputui.tui.widgets.log_view import LogView
 

@@ -15,9 +15,9 @@ from textual.widget import Widget
 from gputui.domain.text import plain
 from gputui.tui.commands import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.keymap import keymap_of
-from gputui.tui.log_buffer import LogBuffer
-from gputui.tui.log_reading import LogReading
-from gputui.tui.logs import LogFollower
+from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log.follower import LogFollower
+from gputui.tui.log.reading import LogReading
 from gputui.tui.pace import log_pace
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.log_title import log_states

@@ -8,13 +8,13 @@ from typing import Protocol, TypeAlias
 
 from gputui.domain.job import Job, JobId
 from gputui.domain.text import plain
-from gputui.tui.columns import COLUMNS, ENDED, Chosen
-from gputui.tui.folding import RowKey
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.job import JobContext, group_cells, job_cells
 from gputui.tui.present.status import empty_queue_words
 from gputui.tui.present.style import AMBER, DIM
-from gputui.tui.queue_rows import QueueRows
+from gputui.tui.queue.columns import COLUMNS, ENDED, Chosen
+from gputui.tui.queue.folding import RowKey
+from gputui.tui.queue.rows import QueueRows
 
 Key: TypeAlias = RowKey | str
 MARK = "●"

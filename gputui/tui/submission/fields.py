@@ -18,10 +18,10 @@ from textual.widgets import Input, Static
 from gputui.domain.text import fit
 from gputui.request import line
 from gputui.request.draft import YES
-from gputui.tui.form import FLAGS, HINTS, label
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import DIM, RAISED, RED
+from gputui.tui.submission.form import FLAGS, HINTS, label
 
 LABEL = 12
 """Cells for what a field is called."""

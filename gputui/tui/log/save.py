@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from gputui.domain.job import JobId
-from gputui.tui.logs import LogFollower
+from gputui.tui.log.follower import LogFollower
 
 
 def suggested_name(job_id: JobId, attempt: int | None) -> str:

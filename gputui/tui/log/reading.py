@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gputui.tui.log_buffer import LogBuffer
-from gputui.tui.log_lines import LogLines
-from gputui.tui.log_painter import LogPainter
-from gputui.tui.log_pick import LogPick
-from gputui.tui.log_search import LogSearch
-from gputui.tui.log_window import LogWindow, Row
-from gputui.tui.logs import TAIL
+from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log.follower import TAIL
+from gputui.tui.log.lines import LogLines
+from gputui.tui.log.painter import LogPainter
+from gputui.tui.log.pick import LogPick
+from gputui.tui.log.search import LogSearch
+from gputui.tui.log.window import LogWindow, Row
 
 
 class LogReading:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from gputui.domain.units import plural
-from gputui.tui.log_buffer import LogBuffer
-from gputui.tui.log_finder import Finder
-from gputui.tui.log_lines import MOST_CONTEXT, LogLines
-from gputui.tui.log_pattern import Pattern, text_of
-from gputui.tui.log_window import LogWindow
+from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log.finder import Finder
+from gputui.tui.log.lines import MOST_CONTEXT, LogLines
+from gputui.tui.log.pattern import Pattern, text_of
+from gputui.tui.log.window import LogWindow
 from gputui.tui.present.log_errors import error_in
 from gputui.tui.present.log_stamp import without_stamp
 

@@ -6,8 +6,8 @@ import time
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
-from gputui.tui.log_buffer import LogBuffer
-from gputui.tui.log_pattern import TooSlow, impatient, text_of
+from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log.pattern import TooSlow, impatient, text_of
 from gputui.tui.present.log_stamp import without_stamp
 
 _BLOCK = 200

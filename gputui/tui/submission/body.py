@@ -10,8 +10,8 @@ from textual.suggester import Suggester
 from textual.widgets import Input
 
 from gputui.request.draft import Draft
-from gputui.tui.form import MORE, USUAL, is_folded
-from gputui.tui.submit_fields import Field, FieldRow, FlagField, Fold, put_in, text_in
+from gputui.tui.submission.fields import Field, FieldRow, FlagField, Fold, put_in, text_in
+from gputui.tui.submission.form import MORE, USUAL, is_folded
 
 AROUND = 7
 """Rows of the form that are no fields."""

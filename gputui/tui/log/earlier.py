@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gputui.tui.logs import LogFollower
+from gputui.tui.log.follower import LogFollower
 from gputui.tui.present.log import MOST
 from gputui.tui.present.log_stamp import without_stamp
 

@@ -10,9 +10,9 @@ from gputui.domain.filter import EVERY_JOB, Filter, Seen, parse_filter, shown_te
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import Reason
-from gputui.tui.folding import Folds, RowKey, Rows, dependents_of, rows
-from gputui.tui.sorting import MOVING, Sorting, in_order
-from gputui.tui.sorting import Seen as Sortable
+from gputui.tui.queue.folding import Folds, RowKey, Rows, dependents_of, rows
+from gputui.tui.queue.sorting import MOVING, Sorting, in_order
+from gputui.tui.queue.sorting import Seen as Sortable
 
 
 class QueueRows:

@@ -11,7 +11,7 @@ from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.standing_rows import RECURRING_COLUMNS, WINDOW_COLUMNS, recurring_cell, window_cell
 from gputui.tui.present.style import BLUE, DIM
-from gputui.tui.sheets import Key
+from gputui.tui.queue.sheets import Key
 
 
 class _Standing:

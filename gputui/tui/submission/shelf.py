@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from gputui.domain.errors import GputuiError
 from gputui.domain.units import listed
 from gputui.request.draft import Draft
-from gputui.tui import submit_templates as templates
 from gputui.tui.desk import Desk
 from gputui.tui.screens.choose import SAVE, Choose
 from gputui.tui.screens.prompt import Prompt
-from gputui.tui.submit_editor import Editor
-from gputui.tui.submit_history import Past, line_of, past
+from gputui.tui.submission import templates
+from gputui.tui.submission.editor import Editor
+from gputui.tui.submission.history import Past, line_of, past
 
 if TYPE_CHECKING:
     from gputui.tui.screens.submit import Submit

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gputui.tui.log_buffer import LogBuffer
-from gputui.tui.log_lines import LogLines
-from gputui.tui.log_pattern import text_of
+from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log.lines import LogLines
+from gputui.tui.log.pattern import text_of
 from gputui.tui.present.log_stamp import without_stamp
 
 MOST_COPIED = 100_000

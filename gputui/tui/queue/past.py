@@ -11,7 +11,7 @@ from textual.message import Message
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.newest import IsWanted, Newest
-from gputui.tui.sheets import Ended
+from gputui.tui.queue.sheets import Ended
 
 History: TypeAlias = Callable[[datetime | None], Iterable[Job]]
 """Finished jobs that left the queue file since then; None: all there are. May block."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from gputui.tui.log_lines import LogLines
+from gputui.tui.log.lines import LogLines
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
-from gputui.tui.log_buffer import LogBuffer
-from gputui.tui.log_lines import LogLines
-from gputui.tui.log_pattern import Pattern, TooSlow, impatient
-from gputui.tui.log_window import Row
+from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log.lines import LogLines
+from gputui.tui.log.pattern import Pattern, TooSlow, impatient
+from gputui.tui.log.window import Row
 from gputui.tui.present.cells import Span, segments
 from gputui.tui.present.log import highlighted, log_spans
 from gputui.tui.present.log_errors import error_in

@@ -5,8 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from gputui.tui.log_buffer import LogBuffer
-from gputui.tui.log_finder import Finder
+from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log.finder import Finder
 
 MOST_CONTEXT = 20
 

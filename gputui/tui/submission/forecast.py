@@ -14,7 +14,7 @@ from gputui.domain.policy.timeline import Timeline, timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.newest import IsWanted, Newest, Pace, are_alike
-from gputui.tui.submit_outlook import Prospect, prospect
+from gputui.tui.submission.outlook import Prospect, prospect
 
 _PAUSE = 0.25
 """Seconds without a key before anything is worked out."""

@@ -1,0 +1,30 @@
+"""docs/keys.md, from the declarations."""
+
+from __future__ import annotations
+
+from gputui.tui.commands import by_group
+from gputui.tui.commands.command import Command
+from gputui.tui.key_names import key_name
+
+
+def keys_document() -> str:
+    """docs/keys.md."""
+    lines = [
+        "# Keys",
+        "",
+        "Written by `python scripts/keys.py` from `gputui/tui/commands/`; `?` in the console shows the same.",
+        "Commands about a job act on the selected job, on the job that holds the selected GPU, or on the job whose log",
+        "is shown, according to the pane that has the focus. The mouse selects, scrolls, and opens with a double",
+        "click; the words in the last line can be clicked. The last column is what the settings file calls a command:",
+        "see docs/operations.md, Keys of your own.",
+    ]
+    for group, commands in by_group().items():
+        lines += ["", f"## {group}", "", "| keys | name | does | in settings |", "|---|---|---|---|"]
+        lines += [
+            f"| {_quoted(command)} | {command.title} | {command.help} | `{command.name}` |" for command in commands
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(command: Command) -> str:
+    return " ".join(f"`{key_name(key)}`" for key in command.keys)

@@ -1,0 +1,62 @@
+"""Commands of the main screen, and those that work wherever one is."""
+
+from __future__ import annotations
+
+from gputui.tui.commands.command import JOBS, SCHEDULER, VIEW, Command
+from gputui.tui.commands.job import GPU, GPU_COMMANDS, JOB_COMMANDS, SUBMIT
+from gputui.tui.commands.queue import STANDING_COMMANDS
+
+MAIN_COMMANDS = (
+    *JOB_COMMANDS,
+    *STANDING_COMMANDS,
+    SUBMIT,
+    GPU,
+    *GPU_COMMANDS,
+    Command(
+        "pause",
+        ("P",),
+        "pause",
+        "Start no further job anywhere; running ones go on. Asks for the reason.",
+        SCHEDULER,
+        changes=True,
+    ),
+    Command("unpause", ("P",), "unpause", "Start jobs again.", SCHEDULER, changes=True),
+    Command("timeline", ("T",), "timeline", "Show which job has which GPUs when: what runs, what is planned.", VIEW),
+)
+UNDO = Command(
+    "undo",
+    ("u",),
+    "undo",
+    "Take this console's last wish back, if nothing has changed since: priority, top, hold, drain, pause.",
+    JOBS,
+    in_footer=False,
+    changes=True,
+)
+APP_COMMANDS = (
+    Command("help", ("question_mark",), "help", "Show all keys.", VIEW),
+    Command(
+        "notices",
+        ("exclamation_mark",),
+        "notices",
+        "Show all errors and warnings in full, and what has happened since the console was opened.",
+        VIEW,
+        in_footer=False,
+    ),
+    Command(
+        "command_palette",
+        ("colon", "ctrl+p"),
+        "palette",
+        "Find a command by its name.",
+        VIEW,
+        False,
+        False,
+        id="palette",
+    ),
+    Command(
+        "leave", ("q", "ctrl+c"), "quit", "Quit; asks what becomes of the scheduler if it runs here.", VIEW, id="quit"
+    ),
+    UNDO,
+    Command(
+        "themes", ("ctrl+t",), "theme", "Choose how the console looks, seeing each; remembered.", VIEW, in_footer=False
+    ),
+)

@@ -1,0 +1,1 @@
+"""One log as the console reads, searches and shows it."""

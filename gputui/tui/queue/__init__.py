@@ -1,0 +1,1 @@
+"""What the queue's pane shows: rows, columns, order, folds and tabs."""
