@@ -54,6 +54,11 @@ class Planner:
         self._look(now, freed_at, ())
         self.plan, self._planned_for = _without(self.plan, claims), None
 
+    @property
+    def gpus(self) -> tuple[GpuView, ...]:
+        """As they were looked at last."""
+        return self._snapshot.gpus
+
     def picture(self, now: datetime) -> Snapshot:
         """What was looked at last, with the plan made of it."""
         return with_plan(replace(self._snapshot, taken_at=now), self.plan)

@@ -156,7 +156,7 @@ class Scheduler:
     def _announce(self, now: datetime) -> None:
         """Tell the hooks what happened."""
         if self._announcer is not None:
-            self._announcer.look(self._ground.queue, self._planner.picture(now).gpus, now)
+            self._announcer.look(self._ground.queue, self._planner.gpus, now)
 
     def _preempt(self, now: datetime) -> None:
         """Tell those to end that are to make way."""

@@ -6,10 +6,13 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
 from typing import TypeAlias
 
 from textual.message import Message
 
+from gputui.domain.policy.timeline import Timeline
 from gputui.domain.snapshot import Snapshot
 
 IsWanted: TypeAlias = Callable[[], bool]
@@ -80,6 +83,16 @@ class Newest:
             message = self._failed(error)
         if number == self._number:
             self._tell(message)
+
+
+@dataclass(eq=False)
+class Base:
+    """What a forecast is made from: the same for every change thought of until the picture is another one."""
+
+    snapshot: Snapshot
+    now: datetime
+    before: Timeline | None = None
+    """How things would go with no change at all, once that is worked out."""
 
 
 def are_alike(before: Snapshot, after: Snapshot) -> bool:

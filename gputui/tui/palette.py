@@ -8,7 +8,7 @@ from functools import partial
 from textual.await_complete import AwaitComplete
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
-from gputui.tui.commands import COMMANDS, Command
+from gputui.tui.commands import COMMANDS, Command, place_of
 from gputui.tui.keymap import keymap_of
 
 
@@ -46,10 +46,8 @@ class Commands(Provider):
 
     def _works(self, command: Command) -> bool:
         """Whether the focused pane, the screen or the app can do it now."""
-        name, _, rest = command.action.partition("(")
-        places = (place for place in (self.screen.focused, self.screen, self.app) if place is not None)
-        namespace = next((place for place in places if hasattr(place, f"action_{name}")), None)
-        return namespace is not None and bool(namespace.check_action(name, (rest.strip("')"),)))
+        place = place_of(command, self.screen)
+        return place is not None and command.works_at(place)
 
     def _title(self, command: Command) -> str:
         key = keymap_of(self.screen).told(command).first_key
@@ -60,8 +58,5 @@ class Commands(Provider):
         if keys := keymap_of(self.screen).told(command).keys:
             self.app.simulate_key(keys[0])
             return
-        name = command.action.partition("(")[0]
-        for place in (self.screen.focused, self.screen, self.app):
-            if place is not None and hasattr(place, f"action_{name}"):
-                await self.app.run_action(command.action, default_namespace=place)
-                return
+        if place := place_of(command, self.screen):
+            await self.app.run_action(command.action, default_namespace=place)

@@ -29,9 +29,8 @@ def test_the_document_is_up_to_date() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.action)
 def test_every_command_can_be_carried_out_and_is_explained(command: Command) -> None:
-    name = command.action.partition("(")[0]
     assert any(
-        hasattr(place, f"action_{name}")
+        hasattr(place, f"action_{command.verb}")
         for place in (
             Main,
             Detail,

@@ -15,6 +15,7 @@ from gputui.tui.commands.command import (
     WHAT_IF,
     Command,
     bindings,
+    place_of,
 )
 from gputui.tui.commands.forecast import FURTHER, TIMELINE_COMMANDS, WHAT_IF_COMMANDS
 from gputui.tui.commands.job import (
@@ -75,6 +76,7 @@ __all__ = [
     "Command",
     "bindings",
     "by_group",
+    "place_of",
 ]
 
 COMMANDS = (
@@ -95,7 +97,7 @@ COMMANDS = (
     *LOG_COMMANDS,
     *LOG_JOB_COMMANDS,
 )
-CHANGING = frozenset(command.action.partition("(")[0] for command in COMMANDS if command.changes)
+CHANGING = frozenset(command.verb for command in COMMANDS if command.changes)
 """Actions that change anything but the screen."""
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from textual.binding import Binding, BindingType
+from textual.dom import DOMNode
+from textual.screen import Screen
 
 from gputui.tui.key_names import key_name
 
@@ -34,9 +37,23 @@ class Command:
     """Whether it changes anything but the screen: not to be had in a console that only looks on."""
 
     @property
+    def verb(self) -> str:
+        """The action alone: `wish` of `wish('hold')`."""
+        return self.action.partition("(")[0]
+
+    @property
+    def argument(self) -> str:
+        """What the action is about: `hold` of `wish('hold')`, `1` of `grow(1)`; empty where it takes nothing."""
+        return self.action.partition("(")[2].strip("')")
+
+    @property
     def name(self) -> str:
         """What the settings file calls it; it stays the same from release to release."""
-        return self.id or _name_of(self.action)
+        if self.id:
+            return self.id
+        if self.verb == "wish":
+            return self.argument
+        return self.verb if self.argument in {"", "1"} else f"{self.verb}_{self.argument.replace('-1', 'back')}"
 
     @property
     def key_names(self) -> str:
@@ -48,14 +65,13 @@ class Command:
         """The key the footer shows; empty where it has none."""
         return self.footer_key or (key_name(self.keys[0]) if self.keys else "")
 
+    def is_known_to(self, place: DOMNode) -> bool:
+        """Whether that widget, screen or app has such an action at all."""
+        return hasattr(place, f"action_{self.verb}")
 
-def _name_of(action: str) -> str:
-    """`hold` of `wish('hold')`, `grow` of `grow(1)`."""
-    verb, _, rest = action.partition("(")
-    argument = rest.strip("')")
-    if verb == "wish":
-        return argument
-    return verb if argument in {"", "1"} else f"{verb}_{argument.replace('-1', 'back')}"
+    def works_at(self, place: DOMNode) -> bool:
+        """Whether it can be done there now."""
+        return bool(place.check_action(self.verb, (self.argument,)))
 
 
 def bindings(commands: tuple[Command, ...]) -> list[BindingType]:
@@ -65,3 +81,9 @@ def bindings(commands: tuple[Command, ...]) -> list[BindingType]:
         for command in commands
         if command.keys
     ]
+
+
+def place_of(command: Command, screen: Screen[Any]) -> DOMNode | None:
+    """Who carries it out: the focused pane, the screen or the app, the first that knows it."""
+    places = (place for place in (screen.focused, screen, screen.app) if place is not None)
+    return next((place for place in places if command.is_known_to(place)), None)

@@ -84,11 +84,7 @@ class Detail(JobScreen):
             self.query_one("#heading", Static).update(f"Job {job_title(self._job)}")
             self.query_one("#body", Static).update(_table(lines))
         commands = (c for c in _COMMANDS if c.in_footer)
-        self.query_one(KeyBar).show(tuple(c for c in commands if self._works(c.action)), (BACK, APP_COMMANDS[0]))
-
-    def _works(self, action: str) -> bool:
-        name, _, rest = action.partition("(")
-        return bool(self.check_action(name, (rest.strip("')"),)))
+        self.query_one(KeyBar).show(tuple(c for c in commands if c.works_at(self)), (BACK, APP_COMMANDS[0]))
 
     def _lines(self, job: Job) -> tuple[Line, ...]:
         snapshot = self._snapshot

@@ -11,7 +11,7 @@ from textual.app import ComposeResult
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.commands import APP_COMMANDS, BACK, GPU_PAGE_COMMANDS, JOB_COMMANDS, Command, bindings
+from gputui.tui.commands import APP_COMMANDS, BACK, GPU_PAGE_COMMANDS, JOB_COMMANDS, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.gpu_rows import gpu_picture
 from gputui.tui.history import History
@@ -19,13 +19,13 @@ from gputui.tui.present.cells import fitted
 from gputui.tui.present.gpu_detail import GpuPage, gpu_lines, holders, title
 from gputui.tui.present.gpu_row import GpuPicture
 from gputui.tui.present.style import DIM
-from gputui.tui.screens.gpu_screen import GpuScreen
+from gputui.tui.screens.cover import Cover
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.line import KeyBar
 from gputui.tui.widgets.page import Page
 
 
-class GpuDetail(GpuScreen):
+class GpuDetail(Cover):
     """Follows the GPU while it is open. Commands act on the GPU, and on the job that holds it."""
 
     BINDINGS: ClassVar = [*bindings(JOB_COMMANDS), *bindings(GPU_PAGE_COMMANDS), *bindings((BACK,))]
@@ -37,10 +37,9 @@ class GpuDetail(GpuScreen):
     def __init__(
         self, desk: Desk, snapshot: Snapshot, history: History, uuid: str, follow: Callable[[JobId], None]
     ) -> None:
-        super().__init__(desk, snapshot)
+        super().__init__(desk, snapshot, follow)
         self._history = history
         self._uuid = uuid
-        self._follow = follow
         self._picture = GpuPicture()
         self._meant = 0
         """Which of the jobs that share it is the subject."""
@@ -97,12 +96,8 @@ class GpuDetail(GpuScreen):
         self.query_one("#heading", CellLines).show([head])
 
     def _show_keys(self) -> None:
-        commands = (c for c in (*JOB_COMMANDS, *GPU_PAGE_COMMANDS) if c.in_footer and self._works(c))
+        commands = (c for c in (*JOB_COMMANDS, *GPU_PAGE_COMMANDS) if c.in_footer and c.works_at(self))
         self.query_one(KeyBar).show(tuple(commands), (BACK, APP_COMMANDS[0]))
-
-    def _works(self, command: Command) -> bool:
-        name, _, rest = command.action.partition("(")
-        return bool(self.check_action(name, (rest.strip("')"),)))
 
     def _why_no_pcie(self) -> str:
         leader = self._snapshot.leader
@@ -148,25 +143,3 @@ class GpuDetail(GpuScreen):
             self._meant = 0
             self.query_one(Page).action_first()
             self.tick()
-
-    def action_detail(self) -> None:
-        """Everything about the job that holds it."""
-        if job := self.subject():
-            from gputui.tui.screens.detail import Detail
-
-            self.app.push_screen(Detail(self._desk, self._snapshot, job.id, self._follow_there))
-
-    def _follow_there(self, job_id: JobId) -> None:
-        """Follow its log, which is on the main screen."""
-        self._follow(job_id)
-        self.app.call_later(self.dismiss)
-
-    def action_follow(self) -> None:
-        """Follow the job's log on the main screen."""
-        if job := self.subject():
-            self._follow(job.id)
-            self.dismiss()
-
-    def action_back(self) -> None:
-        """Back to the screen before."""
-        self.dismiss()

@@ -17,7 +17,7 @@ from textual.widgets import Input, Static
 from gputui.tui.commands import COMMANDS, GPUS, JOBS, LOGS, QUEUE, TIMELINE, Command, by_group
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
-from gputui.tui.screens.dialog import Dialog
+from gputui.tui.screens.dialog import ScrollingDialog
 
 _PANES = {"gpus": ("GPUs", GPUS), "queue": ("queue", JOBS), "log": ("log", LOGS), "rows": ("timeline", TIMELINE)}
 """By the id of a widget: what it is called, and the group of commands that it is there for."""
@@ -46,19 +46,13 @@ class Context:
         return cls((screen.focused.id or "") if screen.focused else "", frozenset(names | without_key))
 
 
-class Help(Dialog[None]):
+class Help(ScrollingDialog):
     """What every key does."""
 
     BINDINGS: ClassVar = [
         ("escape", "give_up", "close"),
         ("q,question_mark,enter", "dismiss", "close"),
         ("slash", "search", "search"),
-        ("j,down", "scroll(1)", "down"),
-        ("k,up", "scroll(-1)", "up"),
-        ("ctrl+d,pagedown,space", "page(1)", "page down"),
-        ("ctrl+u,pageup", "page(-1)", "page up"),
-        ("g,home", "scroll(-100000)", "first"),
-        ("G,end", "scroll(100000)", "last"),
     ]
     DEFAULT_CSS = """
     Help #box {
@@ -121,15 +115,6 @@ class Help(Dialog[None]):
         field.value = ""
         field.remove_class("-open")
         self.query_one(VerticalScroll).focus()
-
-    def action_scroll(self, step: int) -> None:
-        """Scroll by lines."""
-        self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
-
-    def action_page(self, step: int) -> None:
-        """Scroll by what is in sight."""
-        body = self.query_one(VerticalScroll)
-        body.scroll_relative(y=step * max(1, body.size.height - 1), animate=False)
 
 
 def arranged(context: Context) -> list[tuple[str, Sequence[Command]]]:

@@ -12,7 +12,7 @@ from gputui.domain.job import Job
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import fit
-from gputui.tui.commands import CHANGING
+from gputui.tui.commands import CHANGING, place_of
 from gputui.tui.compositor import ExactCompositor
 from gputui.tui.desk import Desk
 from gputui.tui.messages import WishMade
@@ -106,11 +106,8 @@ class JobScreen(Screen[None]):
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:
         """Do what the words say that were clicked, as their key would."""
-        name = event.command.action.partition("(")[0]
-        for place in (self.focused, self, self.app):
-            if place is not None and hasattr(place, f"action_{name}"):
-                await self.app.run_action(event.command.action, default_namespace=place)
-                return
+        if place := place_of(event.command, self):
+            await self.app.run_action(event.command.action, default_namespace=place)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide what cannot be done to this job now, or never here."""

@@ -32,7 +32,7 @@ _NARROWEST = 56
 _KEPT = ("zoom", "pane(1)", "pane(-1)")
 _PANE_COMMANDS = tuple(command for command in PANE_COMMANDS if command.action in _KEPT)
 _HERE = {"attempt", "pin_log"}
-_LOG_JOB_COMMANDS = tuple(c for c in LOG_JOB_COMMANDS if c.action.partition("(")[0] in _HERE)
+_LOG_JOB_COMMANDS = tuple(c for c in LOG_JOB_COMMANDS if c.verb in _HERE)
 
 
 class LogsScreen(JobScreen):
@@ -131,10 +131,8 @@ class LogsScreen(JobScreen):
         self.query_one(KeyBar).show(commands, (BACK, APP_COMMANDS[0]))
 
     def _works(self, command: Command) -> bool:
-        name, _, rest = command.action.partition("(")
         pane = self.focused
-        place = pane if isinstance(pane, LogPane) and hasattr(pane, f"action_{name}") else self
-        return bool(place.check_action(name, (rest.strip("')"),)))
+        return command.works_at(pane if isinstance(pane, LogPane) and command.is_known_to(pane) else self)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide what there is no other attempt for."""

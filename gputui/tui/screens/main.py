@@ -192,9 +192,7 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
         self._keys.show(commands, tuple(c for c in (SUBMIT, *APP_COMMANDS) if c.in_footer and self._works(c)))
 
     def _works(self, command: Command) -> bool:
-        name, _, rest = command.action.partition("(")
-        place = self._log if command in LOG_COMMANDS else self
-        return bool(place.check_action(name, (rest.strip("')"),)))
+        return command.works_at(self._log if command in LOG_COMMANDS else self)
 
     @on(RowOpened)
     def action_detail(self) -> None:

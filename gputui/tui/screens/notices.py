@@ -16,22 +16,16 @@ from gputui.domain.snapshot import Notice
 from gputui.domain.text import plain
 from gputui.tui.happenings import Happening
 from gputui.tui.present.style import DIM, PLAIN, SEVERITY_STYLES, STRONG
-from gputui.tui.screens.dialog import Dialog
+from gputui.tui.screens.dialog import ScrollingDialog
 
 _MARKS = {"error": "✗ error", "warning": "! warning", "information": "· news"}
 
 
-class Notices(Dialog[None]):
+class Notices(ScrollingDialog):
     """Each with its severity, as a word: what is so now, worst first; then what was, latest first."""
 
     BINDINGS: ClassVar = [
         ("escape,q,exclamation_mark,enter", "dismiss", "close"),
-        ("j,down", "scroll(1)", "down"),
-        ("k,up", "scroll(-1)", "up"),
-        ("ctrl+d,pagedown,space", "page(1)", "page down"),
-        ("ctrl+u,pageup", "page(-1)", "page up"),
-        ("g,home", "scroll(-100000)", "first"),
-        ("G,end", "scroll(100000)", "last"),
     ]
     DEFAULT_CSS = """
     Notices VerticalScroll {
@@ -53,15 +47,6 @@ class Notices(Dialog[None]):
             body.border_title = "Notices"
             body.border_subtitle = "j k scroll   Esc close"
             yield Static(notice_table(self._all, self._happenings, self._now))
-
-    def action_scroll(self, step: int) -> None:
-        """Scroll by lines."""
-        self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
-
-    def action_page(self, step: int) -> None:
-        """Scroll by what is in sight."""
-        body = self.query_one(VerticalScroll)
-        body.scroll_relative(y=step * max(1, body.size.height - 1), animate=False)
 
 
 def notice_table(notices: tuple[Notice, ...], happenings: Sequence[Happening], now: datetime) -> Table:

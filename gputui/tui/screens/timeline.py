@@ -14,14 +14,14 @@ from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.timeline import Timeline, timeline
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.commands import APP_COMMANDS, BACK, GPU_COMMANDS, JOB_COMMANDS, TIMELINE_COMMANDS, Command, bindings
+from gputui.tui.commands import APP_COMMANDS, BACK, GPU_COMMANDS, JOB_COMMANDS, TIMELINE_COMMANDS, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.newest import IsWanted, Newest, Pace, are_alike
 from gputui.tui.present.bars import legend
 from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.style import DIM, RED
 from gputui.tui.present.timeline import bar_lines, gpu_lines, heading
-from gputui.tui.screens.gpu_screen import GpuScreen
+from gputui.tui.screens.cover import Cover
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.line import KeyBar
 from gputui.tui.widgets.line_table import CursorMoved, RowOpened
@@ -39,7 +39,7 @@ class TimelineMade(Message, bubble=False):
         self.failure = failure
 
 
-class TimelineScreen(GpuScreen):
+class TimelineScreen(Cover):
     """Commands act on the job whose bar is selected."""
 
     BINDINGS: ClassVar = [
@@ -58,10 +58,9 @@ class TimelineScreen(GpuScreen):
     def __init__(
         self, desk: Desk, snapshot: Snapshot, follow: Callable[[JobId], None], job_id: JobId | None = None
     ) -> None:
-        super().__init__(desk, snapshot)
+        super().__init__(desk, snapshot, follow)
         self._wanted = job_id
         """To be selected as soon as its bar is there."""
-        self._follow = follow
         self._view = TimelineView.of(snapshot, None)
         self._failure = ""
         self._jobs = {job.id: job for job in snapshot.jobs}
@@ -160,7 +159,7 @@ class TimelineScreen(GpuScreen):
             head = cell(f"The forecast failed: {self._failure}", RED)
         self.query_one("#heading", CellLines).show([((" ", DIM), *head)])
         self.query_one("#about", CellLines).show([((" ", DIM), *line) for line in self._about(table)])
-        commands = (c for c in (*JOB_COMMANDS, *TIMELINE_COMMANDS, *GPU_COMMANDS) if c.in_footer and self._works(c))
+        commands = (c for c in (*JOB_COMMANDS, *TIMELINE_COMMANDS, *GPU_COMMANDS) if c.in_footer and c.works_at(self))
         self.query_one(KeyBar).show(tuple(commands), (BACK, APP_COMMANDS[0]))
 
     def _about(self, table: TimelineTable) -> tuple[Cell, ...]:
@@ -171,10 +170,6 @@ class TimelineScreen(GpuScreen):
         if (gpu := table.gpu) is not None:
             return gpu_lines(gpu, view.timeline.windows if view.timeline else (), view.labels, now)
         return ()
-
-    def _works(self, command: Command) -> bool:
-        name, _, rest = command.action.partition("(")
-        return bool(self.check_action(name, (rest.strip("')"),)))
 
     def action_zoom_time(self, finer: int) -> None:
         """Less time on the screen, or more."""
@@ -195,24 +190,5 @@ class TimelineScreen(GpuScreen):
         self.query_one(TimelineTable).next_bar(step)
 
     @on(RowOpened)
-    def action_detail(self) -> None:
-        """Everything about the job."""
-        if job := self.subject():
-            from gputui.tui.screens.detail import Detail
-
-            self.app.push_screen(Detail(self._desk, self._snapshot, job.id, self._follow_there))
-
-    def _follow_there(self, job_id: JobId) -> None:
-        """Follow its log, which is on the main screen."""
-        self._follow(job_id)
-        self.app.call_later(self.dismiss)
-
-    def action_follow(self) -> None:
-        """Follow its log on the main screen."""
-        if job := self.subject():
-            self._follow(job.id)
-            self.dismiss()
-
-    def action_back(self) -> None:
-        """Back to the main screen."""
-        self.dismiss()
+    def _opened(self) -> None:
+        self.action_detail()

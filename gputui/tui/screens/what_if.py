@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import ClassVar
 
 from textual import on
@@ -13,14 +12,14 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from gputui.domain.policy.timeline import Timeline, timeline
+from gputui.domain.policy.timeline import timeline
 from gputui.domain.policy.whatif import Comparison, compared
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.tui.commands import FURTHER, WHAT_IF_COMMANDS, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.messages import WishMade
-from gputui.tui.newest import IsWanted, Newest, Pace, are_alike
+from gputui.tui.newest import Base, IsWanted, Newest, Pace, are_alike
 from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
 from gputui.tui.proposals import GpuProposal, JobProposal, Proposal
 from gputui.tui.widgets.cell_lines import CellLines
@@ -28,15 +27,6 @@ from gputui.tui.widgets.line import KeyBar
 
 _AGED = timedelta(seconds=10)
 """A forecast so old is made anew though nothing happened: time itself moves starts."""
-
-
-@dataclass(eq=False)
-class Base:
-    """What a forecast is made from: the same for every change thought of until the picture is another one."""
-
-    snapshot: Snapshot
-    now: datetime
-    before: Timeline | None = None
 
 
 class Foreseen(Message, bubble=False):

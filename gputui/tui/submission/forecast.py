@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from textual.message import Message
@@ -10,24 +9,15 @@ from textual.message_pump import MessagePump
 from textual.timer import Timer
 
 from gputui.domain.job import Submission
-from gputui.domain.policy.timeline import Timeline, timeline
+from gputui.domain.policy.timeline import timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.newest import IsWanted, Newest, Pace, are_alike
+from gputui.tui.newest import Base, IsWanted, Newest, Pace, are_alike
 from gputui.tui.submission.outlook import Prospect, prospect
 
 _PAUSE = 0.25
 """Seconds without a key before anything is worked out."""
 _AGED = timedelta(seconds=10)
-
-
-@dataclass(eq=False)
-class _Base:
-    """What every forecast upon one picture begins with."""
-
-    snapshot: Snapshot
-    now: datetime
-    before: Timeline | None = None
 
 
 class ProspectSeen(Message, bubble=False):
@@ -45,7 +35,7 @@ class Forecaster:
     def __init__(self, screen: MessagePump, settings: Settings, snapshot: Snapshot, now: datetime) -> None:
         self._screen = screen
         self._settings = settings
-        self._base = _Base(snapshot, now)
+        self._base = Base(snapshot, now)
         self._asked: Submission | None = None
         self._answer: ProspectSeen | None = None
         self._timer: Timer | None = None
@@ -75,7 +65,7 @@ class Forecaster:
         """Forecast anew where the picture is another one by now."""
         is_old = now - self._base.now >= _AGED or not are_alike(self._base.snapshot, snapshot)
         if is_old and self._pace.may_begin:
-            self._base = _Base(snapshot, now)
+            self._base = Base(snapshot, now)
             self._ask()
 
     def take(self, message: ProspectSeen) -> None:
@@ -85,7 +75,7 @@ class Forecaster:
 
     def close(self) -> None:
         """Nothing is wanted any more."""
-        self._base = _Base(self._base.snapshot, self._base.now)
+        self._base = Base(self._base.snapshot, self._base.now)
         self._newest.close()
 
     def _ask(self) -> None:
