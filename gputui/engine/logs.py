@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.tail import tail_start
 from gputui.ports import JobStore, LogStream, Runtime
-
-_BLOCK = 65536
 
 
 def log_path(job_id: JobId, attempt: int) -> str:
@@ -73,33 +71,6 @@ def _choose(job: Job, number: int | None) -> Attempt:
     raise NotFoundError(f"job {job.id} has no attempt {number}: it had {len(job.attempts)}")
 
 
-def tail_start(file: BinaryIO, lines: int) -> int:
-    """Where the last so many lines of a file begin: read from its end, for it may be large."""
-    at = file.seek(0, os.SEEK_END)
-    if lines <= 0:
-        return at
-    wanted, is_last = lines, True
-    while at > 0:
-        start = max(0, at - _BLOCK)
-        file.seek(start)
-        block = file.read(at - start)
-        if is_last and block.endswith(b"\n"):
-            wanted += 1  # the newline that ends the last line begins no other
-        is_last = False
-        if (found := block.count(b"\n")) >= wanted:
-            return start + _newline_from_end(block, wanted) + 1
-        wanted -= found
-        at = start
-    return 0
-
-
-def _newline_from_end(block: bytes, number: int) -> int:
-    at = len(block)
-    for _ in range(number):
-        at = block.rindex(b"\n", 0, at)
-    return at
-
-
 class FileLog:
     """A saved log."""
 
@@ -111,7 +82,9 @@ class FileLog:
     def __iter__(self) -> Iterator[bytes]:
         with self._path.open("rb") as file:
             if self._tail is not None:
-                file.seek(tail_start(file, self._tail))
+                descriptor = file.fileno()
+                size = os.fstat(descriptor).st_size
+                file.seek(tail_start(size, self._tail, lambda at, count: os.pread(descriptor, count, at)))
             for line in file:
                 if self._closed:
                     return

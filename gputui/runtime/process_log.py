@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from gputui.domain.tail import tail_start
+
 _BLOCK = 65536
 _LONGEST = 1024**2
 """A longer line is cut: a job may print without ever ending a line."""
@@ -27,7 +29,10 @@ class FileLogStream:
         self._lock = threading.Lock()
         self._is_read = False
         descriptor = self._file.fileno()
-        start = first_byte(descriptor) if tail is None else max(first_byte(descriptor), tail_start(descriptor, tail))
+        start = first_byte(descriptor)
+        if tail is not None:
+            size = os.fstat(descriptor).st_size
+            start = max(start, tail_start(size, tail, lambda at, count: os.pread(descriptor, count, at)))
         self._file.seek(start)
 
     def __iter__(self) -> Iterator[bytes]:
@@ -110,29 +115,3 @@ def first_byte(descriptor: int, here: int = 0) -> int:
         return here
     newline = os.pread(descriptor, _BLOCK, start).find(b"\n")
     return start + newline + 1
-
-
-def tail_start(descriptor: int, lines: int) -> int:
-    """Where the last so many lines begin."""
-    position = end = os.fstat(descriptor).st_size
-    if lines <= 0:
-        return end
-    # the newline that ends the last line does not begin another one
-    wanted = lines + (end > 0 and os.pread(descriptor, 1, end - 1) == b"\n")
-    while position > 0:
-        start = max(0, position - _BLOCK)
-        block = os.pread(descriptor, position - start, start)
-        found = block.count(b"\n")
-        if found >= wanted:
-            return start + _nth_last(block, wanted) + 1
-        wanted -= found
-        position = start
-    return 0
-
-
-def _nth_last(block: bytes, count: int) -> int:
-    """Index of the newline that is the count-th from the end."""
-    index = len(block)
-    for _ in range(count):
-        index = block.rindex(b"\n", 0, index)
-    return index

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
-from gputui.engine import logs as engine_logs
 from gputui.engine.logs import FileLog, Logs
 from gputui.ports import LogStream
 from tests.engine.world import World
@@ -74,8 +73,7 @@ def test_an_engine_that_is_down_is_not_taken_for_lost_output(
 
 @given(st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"")), max_size=40), st.integers(0, 45))
 def test_the_tail_of_a_saved_log_is_its_last_lines(lines: list[bytes], tail: int) -> None:
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
-        patch.setattr(engine_logs, "_BLOCK", 7)
+    with tempfile.TemporaryDirectory() as folder:
         for end in (b"", b"\n"):
             path = Path(folder) / "log"
             path.write_bytes(b"\n".join(lines) + end)
