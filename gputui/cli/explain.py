@@ -16,7 +16,7 @@ from gputui.cli.session import Session, pass_session
 from gputui.cli.wishes import OneJobId
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
-from gputui.domain.policy.explain import Explanation, explain
+from gputui.domain.policy.explain import Explanation, explain, told_terms
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration
@@ -51,13 +51,9 @@ def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
     yield f"how sure  {told.certainty}"
     if told.waits_for:
         yield "waits for " + ", ".join(f"job {other}" for other in told.waits_for)
-    terms = told.terms
-    yield f"score     {terms.total:.0f}"
-    yield f"  class       {terms.priority_class:8.1f}  of priority {job.priority}"
-    yield f"  age         {terms.age:8.1f}  of waiting {format_duration(now - job.submitted_at)}"
-    yield f"  duration    {terms.duration:8.1f}  of {format_duration(told.planned)} that it is planned to run"
-    yield f"  fair share  {terms.fair_share:8.1f}  F = {told.fair_share:.3f} of tenant {job.spec.tenant}"
-    yield f"  nice        {terms.nice:8.1f}"
+    yield f"score     {told.terms.total:.0f}"
+    for term in told_terms(job, told, now):
+        yield f"  {term.name:<10}  {term.points:8.1f}  {term.of}".rstrip()
     if job.topped_at:
         yield "  put first by hand, before every score"
 

@@ -40,6 +40,14 @@ async def opened(console: Console, pilot: Pilot[Leave], *keys: str) -> WhatIf:
     return panel
 
 
+async def explained(console: Console, pilot: Pilot[Leave]) -> str:
+    """The page of the job under the cursor, with its score filled in."""
+    await pilot.press("enter")
+    await until(pilot, lambda: "worked out" not in console.screen_text and "how sure" in console.screen_text)
+    await pilot.pause()
+    return console.screen_text
+
+
 async def timeline_of(console: Console, pilot: Pilot[Leave], *keys: str) -> TimelineScreen:
     """The timeline, filled in, and then these keys."""
     await pilot.press("T")

@@ -8,7 +8,7 @@ from textual.pilot import Pilot
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.leave import Leave
 from tests.tui import plans
-from tests.tui.foresight import opened, select, timeline_of, watched
+from tests.tui.foresight import explained, opened, select, timeline_of, watched
 from tests.tui.test_pictures import Compare
 
 SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50)], ids=["80x24", "120x36", "200x50"])
@@ -40,5 +40,17 @@ def test_a_timeline(snap_compare: Compare, size: tuple[int, int], made: object) 
     async def before(pilot: Pilot[Leave]) -> None:
         await console.begin(pilot)
         await timeline_of(console, pilot, "j", "j", "right")
+
+    assert snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]
+
+
+@SIZES
+def test_a_waiting_job_explained(snap_compare: Compare, size: tuple[int, int]) -> None:
+    console = watched()
+
+    async def before(pilot: Pilot[Leave]) -> None:
+        await console.begin(pilot)
+        await select(console, 108)
+        await explained(console, pilot)
 
     assert snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]

@@ -17,7 +17,17 @@ from gputui.domain.policy.whatif import expected
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
-from gputui.domain.units import plural
+from gputui.domain.units import format_duration, plural
+
+
+@dataclass(frozen=True)
+class TermWords:
+    """One term of the score, as every face tells it."""
+
+    name: str
+    points: float
+    of: str
+    """What it was made of; empty for what says it itself."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,18 @@ def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> 
         waits_for=_waits_for(snapshot, job),
         expected_start_at=start,
         certainty=_certainty(look, job, start, order),
+    )
+
+
+def told_terms(job: Job, told: Explanation, now: datetime) -> tuple[TermWords, ...]:
+    """The score term by term."""
+    terms = told.terms
+    return (
+        TermWords("class", terms.priority_class, f"of priority {job.priority}"),
+        TermWords("age", terms.age, f"of waiting {format_duration(now - job.submitted_at)}"),
+        TermWords("duration", terms.duration, f"of {format_duration(told.planned)} that it is planned to run"),
+        TermWords("fair share", terms.fair_share, f"F = {told.fair_share:.3f} of tenant {job.spec.tenant}"),
+        TermWords("nice", terms.nice, ""),
     )
 
 

@@ -38,9 +38,9 @@ def score_terms(job: Job, settings: PolicySettings, fair: float, planned: float,
     return ScoreTerms(
         settings.class_weight * job.priority / NORMAL_PRIORITY,
         settings.age_weight * age(seconds_waited(job, now), settings),
-        -put_back(planned, settings),
+        0.0 - put_back(planned, settings),
         settings.fair_weight * fair,
-        -float(job.spec.nice),
+        0.0 - job.spec.nice,
     )
 
 

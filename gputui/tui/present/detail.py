@@ -9,6 +9,7 @@ from gputui.domain.job import Attempt, Job
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import Cell, cell
+from gputui.tui.present.explained import Told, score_lines, sureness
 from gputui.tui.present.job import JobContext, elapsed, gpus_wanted, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED
 
@@ -17,9 +18,9 @@ Line = tuple[str, Cell]
 MASK = "••••••"
 
 
-def job_lines(job: Job, context: JobContext) -> tuple[Line, ...]:
-    """The job from what it is now to what was asked for."""
-    return (*_now(job, context), *_attempts(job, context.gpu_names), *_asked(job), *_options(job))
+def job_lines(job: Job, context: JobContext, told: Told | None = None) -> tuple[Line, ...]:
+    """The job from what it is now to what was asked for; `told` of one that waits."""
+    return (*_now(job, context, told), *_attempts(job, context.gpu_names), *_asked(job), *_options(job))
 
 
 def job_title(job: Job) -> str:
@@ -27,17 +28,19 @@ def job_title(job: Job) -> str:
     return f"#{job.id} {plain(job.spec.name, 60)}".rstrip()
 
 
-def _now(job: Job, context: JobContext) -> list[Line]:
+def _now(job: Job, context: JobContext, told: Told | None) -> list[Line]:
     style = JOB_STYLES[job.state]
     reason = context.reasons.get(job.id)
     lines: list[Line] = [("state", ((str(job.state), style), (_wishes(job), AMBER)))]
-    told = why(job, context)
-    if any(value for value, _ in told):
+    here = why(job, context)
+    if any(value for value, _ in here):
         label = "where" if job.state.is_active else "why"
-        lines.append((label, ((f"{reason.code}: " if reason and not job.held else "", DIM), *told)))
-    if expected := context.expected_starts.get(job.id):
+        lines.append((label, ((f"{reason.code}: " if reason and not job.held else "", DIM), *here)))
+    if expected := context.expected_starts.get(job.id) or _foreseen(told):
         lines.append(("starts", cell(f"about {_moment(expected, context.now)}")))
+    lines += sureness(told) if told else []
     lines.append(("priority", cell(_priority_words(job))))
+    lines += score_lines(job, told, context.now) if told else []
     lines.append(("submitted", cell(f"{_moment(job.submitted_at, context.now)}{_by(job)}")))
     if job.started_at:
         lines.append(("started", cell(_moment(job.started_at, context.now))))
@@ -52,6 +55,11 @@ def _now(job: Job, context: JobContext) -> list[Line]:
         avoided = ", ".join(context.gpu_names.get(uuid, plain(uuid, 12)) for uuid in job.avoid_gpus)
         lines.append(("avoids", cell(f"GPU {avoided}: it failed there", AMBER)))
     return lines
+
+
+def _foreseen(told: Told | None) -> datetime | None:
+    """A start further away than the picture tells of."""
+    return told.explanation.expected_start_at if told and told.explanation else None
 
 
 def _warned(job: Job) -> str:

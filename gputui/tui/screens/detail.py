@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
+from textual.message import Message
 from textual.widgets import Static
 
 from gputui.domain.job import Job, JobId
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.policy.explain import Explanation, explain
+from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.state import JobState
 from gputui.tui.commands import APP_COMMANDS, BACK, JOB_COMMANDS, bindings
 from gputui.tui.desk import Desk
+from gputui.tui.newest import IsWanted, Newest, Pace, are_alike
 from gputui.tui.present.detail import Line, job_lines, job_title
+from gputui.tui.present.explained import Told
 from gputui.tui.present.gpu import index_of
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.style import BLUE
@@ -24,6 +31,19 @@ from gputui.tui.widgets.line import KeyBar
 
 _COMMANDS = tuple(command for command in JOB_COMMANDS if command.action != "detail")
 _LABEL = 10
+_COMPACT = 30
+"""Rows of a screen on which every line counts."""
+_AGED = timedelta(seconds=10)
+"""An explanation so old is made anew though nothing happened: time itself moves scores."""
+
+
+class Explained(Message, bubble=False):
+    """Why the job stands where it stands."""
+
+    def __init__(self, explanation: Explanation | None, failure: str = "") -> None:
+        super().__init__()
+        self.explanation = explanation
+        self.failure = failure
 
 
 class Detail(JobScreen):
@@ -55,6 +75,11 @@ class Detail(JobScreen):
         self._job: Job | None = snapshot.job(job_id) or job
         """As it is in the picture; or as it was, where it is in the history alone."""
         self._shown: tuple[Line, ...] = ()
+        self._told = Told()
+        self._explainer = Newest(self.post_message, lambda error: Explained(None, f"{type(error).__name__}: {error}"))
+        self._pace = Pace(rest=9)
+        self._explained: tuple[Snapshot, datetime] | None = None
+        """Of which picture, and when, it was asked for."""
 
     def compose(self) -> ComposeResult:
         """Heading, body, keys."""
@@ -68,6 +93,14 @@ class Detail(JobScreen):
         self.show_snapshot(self._snapshot)
         self.set_interval(self._desk.pace.tick, lambda: self.show_snapshot(self._snapshot))
 
+    def on_unmount(self) -> None:
+        """Nothing is wanted any more."""
+        self._explainer.close()
+
+    def on_resize(self) -> None:
+        """Lay it out for the rows there are."""
+        self.show_snapshot(self._snapshot)
+
     def subject(self) -> Job | None:
         """The job that is shown."""
         return self._job
@@ -78,6 +111,7 @@ class Detail(JobScreen):
         self._job = snapshot.job(self._job_id) or self._job
         if self._job is None or self.app.screen is not self:
             return
+        self._explain(self._job)
         lines = self._lines(self._job)
         if lines != self._shown:
             self._shown = lines
@@ -91,7 +125,31 @@ class Detail(JobScreen):
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
         now, beside = self._desk.clock.now(), snapshot.sharing()
         context = JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names, beside)
-        return job_lines(job, context)
+        told = replace(self._told, is_compact=self.app.size.height < _COMPACT)
+        return job_lines(job, context, told if job.state is JobState.PENDING else None)
+
+    def _explain(self, job: Job) -> None:
+        """Have the explanation made anew where it is another one by now."""
+        snapshot, now = self._snapshot, self._desk.clock.now()
+        seen, at = self._explained or (EMPTY, now)
+        is_new = self._explained is None or now - at >= _AGED or not are_alike(seen, snapshot)
+        if job.state is not JobState.PENDING or not is_new or not self._pace.may_begin:
+            return
+        settings = self._desk.settings
+        self._explained = (snapshot, now)
+        self._pace.begin()
+
+        def work(is_wanted: IsWanted) -> Message:
+            del is_wanted
+            return Explained(explain(snapshot, job, settings, now))
+
+        self._explainer.ask(work)
+
+    def on_explained(self, message: Explained) -> None:
+        """Show it."""
+        self._pace.end()
+        self._told = Told(message.explanation, message.failure)
+        self.show_snapshot(self._snapshot)
 
     def action_follow(self) -> None:
         """Follow its log on the main screen."""

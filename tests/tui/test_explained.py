@@ -1,0 +1,112 @@
+"""The page of a waiting job tells its score and how sure its start is, as `gputui explain` does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gputui.cli.explain import story
+from gputui.domain.job import Job
+from gputui.domain.policy.explain import Explanation, explain
+from gputui.domain.settings import Settings
+from gputui.domain.state import JobState
+from gputui.tui.present.detail import job_lines
+from gputui.tui.present.explained import Told
+from gputui.tui.present.job import JobContext
+from gputui.tui.screens import detail
+from tests.factories import NOW
+from tests.tui import plans
+from tests.tui.foresight import explained, select, until, watched
+
+TERMS = ("class", "age", "duration", "fair share", "nice")
+
+
+def waiting() -> tuple[Job, Explanation]:
+    whole = plans.contended()
+    subject = whole.job(108)
+    assert subject is not None
+    return subject, explain(whole, subject, replace(Settings(), policy=plans.KEPT), NOW)
+
+
+def page(told: Told) -> list[str]:
+    subject, _ = waiting()
+    lines = job_lines(subject, JobContext(NOW), told)
+    return [f"{label} {''.join(text for text, _ in cell)}" for label, cell in lines]
+
+
+def test_the_page_says_what_the_command_says() -> None:
+    subject, told = waiting()
+    spoken = [" ".join(line.split()) for line in story(subject, told, NOW)]
+    shown = [" ".join(line.split()) for line in page(Told(told))]
+    wanted = [line for line in spoken if line.startswith((*TERMS, "how sure"))]
+    assert len(wanted) == 6
+    for line in wanted:
+        assert line in shown
+
+
+def test_a_small_screen_has_the_terms_in_one_line() -> None:
+    _, told = waiting()
+    (line,) = (line for line in page(Told(told, is_compact=True)) if line.startswith("score"))
+    assert line == (
+        f"score {told.terms.total:.0f} = class 1000 + age {told.terms.age:.0f} + duration 0"
+        f" + fair share {told.terms.fair_share:.0f} + nice 0 · number 3 of 6 waiting"
+    )
+
+
+def test_a_negative_term_is_taken_away() -> None:
+    _, told = waiting()
+    less = replace(told, terms=replace(told.terms, nice=-20.0))
+    (line,) = (line for line in page(Told(less, is_compact=True)) if line.startswith("score"))
+    assert " - nice 20 " in line
+
+
+def test_until_it_is_known_the_page_says_so() -> None:
+    assert "score being worked out …" in page(Told())
+    assert "score not known: ValueError: no" in page(Told(failure="ValueError: no"))
+
+
+async def test_the_page_follows_the_job() -> None:
+    console = watched()
+    async with console.app.run_test(size=(120, 40)) as pilot:
+        await console.begin(pilot)
+        await select(console, 108)
+        text = await explained(console, pilot)
+        assert "number 3 of 6 waiting" in text
+        assert all(f"  {term} " in text for term in TERMS)
+        raised = [one.prioritised(90) if one.id == 108 else one for one in console.snapshot.jobs]
+        await console.show(pilot, replace(console.snapshot, jobs=tuple(raised)))
+        await until(pilot, lambda: "number 1 of 6 waiting" in console.screen_text)
+        started = [one.to(JobState.CONFIGURING, attempts=()) if one.id == 108 else one for one in console.snapshot.jobs]
+        await console.show(pilot, replace(console.snapshot, jobs=tuple(started)))
+        assert "how sure" not in console.screen_text
+        assert "fair share" not in console.screen_text
+
+
+async def test_time_alone_moves_the_score() -> None:
+    console = watched()
+    async with console.app.run_test(size=(120, 40)) as pilot:
+        await console.begin(pilot)
+        await select(console, 108)
+        before = await explained(console, pilot)
+        assert "of waiting 50m" in before
+        console.clock.advance(3600)
+        await console.show(pilot, replace(console.snapshot, taken_at=console.clock.now()))
+        await until(pilot, lambda: "of waiting 1h50m" in console.screen_text)
+
+
+async def test_what_goes_wrong_is_told_where_it_would_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> Explanation:
+        raise ValueError("no such order")
+
+    monkeypatch.setattr(detail, "explain", fails)
+    console = watched()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        await select(console, 108)
+        assert "not known: ValueError: no such order" in await explained(console, pilot)
+
+
+def test_nothing_is_no_less_than_nothing() -> None:
+    subject, told = waiting()
+    assert "-0.0" not in "".join(story(subject, told, NOW))
