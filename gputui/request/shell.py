@@ -20,9 +20,13 @@ ENDS = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1", "2>", "&>"}
 """Words that end a command."""
 
 
+def joined(text: str) -> str:
+    """What is folded over lines by backslashes as one line; terminals end pasted lines by a carriage return alone."""
+    return re.sub(r"\\[ \t]*(?:\r\n|\r|\n)", " ", text.strip())
+
+
 def split(text: str, directory: Path, environ: Mapping[str, str]) -> list[str]:
     """The words of the line; where it is, and whose it is, stand for what a shell would put there."""
-    joined = re.sub(r"\\[ \t]*\r?\n", " ", text.strip())
     known = {
         "$(pwd)": str(directory),
         "`pwd`": str(directory),
@@ -41,7 +45,7 @@ def split(text: str, directory: Path, environ: Mapping[str, str]) -> list[str]:
         return known[name]
 
     try:
-        return shlex.split(_PLACES.sub(filled, joined))
+        return shlex.split(_PLACES.sub(filled, joined(text)))
     except ValueError as error:
         raise InputError("a quotation is not closed", where="the line") from error
 

@@ -39,6 +39,13 @@ def test_a_long_line_as_people_have_them() -> None:
     assert [option for option, _ in found.dropped] == ["-i", "-t"]
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_line_is_unfolded_whatever_ends_its_lines(end: str) -> None:
+    """Terminals paste a carriage return alone, as if Enter was pressed."""
+    found = read(f"docker run --gpus 2 \\{end}  -v /a:/b \\ {end} busybox \\{end} sleep 3{end}")
+    assert found.draft == {"image": "busybox", "command": "sleep 3", "gpus": "2", "volume": "/a:/b"}
+
+
 def test_what_a_job_cannot_have_is_named_and_the_rest_is_taken() -> None:
     found = read("docker run --cap-add SYS_ADMIN --privileged -p 80:80 --sysctl a=b -e A=1 busybox sleep 3 | tee x")
     assert found.draft == {"image": "busybox", "command": "sleep 3", "gpus": "0", "env": "A=1"}

@@ -142,12 +142,13 @@ async def test_a_line_typed_as_an_image_is_filled_in_rather_than_sent() -> None:
         assert isinstance(console.app.screen, Submit)
 
 
-async def test_other_text_is_pasted_as_one_line() -> None:
+@pytest.mark.parametrize("end", ["\n", "\r"])
+async def test_other_text_is_pasted_as_one_line(end: str) -> None:
     console = Console()
     async with opened(console) as (pilot, form):
         form.body.go_to("command")
         await pilot.pause()
-        await paste(pilot, "python train.py \\\n  --epochs 3\n")
+        await paste(pilot, f"python train.py \\{end}  --epochs 3{end}")
         assert form.draft()["command"].split() == ["python", "train.py", "--epochs", "3"]
 
 

@@ -18,6 +18,7 @@ from textual.widgets import Input, Static
 from gputui.domain.text import fit
 from gputui.request import line
 from gputui.request.draft import YES
+from gputui.request.shell import joined
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import DIM, RAISED, RED
@@ -46,8 +47,8 @@ class TextField(Input):
             event.prevent_default()
             self.post_message(self.LinePasted(event.text))
             return
-        if "\n" in event.text.strip():  # a command folded over lines is one line here
-            event.text = " ".join(event.text.replace("\\\n", " ").split("\n"))
+        if len(event.text.strip().splitlines()) > 1:  # a command folded over lines is one line here
+            event.text = " ".join(joined(event.text).splitlines())
         super()._on_paste(event)
         event.prevent_default()
 
