@@ -16,13 +16,15 @@ _PLACES = re.compile(
     rf"({_QUOTED})|\$\(pwd\)|`pwd`|\$\(id -u\)|\$\(id -g\)|\$\(whoami\)|\$\{{(?P<braced>PWD|HOME|USER)\}}"
     r"|\$(?P<bare>PWD|HOME|USER)\b|(?P<tilde>(?<=[\s=:])~(?=/))"
 )
+_BREAKS = re.compile(rf"({_QUOTED}|\"(?:\\.|[^\"\\])*\"|\\.)|\n+", re.DOTALL)
+"""Ends of lines that no quotation holds: another command begins there."""
 ENDS = frozenset({"&&", "||", "|", ";", "&", ">", ">>", "<", "2>&1", "2>", "&>"})
 """Words that end a command."""
 
 
 def joined(text: str) -> str:
     """What is folded over lines by backslashes as one line; terminals end pasted lines by a carriage return alone."""
-    return re.sub(r"\\[ \t]*(?:\r\n|\r|\n)", " ", text.strip())
+    return re.sub(r"\\[ \t]*\n", " ", re.sub(r"\r\n?", "\n", text.strip()))
 
 
 def split(text: str, directory: Path, environ: Mapping[str, str]) -> list[str]:
@@ -45,7 +47,7 @@ def split(text: str, directory: Path, environ: Mapping[str, str]) -> list[str]:
         return known[name]
 
     try:
-        return shlex.split(_PLACES.sub(filled, joined(text)))
+        return shlex.split(_PLACES.sub(filled, _BREAKS.sub(lambda found: found[1] or " ; ", joined(text))))
     except ValueError as error:
         raise InputError("a quotation is not closed", where="the line") from error
 

@@ -46,6 +46,12 @@ def test_a_line_is_unfolded_whatever_ends_its_lines(end: str) -> None:
     assert found.draft == {"image": "busybox", "command": "sleep 3", "gpus": "2", "volume": "/a:/b"}
 
 
+def test_the_next_line_is_another_command_unless_a_quotation_holds_it() -> None:
+    found = read("docker run busybox sh -c 'a\rb' \"c\r\nd\"\recho done")
+    assert found.draft["command"] == "sh -c 'a\nb' 'c\nd'"
+    assert [word for word, _ in found.dropped] == [";"]
+
+
 def test_what_a_job_cannot_have_is_named_and_the_rest_is_taken() -> None:
     found = read("docker run --cap-add SYS_ADMIN --privileged -p 80:80 --sysctl a=b -e A=1 busybox sleep 3 | tee x")
     assert found.draft == {"image": "busybox", "command": "sleep 3", "gpus": "0", "env": "A=1"}
