@@ -17,9 +17,10 @@ from gputui.domain.snapshot import Snapshot
 from gputui.tui.commands import APP_COMMANDS, BACK, GPU_COMMANDS, JOB_COMMANDS, TIMELINE_COMMANDS, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.newest import IsWanted, Newest, Pace, are_alike
+from gputui.tui.present.agenda import agenda_lines
 from gputui.tui.present.bars import legend
 from gputui.tui.present.cells import Cell, cell
-from gputui.tui.present.style import DIM, RED
+from gputui.tui.present.style import DIM, GROUND, RED
 from gputui.tui.present.timeline import bar_lines, gpu_lines, heading
 from gputui.tui.screens.cover import Cover
 from gputui.tui.widgets.cell_lines import CellLines
@@ -27,6 +28,8 @@ from gputui.tui.widgets.line import KeyBar
 from gputui.tui.widgets.line_table import CursorMoved, RowOpened
 from gputui.tui.widgets.timeline_table import TimelineTable, TimelineView
 
+_OTHERS = 5
+"""Lines of the screen that are neither GPUs nor agenda: heading, what is selected, legend, keys."""
 _AGED = timedelta(seconds=15)
 
 
@@ -53,6 +56,7 @@ class TimelineScreen(Cover):
     TimelineScreen { layout: vertical; }
     TimelineScreen #heading { dock: top; }
     TimelineScreen #about { height: 2; }
+    TimelineScreen #agenda { height: 0; }
     """
 
     def __init__(
@@ -71,6 +75,7 @@ class TimelineScreen(Cover):
         """Heading, rows, what is selected, what the characters mean, keys."""
         yield CellLines(id="heading")
         yield TimelineTable(id="rows", now=self._desk.clock.now())
+        yield CellLines(id="agenda", background=GROUND)
         yield CellLines(id="about")
         yield CellLines(id="legend")
         yield KeyBar(id="keys")
@@ -111,6 +116,10 @@ class TimelineScreen(Cover):
         """Catch up with what happened meanwhile."""
         self.tick()
 
+    def on_resize(self) -> None:
+        """Another part of the plan fits, once everything has its new size."""
+        self.call_after_refresh(self._draw)
+
     def tick(self) -> None:
         """Let time go on, and have the plan made anew where it is another one by now."""
         if self.app.screen is not self:
@@ -148,7 +157,17 @@ class TimelineScreen(Cover):
         table = self.query_one(TimelineTable)
         table.show(self._view, self._desk.clock.now())
         self.query_one("#legend", CellLines).show([((" ", DIM), *legend(room=self.size.width - 2))])
+        self._show_agenda(table)
         self._tell()
+
+    def _show_agenda(self, table: TimelineTable) -> None:
+        """In the room that the GPUs leave: for these and their times, all of it is theirs."""
+        view = self._view
+        room = self.size.height - _OTHERS - max(1, len(table.keys)) - table.head
+        lines = agenda_lines(view.timeline, view.snapshot, view.labels, self._desk.clock.now(), room - 1)
+        agenda = self.query_one("#agenda", CellLines)
+        agenda.styles.height = room if lines else 0
+        agenda.show([(), *(((" ", DIM), *line) for line in lines)])
 
     @on(CursorMoved)
     def _tell(self) -> None:

@@ -12,16 +12,15 @@ from textual.widget import Widget
 from gputui.tui.present.cells import Cell, fitted, segments
 from gputui.tui.present.style import RAISED
 
-_RAISED = Style(bgcolor=RAISED)
-
 
 class CellLines(Widget):
-    """Text that is never markup, on the background of a panel."""
+    """Text that is never markup, on the background of a panel or another one."""
 
     DEFAULT_CSS = "CellLines { height: 1; width: 1fr; }"
 
-    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
+    def __init__(self, *, id: str, background: str = RAISED) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
+        self._ground = Style(bgcolor=background)
         self._lines: Sequence[Cell] = ()
         self._rows = 1
 
@@ -44,4 +43,4 @@ class CellLines(Widget):
         """A line."""
         line = self._lines[y] if y < len(self._lines) else ()
         room = self.size.width
-        return Strip(segments(fitted(line, room), _RAISED)).adjust_cell_length(room, _RAISED)
+        return Strip(segments(fitted(line, room), self._ground)).adjust_cell_length(room, self._ground)

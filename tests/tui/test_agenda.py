@@ -1,0 +1,68 @@
+"""What comes next, below the timeline: soonest first, as much as fits, and nobody forgotten without a word."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputui.domain.policy.timeline import timeline
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.tui.present.agenda import LEAST, agenda_lines
+from gputui.tui.present.labels import Labels
+from gputui.tui.widgets.cell_lines import CellLines
+from tests.factories import NOW
+from tests.tui import plans
+from tests.tui.foresight import timeline_of, watched
+
+
+def agenda(picture: Snapshot, most: int) -> list[str]:
+    """Its lines as text."""
+    made = timeline(picture, Settings(policy=plans.KEPT), NOW)
+    lines = agenda_lines(made, picture, Labels.of(picture), NOW, most)
+    return ["".join(text for text, _ in line).rstrip() for line in lines]
+
+
+def test_ends_starts_and_windows_come_in_the_order_of_time() -> None:
+    heading, *lines = agenda(plans.contended(), 30)
+    assert heading == "What comes next"
+    assert [line.split()[4] for line in lines[:5]] == ["#102", "#108", "#103", "#101", "#106"]
+    assert "in 1h30m   ■ #102 vit-pretrain     ends, by its limit: GPU 2-3" in lines[0]
+    assert "in 1h30m   ▶ #108 segformer-city   starts on GPU 2-3 until" in lines[1]
+    assert "#106 llama-70b-eval   starts on GPU 0-3" in lines[4]
+    assert lines[4].endswith("promised to it")
+    assert "exam week" in lines[5]
+    assert "kept on GPU 4-6 until" in lines[5]
+
+
+def test_who_has_no_start_is_told_with_the_reason() -> None:
+    assert agenda(plans.contended(), 30)[-1].split() == ["no", "start", "·", "#109", "nightly-bench", "held"]
+
+
+def test_one_that_has_outrun_its_plan_is_not_said_to_end() -> None:
+    assert not any("#104" in line for line in agenda(plans.contended(), 30))
+
+
+@pytest.mark.parametrize("most", range(14))
+def test_it_keeps_to_its_room_and_says_what_it_leaves_out(most: int) -> None:
+    lines = agenda(plans.contended(), most)
+    assert len(lines) <= most
+    if most < LEAST:
+        assert lines == []
+        return
+    told = sum(word.startswith("#") for line in lines for word in line.split()) + sum("exam" in line for line in lines)
+    left_out = sum(int(word) for word in lines[0].split() if word.isdigit())
+    assert told + left_out == 10, "nine jobs with a start or an end in sight or held, and a window"
+    assert any("#109" in line for line in lines), "jobs without a start keep some of the room"
+
+
+async def test_it_takes_the_room_that_the_gpus_leave() -> None:
+    console = watched()
+    async with console.app.run_test(size=(110, 40)) as pilot:
+        await console.begin(pilot)
+        screen = await timeline_of(console, pilot)
+        assert screen.query_one("#agenda", CellLines).size.height == 40 - 5 - 1 - 8
+        assert "What comes next" in console.screen_text
+        await pilot.resize_terminal(110, 16)
+        await pilot.pause()
+        assert "What comes next" not in console.screen_text
+        assert ["7"] in [line.split()[:1] for line in console.screen_text.splitlines()], "no GPU makes way for it"
