@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 from gputui import bootstrap
 from gputui.cli import serving
 from gputui.config import Options, templates_path
+from gputui.domain.snapshot import Notice, Snapshot
 from gputui.engine.feed import Feed
 from gputui.ports import JobStore
 from gputui.tui.app import Gputui
@@ -27,8 +29,12 @@ from gputui.tui.theme import wish_of
 if TYPE_CHECKING:
     from gputui.engine.host import Host
 
+log = logging.getLogger(__name__)
+
 GIVE_WAY_AFTER = 0.001
 """Seconds after which a thread lets others run that wait: a key must not wait for a plan at each of its steps."""
+AGAIN_AFTER = 1.0
+"""Seconds after which what failed behind the screen is tried again."""
 LET_GO_WITHIN = 12.0
 """Seconds for which the screen's process waits for its scheduler to let go before it ends anyway."""
 
@@ -112,7 +118,13 @@ class Console:
         """Begin only when the first frame is painted: importing and connecting would delay it."""
         await app.painted.wait()
         self._host = await asyncio.to_thread(self._make_host, feed)
-        await self._host.run()
+        while True:
+            try:
+                return await self._host.run()
+            except Exception as error:  # a border: the screen would go on showing the last picture as if it were new
+                log.exception("scheduling failed")
+                feed.publish(picture_of(error, feed.latest))
+                await asyncio.sleep(AGAIN_AFTER)
 
     def _make_host(self, feed: Feed) -> Host:
         return bootstrap.make_host(self._options, self._store, feed, "console", may_lead=self._may_lead)
@@ -134,6 +146,12 @@ class Console:
             self._host.stop()
         with contextlib.suppress(TimeoutError, asyncio.CancelledError):
             await asyncio.wait_for(scheduling, LET_GO_WITHIN)
+
+
+def picture_of(error: Exception, latest: Snapshot) -> Snapshot:
+    """The last picture, which says that nothing is scheduled here and why."""
+    words = f"scheduling here failed, and is tried again: {type(error).__name__}: {error}"
+    return replace(latest, leader=None, leads_here=False, notices=(Notice("error", words),))
 
 
 def remembered() -> Remembered:

@@ -195,12 +195,19 @@ class Host:
 
     async def _look_on(self) -> None:
         """Show the picture every second, and at once when the store changes, until it is time to try to lead."""
-        seen = self._store.version()
+        seen = self._version()
         await asyncio.to_thread(self._show)
         for _ in range(round(LOOK_EVERY / STORE_POLL)):
             await asyncio.sleep(STORE_POLL)
-            if self._stop.is_set() or self._store.version() != seen:
+            if self._stop.is_set() or self._version() != seen:
                 return
+
+    def _version(self) -> object:
+        """The store's version; None while it cannot be read, which the picture tells."""
+        try:
+            return self._store.version()
+        except StoreError:
+            return None
 
     def _show(self) -> None:
         now = self._clock.now()
@@ -209,4 +216,5 @@ class Host:
             self._feed.publish(replace(beside, notices=(*self._barred, *beside.notices)))
         except StoreError as error:
             latest = self._feed.latest
-            self._feed.publish(replace(latest, taken_at=now, notices=(Notice("error", str(error)),)))
+            told, leader = (Notice("error", str(error)),), None if latest.leads_here else latest.leader
+            self._feed.publish(replace(latest, taken_at=now, leader=leader, leads_here=False, notices=told))

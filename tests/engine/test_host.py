@@ -163,6 +163,33 @@ async def test_dispatch_outlives_a_store_that_does_not_answer_for_a_while(
     await asyncio.wait_for(task, 10)
 
 
+async def test_a_state_directory_that_comes_back_is_scheduled_in_again(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when it is moved away and back, or mounted anew: lock and queue are both gone meanwhile."""
+    seat = Seat(real(world), RealClock(), "console")
+    task = asyncio.create_task(seat.host.run())
+    await seat.until(lambda: seat.feed.latest.leads_here)
+    acquire, version, jobs = Leadership.acquire, world.store.version, world.store.jobs
+
+    def away(*_: object) -> object:
+        raise StoreFormatError("the queue is gone")
+
+    monkeypatch.setattr(Leadership, "acquire", lambda *_: False)
+    monkeypatch.setattr(world.store, "version", away)
+    monkeypatch.setattr(world.store, "jobs", away)
+    (world.directory / LOCK_FILE).unlink()
+    await seat.until(lambda: not seat.host.leads and "the queue is gone" in str(seat.feed.latest.notices))
+    assert not seat.feed.latest.leads_here
+    monkeypatch.setattr(world.store, "version", version)
+    monkeypatch.setattr(world.store, "jobs", jobs)
+    monkeypatch.setattr(Leadership, "acquire", acquire)
+    job_id = world.submit()
+    await seat.until(lambda: world.job(job_id).state is JobState.RUNNING)
+    seat.host.stop()
+    await asyncio.wait_for(task, 10)
+
+
 def test_a_scheduler_that_says_nothing_is_noticed(world: World) -> None:
     leadership = Leadership(world.directory)
     me = Leader(4711, "here", "root", "serve", world.clock.now())

@@ -1,0 +1,53 @@
+"""What is behind the console's screen."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from gputui import bootstrap
+from gputui.cli import console
+from gputui.cli.console import Console, PaintedConsole
+from gputui.config import Options
+from gputui.domain.snapshot import Snapshot
+from gputui.engine.feed import Feed
+
+
+class FailsOnce:
+    """A host that fails at its first run."""
+
+    runs = 0
+
+    async def run(self) -> None:
+        self.runs += 1
+        if self.runs == 1:
+            raise RuntimeError("it broke")
+
+
+class Painted:
+    """A screen that is there."""
+
+    painted = asyncio.Event()
+
+
+async def test_a_failure_behind_the_screen_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(console, "AGAIN_AFTER", 0.0)
+    options = Options(state=tmp_path / "state")
+    host, feed, seen = FailsOnce(), Feed(), list[Snapshot]()
+    feed.subscribe(seen.append)
+    store = bootstrap.open_store(options)
+    there = Console(options, store)
+    monkeypatch.setattr(there, "_make_host", lambda _: host)
+    Painted.painted.set()
+    await there._behind(cast("PaintedConsole", Painted()), feed)
+    store.close()
+    assert host.runs == 2
+    assert [notice.text for notice in seen[-1].notices] == [
+        "scheduling here failed, and is tried again: RuntimeError: it broke"
+    ]
+    assert seen[-1].leader is None
