@@ -100,6 +100,8 @@ class RuntimeStatus:
     warnings: tuple[str, ...] = ()
     """Sentences for `doctor` and the console: live-restore off, no NVIDIA hook, ..."""
     capability: Capability = Capability()
+    asked: bool = True
+    """Whether it was asked at all: before that it is not up, and nothing is wrong."""
 
 
 @dataclass(frozen=True)

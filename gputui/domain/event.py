@@ -81,7 +81,8 @@ def _gpu_event(name: str, view: GpuView, now: datetime, words: str) -> Event:
         "health": {"code": str(view.health.code), "text": view.health.text},
         "job_id": view.job_id,
     }
-    text = plain(f"GPU {gpu.index} ({gpu.model}): {words}", 300)
+    model = f" ({gpu.model})" if gpu.model else ""
+    text = plain(f"GPU {gpu.index}{model}: {words}", 300)
     return Event(f"gpu-{gpu.uuid}-{name}-{now.timestamp():.3f}", name, now, text, data)
 
 

@@ -56,7 +56,7 @@ class DockerRuntime:
         self._survey = Survey(store_id)
         self._watcher: EventWatcher | None = None
         self._facts: EngineFacts | None = None
-        self._status = RuntimeStatus(NAME, up=False, text="Docker was not asked yet", capability=_CAPABILITY)
+        self._status = RuntimeStatus(NAME, False, "Docker was not asked yet", capability=_CAPABILITY, asked=False)
         self._status_lock = threading.Lock()
 
     # how it stands

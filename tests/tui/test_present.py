@@ -269,6 +269,12 @@ def test_what_stops_the_work_deserves_a_row(day: Callable[[], Snapshot]) -> None
     assert pressing(day(), NOW)
 
 
+def test_an_engine_that_was_not_asked_yet_is_no_trouble() -> None:
+    node = samples.no_docker().nodes[0]
+    unasked = replace(node, runtimes=tuple(replace(runtime, asked=False) for runtime in node.runtimes))
+    assert pressing(samples.rich_snapshot(nodes=(unasked,)), NOW) == ()
+
+
 def test_an_old_picture_deserves_a_row() -> None:
     assert pressing(samples.rich_snapshot(), NOW + timedelta(minutes=1))
 

@@ -191,7 +191,7 @@ def _runtimes(snapshot: Snapshot) -> list[Notice]:
     found = []
     for node in snapshot.nodes:
         for runtime in node.runtimes:
-            if not runtime.up:
+            if runtime.asked and not runtime.up:
                 found.append(Notice("error", f"{runtime.name} does not answer: {runtime.text}"))
             found += [Notice("warning", f"{runtime.name}: {warning}") for warning in runtime.warnings]
     return found

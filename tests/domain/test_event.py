@@ -1,0 +1,16 @@
+"""What is told of GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gputui.domain.event import health_changes
+from gputui.domain.gpu import Health, HealthCode
+from tests.factories import NOW, view
+
+
+def test_a_gpu_that_was_never_identified_is_told_of_by_its_number_alone() -> None:
+    lost = view(3, health=Health(HealthCode.LOST, "it is lost"))
+    unknown = replace(lost, gpu=replace(lost.gpu, model=None))
+    [event] = health_changes((view(3),), (unknown,), NOW)
+    assert event.text == "GPU 3: it is lost"
