@@ -10,8 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gputui import config
-from gputui.config import Options, ProbeSpec, load_settings, parse_probe, resolve
+from gputui.config import Options, ProbeSpec, load_settings, options, parse_probe, resolve, settings_file
 from gputui.domain.errors import InputError
 from gputui.domain.settings import Settings, TenantSettings
 
@@ -21,7 +20,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """No settings file of this machine or of whoever runs the tests."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg-state"))
-    monkeypatch.setattr(config, "SITE_CONFIG", tmp_path / "site.toml")
+    monkeypatch.setattr(options, "SITE_CONFIG", tmp_path / "site.toml")
 
 
 def read(tmp_path: Path, content: str | bytes, **environ: str) -> Settings:
@@ -228,7 +227,7 @@ KEYS = st.sampled_from(["tick_interval", "memory_floor", "host_jobs", "hand_over
 def test_whatever_a_table_holds_only_input_errors_come_out(
     table: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(config, "read_toml", lambda path, where: {"scheduler": table})
+    monkeypatch.setattr(settings_file, "read_toml", lambda path, where: {"scheduler": table})
     try:
         load_settings(Path("config.toml"), {})
     except InputError as error:

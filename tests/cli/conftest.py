@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gputui import bootstrap, config
+from gputui import bootstrap
 from gputui.cli.main import run as run_command
-from gputui.config import Options
+from gputui.config import Options, options
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import JobStore
@@ -47,7 +47,7 @@ def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg-config"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg-state"))
-    monkeypatch.setattr(config, "SITE_CONFIG", tmp_path / "site.toml")
+    monkeypatch.setattr(options, "SITE_CONFIG", tmp_path / "site.toml")
 
 
 @pytest.fixture

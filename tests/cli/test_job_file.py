@@ -120,6 +120,7 @@ JOB = '[[job]]\nimage = "busybox"\n'
         ("x = " + "[" * 5000, ""),
         (b"# " + b"x" * 1024**2, ""),
     ],
+    ids=lambda text: str(text)[:60],  # a file of a megabyte names no test
 )
 def test_bad_files_are_refused_by_file_and_key(
     run: Run, store: KeptStore, tmp_path: Path, content: str | bytes, where: str

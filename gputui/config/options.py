@@ -1,0 +1,122 @@
+"""The options that every command shares, from the command line, the environment and the defaults."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gputui.config.ranges import shown
+from gputui.config.settings_file import load_settings
+from gputui.domain.errors import InputError
+from gputui.domain.settings import Settings
+
+SITE_CONFIG = Path("/etc/gputui/config.toml")
+ROOT_STATE = Path("/var/lib/gputui")
+RUNTIMES = ("docker", "process")
+MAX_SIMULATED = 256
+_PROBE = re.compile(r"sim:(\d{1,6})(?::([^\x00-\x1f\x7f]{1,80}))?", re.ASCII)
+
+
+@dataclass(frozen=True)
+class ProbeSpec:
+    """Where readings of GPUs come from."""
+
+    simulated: int | None = None
+    """How many simulated GPUs; None: the driver's own."""
+    model: str | None = None
+    """What the simulated ones are."""
+
+    def __str__(self) -> str:
+        if self.simulated is None:
+            return "nvml"
+        return f"sim:{self.simulated}" + (f":{self.model}" if self.model else "")
+
+
+@dataclass(frozen=True)
+class Options:
+    """What every command shares, resolved once from options, environment and settings file."""
+
+    state: Path
+    config: Path | None = None
+    """None: there is no settings file."""
+    probe: ProbeSpec = ProbeSpec()
+    runtime: str = "docker"
+    """`docker` or `process`."""
+    settings: Settings = Settings()
+
+    def arguments(self) -> list[str]:
+        """The options by which another gputui process gets the same ones."""
+        config = ["--config", str(self.config)] if self.config else []
+        return ["--state", str(self.state), *config, "--probe", str(self.probe), "--runtime", self.runtime]
+
+
+def resolve(
+    *,
+    state: str | None = None,
+    config: str | None = None,
+    probe: str | None = None,
+    runtime: str | None = None,
+    environ: Mapping[str, str] = os.environ,
+) -> Options:
+    """The options of this process: what was given, else GPUTUI_…, else the defaults."""
+    path = _config_path(config or environ.get("GPUTUI_CONFIG") or None)
+    return Options(
+        state=_state_path(state or environ.get("GPUTUI_STATE") or None),
+        config=path,
+        probe=parse_probe(probe or environ.get("GPUTUI_PROBE") or "nvml"),
+        runtime=parse_runtime(runtime or environ.get("GPUTUI_RUNTIME") or "docker"),
+        settings=load_settings(path, environ),
+    )
+
+
+def parse_probe(text: str) -> ProbeSpec:
+    """The probe meant by `nvml`, `sim:8` or `sim:8:MODEL`."""
+    if text == "nvml":
+        return ProbeSpec()
+    match = _PROBE.fullmatch(text)
+    if not match or not 1 <= int(match[1]) <= MAX_SIMULATED:
+        hint = f"write nvml, sim:8 or sim:8:H100, with 1 to {MAX_SIMULATED} GPUs"
+        raise InputError(f"{shown(text)} is not a probe", where="--probe", hint=hint)
+    return ProbeSpec(int(match[1]), match[2])
+
+
+def parse_runtime(text: str) -> str:
+    """`docker` or `process`."""
+    if text not in RUNTIMES:
+        raise InputError(f"{shown(text)} is not a runtime", where="--runtime", hint="docker or process")
+    return text
+
+
+def _state_path(given: str | None) -> Path:
+    if given is not None:
+        return _path(given, "--state")
+    if os.geteuid() == 0:
+        return ROOT_STATE
+    import platformdirs
+
+    return Path(platformdirs.user_state_dir("gputui"))
+
+
+def _config_path(given: str | None) -> Path | None:
+    if given is not None:
+        return _path(given, "--config")
+    import platformdirs
+
+    own = Path(platformdirs.user_config_dir("gputui")) / "config.toml"
+    return next((path for path in (own, SITE_CONFIG) if path.exists()), None)
+
+
+def templates_path() -> Path:
+    """Where this user's templates of jobs are."""
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("gputui")) / "templates"
+
+
+def _path(text: str, where: str) -> Path:
+    if not text.isprintable() or len(text) > 4096:
+        raise InputError("not a path", where=where, hint="it has control characters or is too long")
+    return Path(text).expanduser().absolute()

@@ -1,0 +1,31 @@
+"""Reads TOML files that were written by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gputui.domain.errors import InputError
+
+MAX_FILE = 1024**2
+"""Bytes: a settings or job file is written by hand, so a larger one is not one."""
+
+
+def read_toml(path: Path, where: str) -> dict[str, Any]:
+    """What a TOML file holds; raises InputError, naming it, where it holds no such thing."""
+    import tomllib
+
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE + 1)
+        if len(content) > MAX_FILE:
+            raise InputError("is larger than 1 MiB", where=where, hint="split it")
+        return tomllib.loads(content.decode())
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=where) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"is not UTF-8 text at byte {error.start}", where=where, hint="save it as UTF-8") from error
+    except RecursionError as error:
+        raise InputError("is nested too deeply", where=where) from error
+    except ValueError as error:  # tomllib's own, and numbers too long for Python's int
+        raise InputError(f"is not TOML: {error}", where=where) from error
