@@ -85,11 +85,25 @@ def _bare(word: str, where: str | None) -> Term | None:
     name, operator, value = match["field"].casefold(), match["operator"], match["value"].replace('"', "")
     field = FIELDS.get(name)
     if field is None:
-        hint = f"fields are {', '.join(FIELDS)}; put the word in quotes to look for it as it is"
+        near = _near(name)
+        hint = f"{f'do you mean {near}? ' if near else ''}fields are {', '.join(FIELDS)}"
+        hint += "; put the word in quotes to look for it as it is"
         raise InputError(f"there is no field '{plain(name, 40)}'", where=where, hint=hint)
     if not value:
         raise InputError(f"{name}{operator} wants a value", where=where, hint=f"as in {field.example}")
-    return Term(name, field.test(operator, value, where))
+    try:
+        return Term(name, field.test(operator, value, where))
+    except InputError as error:
+        hint = error.hint or f"as in {field.example}"
+        raise InputError(f"in {plain(word, 60)}: {error.what}", where=where, hint=hint) from error
+
+
+def _near(name: str) -> str:
+    """The field whose name is most like it; empty where none is."""
+    import difflib  # only where something is wrong
+
+    longer = [field for field in FIELDS if field.startswith(name)]
+    return next(iter([*longer, *difflib.get_close_matches(name, FIELDS, 1)]), "")
 
 
 def _word(word: str) -> Term | None:

@@ -133,8 +133,12 @@ class TestFilter:
             await pilot.pause()
             assert "there is no field 'nam'" in console.screen_text
             assert list(queue(console).keys) == shown
+            await pilot.press("enter")
+            assert console.app.focused is field, "it is typed further, and no key falls through to the queue"
             await pilot.press("end", *["backspace"] * 2)
             assert "there is no field" not in console.screen_text
+            await pilot.press("enter")
+            assert console.app.focused is not field
 
     async def test_up_brings_back_what_was_typed_before_also_in_another_run(self, tmp_path: Path) -> None:
         remembered = Remembered(tmp_path / "console.json")

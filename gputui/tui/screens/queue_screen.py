@@ -237,6 +237,8 @@ class QueueScreen(JobScreen):
 
     @on(Input.Submitted, "#filter")
     def _filter_done(self) -> None:
+        if self._rows.filter_fault is not None:
+            return  # what is wrong stands below it: to be mended, or left by Escape
         self._filters = self._filters.with_one(self._rows.filter)
         self._desk.remembered.put("filters", self._filters.values())
         self._close_filter()
