@@ -7,6 +7,12 @@ import shutil
 from collections.abc import Callable
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "any load", parent=settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)  # over whichever profile is in force: how long an example takes tells of the machine, not of the code
+settings.load_profile("any load")
 
 REQUIRED = frozenset(filter(None, os.environ.get("GPUTUI_TEST_REQUIRE", "").split(",")))
 """Engines without which a test fails instead of being skipped: any of docker, nvml, tmux, chromium."""

@@ -207,7 +207,7 @@ def test_another_process_gets_the_same_options(tmp_path: Path) -> None:
     assert again == made
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(
     st.binary(max_size=200) | st.text(max_size=200).map(lambda text: f"[scheduler]\n{text}".encode(errors="replace"))
 )
@@ -222,7 +222,7 @@ VALUES = st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.i
 KEYS = st.sampled_from(["tick_interval", "memory_floor", "host_jobs", "hand_over", "ignore_processes", "no_such"])
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(table=st.dictionaries(KEYS, VALUES, max_size=3))
 def test_whatever_a_table_holds_only_input_errors_come_out(
     table: dict[str, object], monkeypatch: pytest.MonkeyPatch

@@ -160,7 +160,7 @@ VALUES = st.recursive(
 NAMES = st.sampled_from([*(key.name for key in KEYS), "image", "host", "command"]) | st.text(max_size=10)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(table=st.dictionaries(NAMES, VALUES, max_size=4), whole=st.booleans())
 def test_whatever_a_table_holds_only_input_errors_come_out(
     table: dict[str, object], whole: bool, monkeypatch: pytest.MonkeyPatch

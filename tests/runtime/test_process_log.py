@@ -20,7 +20,7 @@ def read(path: Path, tail: int | None = None) -> list[bytes]:
     return list(FileLogStream(path, tail=tail, follow=False, is_over=lambda: True))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], deadline=None)
 @given(content=st.binary(max_size=200).map(lambda each: each.replace(b"a", b"\n")), tail=st.integers(0, 12))
 def test_the_tail_is_that_of_all_lines(content: bytes, tail: int, tmp_path: Path) -> None:
     path = tmp_path / "log"
