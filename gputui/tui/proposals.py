@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from gputui.domain.job import MAX_PRIORITY, Job, JobId
 from gputui.domain.policy import whatif
+from gputui.domain.policy.reorder import Move
 from gputui.domain.policy.whatif import Change
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -65,6 +66,10 @@ class JobProposal:
         priority = job.priority if job else 0
         delta = min(MAX_PRIORITY, max(0, priority + self.delta + step)) - priority if job else self.delta + step
         return replace(self, verb="lower" if delta < 0 else "raise", delta=delta)
+
+    def dragged(self, move: Move) -> JobProposal:
+        """The proposal of so much priority as moves it there."""
+        return replace(self, verb="lower" if move.delta < 0 else "raise", delta=move.delta, note=purpose(move))
 
     def words(self, snapshot: Snapshot) -> str:
         """The change, in words."""
@@ -134,6 +139,14 @@ class JobProposal:
         if self.verb not in {"raise", "lower"}:
             return WISHES[self.verb].call(*self.job_ids)
         return wishes.add_priority(self.job_ids, self.delta) if self.delta else None
+
+
+def purpose(move: Move) -> str:
+    """`, which takes it past job 106`, and past how many; empty where it is in its place again."""
+    if not move.passes:
+        return ""
+    more = f" and {plural(move.passes - 1, 'more job')}" if move.passes > 1 else ""
+    return f", which takes it past job {move.past}{more}"
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import takewhile
 from typing import NamedTuple
 
 from gputui.domain.job import MAX_PRIORITY, NORMAL_PRIORITY, Job, JobId
@@ -31,7 +32,7 @@ class Move:
     delta: int = 0
     """How much more priority; 0: nothing is to be done."""
     past: JobId | None = None
-    """The neighbour that it goes past."""
+    """Whom it comes to stand beside, and was on the other side of."""
     passes: int = 0
     """How many jobs it goes past with that, the neighbour among them."""
     refusal: str = ""
@@ -48,6 +49,52 @@ def standings(snapshot: Snapshot, settings: Settings, now: datetime) -> list[Sta
         age = min(rules.ageing.most, rules.ageing.slope * max(0.0, second - item.submitted))
         found.append(Standing(entry.job, item.topped, item.base + age + points))
     return found
+
+
+def drag(
+    order: list[Standing], job_ids: Collection[JobId], steps: Iterable[int], settings: Settings, delta: int = 0
+) -> Move:
+    """Places up (-1) and down (1), one after another, of jobs that are thought to have `delta` more priority already.
+
+    What is found is in all, `delta` included; where a step cannot be made, its refusal is told, and how far it came.
+    """
+    here, found = _with(order, job_ids, delta, settings), Move(delta)
+    for step in steps:
+        one = move(here, job_ids, step, settings)
+        if one.refusal:
+            return replace(found, refusal=one.refusal)
+        delta += one.delta
+        here = _with(order, job_ids, delta, settings)
+        found = _come_to(order, here, job_ids, delta)
+    return found
+
+
+def _with(order: list[Standing], job_ids: Collection[JobId], delta: int, settings: Settings) -> list[Standing]:
+    """The order, were those jobs given so much more priority."""
+    if not delta:
+        return order
+    per_point = settings.policy.class_weight / NORMAL_PRIORITY
+
+    def given(standing: Standing) -> Standing:
+        job = standing.job.prioritised(delta, relative=True)
+        return Standing(job, 0.0, standing.score + (job.priority - standing.job.priority) * per_point)
+
+    changed = [given(standing) if standing.job.id in job_ids else standing for standing in order]
+    return sorted(changed, key=lambda each: (-each.topped, -each.score, each.job.submitted_at, each.job.id))
+
+
+def _come_to(before: list[Standing], after: list[Standing], job_ids: Collection[JobId], delta: int) -> Move:
+    """The move in all: past which it comes to stand, and how many it goes past; none where it is in its place again."""
+    if ups := _before(before, job_ids) - _before(after, job_ids):
+        nearest = next(each.job.id for each in after if each.job.id in ups)
+        return Move(delta, nearest, len(ups))
+    downs = _before(before[::-1], job_ids) - _before(after[::-1], job_ids)
+    return Move(delta, next((each.job.id for each in after[::-1] if each.job.id in downs), None), len(downs))
+
+
+def _before(order: Iterable[Standing], job_ids: Collection[JobId]) -> set[JobId]:
+    """The jobs before the first of those."""
+    return {each.job.id for each in takewhile(lambda each: each.job.id not in job_ids, order)}
 
 
 def move(order: list[Standing], job_ids: Collection[JobId], step: int, settings: Settings) -> Move:

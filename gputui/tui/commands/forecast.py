@@ -16,6 +16,8 @@ FURTHER = (
     Command(
         "further('top')", ("t",), "top", "To the head of the queue instead.", WHAT_IF, True, False, id="top_instead"
     ),
+    Command("drag(1)", ("J",), "move", "One place further down.", WHAT_IF, True, False, "J/K", id="drag_down"),
+    Command("drag(-1)", ("K",), "further up", "One place further up.", WHAT_IF, False, False, id="drag_up"),
 )
 TIMELINE_COMMANDS = (
     Command(

@@ -11,7 +11,6 @@ from gputui.domain.policy import reorder
 from gputui.domain.policy.reorder import Move
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.units import plural
 from gputui.tui import wishes
 from gputui.tui.commands import EDIT_COMMANDS, bindings
 from gputui.tui.desk import Desk
@@ -19,6 +18,7 @@ from gputui.tui.messages import WishMade
 from gputui.tui.newest import IsWanted, Newest, Pace
 from gputui.tui.proposals import JobProposal
 from gputui.tui.queue import tabs
+from gputui.tui.queue.drag import Drag
 from gputui.tui.screens.queue_screen import QueueScreen
 
 if TYPE_CHECKING:
@@ -29,10 +29,12 @@ if TYPE_CHECKING:
 class MoveFound(Message, bubble=False):
     """What it takes to move jobs."""
 
-    def __init__(self, job_ids: tuple[JobId, ...], move: Move) -> None:
+    def __init__(self, job_ids: tuple[JobId, ...], move: Move, steps: tuple[int, ...] = ()) -> None:
         super().__init__()
         self.job_ids = job_ids
         self.move = move
+        self.steps = steps
+        """Those that it is the answer to."""
 
 
 class Ranked(Message, bubble=False):
@@ -51,6 +53,7 @@ class QueueEdits(QueueScreen):
     def __init__(self, desk: Desk, snapshot: Snapshot = EMPTY) -> None:
         super().__init__(desk, snapshot)
         self._mover = Newest(self.post_message, lambda error: MoveFound((), Move(refusal=str(error))))
+        self._drag = Drag()
         self._ranker = Newest(self.post_message, lambda error: Ranked({}))
         self._ranked: Snapshot | None = None
         self._pace = Pace(rest=9)
@@ -115,26 +118,34 @@ class QueueEdits(QueueScreen):
         return self.table.windows.views.get(self.table.cursor)
 
     def action_move(self, step: int) -> None:
-        """Find out what it takes to go past the neighbour."""
-        ids = tuple(job.id for job in self._waiting())
+        """Find out what it takes to go past the neighbour; keys pressed until that is known add up."""
+        jobs = self._waiting()
+        ids = tuple(job.id for job in jobs)
+        steps, delta = self._drag.press(jobs, step)
         snapshot, settings, now = self._snapshot, self._desk.settings, self._desk.clock.now()
 
         def work(is_wanted: IsWanted) -> Message:
             del is_wanted
-            return MoveFound(ids, reorder.move(reorder.standings(snapshot, settings, now), ids, step, settings))
+            order = reorder.standings(snapshot, settings, now)
+            return MoveFound(ids, reorder.drag(order, ids, steps, settings, delta), steps)
 
         self._mover.ask(work)
 
     def on_move_found(self, message: MoveFound) -> None:
         """Propose it, or say why it cannot be."""
         move, ids = message.move, message.job_ids
-        if move.refusal or not ids:
+        if ids and not self._drag.is_answered(ids, message.steps):
+            return
+        if move.refusal:
             self.notify(move.refusal, title="Not moved", severity="warning", markup=False, timeout=8)
-        elif self.shows_what_if:
-            verb = "raise" if move.delta > 0 else "lower"
-            self.propose(JobProposal(ids[0], verb, move.delta, ids[1:], _purpose(move)))
-        else:
-            self.post_message(WishMade(wishes.add_priority(ids, move.delta)))
+        if not ids:
+            self._drag = Drag()
+        if not ids or move.past is None:
+            return
+        if self.shows_what_if:
+            self.propose(JobProposal(ids[0], "raise", 0, ids[1:]).dragged(move))
+        elif more := self._drag.wish(move.delta):
+            self.post_message(WishMade(wishes.add_priority(ids, more)))
 
     def action_edit(self) -> None:
         """Open the form of what it asks for; of elements that share a row the first alone has one."""
@@ -196,9 +207,3 @@ class QueueEdits(QueueScreen):
                 self.post_message(WishMade(call))
 
         self.app.push_screen(Confirm(question, detail), answered)
-
-
-def _purpose(move: Move) -> str:
-    """`, which takes it past job 106`, and past how many."""
-    more = f" and {plural(move.passes - 1, 'more job')}" if move.passes > 1 else ""
-    return f", which takes it past job {move.past}{more}"

@@ -12,6 +12,7 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
+from gputui.domain.policy.reorder import Move, Standing, drag, standings
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.policy.whatif import Comparison, compared
 from gputui.domain.snapshot import Snapshot
@@ -37,6 +38,16 @@ class Foreseen(Message, bubble=False):
         self.proposal = proposal
         self.comparison = comparison
         self.failure = failure
+
+
+class Dragged(Message, bubble=False):
+    """Where the keys took the jobs."""
+
+    def __init__(self, move: Move, steps: tuple[int, ...] | None = None) -> None:
+        super().__init__()
+        self.move = move
+        self.steps = steps
+        """Those that it is the answer to; None: to any."""
 
 
 class WhatIf(ModalScreen[None]):
@@ -67,6 +78,12 @@ class WhatIf(ModalScreen[None]):
         self._base = Base(snapshot, desk.clock.now())
         self._answer = Foreseen(None, None)
         self._newest = Newest(self.post_message, lambda error: Foreseen(None, None, f"{type(error).__name__}: {error}"))
+        self._mover = Newest(self.post_message, lambda error: Dragged(Move(refusal=f"{type(error).__name__}: {error}")))
+        self._steps: tuple[int, ...] = ()
+        """Keys pressed, of which it is not known yet where they take the job."""
+        self._order: tuple[Base, list[Standing]] | None = None
+        """Of which picture, and how jobs stand there."""
+        self._refusal = ""
         self._pace = Pace(rest=4)
         self._names = {job.id: job.spec.name for job in snapshot.jobs}
 
@@ -91,6 +108,7 @@ class WhatIf(ModalScreen[None]):
         """What is still being worked out is wanted no more."""
         self._base = Base(self._snapshot, self._base.now)
         self._newest.close()
+        self._mover.close()
 
     def on_resize(self) -> None:
         """Lay it out anew."""
@@ -144,7 +162,7 @@ class WhatIf(ModalScreen[None]):
             proposal.words(snapshot),
             proposal.job_ids,
             proposal.cost(snapshot, now),
-            proposal.doubt(snapshot),
+            proposal.doubt(snapshot) or self._refusal,
             proposal.fate(),
         )
         answer = self._answer
@@ -161,15 +179,40 @@ class WhatIf(ModalScreen[None]):
 
     def action_further(self, verb: str) -> None:
         """One more key of the same kind: they add up, and are written down together."""
-        changed = self.proposal.further(verb, self._snapshot)
+        self._steps, self._refusal = (), ""
+        self._change(self.proposal.further(verb, self._snapshot))
+
+    def _change(self, changed: Proposal) -> None:
         if changed != self.proposal:
             self.proposal = changed
             self._ask()
-            self._draw()
+        self._draw()
+
+    def action_drag(self, step: int) -> None:
+        """One place further: keys pressed until it is known what that takes add up."""
+        proposal, base, settings = self.proposal, self._base, self._desk.settings
+        steps = self._steps = (*self._steps, step)
+        ids, delta = proposal.job_ids, proposal.delta if isinstance(proposal, JobProposal) else 0
+
+        def work(is_wanted: IsWanted) -> Message:
+            del is_wanted
+            if self._order is None or self._order[0] is not base:
+                self._order = (base, standings(base.snapshot, settings, base.now))
+            return Dragged(drag(self._order[1], ids, steps, settings, delta), steps)
+
+        self._mover.ask(work)
+
+    def on_dragged(self, message: Dragged) -> None:
+        """Propose what moves it there, or say why nothing does."""
+        proposal, move = self.proposal, message.move
+        if message.steps not in {None, self._steps} or not isinstance(proposal, JobProposal):
+            return  # more keys have been pressed, or another has taken their place
+        self._steps, self._refusal = (), move.refusal
+        self._change(proposal.dragged(move) if move.delta != proposal.delta else proposal)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only an order can be changed further."""
-        if action == "further":
+        if action in {"further", "drag"}:
             return isinstance(self.proposal, JobProposal) and self.proposal.is_order
         return True
 

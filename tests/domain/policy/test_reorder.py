@@ -10,7 +10,7 @@ from gputui.domain.job import Job
 from gputui.domain.policy import whatif
 from gputui.domain.policy.explain import explain
 from gputui.domain.policy.plan import plan
-from gputui.domain.policy.reorder import Move, move, standings
+from gputui.domain.policy.reorder import Move, drag, move, standings
 from gputui.domain.settings import PolicySettings, Settings
 from tests.factories import NOW, job, snapshot
 
@@ -75,3 +75,48 @@ def test_what_was_put_first_by_hand_is_not_passed_by_a_priority() -> None:
 def test_where_priorities_weigh_nothing_they_move_nothing() -> None:
     settings = Settings(policy=PolicySettings(class_weight=0))
     assert "weigh nothing" in moved(3, -1, settings=settings).refusal
+
+
+APART = tuple(job(i, age=100, tenant="a", nice=50 * i) for i in range(1, 6))
+"""Jobs far enough from each other that one point of priority takes none past two."""
+
+
+def dragged(job_id: int, *steps: int, delta: int = 0) -> Move:
+    return drag(standings(snapshot(APART), SETTINGS, NOW), {job_id}, steps, SETTINGS, delta)
+
+
+def apart_after(found: Move, *job_ids: int) -> list[int]:
+    change = whatif.prioritised(job_ids, found.delta, relative=True)
+    return list(plan(change(snapshot(APART)), SETTINGS, NOW).order)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_several_steps_add_up(count: int) -> None:
+    up, down = dragged(4, *[-1] * count), dragged(2, *[1] * count)
+    assert apart_after(up, 4).index(4) == 3 - count
+    assert (up.past, up.passes, up.refusal) == (4 - count, count, "")
+    assert apart_after(down, 2).index(2) == 1 + count
+    assert (down.past, down.passes, down.refusal) == (2 + count, count, "")
+
+
+def test_steps_go_on_from_a_priority_thought_of_already() -> None:
+    first = dragged(4, -1)
+    assert dragged(4, -1, delta=first.delta) == dragged(4, -1, -1)
+
+
+def test_there_and_back_is_not_far() -> None:
+    found = dragged(3, -1, 1)
+    assert apart_after(found, 3) == [1, 2, 3, 4, 5]
+    assert (found.passes, found.past) == (0, None)
+
+
+def test_a_step_too_many_leaves_it_where_the_others_took_it() -> None:
+    found = dragged(2, -1, -1, -1)
+    assert found == replace(dragged(2, -1), refusal="it is first already")
+    assert apart_after(found, 2)[0] == 2
+
+
+def test_several_jobs_are_dragged_together() -> None:
+    found = drag(standings(snapshot(APART), SETTINGS, NOW), {3, 4}, (-1, -1), SETTINGS)
+    assert apart_after(found, 3, 4)[0] == 3
+    assert (found.past, found.passes) == (1, 2)
