@@ -81,6 +81,22 @@ class Transaction(Protocol):
         ...
 
 
+class StoreWatch(Protocol):
+    """Word of writes to the store, for an event loop to wait for."""
+
+    def fileno(self) -> int:
+        """A descriptor that becomes readable when something was written, by any process of this machine."""
+        ...
+
+    def take(self) -> None:
+        """Have it readable no more, until the next write. Never blocks."""
+        ...
+
+    def close(self) -> None:
+        """Watch no more."""
+        ...
+
+
 class JobStore(Protocol):
     """The queue, durable and shared between processes and threads."""
 
@@ -128,6 +144,13 @@ class JobStore(Protocol):
 
     def version(self) -> object:
         """A token that differs whenever anything was written by any process. Costs a stat; never blocks."""
+        ...
+
+    def watch(self) -> StoreWatch | None:
+        """Word of every write from now on; None where nobody gives it. Look at the version now and then all the same:
+
+        a writer that was killed in the act may have written without a word.
+        """
         ...
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:

@@ -18,12 +18,14 @@ from gputui.domain.errors import GputuiError
 from gputui.domain.settings import SchedulerSettings
 from gputui.engine.scheduler import Scheduler
 from gputui.engine.waker import Waker
-from gputui.ports import Clock, JobStore
+from gputui.ports import Clock, JobStore, StoreWatch
 
 log = logging.getLogger(__name__)
 
 STORE_POLL = 0.1
-"""Seconds between two looks at the store's version: a stat of about a microsecond each."""
+"""Seconds between two looks at the store's version where nobody gives word of writes."""
+STORE_LOOK = 1.0
+"""The same where somebody does: for a writer that was killed before it could."""
 HOUSEKEEPING = 10.0
 MIN_PAUSE = 0.01
 """Seconds between two ticks at least, so that a burst of events costs a few ticks and not one each."""
@@ -101,10 +103,25 @@ class Loop:
 
     async def _watch_store(self) -> None:
         """Ring when another process wrote a wish."""
-        while True:
-            await asyncio.sleep(STORE_POLL)
-            if self._version() != self._seen:
-                self._waker.wake()
+        loop, watch = asyncio.get_running_loop(), self._store.watch()
+        if watch is not None:
+            loop.add_reader(watch.fileno(), self._hear, watch)
+        try:
+            while True:
+                await asyncio.sleep(STORE_POLL if watch is None else STORE_LOOK)
+                self._look_at_store()
+        finally:
+            if watch is not None:
+                loop.remove_reader(watch.fileno())
+                watch.close()
+
+    def _hear(self, watch: StoreWatch) -> None:
+        watch.take()
+        self._look_at_store()
+
+    def _look_at_store(self) -> None:
+        if self._version() != self._seen:
+            self._waker.wake()
 
     def _version(self) -> object:
         """The store's version; None when it does not tell. The next tick says why."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gputui.store.faults import os_errors
 from gputui.store.permissions import Permissions
+from gputui.store.watch import Watch
 
 
 class StoreLock:
@@ -57,6 +58,11 @@ class StoreLock:
                 self._depth -= 1
                 if self._depth == 0 and self._fd is not None:
                     fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def watch(self) -> Watch:
+        """Word of every write to the side file, where each writer leaves off; raises OSError."""
+        with self._threads:
+            return Watch(Path(f"/proc/self/fd/{self.fd}"))  # this very file, whatever has its name by now
 
     def close(self) -> None:
         """Let go of the file."""

@@ -18,7 +18,7 @@ from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
-from gputui.ports import Transaction
+from gputui.ports import StoreWatch, Transaction
 from gputui.store.recurring import no_recurring
 from gputui.store.retention import ended_at, month_of, outdated
 from gputui.store.submissions import submission_entry
@@ -178,6 +178,10 @@ class MemoryJobStore:
     def version(self) -> object:
         """A token that differs whenever anything was written."""
         return self._version
+
+    def watch(self) -> StoreWatch | None:
+        """None: other processes do not write here."""
+        return None
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         """Finished jobs that were moved out of the queue, by month and then by id; with `since`, ended since then."""

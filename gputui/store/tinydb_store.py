@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 
 from gputui.domain.audit import Actor, AuditEntry
-from gputui.domain.errors import NotFoundError
+from gputui.domain.errors import NotFoundError, StoreError
 from gputui.domain.job import Job, JobId
 from gputui.domain.numbering import numbered
 from gputui.domain.recurring import RecurringJob
@@ -31,6 +31,7 @@ from gputui.store.storage import JournalStorage
 from gputui.store.submissions import submission_entry
 from gputui.store.table import JournalDB
 from gputui.store.transaction import JournalTransaction
+from gputui.store.watch import Watch
 
 QUEUE = "queue.json"
 FOLD_WHEN_IDLE_AT = 64 * 1024
@@ -124,6 +125,13 @@ class TinyJobStore:
         """A token that differs whenever anything was written by any process."""
         with self._storage.memory:
             return self._storage.replica.version()
+
+    def watch(self) -> Watch | None:
+        """Word of every write, which the writer leaves in the lock file; None where the kernel passes none on."""
+        try:
+            return self._storage.lock.watch()
+        except (OSError, StoreError):  # a user may watch only so much at a time
+            return None
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
         """Finished jobs that were moved out of the queue, by month and then by id; with `since`, ended since then."""

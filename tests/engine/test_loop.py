@@ -1,0 +1,79 @@
+"""The loop ticks at once when another process wrote to the store, and looks for itself where nobody tells."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from gputui.domain.settings import SchedulerSettings
+from gputui.engine import loop
+from gputui.engine.scheduler import Scheduler
+from gputui.engine.waker import Waker
+from gputui.store import TinyJobStore
+from tests.factories import ACTOR, NOW, FakeClock, job
+
+NEVER = 3600.0
+
+
+class Ticks:
+    """A scheduler that only tells of its ticks."""
+
+    def __init__(self) -> None:
+        self.wake_at = NOW
+        self._loop = asyncio.get_running_loop()
+        self._ticked = asyncio.Event()
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+    def tick(self, now: object) -> None:
+        self._loop.call_soon_threadsafe(self._ticked.set)
+
+    async def next(self, patience: float = 10) -> None:
+        await asyncio.wait_for(self._ticked.wait(), patience)
+        self._ticked.clear()
+
+
+async def ticks_after_a_write(directory: Path) -> None:
+    """Return when a write of another store was followed by a tick."""
+    ours, other, ticks, stop = TinyJobStore(directory), TinyJobStore(directory), Ticks(), asyncio.Event()
+    settings = SchedulerSettings(tick_interval=timedelta(hours=1), reconcile_interval=timedelta(hours=1))
+    looped = loop.Loop(cast("Scheduler", ticks), ours, settings, FakeClock(), Waker())
+    running = asyncio.create_task(looped.run(stop))
+    await ticks.next()
+    with pytest.raises(TimeoutError):
+        await ticks.next(0.1)
+    other.submit([job()], actor=ACTOR)
+    await ticks.next()
+    stop.set()
+    await running
+    ours.close()
+    other.close()
+
+
+@pytest.fixture(autouse=True)
+def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither the interval nor a look of its own makes a tick."""
+    monkeypatch.setattr(loop, "STORE_LOOK", NEVER)
+    monkeypatch.setattr(loop, "STORE_POLL", NEVER)
+
+
+async def test_a_write_rings(tmp_path: Path) -> None:
+    await ticks_after_a_write(tmp_path / "state")
+
+
+async def test_where_nobody_tells_of_writes_the_loop_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "STORE_POLL", 0.01)
+    monkeypatch.setattr(TinyJobStore, "watch", lambda self: None)
+    await ticks_after_a_write(tmp_path / "state")
+
+
+async def test_a_writer_that_died_without_a_word_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "STORE_LOOK", 0.01)
+    monkeypatch.setattr(loop.Loop, "_hear", lambda self, watch: watch.take())
+    await ticks_after_a_write(tmp_path / "state")

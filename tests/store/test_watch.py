@@ -1,0 +1,57 @@
+"""Who waits for writes is told of each, whoever wrote, and of nothing else."""
+
+from __future__ import annotations
+
+import select
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.snapshot import Controls
+from gputui.ports import StoreWatch
+from gputui.store import MemoryJobStore, TinyJobStore, watch
+from tests.factories import ACTOR, job
+
+WRITES: dict[str, Callable[[TinyJobStore], object]] = {
+    "submit": lambda store: store.submit([job()], actor=ACTOR),
+    "wish": lambda store: pause(store),
+    "fold": lambda store: store._storage.checkpoint(),
+    "read": lambda store: (store.jobs(), store.version(), store.controls()),
+}
+
+
+def pause(store: TinyJobStore) -> None:
+    with store.transaction() as transaction:
+        transaction.set_controls(Controls(paused=True))
+
+
+def hears(told: StoreWatch, seconds: float = 10) -> bool:
+    return bool(select.select([told], [], [], seconds)[0])
+
+
+@pytest.mark.parametrize("what", WRITES)
+def test_what_another_writes_is_told_when_the_version_shows_it(tiny: TinyJobStore, directory: Path, what: str) -> None:
+    other = TinyJobStore(directory)
+    told = tiny.watch()
+    assert told is not None
+    before = tiny.version()
+    WRITES[what](other)
+    if what == "read":
+        assert not hears(told, 0)
+    else:
+        assert hears(told)
+        assert tiny.version() != before
+        told.take()
+        assert not hears(told, 0)
+    told.close()
+    other.close()
+
+
+def test_where_the_kernel_gives_no_word_there_is_none(tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(24, "too many")
+
+    monkeypatch.setattr(watch.Watch, "__init__", refuse)
+    assert tiny.watch() is None
+    assert MemoryJobStore().watch() is None
