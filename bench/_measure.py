@@ -13,7 +13,7 @@ import struct
 import termios
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from types import TracebackType
 
@@ -30,6 +30,8 @@ class Figures:
 
     first_paint: float
     """Seconds from its start until so many visible characters were written."""
+    first_content: float
+    """Seconds from its start until the marker was written: what it is looked at for."""
     bytes_per_second: float
     """Written to the terminal once it had settled."""
     cpu: float
@@ -38,6 +40,8 @@ class Figures:
     """Bytes: the most that the resident sets of the whole tree added up to."""
     proportional: int
     """The same with shared pages counted once."""
+    wakeups: float
+    """Times a second that a thread of the tree went on after it had waited, once settled."""
 
 
 class Terminal:
@@ -97,6 +101,14 @@ class Terminal:
                 raise RuntimeError(f"it ended before it painted: {self._last_words()}")
         raise TimeoutError(f"{_visible(self.output)} visible characters after {now:.1f} s: {self._last_words()}")
 
+    def until_shown(self, marker: str, patience: float = 30) -> float:
+        """Seconds from the start until this was written."""
+        while marker.encode() not in self.output:
+            if time.monotonic() - self.begun > patience or (not self.read(0.05) and self._is_over()):
+                break
+        self.must_show(marker)
+        return time.monotonic() - self.begun
+
     def must_show(self, marker: str) -> None:
         """Raise RuntimeError unless this was written: a program that shows nothing costs nothing."""
         if marker.encode() not in self.output:
@@ -141,9 +153,9 @@ def measure(
     """Run the program for so long and measure it."""
     with Terminal(command, environ) as terminal:
         first_paint = terminal.until_painted(characters)
+        first_content = terminal.until_shown(marker)
         terminal.pump(settle)
-        terminal.must_show(marker)
-        cpu, came, begun = cpu_seconds(terminal.pid), 0, time.monotonic()
+        cpu, woken, came, begun = cpu_seconds(terminal.pid), waits(terminal.pid), 0, time.monotonic()
         resident = proportional = 0
         while (passed := time.monotonic() - begun) < seconds:
             came += terminal.pump(min(1.0, seconds - passed))
@@ -152,18 +164,15 @@ def measure(
             proportional = max(proportional, sum(map(_proportional, pids)))
         passed = time.monotonic() - begun
         used = cpu_seconds(terminal.pid) - cpu
-    return Figures(first_paint, came / passed, used / passed, resident, proportional)
+        wakeups = (waits(terminal.pid) - woken) / passed
+    return Figures(first_paint, first_content, came / passed, used / passed, resident, proportional, wakeups)
 
 
 def middle(figures: Sequence[Figures]) -> Figures:
     """The median of each figure."""
-    return Figures(
-        statistics.median(one.first_paint for one in figures),
-        statistics.median(one.bytes_per_second for one in figures),
-        statistics.median(one.cpu for one in figures),
-        int(statistics.median(one.resident for one in figures)),
-        int(statistics.median(one.proportional for one in figures)),
-    )
+    rows = zip(*map(astuple, figures), strict=True)
+    paint, content, rate, cpu, resident, proportional, wakeups = (statistics.median(row) for row in rows)
+    return Figures(paint, content, rate, cpu, int(resident), int(proportional), wakeups)
 
 
 def tree(root: int) -> list[int]:
@@ -181,6 +190,11 @@ def tree(root: int) -> list[int]:
 def cpu_seconds(root: int) -> float:
     """CPU time of the tree so far, with that of its dead children: user and system."""
     return sum(sum(map(int, fields[11:15])) for pid in tree(root) if (fields := _stat(pid))) / TICK
+
+
+def waits(root: int) -> int:
+    """How often threads of the tree waited for something so far."""
+    return sum(_waits(task) for pid in tree(root) for task in Path(f"/proc/{pid}/task").glob("*/status"))
 
 
 def machine() -> str:
@@ -225,6 +239,14 @@ def _stat(pid: int) -> list[str]:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def _waits(status: Path) -> int:
+    try:
+        match = re.search(r"^voluntary_ctxt_switches:\s+(\d+)", status.read_text(), re.MULTILINE)
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return int(match[1]) if match else 0
 
 
 def _resident(pid: int) -> int:

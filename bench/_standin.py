@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import os
+import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,15 +16,31 @@ from tests.gpus.standin import LIKE_HARDWARE, StandIn
 GPUS = 8
 GIB = 1024**3
 
+LATENCIES: Mapping[str, Sequence[str]] = {
+    "none": (),
+    "usual": LIKE_HARDWARE,
+    "slow": (
+        "latency nvmlDeviceGetUtilizationRates 5000",
+        "latency nvmlDeviceGetPowerUsage 10000",
+        "latency nvmlDeviceGetComputeRunningProcesses 30000",
+        "latency nvmlDeviceGetGraphicsRunningProcesses 30000",
+        "latency nvmlDeviceGetMPSComputeRunningProcesses 30000",
+        "latency nvmlDeviceGetPcieThroughput 20000",
+        "latency * 1000",
+    ),
+}
+"""How long calls take: not at all, as others measured on hardware, and on a driver that is ten times as busy."""
+
 
 @contextmanager
-def busy_gpus() -> Iterator[Mapping[str, str]]:
+def busy_gpus(latency: str = "usual", processes: Sequence[int] = ()) -> Iterator[Mapping[str, str]]:
     """The environment in which a program meets them; they move until the block is left."""
+    fixed = [*LATENCIES[latency], *(f"gpu {n % GPUS} process {pid} {GIB} C" for n, pid in enumerate(processes))]
     with tempfile.TemporaryDirectory(prefix="gputui-bench-") as place:
         standin = StandIn(Path(place) / "nvml")
-        standin.write(*_readings(0), gpus=GPUS)
+        standin.write(*fixed, *_readings(0), gpus=GPUS)
         over = threading.Event()
-        mover = threading.Thread(target=_move, args=(standin, over), daemon=True)
+        mover = threading.Thread(target=_move, args=(standin, fixed, over), daemon=True)
         mover.start()
         try:
             yield {**os.environ, **standin.environment}
@@ -32,16 +49,28 @@ def busy_gpus() -> Iterator[Mapping[str, str]]:
             mover.join()
 
 
-def _move(standin: StandIn, over: threading.Event) -> None:
+@contextmanager
+def sleepers(count: int) -> Iterator[list[int]]:
+    """Processes for GPUs to be held by."""
+    running = [subprocess.Popen(["sleep", "infinity"]) for _ in range(count)]
+    try:
+        yield [process.pid for process in running]
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def _move(standin: StandIn, fixed: Sequence[str], over: threading.Event) -> None:
     second = 0
     while not over.wait(1):
         second += 1
-        standin.write(*_readings(second), gpus=GPUS)
+        standin.write(*fixed, *_readings(second), gpus=GPUS)
 
 
 def _readings(second: int) -> list[str]:
-    """Calls as slow as on hardware, and loads that rise and fall, each GPU's in its own time."""
-    lines = list(LIKE_HARDWARE)
+    """Loads that rise and fall, each GPU's in its own time."""
+    lines = []
     for gpu in range(GPUS):
         load = 0.5 + 0.5 * math.sin(second / 7 + gpu)
         lines += [

@@ -1,6 +1,9 @@
 """The console beside nvitop: the same stand-in NVML, eight busy GPUs, 200 x 50, one run, taking turns.
 
-python -m bench.console --nvitop PATH [--rounds 3] [--seconds 20] [--json]
+python -m bench.console --nvitop PATH [--latency none|usual|slow] [--rounds 3] [--seconds 20] [--json]
+
+Both are measured as they are once installed and started before: modules compiled, and ours with a directory of its own
+in which it remembers what a console remembers.
 """
 
 from __future__ import annotations
@@ -12,12 +15,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench._jobs import store_waiting_jobs
 from bench._measure import Figures, Terminal, machine, measure, middle, percentile
-from bench._standin import GPUS, busy_gpus
+from bench._standin import GPUS, LATENCIES, busy_gpus, sleepers
 
 VISIBLE = 500
 """Characters that count as a first paint."""
@@ -25,22 +29,32 @@ MODEL = "H100"
 """What the stand-in's GPUs are called: must be on the screen."""
 QUIET = {"GPUTUI_SCHEDULER_HAND_OVER": "never", "XDG_STATE_HOME": "/dev/null"}
 """A console that is ended by the benchmark leaves no scheduler behind, and nobody's own layout is measured."""
+UP, DOWN = b"\x1bOA", b"\x1bOB"
+"""Cursor keys, as terminals send them to full-screen programs."""
 
 
 def main() -> None:
     """Measure and print."""
     options = _options()
-    with busy_gpus() as environ:
-        environ = {**environ, **QUIET}
-        print(f"machine: {machine()}\nagainst: {_version(options.nvitop)}", file=sys.stderr)
+    print(f"machine: {machine()}\nagainst: {_version(options.nvitop)}", file=sys.stderr)
+    with busy_gpus(options.latency) as environ, at_home(environ) as environ:
         compared = compare(options, environ)
+    with sleepers(GPUS) as pids, busy_gpus(options.latency, pids) as environ, at_home(environ) as environ:
         keys = key_latency(options, environ)
     if options.json:
         print(json.dumps({"figures": {name: _plain(runs) for name, runs in compared.items()}, "keys": keys}, indent=2))
-    else:
-        print(table(compared))
-        for name, seconds in keys.items():
-            print(f"{name:<34} p50 {seconds[0] * 1000:.0f} ms, p99 {seconds[1] * 1000:.0f} ms, of {options.keys} keys")
+        return
+    print(table(compared))
+    for name, seconds in keys.items():
+        print(f"{name:<44} p50 {seconds[0] * 1000:.0f} ms, p99 {seconds[1] * 1000:.0f} ms, of {options.keys} keys")
+
+
+@contextmanager
+def at_home(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Somewhere for programs to keep compiled modules and what they remember, as they do where they are installed."""
+    with tempfile.TemporaryDirectory(prefix="gputui-bench-") as place:
+        kept = {name: value for name, value in environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+        yield {**kept, **QUIET, "PYTHONPYCACHEPREFIX": f"{place}/compiled", "XDG_STATE_HOME": f"{place}/state"}
 
 
 def compare(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, list[Figures]]:
@@ -48,36 +62,37 @@ def compare(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str
     runs: dict[str, list[Figures]] = {"gputui": []}
     if options.nvitop:
         runs["nvitop"] = []
-    for number in range(options.rounds):
+    for number in range(options.rounds + 1):
         for name, done in runs.items():
+            seconds, settle = (options.seconds, options.settle) if number else (0, 1)  # the first of all is not counted
             with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state:
                 command = console(state) if name == "gputui" else nvitop(options.nvitop)
-                figures = measure(
-                    command,
-                    environ,
-                    seconds=options.seconds,
-                    settle=options.settle,
-                    characters=VISIBLE,
-                    marker=MODEL,
-                )
-            done.append(figures)
-            print(f"round {number + 1}: {name} {figures.cpu:.1%} CPU", file=sys.stderr, flush=True)
+                figures = measure(command, environ, seconds=seconds, settle=settle, characters=VISIBLE, marker=MODEL)
+            if number:
+                done.append(figures)
+                print(f"round {number}: {name} {figures.cpu:.1%} CPU", file=sys.stderr, flush=True)
     return runs
 
 
 def key_latency(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, tuple[float, float]]:
-    """Median and 99th percentile from a cursor key to the output it caused, by how many jobs are stored."""
+    """Median and 99th percentile from a cursor key to the output it caused: ours by how many jobs are stored."""
     found = {}
     for count in options.jobs:
         with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state:
             store_waiting_jobs(Path(state), count)
-            with Terminal(console(state), environ) as terminal:
-                terminal.until_painted(VISIBLE)
-                terminal.pump(options.settle)
-                terminal.must_show(MODEL)
-                times = [terminal.press(b"k" if turn % 2 else b"j") for turn in range(options.keys)]
-        found[f"key to output, {count:,} jobs stored"] = (statistics.median(times), percentile(times, 0.99))
+            found[f"key to output, gputui, {count:,} jobs stored"] = _pressed(console(state), environ, options)
+    if options.nvitop and options.keys:
+        found[f"key to output, nvitop, {GPUS} processes"] = _pressed(nvitop(options.nvitop), environ, options)
     return found
+
+
+def _pressed(command: Sequence[str], environ: Mapping[str, str], options: argparse.Namespace) -> tuple[float, float]:
+    with Terminal(command, environ) as terminal:
+        terminal.until_painted(VISIBLE)
+        terminal.pump(options.settle)
+        terminal.must_show(MODEL)
+        times = [terminal.press(UP if turn % 2 else DOWN) for turn in range(options.keys)]
+    return statistics.median(times), percentile(times, 0.99)
 
 
 def console(state: str) -> list[str]:
@@ -95,7 +110,9 @@ def table(compared: Mapping[str, Sequence[Figures]]) -> str:
     rows = {name: middle(runs) for name, runs in compared.items()}
     shown = {
         "first paint, s": ("first_paint", "{:.2f}", 1),
-        "CPU of one core, %": ("cpu", "{:.1f}", 100),
+        "first GPU on the screen, s": ("first_content", "{:.2f}", 1),
+        "CPU of one core, %": ("cpu", "{:.2f}", 100),
+        "wake-ups a second": ("wakeups", "{:.0f}", 1),
         "terminal output, kB/s": ("bytes_per_second", "{:.2f}", 1e-3),
         "memory of the tree, RSS, MB": ("resident", "{:.0f}", 1e-6),
         "memory of the tree, PSS, MB": ("proportional", "{:.0f}", 1e-6),
@@ -123,6 +140,7 @@ def _version(path: str | None) -> str:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench.console", description=__doc__)
     parser.add_argument("--nvitop", help="the nvitop to compare with: /some/venv/bin/nvitop")
+    parser.add_argument("--latency", choices=LATENCIES, default="usual", help="how long the driver takes over calls")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=20, help="length of each measurement")
     parser.add_argument("--settle", type=float, default=5, help="pause between first paint and measurement")
