@@ -11,7 +11,6 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputui import bootstrap
@@ -22,7 +21,10 @@ from gputui.engine.feed import Feed
 from gputui.ports import JobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
+from gputui.tui.opened import drawn_on, taking_over
+from gputui.tui.opening import Opening
 from gputui.tui.remembered import Remembered
+from gputui.tui.screens.main import Main
 from gputui.tui.submission.sources import FormSources
 from gputui.tui.theme import wish_of
 
@@ -40,13 +42,27 @@ LET_GO_WITHIN = 12.0
 
 
 class PaintedConsole(Gputui):
-    """The console's screen, which tells when its first frame is on the terminal."""
+    """The console's screen, which tells when its first frame is on the terminal, and keeps it for the next time."""
 
     painted: asyncio.Event
+    _opening: Opening | None = None
+
+    def take_over(self, opening: Opening) -> None:
+        """Go on from where that left the terminal."""
+        self._opening = opening
+        self.driver_class = taking_over(opening) or self.driver_class
 
     def on_ready(self) -> None:
         """Textual calls this after the first frame."""
         self.painted.set()
+
+    def _show(self, snapshot: Snapshot) -> None:
+        opening, self._opening = self._opening, None
+        if opening is not None and tuple(self.size) == tuple(opening.size) and isinstance(self.screen, Main):
+            picture = drawn_on(self, self.screen.time)
+            if picture is not None:
+                asyncio.get_running_loop().run_in_executor(None, opening.keep, picture, self.pacer.pace.clock)
+        super()._show(snapshot)
 
 
 class Console:
@@ -60,12 +76,14 @@ class Console:
         *,
         remembered: Remembered | None = None,
         may_lead: bool = True,
+        opening: Opening | None = None,
     ) -> None:
         self._options = options
         self._store = store
         self._tidy_up = tidy_up
         self._remembered = remembered or Remembered()
         self._may_lead = may_lead
+        self._opening = opening
         self._host: Host | None = None
 
     def run(self) -> int:
@@ -107,6 +125,8 @@ class Console:
             forms=FormSources(lambda: bootstrap.local_images(self._options), templates_path()),
         )
         app.painted = asyncio.Event()
+        if self._opening is not None:
+            app.take_over(self._opening)
         return app
 
     def _want_pcie(self, uuid: str | None) -> None:
@@ -154,25 +174,24 @@ def picture_of(error: Exception, latest: Snapshot) -> Snapshot:
     return replace(latest, leader=None, leads_here=False, notices=(Notice("error", words),))
 
 
-def remembered() -> Remembered:
-    """What this person's console remembers: in a directory of its own, since the state directory may be shared."""
-    import platformdirs
-
-    return Remembered(Path(platformdirs.user_state_dir("gputui-console")) / "console.json")
-
-
 def read_only(options: Options) -> Options:
     """The options of a console that only looks on."""
     settings = options.settings
     return replace(options, settings=replace(settings, console=replace(settings.console, read_only=True)))
 
 
-def run(options: Options, *, may_lead: bool = True) -> int:
+def run(
+    options: Options,
+    *,
+    may_lead: bool = True,
+    remembered: Remembered | None = None,
+    opening: Opening | None = None,
+) -> int:
     """Open the console on a state directory."""
     sys.setswitchinterval(GIVE_WAY_AFTER)
     store = bootstrap.open_store(options)
     try:
         serving.log_to_file(options.state)
-        return Console(options, store, remembered=remembered(), may_lead=may_lead).run()
+        return Console(options, store, remembered=remembered, may_lead=may_lead, opening=opening).run()
     finally:
         store.close()

@@ -62,12 +62,16 @@ def cli(
     from gputui.cli.slow import prepare
 
     prepare(session.options)
-    from gputui.cli import console  # Textual comes with it
+    from gputui.cli import first
 
-    if view_only:
-        end_with_parent()
-    options = console.read_only(session.options) if read_only else session.options
-    return console.run(options, may_lead=not view_only)
+    kept = first.remembered()
+    with first.opening(session.options, kept, read_only=read_only) as opening:
+        from gputui.cli import console  # Textual comes with it
+
+        if view_only:
+            end_with_parent()
+        options = console.read_only(session.options) if read_only else session.options
+        return console.run(options, may_lead=not view_only, remembered=kept, opening=opening)
 
 
 def main() -> None:

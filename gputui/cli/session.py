@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import click
 
-from gputui import bootstrap
 from gputui.config import Options, resolve
-from gputui.ports import JobStore
+
+if TYPE_CHECKING:
+    from gputui.ports import JobStore
 
 
 class Session:
@@ -36,7 +38,10 @@ class Session:
     def options(self) -> Options:
         """The options, resolved once; only then are files read, so that help never fails."""
         options = resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
-        bootstrap.check_probe(options)
+        if options.probe.simulated is not None:
+            from gputui import bootstrap
+
+            bootstrap.check_probe(options)
         if self._slow:
             settings = options.settings
             console = replace(settings.console, slow=True)
@@ -46,6 +51,8 @@ class Session:
     @contextmanager
     def store(self) -> Iterator[JobStore]:
         """The store, closed afterwards."""
+        from gputui import bootstrap
+
         store = bootstrap.open_store(self.options)
         try:
             yield store

@@ -106,7 +106,7 @@ def test_a_programmer_gets_the_traceback(run: Run, monkeypatch: pytest.MonkeyPat
 def test_without_a_command_the_console_opens(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     opened: list[Options] = []
 
-    def open_console(options: Options, *, may_lead: bool) -> int:
+    def open_console(options: Options, *, may_lead: bool, **_: object) -> int:
         assert may_lead
         opened.append(options)
         return 5

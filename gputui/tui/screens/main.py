@@ -129,6 +129,11 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
         )
         self._show_keys()
 
+    @property
+    def time(self) -> str:
+        """The time that it shows."""
+        return self._status.time
+
     def refresh_panes(self) -> None:
         """Draw them, as they are laid out now."""
         self.refresh_time()

@@ -31,7 +31,7 @@ class StatusBar(Widget):
     def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self._words: Cell = ()
-        self._time = ""
+        self.time = ""
 
     @property
     def room(self) -> int:
@@ -43,14 +43,14 @@ class StatusBar(Widget):
         if words != self._words:
             self._words = words
             self.refresh()
-        if time != self._time:
-            self._time = time
+        if time != self.time:
+            self.time = time
             self.refresh(Region(self.size.width - len(time) - 1, 0, len(time), 1))
 
     def render_line(self, y: int) -> Strip:
         """The line."""
-        room = max(0, self.size.width - len(self._time) - 3)
-        spans: list[Span] = [(" ", DIM), *fitted(self._words, room), (f" {self._time} ", DIM)]
+        room = max(0, self.size.width - len(self.time) - 3)
+        spans: list[Span] = [(" ", DIM), *fitted(self._words, room), (f" {self.time} ", DIM)]
         return Strip(segments(spans, _RAISED)).adjust_cell_length(self.size.width, _RAISED)
 
 
