@@ -21,7 +21,8 @@ from gputui.domain.snapshot import Snapshot, Standing
 from gputui.domain.window import WindowView
 from gputui.engine.actions import find_gpu
 from gputui.ports import JobStore
-from gputui.request import numbers, specs, texts
+from gputui.request import numbers, texts
+from gputui.request import window as asked
 
 MAX_GPUS = 100_000
 COLUMNS = (
@@ -43,7 +44,9 @@ def command() -> None:
 @command.command("add")
 @click.option("--gpus", metavar="N", help="Any so many GPUs.")
 @click.option("--gpu", "named", multiple=True, metavar="GPU", help="These, by index or UUID; again for each.")
-@click.option("--start", default="+0", metavar="TIME", help="2026-12-01T09:00 (your zone if it has none) or +2h; now.")
+@click.option(
+    "--start", default="+0", metavar="TIME", help="2026-12-01T09:00 (your zone if it has none), 18:00 or +2h; now."
+)
 @click.option("--end", metavar="TIME", help="Likewise.")
 @click.option("--for", "lasting", metavar="DURATION", help="How long, in place of --end: 8h.")
 @click.option("--tenant", metavar="NAME", help="Kept for this tenant's jobs; else, without --priority, for your own.")
@@ -106,26 +109,11 @@ def _window(given: dict[str, Any]) -> Window:
     now = bootstrap.clock().now()
     if bool(given["gpus"]) == bool(given["named"]):
         raise InputError("either how many or which ones", where="--gpus", hint="--gpus 4, or --gpu 0 --gpu 1")
-    if bool(given["end"]) == bool(given["lasting"]):
-        raise InputError("either a time or a duration", where="--end", hint="--end 2026-12-01T17:00, or --for 8h")
-    start = specs.begin(given["start"], "--start", now)
-    lasting = numbers.time_limit(given["lasting"], "--for") if given["lasting"] else None
-    end = start + lasting if lasting else specs.begin(given["end"], "--end", now)
-    tenant, priority = _whom(given)
+    start, end = asked.times(given | {"for": given["lasting"]}, now, ("start", "for", "end"), "--")
+    tenant, priority = asked.whom(given, bootstrap.actor().user, "--")
     name = texts.one_line(given["name"], "--name", 64) if given["name"] is not None else ""
     count = numbers.whole(1, MAX_GPUS)(given["gpus"], "--gpus") if given["gpus"] else 0
     return Window(name, start, end, count, (), tenant, priority)
-
-
-def _whom(given: dict[str, Any]) -> tuple[str | None, int | None]:
-    """The tenant and the priority it is kept for."""
-    tenant = texts.tenant_name(given["tenant"], "--tenant") if given["tenant"] is not None else None
-    priority = numbers.priority(given["priority"], "--priority") if given["priority"] is not None else None
-    if given["nobody"]:
-        if tenant is not None or priority is not None:
-            raise InputError("cannot be given beside --tenant or --priority", where="--nobody")
-        return None, None
-    return (bootstrap.actor().user if tenant is None and priority is None else tenant), priority
 
 
 def _names(named: Sequence[str]) -> list[str]:

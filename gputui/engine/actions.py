@@ -9,11 +9,11 @@ from datetime import datetime
 
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
-from gputui.domain.gpu import Drain
+from gputui.domain.gpu import Drain, Gpu
 from gputui.domain.job import ArrayRef, Job, JobId, JobSpec, Submission
 from gputui.domain.numbering import numbered
 from gputui.domain.policy.dependency import has_failed
-from gputui.domain.settings import PolicySettings, SchedulerSettings
+from gputui.domain.settings import PolicySettings, SchedulerSettings, Window
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.engine.bounds import check_priority, limited
@@ -163,6 +163,10 @@ class Actions(EditWishes, RecurringWishes):
     def _note(self, change: WishedChange) -> None:
         if can_be_undone(change):
             self.on_change(change)
+
+    def reserve(self, window: Window, gpus: Iterable[Gpu]) -> Window:
+        """Keep GPUs, of those that exist, for somebody; the window, named if it had no name."""
+        return Reservations(self._store, self._clock, self._actor, self._policy).add(window, gpus)
 
     def remove_reservation(self, name: str) -> None:
         """Give up a reservation that was added by a command."""

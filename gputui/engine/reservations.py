@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.gpu import Gpu
-from gputui.domain.policy.conflicts import check_beside
+from gputui.domain.policy.conflicts import check_beside, check_times
 from gputui.domain.policy.standing import in_force
 from gputui.domain.settings import PolicySettings, Window
 from gputui.domain.snapshot import Controls, Standing
@@ -68,7 +68,7 @@ class Reservations:
 
     def _checked(self, window: Window, gpus: Iterable[Gpu], controls: Controls) -> Window:
         now, everyone = self._clock.now(), (*self._policy.reservations, *controls.reservations)
-        _check_times(window, now)
+        check_times(window, now)
         named = window if window.name else replace(window, name=_free_name(everyone))
         open_ones = [other for other in everyone if other.end > now and other.key not in controls.released]
         if any(other.name == named.name for other in everyone if other.end > now):
@@ -103,13 +103,6 @@ def _unjudged(controls: Controls, window: Window) -> Controls:
     claimed = {key: at for key, at in controls.claimed.items() if key != window.key}
     released = {key: at for key, at in controls.released.items() if key != window.key}
     return replace(controls, claimed=claimed, released=released)
-
-
-def _check_times(window: Window, now: datetime) -> None:
-    if window.end <= window.start:
-        raise InputError("is not after the start", where="--end")
-    if window.end <= now:
-        raise InputError("is over already", where="--end")
 
 
 def _free_name(windows: Iterable[Window]) -> str:

@@ -71,7 +71,7 @@ KEYS = (
         Kind.MANY,
     ),
     Key("after_any", "Start when all of these jobs ended, however.", numbers.job_ids, "ID[,ID…]", Kind.MANY),
-    Key("begin", "Do not start before: +1h, or 2026-03-02T18:00.", metavar="TIME"),
+    Key("begin", "Do not start before: +1h, 18:00, or 2026-03-02T18:00.", metavar="TIME"),
     Key("array", "One job for each index: 0-9, 1,3,5-9; %2: two at once.", specs.array, "INDICES[%N]"),
     Key("tenant", "Whom the job is charged to; the default is you.", texts.tenant_name, "NAME"),
     Key("hold", "Wait until released.", kind=Kind.FLAG),

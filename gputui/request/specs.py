@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, time, timedelta
 
 from gputui.domain.errors import InputError
 from gputui.domain.job import GpuRequest
@@ -14,6 +14,7 @@ from gputui.request.texts import one_line, quoted
 
 MAX_GPUS = 1024
 MAX_ARRAY = 100_000
+_TIME_OF_DAY = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)", re.ASCII)
 _gpu_count = numbers.whole(0, MAX_GPUS)
 
 
@@ -92,19 +93,31 @@ def _indices(part: str, where: str) -> range:
     return chosen
 
 
-def begin(text: str, where: str, now: datetime) -> datetime:
-    """The time meant by `+1h` or an ISO time; one without a zone is local. Aware, in UTC."""
+def begin(text: str, where: str, now: datetime, after: datetime | None = None) -> datetime:
+    """The time meant by `+1h`, `18:00` or an ISO time; one without a zone is local. Aware, in UTC.
+
+    A time of day is the next one, from `after` on where that is given.
+    """
     text = text.strip()
     if text.startswith("+"):
         return now + parse_duration(text[1:], where=where)
+    if match := _TIME_OF_DAY.fullmatch(text):
+        return _next(time(int(match[1]), int(match[2])), after or now)
     try:
         at = datetime.fromisoformat(text).astimezone(UTC)
     except (ValueError, OverflowError, OSError) as error:
-        hint = "write +1h30m or 2026-03-02T18:00"
+        hint = "write +1h30m, 18:00 or 2026-03-02T18:00"
         raise InputError(f"{quoted(text)} is not a time", where=where, hint=hint) from error
     if not now - timedelta(days=3650) <= at <= now + timedelta(days=3650):
         raise InputError(f"{quoted(text)} is more than ten years away", where=where)
     return at
+
+
+def _next(at: time, after: datetime) -> datetime:
+    """The first such time of the local day that is later."""
+    day = after.astimezone().date()
+    found = (datetime.combine(day + timedelta(days=ahead), at).astimezone(UTC) for ahead in (0, 1, 2))
+    return next(each for each in found if each > after)
 
 
 @dataclass(frozen=True)

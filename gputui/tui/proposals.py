@@ -19,6 +19,7 @@ from gputui.engine.actions import Actions
 from gputui.tui import wishes
 from gputui.tui.present.detail import job_title
 from gputui.tui.queue import bulk
+from gputui.tui.window_proposals import WindowProposal
 from gputui.tui.wishes import STEP, WISHES
 
 Call: TypeAlias = Callable[[Actions], str]
@@ -211,7 +212,7 @@ class GpuProposal:
         return wishes.resume(self.uuid, self.index)
 
 
-Proposal: TypeAlias = JobProposal | GpuProposal
+Proposal: TypeAlias = JobProposal | GpuProposal | WindowProposal
 
 _WORDS = {
     "top": "{title}: to the head of the queue",

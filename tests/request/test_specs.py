@@ -121,7 +121,19 @@ def test_a_time_without_a_zone_is_local() -> None:
     assert specs.begin("2026-03-02T18:00", "--begin", NOW) == local
 
 
-@pytest.mark.parametrize("text", ["", "tomorrow", "+", "+x", "0001-01-01", "9999-12-31T23:59", "2026-13-01"])
+def test_a_time_of_day_is_the_next_one() -> None:
+    here = NOW.astimezone()
+    for hours, days in ((1, 0), (-1, 1), (0, 1)):
+        wanted = (here + timedelta(hours=hours)).replace(second=0, microsecond=0)
+        found = specs.begin(f"{wanted:%H:%M}", "--begin", NOW.replace(second=0))
+        assert found == wanted + timedelta(days=days)
+    later = NOW + timedelta(days=3)
+    assert specs.begin(f"{here:%H:%M}", "--end", NOW, later) == later.replace(second=0) + timedelta(days=1)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "tomorrow", "24:00", "18:60", "18", "+", "+x", "0001-01-01", "9999-12-31T23:59", "2026-13-01"]
+)
 def test_other_times_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="--begin"):
         specs.begin(text, "--begin", NOW)

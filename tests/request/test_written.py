@@ -114,5 +114,5 @@ def test_any_text_survives_the_file(text: str) -> None:
 
     draft = typed({"image": "busybox", "workdir": text, "command": "'" + text.replace("'", "") + "'"})
     table = tomllib.loads(toml.written(draft))["job"][0]
-    assert table.get("workdir", "") == draft.get("workdir", "")
+    assert str(table.get("workdir", "")) == draft.get("workdir", "")
     assert table["command"] == [text.replace("'", "")]

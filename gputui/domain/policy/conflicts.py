@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from datetime import datetime
 
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import Gpu
@@ -11,6 +12,14 @@ from gputui.domain.settings import Window
 from gputui.domain.units import plural
 
 _HINT = "gputui reserve list shows them; choose another time or other GPUs"
+
+
+def check_times(window: Window, now: datetime) -> None:
+    """Raise for a window that ends before it begins, or before now."""
+    if window.end <= window.start:
+        raise InputError("is not after the start", where="--end")
+    if window.end <= now:
+        raise InputError("is over already", where="--end")
 
 
 def check_beside(window: Window, others: Iterable[Window], gpus: Iterable[Gpu]) -> None:

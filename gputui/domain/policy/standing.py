@@ -65,6 +65,17 @@ def settled(controls: Controls, windows: Iterable[WindowView]) -> Controls:
     return replace(controls, claimed=claimed, released=released)
 
 
+def given_up(window: Window) -> Callable[[Snapshot], Snapshot]:
+    """The change that ends a reservation before its time."""
+
+    def change(snapshot: Snapshot) -> Snapshot:
+        controls = snapshot.controls
+        left = tuple(other for other in controls.reservations if other.key != window.key)
+        return replace(snapshot, controls=replace(controls, reservations=left))
+
+    return change
+
+
 def reserved(window: Window) -> Callable[[Snapshot], Snapshot]:
     """The change that adds a reservation."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.tui.commands.command import QUEUE, Command
+from gputui.tui.commands.command import GPUS, QUEUE, Command
 
 QUEUE_COMMANDS = (
     Command("mark", ("space",), "mark", "Mark the job: commands then act on all that are marked.", QUEUE, False),
@@ -68,6 +68,15 @@ EDIT_COMMANDS = (
     ),
     Command(
         "recur", ("E",), "again", "Submit a job like this one again and again; asks when.", QUEUE, False, changes=True
+    ),
+    Command(
+        "reserve",
+        ("B",),
+        "reserve",
+        "Keep GPUs for somebody for a time; shows whose start would shift.",
+        GPUS,
+        False,
+        changes=True,
     ),
 )
 STANDING_COMMANDS = (

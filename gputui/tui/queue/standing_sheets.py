@@ -87,6 +87,6 @@ class WindowSheet(_Standing):
     def empty(self) -> tuple[Cell, ...]:
         """How to make one."""
         return (
-            cell("No GPUs are reserved. From any shell:", DIM),
+            cell("No GPUs are reserved. Press B to reserve some, or from any shell:", DIM),
             cell("  gputui reserve add --gpus 4 --start 14:00 --end 18:00 --tenant alice", BLUE),
         )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from gputui.domain.gpu import Gpu
 from gputui.domain.job import Job, Submission
 from gputui.domain.recurring import Recurrence, RecurringJob
-from gputui.domain.window import WindowView
+from gputui.domain.settings import Window
 from gputui.engine.actions import Actions
 from gputui.engine.zones import local_name
 
@@ -44,9 +45,17 @@ def remove(entry: RecurringJob) -> Call:
     return write
 
 
-def give_up(view: WindowView) -> Call:
+def reserve(window: Window, gpus: Sequence[Gpu]) -> Call:
+    """What keeps GPUs, of those there are."""
+
+    def write(actions: Actions) -> str:
+        return f"reservation {actions.reserve(window, gpus).name} is made: 4 shows it"
+
+    return write
+
+
+def give_up(name: str) -> Call:
     """What gives a reservation up."""
-    name = view.window.name
 
     def write(actions: Actions) -> str:
         actions.remove_reservation(name)

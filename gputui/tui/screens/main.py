@@ -248,6 +248,13 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
 
         self.app.push_screen(Submit(self._desk, self._snapshot))
 
+    def action_reserve(self) -> None:
+        """Open the form of a new reservation: of the GPU that is selected, where one is."""
+        from gputui.tui.screens.reserve import Reserve
+
+        view = self.gpu()
+        self.app.push_screen(Reserve(self._desk, self._snapshot, view.gpu.uuid if view else None))
+
     def action_timeline(self) -> None:
         """Show which job has which GPUs when."""
         from gputui.tui.screens.timeline import TimelineScreen

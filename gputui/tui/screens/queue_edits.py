@@ -20,6 +20,7 @@ from gputui.tui.proposals import JobProposal
 from gputui.tui.queue import tabs
 from gputui.tui.queue.drag import Drag
 from gputui.tui.screens.queue_screen import QueueScreen
+from gputui.tui.window_proposals import WindowProposal
 
 if TYPE_CHECKING:
     from gputui.domain.recurring import RecurringJob
@@ -193,11 +194,14 @@ class QueueEdits(QueueScreen):
         from gputui.tui.screens.confirm import Confirm
 
         entry, view = self._recurring(), self._window()
+        if view is not None and view.source == "command" and self.shows_what_if:
+            self.propose(WindowProposal(view.window, is_new=False))
+            return
         if entry is not None:
             call, question = tabs.remove(entry), f"Remove recurring job {entry.id}?"
             detail = "It is submitted no more; jobs that it submitted stay."
         elif view is not None:
-            call, question = tabs.give_up(view), f"Give up reservation {view.window.name}?"
+            call, question = tabs.give_up(view.window.name), f"Give up reservation {view.window.name}?"
             detail = "Its GPUs are anybody's again."
         else:
             return

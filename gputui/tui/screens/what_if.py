@@ -50,7 +50,7 @@ class Dragged(Message, bubble=False):
         """Those that it is the answer to; None: to any."""
 
 
-class WhatIf(ModalScreen[None]):
+class WhatIf(ModalScreen[bool]):
     """A panel at the bottom, there at once; it fills in when the forecast is made, which never keeps a key waiting."""
 
     BINDINGS: ClassVar = [
@@ -223,11 +223,11 @@ class WhatIf(ModalScreen[None]):
         reason = plain(fields.first().value.strip(), 200) if fields else ""
         if call := self.proposal.call(reason):
             self.app.post_message(WishMade(call))
-        self.dismiss()
+        self.dismiss(True)
 
     def action_forget(self) -> None:
         """Nothing is written."""
-        self.dismiss()
+        self.dismiss(False)
 
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:

@@ -1,0 +1,157 @@
+"""The form in which GPUs are kept for somebody."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical, VerticalScroll
+from textual.widgets import Input, Static
+
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.policy.conflicts import check_beside, check_times
+from gputui.domain.settings import Window
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.text import plain
+from gputui.domain.window import WindowState
+from gputui.request import window as asked
+from gputui.request.draft import YES
+from gputui.tui.desk import Desk
+from gputui.tui.messages import WishMade
+from gputui.tui.present.gpu import index_of
+from gputui.tui.screens.dialog import Dialog
+from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.submission.fields import FlagField
+from gputui.tui.window_proposals import WindowProposal, in_words
+
+USUAL = "8h"
+"""How long it is where nothing is said."""
+LABELS = {"gpus": "GPUs", "start": "from", "nobody": "kept clear"}
+HINTS = {
+    "gpus": "4, all, or device=0,1",
+    "start": "now; or 14:00, +2h, 2026-12-01T09:00",
+    "for": "how long: 2h, 3d; else 8h",
+    "until": "instead: 18:00, 2026-12-01T17:00",
+    "tenant": "whose jobs it is for; else yours",
+    "priority": "or all jobs of at least this priority: 80",
+    "nobody": "of all jobs: for maintenance",
+    "name": "else one is made up",
+}
+
+
+class Reserve(Dialog[None]):
+    """Checked as it is typed; Enter shows whose start would shift, and Enter there writes it down."""
+
+    BINDINGS: ClassVar = [
+        ("escape", "give_up", "leave"),
+        ("ctrl+s", "send", "reserve"),
+        ("down", "app.focus_next", "next"),
+        ("up", "app.focus_previous", "previous"),
+    ]
+    DEFAULT_CSS = """
+    Reserve .dialog { width: 72; }
+    Reserve VerticalScroll { height: auto; max-height: 100%; scrollbar-size-vertical: 1; }
+    Reserve .title { margin-bottom: 0; }
+    Reserve .field { height: 1; }
+    Reserve .label { width: 12; color: $foreground 75%; }
+    Reserve Input { width: 1fr; margin-bottom: 0; background: $background; }
+    Reserve FlagField { width: 1fr; height: 1; color: $foreground 80%; }
+    Reserve FlagField:focus { background: $background-lighten-2; }
+    Reserve #told { color: $foreground 80%; margin-top: 1; width: 100%; height: 2; }
+    Reserve #told.-wrong { color: $error; }
+    """
+
+    def __init__(self, desk: Desk, snapshot: Snapshot, uuid: str | None = None) -> None:
+        super().__init__()
+        self._desk = desk
+        self._snapshot = snapshot
+        self._gpus = tuple(view.gpu for view in snapshot.gpus)
+        chosen = next((index_of(view) for view in snapshot.gpus if view.gpu.uuid == uuid), None)
+        self._first = {"gpus": "1" if chosen is None else f"device={chosen}"}
+
+    def compose(self) -> ComposeResult:
+        """A line for each field, and what they come to."""
+        with Vertical(classes="dialog"):
+            yield Static("Reserve GPUs", classes="title", markup=False)
+            with VerticalScroll(can_focus=False):
+                for name in asked.FIELDS:
+                    with Horizontal(classes="field"):
+                        yield Static(LABELS.get(name, name), classes="label", markup=False)
+                        if name == "nobody":
+                            yield FlagField(HINTS[name], id=name, classes=None)
+                        else:
+                            yield Input(self._first.get(name, ""), placeholder=HINTS[name], id=name, compact=True)
+            yield Static("", id="told", markup=False)
+            yield Static(
+                "Enter  whose start would shift     Tab ↓ ↑  fields     Esc  leave", classes="keys", markup=False
+            )
+
+    def on_mount(self) -> None:
+        """Begin at the first."""
+        self.query_one("#gpus", Input).focus()
+        self._typed()
+
+    def _window(self) -> Window:
+        """What is typed, checked against what is known here; raises GputuiError."""
+        given = {field.id or "": field.value for field in self.query(Input)}
+        given["nobody"] = YES if self.query_one(FlagField).value else ""
+        if not (given["for"].strip() or given["until"].strip()):
+            given["for"] = USUAL
+        now = self._desk.clock.now()
+        window = asked.read({name: text.strip() for name, text in given.items()}, self._desk.user, now, self._gpus)
+        check_times(window, now)
+        others = [view.window for view in self._snapshot.windows if view.state is not WindowState.RELEASED]
+        if any(other.name == window.name for other in others):
+            raise InputError(f"there is a reservation {window.name} already", where="name", hint="choose another name")
+        check_beside(window, others, self._gpus)
+        return window
+
+    @on(Input.Changed)
+    @on(FlagField.Changed)
+    def _typed(self) -> None:
+        try:
+            self._tell(in_words(self._window(), self._snapshot))
+        except GputuiError as error:
+            self._tell(_words(error), is_wrong=True)
+
+    def _tell(self, words: str, *, is_wrong: bool = False) -> None:
+        told = self.query_one("#told", Static)
+        told.update(plain(words, 300))
+        told.set_class(is_wrong, "-wrong")
+
+    @on(Input.Submitted)
+    def action_send(self) -> None:
+        """Show what it would do, or go to what is wrong."""
+        try:
+            window = self._window()
+        except GputuiError as error:
+            if (name := _field(error)) in asked.FIELDS:
+                self.query_one(f"#{name}").focus()
+            return
+        proposal = WindowProposal(window, self._gpus)
+        if self._desk.settings.console.what_if != "off":
+            self.app.push_screen(WhatIf(self._desk, self._snapshot, proposal), self._answered)
+            return
+        self.app.post_message(WishMade(proposal.call()))
+        self.dismiss()
+
+    def _answered(self, is_made: bool | None) -> None:
+        if is_made:
+            self.dismiss()
+
+    def action_give_up(self) -> None:
+        """Reserve nothing."""
+        self.dismiss()
+
+
+def _field(error: GputuiError) -> str:
+    """The field that it is about."""
+    name = (getattr(error, "where", None) or "").removeprefix("--")
+    return {"end": "until"}.get(name, name)
+
+
+def _words(error: GputuiError) -> str:
+    name = _field(error)
+    about = f"{LABELS.get(name, name)}: " if name in asked.FIELDS else ""
+    return f"{about}{error.what}" + (f" ({error.hint})" if error.hint else "")

@@ -1,0 +1,160 @@
+"""GPUs are kept for somebody from the console: a form, what it would shift, and the way back."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input
+
+from gputui.domain.settings import ConsoleSettings, Window
+from gputui.domain.window import WindowState, WindowView
+from gputui.tui.leave import Leave
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.reserve import Reserve
+from gputui.tui.screens.what_if import WhatIf
+from tests.factories import NOW, uuid
+from tests.tui.console import Console
+from tests.tui.foresight import opened, watched
+from tests.tui.test_pictures import Compare
+
+HOUR = timedelta(hours=1)
+KEPT = Window("r1", NOW + HOUR, NOW + 3 * HOUR, count=5, tenant="alice")
+
+
+@asynccontextmanager
+async def form(console: Console, *, kept: bool = False) -> AsyncIterator[Pilot[Leave]]:
+    """A console that shows it."""
+    view = WindowView(KEPT, WindowState.UPCOMING, "command", gpus=tuple(map(uuid, range(5))))
+    picture = replace(console.snapshot, windows=(view,)) if kept else console.snapshot
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.show(pilot, picture)
+        await pilot.press("B")
+        await pilot.pause()
+        assert isinstance(here(console), Reserve)
+        yield pilot
+
+
+def here(console: Console) -> object:
+    """The screen that is shown now."""
+    return console.app.screen
+
+
+async def fill(console: Console, pilot: Pilot[Leave], **texts: str) -> None:
+    for name, text in texts.items():
+        console.app.screen.query_one(f"#{name}", Input).value = text
+    await pilot.pause()
+
+
+def made(console: Console) -> tuple[Window, ...]:
+    return console.store.controls().reservations
+
+
+async def test_whose_start_would_shift_is_shown_before_it_is_made() -> None:
+    console = watched()
+    async with form(console) as pilot:
+        await fill(console, pilot, gpus="4", start="+1h", tenant="bob", **{"for": "2h"})
+        assert "for 2h00m, for bob" in console.screen_text
+        await opened(console, pilot, "enter")
+        assert isinstance(here(console), WhatIf)
+        assert "Keep 4 GPUs from" in console.screen_text
+        assert "would shift" in console.screen_text
+        assert made(console) == ()
+        await pilot.press("escape")
+        assert isinstance(here(console), Reserve), "what was typed is still there"
+        await opened(console, pilot, "enter")
+        await console.press(pilot, "enter")
+        assert isinstance(here(console), Main)
+    [window] = made(console)
+    assert (window.count, window.tenant, window.priority) == (4, "bob", None)
+    assert (window.start, window.end) == (NOW + HOUR, NOW + 3 * HOUR)
+
+
+async def test_of_the_gpu_that_is_selected_for_oneself_for_eight_hours() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("shift+tab", "l", "B")
+        await console.press(pilot, "enter")
+        assert isinstance(here(console), Main)
+    [window] = made(console)
+    assert (window.gpus, window.end - window.start) == ((uuid(1),), 8 * HOUR)
+    assert window.tenant == "alice"
+
+
+@pytest.mark.parametrize(
+    ("texts", "words", "field"),
+    [
+        ({"gpus": "0"}, "GPUs: a reservation keeps so many GPUs", "gpus"),
+        ({"gpus": "9"}, "GPUs: 9 GPUs are more than there are", "gpus"),
+        ({"gpus": "device=12"}, "GPUs: no GPU", "gpus"),
+        ({"start": "soon"}, "from: 'soon' is not a time", "start"),
+        ({"until": "+2h", "for": "3h"}, "until: either a time or a duration", "until"),
+        ({"start": "+3h", "until": "+2h"}, "until: is not after the start", "until"),
+        ({"priority": "200"}, "priority: 200 is out of range", "priority"),
+        ({"name": "r1"}, "name: there is a reservation r1 already", "name"),
+        ({"gpus": "4"}, "4 GPUs are too many: reservation r1 keeps 5 of 8", "gpus"),
+    ],
+)
+async def test_what_cannot_be_is_said_as_it_is_typed(texts: dict[str, str], words: str, field: str) -> None:
+    console = Console()
+    async with form(console, kept=True) as pilot:
+        await fill(console, pilot, **texts)
+        assert words in " ".join(console.screen_text.split())
+        await console.press(pilot, "enter")
+        assert isinstance(here(console), Reserve)
+        assert console.app.focused is not None
+        assert console.app.focused.id == field
+        await pilot.press("escape")
+        assert isinstance(here(console), Main)
+    assert made(console) == ()
+
+
+async def test_kept_clear_is_for_nobody() -> None:
+    console = Console()
+    async with form(console) as pilot:
+        console.app.screen.query_one("#nobody").focus()
+        await console.press(pilot, "space", "enter")
+        assert isinstance(here(console), Main)
+    assert made(console)[0].for_nobody
+
+
+async def test_whose_start_would_shift_is_shown_before_one_is_given_up() -> None:
+    console = watched()
+    with console.store.transaction() as transaction:
+        transaction.set_controls(replace(transaction.controls(), reservations=(KEPT,)))
+    view = WindowView(KEPT, WindowState.UPCOMING, "command")
+    controls = replace(console.snapshot.controls, reservations=(KEPT,))
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.show(pilot, replace(console.snapshot, windows=(view,), controls=controls))
+        await pilot.press("4")
+        await opened(console, pilot, "c")
+        assert "Give up reservation r1: 5 GPUs from" in console.screen_text
+        await pilot.press("escape")
+        assert made(console) == (KEPT,)
+        await opened(console, pilot, "c")
+        await console.press(pilot, "enter")
+    assert made(console) == ()
+
+
+async def test_a_console_that_only_looks_on_reserves_nothing() -> None:
+    console = Console(console=ConsoleSettings(read_only=True))
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("B")
+        assert isinstance(here(console), Main)
+
+
+def test_the_form(snap_compare: Compare) -> None:
+    console = watched()
+
+    async def before(pilot: Pilot[Leave]) -> None:
+        await console.begin(pilot)
+        await pilot.press("B", "8", "tab", *"+1h")
+        await pilot.pause()
+
+    assert snap_compare(console.app, terminal_size=(80, 24), run_before=before)  # type: ignore[arg-type]
