@@ -5,9 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any
 
-from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec
+from gputui.domain.job import ContainerOptions, GpuRequest, Job, JobSpec
 
 _PARTS = ("gpus", "options")
 """Fields of a spec that are changed field by field themselves."""
@@ -23,6 +24,8 @@ class Edit:
     spec: Mapping[str, Any] = field(default_factory=dict)
     gpus: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
+    held: bool | None = None
+    """Whether it waits until it is released; None: as it is."""
 
     @classmethod
     def between(cls, before: JobSpec, after: JobSpec) -> Edit:
@@ -32,19 +35,40 @@ class Edit:
 
     def __bool__(self) -> bool:
         """Whether it changes anything."""
-        return bool(self.spec or self.gpus or self.options)
+        return bool(self.spec or self.gpus or self.options) or self.held is not None
 
     def apply(self, spec: JobSpec) -> JobSpec:
         """The spec with these fields."""
         gpus = replace(spec.gpus, **self.gpus)
         return replace(spec, **self.spec, gpus=gpus, options=replace(spec.options, **self.options))
 
-    def words(self, spec: JobSpec) -> str:
+    def on(self, job: Job, now: datetime) -> Job:
+        """The job that asks for it: its place by hand and its age are kept, but for a new priority or time to begin."""
+        after = job.evolve(spec=self.apply(job.spec))
+        if "priority" in self.spec:
+            after = after.prioritised(after.spec.priority)
+        if "begin_at" in self.spec:
+            after = after.evolve(not_before=None)
+        if self.held is None:
+            return after
+        return after.evolve(held=self.held, hold_reason=None, released_at=job.released_at if self.held else now)
+
+    def words(self, spec: JobSpec, held: bool = False) -> str:
         """Those fields as they stand in a spec; of the environment the names alone, for values may be secret."""
         parts: list[str] = []
         for holder, names in ((spec, self.spec), (spec.gpus, self.gpus), (spec.options, self.options)):
             parts += [f"{name} {_word(name, getattr(holder, name))}" for name in names]
+        parts += [f"held {held}"] if self.held is not None else []
         return ", ".join(parts)
+
+
+def differs(before: Job, after: Job) -> bool:
+    """Whether what a job asks for is another, or what was wished of it."""
+    return _asked(before) != _asked(after)
+
+
+def _asked(job: Job) -> tuple[object, ...]:
+    return job.spec, job.priority, job.held, job.topped_at
 
 
 def _changes(before: JobSpec | GpuRequest | ContainerOptions, after: object) -> Iterator[tuple[str, Any]]:

@@ -215,6 +215,9 @@ class Actions(EditWishes, RecurringWishes):
             self._audit(transaction, verb, "scheduler", _pause_word(before), _pause_word(after))
             self._note(PauseChange(verb, before, after))
 
+    def _now(self) -> datetime:
+        return self._clock.now()
+
     def _audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
         actor = self._actor
         transaction.audit(AuditEntry(self._clock.now(), actor.uid, actor.user, verb, target, before, after))

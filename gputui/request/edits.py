@@ -1,185 +1,120 @@
-"""What of a waiting job may be asked for anew, as texts: a form and a command line write them alike."""
+"""What of a waiting job may be asked for anew, as a draft: a form, a file and a command line write the same."""
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
+from typing import Any
 
 from gputui.domain.edit import Edit
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job, JobSpec
-from gputui.domain.units import format_duration, format_size
-from gputui.request import docker_specs, numbers, specs, texts
+from gputui.domain.job import Job, JobSpec, Submission
+from gputui.request import draft as drafts
+from gputui.request import written
+from gputui.request.draft import NAMES, YES, Draft
+from gputui.request.submitter import HOST_ENV, Submitter
 
-Apply = Callable[[JobSpec, str, datetime], JobSpec]
-EDITABLE = (
-    "name",
-    "command",
-    "image",
-    "gpus",
-    "gpu_memory",
-    "gpu_model",
-    "priority",
-    "nice",
-    "time_limit",
-    "retries",
-    "begin",
-    "after",
-    "after_any",
-    "env",
-)
-HINTS: Mapping[str, str] = MappingProxyType(
+_PLACES: Mapping[str, str] = MappingProxyType(
     {
-        "gpus": "2, 2-4, all, device=0,1; 0: none",
-        "gpu_memory": "of each GPU in total: 40g; empty: any",
-        "gpu_model": "part of its name: h100; empty: any",
-        "priority": "0 to 100",
-        "nice": "lowers its rank by so much",
-        "time_limit": "1h30m; empty: none",
-        "retries": "after a failure",
-        "begin": "+1h, or 2026-03-02T18:00; empty: at once",
-        "after": "ids that must complete before",
-        "after_any": "ids that must end before, however",
-        "env": "NAME=value sets one, -NAME removes it; others stay",
-        "image": "of its container",
+        "signal": "warning",
+        "begin": "begin_at",
+        "env_file": "env",
+        "volume": "volumes",
+        "mount": "mounts",
+        "ulimit": "ulimits",
+        "label": "labels",
+    }
+)
+"""Fields that go by another name than the option."""
+_OF_GPUS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "gpus": ("minimum", "maximum", "devices", "everything"),
+        "gpu_memory": ("memory",),
+        "gpu_model": ("model",),
+        "share": ("share",),
     }
 )
 
 
-def shown(job: Job) -> dict[str, str]:
-    """The texts as they are now. The environment is blank: its values may be secret."""
-    spec, request = job.spec, job.spec.gpus
-    found = {
-        "name": spec.name,
-        "command": shlex.join(spec.command),
-        "image": spec.image or "",
-        "gpus": _gpus(job),
-        "gpu_memory": format_size(request.memory) if request.memory else "",
-        "gpu_model": request.model or "",
-        "priority": str(job.priority),
-        "nice": str(spec.nice),
-        "time_limit": format_duration(spec.time_limit) if spec.time_limit else "",
-        "retries": str(spec.retries),
-        "begin": spec.begin_at.astimezone().isoformat(timespec="minutes") if spec.begin_at else "",
-        "after": ",".join(map(str, spec.after)),
-        "after_any": ",".join(map(str, spec.after_any)),
-        "env": "",
-    }
-    return found if spec.image else {name: text for name, text in found.items() if name != "image"}
+def draft_of(job: Job, now: datetime) -> dict[str, str]:
+    """What it asks for now."""
+    found = written.of_spec(replace(job.spec, priority=job.priority), now)
+    return {**found, "hold": YES} if job.held else found
 
 
-def _gpus(job: Job) -> str:
-    request = job.spec.gpus
-    if request.everything:
-        return "all"
-    if request.devices:
-        return f"device={','.join(request.devices)}"
-    low, high = request.minimum, request.maximum
-    return str(low) if low == high else f"{low}-{high}"
+def locked(job: Job) -> dict[str, str]:
+    """What cannot be changed, each with the reason."""
+    found = {"tenant": "whom a job is charged to stays; a clone may differ"}
+    if job.array is None:
+        found["array"] = "one job stays one; a clone may be an array"
+    else:
+        found["array"] = f"it is element {job.array.index} of array {job.array.id}, which stays as it is"
+    if job.spec.is_host:
+        found["image"] = "a process of the host stays one; a clone may have an image"
+    return found
 
 
-def read(job: Job, before: Mapping[str, str], after: Mapping[str, str], now: datetime) -> Edit:
-    """What was changed, of texts that differ; raises InputError, whose `where` is the name."""
+def changed(before: Draft, after: Draft) -> tuple[str, ...]:
+    """The names of what differs."""
+    return tuple(name for name in NAMES if drafts.text_of(before, name) != drafts.text_of(after, name))
+
+
+def read(job: Job, before: Draft, after: Draft, by: Submitter) -> Edit:
+    """What was changed of it; raises InputError, whose `where` is the name.
+
+    What was left as it is, is not read at all: it may be such as nobody could write.
+    """
+    names = changed(before, after)
+    if not names:
+        return Edit()
+    for error in _refused(job, names, after).values():
+        raise error
+    asked = drafts.asked({**after, "array": ""}, replace(by, environ=_environ(job, by)))
     start = replace(job.spec, priority=job.priority)
     spec = start
-    for name in EDITABLE:
-        text = after.get(name, before.get(name, "")).strip()
-        if name in before and text != before[name].strip():
-            spec = _APPLY[name](spec, text, now)
-    if not spec.gpus.minimum and not spec.gpus.devices and (spec.gpus.memory or spec.gpus.model):
-        raise InputError("asks for GPUs of some kind, and for none", where="gpus")
-    if spec.gpus.share and not spec.gpus.memory:
-        raise InputError("is what a job that shares GPUs is promised of them", where="gpu_memory")
-    return Edit.between(start, spec)
+    for name in names:
+        spec = _with(spec, name, asked)
+    held = asked.held if "hold" in names and asked.held != job.held else None
+    return replace(Edit.between(start, spec), held=held)
 
 
-def _gpu_count(spec: JobSpec, text: str, now: datetime) -> JobSpec:
-    del now
-    asked = specs.gpus(text or "0", "gpus")
-    numbers_of = {name: getattr(asked, name) for name in ("minimum", "maximum", "devices", "everything")}
-    return replace(spec, gpus=replace(spec.gpus, **numbers_of))
+def faults(job: Job, before: Draft, after: Draft, by: Submitter) -> dict[str, InputError]:
+    """What is wrong, by name, as far as it can be told at once."""
+    refused = _refused(job, changed(before, after), after)
+    found = refused or drafts.faults({**after, "array": ""}, by)
+    if not found:
+        try:
+            read(job, before, after, by)
+        except InputError as error:
+            found[error.where or "image"] = error
+    return found
 
 
-def _gpu_memory(spec: JobSpec, text: str, now: datetime) -> JobSpec:
-    del now
-    return replace(spec, gpus=replace(spec.gpus, memory=numbers.size(text, "gpu_memory") if text else None))
+def _refused(job: Job, names: tuple[str, ...], after: Draft) -> dict[str, InputError]:
+    """What of that cannot be changed, whatever it says."""
+    found = {name: InputError(why, where=name) for name, why in locked(job).items() if name in names}
+    if not job.spec.is_host and not drafts.text_of(after, "image"):
+        found["image"] = InputError("a job of a container stays one", where="image", hint="name an image")
+    return found
 
 
-def _gpu_model(spec: JobSpec, text: str, now: datetime) -> JobSpec:
-    del now
-    return replace(spec, gpus=replace(spec.gpus, model=specs.gpu_model(text, "gpu_model") if text else None))
+def _environ(job: Job, by: Submitter) -> Mapping[str, str]:
+    """The environment that values are taken from; a host process keeps what it took over from who submitted it."""
+    kept = {name: value for name, value in job.spec.options.env if name in HOST_ENV}
+    return {**{name: value for name, value in by.environ.items() if name not in HOST_ENV}, **kept}
 
 
-def _begin(spec: JobSpec, text: str, now: datetime) -> JobSpec:
-    return replace(spec, begin_at=specs.begin(text, "begin", now) if text else None)
+def _with(spec: JobSpec, name: str, asked: Submission) -> JobSpec:
+    """The spec, with one thing as it is asked for."""
+    if name in _OF_GPUS:
+        return replace(spec, gpus=replace(spec.gpus, **_fields(asked.spec.gpus, _OF_GPUS[name])))
+    field = _PLACES.get(name, name)
+    if hasattr(spec.options, field):
+        return replace(spec, options=replace(spec.options, **_fields(asked.spec.options, (field,))))
+    return replace(spec, **_fields(asked.spec, (field,))) if hasattr(spec, field) else spec
 
 
-def _command(spec: JobSpec, text: str, now: datetime) -> JobSpec:
-    del now
-    command = _words(text, "command")
-    if spec.is_host and not command:
-        raise InputError("a host job needs a command", where="command")
-    return replace(spec, command=command)
-
-
-def _image(spec: JobSpec, text: str, now: datetime) -> JobSpec:
-    del now
-    if spec.is_host or not text:
-        raise InputError("a host job stays one, and a container too", where="image")
-    return replace(spec, image=docker_specs.image(text, "image"))
-
-
-def _env(spec: JobSpec, text: str, now: datetime) -> JobSpec:
-    del now
-    env = dict(spec.options.env)
-    for word in _words(text, "env"):
-        if word.startswith("-"):
-            env.pop(word[1:], None)
-            continue
-        name, value = docker_specs.pair(word, "env")
-        if value is None:
-            raise InputError(f"{texts.quoted(name)} has no value", where="env", hint="write NAME=value, or -NAME")
-        env[name] = value
-    return replace(spec, options=replace(spec.options, env=tuple(env.items())))
-
-
-def _words(text: str, where: str) -> tuple[str, ...]:
-    try:
-        return tuple(texts.any_text(word, where) for word in shlex.split(text))
-    except ValueError as error:
-        raise InputError("a quotation is not closed", where=where) from error
-
-
-def _one(field: str, read_text: Callable[[str, str], object], empty: object = None) -> Apply:
-    """A field of the spec that is read alone; blank means `empty`, or is refused for `...`."""
-
-    def apply(spec: JobSpec, text: str, now: datetime) -> JobSpec:
-        del now
-        if not text and empty is ...:
-            raise InputError("wants a value", where=field)
-        return replace(spec, **{field: read_text(text, field) if text else empty})  # type: ignore[arg-type]
-
-    return apply
-
-
-_APPLY: Mapping[str, Apply] = MappingProxyType(
-    {
-        "name": _one("name", texts.job_name, ...),
-        "command": _command,
-        "image": _image,
-        "gpus": _gpu_count,
-        "gpu_memory": _gpu_memory,
-        "gpu_model": _gpu_model,
-        "priority": _one("priority", numbers.priority, ...),
-        "nice": _one("nice", numbers.nice, 0),
-        "time_limit": _one("time_limit", numbers.time_limit),
-        "retries": _one("retries", numbers.retries, 0),
-        "begin": _begin,
-        "after": _one("after", numbers.job_ids, ()),
-        "after_any": _one("after_any", numbers.job_ids, ()),
-        "env": _env,
-    }
-)
+def _fields(holder: object, names: tuple[str, ...]) -> dict[str, Any]:
+    return {name: getattr(holder, name) for name in names}

@@ -17,6 +17,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.engine.actions import Actions
 from gputui.tui import wishes
+from gputui.tui.edit_proposal import EditProposal
 from gputui.tui.present.detail import job_title
 from gputui.tui.queue import bulk
 from gputui.tui.window_proposals import WindowProposal
@@ -212,7 +213,7 @@ class GpuProposal:
         return wishes.resume(self.uuid, self.index)
 
 
-Proposal: TypeAlias = JobProposal | GpuProposal | WindowProposal
+Proposal: TypeAlias = JobProposal | GpuProposal | WindowProposal | EditProposal
 
 _WORDS = {
     "top": "{title}: to the head of the queue",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,7 +15,7 @@ from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.engine.actions import Actions
 from gputui.store import MemoryJobStore
-from tests.factories import ACTOR, FakeClock, spec
+from tests.factories import ACTOR, NOW, FakeClock, spec
 
 SPEC = spec(2, options=ContainerOptions(env=(("TOKEN", "hunter2"), ("A", "1"))))
 
@@ -127,3 +128,48 @@ def test_it_can_be_taken_back() -> None:
     desk.actions.edit(job_id, to(name="oops"))
     desk.actions.undo(changes)  # type: ignore[arg-type]
     assert desk.store.get(job_id).spec.name == SPEC.name
+
+
+def test_what_was_changed_since_it_was_seen_is_not_edited() -> None:
+    desk = Desk()
+    job_id = desk.submit()
+    seen = desk.store.get(job_id)
+    assert desk.actions.edit(job_id, to(name="renamed"), seen)
+    changes: list[Callable[[], object]] = [
+        lambda: desk.actions.edit(job_id, to(retries=1)),
+        lambda: desk.actions.set_priority([job_id], 90),
+        lambda: desk.actions.hold([job_id]),
+        lambda: desk.actions.top([job_id]),
+    ]
+    for change in changes:
+        seen = desk.store.get(job_id)
+        change()
+        now = desk.store.get(job_id)
+        with pytest.raises(GputuiError, match="changed meanwhile: nothing is edited"):
+            desk.actions.edit(job_id, to(time_limit=timedelta(hours=1)), seen)
+        assert desk.store.get(job_id) == now
+
+
+def test_it_is_held_and_let_go_by_an_edit_too() -> None:
+    desk = Desk()
+    job_id = desk.submit()
+    assert desk.actions.edit(job_id, Edit(held=True))
+    assert desk.store.get(job_id).held
+    assert not desk.actions.edit(job_id, Edit(held=True))
+    assert desk.actions.edit(job_id, replace(to(name="go"), held=False))
+    after = desk.store.get(job_id)
+    assert (after.held, after.spec.name, after.released_at) == (False, "go", NOW)
+    entry = [entry for entry in desk.store.audit_log() if entry.verb == "edit"][-1]
+    assert (entry.before, entry.after) == ("name train, held True", "name go, held False")
+
+
+def test_a_rehearsal_refuses_what_the_edit_would_and_writes_nothing() -> None:
+    desk = Desk(SchedulerSettings(max_time=timedelta(hours=1)))
+    job_id = desk.submit()
+    before = desk.store.get(job_id)
+    after = desk.actions.rehearse_edit(job_id, to(priority=80, time_limit=timedelta(minutes=5)))
+    assert (after.priority, after.spec.time_limit) == (80, timedelta(minutes=5))
+    for wrong in (to(time_limit=timedelta(hours=2)), to(after=(99,)), to(after=(job_id,))):
+        with pytest.raises(GputuiError):
+            desk.actions.rehearse_edit(job_id, wrong)
+    assert desk.store.get(job_id) == before

@@ -9,13 +9,15 @@ from typing import Protocol
 import pytest
 from textual.app import App
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
+from gputui.tui.screens.edit import EditJob
 from gputui.tui.screens.submit import Submit
 from gputui.tui.submission.history import keep
 from tests.tui.console import Console
-from tests.tui.foresight import until
+from tests.tui.foresight import select, until, watched
 
 SIZES = {"80x24": (80, 24), "120x36": (120, 36), "200x50": (200, 50)}
 LINE = (
@@ -83,3 +85,22 @@ class TestForm:
 
     def test_recent(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: None, "ctrl+r", "down", is_sound=False)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_the_form_of_a_waiting_job(snap_compare: Compare, size: str) -> None:
+    console = watched()
+
+    async def before(pilot: Pilot[Leave]) -> None:
+        await console.begin(pilot)
+        await select(console, 108)
+        await pilot.press("e")
+        await pilot.pause()
+        form = console.app.screen
+        assert isinstance(form, EditJob)
+        form.query_one("#gpus", Input).value = "4"
+        await pilot.pause()
+        await until(pilot, lambda: form._forecast.found is not None)
+        await pilot.pause()
+
+    assert snap_compare(console.app, terminal_size=SIZES[size], run_before=before)  # type: ignore[arg-type]

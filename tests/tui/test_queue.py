@@ -346,41 +346,7 @@ class TestMoves:
             await wait_until(lambda: len(queue(console).rows.scores) == 5, pilot)
 
 
-class TestEdit:
-    async def test_a_waiting_job_is_edited(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=(80, 24)) as pilot:
-            await console.begin(pilot)
-            queue(console).move_to(queue(console).keys.index(107))
-            await pilot.press("e")
-            assert isinstance(console.app.screen, EditJob)
-            field = console.app.screen.query_one("#time_limit", Input)
-            assert field.has_focus
-            field.value = "soon"
-            await pilot.pause()
-            assert console.app.screen.query_one("#time_limit-error").display
-            await pilot.press("enter")
-            assert isinstance(console.app.screen, EditJob)
-            field.value = "1h"
-            await console.press(pilot, "enter")
-            assert console.audited() == [("edit", "job 107")]
-            spec = console.store.get(107).spec
-            assert spec.time_limit == timedelta(hours=1)
-            assert spec.name == "whisper-finetune"
-
-    async def test_one_that_has_started_meanwhile_is_not_edited(self) -> None:
-        console = Console()
-        async with console.app.run_test(size=SIZE) as pilot:
-            await console.begin(pilot)
-            queue(console).move_to(queue(console).keys.index(107))
-            await pilot.press("e")
-            console.app.screen.query_one("#retries", Input).value = "5"
-            with console.store.transaction() as transaction:
-                transaction.put(transaction.get(107).evolve(state=JobState.RUNNING))
-            await console.press(pilot, "ctrl+s")
-            assert "only a waiting job can be edited" in console.told[-1]
-            assert console.store.get(107).spec.retries == 0
-
+class TestCloneAndEdit:
     async def test_another_like_it_is_submitted(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from functools import cached_property
 from typing import TypeAlias
 
+from gputui.domain.edit import Edit
 from gputui.domain.gpu import Drain, GpuState, GpuView
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.timeline import MOST, BarKind, Timeline, timeline
@@ -159,6 +160,16 @@ def resumed(uuids: Iterable[str]) -> Change:
         return replace(back, state=_undrained(back)) if view.state is GpuState.DRAINED else back
 
     return lambda snapshot: _with_views(snapshot, change)
+
+
+def edited(job_id: JobId, edit: Edit, at: datetime) -> Change:
+    """The waiting job asks for that."""
+    return _each_waiting((job_id,), lambda job: edit.on(job, at))
+
+
+def replaced(job: Job) -> Change:
+    """The job is as this one."""
+    return _each_job(lambda other: job if other.id == job.id else other)
 
 
 def submitted(*jobs: Job) -> Change:

@@ -62,7 +62,9 @@ EDIT_COMMANDS = (
         id="move_up",
         changes=True,
     ),
-    Command("edit", ("e",), "edit", "Edit what the waiting job asks for.", QUEUE, changes=True),
+    Command(
+        "edit", ("e",), "edit", "Edit what the waiting job asks for, in the form of a new one.", QUEUE, changes=True
+    ),
     Command(
         "clone", ("C",), "clone", "Submit another job like this one, after a look at it.", QUEUE, False, changes=True
     ),

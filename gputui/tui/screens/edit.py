@@ -1,122 +1,141 @@
-"""The form in which a waiting job is edited."""
+"""The form in which a waiting job is edited: that of a new job, filled with what this one asks for."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import replace
 
-from textual import on
-from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical, VerticalScroll
-from textual.widgets import Input, Static
-
-from gputui.domain.edit import Edit
-from gputui.domain.errors import InputError
-from gputui.domain.job import Job
+from gputui.domain.edit import Edit, differs
+from gputui.domain.job import Job, Submission
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.text import plain
-from gputui.engine.actions import Actions
-from gputui.request import edits
+from gputui.request import draft as drafts
+from gputui.request import edits, written
+from gputui.request.draft import Draft
+from gputui.tui.commands import SUBMIT_COMMANDS
+from gputui.tui.commands.command import Command
 from gputui.tui.desk import Desk
+from gputui.tui.edit_proposal import EditProposal, doubt_of
 from gputui.tui.messages import WishMade
 from gputui.tui.present.detail import job_title
-from gputui.tui.screens.dialog import Dialog
+from gputui.tui.screens.submit import Submit
+from gputui.tui.submission.form import fault_words, label, within
+from gputui.tui.submission.lines import EMPTY
+from gputui.tui.submission.wish import Answered
+
+_ELSEWHERE = frozenset({"recent", "older", "templates"})
+"""What fills a form with another job."""
+_SECRET = frozenset({"env"})
+_MOST_WORDS = 40
 
 
-class EditJob(Dialog[None]):
-    """Checked as it is typed; only what was changed is sent, and only while the job still waits."""
+class EditJob(Submit):
+    """Only what was changed is sent, and only while the job waits as it was when the form was opened."""
 
-    BINDINGS: ClassVar = [
-        ("escape", "give_up", "cancel"),
-        ("ctrl+s", "send", "save"),
-        ("down", "app.focus_next", "next"),
-        ("up", "app.focus_previous", "previous"),
-    ]
-    DEFAULT_CSS = """
-    EditJob .dialog { width: 78; }
-    EditJob VerticalScroll { height: auto; max-height: 100%; scrollbar-size-vertical: 1; }
-    EditJob .title { margin-bottom: 0; }
-    EditJob .field { height: auto; }
-    EditJob .label { width: 12; color: $foreground 75%; }
-    EditJob .label.-changed { color: $primary; text-style: bold; }
-    EditJob Input { width: 1fr; margin-bottom: 0; background: $background; }
-    EditJob .error { color: $error; margin-left: 12; display: none; }
-    EditJob .error.-shown { display: block; }
-    """
+    first = "time_limit"
+    welcome = "Enter shows what the change would do, before it is made."
 
-    def __init__(self, desk: Desk, job: Job) -> None:
-        super().__init__()
-        self._desk = desk
+    def __init__(self, desk: Desk, snapshot: Snapshot, job: Job) -> None:
         self._job = job
-        self._before = edits.shown(job)
-
-    def compose(self) -> ComposeResult:
-        """A line for each field."""
-        with Vertical(classes="dialog"):
-            yield Static(f"Edit job {job_title(self._job)}", classes="title", markup=False)
-            with VerticalScroll(can_focus=False):
-                for name, text in self._before.items():
-                    with Horizontal(classes="field"):
-                        yield Static(name.replace("_", " "), id=f"{name}-label", classes="label", markup=False)
-                        hint = edits.HINTS.get(name, "")
-                        yield Input(plain(text, 5000), placeholder=hint, id=name, compact=True)
-                    yield Static("", id=f"{name}-error", classes="error", markup=False)
-            yield Static("Enter  save     Tab ↓ ↑  fields     Esc  leave it as it is", classes="keys", markup=False)
+        self._before: Draft = drafts.masked(edits.draft_of(job, desk.clock.now()))
+        hidden = written.hidden(job.spec)
+        title = f"Edit job {job_title(job)}"
+        super().__init__(desk, snapshot, self._before, hidden=hidden, title=title, instead=job)
 
     def on_mount(self) -> None:
-        """Begin where it matters most."""
-        self.query_one("#time_limit", Input).focus()
+        """Begin where it matters most; what stays as it is says why."""
+        super().on_mount()
+        self.body.keep_as_is(edits.locked(self._job))
 
-    def _after(self) -> dict[str, str]:
-        """What is typed now; a text that cannot be shown as it is counts as unchanged until it is typed over."""
-        typed = {name: self.query_one(f"#{name}", Input).value for name in self._before}
-        return {
-            name: self._before[name] if text == plain(self._before[name], 5000) else text
-            for name, text in typed.items()
-        }
+    def commands(self) -> tuple[Command, ...]:
+        """Those of the form that make sense here."""
+        kept = (command for command in SUBMIT_COMMANDS if command.verb not in _ELSEWHERE)
+        return tuple(replace(command, title="save") if command.verb == "send" else command for command in kept)
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """No other job is filled in."""
+        return False if action in _ELSEWHERE else super().check_action(action, parameters)
+
+    # what is in it
+
+    def fill(self, draft: Draft, said: str = "", *, judge: bool = True, is_clean: bool = True) -> None:
+        """Hold this instead; what cannot be changed stays, and says so."""
+        locked = edits.locked(self._job)
+        told = [f"{label(name)}: {locked[name]}" for name in edits.changed(self._before, draft) if name in locked]
+        kept = {name: self._before.get(name, "") for name in locked}
+        super().fill({**draft, **kept}, "; ".join(told) or said, judge=judge, is_clean=is_clean)
+
+    def fill_line(self, text: str) -> None:
+        """A command line asks for some things: all else stays as it is typed."""
+        self._beneath = self.draft()
+        super().fill_line(text)
+        self._beneath = EMPTY
+
+    def faults(self) -> dict[str, str]:
+        """What is wrong with each field."""
+        found = edits.faults(self._job, self._was, self._is, self.submitter)
+        if not found and (names := edits.changed(self._before, self.draft())):
+            self.body.set_changed(names)
+            return super().faults()
+        self.body.set_changed(edits.changed(self._before, self.draft()))
+        return {name: fault_words(error) for name, error in found.items()}
+
+    @property
+    def _was(self) -> Draft:
+        return drafts.revealed(self._before, self._hidden)
+
+    @property
+    def _is(self) -> Draft:
+        return drafts.revealed(self.draft(), self._hidden)
 
     def _edit(self) -> Edit:
-        return edits.read(self._job, self._before, self._after(), self._desk.clock.now())
+        return edits.read(self._job, self._was, self._is, self.submitter)
 
-    @on(Input.Changed)
-    def _typed(self) -> None:
-        fault = None
-        try:
-            self._edit()
-        except InputError as error:
-            fault = error
-        self._show(fault)
+    def asked(self) -> Submission:
+        """The job as it would be; raises InputError."""
+        after = self._edit().on(self._job, self._desk.clock.now())
+        return within(Submission(replace(after.spec, priority=after.priority), after.held), self._origin)
 
-    def _show(self, fault: InputError | None) -> None:
-        after = self._after()
-        for name, text in self._before.items():
-            self.query_one(f"#{name}-label").set_class(after[name] != text, "-changed")
-            shown = self.query_one(f"#{name}-error", Static)
-            is_here = fault is not None and fault.where == name
-            shown.update(_words(fault) if fault and is_here else "")
-            shown.set_class(is_here, "-shown")
+    # what becomes of it
 
-    @on(Input.Submitted)
-    def action_send(self) -> None:
-        """Have it written down, or show what is wrong."""
-        try:
-            edit = self._edit()
-        except InputError as error:
-            self._show(error)
-            if error.where in self._before:
-                self.query_one(f"#{error.where}", Input).focus()
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Take the picture in; a form in which nothing is typed follows the job."""
+        super().show_snapshot(snapshot)
+        now = snapshot.job(self._job.id)
+        if not self.is_mounted or self._is_sent:
             return
-        job_id = self._job.id
+        if now and now.state is JobState.PENDING and differs(self._job, now) and not self.is_touched:
+            self._job, self._before = now, drafts.masked(edits.draft_of(now, self._desk.clock.now()))
+            self._hidden = dict(written.hidden(now.spec))
+            self.fill(self._before, "It was changed meanwhile: this is what it asks for now.")
+        elif words := doubt_of(self._job, snapshot):
+            self.say(words, is_bad=True)
 
-        def write(actions: Actions) -> str:
-            return f"job {job_id} is edited" if actions.edit(job_id, edit) else f"job {job_id}: nothing to change"
+    def send(self, asked: Submission) -> None:
+        """Show what it would do, and have it written down from there."""
+        del asked
+        edit = self._edit()
+        if not edit:
+            self.notify(f"job {self._job.id}: nothing to change", markup=False, timeout=4)
+            self.dismiss()
+            return
+        proposal = EditProposal(self._job, edit, self._words(), lambda error: self.post_message(Answered(error)))
+        if self._desk.settings.console.what_if == "off":
+            self._is_sent = True
+            self.app.post_message(WishMade(proposal.call()))
+            return
+        from gputui.tui.screens.what_if import WhatIf
 
-        if edit:
-            self.app.post_message(WishMade(write))
+        self.app.push_screen(WhatIf(self._desk, self._snapshot, proposal))
+
+    def _words(self) -> str:
+        """`time limit 1h -> 2h, GPUs 1 -> 2`."""
+        after, told = self.draft(), []
+        for name in edits.changed(self._before, after):
+            was, then = (plain(drafts.text_of(draft, name), _MOST_WORDS) or "none" for draft in (self._before, after))
+            told.append(label(name) if name in _SECRET else f"{label(name)} {was} -> {then}")
+        return ", ".join(told)
+
+    def sent(self) -> None:
+        """It is written down."""
         self.dismiss()
-
-    def action_give_up(self) -> None:
-        """Change nothing."""
-        self.dismiss()
-
-
-def _words(fault: InputError) -> str:
-    return plain(f"{fault.what} ({fault.hint})" if fault.hint else fault.what, 300)

@@ -156,7 +156,7 @@ class QueueEdits(QueueScreen):
         elif waiting:
             from gputui.tui.screens.edit import EditJob
 
-            self.app.push_screen(EditJob(self._desk, waiting[0]))
+            self.app.push_screen(EditJob(self._desk, self._snapshot, waiting[0]))
 
     def action_clone(self) -> None:
         """Open the form for a new job with what this one asked for."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import ClassVar
 
-from textual import events, on
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Input, Static
@@ -21,31 +21,31 @@ from gputui.request import line, written
 from gputui.request.draft import Draft
 from gputui.request.submitter import Submitter
 from gputui.tui.commands import SUBMIT_COMMANDS, bindings
+from gputui.tui.commands.command import Command
 from gputui.tui.desk import Desk
 from gputui.tui.messages import WishMade
 from gputui.tui.present.cells import cell
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import AMBER, DIM, RED
-from gputui.tui.screens.dialog import Dialog
 from gputui.tui.submission import form
 from gputui.tui.submission.body import FormBody
-from gputui.tui.submission.fields import FlagField, TextField
+from gputui.tui.submission.fields import FlagField
 from gputui.tui.submission.forecast import Forecaster, ProspectSeen
 from gputui.tui.submission.form import FIELDS, START, Origin, fault_words, faults, field_of, submission
 from gputui.tui.submission.history import keep
 from gputui.tui.submission.images import Images, ImagesFound, ask_engine
+from gputui.tui.submission.lines import TakesLines
 from gputui.tui.submission.outlook import gpu_line, start_line
 from gputui.tui.submission.shelf import Shelf
 from gputui.tui.submission.wish import Answered, submit
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.line import KeyBar
 
-_WELCOME = "Paste a whole docker run line anywhere to fill in the form."
 _MOST_SAID = 4
 """Rows."""
 
 
-class Submit(Dialog[None]):
+class Submit(TakesLines):
     """Checked as it is typed; nothing is sent while a field is wrong, and nothing typed is lost until it is sent."""
 
     BINDINGS: ClassVar = [
@@ -58,6 +58,9 @@ class Submit(Dialog[None]):
     Submit .title { margin-bottom: 0; }
     Submit #outlook { height: 3; margin-left: 0; }
     """
+    first: ClassVar = "image"
+    """The field that has the focus at first."""
+    welcome: ClassVar = "Paste a whole docker run line anywhere to fill in the form."
 
     def __init__(
         self,
@@ -67,6 +70,7 @@ class Submit(Dialog[None]):
         *,
         hidden: Mapping[str, str] | None = None,
         title: str = "Submit a job",
+        instead: Job | None = None,
     ) -> None:
         super().__init__()
         self._desk = desk
@@ -74,7 +78,6 @@ class Submit(Dialog[None]):
         self._heading = title
         self._start = start
         self._hidden = dict(hidden or {})
-        """Values of the environment that are not shown."""
         self._said, self._said_style = "", DIM
         self._clean: Draft = drafts.typed(start)
         self._is_sent = False
@@ -82,7 +85,7 @@ class Submit(Dialog[None]):
         self.body = FormBody({"image": self._images})
         here = Origin(desk.user, str(Path.cwd()), os.environ, desk.settings.scheduler)
         self._origin = here.at(snapshot)
-        self._forecast = Forecaster(self, desk.settings, snapshot, desk.clock.now())
+        self._forecast = Forecaster(self, desk.settings, snapshot, desk.clock.now(), instead)
         self._shelf = Shelf(self, desk)
 
     @classmethod
@@ -102,11 +105,15 @@ class Submit(Dialog[None]):
 
     def on_mount(self) -> None:
         """Begin with what the form was opened with."""
-        self.query_one(KeyBar).show(tuple(command for command in SUBMIT_COMMANDS if command.in_footer))
+        self.query_one(KeyBar).show(tuple(command for command in self.commands() if command.in_footer))
         self.fill(self._start, judge=self._start is not START)
-        self.say(_WELCOME)
+        self.say(self.welcome)
         self.set_interval(1.0, self._tick)
         ask_engine(self._desk.forms.images, self.post_message)
+
+    def commands(self) -> tuple[Command, ...]:
+        """What can be done here."""
+        return SUBMIT_COMMANDS
 
     def on_resize(self) -> None:
         """Leave room for what is above and below the fields."""
@@ -129,7 +136,7 @@ class Submit(Dialog[None]):
             self._clean = drafts.typed(draft)
         self._said, self._said_style = said, AMBER
         self._judge(None if judge else "")
-        self.body.go_to("image")
+        self.body.go_to(self.first)
 
     def say(self, words: str, *, is_bad: bool = False) -> None:
         """Tell something below the fields until something is typed."""
@@ -156,15 +163,19 @@ class Submit(Dialog[None]):
         """Offer them."""
         self._images.add(message.names)
 
-    def _asked(self) -> Submission:
+    def asked(self) -> Submission:
         """The submission; raises InputError."""
         return submission(drafts.revealed(self.draft(), self._hidden), self._origin, self._desk.clock.now())
 
+    def faults(self) -> dict[str, str]:
+        """What is wrong with each field."""
+        return faults(drafts.revealed(self.draft(), self._hidden), self._origin, self._desk.clock.now())
+
     def _judge(self, name: str | None) -> dict[str, str]:
         """Say what is wrong with that field, or with each for None, and no more what has been put right."""
-        found = faults(drafts.revealed(self.draft(), self._hidden), self._origin, self._desk.clock.now())
+        found = self.faults()
         self.body.set_wrong(found, name)
-        self._forecast.look_at(None if found else self._asked())
+        self._forecast.look_at(None if found else self.asked())
         self._show_outlook()
         return found
 
@@ -208,49 +219,36 @@ class Submit(Dialog[None]):
             self.fill_line(self.draft()["image"])
             return
         try:
-            asked = self._asked()
+            asked = self.asked()
         except InputError:
             found = self._judge(None)
             self.body.go_to(next((name for name in FIELDS if name in found), "image"))
             return
+        self.send(asked)
+
+    def send(self, asked: Submission) -> None:
+        """Have it submitted."""
         self._is_sent = True
         self.say("Submitting …")
-
         self.app.post_message(WishMade(submit(asked, self.post_message)))
+
+    def sent(self) -> None:
+        """It is in the queue."""
+        keep(self._desk.remembered, self.draft())
+        self.dismiss()
 
     def on_answered(self, message: Answered) -> None:
         """Leave, or go on with what was refused."""
         self._is_sent = False
         error = message.error
         if error is None:
-            keep(self._desk.remembered, self.draft())
-            self.dismiss()
+            self.sent()
         elif isinstance(error, InputError) and (name := field_of(error)):
             self.say("It was refused.", is_bad=True)
             self.body.set_wrong({name: fault_words(error)}, name)
             self.body.go_to(name)
         else:
             self.say(f"It was refused: {error}", is_bad=True)
-
-    @on(TextField.LinePasted)
-    def _line_pasted(self, event: TextField.LinePasted) -> None:
-        self.fill_line(event.text)
-
-    def on_paste(self, event: events.Paste) -> None:
-        """A line pasted while no text field has the focus."""
-        if line.is_line(event.text):
-            event.stop()
-            self.fill_line(event.text)
-
-    def fill_line(self, text: str) -> None:
-        """Fill it in from a command line, and name what of that a job cannot have."""
-        try:
-            read = line.read(text, Path(self._origin.directory), self._origin.environ)
-        except InputError as error:
-            self.say(f"Not filled in: {error}", is_bad=True)
-            return
-        self._hidden = {}
-        self.fill(read.draft, form.left_out(read.dropped), is_clean=False)
 
     def action_more(self) -> None:
         """Fold the rare fields open or away."""

@@ -98,7 +98,8 @@ class WhatIf(ModalScreen[bool]):
 
     def on_mount(self) -> None:
         """Show the change in words, and have the rest worked out."""
-        further = FURTHER if isinstance(self.proposal, JobProposal) and self.proposal.is_order else ()
+        is_order = isinstance(self.proposal, JobProposal) and self.proposal.is_order
+        further = tuple(command for command in FURTHER if command.in_footer and is_order)
         self.query_one(KeyBar).show((*WHAT_IF_COMMANDS, *further))
         self.set_interval(self._desk.pace.tick, self.tick)
         self._ask()

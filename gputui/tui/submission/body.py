@@ -93,3 +93,15 @@ class FormBody(VerticalScroll, can_focus=False):
         for name, row in self._rows.items():
             if typed_in is None or name == typed_in or name not in found:
                 row.set_wrong(name, found.get(name, ""))
+
+    def set_changed(self, names: Iterable[str]) -> None:
+        """Mark these as changed, and no others."""
+        changed = frozenset(names)
+        for row in self._rows.values():
+            row.set_changed(changed)
+
+    def keep_as_is(self, reasons: Mapping[str, str]) -> None:
+        """Let these stay as they are, and say why."""
+        for name, why in reasons.items():
+            self._fields[name].disabled = True
+            self.set_known(name, why)

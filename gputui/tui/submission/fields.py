@@ -21,7 +21,7 @@ from gputui.request.draft import YES
 from gputui.request.shell import joined
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.status import wrapped
-from gputui.tui.present.style import DIM, RAISED, RED
+from gputui.tui.present.style import BLUE, DIM, RAISED, RED
 from gputui.tui.submission.form import FLAGS, HINTS, label
 
 LABEL = 12
@@ -118,6 +118,7 @@ class FieldRow(Horizontal):
         self.fields = {name: self._field(name, place) for place, name in enumerate(names)}
         self._wrong: dict[str, str] = {}
         self._known: dict[str, str] = {}
+        self._changed: frozenset[str] = frozenset()
         self._notes: list[str] = []
         """The lines below."""
         self._was_wrong = False
@@ -142,6 +143,13 @@ class FieldRow(Horizontal):
         """Say what is worth knowing of it."""
         self._known[name] = words
         self._show()
+
+    def set_changed(self, names: frozenset[str]) -> None:
+        """Mark those of its fields that are among these, and no others."""
+        changed = names.intersection(self.names)
+        if changed != self._changed:
+            self._changed = changed
+            self.refresh()
 
     @property
     def is_wrong(self) -> bool:
@@ -169,7 +177,10 @@ class FieldRow(Horizontal):
         if y == 0:
             for child, name in zip(self.children, self.names, strict=False):
                 at = child.region.x - self.region.x - LABEL
-                spans += [(" " * (at - sum(len(text) for text, _ in spans)), DIM), (fit(label(name), LABEL), DIM)]
+                spans += [
+                    (" " * (at - sum(len(text) for text, _ in spans)), DIM),
+                    (fit(label(name), LABEL), BLUE if name in self._changed else DIM),
+                ]
         elif y <= len(self._notes):
             spans = [(" " * LABEL, DIM), (self._notes[y - 1], RED if self.is_wrong else DIM)]
         width = self.size.width

@@ -8,7 +8,7 @@ from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.timer import Timer
 
-from gputui.domain.job import Submission
+from gputui.domain.job import Job, Submission
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
@@ -32,8 +32,12 @@ class ProspectSeen(Message, bubble=False):
 class Forecaster:
     """The latest prospect of what is in the form, or None while it is worked out."""
 
-    def __init__(self, screen: MessagePump, settings: Settings, snapshot: Snapshot, now: datetime) -> None:
+    def __init__(
+        self, screen: MessagePump, settings: Settings, snapshot: Snapshot, now: datetime, instead: Job | None = None
+    ) -> None:
         self._screen = screen
+        self._instead = instead
+        """The waiting job that would ask for this; None: a new one."""
         self._settings = settings
         self._base = Base(snapshot, now)
         self._asked: Submission | None = None
@@ -79,7 +83,7 @@ class Forecaster:
         self._newest.close()
 
     def _ask(self) -> None:
-        base, asked, settings = self._base, self._asked, self._settings
+        base, asked, settings, instead = self._base, self._asked, self._settings, self._instead
         if asked is None:
             return
         self._pace.begin()
@@ -87,7 +91,8 @@ class Forecaster:
         def work(is_wanted: IsWanted) -> Message:
             if base.before is None:  # it serves every job thought of upon this picture
                 base.before = timeline(base.snapshot, settings, base.now, is_wanted=lambda: base is self._base)
-            return ProspectSeen(asked, prospect(base.snapshot, settings, base.now, asked, base.before, is_wanted))
+            found = prospect(base.snapshot, settings, base.now, asked, base.before, is_wanted, instead)
+            return ProspectSeen(asked, found)
 
         self._newest.ask(work)
 

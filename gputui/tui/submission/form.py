@@ -127,7 +127,11 @@ class Origin:
 
 def submission(draft: Draft, origin: Origin, now: datetime) -> Submission:
     """The submission meant; raises InputError, whose `where` is the field."""
-    asked = drafts.asked(draft, origin.submitter(now))
+    return within(drafts.asked(draft, origin.submitter(now)), origin)
+
+
+def within(asked: Submission, origin: Origin) -> Submission:
+    """The same; raises InputError, whose `where` is the field, where it is not to be had here."""
     _check_runtime(asked, origin)
     try:
         limited(asked.spec, origin.scheduler)

@@ -13,7 +13,7 @@ from gputui.domain.policy.look import Look
 from gputui.domain.policy.place import suitable
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.timeline import Timeline, timeline
-from gputui.domain.policy.whatif import Comparison, Shift, compared, submitted
+from gputui.domain.policy.whatif import Comparison, Shift, compared, replaced, submitted
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
@@ -58,13 +58,20 @@ def prospect(
     asked: Submission,
     before: Timeline | None = None,
     is_wanted: Callable[[], bool] = lambda: True,
+    instead: Job | None = None,
 ) -> Prospect:
-    """What the plan makes of it. Takes as long as two forecasts; `before` saves one."""
-    jobs = elements(asked, 1 + max((job.id for job in base.jobs), default=0), now)
+    """What the plan makes of it. Takes as long as two forecasts; `before` saves one.
+
+    `instead` is the waiting job that would ask for this from now on, where it is no new one.
+    """
+    if instead is None:
+        jobs = elements(asked, 1 + max((job.id for job in base.jobs), default=0), now)
+    else:
+        jobs = [instead.evolve(spec=asked.spec, priority=asked.spec.priority, held=asked.held)]
     if asked.held:
         return Prospect(now, elements=len(asked.array) or 1)
     before = before or timeline(base, settings, now, is_wanted=is_wanted)
-    change = submitted(*jobs)
+    change = submitted(*jobs) if instead is None else replaced(jobs[0])
     found = compared(base, change, settings, now, before, is_wanted)
     ids = {job.id for job in jobs}
     bars = sorted((bar for bar in found.after.bars if bar.job_id in ids), key=lambda bar: bar.start)
