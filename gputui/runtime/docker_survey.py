@@ -96,10 +96,12 @@ class Survey:
             self._records.pop(container_id, None)
 
     def forget_all(self) -> None:
-        """Drop what is known of those that ran: the engine was away."""
+        """Drop what is known of those that ran: the engine was away. Those it ended before it went are judged again."""
         with self._lock:
             self._records = {
-                key: record for key, record in self._records.items() if record.state is ContainerState.EXITED
+                key: self.outages.judge(record, self._booted_at)
+                for key, record in self._records.items()
+                if record.state is ContainerState.EXITED
             }
 
     def trust_boot_time(self) -> None:

@@ -7,7 +7,7 @@ import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
@@ -25,7 +25,11 @@ from gputui.runtime.docker_logs import frames, lines
 from gputui.runtime.docker_outage import Outages
 from gputui.runtime.docker_pull import Progress, pull_fault
 from gputui.runtime.docker_records import parse_time, record_of
+from gputui.runtime.docker_survey import Survey
 from tests.factories import NOW, spec, uuid
+
+if TYPE_CHECKING:
+    from docker import APIClient
 
 # the engine
 
@@ -289,6 +293,39 @@ def test_ends_while_the_engine_was_away(record: ContainerRecord, lost: bool) -> 
     cause = outages.judge(record, None).cause
     assert cause is not None
     assert (cause.code is CauseCode.CONTAINER_LOST) is lost
+
+
+class Ended:
+    """A client of an engine that has one container, which was sent SIGTERM."""
+
+    def __init__(self, at: datetime) -> None:
+        times = {"StartedAt": NOW.isoformat(), "FinishedAt": at.isoformat()}
+        self.summary = {"Id": "c", "State": "exited", "Labels": {}}
+        self.state = {"Status": "exited", "ExitCode": 143, "Error": "", "OOMKilled": False, "Pid": 0, **times}
+
+    def containers(self, **_: Any) -> list[dict[str, Any]]:
+        return [self.summary]
+
+    def inspect_container(self, _: str) -> dict[str, Any]:
+        labels = {"gputui.store": "s", "gputui.job": "1", "gputui.attempt": "1", "gputui.gpus": ""}
+        return {"Id": "c", "Name": "/c", "State": self.state, "Created": NOW.isoformat(), "Config": {"Labels": labels}}
+
+    def logs(self, *_: Any, **__: Any) -> bytes:
+        return b""
+
+
+def test_an_end_that_was_seen_before_the_engine_went_is_judged_again_when_it_is_back() -> None:
+    """It ends its containers first: they are looked at in the moment before it is known to go."""
+    survey, client = Survey("s"), cast("APIClient", Ended(NOW + timedelta(seconds=9.5)))
+    [seen] = survey.containers(client)
+    assert seen.cause is not None
+    assert seen.cause.code is CauseCode.SIGNALLED
+    survey.outages.lost(NOW + timedelta(seconds=10))
+    survey.outages.back(NOW + timedelta(seconds=20))
+    survey.forget_all()
+    [judged] = survey.containers(client)
+    assert judged.cause is not None
+    assert judged.cause.code is CauseCode.CONTAINER_LOST
 
 
 def test_ends_by_a_restart_of_the_machine() -> None:
