@@ -16,6 +16,8 @@ NAMES = {
     "shift+left": "Shift-←",
     "shift+right": "Shift-→",
     "question_mark": "?",
+    "asterisk": "*",
+    "vertical_line": "|",
     "exclamation_mark": "!",
     "plus": "+",
     "equals_sign": "=",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import partial
 
+from rich.text import Text
 from textual.await_complete import AwaitComplete
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
@@ -30,7 +31,8 @@ class Commands(Provider):
     async def discover(self) -> Hits:
         """All of them."""
         for command in self._working():
-            yield DiscoveryHit(self._title(command), partial(self._run, command), help=command.help)
+            title = self._title(command)
+            yield DiscoveryHit(Text(title), partial(self._run, command), text=title, help=command.help)
 
     async def search(self, query: str) -> Hits:
         """Those whose name or sentence matches."""
@@ -39,7 +41,7 @@ class Commands(Provider):
             title = self._title(command)
             score = matcher.match(f"{title} {command.help}")
             if score > 0:
-                yield Hit(score, title, partial(self._run, command), help=command.help)
+                yield Hit(score, Text(title), partial(self._run, command), text=title, help=command.help)
 
     def _working(self) -> list[Command]:
         return [command for command in COMMANDS if command.in_palette and self._works(command)]
@@ -54,9 +56,6 @@ class Commands(Provider):
         return f"{command.group}: {command.title}" + (f" ({key})" if key else "")
 
     async def _run(self, command: Command) -> None:
-        """As if its key had been pressed; without one, what it does."""
-        if keys := keymap_of(self.screen).told(command).keys:
-            self.app.simulate_key(keys[0])
-            return
+        """Do it. Not by its key: in the pane that has the focus that may mean another command."""
         if place := place_of(command, self.screen):
             await self.app.run_action(command.action, default_namespace=place)

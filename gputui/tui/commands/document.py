@@ -27,4 +27,5 @@ def keys_document() -> str:
 
 
 def _quoted(command: Command) -> str:
-    return " ".join(f"`{key_name(key)}`" for key in command.keys)
+    names = (key_name(key).replace("|", "\\|") for key in command.keys)  # which ends a cell of a table
+    return " ".join(f"`{name}`" for name in names)

@@ -32,6 +32,9 @@ UNDO = Command(
     in_footer=False,
     changes=True,
 )
+PALETTE = Command(
+    "command_palette", ("colon", "ctrl+p"), "palette", "Find a command by its name.", VIEW, False, False, id="palette"
+)
 APP_COMMANDS = (
     Command("help", ("question_mark",), "help", "Show all keys.", VIEW),
     Command(
@@ -42,16 +45,7 @@ APP_COMMANDS = (
         VIEW,
         in_footer=False,
     ),
-    Command(
-        "command_palette",
-        ("colon", "ctrl+p"),
-        "palette",
-        "Find a command by its name.",
-        VIEW,
-        False,
-        False,
-        id="palette",
-    ),
+    PALETTE,
     Command(
         "leave", ("q", "ctrl+c"), "quit", "Quit; asks what becomes of the scheduler if it runs here.", VIEW, id="quit"
     ),

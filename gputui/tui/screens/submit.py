@@ -20,7 +20,7 @@ from gputui.request import draft as drafts
 from gputui.request import line, written
 from gputui.request.draft import Draft
 from gputui.request.submitter import Submitter
-from gputui.tui.commands import SUBMIT_COMMANDS, bindings
+from gputui.tui.commands import PALETTE, SUBMIT_COMMANDS, bindings
 from gputui.tui.commands.command import Command
 from gputui.tui.desk import Desk
 from gputui.tui.messages import WishMade
@@ -50,6 +50,7 @@ class Submit(TakesLines):
 
     BINDINGS: ClassVar = [
         *bindings(SUBMIT_COMMANDS),
+        *bindings((PALETTE,)),
         ("down", "app.focus_next", "next"),
         ("up", "app.focus_previous", "previous"),
     ]
@@ -276,6 +277,10 @@ class Submit(TakesLines):
     def submitter(self) -> Submitter:
         """Who submits, as those who read files know it."""
         return self._origin.submitter(self._desk.clock.now())
+
+    def action_command_palette(self) -> None:
+        """Find one of the form's commands by its name: the app's own keys end at a dialog."""
+        self.app.action_command_palette()
 
     def action_give_up(self) -> None:
         """Submit nothing; ask first where something typed would be lost."""

@@ -175,9 +175,10 @@ class TimelineTable(LineTable[RowKey]):
     def on_click(self, event: events.Click) -> None:
         """Select the bar under the pointer as well."""
         place = next((p for p in self._placed if p.column.key == "bars"), None)
-        if place is not None and place.x <= event.x < place.x + place.width:
+        is_row = self.head <= event.y < self.head + len(self.keys) - self.top
+        if is_row and place is not None and place.x <= event.x < place.x + place.width:
             self._at = self.scale.start + self.scale.step * (event.x - place.x)
-        super().on_click(event)
+            self.picked = None  # whichever was selected before; Textual goes on to the table's own
 
     def _bars(self, key: RowKey) -> Sequence[Bar]:
         lines = self._view.lines.get(key[0], ())

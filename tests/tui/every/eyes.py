@@ -1,0 +1,289 @@
+"""What is looked at to see what a command did."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual.containers import VerticalScroll
+
+from gputui.domain.job import JobId
+from gputui.tui.layout import Layout
+from gputui.tui.screens.columns import ColumnChooser
+from gputui.tui.screens.gpu import GpuDetail
+from gputui.tui.screens.logs import LogsScreen
+from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.widgets.timeline_table import TimelineTable
+from tests.tui.every.hand import Hand
+from tests.tui.every.world import Inside
+
+
+def screen(hand: Hand) -> str:
+    """What kind of screen is on top."""
+    return type(hand.app.screen).__name__
+
+
+def screens(hand: Hand) -> tuple[str, ...]:
+    """All of them, the one on top last."""
+    return tuple(type(each).__name__ for each in hand.app.screen_stack)
+
+
+def wishes(hand: Hand) -> list[tuple[str, str]]:
+    """What was wished, of what."""
+    return [(verb, target) for verb, target in hand.console.audited() if target.startswith("job")]
+
+
+def last_wish(hand: Hand) -> tuple[str, str] | None:
+    """What was wished last."""
+    return wishes(hand)[-1] if wishes(hand) else None
+
+
+def priority(hand: Hand) -> int:
+    """Of job 107."""
+    return hand.console.store.get(107).priority
+
+
+def is_held(hand: Hand) -> bool:
+    """Whether job 107 is."""
+    return hand.console.store.get(107).held
+
+
+def followed(hand: Hand) -> tuple[JobId, int | None]:
+    """Whose log was opened last, and which attempt's."""
+    job_id, attempt, _, _ = hand.console.logs.opened[-1]
+    return job_id, attempt
+
+
+def asked_inside(hand: Hand) -> list[tuple[str, int]]:
+    """What was asked of the inside of jobs."""
+    inside = hand.main._desk.inside
+    assert isinstance(inside, Inside)
+    return [asked for asked in inside.asked if asked[0] == "shell"]
+
+
+def clipboard(hand: Hand) -> str:
+    return hand.app.clipboard
+
+
+def runs_paused(hand: Hand) -> list[bool]:
+    """Of each recurring job."""
+    return [entry.paused for entry in hand.console.store.recurring().values()]
+
+
+def drained(hand: Hand) -> set[str]:
+    return set(hand.console.store.controls().drains)
+
+
+def is_paused(hand: Hand) -> bool:
+    return hand.console.store.controls().paused
+
+
+def jobs_stored(hand: Hand) -> int:
+    return len(hand.console.store.jobs())
+
+
+def marks(hand: Hand) -> frozenset[int]:
+    return hand.queue.live.marks
+
+
+def focus(hand: Hand) -> str | None:
+    """The id of what the keys go to."""
+    return hand.app.focused.id if hand.app.focused else None
+
+
+def filter_text(hand: Hand) -> str:
+    return hand.main._rows.filter
+
+
+def shows_finished(hand: Hand) -> bool:
+    return hand.main._rows.finished
+
+
+def sorting(hand: Hand) -> str:
+    return hand.main._rows.sorting.column
+
+
+def row_below_101(hand: Hand) -> object:
+    """What stands beneath job 101."""
+    keys = list(hand.queue.keys)
+    return keys[keys.index(101) + 1]
+
+
+def tab(hand: Hand) -> str:
+    return hand.queue.sheet.name
+
+
+def columns(hand: Hand) -> tuple[str, ...]:
+    return hand.top(ColumnChooser)._table.chosen.keys
+
+
+def columns_kept(hand: Hand) -> tuple[str, ...]:
+    """Those of the queue."""
+    return hand.queue.live.chosen.keys if screen(hand) == "Main" else ()
+
+
+def is_zoomed(hand: Hand) -> bool:
+    return hand.main.is_zoomed
+
+
+def layout(hand: Hand) -> Layout:
+    return hand.main.layout_now
+
+
+def rows_of_queue(hand: Hand) -> int:
+    return hand.queue.region.height
+
+
+def queue_row(hand: Hand) -> int:
+    return hand.queue._row
+
+
+def pages_down(hand: Hand) -> int:
+    """How many pages the cursor of the queue is below its first row."""
+    return queue_row(hand) // (hand.queue.height - 1)
+
+
+def pages_up(hand: Hand) -> int:
+    """How many pages it is above the last one."""
+    return (len(hand.queue.keys) - 1 - queue_row(hand)) // (hand.queue.height - 1)
+
+
+def grid_row(hand: Hand) -> int:
+    return hand.grid._row
+
+
+def gpu_shown(hand: Hand) -> int | None:
+    """The index of the GPU whose page is shown."""
+    view = hand.top(GpuDetail).gpu()
+    return view.gpu.index if view else None
+
+
+def job_meant(hand: Hand) -> int | None:
+    job = hand.top(GpuDetail).subject()
+    return job.id if job else None
+
+
+def thought_of(hand: Hand) -> tuple[str, int]:
+    """The verb that is thought of, and by how much."""
+    proposal = hand.top(WhatIf).proposal
+    return getattr(proposal, "verb", ""), getattr(proposal, "delta", 0)
+
+
+def proposes(hand: Hand) -> bool:
+    """Whether something else than at first is thought of, or it is said why not."""
+    panel = hand.top(WhatIf)
+    return thought_of(hand) != ("raise", 10) or bool(panel._refusal)
+
+
+def time_table(hand: Hand) -> TimelineTable:
+    return hand.top(TimelineScreen).query_one(TimelineTable)
+
+
+def step_of_time(hand: Hand) -> float:
+    """Seconds that a cell stands for."""
+    return time_table(hand).scale.step.total_seconds()
+
+
+def start_of_time(hand: Hand) -> float:
+    return time_table(hand).scale.start.timestamp()
+
+
+def bar_number(hand: Hand) -> int | None:
+    """Which bar of its row is selected."""
+    table = time_table(hand)
+    return list(table.bars).index(table.bar) if table.bar else None
+
+
+def image(hand: Hand) -> str:
+    """What the form has for it."""
+    return hand.top(Submit).draft()["image"]
+
+
+def said(hand: Hand) -> bool:
+    """Whether the form says why there is no editor."""
+    return "no editor can be opened" in hand.top(Submit)._said
+
+
+def is_open(hand: Hand) -> bool:
+    """Whether the rare fields are shown."""
+    return hand.top(Submit).body.is_open
+
+
+def follows(hand: Hand) -> bool:
+    return hand.log.follows
+
+
+def log_top(hand: Hand) -> int:
+    return hand.log.reading.window.top
+
+
+def log_at(hand: Hand) -> int | None:
+    """The line that was gone to."""
+    return hand.log.reading.search.at
+
+
+def context(hand: Hand) -> int:
+    return hand.log.reading.lines.context
+
+
+def wraps(hand: Hand) -> bool:
+    return hand.log.reading.painter.wraps
+
+
+def stamps(hand: Hand) -> bool:
+    return hand.log.reading.painter.shows_stamps
+
+
+def picked(hand: Hand) -> bool:
+    return hand.log.reading.picked.is_on
+
+
+def searched(hand: Hand) -> str:
+    pattern = hand.log.reading.search.pattern
+    return pattern.text if pattern else ""
+
+
+def aside(hand: Hand) -> int:
+    return hand.log.reading.painter.left
+
+
+def pinned(hand: Hand) -> list[int]:
+    return [log.job_id for log in hand.main._desk.pinned.logs]
+
+
+def panes(hand: Hand) -> int:
+    """Logs that are shown together."""
+    return len(hand.top(LogsScreen)._logs)
+
+
+def attempt_beside(hand: Hand) -> int | None:
+    """Which attempt the focused one of several logs shows."""
+    logs = hand.top(LogsScreen)
+    assert logs._focused_number is not None
+    return logs._logs[logs._focused_number].attempt
+
+
+def scrolled(hand: Hand) -> float:
+    """How far the screen of a job is."""
+    return hand.app.screen.query_one(VerticalScroll).scroll_y
+
+
+def narrowed(hand: Hand) -> str:
+    pattern = hand.log.reading.search.narrowed
+    return pattern.text if pattern else ""
+
+
+def saved(hand: Hand) -> bool:
+    return Path("saved.log").exists()
+
+
+def looks_later(hand: Hand) -> bool:
+    """Whether what is shown begins after the present."""
+    return start_of_time(hand) > time_table(hand)._now.timestamp()
+
+
+def looks_earlier(hand: Hand) -> bool:
+    """Whether most of what is shown is past."""
+    scale = time_table(hand).scale
+    return scale.cell(time_table(hand)._now) > scale.cells // 2

@@ -1,0 +1,161 @@
+"""Keys and the mouse on a console, as quick as it can follow: each waits for nothing but what it is to do."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from textual import events
+from textual.command import Command as Found
+from textual.command import CommandList
+from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widget import Widget
+from textual.widgets import Input
+
+from gputui.tui.app import Gputui
+from gputui.tui.commands import Command
+from gputui.tui.leave import Leave
+from gputui.tui.palette import Palette
+from gputui.tui.screens.main import Main
+from gputui.tui.widgets.gpu_grid import GpuGrid
+from gputui.tui.widgets.job_table import JobTable
+from gputui.tui.widgets.line import KeyBar
+from gputui.tui.widgets.log_pane import LogPane
+from tests.tui.console import Console
+
+PATIENCE = 20.0
+S = TypeVar("S", bound=Screen[Any])
+MouseKind = type[events.MouseEvent]
+
+
+class Hand:
+    """What an operator has: keys, a mouse, and eyes."""
+
+    def __init__(self, console: Console, pilot: Pilot[Leave]) -> None:
+        self.console = console
+        self.pilot = pilot
+
+    @property
+    def app(self) -> Gputui:
+        return self.console.app
+
+    @property
+    def main(self) -> Main:
+        main = self.app.screen_stack[0]
+        assert isinstance(main, Main)
+        return main
+
+    @property
+    def queue(self) -> JobTable:
+        return self.main.query_one(JobTable)
+
+    @property
+    def grid(self) -> GpuGrid:
+        return self.main.query_one(GpuGrid)
+
+    @property
+    def log(self) -> LogPane:
+        return self.app.screen.query_one(LogPane)
+
+    def top(self, kind: type[S]) -> S:
+        """The screen on top, which is one of these."""
+        assert isinstance(self.app.screen, kind), self.app.screen
+        return self.app.screen
+
+    async def opened(self, kind: type[S]) -> S:
+        """The screen of that kind, when it is there with all that is in it."""
+        await self.until(lambda: isinstance(self.app.screen, kind) and self.app.screen.is_mounted, kind.__name__)
+        await self.breathe()
+        return self.top(kind)
+
+    async def breathe(self) -> None:
+        """Let the console do what it has to do."""
+        await self.pilot.pause(0)
+
+    async def until(self, condition: Callable[[], bool], what: str = "") -> None:
+        """Let it work until that is so."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                while not condition():
+                    await self.pilot.pause(0.001)
+        except TimeoutError:
+            raise AssertionError(f"never: {what}\n{self.console.screen_text}") from None
+
+    # keys
+
+    async def press(self, *keys: str) -> None:
+        """Press them one after the other."""
+        for key in keys:
+            self.app.post_message(events.Key(key, key if len(key) == 1 else None))
+            await self.breathe()
+
+    async def choose(self, command: Command) -> None:
+        """Open the palette, type the command's name, and press Enter."""
+        await self.press("ctrl+p" if isinstance(self.app.focused, Input) else "colon")
+        palette = await self.opened(Palette)
+        name = f"{command.group}: {command.title}"
+        palette.query_one(Input).value = name
+        found = palette.query_one(CommandList)
+
+        def is_first() -> bool:
+            first = found.get_option_at_index(0) if found.option_count else None
+            return isinstance(first, Found) and named(str(first.hit.text)) == name
+
+        await self.until(is_first, f"{name} is the first that is found")
+        await self.press("enter")
+        await self.until(lambda: self.app.screen is not palette, "the palette closes")
+
+    # the mouse
+
+    def _point(self, kind: MouseKind, x: int, y: int, button: int = 1) -> None:
+        self.app.post_message(kind(None, x, y, 0, 0, button, False, False, False, x, y))
+
+    async def click_at(self, x: int, y: int, times: int = 1) -> None:
+        """Click on that cell of the screen."""
+        for _ in range(times):
+            self._point(events.MouseDown, x, y)
+            self._point(events.MouseUp, x, y)
+        await self.breathe()
+
+    async def click(self, widget: Widget, x: int, y: int, times: int = 1) -> None:
+        """Click on that cell of a widget."""
+        await self.click_at(widget.region.x + x, widget.region.y + y, times)
+
+    async def wheel(self, widget: Widget, *, down: bool = True) -> None:
+        """Turn the wheel by a notch over the middle of a widget."""
+        at = widget.region.center
+        self._point(events.MouseScrollDown if down else events.MouseScrollUp, int(at[0]), int(at[1]), 0)
+        await self.breathe()
+
+    async def drag(self, widget: Widget, start: tuple[int, int], end: tuple[int, int]) -> None:
+        """Press the button there, move, and let go."""
+        (x, y), (to_x, to_y) = start, end
+        left, top = widget.region.offset
+        self._point(events.MouseDown, left + x, top + y)
+        await self.breathe()
+        self._point(events.MouseMove, left + to_x, top + to_y)
+        await self.breathe()
+        self._point(events.MouseUp, left + to_x, top + to_y)
+        await self.breathe()
+
+    def words_at(self, command: Command) -> tuple[int, int] | None:
+        """Where the key bar has the command's words; None where it does not offer it."""
+        bar, line = (shown := self.app.screen.query_one(KeyBar)).region, shown.render_line(0).text
+        told = self.app.keymap.told(command)
+        words = re.search(rf"(?<!\S){re.escape(f'{told.first_key} {told.title}')}(?!\S)", line)
+        return (bar.x + words.end() - 1, bar.y) if words else None
+
+    async def click_words(self, command: Command) -> None:
+        """Click on the command's words in the key bar."""
+        await self.until(lambda: self.words_at(command) is not None, f"the key bar has {command.title}")
+        at = self.words_at(command)
+        assert at is not None
+        await self.click_at(*at)
+
+
+def named(text: str) -> str:
+    """`View: help` of `View: help (?)`."""
+    return re.sub(r" \(\S+\)$", "", text)

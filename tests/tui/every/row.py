@@ -1,0 +1,47 @@
+"""What a test of a command says: where it works, what is looked at, and what is seen there afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from gputui.tui.commands import COMMANDS, Command
+from tests.tui.console import Console
+from tests.tui.every.hand import Hand
+from tests.tui.every.world import world
+
+Step = Callable[[Hand], Awaitable[None]]
+BY_NAME = {command.name: command for command in COMMANDS}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One command in one place."""
+
+    name: str
+    stage: Step
+    """Brings the console where the command works."""
+    sees: Callable[[Hand], object]
+    """What it changes, as an operator could find out."""
+    then: object
+    """What that is afterwards; where it is a function: of what it was before."""
+    further: tuple[str, ...] = ()
+    """Keys for the dialog that it opens."""
+    mouse: Step | None = None
+    """Another way to it than its words in the key bar."""
+    make: Callable[[], Console] = world
+    has_key: bool = True
+    """Whether its keys are not those of another command here."""
+    footer: bool = True
+    """Whether the key bar offers it here."""
+
+    @property
+    def command(self) -> Command:
+        """What is tested."""
+        return BY_NAME[self.name]
+
+    @property
+    def id(self) -> str:
+        """Names the command, and the place."""
+        place = getattr(self.stage, "__name__", "")
+        return f"{self.name}-{place}"

@@ -1,0 +1,82 @@
+"""Commands of the other screens: a job, a GPU, its processes, the timeline, the what-if panel, the submit form."""
+
+from __future__ import annotations
+
+from gputui.tui.present.scale import zoomed
+from tests.tui.every import eyes, stages
+from tests.tui.every.hand import Hand
+from tests.tui.every.row import Row
+from tests.tui.every.stages import gpu_page
+from tests.tui.every.world import foreseen
+
+
+def _finer(was: float) -> float:
+    from datetime import timedelta
+
+    return zoomed(timedelta(seconds=was), 1).total_seconds()
+
+
+def _coarser(was: float) -> float:
+    from datetime import timedelta
+
+    return zoomed(timedelta(seconds=was), -1).total_seconds()
+
+
+async def on_second_bar(hand: Hand) -> None:
+    """Click on the next bar of the row."""
+    table = eyes.time_table(hand)
+    place = next(p for p in table._placed if p.column.key == "bars")
+    await hand.click(table, place.x + table.scale.cell(table.bars[1].start) + 1, table.head)
+
+
+async def on_first_bar(hand: Hand) -> None:
+    """Click on the first bar of the row, where it is in sight."""
+    table = eyes.time_table(hand)
+    table.present()
+    place = next(p for p in table._placed if p.column.key == "bars")
+    await hand.click(table, place.x + table.scale.cell(table._now) - 1, table.head)
+
+
+async def twice_on_bar(hand: Hand) -> None:
+    """Double-click on the first bar."""
+    table = eyes.time_table(hand)
+    place = next(p for p in table._placed if p.column.key == "bars")
+    await hand.click(table, place.x + table.scale.cell(table._now) + 2, table.head, 2)
+
+
+ROWS = (
+    Row(
+        "detail", stages.timeline, eyes.screens, ("Main", "TimelineScreen", "Detail"), mouse=twice_on_bar, make=foreseen
+    ),
+    *(Row("back", stage, eyes.screen, "Main") for stage in (stages.detail, stages.processes, stages.logs)),
+    Row("back", gpu_page(0), eyes.screen, "Main"),
+    Row("back", stages.timeline, eyes.screen, "Main", make=foreseen),
+    Row("hold", stages.waiting_detail, eyes.wishes, [("hold", "job 107")]),
+    Row("cancel", gpu_page(0), eyes.wishes, [("cancel", "job 101")], ("y",)),
+    Row("drain", gpu_page(0), lambda hand: len(eyes.drained(hand)), 2, ("f", "enter")),
+    Row("gpu_next", gpu_page(1), eyes.gpu_shown, 2),
+    Row("gpu_before", gpu_page(1), eyes.gpu_shown, 0),
+    Row("next_job", gpu_page(2), eyes.job_meant, 111),
+    Row("commit", stages.proposed, eyes.wishes, [("priority", "job 107")], make=foreseen),
+    Row("forget", stages.proposed, eyes.screen, "Main", make=foreseen),
+    Row("more", stages.proposed, eyes.thought_of, ("raise", 20), make=foreseen),
+    Row("less", stages.proposed, eyes.thought_of, ("raise", 0), make=foreseen),
+    Row("drag_down", stages.proposed, eyes.proposes, True, make=foreseen),
+    Row("drag_up", stages.proposed, eyes.proposes, True, make=foreseen),
+    Row("top_instead", stages.proposed, eyes.thought_of, ("top", 0), make=foreseen),
+    Row("zoom_in", stages.timeline, eyes.step_of_time, _finer, make=foreseen),
+    Row("zoom_out", stages.timeline, eyes.step_of_time, _coarser, make=foreseen),
+    Row("later", stages.timeline, eyes.looks_later, True, make=foreseen),
+    Row("earlier", stages.timeline, eyes.looks_earlier, True, make=foreseen),
+    Row("now", stages.timeline_later, eyes.looks_later, False, make=foreseen),
+    Row("bar_next", stages.timeline, eyes.bar_number, 1, mouse=on_second_bar, make=foreseen),
+    Row("bar_before", stages.timeline_later, eyes.bar_number, 0, mouse=on_first_bar, make=foreseen),
+    Row("send", stages.form, eyes.jobs_stored, lambda was: was + 1),
+    Row("recent", stages.form, eyes.screen, "Choose"),
+    Row("older", stages.form, eyes.image, "earlier"),
+    Row("older_back", stages.recalled, eyes.image, ""),
+    Row("templates", stages.form, eyes.screen, "Choose"),
+    Row("editor", stages.form, eyes.said, True),
+    Row("more_fields", stages.form, eyes.is_open, True),
+    Row("give_up", stages.untouched_form, eyes.screen, "Main"),
+)

@@ -1,0 +1,104 @@
+"""A console in which every command has something to do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.gpu import Drain
+from gputui.domain.job import Attempt, Job, Submission
+from gputui.domain.process import ProcessRow, Shell
+from gputui.domain.recurring import Recurrence
+from gputui.domain.settings import ConsoleSettings, Window
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.window import WindowState, WindowView
+from gputui.tui.remembered import Remembered
+from gputui.tui.submission.history import keep
+from gputui.tui.submission.sources import FormSources
+from tests.factories import NOW, running, spec, uuid
+from tests.tui import plans
+from tests.tui.console import Console
+from tests.tui.sample import busy, jobs, rich_snapshot
+
+SIZE = (240, 50)
+LINES = [b"line %d %s" % (i, b"x" * 300) for i in range(200)]
+LINES[150] = b"RuntimeError: CUDA out of memory"
+LINES[170] = b"NCCL error: unhandled system error"
+RESERVED = Window("r1", NOW, NOW + timedelta(hours=2), count=2, tenant="alice")
+DRAINED = Drain("fan noise", "alice", NOW)
+
+
+class Inside:
+    """Notes what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, int]] = []
+
+    def shell(self, job: Job) -> Shell:
+        self.asked.append(("shell", job.id))
+        return Shell(("/bin/true",), "nowhere")
+
+    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
+        self.asked.append(("processes", job.id))
+        return (ProcessRow(4001, "root", "sh -c train", 0.0, 1024, timedelta(minutes=9)),)
+
+    def close(self) -> None:
+        pass
+
+
+def picture() -> Snapshot:
+    """Job 101 is at its second attempt, 104 and 111 share GPU 2, the rest is a busy day."""
+    base = rich_snapshot()
+    shared = busy(2, 104, job_ids=(104, 111))
+    gpus = (*base.nodes[0].gpus[:2], shared, *base.nodes[0].gpus[3:])
+    beside = running(111, on=(uuid(2),), name="beside", tenant="carol")
+    listed = (*(_again(job) if job.id == 101 else job for job in jobs()), beside)
+    return replace(base, nodes=(replace(base.nodes[0], gpus=gpus),), jobs=listed)
+
+
+def _again(job: Job) -> Job:
+    first = Attempt(
+        1,
+        (uuid(3),),
+        NOW - timedelta(hours=3),
+        "c0ffee",
+        NOW - timedelta(hours=3),
+        NOW - timedelta(hours=2, minutes=20),
+        1,
+        Cause(CauseCode.NON_ZERO_EXIT, "exit code 1"),
+    )
+    return job.evolve(attempts=(first, replace(job.attempts[0], number=2)))
+
+
+def world(*, read_only: bool = False, keys: dict[str, tuple[str, ...]] | None = None) -> Console:
+    """What is wished is written down at once."""
+    remembered = Remembered()
+    keep(remembered, {"image": "earlier", "gpus": "1", "command": ""})
+    console = Console(
+        picture(),
+        console=ConsoleSettings("off", read_only=read_only, keys=keys or {}),
+        remembered=remembered,
+        forms=FormSources(templates=Path("no-such-directory")),
+        inside=Inside(),
+    )
+    console.logs.lines[101] = LINES
+    console.logs.attempts[101, 1] = [b"the first attempt"]
+    console.actions.add_recurring(Recurrence("0 3 * * *", "UTC", "nightly"), Submission(spec()))
+    with console.store.transaction() as transaction:
+        controls = transaction.controls()
+        transaction.set_controls(replace(controls, reservations=(RESERVED,), drains={uuid(6): DRAINED}))
+    view = WindowView(RESERVED, WindowState.ACTIVE, "command", gpus=(uuid(4), uuid(5)))
+    recurring = tuple(console.store.recurring().values())
+    console.snapshot = replace(console.snapshot, recurring=recurring, windows=(view,))
+    return console
+
+
+def foreseen() -> Console:
+    """What a wish would do is shown before it is written down."""
+    return Console(plans.contended(), what_if="always", policy=plans.KEPT)
+
+
+Make = Callable[[], Console]

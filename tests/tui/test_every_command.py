@@ -1,0 +1,129 @@
+"""Each command is done by each of its keys, from the palette, and with the mouse, and something comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.css.query import NoMatches
+
+from gputui.tui.commands import COMMANDS
+from gputui.tui.palette import Commands
+from tests.tui.every import eyes, rows_log, rows_queue, rows_screens, stages
+from tests.tui.every.hand import Hand
+from tests.tui.every.row import BY_NAME, Row, Step
+from tests.tui.every.world import SIZE, world
+
+ROWS = (*rows_queue.ROWS, *rows_screens.ROWS, *rows_log.ROWS)
+BY_KEY = [(row, key) for row in ROWS if row.has_key for key in row.command.keys]
+BY_PALETTE = [row for row in ROWS if row.command.in_palette]
+BY_FOOTER = [row for row in ROWS if row.command.in_footer and row.footer]
+BY_MOUSE = [row for row in ROWS if row.mouse is not None]
+PLACES = (stages.queue, stages.log, stages.detail, stages.logs, stages.timeline, stages.form, stages.processes)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written goes nowhere that matters, and an editor is there."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv("EDITOR", "true")
+    monkeypatch.delenv("VISUAL", raising=False)
+
+
+@asynccontextmanager
+async def _staged(row: Row) -> AsyncIterator[Hand]:
+    """A console where the row's command works."""
+    console = row.make()
+    async with console.app.run_test(size=SIZE) as pilot:
+        hand = Hand(console, pilot)
+        console.feed.publish(console.snapshot)
+        await hand.until(lambda: len(hand.main.queue.keys) > 0, "the picture is shown")
+        await hand.until(lambda: hand.app.focused is hand.queue, "the queue has the focus")
+        await row.stage(hand)
+        yield hand
+
+
+async def _does(row: Row, act: Step) -> None:
+    """Acting like that has the effect of the row, which was not there before."""
+    async with _staged(row) as hand:
+        was, above = row.sees(hand), hand.app.screen
+        wanted = row.then(was) if callable(row.then) else row.then
+        assert was != wanted, f"{row.id} is so already"
+        await act(hand)
+        if row.further:
+            await hand.until(lambda: hand.app.screen is not above, f"{row.id} opens a dialog")
+            await hand.press(*row.further)
+        try:
+            await hand.until(lambda: _sees(row, hand) == wanted, f"{row.id} becomes {wanted!r}")
+        except AssertionError as error:
+            raise AssertionError(f"it is {_sees(row, hand)!r}, {error}") from None
+        await hand.until(lambda: hand.app.screen.is_mounted, "the screen is there")
+        await hand.breathe()
+
+
+def _sees(row: Row, hand: Hand) -> object:
+    """What it shows now; nothing, while screens come and go."""
+    try:
+        return row.sees(hand)
+    except (AssertionError, LookupError, NoMatches):
+        return None
+
+
+def test_every_command_has_a_row() -> None:
+    assert {row.name for row in ROWS} == BY_NAME.keys()
+    assert len({(row.id, row.sees) for row in ROWS}) == len(ROWS)
+
+
+@pytest.mark.parametrize(("row", "key"), BY_KEY, ids=[f"{row.id}-{key}" for row, key in BY_KEY])
+async def test_by_key(row: Row, key: str) -> None:
+    await _does(row, lambda hand: hand.press(key))
+
+
+@pytest.mark.parametrize("row", BY_PALETTE, ids=lambda row: row.id)
+async def test_by_palette(row: Row) -> None:
+    await _does(row, lambda hand: hand.choose(row.command))
+
+
+@pytest.mark.parametrize("row", BY_FOOTER, ids=lambda row: row.id)
+async def test_by_its_words_in_the_key_bar(row: Row) -> None:
+    await _does(row, lambda hand: hand.click_words(row.command))
+
+
+@pytest.mark.parametrize("row", BY_MOUSE, ids=lambda row: row.id)
+async def test_by_mouse(row: Row) -> None:
+    assert row.mouse is not None
+    await _does(row, row.mouse)
+
+
+def test_the_palette_has_no_two_of_one_name() -> None:
+    names = [f"{command.group}: {command.title}" for command in COMMANDS if command.in_palette]
+    assert len(set(names)) == len(names)
+
+
+async def test_the_palette_has_only_what_is_to_be_found_by_name() -> None:
+    for row in (next(row for row in ROWS if row.stage is stage) for stage in PLACES):
+        async with _staged(row) as hand:
+            offered = Commands(hand.app.screen)._working()
+            assert offered, row.id
+            assert not [command.name for command in offered if not command.in_palette], row.id
+
+
+async def test_who_only_looks_on_reaches_nothing_that_changes_anything() -> None:
+    changing = [row for row in ROWS if row.command.changes and row.stage not in (stages.form, stages.held)]
+    changing.append(Row("undo", stages.queue, eyes.is_held, then=False))
+    assert {row.name for row in changing} | {"send"} == {command.name for command in COMMANDS if command.changes}
+    async with _staged(replace(changing[0], make=lambda: world(read_only=True))) as hand:
+        for row in changing:
+            await row.stage(hand)
+            wished, above = hand.console.audited(), hand.app.screen
+            assert hand.words_at(row.command) is None, f"{row.id} is in the key bar"
+            assert row.command not in Commands(above)._working(), f"{row.id} is in the palette"
+            await hand.pilot.press(*row.command.keys)
+            assert hand.app.screen is above, f"{row.id} opens {hand.app.screen}"
+            assert hand.console.audited() == wished, f"{row.id} is done by key"
+            while len(hand.app.screen_stack) > 1:
+                await hand.app.pop_screen()
