@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -141,15 +141,27 @@ def check_probe(options: Options) -> None:
         parse_probe(str(options.probe))
 
 
-def make_host(options: Options, store: JobStore, feed: Feed, kind: str, *, may_lead: bool = True) -> Host:
-    """What keeps the feed supplied in this process, `console` or `serve`; its adapters are made when it leads."""
+def make_host(
+    options: Options,
+    store: JobStore,
+    feed: Feed,
+    kind: str,
+    *,
+    may_lead: bool = True,
+    started: Callable[[], GpuProbe | None] = lambda: None,
+) -> Host:
+    """What keeps the feed supplied in this process, `console` or `serve`; its adapters are made when it leads.
+
+    `started` may give a probe that reads already, once.
+    """
     import socket
 
     from gputui.engine.host import Adapters, Host
 
     def adapters() -> Adapters:
         runtimes = make_runtimes(options, store.store_id)
-        return Adapters({runtime.name: runtime for runtime in runtimes}, make_probe(options, store.store_id))
+        probe = started() or make_probe(options, store.store_id)
+        return Adapters({runtime.name: runtime for runtime in runtimes}, probe)
 
     return Host(
         store=store,

@@ -11,10 +11,12 @@ import socket
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from threading import Thread
 from typing import TYPE_CHECKING
 
 from gputui import bootstrap
 from gputui.cli import serving
+from gputui.cli.first import EarlyProbe
 from gputui.config import Options, templates_path
 from gputui.domain.snapshot import Notice, Snapshot
 from gputui.engine.feed import Feed
@@ -37,6 +39,8 @@ GIVE_WAY_AFTER = 0.001
 """Seconds after which a thread lets others run that wait: a key must not wait for a plan at each of its steps."""
 AGAIN_AFTER = 1.0
 """Seconds after which what failed behind the screen is tried again."""
+WANTED_WITHIN = 10.0
+"""Seconds for which a probe that was begun early is kept for the scheduler."""
 LET_GO_WITHIN = 12.0
 """Seconds for which the screen's process waits for its scheduler to let go before it ends anyway."""
 
@@ -77,6 +81,7 @@ class Console:
         remembered: Remembered | None = None,
         may_lead: bool = True,
         opening: Opening | None = None,
+        probe: EarlyProbe | None = None,
     ) -> None:
         self._options = options
         self._store = store
@@ -84,6 +89,7 @@ class Console:
         self._remembered = remembered or Remembered()
         self._may_lead = may_lead
         self._opening = opening
+        self._probe = probe
         self._host: Host | None = None
 
     def run(self) -> int:
@@ -137,6 +143,8 @@ class Console:
     async def _behind(self, app: PaintedConsole, feed: Feed) -> None:
         """Begin only when the first frame is painted: importing and connecting would delay it."""
         await app.painted.wait()
+        if self._probe is not None:  # another may have begun to schedule since
+            asyncio.get_running_loop().call_later(WANTED_WITHIN, Thread(target=self._probe.close, daemon=True).start)
         self._host = await asyncio.to_thread(self._make_host, feed)
         while True:
             try:
@@ -147,7 +155,10 @@ class Console:
                 await asyncio.sleep(AGAIN_AFTER)
 
     def _make_host(self, feed: Feed) -> Host:
-        return bootstrap.make_host(self._options, self._store, feed, "console", may_lead=self._may_lead)
+        started = self._probe.take if self._probe is not None else lambda: None
+        return bootstrap.make_host(
+            self._options, self._store, feed, "console", may_lead=self._may_lead, started=started
+        )
 
     async def _hang_up(self, scheduling: asyncio.Task[None]) -> int:
         """The terminal is gone: hand over if we schedule, and end without another word to the screen."""
@@ -174,24 +185,20 @@ def picture_of(error: Exception, latest: Snapshot) -> Snapshot:
     return replace(latest, leader=None, leads_here=False, notices=(Notice("error", words),))
 
 
-def read_only(options: Options) -> Options:
-    """The options of a console that only looks on."""
-    settings = options.settings
-    return replace(options, settings=replace(settings, console=replace(settings.console, read_only=True)))
-
-
 def run(
     options: Options,
     *,
     may_lead: bool = True,
     remembered: Remembered | None = None,
     opening: Opening | None = None,
+    probe: EarlyProbe | None = None,
 ) -> int:
     """Open the console on a state directory."""
     sys.setswitchinterval(GIVE_WAY_AFTER)
     store = bootstrap.open_store(options)
     try:
         serving.log_to_file(options.state)
-        return Console(options, store, remembered=remembered, may_lead=may_lead, opening=opening).run()
+        there = Console(options, store, remembered=remembered, may_lead=may_lead, opening=opening, probe=probe)
+        return there.run()
     finally:
         store.close()

@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 
 import click
 
@@ -64,14 +65,14 @@ def cli(
     prepare(session.options)
     from gputui.cli import first
 
-    kept = first.remembered()
-    with first.opening(session.options, kept, read_only=read_only) as opening:
-        from gputui.cli import console  # Textual comes with it
-
+    kept, options = first.remembered(), first.read_only(session.options) if read_only else session.options
+    with first.opening(options, kept) as opening:
         if view_only:
             end_with_parent()
-        options = console.read_only(session.options) if read_only else session.options
-        return console.run(options, may_lead=not view_only, remembered=kept, opening=opening)
+        with closing(first.EarlyProbe(options, may_lead=not view_only)) as early:
+            from gputui.cli import console  # Textual comes with it
+
+            return console.run(options, may_lead=not view_only, remembered=kept, opening=opening, probe=early)
 
 
 def main() -> None:

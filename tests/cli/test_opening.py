@@ -19,10 +19,11 @@ from gputui.tui import opening as module
 from gputui.tui.opening import Opening
 
 BEFORE = """
-import json, sys, types
-sys.modules["gputui.cli.console"] = types.SimpleNamespace(run=lambda *_, **__: print(json.dumps(sorted(sys.modules))))
+import json, sys
 from gputui.cli.main import run
-sys.exit(run(sys.argv[1:]))
+from gputui.tui.opening import Opening
+Opening.__enter__ = lambda self: sys.exit(print(json.dumps(sorted(sys.modules))))
+run(sys.argv[1:])
 """
 NOT_YET = frozenset(
     {"textual", "rich", "asyncio", "docker", "apscheduler", "msgspec", "tinydb", "pynvml", "logging", "subprocess"}

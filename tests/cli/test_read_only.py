@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gputui import bootstrap
-from gputui.cli import console
+from gputui.cli import console, first
 from gputui.cli.main import run
 from gputui.config import Options, ProbeSpec
 from gputui.engine.feed import Feed
@@ -19,7 +19,7 @@ def test_such_a_console_never_schedules_and_serve_does_all_the_same(tmp_path: Pa
     store = bootstrap.open_store(plain)
     try:
         assert bootstrap.make_host(plain, store, Feed(), kind)._may_lead
-        looking = console.read_only(plain)
+        looking = first.read_only(plain)
         assert bootstrap.make_host(looking, store, Feed(), kind)._may_lead is may_lead
     finally:
         store.close()
