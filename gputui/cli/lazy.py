@@ -17,6 +17,7 @@ COMMANDS = {
     "release": "let held jobs start",
     "requeue": "run jobs again",
     "priority": "move jobs forward or back in the queue",
+    "edit": "change what a waiting job asks for",
     "gpus": "the GPUs, and who holds them",
     "top": "what the console shows, as lines: for scripts",
     "drain": "let no further job start on GPUs",

@@ -64,7 +64,7 @@ def command(
         _refuse_others(given, arguments, host)
         submissions = jobfile.read(file, submitter)
     else:
-        given = _with_elements(session, given)
+        given = with_elements(session, given)
         submissions = (options.submission_of(given, arguments, host, submitter),)
     for submission in submissions:
         check_runtime(submission, session.options)
@@ -84,7 +84,7 @@ def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) 
     dry_run.show(session, store, submitted(*jobs))
 
 
-def _with_elements(session: Session, given: dict[str, Any]) -> dict[str, Any]:
+def with_elements(session: Session, given: dict[str, Any]) -> dict[str, Any]:
     """The options, where jobs to wait for that are named as elements of arrays go by their ids."""
     named = {key: given[key] for key in ("after", "after_any") if any("_" in text for text in given.get(key) or ())}
     if not named:

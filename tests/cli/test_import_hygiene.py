@@ -47,6 +47,7 @@ def state(tmp_path: Path) -> Path:
         ["show", "1"],
         ["hold", "1"],
         ["priority", "1", "+10"],
+        ["edit", "1", "--priority", "70", "--time-limit", "2h"],
         ["cancel", "1"],
         ["pause"],
         ["reserve", "list"],

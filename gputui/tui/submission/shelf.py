@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from textual.app import SuspendNotSupported
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.units import listed
 from gputui.request.draft import Draft
+from gputui.request.editor import Editor
 from gputui.tui.desk import Desk
 from gputui.tui.screens.choose import SAVE, Choose
 from gputui.tui.screens.prompt import Prompt
 from gputui.tui.submission import templates
-from gputui.tui.submission.editor import Editor
 from gputui.tui.submission.history import Past, line_of, past
 
 if TYPE_CHECKING:
     from gputui.tui.screens.submit import Submit
+
+_HEAD = "This job fills in the form when you save and leave; nothing is written before you say so there."
 
 
 class Shelf:
@@ -26,7 +31,7 @@ class Shelf:
     def __init__(self, screen: Submit, desk: Desk) -> None:
         self._screen = screen
         self._desk = desk
-        self._editor = Editor()
+        self._editor = Editor(_HEAD, self._suspended)
         self._place = -1
         """Which of the earlier submissions is shown; -1: what was typed."""
         self._typed: Draft = {}
@@ -115,11 +120,19 @@ class Shelf:
 
         self._screen.run_worker(run, thread=True, group="shelf")
 
+    @contextmanager
+    def _suspended(self) -> Iterator[None]:
+        try:
+            with self._screen.app.suspend():
+                yield
+        except SuspendNotSupported as error:
+            raise GputuiError("no editor can be opened on this screen", where="EDITOR") from error
+
     def edit(self) -> None:
         """Have the form's job edited, and hold what comes back."""
         screen = self._screen
         try:
-            edited = self._editor.edit(screen.app, screen.draft(), screen.submitter)
+            edited = self._editor.edit(screen.draft(), screen.submitter)
         except (GputuiError, OSError) as error:
             screen.say(str(error), is_bad=True)
             return

@@ -1,4 +1,4 @@
-"""The form's job in the user's own editor, as a job file, with the screen suspended."""
+"""A draft in the user's own editor, as a job file."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from types import FrameType
-
-from textual.app import App, SuspendNotSupported
+from typing import TypeAlias
 
 from gputui.domain.errors import GputuiError
 from gputui.request import toml
@@ -21,22 +20,23 @@ from gputui.request.draft import Draft
 from gputui.request.submitter import Submitter
 
 _USUAL = ("editor", "nano", "vim", "vi")
-_HEAD = """\
-# This job fills in the form when you save and leave; it is not submitted before you say so there.
-# Keys are the options of `gputui submit`, with underscores.
-"""
+_KEYS = "# Keys are the options of `gputui submit`, with underscores.\n"
+Screen: TypeAlias = Callable[[], AbstractContextManager[object]]
+"""Leaves the terminal to somebody else for a while."""
 
 
 class Editor:
     """Remembers a file with mistakes, so that the next try goes on with it."""
 
-    def __init__(self) -> None:
+    def __init__(self, head: str, screen: Screen = nullcontext) -> None:
+        self._head = "".join(f"# {line}\n" for line in head.splitlines()) + _KEYS
+        self._screen = screen
         self._path: Path | None = None
 
-    def edit(self, app: App[object], draft: Draft, by: Submitter) -> dict[str, str] | None:
+    def edit(self, draft: Draft, by: Submitter) -> dict[str, str] | None:
         """The draft as it was saved; None when nothing was changed. Raises GputuiError, and keeps the file then."""
         path, before = self._begin(draft)
-        _run(app, path, by.environ)
+        self._run(path, by.environ)
         if path.read_bytes() == before:
             self._end(path)
             return None
@@ -50,8 +50,18 @@ class Editor:
             return self._path, None
         directory = Path(tempfile.mkdtemp(prefix="gputui-"))  # readable by its owner alone
         self._path = directory / "job.toml"
-        self._path.write_text(_HEAD + toml.written(draft, with_others=True), encoding="utf-8")
+        self._path.write_text(self._head + toml.written(draft, with_others=True), encoding="utf-8")
         return self._path, self._path.read_bytes()
+
+    def _run(self, path: Path, environ: Mapping[str, str]) -> None:
+        words = command(environ)
+        try:
+            with self._screen(), _deaf_to_interrupts():
+                code = subprocess.run([*words, os.fspath(path)], check=False).returncode
+        except OSError as error:
+            raise GputuiError(f"cannot be run: {error.strerror}", where=words[0], hint="set EDITOR") from error
+        if code:
+            raise GputuiError(f"ended with {code}: all is as it was", where=words[0], hint=f"the file is {path}")
 
     def _end(self, path: Path) -> None:
         self._path = None
@@ -74,19 +84,6 @@ def _words(text: str, name: str) -> list[str]:
         return shlex.split(text)
     except ValueError as error:
         raise GputuiError("a quotation is not closed", where=name) from error
-
-
-def _run(app: App[object], path: Path, environ: Mapping[str, str]) -> None:
-    words = command(environ)
-    try:
-        with app.suspend(), _deaf_to_interrupts():
-            code = subprocess.run([*words, os.fspath(path)], check=False).returncode
-    except SuspendNotSupported as error:
-        raise GputuiError("no editor can be opened on this screen", where=words[0]) from error
-    except OSError as error:
-        raise GputuiError(f"cannot be run: {error.strerror}", where=words[0], hint="set EDITOR") from error
-    if code:
-        raise GputuiError(f"ended with {code}: the form is as it was", where=words[0], hint=f"the file is {path}")
 
 
 @contextmanager

@@ -1,0 +1,210 @@
+"""`gputui edit`: what a waiting job asks for, by the options of submit or in the user's own editor."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui import bootstrap
+from gputui.cli import edit as module
+from gputui.cli.main import run as run_command
+from gputui.config import resolve
+from gputui.domain.container import RuntimeStatus
+from gputui.domain.gpu import GpuState
+from gputui.domain.job import ArrayRef, ContainerOptions, GpuRequest
+from gputui.domain.snapshot import Node, Snapshot
+from gputui.domain.state import JobState
+from gputui.request.keys import KEYS
+from tests.cli.conftest import KeptStore, Run, picture, put
+from tests.factories import GIB, NOW, job, running, uuid, view
+
+OPTIONS = ContainerOptions(env=(("TOKEN", "hunter2"), ("A", "1")), volumes=("/data:/data", "/x:/y"))
+
+
+@pytest.fixture
+def asked(store: KeptStore) -> KeptStore:
+    put(store, job(name="train", gpus=2, command=("train", "a b"), time_limit=timedelta(hours=4), options=OPTIONS))
+    return store
+
+
+def test_what_is_named_changes_and_the_rest_stays(run: Run, asked: KeptStore) -> None:
+    before = asked.get(1)
+    result = run("edit", "1", "--priority", "70", "--time-limit", "2h", "--gpus", "1-2", "--hold")
+    assert (result.code, result.out, result.err) == (0, "", "")
+    after = asked.get(1)
+    wanted = replace(before.spec, priority=70, time_limit=timedelta(hours=2), gpus=GpuRequest(1, 2))
+    assert after == before.evolve(spec=wanted, priority=70, held=True)
+    assert [entry.verb for entry in asked.audit_log("job 1")] == ["edit"]
+
+
+def test_every_option_of_submit_is_one_of_edit() -> None:
+    names = {name for parameter in module.command.params for name in parameter.opts}
+    assert {key.option for key in KEYS} <= names
+
+
+def test_variables_are_added_and_lists_are_replaced(run: Run, asked: KeptStore) -> None:
+    assert run("edit", "1", "-e", "A=2", "-e", "NEW=x y", "-v", "/only:/this", "--shm-size=2g").code == 0
+    options = asked.get(1).spec.options
+    assert options.env == (("TOKEN", "hunter2"), ("A", "2"), ("NEW", "x y"))
+    assert (options.volumes, options.shm_size) == (("/only:/this",), 2 * GIB)
+
+
+def test_image_and_command(run: Run, asked: KeptStore) -> None:
+    assert run("edit", "1", "--image", "busybox:2", "--", "sh", "-c", "a 'b'").code == 0
+    spec = asked.get(1).spec
+    assert (spec.image, spec.command) == ("busybox:2", ("sh", "-c", "a 'b'"))
+
+
+def test_what_is_asked_for_no_more(run: Run, asked: KeptStore) -> None:
+    assert run("edit", "1", "--unset", "time-limit", "--unset", "env", "--preemptible").code == 0
+    spec = asked.get(1).spec
+    assert (spec.time_limit, spec.options.env, spec.preemptible) == (None, (), True)
+    assert run("edit", "1", "--unset", "--preemptible").code == 0
+    assert not asked.get(1).spec.preemptible
+
+
+def test_one_element_of_an_array(run: Run, store: KeptStore) -> None:
+    put(store, *(job(array=ArrayRef(1, index)) for index in range(3)))
+    assert run("edit", "1_2", "--retries", "3").code == 0
+    assert [each.spec.retries for each in store.jobs().values()] == [0, 0, 3]
+
+
+def test_json_says_what_was_changed(run: Run, asked: KeptStore) -> None:
+    result = run("edit", "1", "--json", "--gpus", "4", "--priority", "50")
+    assert json.loads(result.out) == {"id": 1, "changed": ["gpus"]}
+    assert json.loads(run("edit", "1", "--json", "--gpus", "4").out) == {"id": 1, "changed": []}
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (["--gpus", "x"], "--gpus: 'x' asks for no GPUs"),
+        (["--priority", "101"], "--priority"),
+        (["--time-limit", ""], "--time-limit: wants a value (--unset time-limit takes it away)"),
+        (["--tenant", "eve"], "--tenant: whom a job is charged to stays"),
+        (["--array", "0-3"], "--array: one job stays one"),
+        (["--retry-on", "OOM"], "--retry-on: means nothing without retries"),
+        (["--after", "1"], "after: would wait for itself"),
+        (["--unset", "nonsense"], "--unset: 'nonsense' is no option"),
+        (["--image", ""], "--image: a job of a container stays one"),
+        (["--signal", "TERM@5h"], "--signal"),
+        ([], "name what is to be changed"),
+        (["--no-such"], "--no-such"),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_written(
+    run: Run, asked: KeptStore, given: list[str], words: str
+) -> None:
+    before = asked.get(1)
+    result = run("edit", "1", *given)
+    assert (result.code, result.out) == (2, "")
+    assert words in result.err
+    assert asked.get(1) == before
+
+
+@pytest.mark.parametrize(("job_id", "code"), [("7", 3), ("x", 2), ("0", 2), ("1-2", 2), ("1_4", 3)])
+def test_ids_that_are_none(run: Run, asked: KeptStore, job_id: str, code: int) -> None:
+    result = run("edit", job_id, "--gpus", "1")
+    assert (result.code, result.out) == (code, "")
+    assert run("edit", "1", "--gpus", "1", "--after", "99").code == 3
+
+
+def test_a_job_that_waits_no_more_is_refused(run: Run, store: KeptStore) -> None:
+    put(store, running(), running().evolve(state=JobState.COMPLETED, ended_at=NOW), job().evolve(cancel_requested=True))
+    for job_id, words in (("1", "is RUNNING"), ("2", "is COMPLETED"), ("3", "being cancelled")):
+        result = run("edit", job_id, "--gpus", "1")
+        assert (result.code, result.out) == (1, "")
+        assert words in result.err
+
+
+def test_a_dry_run_shows_whose_start_would_shift_and_writes_nothing(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hour = timedelta(hours=1)
+    put(store, running(on=(uuid(0), uuid(1)), time_limit=hour), *(job(gpus=2, time_limit=hour) for _ in range(2)))
+    taken = tuple(view(index, GpuState.ALLOCATED, job_id=1) for index in range(2))
+    base = Snapshot(taken_at=NOW, nodes=(Node("here", taken, runtimes=(RuntimeStatus("docker", up=True, text="up"),)),))
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture(base))
+    before = store.get(2)
+    result = run("edit", "2", "--time-limit", "10h", "--dry-run")
+    assert result.code == 0
+    assert "     3  " in result.out
+    assert store.get(2) == before
+    assert run("edit", "2", "--after", "2", "--dry-run").code == 2
+    assert run("edit", "2", "--after", "77", "--dry-run").code == 3
+
+
+class TestEditor:
+    def script(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str) -> None:
+        path = tmp_path / "edit.sh"
+        path.write_text(f'#!/bin/sh\ncp "$1" {tmp_path}/seen.toml\n{lines}\n')
+        path.chmod(0o700)
+        monkeypatch.setenv("EDITOR", str(path))
+        monkeypatch.delenv("VISUAL", raising=False)
+        monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def test_what_is_saved_is_changed_and_secrets_are_not_shown(
+        self, run: Run, asked: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.script(tmp_path, monkeypatch, """sed -i 's/^gpus = 2/gpus = 4/; s/^time_limit/# &/' "$1" """)
+        result = run("edit", "1", "--editor", "--json", "-e", "NEW=hunter3")
+        assert json.loads(result.out) == {"id": 1, "changed": ["gpus", "time_limit", "env"]}
+        spec = asked.get(1).spec
+        assert (spec.gpus, spec.time_limit) == (GpuRequest(4, 4), None)
+        assert spec.options == replace(OPTIONS, env=(*OPTIONS.env, ("NEW", "hunter3")))
+        assert "hunter" not in (tmp_path / "seen.toml").read_text()
+        assert not list(tmp_path.glob("gputui-*"))
+
+    def test_without_options_it_opens_on_a_terminal_alone(
+        self, run: Run, asked: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.script(tmp_path, monkeypatch, """sed -i 's/^gpus = 2/gpus = 3/' "$1" """)
+        assert run("edit", "1").code == 2
+        monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+        monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
+        assert run("edit", "1").code == 0
+        assert asked.get(1).spec.gpus == GpuRequest(3, 3)
+
+    @pytest.mark.parametrize(("lines", "code"), [("true", 0), ("exit 3", 1), ("echo x >> $1", 2)])
+    def test_nothing_is_changed_by_an_editor_that_saves_nothing_sound(
+        self, run: Run, asked: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lines: str, code: int
+    ) -> None:
+        self.script(tmp_path, monkeypatch, lines)
+        before = asked.get(1)
+        result = run("edit", "1", "--editor")
+        assert (result.code, result.out) == (code, "")
+        assert asked.get(1) == before
+        assert bool(list(tmp_path.glob("gputui-*/job.toml"))) == bool(code), "what was typed is not lost"
+
+    def test_a_tenant_written_there_is_refused(
+        self, run: Run, asked: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.script(tmp_path, monkeypatch, """sed -i 's/^tenant = .*/tenant = "eve"/' "$1" """)
+        result = run("edit", "1", "--editor")
+        assert result.code == 2
+        assert "--tenant: whom a job is charged to stays" in result.err
+
+
+def test_a_real_store_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("GPUTUI_STATE", str(tmp_path / "state"))
+    assert run_command(["submit", "--host", "--gpus", "1", "--", "sleep", "60"]) == 0
+    monkeypatch.setenv("PATH", os.environ["PATH"] + ":/elsewhere")
+    assert run_command(["edit", "1", "--gpus", "2-4", "--retries", "2", "--begin", "+1h"]) == 0
+    capfd.readouterr()
+    assert run_command(["show", "1", "--json"]) == 0
+    shown = json.loads(capfd.readouterr().out)
+    assert (shown["gpus_min"], shown["gpus_max"], shown["spec"]["retries"]) == (2, 4, 2)
+    assert shown["command"] == ["sleep", "60"]
+    assert [entry["verb"] for entry in shown["audit"]] == ["submit", "edit"]
+    with_path = bootstrap.open_store(resolve(state=str(tmp_path / "state")))
+    env = dict(with_path.get(1).spec.options.env)
+    with_path.close()
+    assert not env["PATH"].endswith(":/elsewhere"), "a host process finds the programs of who submitted it"
