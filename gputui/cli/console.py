@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -57,7 +58,9 @@ class PaintedConsole(Gputui):
         self.driver_class = taking_over(opening) or self.driver_class
 
     def on_ready(self) -> None:
-        """Textual calls this after the first frame."""
+        """Textual calls this after the first frame. What is there by now stays: collections need not walk it."""
+        gc.freeze()
+        gc.enable()
         self.painted.set()
 
     def _show(self, snapshot: Snapshot) -> None:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +47,16 @@ class EarlyProbe:
         """End it, if nobody took it. Blocks for a moment."""
         if (probe := self.take()) is not None:
             probe.close()
+
+
+@contextmanager
+def no_collections() -> Iterator[None]:
+    """What is imported stays: nothing is collected until the console is painted, and sees to it itself."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def directory() -> Path:

@@ -66,7 +66,7 @@ def cli(
     from gputui.cli import first
 
     kept, options = first.remembered(), first.read_only(session.options) if read_only else session.options
-    with first.opening(options, kept) as opening:
+    with first.no_collections(), first.opening(options, kept) as opening:
         if view_only:
             end_with_parent()
         with closing(first.EarlyProbe(options, may_lead=not view_only)) as early:

@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from textual.message import Message
 
-from gputui.domain.policy.timeline import Timeline
 from gputui.domain.snapshot import Snapshot
+
+if TYPE_CHECKING:
+    from gputui.domain.policy.timeline import Timeline
 
 IsWanted: TypeAlias = Callable[[], bool]
 Work: TypeAlias = Callable[[IsWanted], Message]

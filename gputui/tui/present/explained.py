@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from gputui.domain.job import Job
-from gputui.domain.policy.explain import Explanation, TermWords, told_terms
 from gputui.domain.text import plain
 from gputui.tui.present.cells import Cell, Span, cell
 from gputui.tui.present.style import AMBER, DIM, PLAIN, RED
+
+if TYPE_CHECKING:
+    from gputui.domain.policy.explain import Explanation, TermWords
 
 Line = tuple[str, Cell]
 
@@ -39,6 +42,8 @@ def score_lines(job: Job, told: Told, now: datetime) -> list[Line]:
     first: Span = (" · put first by hand, before every score" if job.topped_at else "", AMBER)
     total: Span = (f"{found.terms.total:.0f}", PLAIN)
     place: Span = (f" · number {found.position} of {found.waiting} waiting", DIM)
+    from gputui.domain.policy.explain import told_terms
+
     terms = told_terms(job, found, now)
     if told.is_compact:
         return [("score", (total, (" = ", DIM), *_sum(terms), place, first))]

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 from textual.message import Message
 
 from gputui.domain.job import Job, JobId
-from gputui.domain.policy import reorder
-from gputui.domain.policy.reorder import Move
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.tui import wishes
@@ -16,13 +14,12 @@ from gputui.tui.commands import EDIT_COMMANDS, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.messages import WishMade
 from gputui.tui.newest import IsWanted, Newest, Pace
-from gputui.tui.proposals import JobProposal
 from gputui.tui.queue import tabs
 from gputui.tui.queue.drag import Drag
 from gputui.tui.screens.queue_screen import QueueScreen
-from gputui.tui.window_proposals import WindowProposal
 
 if TYPE_CHECKING:
+    from gputui.domain.policy.reorder import Move
     from gputui.domain.recurring import RecurringJob
     from gputui.domain.window import WindowView
 
@@ -53,7 +50,7 @@ class QueueEdits(QueueScreen):
 
     def __init__(self, desk: Desk, snapshot: Snapshot = EMPTY) -> None:
         super().__init__(desk, snapshot)
-        self._mover = Newest(self.post_message, lambda error: MoveFound((), Move(refusal=str(error))))
+        self._mover = Newest(self.post_message, _not_moved)
         self._drag = Drag()
         self._ranker = Newest(self.post_message, lambda error: Ranked({}))
         self._ranked: Snapshot | None = None
@@ -75,6 +72,8 @@ class QueueEdits(QueueScreen):
             self._pace.begin()
 
             def work(is_wanted: IsWanted) -> Message:
+                from gputui.domain.policy import reorder
+
                 del is_wanted
                 return Ranked({each.job.id: each.score for each in reorder.standings(snapshot, settings, now)})
 
@@ -126,6 +125,8 @@ class QueueEdits(QueueScreen):
         snapshot, settings, now = self._snapshot, self._desk.settings, self._desk.clock.now()
 
         def work(is_wanted: IsWanted) -> Message:
+            from gputui.domain.policy import reorder
+
             del is_wanted
             order = reorder.standings(snapshot, settings, now)
             return MoveFound(ids, reorder.drag(order, ids, steps, settings, delta), steps)
@@ -144,6 +145,8 @@ class QueueEdits(QueueScreen):
         if not ids or move.past is None:
             return
         if self.shows_what_if:
+            from gputui.tui.proposals import JobProposal
+
             self.propose(JobProposal(ids[0], "raise", 0, ids[1:]).dragged(move))
         elif more := self._drag.wish(move.delta):
             self.post_message(WishMade(wishes.add_priority(ids, more)))
@@ -195,6 +198,8 @@ class QueueEdits(QueueScreen):
 
         entry, view = self._recurring(), self._window()
         if view is not None and view.source == "command" and self.shows_what_if:
+            from gputui.tui.window_proposals import WindowProposal
+
             self.propose(WindowProposal(view.window, is_new=False))
             return
         if entry is not None:
@@ -211,3 +216,9 @@ class QueueEdits(QueueScreen):
                 self.post_message(WishMade(call))
 
         self.app.push_screen(Confirm(question, detail), answered)
+
+
+def _not_moved(error: Exception) -> Message:
+    from gputui.domain.policy.reorder import Move
+
+    return MoveFound((), Move(refusal=str(error)))

@@ -9,7 +9,6 @@ from textual.message import Message
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.log.follower import LogFollower
-from gputui.tui.log.save import save_log, suggested_name
 from gputui.tui.newest import IsWanted, Newest
 from gputui.tui.widgets.log_view import LogView
 
@@ -43,6 +42,7 @@ class SavingView(LogView):
         follower = self.follower
         if follower is None:
             return
+        from gputui.tui.log.save import suggested_name
         from gputui.tui.screens.prompt import Prompt
 
         suggested = suggested_name(follower.job_id, follower.attempt)
@@ -56,6 +56,8 @@ class SavingView(LogView):
 
     def _save(self, follower: LogFollower, path: Path, *, overwrite: bool) -> None:
         def work(is_wanted: IsWanted) -> Message:
+            from gputui.tui.log.save import save_log
+
             try:
                 count = save_log(follower, path, overwrite=overwrite, is_wanted=is_wanted)
             except FileExistsError:
