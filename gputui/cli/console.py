@@ -106,7 +106,9 @@ class Console:
         feed = Feed()
         app = self._app(feed)
         hung_up = asyncio.Event()
-        asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, hung_up.set)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, hung_up.set)
+        loop.add_signal_handler(signal.SIGTERM, self._terminate, app)
         screen = asyncio.create_task(app.run_async())
         scheduling = asyncio.create_task(self._behind(app, feed))
         hang_up = asyncio.create_task(hung_up.wait())
@@ -138,6 +140,15 @@ class Console:
             app.take_over(self._opening)
         return app
 
+    def _terminate(self, app: PaintedConsole) -> None:
+        """Somebody wants it ended: as on hang-up, but the terminal is there and is left as it was."""
+        app.exit(Leave.HAND_OVER if self._hands_over else Leave.STOP, return_code=128 + signal.SIGTERM)
+
+    @property
+    def _hands_over(self) -> bool:
+        """Whether dispatch goes on when nobody can be asked."""
+        return self._options.settings.scheduler.hand_over != "never"
+
     def _want_pcie(self, uuid: str | None) -> None:
         """Pass on which GPU somebody looks at."""
         if self._host is not None:
@@ -165,8 +176,7 @@ class Console:
 
     async def _hang_up(self, scheduling: asyncio.Task[None]) -> int:
         """The terminal is gone: hand over if we schedule, and end without another word to the screen."""
-        wished = self._options.settings.scheduler.hand_over != "never"
-        await self._let_go(scheduling, hand_over=wished)
+        await self._let_go(scheduling, hand_over=self._hands_over)
         self._tidy_up()
         self._store.close()
         os._exit(128 + signal.SIGHUP)  # the screen's driver would wait for a terminal that will not answer

@@ -16,6 +16,7 @@ import click
 from gputui import bootstrap
 from gputui.cli.session import Session, pass_session
 from gputui.cli.slow import prepare
+from gputui.cli.terminal import check_terminal
 from gputui.config import Options, ProbeSpec
 from gputui.domain.container import ContainerState
 from gputui.domain.job import GpuRequest, JobSpec, Submission
@@ -72,6 +73,7 @@ def submissions() -> Iterable[Submission]:
 
 def run(options: Options) -> int:
     """Show the console on a throw-away state directory; nothing of it is left afterwards."""
+    check_terminal()
     prepare(options)
     from gputui.cli.console import Console  # Textual comes with it
 

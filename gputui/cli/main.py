@@ -61,7 +61,9 @@ def cli(
             raise click.UsageError("--slow is for the console alone", ctx)
         return None
     from gputui.cli.slow import prepare
+    from gputui.cli.terminal import check_terminal
 
+    check_terminal()
     prepare(session.options)
     from gputui.cli import first
 

@@ -111,6 +111,7 @@ def test_without_a_command_the_console_opens(run: Run, monkeypatch: pytest.Monke
         opened.append(options)
         return 5
 
+    monkeypatch.setenv("TEXTUAL_DRIVER", "none")  # no terminal is asked for
     monkeypatch.setitem(sys.modules, "gputui.cli.console", SimpleNamespace(run=open_console))
     monkeypatch.delattr("gputui.cli.console", raising=False)  # the real one, where another test imported it
     assert run("--state", str(tmp_path), "--probe", "sim:4", "--runtime", "process").code == 5

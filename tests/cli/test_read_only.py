@@ -37,6 +37,7 @@ def test_the_option_reaches_the_console(monkeypatch: pytest.MonkeyPatch, tmp_pat
         seen.append(options)
         return 0
 
+    monkeypatch.setenv("TEXTUAL_DRIVER", "none")  # no terminal is asked for
     monkeypatch.setattr(console, "run", opened)
     assert run(["--state", str(tmp_path), "--config", "/dev/null", "--read-only"]) == 0
     assert seen[0].settings.console.read_only

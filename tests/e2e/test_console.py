@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from gputui.engine.leader import current_leader
 from tests.e2e.site import Site
 from tests.e2e.terminal import Terminal
 
@@ -79,3 +82,24 @@ def test_the_demo_shows_gpus_jobs_and_logs_and_leaves_nothing_behind(tmp_path: P
     assert list(tmp_path.iterdir()) == []
     left = subprocess.run(["pgrep", "-f", "--", f"{tmp_path}/.*attempts"], capture_output=True, check=False)
     assert left.stdout == b""
+
+
+def test_a_console_that_is_told_to_end_hands_over_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    environ = {"GPUTUI_STATE": str(state), "GPUTUI_PROBE": "sim:2", "GPUTUI_RUNTIME": "process"}
+    environ |= {"GPUTUI_CONFIG": "/dev/null", "XDG_STATE_HOME": str(tmp_path / "home")}
+
+    def leader_but(pid: int) -> int:
+        deadline = time.monotonic() + 15
+        while (found := current_leader(state)) is None or found.pid == pid:
+            assert time.monotonic() < deadline, "nobody schedules"
+            time.sleep(0.05)
+        return found.pid
+
+    with Terminal(CONSOLE, environ) as terminal:
+        terminal.until("scheduling", "2 of 2 GPUs free")
+        console = leader_but(0)
+        os.kill(console, signal.SIGTERM)
+        shown = terminal.until(f"EXIT {128 + signal.SIGTERM}")
+        assert "GPUs free" not in shown, "the screen of before is back"
+    os.kill(leader_but(console), signal.SIGTERM)
