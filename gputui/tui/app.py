@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
@@ -172,8 +173,9 @@ class Gputui(AsideApp[Leave]):
     def on_wish_done(self, message: WishDone) -> None:
         """Say so."""
         self.pacer.hurry()
-        self.notifier.note("information", message.text)
-        self.notify(plain(message.text, 300), markup=False, timeout=4)
+        words = self.keymap.words(message.text)
+        self.notifier.note("information", words)
+        self.notify(plain(words, 300), markup=False, timeout=4)
 
     def on_wish_failed(self, message: WishFailed) -> None:
         """Say what, where, and what to do."""
@@ -196,7 +198,8 @@ class Gputui(AsideApp[Leave]):
         from gputui.tui.screens.notices import Notices
 
         now = self._desk.clock.now()
-        self.push_screen(Notices(notices(self.snapshot, now), tuple(self.notifier.log), now=now))
+        told = (replace(notice, text=self.keymap.words(notice.text)) for notice in notices(self.snapshot, now))
+        self.push_screen(Notices(tuple(told), tuple(self.notifier.log), now=now))
 
     def action_undo(self) -> None:
         """Take the last wish of this console back."""

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from gputui.domain.job import JobId
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.gpu_rows import gpu_picture
 from gputui.tui.history import History
@@ -42,7 +43,7 @@ def frame(snapshot: Snapshot, now: datetime, host: str, room: Room, history: His
     lines: list[Cell] = [(*words, (f" {time}", DIM))]
     for notice in pressing(snapshot, now):
         mark = "✗" if notice.severity == "error" else "!"
-        lines.append(cell(f"{mark} {notice.text}", SEVERITY_STYLES.get(notice.severity, DIM)))
+        lines.append(cell(f"{mark} {plain(notice.text, 1000)}", SEVERITY_STYLES.get(notice.severity, DIM)))
     lines += [(), *_gpus(snapshot, rows, history, now, room.width), ()]
     left = None if room.height is None else max(1, room.height - len(lines))
     queue = _queue(snapshot, rows, now, room.width, left)
@@ -61,7 +62,7 @@ def _gpus(snapshot: Snapshot, rows: QueueRows, history: History | None, now: dat
 
 def _queue(snapshot: Snapshot, rows: QueueRows, now: datetime, width: int, height: int | None) -> list[Cell]:
     if not rows.keys:
-        return list(empty_queue_words(""))
+        return list(empty_queue_words("", has_keys=False))
     names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
     context = JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names, snapshot.sharing())
     keys = rows.keys

@@ -34,8 +34,20 @@ from gputui.tui.commands import (
     Command,
 )
 from gputui.tui.key_names import key_name, key_of
+from gputui.tui.key_words import with_keys
+from gputui.tui.present.cells import Cell
 
 WHERE = "console.keys"
+_PAIRS = {
+    "raise": "lower",
+    "log_next": "log_previous",
+    "column_down": "column_up",
+    "drag_down": "drag_up",
+    "gpu_next": "gpu_before",
+    "zoom_in": "zoom_out",
+    "later": "earlier",
+}
+"""Of two commands the key bar names the first alone, with the keys of both as they are declared."""
 _BY_NAME = {command.name: command for command in COMMANDS}
 _PLACES = {
     "main screen": (
@@ -90,7 +102,7 @@ class Keymap:
         """The command with the keys that it has here."""
         keys = self.keys.get(command.name)
         if keys is None or keys == command.keys:
-            return command
+            return replace(command, footer_key="") if _PAIRS.get(command.name) in self.keys else command
         return replace(command, keys=keys, footer_key="")
 
     def footer(self, commands: Iterable[Command]) -> tuple[Command, ...]:
@@ -99,7 +111,21 @@ class Keymap:
 
     def key(self, name: str) -> str:
         """The first key of that command as a person reads it."""
-        return self.told(_BY_NAME[name]).first_key or f"the command {name}"
+        command = _BY_NAME.get(name)
+        keys = self.told(command).keys if command else ()
+        return key_name(keys[0]) if keys else f"the command {name}"
+
+    def key_of_tab(self, name: str) -> str:
+        """The first key that turns to a tab of the queue; empty where none does."""
+        return self.told(_BY_NAME[f"tab_{name}"]).first_key
+
+    def words(self, text: str) -> str:
+        """The text with the keys of the commands that it speaks of."""
+        return with_keys(text, self.key)
+
+    def cells(self, lines: Iterable[Cell]) -> tuple[Cell, ...]:
+        """Lines of a screen with them."""
+        return tuple(tuple((self.words(text), style) for text, style in line) for line in lines)
 
     def rebind(self, bindings: BindingsMap) -> None:
         """Give the bindings of a screen or a widget the keys that their commands have here."""

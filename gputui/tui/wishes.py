@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from gputui.domain.job import MAX_PRIORITY, Job, JobId
 from gputui.domain.state import JobState
 from gputui.engine.actions import Actions
+from gputui.tui.key_words import keyed
 
 STEP = 10
 """By how much + and - change a priority."""
@@ -62,7 +63,7 @@ WISHES = {
     "hold": Wish(
         may=lambda job: _waits(job) and not job.held,
         ask=lambda actions, ids: actions.hold(ids),
-        done="{job} is held: r releases it",
+        done=f"{{job}} is held: {keyed('release')} releases it",
     ),
     "release": Wish(
         may=lambda job: job.held and not job.state.is_terminal,

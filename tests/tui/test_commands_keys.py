@@ -13,12 +13,15 @@ from gputui.config import load_settings
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.commands import COMMANDS
+from gputui.tui.frame import Room, frame
 from gputui.tui.key_names import key_name, key_of
 from gputui.tui.keymap import Keymap, places
 from gputui.tui.leave import Leave
 from gputui.tui.screens.help import Help
 from gputui.tui.screens.main import Main
+from tests.factories import NOW
 from tests.tui.console import Console
+from tests.tui.sample import empty_queue, paused
 
 
 def _console(keys: dict[str, tuple[str, ...]]) -> Console:
@@ -212,3 +215,58 @@ async def test_words_on_the_screen_name_the_key_of_ones_own() -> None:
     async with console.app.run_test(size=(120, 36)) as pilot:
         await pilot.pause()
         assert "press F9 to follow" in console.screen_text
+
+
+OTHERS = {
+    "release": ("f2",),
+    "unpause": ("f3",),
+    "pause": ("f3",),
+    "tab_queue": ("f4",),
+    "tab_recurring": ("f6",),
+    "recur": ("f7",),
+    "submit": ("f8",),
+    "clear_filter": ("f9",),
+    "more_fields": ("f11",),
+    "lower": ("f12",),
+}
+
+
+async def test_whatever_names_a_key_names_that_of_the_console() -> None:
+    console = _console(OTHERS)
+    async with console.app.run_test(size=(160, 40)) as pilot:
+        await console.begin(pilot)
+        assert " f4 queue" in console.screen_text.lower()
+        main = console.app.screen
+        assert isinstance(main, Main)
+        main.queue.move_to(list(main.queue.keys).index(107))
+        await console.press(pilot, "h")
+        assert "job 107 is held: F2 releases it" in console.told
+        await console.press(pilot, "f7", *"@daily", "enter")
+        assert console.told[-1].endswith("F6 shows it")
+        assert "+ prio" in console.screen_text.splitlines()[-1]
+        await console.press(pilot, "slash", *"xyzzy", "enter")
+        assert "F9 shows them all" in console.screen_text
+        await console.press(pilot, "f9", "f6")
+        assert "Select a job in the queue and press F7" in console.screen_text
+        await console.press(pilot, "f8")
+        assert "more fields (F11)" in console.screen_text
+
+
+async def test_notices_name_the_key_and_where_there_is_none_the_command() -> None:
+    console = _console(OTHERS)
+    async with console.app.run_test(size=(160, 40)) as pilot:
+        await console.show(pilot, paused())
+        assert "paused by alice, F3 resumes" in console.screen_text
+        await console.press(pilot, "exclamation_mark")
+        assert "paused by alice, F3 resumes" in console.screen_text
+    lines = ["".join(text for text, _ in line) for line in frame(paused(), NOW, "node1", Room())]
+    assert any("paused by alice, unpause resumes" in line for line in lines)
+
+
+async def test_an_empty_queue_names_the_key_of_the_form() -> None:
+    console = _console(OTHERS)
+    async with console.app.run_test(size=(120, 40)) as pilot:
+        await console.show(pilot, empty_queue())
+        assert "Press F8 to submit a job, or from any shell:" in console.screen_text
+    lines = ["".join(text for text, _ in line) for line in frame(empty_queue(), NOW, "node1", Room())]
+    assert any("The queue is empty. From any shell:" in line for line in lines)

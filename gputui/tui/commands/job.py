@@ -16,7 +16,9 @@ SHELL = Command(
 PROCESSES = Command(
     "processes", ("X",), "processes", "Show the processes of the running job: CPU, memory, GPU memory.", JOBS, False
 )
-COPY = Command("copy", ("y",), "copy", "Copy the job's id, name, command or container: y y is the id.", JOBS, False)
+COPY = Command(
+    "copy", ("y",), "copy", "Copy the job's id, name, command or container, as one more key says.", JOBS, False
+)
 JOB_COMMANDS = (
     Command("detail", ("enter",), "detail", "Show everything about the job.", JOBS),
     Command("follow", ("f",), "follow", "Follow the job's log.", JOBS),

@@ -36,6 +36,8 @@ class GpuPage:
     """All that hold it; the first is the one that keys act on."""
     pcie: str = ""
     """Why PCIe and NVLink throughput and shares of processes are not read; empty where they are."""
+    keys: tuple[str, str] = ("Enter", "Tab")
+    """What opens a job of several, and what means the next."""
 
 
 def gpu_lines(page: GpuPage, room: int, rows: int) -> list[Cell]:
@@ -89,7 +91,7 @@ def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
     parts.append(f"counts {format_size(share.memory)}" if share else "")
     parts.append(f"container {container_of(job)}" if container_of(job) else "")
     is_meant = number == 0 and len(page.jobs) > 1
-    hint: Span = ("  ◂ Enter opens it, Tab the next", DIM) if is_meant else ("", DIM)
+    hint: Span = (f"  ◂ {page.keys[0]} opens it, {page.keys[1]} the next", DIM) if is_meant else ("", DIM)
     words = ", ".join(part for part in parts if part)
     return _line("job", (f"#{job.id} ", BLUE), (f"{plain(job.spec.name, 60)} ", PLAIN), (words, DIM), hint)
 

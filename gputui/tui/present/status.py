@@ -13,6 +13,7 @@ from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain, width
 from gputui.domain.units import format_duration, plural
+from gputui.tui.key_words import keyed
 from gputui.tui.present.cells import Cell, Span, cell
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG
 
@@ -173,7 +174,7 @@ def _paused(snapshot: Snapshot) -> list[Notice]:
         return []
     why = f": {controls.pause_reason}" if controls.pause_reason else ""
     by = f" by {controls.paused_by}" if controls.paused_by else ""
-    return [Notice("warning", f"paused{by}, P resumes{why}. Running jobs go on, none starts")]
+    return [Notice("warning", f"paused{by}, {keyed('unpause')} resumes{why}. Running jobs go on, none starts")]
 
 
 def _scheduling(snapshot: Snapshot) -> list[Notice]:
@@ -231,12 +232,13 @@ def no_gpu_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:
     return tuple(lines)
 
 
-def empty_queue_words(filtered: str) -> tuple[Cell, ...]:
+def empty_queue_words(filtered: str, *, has_keys: bool = True) -> tuple[Cell, ...]:
     """What stands in place of the queue while it is empty."""
     if filtered:
-        return (cell(f"No job matches '{plain(filtered, 60)}'. Escape shows them all.", DIM),)
+        return (cell(f"No job matches '{plain(filtered, 60)}'. {keyed('clear_filter')} shows them all.", DIM),)
+    press = f"Press {keyed('submit')} to submit a job, or from" if has_keys else "From"
     return (
-        cell("The queue is empty. Press s to submit a job, or from any shell:", DIM),
+        cell(f"The queue is empty. {press} any shell:", DIM),
         cell("  gputui submit --gpus 1 IMAGE COMMAND...", BLUE),
         cell("  gputui submit --host --gpus 1 -- python train.py", BLUE),
     )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from gputui.domain.job import Job
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.window import WindowView
+from gputui.tui.key_words import keyed
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.standing_rows import RECURRING_COLUMNS, WINDOW_COLUMNS, recurring_cell, window_cell
@@ -59,7 +60,9 @@ class RecurringSheet(_Standing):
         """How to make one."""
         return (
             cell(
-                "Nothing is submitted again and again. Select a job in the queue and press E, or from any shell:", DIM
+                "Nothing is submitted again and again. Select a job in the queue and press "
+                f"{keyed('recur')}, or from any shell:",
+                DIM,
             ),
             cell("  gputui cron add '0 3 * * *' IMAGE COMMAND...", BLUE),
         )

@@ -10,6 +10,7 @@ from gputui.domain.recurring import Recurrence, RecurringJob
 from gputui.domain.settings import Window
 from gputui.engine.actions import Actions
 from gputui.engine.zones import local_name
+from gputui.tui.key_words import keyed
 
 Call = Callable[[Actions], str]
 TABS = ("queue", "finished", "recurring", "reservations")
@@ -49,7 +50,7 @@ def reserve(window: Window, gpus: Sequence[Gpu]) -> Call:
     """What keeps GPUs, of those there are."""
 
     def write(actions: Actions) -> str:
-        return f"reservation {actions.reserve(window, gpus).name} is made: 4 shows it"
+        return f"reservation {actions.reserve(window, gpus).name} is made: {keyed('tab_reservations')} shows it"
 
     return write
 
@@ -72,6 +73,6 @@ def again(job: Job, expression: str) -> Call:
 
         spec = replace(job.spec, begin_at=None, after=(), after_any=())
         number = actions.add_recurring(Recurrence(expression, local_name()), Submission(spec))
-        return f"recurring job {number} submits one like job {job.id}: 3 shows it"
+        return f"recurring job {number} submits one like job {job.id}: {keyed('tab_recurring')} shows it"
 
     return write

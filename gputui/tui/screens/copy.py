@@ -51,7 +51,7 @@ class CopyDialog(Dialog[str | None]):
             yield Static(self._question, classes="title", markup=False)
             for key, (name, text) in self._texts.items():
                 yield Static(f"{key}  {name:<10}{fit(text, _SHOWN)}", markup=False)
-            yield Static("\ny again  the id     Esc  nothing", classes="keys", markup=False)
+            yield Static("\ny Enter  the id     Esc  nothing", classes="keys", markup=False)
 
     def action_take(self, key: str) -> None:
         """That text."""

@@ -15,6 +15,7 @@ from gputui.tui.commands import APP_COMMANDS, BACK, GPU_PAGE_COMMANDS, JOB_COMMA
 from gputui.tui.desk import Desk
 from gputui.tui.gpu_rows import gpu_picture
 from gputui.tui.history import History
+from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import fitted
 from gputui.tui.present.gpu_detail import GpuPage, gpu_lines, holders, title
 from gputui.tui.present.gpu_row import GpuPicture
@@ -85,7 +86,8 @@ class GpuDetail(Cover):
         if snapshot.leads_here:
             self._desk.want_pcie(self._uuid)  # again and again: another process may have led meanwhile
         shown = self.query_one(Page)
-        page = GpuPage(row, self._picture, snapshot, now, self._jobs(), self._why_no_pcie())
+        keys = (keymap_of(self).key("detail"), keymap_of(self).key("next_job"))
+        page = GpuPage(row, self._picture, snapshot, now, self._jobs(), self._why_no_pcie(), keys)
         shown.show(gpu_lines(page, max(0, shown.size.width - 2), shown.size.height))
         self._show_heading(page, shown.position)
         self._show_keys()

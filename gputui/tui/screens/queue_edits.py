@@ -12,6 +12,7 @@ from gputui.domain.state import JobState
 from gputui.tui import wishes
 from gputui.tui.commands import EDIT_COMMANDS, bindings
 from gputui.tui.desk import Desk
+from gputui.tui.keymap import keymap_of
 from gputui.tui.messages import WishMade
 from gputui.tui.newest import IsWanted, Newest, Pace
 from gputui.tui.queue import tabs
@@ -155,7 +156,8 @@ class QueueEdits(QueueScreen):
         """Open the form of what it asks for; of elements that share a row the first alone has one."""
         waiting = self._waiting()
         if len(waiting) > 1:
-            self.notify("elements of an array are edited one by one: o opens it", timeout=5)
+            key = keymap_of(self).key("fold")
+            self.notify(f"elements of an array are edited one by one: {key} opens it", timeout=5)
         elif waiting:
             from gputui.tui.screens.edit import EditJob
 

@@ -19,6 +19,7 @@ from gputui.domain.text import fit
 from gputui.request import line
 from gputui.request.draft import YES
 from gputui.request.shell import joined
+from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import BLUE, DIM, RAISED, RED
@@ -199,11 +200,18 @@ class Fold(Static, can_focus=True):
     def __init__(self, count: int) -> None:
         super().__init__("", markup=False)
         self._count = count
-        self.show_open(False)
+        self._is_open = False
+
+    def on_mount(self) -> None:
+        """Say what its key would do: which that is only the console knows."""
+        self.show_open(self._is_open)
 
     def show_open(self, is_open: bool) -> None:
         """Say what its key would do."""
-        self.update("▾ fewer fields (Ctrl-N)" if is_open else f"▸ {self._count} more fields (Ctrl-N)")
+        self._is_open = is_open
+        if self.is_attached:
+            key = keymap_of(self).key("more_fields")
+            self.update(f"▾ fewer fields ({key})" if is_open else f"▸ {self._count} more fields ({key})")
 
     async def on_click(self) -> None:
         """As its key."""

@@ -10,6 +10,7 @@ from textual.strip import Strip
 
 from gputui.domain.job import Job
 from gputui.domain.text import width
+from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell, Column, Placed, Span, fitted, segments
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.style import BLUE, DIM, PLAIN, RAISED, STRONG
@@ -70,7 +71,7 @@ class JobTable(LineTable[Key]):
         sheet = self.sheet
         self.NOUN = sheet.noun
         self._settle_head()
-        self.show_rows(sheet.keys, sheet.positions, () if sheet.keys else sheet.empty())
+        self.show_rows(sheet.keys, sheet.positions, () if sheet.keys else keymap_of(self).cells(sheet.empty()))
         if (bar := self._bar_spans()) != self._bar:
             self._bar = bar
             if self.head > 1:
@@ -154,17 +155,23 @@ class JobTable(LineTable[Key]):
 
     def _short(self, right: str) -> tuple[Span, ...]:
         """Where there is no room for all: the tab that is shown, and how."""
-        return ((f" {self.sheet.name} ", STRONG + BLUE), ("1-4 ", DIM), (right, PLAIN))
+        return ((f" {self.sheet.name} ", STRONG + BLUE), (f"{self._tab_keys()} ", DIM), (right, PLAIN))
+
+    def _tab_keys(self) -> str:
+        """`1-4`, or those there are."""
+        keys = [keymap_of(self).key_of_tab(sheet.name) for sheet in self.sheets]
+        return "1-4" if keys == ["1", "2", "3", "4"] else " ".join(filter(None, keys))
 
     def _tabs(self) -> list[tuple[Span, ...]]:
         counts = {"queue": self.rows.matching, "recurring": len(self.recurring.keys)}
         counts["reservations"] = len(self.windows.keys)
         tabs: list[tuple[Span, ...]] = []
-        for number, sheet in enumerate(self.sheets, 1):
+        keymap = keymap_of(self)
+        for sheet in self.sheets:
             is_here = sheet is self.sheet
             count = f" {counts[sheet.name]}" if counts.get(sheet.name) else ""
             style = STRONG + BLUE if is_here else DIM
-            tabs.append(((f" {number} ", DIM), (f"{sheet.name}{count}", style), (" ", DIM)))
+            tabs.append(((f" {keymap.key_of_tab(sheet.name)} ", DIM), (f"{sheet.name}{count}", style), (" ", DIM)))
         return tabs
 
     def _state(self) -> str:

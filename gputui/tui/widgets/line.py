@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from rich.style import Style
 from textual import events
 from textual.geometry import Region
@@ -74,6 +76,8 @@ class NoticeBar(Widget):
 
     def show(self, notices: tuple[Notice, ...]) -> None:
         """Show these, worst first."""
+        words = keymap_of(self).words
+        notices = tuple(replace(notice, text=words(notice.text)) for notice in notices)
         if notices != self._notices:
             self._notices = notices
             self._wrap(self.app.size.width)
