@@ -217,7 +217,7 @@ async def test_words_on_the_screen_name_the_key_of_ones_own() -> None:
         assert "press F9 to follow" in console.screen_text
 
 
-OTHERS = {
+OTHERS: dict[str, tuple[str, ...]] = {
     "release": ("f2",),
     "unpause": ("f3",),
     "pause": ("f3",),

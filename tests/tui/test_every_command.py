@@ -11,10 +11,12 @@ import pytest
 from textual.css.query import NoMatches
 
 from gputui.tui.commands import COMMANDS
+from gputui.tui.keymap import places
 from gputui.tui.palette import Commands
 from tests.tui.every import eyes, rows_log, rows_queue, rows_screens, stages
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import BY_NAME, Row, Step
+from tests.tui.every.stages import at_gpu, gpu_page
 from tests.tui.every.world import SIZE, world
 
 ROWS = (*rows_queue.ROWS, *rows_screens.ROWS, *rows_log.ROWS)
@@ -23,6 +25,16 @@ BY_PALETTE = [row for row in ROWS if row.command.in_palette]
 BY_FOOTER = [row for row in ROWS if row.command.in_footer and row.footer]
 BY_MOUSE = [row for row in ROWS if row.mouse is not None]
 PLACES = (stages.queue, stages.log, stages.detail, stages.logs, stages.timeline, stages.form, stages.processes)
+STAGES = {
+    "main screen": (stages.queue, stages.log, at_gpu(0)),
+    "columns": (stages.columns,),
+    "logs": (stages.logs,),
+    "screen of a job": (stages.detail,),
+    "screen of a GPU": (gpu_page(0),),
+    "screen of processes": (stages.processes,),
+    "timeline": (stages.timeline,),
+    "submit form": (stages.form,),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -110,6 +122,20 @@ async def test_the_palette_has_only_what_is_to_be_found_by_name() -> None:
             offered = Commands(hand.app.screen)._working()
             assert offered, row.id
             assert not [command.name for command in offered if not command.in_palette], row.id
+
+
+@pytest.mark.parametrize("place", STAGES, ids=str)
+async def test_keys_are_kept_apart_where_they_are_pressed(place: str) -> None:
+    """What the keymap takes for the commands of a place are those that have a binding there."""
+    bound: set[str] = set()
+    for stage in STAGES[place]:
+        async with _staged(Row("help", stage, eyes.screen, "")) as hand:
+            chain = hand.app.screen._modal_binding_chain
+            bound |= {binding.id for _, found in chain for _, binding in found if binding.id}
+    known = {command.name for command in places()[place]}
+    if place == "main screen":
+        bound -= {"pause_recurring", "resume_recurring", "remove"}  # in their tab alone, in place of others
+    assert known == bound
 
 
 async def test_who_only_looks_on_reaches_nothing_that_changes_anything() -> None:

@@ -30,7 +30,7 @@ from gputui.tui.commands.job import (
     SUBMIT,
 )
 from gputui.tui.commands.log import LOG_COMMANDS, LOG_JOB_COMMANDS
-from gputui.tui.commands.main import APP_COMMANDS, MAIN_COMMANDS, PALETTE, UNDO
+from gputui.tui.commands.main import APP_COMMANDS, MAIN_COMMANDS, PALETTE, TIMELINE_SCREEN, UNDO
 from gputui.tui.commands.queue import COLUMN_COMMANDS, EDIT_COMMANDS, QUEUE_COMMANDS, STANDING_COMMANDS
 from gputui.tui.commands.submission import SUBMIT_COMMANDS
 from gputui.tui.commands.view import GRID_COMMANDS, MOVE_COMMANDS, PANE_COMMANDS
@@ -70,6 +70,7 @@ __all__ = [
     "SUBMIT_COMMANDS",
     "TIMELINE",
     "TIMELINE_COMMANDS",
+    "TIMELINE_SCREEN",
     "UNDO",
     "VIEW",
     "WHAT_IF",

@@ -6,6 +6,9 @@ from gputui.tui.commands.command import JOBS, SCHEDULER, VIEW, Command
 from gputui.tui.commands.job import GPU, GPU_COMMANDS, JOB_COMMANDS, SUBMIT
 from gputui.tui.commands.queue import STANDING_COMMANDS
 
+TIMELINE_SCREEN = Command(
+    "timeline", ("T",), "timeline", "Show which job has which GPUs when: what runs, what is planned.", VIEW
+)
 MAIN_COMMANDS = (
     *JOB_COMMANDS,
     *STANDING_COMMANDS,
@@ -21,7 +24,7 @@ MAIN_COMMANDS = (
         changes=True,
     ),
     Command("unpause", ("P",), "unpause", "Start jobs again.", SCHEDULER, changes=True),
-    Command("timeline", ("T",), "timeline", "Show which job has which GPUs when: what runs, what is planned.", VIEW),
+    TIMELINE_SCREEN,
 )
 UNDO = Command(
     "undo",

@@ -10,6 +10,7 @@ from typing import ClassVar
 from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.message import Message
 from textual.widgets import Static
@@ -52,7 +53,7 @@ class Detail(JobScreen):
     BINDINGS: ClassVar = [
         *bindings(_COMMANDS),
         *bindings((BACK,)),
-        ("enter", "back", "back"),
+        Binding("enter", "back", "back", id="detail"),
         ("j", "scroll(1)", "down"),
         ("k", "scroll(-1)", "up"),
     ]

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import ClassVar
 
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Container
 
 from gputui.domain.job import Job, JobId
@@ -43,7 +44,7 @@ class LogsScreen(JobScreen):
         *bindings(_LOG_JOB_COMMANDS),
         *bindings(_PANE_COMMANDS),
         *bindings((BACK,)),
-        ("L", "back", "back"),
+        Binding("L", "back", "back", id="logs"),
     ]
     DEFAULT_CSS = """
     LogsScreen #logs { layout: grid; grid-gutter: 0 1; height: 1fr; background: $surface-lighten-1; }

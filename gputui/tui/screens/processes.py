@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from textual import work
 from textual.app import ComposeResult
+from textual.binding import Binding
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job, JobId
@@ -56,7 +57,7 @@ class ProcessTable(LineTable[int]):
 class Processes(JobScreen):
     """Follows the processes of one job while it is open."""
 
-    BINDINGS: ClassVar = [*bindings((SHELL, COPY, BACK)), ("X", "back", "back")]
+    BINDINGS: ClassVar = [*bindings((SHELL, COPY, BACK)), Binding("X", "back", "back", id="processes")]
     DEFAULT_CSS = "Processes { layout: vertical; }"
 
     def __init__(self, desk: Desk, snapshot: Snapshot, job_id: JobId) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.message import Message
 
 from gputui.domain.gpu import GpuView
@@ -50,7 +51,7 @@ class TimelineScreen(Cover):
         *bindings(TIMELINE_COMMANDS),
         *bindings(GPU_COMMANDS),
         *bindings((BACK,)),
-        ("T", "back", "back"),
+        Binding("T", "back", "back", id="timeline"),
     ]
     DEFAULT_CSS = """
     TimelineScreen { layout: vertical; }
