@@ -205,24 +205,29 @@ def open_inside(options: Options, store: JobStore) -> Inside:
     return Inside(make)
 
 
-def read_gpus(options: Options, patience: float) -> ProbeReading:
-    """One whole reading of the GPUs, or after so many seconds whatever there is by then."""
+def read_gpus(options: Options, patience: float, probe: GpuProbe | None = None) -> ProbeReading:
+    """One whole reading of the GPUs, or after so many seconds whatever there is by then; it ends the probe."""
     from gputui.gpus.once import first_reading
 
-    return first_reading(make_probe(options), patience)
+    return first_reading(probe or make_probe(options), patience)
 
 
-def measured_snapshot(options: Options, store: JobStore, patience: float = 8.0) -> Snapshot:
-    """The picture by a reading of our own, for when nobody schedules."""
+def measured_snapshot(
+    options: Options, store: JobStore, patience: float = 8.0, probe: GpuProbe | None = None
+) -> Snapshot:
+    """The picture by a reading of our own, for when nobody schedules; by that probe, if one reads already."""
     from gputui.domain.policy.occupancy import Evidence, views
 
-    reading = read_gpus(options, patience)
+    probe = probe or make_probe(options)
+    probe.start()  # it reads while engines are asked
+    foreign = _foreign(options, store.store_id) if options.probe.simulated is None else ()
+    reading = read_gpus(options, patience, probe)
     evidence = Evidence(
         reading=reading,
         store_id=store.store_id,
         jobs=tuple(job for job in store.jobs().values() if job.gpus),
         controls=store.controls(),
-        foreign=_foreign(options, store.store_id) if options.probe.simulated is None else (),
+        foreign=foreign,
     )
     now = clock().now()
     rows = views(evidence, options.settings.scheduler, now)

@@ -31,9 +31,11 @@ class EarlyProbe:
         if not may_lead or options.settings.console.read_only or options.probe.simulated is not None:
             return
         from gputui import bootstrap
+        from gputui.cli.readings import say_nothing_twice
         from gputui.engine.leader import current_leader
 
         if current_leader(options.state) is None:
+            say_nothing_twice()
             self._probe = bootstrap.make_probe(options)
             self._probe.start()
 

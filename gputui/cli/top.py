@@ -7,13 +7,15 @@ import socket
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
 from gputui import bootstrap
-from gputui.cli import readings, table
+from gputui.cli import table
+from gputui.cli.first import EarlyProbe
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.domain.errors import GputuiError
@@ -49,6 +51,21 @@ def command(
     ascii_only: bool,
 ) -> None:
     """Print what the console shows, as lines: the scheduler, what to look at, GPUs and queue."""
+    with closing(EarlyProbe(session.options, may_lead=True)) as early:
+        _print(session, early, count, interval, width, height, no_color=no_color, ascii_only=ascii_only)
+
+
+def _print(
+    session: Session,
+    early: EarlyProbe,
+    count: str,
+    interval: str,
+    width: str | None,
+    height: str | None,
+    *,
+    no_color: bool,
+    ascii_only: bool,
+) -> None:
     from gputui.tui.frame import Room, frame
     from gputui.tui.history import History
 
@@ -63,7 +80,7 @@ def command(
     with session.store() as store:
         number = 0
         while True:
-            snapshot = seen(session.options, store)
+            snapshot = seen(session.options, store, early)
             if history is not None:
                 history.add(snapshot)
             for line in frame(snapshot, bootstrap.clock().now(), socket.gethostname(), room, history):
@@ -76,14 +93,13 @@ def command(
             sys.stdout.write("\n")
 
 
-def seen(options: Options, store: JobStore) -> Snapshot:
-    """What the scheduler sees; where nobody schedules, the GPUs by a reading of our own."""
+def seen(options: Options, store: JobStore, early: EarlyProbe) -> Snapshot:
+    """What the scheduler sees; where nobody schedules, the GPUs by a reading of our own, which may have begun."""
     snapshot = bootstrap.current_snapshot(options, store)
     if snapshot.gpus or snapshot.leader is not None:
         return snapshot
-    readings.say_nothing_twice()
     try:
-        return replace(snapshot, nodes=bootstrap.measured_snapshot(options, store).nodes)
+        return replace(snapshot, nodes=bootstrap.measured_snapshot(options, store, probe=early.take()).nodes)
     except GputuiError:
         return snapshot
 

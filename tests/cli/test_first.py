@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -73,3 +75,13 @@ def test_there_is_none_where_none_will_be_wanted(tmp_path: Path, made: list[Prob
     assert not made
     EarlyProbe(options, may_lead=True)
     assert made
+
+
+def test_a_driver_that_is_not_there_is_no_word_on_the_terminal(
+    tmp_path: Path, made: list[Probe], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for logger in (logging.getLogger(), logging.getLogger("gputui")):
+        monkeypatch.setattr(logger, "handlers", [])  # as in a command
+    with closing(EarlyProbe(Options(state=tmp_path), may_lead=True)):
+        logging.getLogger("gputui.gpus.supervisor").warning("there is no driver")
+    assert capfd.readouterr().err == ""

@@ -99,7 +99,7 @@ def test_without_a_scheduler_the_gpus_are_read_here(
 ) -> None:
     put(store, job(1, name="waits", gpus=1))
     measured = snapshot(gpus=1)
-    monkeypatch.setattr(bootstrap, "measured_snapshot", lambda options, store: measured)
+    monkeypatch.setattr(bootstrap, "measured_snapshot", lambda options, store, probe: measured)
     out = run("top").out
     assert "no scheduler runs" in out
     assert "H100" in out
@@ -111,7 +111,7 @@ def test_where_no_gpu_can_be_read_the_queue_is_shown(
 ) -> None:
     put(store, job(1, name="waits", gpus=1))
 
-    def fails(options: object, store: object) -> None:
+    def fails(options: object, store: object, probe: object) -> None:
         raise GputuiError("no driver")
 
     monkeypatch.setattr(bootstrap, "measured_snapshot", fails)
