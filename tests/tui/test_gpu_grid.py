@@ -18,7 +18,7 @@ from gputui.domain.snapshot import Node
 from gputui.domain.text import plain, width
 from gputui.domain.window import WindowState, WindowView
 from gputui.tui.history import History
-from gputui.tui.present.gpu_card import card_lines, compact_line
+from gputui.tui.present.gpu_card import card_lines, compact_line, compact_title
 from gputui.tui.present.gpu_row import GpuPicture, GpuRow
 from gputui.tui.present.gpu_tiles import CARD_LEAST, CARD_WIDTH, GridRoom, arrange
 from gputui.tui.present.gpu_words import foreign_words, kept_words, running_words
@@ -79,6 +79,7 @@ def test_gpus_never_stand_beyond_the_room(count: int, wide: int, most: int, fixe
         (16, 80, 11, "compact", 2),
         (64, 200, 24, "compact", 5),
         (64, 120, 17, "compact", 4),
+        (64, 300, 39, "compact", 5),
         (0, 200, 24, "rows", 1),
     ],
 )
@@ -215,6 +216,19 @@ def test_lines_of_a_card_are_exactly_as_wide(room: int, height: int) -> None:
             assert {sum(width(value) for value, _ in line) for line in lines} == {room}
             assert sum(width(value) for value, _ in compact_line(row, room)) == room
             assert "\x1b" not in words(lines)
+
+
+def test_a_line_with_room_for_it_says_how_hot_it_is_and_what_slows_it() -> None:
+    busy = sample.busy(0, 101)
+    assert busy.sample is not None
+    hot = GpuRow(replace(busy, sample=replace(busy.sample, throttle=("too hot",), temperature=91.0, power=412.0)))
+    told = words((compact_line(hot, 70),))
+    assert "91°" in told
+    assert "412W" in told
+    assert "slowed: too hot" in told
+    titles = words((compact_title(70),))
+    assert titles.index("PWR") + 3 == told.index("412W") + 4
+    assert "91°" not in words((compact_line(hot, 40),))
 
 
 def test_a_card_says_what_matters() -> None:

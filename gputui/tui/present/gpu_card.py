@@ -11,6 +11,7 @@ from gputui.domain.text import plain, width
 from gputui.domain.units import format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted
 from gputui.tui.present.gpu import GpuRow, gpu_cells, label_of, short_model
+from gputui.tui.present.gpu_tiles import LINE_FULL
 from gputui.tui.present.gpu_words import foreign_words, running_words
 from gputui.tui.present.graph import past_graph
 from gputui.tui.present.meter import bar, heat_style, load_style
@@ -39,11 +40,13 @@ def card_lines(row: GpuRow, room: int, height: int) -> tuple[Line, ...]:
 
 def compact_line(row: GpuRow, room: int) -> Line:
     """All of it that one short line can say."""
-    meter = max(4, min(12, room // 6))
+    meter, is_full = max(4, min(12, room // 6)), room >= LINE_FULL - 2
     share = row.view.sample.utilization if row.view.sample and not row.view.stale else None
     used = row.view.sample.memory_used if row.view.sample else None
     label = label_of(row)
-    holder = gpu_cells(row, "holders", room) if row.view.state is not GpuState.FREE or row.kept else ()
+    holder = (
+        gpu_cells(row, "who" if is_full else "holders", room) if row.view.state is not GpuState.FREE or row.kept else ()
+    )
     is_odd = row.view.health.code not in {HealthCode.OK, HealthCode.REMAP_PENDING} or row.view.stale
     state = gpu_cells(row, "state", 7)
     parts: list[Span] = [(label.rjust(3) + " ", DIM)]
@@ -51,6 +54,8 @@ def compact_line(row: GpuRow, room: int) -> Line:
         return tuple(fitted((*parts, *state, (" ", DIM), *holder), room))
     parts += [*bar(share, meter, load_style(share)), *_right(gpu_cells(row, "percent", 4), 5)]
     parts += _right(cell(UNKNOWN if used is None else format_size(used), PLAIN if used else DIM), 5)
+    if is_full:
+        parts += [*_right(gpu_cells(row, "temperature", 4), 5), *_right(gpu_cells(row, "power", 5), 6)]
     parts.append((" ", DIM))
     parts += state if not holder or row.view.state is GpuState.DRAINED else holder
     return tuple(fitted(tuple(parts), room))
@@ -59,7 +64,8 @@ def compact_line(row: GpuRow, room: int) -> Line:
 def compact_title(room: int) -> Line:
     """What stands above such lines."""
     meter = max(4, min(12, room // 6))
-    return tuple(fitted(cell(f"GPU {'UTIL'.ljust(meter + 5)}{'MEM'.rjust(5)} HELD BY", DIM), room))
+    more = f"{'TEMP'.rjust(5)}{'PWR'.rjust(6)}" if room >= LINE_FULL - 2 else ""
+    return tuple(fitted(cell(f"GPU {'UTIL'.ljust(meter + 5)}{'MEM'.rjust(5)}{more} HELD BY", DIM), room))
 
 
 def _right(made: Cell, room: int) -> list[Span]:

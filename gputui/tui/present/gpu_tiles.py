@@ -17,6 +17,8 @@ LINE_WIDTH = 26
 """Cells of a GPU that shares its line with others, at least."""
 LINE_ENOUGH = 38
 """Cells from which it is better to have more of them side by side."""
+LINE_FULL = 58
+"""Cells from which it also says how hot it is, what it draws, and what slows it down."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,12 @@ def _forced_cards(count: int, room: GridRoom) -> Arrangement:
 def _compact(count: int, room: GridRoom) -> Arrangement:
     """As few side by side as show all of them at once; the most there is room for where none do."""
     most = room.fixed or room.most
+    full = max(1, room.width // LINE_FULL)
     widest = max(1, room.width // LINE_ENOUGH)
     narrowest = max(1, room.width // LINE_WIDTH)
     across = next((n for n in range(widest, narrowest + 1) if ceil(count / n) + 1 <= most), narrowest)
+    if room.mode == "auto" and ceil(count / full) + 1 <= most * 2 // 3:
+        across = full
     across = max(1, min(across, count))
     rows = room.fixed or min(ceil(count / across) + 1, max(2, most))
     return Arrangement("compact", across, room.width // across, 1, rows)
