@@ -98,6 +98,8 @@ def test_the_holder_is_named() -> None:
     process = Holder("process", "python", "eve", 4242)
     foreign = GpuRow(view(1, GpuState.FOREIGN, holders=(process, process)))
     assert gpu_text(foreign)["who"] == "python eve pid 4242 +1"
+    unseen = GpuRow(view(1, GpuState.FOREIGN, holders=(Holder("process", "pid 4242", pid=4242),)))
+    assert gpu_text(unseen)["who"] == "pid 4242 not seen on this host"
     box = GpuRow(view(1, GpuState.FOREIGN, holders=(Holder("container", "jupyter", "bob"),)))
     assert gpu_text(box)["who"] == "container jupyter bob"
 

@@ -179,6 +179,8 @@ def _job(job_id: int, job: Job | None) -> Cell:
 
 def _foreign(holder: Holder) -> Cell:
     """The process or container of somebody else, with its user and process id."""
+    if holder.kind == "process" and holder.name == f"pid {holder.pid}":
+        return ((holder.name, VIOLET), (" not seen on this host", DIM))  # it ended, or is in another PID namespace
     user = f" {plain(holder.user, 32)}" if holder.user else ""
     pid = f" pid {holder.pid}" if holder.pid is not None and holder.kind == "process" else ""
     kind = "container " if holder.kind == "container" else ""
