@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import TypeVar
 
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
@@ -25,6 +26,8 @@ from gputui.engine.undo import DrainChange, JobChange, PauseChange, WishedChange
 from gputui.ports import Clock, JobStore, Transaction
 
 MAX_ARRAY = 100_000
+_TOLD_EVERY = 100
+T = TypeVar("T")
 DEFAULT_SETTINGS = SchedulerSettings()
 DEFAULT_POLICY = PolicySettings()
 
@@ -47,6 +50,8 @@ class Actions(EditWishes, RecurringWishes):
         self._policy = policy
         self.on_change: Callable[[WishedChange], None] = lambda change: None
         """Hears, within the transaction, of what can be taken back."""
+        self.on_progress: Callable[[int, int], None] = lambda done, total: None
+        """Hears now and then how many of how many jobs are done; where it raises, nothing is."""
 
     def submit(self, submissions: Iterable[Submission], *, recurring: JobId | None = None) -> tuple[JobId, ...]:
         """Put jobs into the queue; their ids, in order, one for each element of an array.
@@ -82,7 +87,8 @@ class Actions(EditWishes, RecurringWishes):
                 raise InputError(f"an array has at most {MAX_ARRAY} elements", where="--array")
             if submission.array:
                 limit = submission.array_limit
-                jobs += [job.evolve(array=ArrayRef(first, index, limit)) for index in submission.array]
+                indices = self._counted(submission.array)
+                jobs += [job.evolve(array=ArrayRef(first, index, limit)) for index in indices]
             else:
                 jobs.append(job)
         return jobs
@@ -153,7 +159,7 @@ class Actions(EditWishes, RecurringWishes):
         """Take these back, latest first; with each why it was not, or nothing."""
         done = []
         with self._store.transaction() as transaction:
-            for change in reversed(list(changes)):
+            for change in self._counted(list(changes)[::-1]):
                 refusal = change.revert(transaction)
                 if not refusal:
                     self._audit(transaction, f"undo {change.verb}", change.target, "", change.done)
@@ -181,7 +187,7 @@ class Actions(EditWishes, RecurringWishes):
     def _each(self, ids: Iterable[JobId], verb: str, change: Callable[[Job], Job]) -> tuple[JobId, ...]:
         changed = []
         with self._store.transaction() as transaction:
-            for job_id in dict.fromkeys(ids):
+            for job_id in self._counted(tuple(dict.fromkeys(ids))):
                 before = transaction.get(job_id)
                 after = change(before)
                 if after != before:
@@ -190,6 +196,13 @@ class Actions(EditWishes, RecurringWishes):
                     self._note(JobChange(verb, before, after))
                     changed.append(job_id)
         return tuple(changed)
+
+    def _counted(self, items: Sequence[T]) -> Iterator[T]:
+        """These, with a word now and then on how far it is."""
+        for number, item in enumerate(items):
+            if number % _TOLD_EVERY == 0:
+                self.on_progress(number, len(items))
+            yield item
 
     def _change_drains(
         self,

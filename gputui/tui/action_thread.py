@@ -12,6 +12,7 @@ from gputui.domain.errors import GputuiError
 from gputui.engine.actions import Actions
 from gputui.tui.messages import WishDone, WishFailed
 from gputui.tui.undo import Undo
+from gputui.tui.work import Work
 
 
 class ActionThread:
@@ -20,21 +21,24 @@ class ActionThread:
     def __init__(
         self, actions: Actions, tell: Callable[[Message], object], indices: Callable[[], Mapping[str, str]] = dict
     ) -> None:
+        self._actions = actions
         self._undo = Undo(actions, indices)
         self._tell = tell
-        self._wishes: queue.SimpleQueue[Callable[[Actions], str] | None] = queue.SimpleQueue()
+        self._wishes: queue.SimpleQueue[tuple[Work, Callable[[Actions], str]] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def add(self, call: Callable[[Actions], str]) -> None:
-        """Carry this out as soon as can be."""
+    def add(self, call: Callable[[Actions], str]) -> Work:
+        """Carry this out as soon as can be; how far it is."""
+        work = Work("Writing it down:", "jobs")
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="gputui-wishes", daemon=True)
             self._thread.start()
-        self._wishes.put(call)
+        self._wishes.put((work, call))
+        return work
 
-    def undo(self) -> None:
+    def undo(self) -> Work:
         """Take the last wish back, once those before it are carried out."""
-        self.add(self._undo.last)
+        return self.add(self._undo.last)
 
     def finish(self, timeout: float) -> bool:
         """Carry out what was asked for, and let the thread end; whether it was done in time."""
@@ -46,8 +50,13 @@ class ActionThread:
         return not thread.is_alive()
 
     def _run(self) -> None:
-        while (call := self._wishes.get()) is not None:
-            self._tell(self._carry_out(call))
+        while (asked := self._wishes.get()) is not None:
+            work, call = asked
+            self._actions.on_progress = work.step
+            work.begin()
+            told = self._carry_out(call)
+            work.end()
+            self._tell(told)
 
     def _carry_out(self, call: Callable[[Actions], str]) -> Message:
         try:

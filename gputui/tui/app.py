@@ -25,7 +25,7 @@ from gputui.engine.feed import Feed
 from gputui.ports import Clock
 from gputui.tui.action_thread import ActionThread
 from gputui.tui.aside import AsideApp
-from gputui.tui.commands import APP_COMMANDS, CHANGING, bindings
+from gputui.tui.commands import APP_COMMANDS, CHANGING, WORK_COMMANDS, bindings
 from gputui.tui.desk import Desk, ShowsSnapshot
 from gputui.tui.interiors import Closed, Interiors
 from gputui.tui.keymap import Keymap
@@ -40,6 +40,8 @@ from gputui.tui.remembered import Remembered
 from gputui.tui.screens.main import Main
 from gputui.tui.submission.sources import FormSources
 from gputui.tui.theme import AS_DESIGNED, Wish
+from gputui.tui.work import WorkBegun
+from gputui.tui.works import Works
 
 if TYPE_CHECKING:
     from textual.command import Provider
@@ -62,7 +64,7 @@ class Gputui(AsideApp[Leave]):
     """The console of one node."""
 
     TITLE = "gputui"
-    BINDINGS: ClassVar = bindings(APP_COMMANDS)
+    BINDINGS: ClassVar = [*bindings(APP_COMMANDS), *bindings(WORK_COMMANDS, before_others=True)]
     COMMANDS: ClassVar = {_palette}
     ENABLE_COMMAND_PALETTE = True
     CSS = "Toast { max-width: 80; }"
@@ -101,6 +103,7 @@ class Gputui(AsideApp[Leave]):
             forms=forms or FormSources(),
             inside=inside or Closed(),
         )
+        self.works = Works(self, max(0.25, self._desk.pace.log))
         self.wishes = ActionThread(actions, self._tell, self._indices)
         self.notifier = Notifier(self, settings.console, user, clock)
         self.keymap = Keymap.of(settings.console.keys)
@@ -168,7 +171,15 @@ class Gputui(AsideApp[Leave]):
         if self._desk.is_read_only:
             self.on_wish_failed(WishFailed(GputuiError("this console only looks on", hint=READ_ONLY_HINT)))
             return
-        self.wishes.add(message.call)
+        self.works.watch(self.wishes.add(message.call))
+
+    def on_work_begun(self, message: WorkBegun) -> None:
+        """Show how far it is, where it takes long."""
+        self.works.watch(message.work)
+
+    def action_give_up_work(self) -> None:
+        """Have the work end whose bar is shown."""
+        self.works.give_up()
 
     def on_wish_done(self, message: WishDone) -> None:
         """Say so."""
@@ -191,6 +202,8 @@ class Gputui(AsideApp[Leave]):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide what may not be done here."""
         del parameters
+        if action == "give_up_work":
+            return self.works.shown is not None
         return not (action in CHANGING and self._desk.is_read_only)
 
     def action_notices(self) -> None:
@@ -203,7 +216,7 @@ class Gputui(AsideApp[Leave]):
 
     def action_undo(self) -> None:
         """Take the last wish of this console back."""
-        self.wishes.undo()
+        self.works.watch(self.wishes.undo())
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""

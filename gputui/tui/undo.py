@@ -41,7 +41,9 @@ class Undo:
         """Take the last wish back that is not taken back yet; what was undone, in words."""
         if not self._past:
             raise GputuiError("nothing was wished here that could be undone", where="undo")
-        told = [(self._name(change), change, refusal) for change, refusal in actions.undo(self._past.pop())]
+        answers = actions.undo(self._past[-1])  # where it is given up, it can be asked for again
+        self._past.pop()
+        told = [(self._name(change), change, refusal) for change, refusal in answers]
         undone = [f"{name} {change.done}" for name, change, refusal in told if not refusal]
         refused = [f"{name} {refusal}" for name, _, refusal in told if refusal]
         if not undone:

@@ -60,7 +60,7 @@ def test_only_opposites_share_a_key() -> None:
         {"drain", "resume"},
         {"pause", "unpause"},
         {"leave", "back"},
-        {"clear_filter", "clear_marks", "clear_log", "back", "forget", "give_up"},
+        {"clear_filter", "clear_marks", "clear_log", "back", "forget", "give_up", "give_up_work"},
         {"filter", "search"},
         {"detail", "commit", "take"},
         {"fold", "zoom_time(-1)"},

@@ -30,7 +30,7 @@ from gputui.tui.commands.job import (
     SUBMIT,
 )
 from gputui.tui.commands.log import LOG_COMMANDS, LOG_JOB_COMMANDS
-from gputui.tui.commands.main import APP_COMMANDS, MAIN_COMMANDS, PALETTE, TIMELINE_SCREEN, UNDO
+from gputui.tui.commands.main import APP_COMMANDS, MAIN_COMMANDS, PALETTE, TIMELINE_SCREEN, UNDO, WORK_COMMANDS
 from gputui.tui.commands.queue import COLUMN_COMMANDS, EDIT_COMMANDS, QUEUE_COMMANDS, STANDING_COMMANDS
 from gputui.tui.commands.submission import SUBMIT_COMMANDS
 from gputui.tui.commands.view import GRID_COMMANDS, MOVE_COMMANDS, PANE_COMMANDS
@@ -75,6 +75,7 @@ __all__ = [
     "VIEW",
     "WHAT_IF",
     "WHAT_IF_COMMANDS",
+    "WORK_COMMANDS",
     "Command",
     "bindings",
     "by_group",
@@ -88,6 +89,7 @@ COMMANDS = (
     *COLUMN_COMMANDS,
     *PANE_COMMANDS,
     *APP_COMMANDS,
+    *WORK_COMMANDS,
     BACK,
     *GPU_PAGE_COMMANDS[len(GPU_COMMANDS) :],
     *WHAT_IF_COMMANDS,

@@ -74,10 +74,17 @@ class Command:
         return bool(place.check_action(self.verb, (self.argument,)))
 
 
-def bindings(commands: tuple[Command, ...]) -> list[BindingType]:
-    """What Textual is told."""
+def bindings(commands: tuple[Command, ...], *, before_others: bool = False) -> list[BindingType]:
+    """What Textual is told; `before_others`: whoever has the focus hears of these keys after."""
     return [
-        Binding(",".join(command.keys), command.action, command.title, command.in_footer, id=command.name)
+        Binding(
+            ",".join(command.keys),
+            command.action,
+            command.title,
+            command.in_footer,
+            priority=before_others,
+            id=command.name,
+        )
         for command in commands
         if command.keys
     ]

@@ -26,6 +26,17 @@ MAIN_COMMANDS = (
     Command("unpause", ("P",), "unpause", "Start jobs again.", SCHEDULER, changes=True),
     TIMELINE_SCREEN,
 )
+WORK_COMMANDS = (
+    Command(
+        "give_up_work",
+        ("escape",),
+        "give up",
+        "Give up what takes long, while its bar is shown at the upper edge; nothing of it is done then.",
+        VIEW,
+        in_footer=False,
+        in_palette=False,
+    ),
+)
 UNDO = Command(
     "undo",
     ("u",),

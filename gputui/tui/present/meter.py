@@ -54,14 +54,14 @@ def progress(words: str, now: datetime) -> Cell:
     """A bar as far as the words say it is, in percent; where they do not, something that moves with the time."""
     found = _PERCENT.search(words)
     if found is None:
-        return (*_moving(int(now.timestamp())), (f" {words}", AMBER))
+        return (*moving(int(now.timestamp())), (f" {words}", AMBER))
     percent = min(100, int(found[1]))
     rest = (words[: found.start()] + words[found.end() :]).strip()
     return (*bar(percent / 100, _WORK, AMBER), (f" {percent:>2} %", PLAIN), (f" {rest}", AMBER))
 
 
-def _moving(second: int) -> Cell:
+def moving(second: int, room: int = _WORK) -> Cell:
     """To and fro, a cell a second: what that costs the terminal is a few bytes."""
-    way = _WORK - 2
+    way = room - 2
     at = way - abs(way - second % (2 * way))
     return (("─" * at, TRACK), ("━━", AMBER), ("─" * (way - at), TRACK))

@@ -12,11 +12,15 @@ from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.newest import IsWanted, Newest
 from gputui.tui.queue.sheets import Ended
+from gputui.tui.work import GivenUpError, Work, WorkBegun
 
 History: TypeAlias = Callable[[datetime | None], Iterable[Job]]
 """Finished jobs that left the queue file since then; None: all there are. May block."""
 PAGES = (timedelta(days=7), timedelta(days=62), timedelta(days=366), None)
 """How far back is read, one step for each time the end of the list is reached."""
+
+GIVEN_UP = "reading was given up; 2 goes on with it"
+_TOLD_EVERY = 100
 
 
 class PastRead(Message, bubble=False):
@@ -34,6 +38,7 @@ class Past:
 
     def __init__(self, history: History, tell: Callable[[Message], object]) -> None:
         self._history = history
+        self._tell = tell
         self._newest = Newest(tell, lambda error: PastRead({}, True, f"{type(error).__name__}: {error}"))
         self._page = -1
         self.read = PastRead({}, False)
@@ -48,19 +53,35 @@ class Past:
         page = PAGES[self._page]
         since, is_last = (None if page is None else now - page), self._page == len(PAGES) - 1
 
+        reading = Work("Reading the history:", "jobs")
+
         def work(is_wanted: IsWanted) -> Message:
-            found = {}
-            for job in self._history(since):
-                if not is_wanted():
-                    break
-                found[job.id] = job
-            return PastRead(found, is_last)
+            reading.begin()
+            try:
+                return PastRead(self._found(since, is_wanted, reading), is_last)
+            except GivenUpError:
+                return PastRead(self.read.jobs, False, GIVEN_UP)
+            finally:
+                reading.end()
 
         self._newest.ask(work)
+        self._tell(WorkBegun(reading))
+
+    def _found(self, since: datetime | None, is_wanted: IsWanted, reading: Work) -> dict[int, Job]:
+        found: dict[int, Job] = {}
+        for job in self._history(since):
+            if not is_wanted():
+                break
+            found[job.id] = job
+            if len(found) % _TOLD_EVERY == 0:
+                reading.step(len(found))
+        return found
 
     def take(self, message: PastRead) -> None:
         """A page is there."""
         self.is_reading, self.read = False, message
+        if message.failure == GIVEN_UP:
+            self._page -= 1
 
     def close(self) -> None:
         """Nothing is wanted any more."""

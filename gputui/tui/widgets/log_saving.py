@@ -11,6 +11,7 @@ from gputui.domain.units import plural
 from gputui.tui.log.follower import LogFollower
 from gputui.tui.newest import IsWanted, Newest
 from gputui.tui.widgets.log_view import LogView
+from gputui.tui.work import GivenUpError, Work, WorkBegun
 
 
 class LogSaved(Message, bubble=False):
@@ -55,17 +56,25 @@ class SavingView(LogView):
         self.app.push_screen(Prompt("Save the whole log", suggested, detail), answered)
 
     def _save(self, follower: LogFollower, path: Path, *, overwrite: bool) -> None:
+        saving = Work(f"Saving {path.name}", "lines")
+
         def work(is_wanted: IsWanted) -> Message:
             from gputui.tui.log.save import save_log
 
+            saving.begin()
             try:
-                count = save_log(follower, path, overwrite=overwrite, is_wanted=is_wanted)
+                count = save_log(follower, path, overwrite=overwrite, is_wanted=is_wanted, step=saving.step)
             except FileExistsError:
                 return LogSaved("", is_done=False, exists=path)
+            except GivenUpError:
+                return LogSaved("Given up: there is no such file.", is_done=False)
+            finally:
+                saving.end()
             return LogSaved(f"Saved {plural(count, 'line')} to {path}", is_done=True)
 
         self._saving = follower
         self._saves.ask(work)
+        self.post_message(WorkBegun(saving))
 
     def on_log_saved(self, message: LogSaved) -> None:
         """Say how it went; ask before a file is overwritten."""

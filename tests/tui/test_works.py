@@ -1,0 +1,265 @@
+"""Long work says how far it is, and Escape gives it up with nothing half done."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
+from gputui.engine.actions import Actions
+from gputui.tui import works
+from gputui.tui.leave import Leave
+from gputui.tui.log.save import save_log
+from gputui.tui.messages import WishMade
+from gputui.tui.screens.main import Main
+from gputui.tui.widgets.work_line import WorkLine, work_cell
+from gputui.tui.work import GivenUpError, Work
+from tests.factories import NOW, job
+from tests.tui import sample
+from tests.tui.console import Console
+from tests.tui.foresight import until
+from tests.tui.test_log_pane import follower_of
+
+SIZE = (120, 36)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Work is long from its beginning."""
+    monkeypatch.setattr(works, "LONG", 0.0)
+
+
+class Slow:
+    """Goes on only as it is told to."""
+
+    def __init__(self) -> None:
+        self.may_go_on = threading.Semaphore(0)
+
+    def hold(self, actions: Actions) -> str:
+        for number in itertools.count():
+            actions.on_progress(number, 10_000)
+            if number == 4210:
+                self.may_go_on.acquire(timeout=20)
+            if number == 9999:
+                actions.hold([107])
+                return "all are held"
+        raise AssertionError
+
+
+def shows_line(console: Console) -> bool:
+    return bool(console.app.screen.query(WorkLine))
+
+
+def files(directory: Path) -> list[Path]:
+    return list(directory.iterdir())
+
+
+async def seen(console: Console, pilot: Pilot[Leave], words: str) -> None:
+    def is_there() -> bool:
+        console.app.works.look()
+        return words in console.screen_text
+
+    await until(pilot, is_there)
+
+
+async def gone(console: Console, pilot: Pilot[Leave]) -> None:
+    def is_gone() -> bool:
+        console.app.works.look()
+        return not shows_line(console)
+
+    await until(pilot, is_gone)
+
+
+@pytest.mark.usefixtures("at_once")
+class TestWishes:
+    async def test_how_far_it_is_is_shown_until_it_is_done(self) -> None:
+        console, slow = Console(), Slow()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            console.app.post_message(WishMade(slow.hold))
+            await seen(console, pilot, "4,210 of 10,000 jobs")
+            assert "Esc gives it up" in console.screen_text
+            slow.may_go_on.release()
+            await console.settle(pilot)
+            await gone(console, pilot)
+            assert console.told == ["all are held"]
+            assert console.store.get(107).held
+
+    async def test_escape_gives_it_up(self) -> None:
+        console, slow = Console(), Slow()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            console.app.post_message(WishMade(slow.hold))
+            await seen(console, pilot, "4,210 of 10,000 jobs")
+            await pilot.press("escape")
+            await seen(console, pilot, "given up …")
+            slow.may_go_on.release()
+            await console.settle(pilot)
+            await gone(console, pilot)
+            assert console.told == ["given up: nothing of it was done"]
+            assert not console.store.get(107).held
+
+    async def test_it_is_shown_over_the_screen_that_there_is(self) -> None:
+        console, slow = Console(), Slow()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            console.app.post_message(WishMade(slow.hold))
+            await seen(console, pilot, "4,210 of 10,000 jobs")
+            await pilot.press("question_mark")
+            await seen(console, pilot, "4,210 of 10,000 jobs")
+            assert not isinstance(console.app.screen, Main)
+            slow.may_go_on.release()
+            await console.settle(pilot)
+            await gone(console, pilot)
+            await pilot.press("escape")
+            assert isinstance(console.app.screen, Main)
+            assert not shows_line(console)
+
+    async def test_an_undo_given_up_can_be_asked_for_again(self) -> None:
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            console.app.post_message(WishMade(lambda actions: str(actions.hold([107]))))
+            await console.settle(pilot)
+            gate = threading.Semaphore(0)
+            undo = console.actions.undo
+
+            def slow(changes: object) -> object:
+                gate.acquire(timeout=20)
+                return undo(changes)  # type: ignore[arg-type]
+
+            console.actions.undo = slow  # type: ignore[assignment, method-assign]
+            await pilot.press("u")
+            await seen(console, pilot, "Esc gives it up")
+            await pilot.press("escape")
+            gate.release()
+            await console.settle(pilot)
+            assert console.store.get(107).held
+            gate.release()
+            await console.press(pilot, "u")
+            assert not console.store.get(107).held
+
+
+async def test_what_is_quick_is_not_shown_and_escape_means_what_it_did() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("slash", "b", "o", "b", "enter")
+        await console.press(pilot, "h")
+        console.app.works.look()
+        assert not shows_line(console)
+        await pilot.press("escape")
+        assert not console.app.screen_stack[0]._rows.filter  # type: ignore[attr-defined]
+
+
+def test_all_or_nothing_of_a_wish_over_many_jobs() -> None:
+    console = Console(sample.empty_queue())
+    ids = console.store.submit([job() for _ in range(350)], actor=console.actions._actor)
+    told: list[tuple[int, int]] = []
+
+    def stop(done: int, total: int) -> None:
+        told.append((done, total))
+        if done == 200:
+            raise GivenUpError("given up")
+
+    calls: list[Callable[[], object]] = [
+        lambda: console.actions.hold(ids),
+        lambda: console.actions.add_priority(ids, 10),
+        lambda: console.actions.cancel(ids),
+    ]
+    before = dict(console.store.jobs())
+    console.actions.on_progress = stop
+    for call in calls:
+        told.clear()
+        with pytest.raises(GivenUpError):
+            call()
+        assert told == [(0, 350), (100, 350), (200, 350)]
+        assert dict(console.store.jobs()) == before
+
+
+@pytest.mark.usefixtures("at_once")
+class TestLogs:
+    async def test_saving_a_log_tells_how_many_lines_and_is_given_up(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        gate = threading.Semaphore(0)
+
+        def lines() -> Iterator[bytes]:
+            yield from (b"x" for _ in range(3000))
+            gate.acquire(timeout=20)
+            yield from (b"x" for _ in range(3000))
+
+        console = Console()
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            console.logs.lines = {101: lines()}
+            console.app.screen.query("#log").first().focus()
+            await pilot.press("S")
+            await pilot.press("enter")
+            await seen(console, pilot, "3,000 lines")
+            await pilot.press("escape")
+            gate.release()
+            await until(pilot, lambda: any("Given up" in told for told in console.told))
+            await gone(console, pilot)
+        assert files(tmp_path) == []
+
+    def test_no_file_is_left_of_one_given_up(self, tmp_path: Path) -> None:
+        work = Work("saving", "lines")
+        work.give_up()
+        with pytest.raises(GivenUpError):
+            save_log(
+                follower_of([b"x"] * 3000), tmp_path / "x", overwrite=False, is_wanted=lambda: True, step=work.step
+            )
+        assert files(tmp_path) == []
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_reading_the_history_is_counted_given_up_and_gone_on_with() -> None:
+    gate = threading.Semaphore(0)
+    asked: list[datetime | None] = []
+
+    def history(since: datetime | None) -> Iterator[Job]:
+        asked.append(since)
+        for number in range(1, 400):
+            if number == 250:
+                gate.acquire(timeout=20)
+            at = NOW - timedelta(hours=1)
+            yield job(number, name=f"old-{number}").evolve(state=JobState.COMPLETED, ended_at=at, exit_code=0)
+
+    console = Console(replace(sample.empty_queue(), jobs=()), past=history)
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await pilot.press("2")
+        await seen(console, pilot, "200 jobs")
+        await pilot.press("escape")
+        gate.release()
+        await seen(console, pilot, "given up")
+        await gone(console, pilot)
+        gate.release()
+        await pilot.press("2")
+        await seen(console, pilot, "old-399")
+        assert len(asked) == 2
+        assert asked[0] == asked[1]
+
+
+def test_the_line_in_words() -> None:
+    now = iter([10.0, 12.5])
+    work = Work("Saving job-1.log", "lines", clock=lambda: next(now))
+    assert work.took == 0.0
+    work.begin()
+    assert work.took == 2.5
+    work.step(1_234_567)
+    assert "1,234,567 lines" in "".join(text for text, _ in work_cell(work, 0))
+    work.step(50, 100)
+    text = "".join(text for text, _ in work_cell(work, 0))
+    assert "━━━━━━━━━━──────────" in text
+    assert "50 of 100 lines" in text
