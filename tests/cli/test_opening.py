@@ -74,7 +74,8 @@ def quit_it(terminal: Terminal) -> None:
 
 def test_nothing_heavy_is_imported_before_it(tmp_path: Path) -> None:
     command = [sys.executable, "-c", BEFORE, "--state", str(tmp_path / "state")]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    environ = {**os.environ, "TEXTUAL_DRIVER": "a terminal"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
     loaded = {name.strip('[] "\n') for name in done.stdout.split(",")}
     assert "gputui.tui.opening" in loaded
     assert not loaded & NOT_YET
