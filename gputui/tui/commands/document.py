@@ -15,8 +15,9 @@ def keys_document() -> str:
         "Written by `python scripts/keys.py` from `gputui/tui/commands/`; `?` in the console shows the same.",
         "Commands about a job act on the selected job, on the job that holds the selected GPU, or on the job whose log",
         "is shown, according to the pane that has the focus. The mouse selects, scrolls, and opens with a double",
-        "click; the words in the last line can be clicked. The last column is what the settings file calls a command:",
-        "see docs/operations.md, Keys of your own.",
+        "click; tabs, titles of columns, notices and the words in the last line can be clicked, the line above the",
+        "queue and that above the log dragged, and lines of a log picked by dragging. The last column is what the",
+        "settings file calls a command: see docs/operations.md, Keys of your own.",
     ]
     for group, commands in by_group().items():
         lines += ["", f"## {group}", "", "| keys | name | does | in settings |", "|---|---|---|---|"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from textual import on
 from textual.widget import Widget
 
 from gputui.domain.snapshot import EMPTY, Snapshot
@@ -11,6 +12,7 @@ from gputui.tui.commands import PANE_COMMANDS, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.layout import PANES, Layout
 from gputui.tui.screens.job_screen import JobScreen
+from gputui.tui.widgets.grip import GripMoved
 
 _SECTION = "layout"
 
@@ -74,6 +76,15 @@ class PaneScreen(JobScreen):
         if (pane := self.focused_pane) is not None and not self.is_zoomed:
             heights = {name: self.pane(name).size.height for name in self._layout.shown}
             self._become(self._layout.grown(pane, step, heights))
+
+    @on(GripMoved)
+    def _grip_moved(self, message: GripMoved) -> None:
+        """Give the pane above the one whose edge is dragged as many rows, or take them."""
+        shown = self._layout.shown
+        if message.pane.id in shown[1:] and not self.is_zoomed:
+            above = shown[shown.index(message.pane.id) - 1]
+            heights = {name: self.pane(name).size.height for name in shown}
+            self._become(self._layout.grown(above, message.rows, heights))
 
     def action_hide(self) -> None:
         """Take the focused pane off the screen, and go to the next one."""

@@ -146,6 +146,14 @@ class GpuGrid(LineTable[str]):
             self.refresh()
         self._tiles = tiles
 
+    def _look(self, top: int, event: events.MouseEvent) -> None:
+        """By whole bands of tiles, one at least."""
+        if self.has_tiles:
+            made = self.arrangement
+            notch = made.across * max(1, 3 // made.height)
+            top = self.top + (notch if top > self.top else -notch)
+        super()._look(top, event)
+
     def _tile(self, row: int) -> _Tile:
         key, made = self.keys[row], self.arrangement
         self.drawn += 1

@@ -18,6 +18,7 @@ from gputui.tui.queue.columns import COLUMNS, Chosen
 from gputui.tui.queue.rows import QueueRows
 from gputui.tui.queue.sheets import EndedSheet, Key, QueueSheet, Sheet
 from gputui.tui.queue.standing_sheets import RecurringSheet, WindowSheet
+from gputui.tui.widgets.grip import Grip
 from gputui.tui.widgets.line_table import LineTable
 
 ROOM_FOR_TABS = 8
@@ -42,7 +43,7 @@ class TitleClicked(Message):
         self.column = column
 
 
-class JobTable(LineTable[Key]):
+class JobTable(LineTable[Key], Grip):
     """Rows by the key of the tab that is shown; each tab has a cursor of its own."""
 
     def __init__(
@@ -127,7 +128,9 @@ class JobTable(LineTable[Key]):
 
     def on_click(self, event: events.Click) -> None:
         """Turn to a tab, sort by a column, or select a row."""
-        if event.y == 0 and self.head > 1:
+        if self.was_dragged:
+            event.prevent_default()
+        elif event.y == 0 and self.head > 1:
             self._tab_clicked(event.x)
         elif event.y == self.head - 1 and (column := self.column_at(event.x)):
             self.post_message(TitleClicked(column.key))

@@ -126,6 +126,10 @@ class NoticeBar(Widget):
             ]
         return lines
 
+    async def on_click(self) -> None:
+        """Show all of them, in full."""
+        await self.run_action("app.notices")
+
     def render_line(self, y: int) -> Strip:
         """A notice."""
         spans: list[Span] = [(" ", DIM)]

@@ -39,6 +39,8 @@ class LogPane(SavingView):
         self._reads = Newest(self.post_message, lambda error: EarlierCame(self.follower, _failed(error)))
         self.is_loading = False
         """What came before is on its way."""
+        self._picks = False
+        """The button was pressed on a line."""
         self._then: Callable[[], None] = _nothing
         """What is done when what came before is there."""
 
@@ -201,6 +203,7 @@ class LogPane(SavingView):
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """Pick a line; drag to pick more."""
         if (number := self.row_at(event.y)) is not None:
+            self._picks = True
             self.capture_mouse()
             self.reading.picked.begin(number)
             self.repaint()
@@ -208,13 +211,16 @@ class LogPane(SavingView):
     def on_mouse_move(self, event: events.MouseMove) -> None:
         """Pick as far as the pointer."""
         number = self.row_at(event.y)
-        if self.app.mouse_captured is self and number is not None and number != self.reading.picked.head:
+        if self._picks and number is not None and number != self.reading.picked.head:
+            self.reading.window.follows = False  # or lines would run away from under the pointer
             self.reading.picked.extend(number)
             self.repaint()
 
     def on_mouse_up(self) -> None:
         """Pick no further."""
-        self.release_mouse()
+        if self._picks:
+            self._picks = False
+            self.release_mouse()
 
     def action_pick(self) -> None:
         """Begin to pick lines at the one that was gone to, or the first in sight; again: pick nothing."""

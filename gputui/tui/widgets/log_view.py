@@ -10,7 +10,6 @@ from textual import events
 from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
-from textual.widget import Widget
 
 from gputui.domain.text import plain
 from gputui.tui.commands import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings
@@ -22,6 +21,7 @@ from gputui.tui.pace import log_pace
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.log_title import log_states
 from gputui.tui.present.style import BLUE, DIM, GROUND, PLAIN, RAISED, RED
+from gputui.tui.widgets.grip import Grip
 
 _GROUND = Style(bgcolor=GROUND)
 _RAISED = Style(bgcolor=RAISED)
@@ -39,7 +39,7 @@ class LogNews(Message, bubble=False):
     """Lines came in, or the log is over."""
 
 
-class LogView(Widget, can_focus=True):
+class LogView(Grip, can_focus=True):
     """Follows the end of one log until it is scrolled or paused."""
 
     BINDINGS: ClassVar = [*bindings(MOVE_COMMANDS), *bindings(LOG_COMMANDS), *bindings(LOG_JOB_COMMANDS[:1])]

@@ -13,16 +13,6 @@ async def on_line(hand: Hand) -> None:
     await hand.click(hand.log, 20, 3)
 
 
-async def wheel_up(hand: Hand) -> None:
-    """Turn the wheel."""
-    await hand.wheel(hand.log, down=False)
-
-
-async def wheel_down(hand: Hand) -> None:
-    """Turn the wheel back."""
-    await hand.wheel(hand.log)
-
-
 ROWS = (
     Row("pause_log", stages.log, eyes.follows, False),
     Row("log_search", stages.log, eyes.searched, "line 7", (*"line 7", "enter")),

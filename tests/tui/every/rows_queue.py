@@ -5,6 +5,7 @@ from __future__ import annotations
 from gputui.domain.text import width
 from gputui.tui.layout import Layout
 from gputui.tui.queue.columns import Chosen
+from gputui.tui.widgets.line import NoticeBar
 from tests.factories import uuid
 from tests.tui.every import eyes, stages
 from tests.tui.every.hand import Hand
@@ -64,13 +65,18 @@ async def on_title(hand: Hand) -> None:
     await hand.click(hand.queue, 2, hand.queue.head - 1)
 
 
-def by_wheel(name: str, *, down: bool) -> Step:
-    """Turn the wheel over a pane."""
+def edge_by(rows: int) -> Step:
+    """Drag the line between the queue and the log."""
 
-    async def turn(hand: Hand) -> None:
-        await hand.wheel(hand.main.pane(name), down=down)
+    async def drag(hand: Hand) -> None:
+        await hand.drag(hand.log, (30, 0), (30, rows))
 
-    return turn
+    return drag
+
+
+async def on_notice(hand: Hand) -> None:
+    """Click on a notice."""
+    await hand.click(hand.main.query_one(NoticeBar), 20, 0)
 
 
 USUAL = Chosen.of({}, ()).keys
@@ -128,8 +134,8 @@ ROWS = (
     Row("usual", stages.fewer_columns, eyes.columns, USUAL),
     Row("take", stages.fewer_columns, eyes.columns_kept, USUAL[:1] + USUAL[2:]),
     Row("zoom", stages.queue, eyes.is_zoomed, True),
-    Row("grow", stages.queue, eyes.rows_of_queue, lambda was: was + 1),
-    Row("shrink", stages.queue, eyes.rows_of_queue, lambda was: was - 1),
+    Row("grow", stages.queue, eyes.rows_of_queue, lambda was: was + 1, mouse=edge_by(1)),
+    Row("shrink", stages.queue, eyes.rows_of_queue, lambda was: was - 1, mouse=edge_by(-1)),
     Row("hide", stages.queue, eyes.layout, lambda was: was.without("queue")),
     Row("all_panes", stages.log_hidden, eyes.layout, Layout()),
     Row("gpu_view", stages.queue, eyes.layout, lambda was: was.with_next_grid()),
@@ -137,6 +143,7 @@ ROWS = (
     Row("pane_before", stages.queue, eyes.focus, "gpus", mouse=on_pane("gpus")),
     Row("help", stages.queue, eyes.screen, "Help"),
     Row("notices", stages.queue, eyes.screen, "Notices"),
+    Row("notices", stages.paused, eyes.screen, "Notices", mouse=on_notice),
     Row("palette", stages.queue, eyes.screen, "Palette"),
     Row("quit", stages.queue, eyes.screen, "LeaveDialog"),
     Row("undo", stages.held, eyes.is_held, False),

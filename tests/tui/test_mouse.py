@@ -1,0 +1,101 @@
+"""What the mouse does beside commands: the wheel over any pane, edges that are dragged, lines that are picked."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gputui.domain.snapshot import Snapshot
+from tests.tui.every import stages
+from tests.tui.every.hand import Hand
+from tests.tui.every.world import world
+from tests.tui.sample import many_gpus, many_jobs
+
+
+@asynccontextmanager
+async def opened(snapshot: Snapshot | None = None, size: tuple[int, int] = (240, 50)) -> AsyncIterator[Hand]:
+    """A console that shows this picture."""
+    console = world()
+    async with console.app.run_test(size=size) as pilot:
+        hand = Hand(console, pilot)
+        await console.show(pilot, snapshot or console.snapshot)
+        await hand.until(lambda: len(hand.queue.keys) > 0 and hand.app.focused is hand.queue)
+        yield hand
+
+
+async def test_the_wheel_goes_through_the_pane_under_the_pointer_and_moves_neither_focus_nor_cursor() -> None:
+    async with opened(many_jobs(100)) as hand:
+        hand.grid.focus()
+        await hand.breathe()
+        cursor = hand.queue.cursor
+        await hand.wheel(hand.queue)
+        await hand.until(lambda: hand.queue.top == 3)
+        await hand.wheel(hand.queue, down=False)
+        await hand.until(lambda: hand.queue.top == 0)
+        assert (hand.queue.cursor, hand.app.focused) == (cursor, hand.grid)
+
+
+async def test_the_wheel_goes_through_a_log_that_has_no_focus() -> None:
+    async with opened() as hand:
+        await stages.log(hand)
+        hand.queue.focus()
+        await hand.breathe()
+        before = hand.log.reading.window.top
+        await hand.wheel(hand.log, down=False)
+        await hand.until(lambda: hand.log.reading.window.top == before - 3 and not hand.log.follows)
+        await hand.wheel(hand.log)
+        await hand.until(lambda: hand.log.follows)
+        assert hand.app.focused is hand.queue
+
+
+@pytest.mark.parametrize("view", ["cards", "compact", "rows"])
+async def test_the_wheel_goes_through_gpus_however_they_are_drawn(view: str) -> None:
+    async with opened(many_gpus(120), (240, 40)) as hand:
+        while hand.main.layout_now.grid != view:
+            hand.main.action_grid()
+        await hand.breathe()
+        for name in ("queue", "log"):
+            hand.main.pane(name).focus()
+            await hand.breathe()
+        hand.main._become(hand.main.layout_now.grown("gpus", -8, {"gpus": 20, "queue": 10, "log": 8}))
+        await hand.pilot.pause()
+        assert hand.grid.height < 120
+        for _ in range(64):
+            await hand.wheel(hand.grid)
+        await hand.until(lambda: hand.grid.top + hand.grid.height >= 120, "the last GPU is in sight")
+        for _ in range(64):
+            await hand.wheel(hand.grid, down=False)
+        await hand.until(lambda: hand.grid.top == 0)
+
+
+async def test_the_edge_between_gpus_and_queue_is_dragged_and_turns_to_no_tab() -> None:
+    async with opened() as hand:
+        high = hand.grid.region.height
+        await hand.drag(hand.queue, (20, 0), (20, -4))
+        await hand.until(lambda: hand.grid.region.height == high - 4)
+        assert hand.queue.sheet is hand.queue.live
+        assert hand.app.mouse_captured is None
+        await hand.drag(hand.queue, (20, 0), (20, 2))
+        await hand.until(lambda: hand.grid.region.height == high - 2)
+
+
+async def test_the_edge_of_a_log_goes_no_further_than_leaves_three_rows() -> None:
+    async with opened() as hand:
+        await hand.drag(hand.log, (20, 0), (20, 30))
+        await hand.until(lambda: hand.log.region.height <= 9)
+        assert hand.log.region.height >= 3
+        assert hand.queue.region.height >= 3
+
+
+async def test_lines_are_picked_by_dragging_and_stay_under_the_pointer() -> None:
+    async with opened() as hand:
+        await stages.log(hand)
+        await hand.drag(hand.log, (10, 2), (10, 4))
+        rows = hand.log.reading.rows
+        picked = hand.log.reading.picked
+        assert [row.number for row in rows if picked.has(row.number)] == [rows[i].number for i in (1, 2, 3)]
+        assert not hand.log.follows
+        assert hand.app.mouse_captured is None
+        assert hand.app.focused is hand.log
