@@ -116,6 +116,8 @@ def _counted(jobs: _Same) -> tuple[int, int, int, int]:
 
 
 def _job_counts(snapshot: Snapshot, *, short: bool) -> Cell:
+    if snapshot is EMPTY:
+        return ()  # nobody knows yet
     running, waiting, held, failed = _counted(_Same(snapshot.jobs))
     shown = [(running, "running", PLAIN), (waiting, "waiting", PLAIN), (held, "held", AMBER), (failed, "failed", RED)]
     spans: list[Span] = []

@@ -42,6 +42,11 @@ class QueueRows:
         """How many elements of each array run."""
         self._texts: dict[JobId, tuple[Job, Reason | None, str]] = {}
 
+    @property
+    def is_read(self) -> bool:
+        """Whether there was a picture: until then nobody knows what waits."""
+        return self._snapshot is not EMPTY
+
     def update(self, snapshot: Snapshot) -> None:
         """Show this picture."""
         before, self._snapshot = self._snapshot, snapshot

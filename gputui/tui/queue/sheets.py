@@ -18,6 +18,7 @@ from gputui.tui.queue.rows import QueueRows
 
 Key: TypeAlias = RowKey | str
 MARK = "●"
+READING = (cell("Reading the queue …", DIM),)
 
 
 class Sheet(Protocol):
@@ -122,7 +123,7 @@ class QueueSheet:
 
     def empty(self) -> tuple[Cell, ...]:
         """Why there is none."""
-        return empty_queue_words(self.rows.filter)
+        return empty_queue_words(self.rows.filter) if self.rows.is_read else READING
 
 
 @dataclass
