@@ -92,6 +92,20 @@ def test_a_stale_reading_is_grey_and_has_its_age() -> None:
     assert {style for _, style in gpu_cells(row, "load", 10)} == {DIM}
 
 
+@pytest.mark.parametrize(
+    ("throttle", "told"),
+    [((), ("66°", "412W")), (("too hot",), ("66°!", "412W")), (("power cap",), ("66°", "412W!"))],
+)
+def test_what_slows_a_gpu_is_marked_where_there_is_no_room_to_name_it(
+    throttle: tuple[str, ...], told: tuple[str, str]
+) -> None:
+    here = view(0).sample
+    assert here is not None
+    seen = replace(here, temperature=66.0, power=412.0, throttle=throttle)
+    row = GpuRow(view(0, sample=seen))
+    assert (text(gpu_cells(row, "temperature", 4)), text(gpu_cells(row, "power", 5))) == told
+
+
 def test_the_holder_is_named() -> None:
     held = GpuRow(view(0, GpuState.ALLOCATED, job_id=17), job(17, name="train", tenant="bob"))
     assert gpu_text(held)["who"] == "#17 train bob"

@@ -33,6 +33,8 @@ GPU_COLUMNS = (
     Column("clock", "CLOCK", 7, right=True, rank=6),
     Column("fan", "FAN", 4, right=True, rank=8),
 )
+_CAPS = frozenset(("power cap", "power brake"))
+"""What slows a GPU down because of what it draws, in the words readings have for it."""
 _VENDOR = re.compile(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", re.IGNORECASE)
 _HEALTH_WORDS = {
     HealthCode.LOST: "LOST",
@@ -222,12 +224,19 @@ def _memory(row: GpuRow, room: int) -> Cell:
 
 
 def _temperature(row: GpuRow, room: int) -> Cell:
-    value = row.view.sample.temperature if row.view.sample else None
+    """With `!` where something slows it down: narrow lines have no room to name it. A power cap is the power's."""
+    sample = row.view.sample
+    value = sample.temperature if sample else None
+    if value is not None and sample is not None and any(word not in _CAPS for word in sample.throttle):
+        return cell(f"{value:.0f}°!" if value < 100 else f"{value:.0f}!", AMBER)
     return cell(UNKNOWN if value is None else f"{value:.0f}°", heat_style(value))
 
 
 def _power(row: GpuRow, room: int) -> Cell:
-    value = row.view.sample.power if row.view.sample else None
+    sample = row.view.sample
+    value = sample.power if sample else None
+    if value is not None and sample is not None and any(word in _CAPS for word in sample.throttle):
+        return cell(f"{value:.0f}W!" if value < 1000 else f"{value:.0f}!", AMBER)
     return cell(UNKNOWN if value is None else f"{value:.0f}W", DIM)
 
 
