@@ -37,6 +37,11 @@ class Works:
         """What is shown now."""
         return self._line.work if self._line is not None else None
 
+    @property
+    def is_watching(self) -> bool:
+        """Whether it looks now and then: not where nothing is under way."""
+        return self._timer is not None
+
     def look(self) -> None:
         """Show how far it is by now, or that there is none."""
         self._works = [work for work in self._works if not work.is_over]

@@ -210,6 +210,7 @@ class TestLogs:
             gate.release()
             await until(pilot, lambda: any("Given up" in told for told in console.told))
             await gone(console, pilot)
+            assert not console.app.works.is_watching, "nothing is looked at for ever"
         assert files(tmp_path) == []
 
     def test_no_file_is_left_of_one_given_up(self, tmp_path: Path) -> None:

@@ -32,11 +32,13 @@ class SavingView(LogView):
         super().__init__(id=id)
         self._saves = Newest(self.post_message, lambda error: LogSaved(str(error), is_done=False))
         self._saving: LogFollower | None = None
+        self._work = Work("", "lines")
 
     def on_unmount(self) -> None:
         """Leave no thread behind."""
         super().on_unmount()
         self._saves.close()
+        self._work.end()  # what never had its turn does not end by itself
 
     def action_save_log(self) -> None:
         """Ask where, and save the whole log there."""
@@ -73,6 +75,8 @@ class SavingView(LogView):
             return LogSaved(f"Saved {plural(count, 'line')} to {path}", is_done=True)
 
         self._saving = follower
+        self._work.end()
+        self._work = saving
         self._saves.ask(work)
         self.post_message(WorkBegun(saving))
 

@@ -274,6 +274,12 @@ def narrowed(hand: Hand) -> str:
     return pattern.text if pattern else ""
 
 
+def is_given_up(hand: Hand) -> bool:
+    """Whether the work whose bar is shown is to end."""
+    work = hand.app.works.shown
+    return work is not None and work.is_given_up
+
+
 def saved(hand: Hand) -> bool:
     return Path("saved.log").exists()
 

@@ -45,6 +45,7 @@ async def twice_on_bar(hand: Hand) -> None:
 
 
 ROWS = (
+    Row("give_up_work", stages.long_work, eyes.is_given_up, True, footer=False),
     Row(
         "detail", stages.timeline, eyes.screens, ("Main", "TimelineScreen", "Detail"), mouse=twice_on_bar, make=foreseen
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import chain, repeat
 
 from textual.widgets import Input
 
@@ -16,6 +17,7 @@ from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.timeline_table import TimelineTable
+from gputui.tui.work import Work
 from tests.factories import uuid
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Step
@@ -25,6 +27,17 @@ from tests.tui.sample import many_jobs
 async def queue(hand: Hand) -> None:
     """The queue has the focus, as from the start."""
     hand.main.action_tab("queue")
+    await hand.breathe()
+
+
+async def long_work(hand: Hand) -> None:
+    """Something that has taken a minute already is under way."""
+    await queue(hand)
+    times = chain([0.0], repeat(60.0))
+    work = Work("Counting", "beans", clock=lambda: next(times))
+    work.begin()
+    hand.app.works.watch(work)
+    hand.app.works.look()
     await hand.breathe()
 
 
