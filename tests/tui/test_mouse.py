@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
 
 from gputui.domain.snapshot import Snapshot
-from tests.tui.every import stages
+from gputui.tui.leave import Leave
+from gputui.tui.screens.dialog import Dialog
+from tests.tui.every import eyes, stages
 from tests.tui.every.hand import Hand
 from tests.tui.every.world import world
 from tests.tui.sample import many_gpus, many_jobs
@@ -99,3 +101,28 @@ async def test_lines_are_picked_by_dragging_and_stay_under_the_pointer() -> None
         assert not hand.log.follows
         assert hand.app.mouse_captured is None
         assert hand.app.focused is hand.log
+
+
+@pytest.mark.parametrize(
+    ("key", "words", "seen"),
+    [
+        ("c", "yes", lambda hand: eyes.wishes(hand) == [("cancel", "job 107")]),
+        ("c", "n Esc", lambda hand: eyes.wishes(hand) == []),
+        ("P", "leave it", lambda hand: not eyes.is_paused(hand)),
+        ("P", "do it", eyes.is_paused),
+        ("y", "n  name", lambda hand: eyes.clipboard(hand) == "whisper-finetune"),
+        ("q", "stop dispatching", lambda hand: hand.app.return_value is Leave.STOP),
+        ("q", "stay here", lambda hand: hand.app.return_value is None),
+    ],
+)
+async def test_an_answer_is_clicked(key: str, words: str, seen: Callable[[Hand], bool]) -> None:
+    async with opened() as hand:
+        await stages.at_job(107)(hand)
+        await hand.press(key)
+        dialog = await hand.opened(Dialog)
+        await hand.pilot.pause()
+        lines = hand.console.screen_text.splitlines()
+        y = next(y for y, line in enumerate(lines) if words in line)
+        await hand.click_at(lines[y].index(words) + 1, y)
+        await hand.until(lambda: hand.app.return_value is not None or hand.app.screen is not dialog)
+        await hand.until(lambda: seen(hand))

@@ -50,7 +50,7 @@ class CopyDialog(Dialog[str | None]):
         with Vertical(classes="dialog"):
             yield Static(self._question, classes="title", markup=False)
             for key, (name, text) in self._texts.items():
-                yield Static(f"{key}  {name:<10}{fit(text, _SHOWN)}", markup=False)
+                yield Static(f"{key}  {name:<10}{fit(text, _SHOWN)}", classes="answers", markup=False)
             yield Static("\ny Enter  the id     Esc  nothing", classes="keys", markup=False)
 
     def action_take(self, key: str) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar, TypeVar
 
+from textual import events
 from textual.binding import BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from gputui.tui.key_names import key_of
 
 T = TypeVar("T")
+_ANSWER = re.compile(r"(\S+)(?: \S+)* {2,}\S.*?(?= {3,}|$)")
+"""`y Enter  yes`: the first of its keys, and what it means."""
 
 
 class Dialog(ModalScreen[T]):
@@ -29,6 +36,19 @@ class Dialog(ModalScreen[T]):
         Input { border: none; height: 1; padding: 0 1; background: $background; margin-bottom: 1; width: 60; }
     }
     """
+
+    def on_click(self, event: events.Click) -> None:
+        """A click on an answer is as good as its key."""
+        told = event.widget
+        if not isinstance(told, Static) or not (told.has_class("keys") or told.has_class("answers")):
+            return
+        lines, at = str(told.content).splitlines(), event.screen_offset - told.content_region.offset
+        answers = _ANSWER.finditer(lines[at.y]) if 0 <= at.y < len(lines) else ()
+        key = next((key_of(answer[1]) for answer in answers if answer.start() <= at.x < answer.end()), None)
+        if key is not None:
+            self.app.call_later(
+                self.app.simulate_key, key
+            )  # from the app: sent from here it would not come back up here
 
 
 class ScrollingDialog(Dialog[None]):

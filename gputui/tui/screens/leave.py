@@ -31,7 +31,7 @@ class LeaveDialog(Dialog[Leave | None]):
         """The question and the keys."""
         with Vertical(classes="dialog"):
             yield Static("Quit? The scheduler runs in this console.", classes="title", markup=False)
-            yield Static(_WORDS, markup=False)
+            yield Static(_WORDS, classes="answers", markup=False)
 
     def action_choose(self, name: str) -> None:
         """Leave that way."""
