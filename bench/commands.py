@@ -18,17 +18,18 @@ from pathlib import Path
 
 from bench._jobs import store_waiting_jobs
 from bench._measure import machine
+from bench.console import at_home
 
-BUDGETS = {"submit": 0.25, "queue": 0.35}
+BUDGETS = {"submit": 0.25, "queue": 0.35, "top -n 1": 0.6}
 """Seconds, as the design states them."""
 
 
 def main() -> None:
     """Measure and print."""
     options = _options()
-    with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state:
+    with tempfile.TemporaryDirectory(prefix="gputui-bench-") as state, at_home(os.environ) as environ:
         store_waiting_jobs(Path(state), options.jobs)
-        found = compare(commands(state), options.times)
+        found = compare(commands(state), options.times, environ)
     if options.json:
         print(json.dumps(found, indent=2))
         return
@@ -48,23 +49,24 @@ def commands(state: str) -> dict[str, list[str]]:
         "submit": [*ours, "submit", "--gpus", "1", "busybox", "true"],
         "queue": [*ours, "queue"],
         "queue --json": [*ours, "queue", "--json"],
+        "top -n 1": [*ours, "--probe", "sim:8", "--runtime", "process", "top", "-n", "1"],
     }
 
 
-def compare(commands: dict[str, list[str]], times: int) -> dict[str, list[float]]:
+def compare(commands: dict[str, list[str]], times: int, environ: dict[str, str]) -> dict[str, list[float]]:
     """Seconds of each run of each command, after one of each that is not counted."""
     for command in commands.values():
-        _seconds(command)
+        _seconds(command, environ)
     found: dict[str, list[float]] = {name: [] for name in commands}
     for _ in range(times):
         for name, command in commands.items():
-            found[name].append(_seconds(command))
+            found[name].append(_seconds(command, environ))
     return found
 
 
-def _seconds(command: Sequence[str]) -> float:
+def _seconds(command: Sequence[str], environ: dict[str, str]) -> float:
     begun = time.perf_counter()
-    done = subprocess.run(command, capture_output=True, check=False, env={**os.environ, "COLUMNS": "120"})
+    done = subprocess.run(command, capture_output=True, check=False, env={**environ, "COLUMNS": "120"})
     seconds = time.perf_counter() - begun
     if done.returncode:
         sys.exit(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.decode(errors='replace')}")

@@ -59,10 +59,12 @@ def test_cpu_is_that_of_the_tree_with_its_dead() -> None:
 
 
 def test_output_and_memory_are_counted() -> None:
-    figures = measure(program(LOUD), os.environ, seconds=1, settle=0)
+    figures = measure(program(LOUD), os.environ, seconds=1, settle=0, marker="zz")
     assert 1_000 < figures.bytes_per_second < 40_000
     assert 1_000_000 < figures.proportional <= figures.resident < 200_000_000
     assert figures.cpu < 1
+    assert 0 < figures.first_paint <= figures.first_content < 30
+    assert 1 < figures.wakeups < 100
 
 
 def test_a_program_that_ends_before_it_paints_is_an_error() -> None:
