@@ -38,6 +38,7 @@ from gputui.tui.present.gpu import index_of
 from gputui.tui.present.status import notices
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.main import Main
+from gputui.tui.styles_cache import OwnStylesCache
 from gputui.tui.submission.sources import FormSources
 from gputui.tui.theme import AS_DESIGNED, Wish
 from gputui.tui.work import WorkBegun
@@ -124,7 +125,13 @@ class Gputui(AsideApp[Leave]):
     def _register_child(self, parent: DOMNode, child: Widget, before: int | None, after: int | None) -> None:
         """Give what comes onto the screen its keys as set; a test notices if Textual stops calling this."""
         self.keymap.rebind(child._bindings)
+        child._styles_cache = OwnStylesCache()  # what it draws goes with it
         super()._register_child(parent, child, before, after)
+
+    def _start_widget(self, parent: Widget, widget: Widget) -> None:
+        """As above, of scroll bars, which are nobody's children."""
+        widget._styles_cache = OwnStylesCache()
+        super()._start_widget(parent, widget)
 
     def on_mount(self) -> None:
         """Hear of every picture from now on."""
