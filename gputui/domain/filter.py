@@ -55,6 +55,11 @@ class Filter:
         return bool(self.fields & {"wait", "time"})
 
     @property
+    def is_of_reasons(self) -> bool:
+        """Whether it looks at why a job waits, as single words do."""
+        return any(term.field in {"", "not", "reason"} for term in self.terms)
+
+    @property
     def is_of_words(self) -> bool:
         """Whether it looks at nothing but the text: then a longer one shows no job that a shorter one left out."""
         return not self.fields

@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gputui.domain.errors import InputError
-from gputui.domain.filter import EVERY_JOB, Filter, Seen, parse_filter, shown_text
+from gputui.domain.filter import EVERY_JOB, Filter, parse_filter
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.state import Reason
 from gputui.tui.queue.folding import Folds, RowKey, Rows, dependents_of, rows
 from gputui.tui.queue.sorting import MOVING, Sorting, in_order
 from gputui.tui.queue.sorting import Seen as Sortable
+from gputui.tui.queue.verdicts import AT_ONCE, Verdicts
 
 
 class QueueRows:
@@ -40,7 +40,7 @@ class QueueRows:
         self._dependents: Mapping[JobId, list[JobId]] = {}
         self.active_elements: Counter[JobId] = Counter()
         """How many elements of each array run."""
-        self._texts: dict[JobId, tuple[Job, Reason | None, str]] = {}
+        self._verdicts = Verdicts()
 
     @property
     def is_read(self) -> bool:
@@ -55,19 +55,19 @@ class QueueRows:
         if snapshot.jobs is not before.jobs:
             self.jobs = {job.id: job for job in snapshot.jobs}
             self._dependents = dependents_of(snapshot.jobs)
-            self._forget_texts()
-        elif self._is_as_before(before):
-            if self._filter.is_of_the_time:
-                self._choose(self._ordered)
+        self._verdicts.take(snapshot, self.jobs)
+        if snapshot.jobs is before.jobs and self._is_as_before(before):
+            if self._filter:
+                self._choose()
             return
         self._sort()
 
     def _is_as_before(self, before: Snapshot) -> bool:
-        """Whether the same jobs are in the same order, by whatever they are shown and sorted by."""
+        """Whether the same jobs are in the same order, by whatever they are sorted by."""
         now = self._snapshot
         if self.sorting.column in MOVING and now.expected_starts != before.expected_starts:
             return False
-        return now.order == before.order and (not self._filter or now.reasons == before.reasons)
+        return now.order == before.order
 
     def jobs_of(self, key: RowKey | None) -> tuple[Job, ...]:
         """The jobs of that row: one, or the elements that share it."""
@@ -123,11 +123,6 @@ class QueueRows:
         self._arrange()
         return next((key for key, ids in self.arranged.groups.items() if job.id in ids), job.id)
 
-    def _forget_texts(self) -> None:
-        """Of jobs that have left the queue file."""
-        if len(self._texts) > 2 * len(self.jobs):
-            self._texts = {job_id: kept for job_id, kept in self._texts.items() if job_id in self.jobs}
-
     def show(self, *, filter: str | None = None, finished: bool | None = None) -> None:  # noqa: A002 - the word for it
         """Show only jobs that have the text in them, and ended ones or not."""
         if finished is not None and finished != self.finished:
@@ -137,14 +132,14 @@ class QueueRows:
             self._filter_by(filter)
 
     def _filter_by(self, text: str) -> None:
-        before, self.filter, self.filter_fault = self._filter, text, None
+        self.filter, self.filter_fault = text, None
         try:
             self._filter = parse_filter(text)
         except InputError as fault:
             self.filter_fault = fault
             return
-        narrower = text.startswith(before.text) and before.is_of_words and self._filter.is_of_words
-        self._choose(self._matching if narrower else self._ordered)
+        self._verdicts.judge_by(self._filter)
+        self._choose()
 
     def _sort(self) -> None:
         self.sorts += 1
@@ -162,7 +157,7 @@ class QueueRows:
             self._ordered += _latest_first(ended)
         if not self.sorting.is_planned:
             self._ordered = in_order(self._ordered, self.jobs, self.sorting, Sortable.of(self._snapshot, self.scores))
-        self._choose(self._ordered)
+        self._choose()
 
     def _in_order(self, waiting: list[Job]) -> list[JobId]:
         """As the plan has them; those it does not know yet come last, as they came."""
@@ -174,8 +169,24 @@ class QueueRows:
                 ordered.append(job_id)
         return ordered + [job.id for job in waiting if job.id in left]
 
-    def _choose(self, among: Sequence[JobId]) -> None:
-        self._matching = [job_id for job_id in among if self._is_shown(job_id)] if self._filter else among
+    def _choose(self) -> None:
+        if self._filter:
+            self._verdicts.want(self._ordered)
+            self._verdicts.step(0, AT_ONCE)
+        self.gather()
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether it is known of every job whether it is shown."""
+        return not self._filter or self._verdicts.is_done
+
+    def look(self, seconds: float) -> bool:
+        """Find out more of which jobs are shown, for so long at most; whether `gather` has others."""
+        return self._verdicts.step(seconds)
+
+    def gather(self) -> None:
+        """Show what was found so far."""
+        self._matching = self._verdicts.shown(self._ordered) if self._filter else self._ordered
         self._arrange()
 
     def _arrange(self) -> None:
@@ -197,18 +208,6 @@ class QueueRows:
     def matching(self) -> int:
         """How many jobs are shown, those that share a row counted each."""
         return len(self._matching)
-
-    def _is_shown(self, job_id: JobId) -> bool:
-        job, reason = self.jobs[job_id], self._snapshot.reasons.get(job_id)
-        return self._filter.matches(Seen(job, self._snapshot.taken_at, reason, self._text(job, reason)))
-
-    def _text(self, job: Job, reason: Reason | None) -> str:
-        """What single words are looked for in; made once for each version of a job."""
-        known = self._texts.get(job.id)
-        if known and known[0] is job and known[1] == reason:
-            return known[2]
-        self._texts[job.id] = (job, reason, shown_text(job, reason))
-        return self._texts[job.id][2]
 
 
 def _latest_first(ended: list[Job]) -> list[JobId]:

@@ -108,6 +108,7 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
         self._shown_at = time.monotonic()
         now, snapshot = self._desk.clock.now(), self._snapshot
         self._rows.update(snapshot)
+        self.look_later()
         self.update_tabs()
         local = now.astimezone()
         words = status_line(snapshot, self._desk.host, self._status.room, read_only=self._desk.is_read_only)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -26,6 +27,10 @@ from gputui.tui.widgets.line_table import CursorMoved, LineTable
 
 SECTION = "queue"
 """What is remembered of it."""
+_LOOK, _REST = 0.008, 0.004
+"""Seconds for which it is looked which jobs a filter shows, and before keys and everything else have had their turn."""
+_CALM = 0.15
+"""Seconds between two paintings of what is found."""
 _ON_JOBS = frozenset({"mark", "mark_all", "fold", "fold_all", "sort", "columns"})
 
 
@@ -40,6 +45,9 @@ class QueueScreen(JobScreen):
         self._past = Past(desk.past, self.post_message)
         self._marked_jobs: tuple[object, object, object, Sequence[Job]] | None = None
         self._filters = FilterHistory.of(desk.remembered.get("filters"))
+        self._looks_on = self._has_found = False
+        """A timer is set for looking further which jobs the filter shows; others were found and not shown yet."""
+        self._gathered_at = 0.0
 
     def refresh_time(self) -> None:
         """Show the picture at the time it is now."""
@@ -73,6 +81,21 @@ class QueueScreen(JobScreen):
         marks = table.live.marks
         if marks and not marks <= self._rows.jobs.keys():
             table.live.marks = marks & self._rows.jobs.keys()
+
+    def look_later(self) -> None:
+        """Look further which jobs the filter shows, between keys, until it is known of all; not while covered."""
+        if not self._looks_on and not self._rows.is_judged and self.app.screen is self:
+            self._looks_on = True
+            self.set_timer(_REST, self._look_further)
+
+    def _look_further(self) -> None:
+        self._looks_on = False
+        self._has_found |= self._rows.look(_LOOK)
+        if self._has_found and (self._rows.is_judged or time.monotonic() - self._gathered_at >= _CALM):
+            self._has_found, self._gathered_at = False, time.monotonic()
+            self._rows.gather()
+            self.refresh_time()
+        self.look_later()
 
     def subjects(self) -> Sequence[Job]:
         """The marked jobs, while the queue has the focus; else those of its row."""
@@ -127,6 +150,8 @@ class QueueScreen(JobScreen):
     def action_mark_all(self) -> None:
         """Mark all jobs that are shown and not over; where all are marked, none."""
         table, jobs = self.table, self._rows.jobs
+        self._rows.look(float("inf"))
+        self._rows.gather()
         shown = frozenset(job_id for job_id in self._rows.shown if not jobs[job_id].state.is_terminal)
         table.live.marks = table.live.marks - shown if shown <= table.live.marks else table.live.marks | shown
         self.refresh_time()
