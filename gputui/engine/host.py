@@ -14,7 +14,7 @@ from pathlib import Path
 from gputui.domain.errors import NotLeaderError, StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
-from gputui.engine import picture, published
+from gputui.engine import garbage, picture, published
 from gputui.engine.announcer import Announcer
 from gputui.engine.daemons import DaemonExecutor
 from gputui.engine.delivery import sinks
@@ -76,6 +76,8 @@ class Host:
         self._published: object = None
         self._probe: GpuProbe | None = None
         """Ours, while we schedule."""
+        self._is_settled = False
+        """The queue that is looked on at is left out of garbage collections."""
         self._barred: tuple[Notice, ...] = ()
         """Why this process cannot even try to schedule."""
 
@@ -218,3 +220,7 @@ class Host:
             latest = self._feed.latest
             told, leader = (Notice("error", str(error)),), None if latest.leads_here else latest.leader
             self._feed.publish(replace(latest, taken_at=now, leader=leader, leads_here=False, notices=told))
+            return
+        if not self._is_settled:
+            self._is_settled = True
+            garbage.settle()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import time
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.settings import SchedulerSettings
+from gputui.engine import garbage
 from gputui.engine.scheduler import Scheduler
 from gputui.engine.waker import Waker
 from gputui.ports import Clock, JobStore, StoreWatch
@@ -167,13 +167,10 @@ class Loop:
         return True
 
     def _settle_memory(self) -> None:
-        """Once: let the collector pass over what is here after the first tick, which is mostly the queue.
-
-        It stays, and has no cycles; to walk it all again and again would stop every thread for a tenth of a second.
-        """
+        """Once, after the first tick: the queue is here."""
         if not self._is_settled:
             self._is_settled = True
-            gc.freeze()
+            garbage.settle()
 
 
 async def _drained(executor: Executor) -> None:
