@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
-from rich.table import Table
-from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
-from textual.widgets import Input, Static
+from textual.widgets import Input
 
+from gputui.domain.text import width
 from gputui.tui.commands import COMMANDS, GPUS, JOBS, LOGS, QUEUE, TIMELINE, Command, by_group
 from gputui.tui.keymap import keymap_of
+from gputui.tui.present.cells import Cell, Span, fitted
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.dialog import ScrollingDialog
+from gputui.tui.widgets.cell_lines import CellLines
 
 _PANES = {"gpus": ("GPUs", GPUS), "queue": ("queue", JOBS), "log": ("log", LOGS), "rows": ("timeline", TIMELINE)}
 """By the id of a widget: what it is called, and the group of commands that it is there for."""
@@ -26,6 +28,12 @@ _ACT_ON = (
     ("GPUs", "the job that holds the selected GPU; to drain or resume: the GPU itself"),
     ("log", "the job whose log is shown"),
 )
+_Row: TypeAlias = tuple[Span, str, Span]
+_NOTHING: _Row = (("", PLAIN), "", ("", PLAIN))
+_FIRST, _SECOND, _THIRD, _GAP = 11, 10, 10, 2
+"""The least widths of the columns, and what is between them."""
+_MOST, _FRAME = 112, 7
+"""The width of the box at most, and what it has around the lines."""
 
 
 @dataclass(frozen=True)
@@ -77,19 +85,27 @@ class Help(ScrollingDialog):
             box.border_subtitle = "/ search   j k scroll   Esc close"
             yield Input(placeholder="a key, or words of what it does", compact=True)
             with VerticalScroll():
-                yield Static(id="keys")
+                yield CellLines(id="keys")
 
     def on_mount(self) -> None:
         """Show all of them."""
         self.query_one(VerticalScroll).focus()
-        self._show("")
+        self._show()
 
-    def _show(self, wanted: str) -> None:
-        told = keymap_of(self).told
+    def on_resize(self) -> None:
+        """Lay them out anew."""
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        if not self.is_attached:
+            return
+        wanted, told = self.query_one(Input).value, keymap_of(self).told
         groups = [
             (heading, [told(command) for command in commands]) for heading, commands in arranged(self._asked_from)
         ]
-        self.query_one("#keys", Static).update(help_table(matching(groups, wanted), is_all=not wanted.strip()))
+        lines = self.query_one(CellLines)
+        room = lines.size.width or min(self.app.size.width * 9 // 10, _MOST) - _FRAME
+        lines.fill(help_lines(matching(groups, wanted), room, is_all=not wanted.strip()))
 
     def action_search(self) -> None:
         """Type what to look for."""
@@ -98,8 +114,8 @@ class Help(ScrollingDialog):
         field.focus()
 
     @on(Input.Changed)
-    def _typed(self, event: Input.Changed) -> None:
-        self._show(event.value)
+    def _typed(self) -> None:
+        self._show()
         self.query_one(VerticalScroll).scroll_home(animate=False)
 
     @on(Input.Submitted)
@@ -148,24 +164,33 @@ def _matches(command: Command, heading: str, wanted: str) -> bool:
     return all(word in text for word in wanted.lower().split())
 
 
-def help_table(groups: Sequence[tuple[str, Sequence[Command]]], *, is_all: bool) -> Table:
-    """The keys under their headings."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, min_width=11)
-    table.add_column(no_wrap=True, min_width=10)
-    table.add_column()
+def help_lines(groups: Sequence[tuple[str, Sequence[Command]]], room: int, *, is_all: bool) -> list[Cell]:
+    """The keys under their headings, in lines of `room` cells; sentences that do not fit go on in the next line."""
+    rows: list[_Row] = []
     for heading, commands in groups:
-        if table.row_count:
-            table.add_row("")
-        table.add_row(Text(heading.partition(", ")[0], STRONG), "", Text(heading.partition(", ")[2], DIM))
-        for command in commands:
-            keys = Text(f"  {command.key_names}", BLUE) if command.keys else Text("  no key", DIM)
-            table.add_row(keys, Text(command.title, PLAIN), Text(command.help, DIM))
+        name, _, where = heading.partition(", ")
+        rows += [_NOTHING] if rows else []
+        rows.append(((name, STRONG), "", (where, DIM)))
+        rows += [(_keys(command), command.title, (command.help, DIM)) for command in commands]
     if not groups:
-        table.add_row(Text("nothing", DIM), "", Text("No key does that. The palette finds commands by name.", DIM))
+        rows.append((("nothing", DIM), "", ("No key does that. The palette finds commands by name.", DIM)))
     if is_all:
-        table.add_row("")
-        table.add_row(Text("Acts on", STRONG))
-        for pane, words in _ACT_ON:
-            table.add_row(Text(f"  {pane}", BLUE), "", Text(words, DIM))
-    return table
+        rows += [_NOTHING, (("Acts on", STRONG), "", ("", PLAIN))]
+        rows += [((f"  {pane}", BLUE), "", (words, DIM)) for pane, words in _ACT_ON]
+    return _lines(rows, room)
+
+
+def _keys(command: Command) -> Span:
+    return (f"  {command.key_names}", BLUE) if command.keys else ("  no key", DIM)
+
+
+def _lines(rows: Sequence[_Row], room: int) -> list[Cell]:
+    first = max(_FIRST, *(width(keys) for (keys, _), _, _ in rows)) + _GAP
+    second = max(_SECOND, *(width(title) for _, title, _ in rows)) + _GAP
+    lines: list[Cell] = []
+    for (keys, style), title, (words, words_style) in rows:
+        sentence = textwrap.wrap(words, max(_THIRD, room - first - second)) or [""]
+        begun = (*fitted(((keys, style),), first), *fitted(((title, PLAIN),), second))
+        lines.append((*begun, (sentence[0], words_style)))
+        lines += [((" " * (first + second), PLAIN), (rest, words_style)) for rest in sentence[1:]]
+    return lines

@@ -33,6 +33,12 @@ class CellLines(Widget):
         if len(lines) < len(before):
             self.refresh()
 
+    def fill(self, lines: Sequence[Cell]) -> None:
+        """Show these lines in as many rows: where there are more than fit, something around them scrolls."""
+        if len(lines) != self._rows:
+            self.styles.height = self._rows = len(lines)
+        self.show(lines)
+
     def grow(self, lines: Sequence[Cell]) -> None:
         """Show these lines in as many rows, but in no fewer than there were: nothing jumps while one reads."""
         if len(lines) > self._rows:
