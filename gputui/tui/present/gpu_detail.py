@@ -238,6 +238,6 @@ def title(row: GpuRow) -> Cell:
 
 def holders(view: GpuView, jobs: Iterable[Job]) -> tuple[Job, ...]:
     """The jobs on it, in their order there."""
-    known = {job.id: job for job in jobs if job.id in view.job_ids or job.id == view.job_id}
     ids = view.job_ids or ((view.job_id,) if view.job_id is not None else ())
+    known = {job.id: job for job in jobs if job.id in ids} if ids else {}
     return tuple(known[job_id] for job_id in ids if job_id in known)
