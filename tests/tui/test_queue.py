@@ -51,6 +51,20 @@ def with_array() -> Snapshot:
     return sample.rich_snapshot(jobs=tuple(sorted(jobs, key=lambda job: job.id)), order=order)
 
 
+async def test_jobs_leave_the_queue_while_it_is_covered_and_gets_room_for_its_tabs() -> None:
+    console = Console(sample.many_jobs(60))
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        assert queue(console).head == 1
+        await console.press(pilot, "question_mark")
+        await pilot.resize_terminal(120, 50)
+        left = console.snapshot.jobs[30:]
+        await console.show(pilot, replace(console.snapshot, jobs=left, order=tuple(job.id for job in left)))
+        await console.press(pilot, "escape")
+        assert queue(console).head == 2
+        assert list(queue(console).keys) == [job.id for job in left]
+
+
 class TestMarks:
     async def test_a_command_acts_on_all_that_are_marked_and_on_no_other(self) -> None:
         console = Console()

@@ -71,8 +71,8 @@ class JobTable(LineTable[Key], Grip):
         self._known = context
         sheet = self.sheet
         self.NOUN = sheet.noun
-        self._settle_head()
         self.show_rows(sheet.keys, sheet.positions, () if sheet.keys else keymap_of(self).cells(sheet.empty()))
+        self._settle_head()  # last: it draws anew, and what was shown before may be there no more
         if (bar := self._bar_spans()) != self._bar:
             self._bar = bar
             if self.head > 1:
