@@ -25,7 +25,7 @@ class History:
         """Take in the readings of a picture; stale ones count as not read."""
         if self._since is None:
             self._since = snapshot.taken_at
-        if snapshot.taken_at - self._since >= STEP:
+        if abs(snapshot.taken_at - self._since) >= STEP:  # a clock may be set back: readings would pile up
             self._close_step()
             self._since = snapshot.taken_at
         for view in snapshot.gpus:

@@ -12,6 +12,8 @@ from gputui.engine.undo import DrainChange, JobChange, WishedChange
 
 KEPT = 20
 """So many wishes back, no further: what was long ago is better changed by hand."""
+MOST = 20_000
+"""So many jobs changed by them all: each is kept as it was."""
 _TOLD = 4
 
 
@@ -35,6 +37,8 @@ class Undo:
         done = call(self._actions)
         if self._noted:
             self._past.append(self._noted)
+            while len(self._past) > 1 and sum(map(len, self._past)) > MOST:
+                self._past.popleft()
         return done
 
     def last(self, actions: Actions) -> str:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
 
 import pytest
 from textual._styles_cache import StylesCache
@@ -13,8 +16,17 @@ from textual.screen import Screen
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
+from gputui.domain.job import JobId
+from gputui.engine.actions import Actions
+from gputui.store import MemoryJobStore
+from gputui.tui.history import History
 from gputui.tui.leave import Leave
+from gputui.tui.present.past import STEP
+from gputui.tui.screens.log_prompt import HISTORY
 from gputui.tui.styles_cache import OwnStylesCache
+from gputui.tui.undo import Undo
+from tests.factories import ACTOR, FakeClock, job
+from tests.tui import sample
 from tests.tui.console import Console
 
 SCREENS = {
@@ -71,3 +83,38 @@ async def test_a_closed_screen_is_gone(key: str) -> None:
         assert closed() is None
         assert threading.active_count() <= threads
         assert len(console.app._registry) == widgets
+
+
+def test_readings_do_not_pile_up_while_the_clock_is_behind_where_it_was() -> None:
+    history, late = History(), sample.rich_snapshot()
+    history.add(late)
+    for seconds in range(3600):
+        history.add(replace(late, taken_at=late.taken_at - timedelta(hours=2) + timedelta(seconds=seconds)))
+    assert max(map(len, history._now.values())) <= STEP.total_seconds() + 1
+
+
+async def test_of_what_was_looked_for_in_logs_the_last_is_remembered() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        kept = HISTORY["/"] = [f"older {number}" for number in range(50)]
+        await console.press(pilot, "tab", "slash", *"new", "enter")
+        assert kept[-2:] == ["older 49", "new"]
+        assert len(kept) == 50
+    HISTORY.clear()
+
+
+def test_wishes_for_many_jobs_are_kept_for_undo_only_as_far_as_memory_allows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gputui.tui.undo.MOST", 20)
+    store = MemoryJobStore()
+    ids = store.submit([job(number) for number in range(1, 7)], actor=ACTOR)
+    undo = Undo(Actions(store, FakeClock(), ACTOR), dict)
+    for value in range(10):
+        undo.carry_out(partial(_prioritise, ids, value))
+    assert list(map(len, undo._past)) == [6, 6, 6]
+
+
+def _prioritise(ids: tuple[JobId, ...], value: int, actions: Actions) -> str:
+    return str(actions.set_priority(ids, value))

@@ -15,8 +15,9 @@ from gputui.domain.text import plain
 from gputui.tui.log.pattern import pattern_of
 
 _LONGEST = 500
+_MOST = 50
 HISTORY: dict[str, list[str]] = {}
-"""What was typed before, by what was asked: as long as the console runs."""
+"""What was typed last, by what was asked: as long as the console runs."""
 
 
 class LogPrompt(ModalScreen[str | None]):
@@ -61,6 +62,7 @@ class LogPrompt(ModalScreen[str | None]):
         text = plain(event.value, _LONGEST)
         if text and text not in self._said[-1:]:
             self._said.append(text)
+            del self._said[:-_MOST]
         self.dismiss(text)
 
     def action_recall(self, step: int) -> None:
