@@ -22,6 +22,8 @@ from tests.factories import ACTOR, spec
 from tests.tui.sample import NAMES
 
 GPUS, JOBS, LINES_PER_SECOND = 64, 10_000, 2000
+KEPT = 100
+"""Finished jobs that stay in the queue: soon reached, so that it does not grow by them for as long as it is looked."""
 _BEAT = 0.01
 _WIDTHS = (1, 1, 1, 1, 2, 2, 4, 8, 8, 16)
 _LINE = b"\x1b[32mstep %d\x1b[0m loss=%.3f \xe8\xae\xad\xe7\xbb\x83 lr=3e-4 tokens/s=%d\r"
@@ -65,7 +67,7 @@ class BusyServer:
     def __init__(self, directory: Path, seed: int) -> None:
         self.random = random.Random(seed)
         self.clock = RealClock()
-        self.settings = Settings(policy=PolicySettings(), store=StoreSettings())
+        self.settings = Settings(policy=PolicySettings(), store=StoreSettings(keep_finished=KEPT))
         self.store = TinyJobStore(directory / "state", self.settings.store)
         self.actions = Actions(self.store, self.clock, ACTOR)
         self.containers = FakeRuntime("docker", self.clock)
@@ -110,6 +112,7 @@ class BusyServer:
             running = self.containers.running()
             for record in self.random.sample(running, min(2, len(running))):
                 self.containers.exit(record.id, self.random.choice((0, 0, 1, 137)))
+            self.containers.forget_the_past()
             waiting = sum(not job.state.is_terminal for job in self.feed.latest.jobs)
             await asyncio.to_thread(self.submit, min(50, max(0, JOBS - waiting)))
 

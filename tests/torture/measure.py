@@ -1,0 +1,124 @@
+"""What a tortured console is measured by: how long its loop works, its memory, and what is alive at rest."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import threading
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from weakref import WeakSet
+
+from textual.dom import DOMNode
+from textual.widget import Widget
+
+from gputui.tui.app import Gputui
+from gputui.tui.leave import Leave
+from gputui.tui.messages import WishFailed
+
+
+class Tortured(Gputui):
+    """A console that nobody can leave; it keeps what its border caught, and knows which of its widgets are alive."""
+
+    caught: list[str]
+    born: WeakSet[Widget]
+
+    def _leave(self, how: Leave | None) -> None:
+        del how
+
+    def on_wish_failed(self, message: WishFailed) -> None:
+        if message.error.where == "gputui":
+            self.caught.append(str(message.error))
+        super().on_wish_failed(message)
+
+    def _register_child(self, parent: DOMNode, child: Widget, before: int | None, after: int | None) -> None:
+        self.born.add(child)
+        super()._register_child(parent, child, before, after)
+
+
+def resident() -> float:
+    """MB of this process in memory."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+@dataclass(frozen=True)
+class Rest:
+    """The console with nothing but its main screen, its garbage collected."""
+
+    memory: float
+    counts: Counter[str]
+    """What is alive, which no allocator blurs."""
+
+    @classmethod
+    async def of(cls, app: Tortured) -> Rest:
+        """Collects on a thread, for the time it takes is none of the loop's own."""
+        await asyncio.to_thread(gc.collect)
+        alive = {
+            "widgets": len(app.born),
+            "on the screen": sum(not type(widget).__name__.startswith("Toast") for widget in app._registry),
+            "threads": threading.active_count(),
+            "tasks": len(asyncio.all_tasks()),
+        }
+        return cls(resident(), Counter(alive))
+
+
+@dataclass
+class Measured:
+    """What was seen meanwhile."""
+
+    gaps: Counter[int] = field(default_factory=Counter)
+    """How often the event loop came round so many milliseconds later than wished."""
+    busy: Counter[int] = field(default_factory=Counter)
+    """How often it worked itself for so many milliseconds between two rounds: what other programs do does not count."""
+    rests: list[Rest] = field(default_factory=list)
+    keys: Counter[str] = field(default_factory=Counter)
+    screens: Counter[str] = field(default_factory=Counter)
+
+    async def watch(self, step: float = 0.01) -> None:
+        """Look how the event loop comes round, until cancelled."""
+        while True:
+            before, worked = time.monotonic(), time.thread_time()
+            await asyncio.sleep(step)
+            self.gaps[round(1000 * (time.monotonic() - before - step))] += 1
+            self.busy[round(1000 * (time.thread_time() - worked))] += 1
+
+    @property
+    def _thirds(self) -> tuple[list[Rest], list[Rest], list[Rest]]:
+        third = max(1, len(self.rests) // 3)
+        return self.rests[:third], self.rests[third:-third], self.rests[-third:]
+
+    @property
+    def growth(self) -> float:
+        """MB between the means of the second third and of the last."""
+        _, middle, last = ([rest.memory for rest in third] for third in self._thirds)
+        return sum(last) / len(last) - sum(middle) / len(middle)
+
+    @property
+    def grown(self) -> Counter[str]:
+        """By how many things the least of the last third exceeds the most of the first: what leaks never comes back."""
+        first, _, last = self._thirds
+        names = first[0].counts.keys()
+        most = Counter({name: max(rest.counts[name] for rest in first) for name in names})
+        return Counter({name: min(rest.counts[name] for rest in last) for name in names}) - most
+
+    def __str__(self) -> str:
+        alive = {name: [rest.counts[name] for rest in self.rests] for name in self.rests[0].counts}
+        return (
+            f"{self.keys.total()} keys on {dict(self.screens)}; "
+            f"gap p50 {within(self.gaps, 0.5)} ms, p99 {within(self.gaps, 0.99)} ms, max {max(self.gaps)} ms; "
+            f"own work p50 {within(self.busy, 0.5)} ms, p99 {within(self.busy, 0.99)} ms, max {max(self.busy)} ms; "
+            f"memory {[round(rest.memory) for rest in self.rests]} MB, growth {self.growth:.1f} MB; alive {alive}"
+        )
+
+
+def within(times: Counter[int], share: float) -> int:
+    """Milliseconds within which that share of them is."""
+    left = share * times.total()
+    for each in sorted(times):
+        left -= times[each]
+        if left <= 0:
+            return each
+    return max(times)
