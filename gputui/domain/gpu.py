@@ -76,6 +76,8 @@ class Gpu:
     """UUID of the GPU this instance is a slice of."""
     mig_profile: str | None = None
     """`1g.10gb` and its kin, for an instance."""
+    mig_index: int | None = None
+    """Which of its parent's instances it is, as the driver counts them; for the eye alone."""
     mig_enabled: bool = False
     """The GPU is cut into instances: whole-GPU jobs never go there."""
     power_limit: float | None = None

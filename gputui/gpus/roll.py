@@ -76,6 +76,7 @@ def _gpu(card: wire.Card, uuid: str, index: int) -> Gpu:
         links=card.links,
         mig_parent=card.mig_parent,
         mig_profile=card.mig_profile,
+        mig_index=card.mig_index,
         mig_enabled=card.mig_enabled,
         power_limit=card.power_limit,
         persistence=card.persistence,

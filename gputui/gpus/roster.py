@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 class Card:
     """A GPU or a MIG instance, as the driver lists it."""
 
-    __slots__ = ("error", "handle", "index", "mig", "parent", "uuid")
+    __slots__ = ("error", "handle", "index", "mig", "parent", "place", "uuid")
 
     def __init__(self, index: int, uuid: str, handle: object, error: str = "", parent: Card | None = None) -> None:
         self.index = index
@@ -24,6 +24,8 @@ class Card:
         self.error = error
         """`lost`, or why it cannot be named; empty when all is well."""
         self.parent = parent
+        self.place: int | None = None
+        """Which of its parent's instances it is."""
         self.mig = False
 
     @property
@@ -61,18 +63,26 @@ def _instances(parent: Card) -> list[Card]:
         mode = read("nvmlDeviceGetMigMode", parent.handle)
         parent.mig = bool(mode and mode[0])
         most = read("nvmlDeviceGetMaxMigDeviceCount", parent.handle) if parent.mig else 0
-        handles = (read("nvmlDeviceGetMigDeviceHandleByIndex", parent.handle, place) for place in range(most or 0))
-        found = [(handle, read("nvmlDeviceGetUUID", handle)) for handle in handles if handle is not None]
+        places = {
+            place: read("nvmlDeviceGetMigDeviceHandleByIndex", parent.handle, place) for place in range(most or 0)
+        }
+        found = [(n, handle, read("nvmlDeviceGetUUID", handle)) for n, handle in places.items() if handle is not None]
     except LostError:
         return []  # the next sweep says so of the parent
-    return [Card(parent.index, uuid, handle, parent=parent) for handle, uuid in found if uuid]
+    return [_instance(parent, place, handle, uuid) for place, handle, uuid in found if uuid]
+
+
+def _instance(parent: Card, place: int, handle: object, uuid: str) -> Card:
+    card = Card(parent.index, uuid, handle, parent=parent)
+    card.place = place
+    return card
 
 
 def facts(card: Card, links: list[dict[str, object]]) -> dict[str, object]:
     """What does not change about it while the driver runs, as far as it can be read."""
     told: dict[str, object] = {"index": card.index, "uuid": card.uuid, "error": card.error, "links": links}
     if card.parent is not None:
-        told["mig_parent"] = card.parent.uuid
+        told |= {"mig_parent": card.parent.uuid, "mig_index": card.place}
     try:
         return told | (_of_instance(card) if card.parent else _of_gpu(card))
     except LostError:

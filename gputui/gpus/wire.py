@@ -22,6 +22,7 @@ class Card(Struct):
     links: tuple[Link, ...] = ()
     mig_parent: str | None = None
     mig_profile: str | None = None
+    mig_index: int | None = None
     mig_enabled: bool = False
     power_limit: float | None = None
     persistence: bool | None = None

@@ -218,6 +218,7 @@ class Gputui(AsideApp[Leave]):
         from gputui.tui.screens.notices import Notices
 
         now = self._desk.clock.now()
+        self.clear_notifications()  # all of them are told there
         told = (replace(notice, text=self.keymap.words(notice.text)) for notice in notices(self.snapshot, now))
         self.push_screen(Notices(tuple(told), tuple(self.notifier.log), now=now))
 

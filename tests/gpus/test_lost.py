@@ -116,6 +116,7 @@ def test_mig_instances_are_gpus_of_their_own(standin: StandIn, watch: Start) -> 
         ("MIG-bbbb", uuid(1), "1g.10gb"),
     ]
     assert (first.index, first.memory_total) == (1, 40 * 1024**3)
+    assert [gpu.mig_index for gpu in (parent, first, second)] == [None, 0, 1]
     assert first.model == parent.model
     assert reading.samples[uuid(1)].utilization is None  # as on hardware: never 0
     assert reading.samples["MIG-aaaa"].processes == ()

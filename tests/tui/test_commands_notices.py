@@ -20,7 +20,7 @@ from tests.tui.console import Console
 from tests.tui.sample import disk_full, gpus, rich_snapshot, with_job, with_node
 
 
-def _over(job_id: int, state: JobState = JobState.FAILED, tenant: str = "alice", after: int = 1) -> Job:
+def job_over(job_id: int, state: JobState = JobState.FAILED, tenant: str = "alice", after: int = 1) -> Job:
     job = running(job_id, on=(uuid(0),), name=f"train-{job_id}", tenant=tenant, submitted_by=tenant)
     cause = Cause(CauseCode.NON_ZERO_EXIT, "exit code 1") if state is JobState.FAILED else None
     return job.evolve(state=state, ended_at=NOW + timedelta(seconds=after), cause=cause)
@@ -41,7 +41,7 @@ def test_what_is_so_when_the_console_opens_is_no_news() -> None:
 
 
 def test_a_job_of_mine_that_fails_is_told_with_its_reason() -> None:
-    found = _looked(rich_snapshot(), with_job(rich_snapshot(), [_over(101)]))
+    found = _looked(rich_snapshot(), with_job(rich_snapshot(), [job_over(101)]))
     assert [(each.severity, each.is_told) for each in found] == [("error", True)]
     assert found[0].text.startswith("job 101 train-101 of alice is FAILED after")
     assert "exit code 1" in found[0].text
@@ -49,28 +49,28 @@ def test_a_job_of_mine_that_fails_is_told_with_its_reason() -> None:
 
 @pytest.mark.parametrize(("mine_only", "is_told"), [(True, False), (False, True)])
 def test_jobs_of_others_are_in_the_log_and_told_on_demand(mine_only: bool, is_told: bool) -> None:
-    found = _looked(rich_snapshot(), with_job(rich_snapshot(), [_over(101, tenant="bob")]), mine_only=mine_only)
+    found = _looked(rich_snapshot(), with_job(rich_snapshot(), [job_over(101, tenant="bob")]), mine_only=mine_only)
     assert [each.is_told for each in found] == [is_told]
 
 
 def test_a_job_that_came_and_went_between_two_pictures_is_told() -> None:
     before = rich_snapshot()
-    found = _looked(before, replace(before, jobs=(*before.jobs, _over(200, JobState.COMPLETED))))
+    found = _looked(before, replace(before, jobs=(*before.jobs, job_over(200, JobState.COMPLETED))))
     assert [(each.severity, each.text.split(" after")[0]) for each in found] == [
         ("information", "job 200 train-200 of alice is COMPLETED")
     ]
 
 
 def test_a_job_that_is_run_again_may_end_again() -> None:
-    first = with_job(rich_snapshot(), [_over(101)])
-    second = with_job(rich_snapshot(), [_over(101, after=60)])
+    first = with_job(rich_snapshot(), [job_over(101)])
+    second = with_job(rich_snapshot(), [job_over(101, after=60)])
     assert len(_looked(rich_snapshot(), first, second)) == 1
     assert _looked(rich_snapshot(), first, replace(first, jobs=tuple(first.jobs))) == []
 
 
 def test_many_ends_at_once_are_one_sentence_and_all_of_them_in_the_log() -> None:
     before = rich_snapshot()
-    over = (*(_over(job_id, JobState.COMPLETED) for job_id in range(300, 310)), _over(310))
+    over = (*(job_over(job_id, JobState.COMPLETED) for job_id in range(300, 310)), job_over(310))
     found = _looked(before, replace(before, jobs=(*before.jobs, *over)))
     assert [each.text for each in found if each.is_told] == ["11 jobs ended: 10 COMPLETED, 1 FAILED"]
     assert [each.severity for each in found if each.is_told] == ["error"]
@@ -126,7 +126,7 @@ def test_each_way_of_telling_is_chosen_by_itself(choice: str, failed: int, compl
             settings = replace(ConsoleSettings(toast="none"), **{way: choice})  # type: ignore[arg-type]
             notifier = Notifier(heard, settings, "alice", FakeClock())
             notifier.take(rich_snapshot())
-            notifier.take(with_job(rich_snapshot(), [_over(101, state)]))
+            notifier.take(with_job(rich_snapshot(), [job_over(101, state)]))
             told = {"toast": len(heard.toasts), "bell": heard.bells, "desktop": len(heard.sent)}
             counts.append(told.pop(way))
             assert not any(told.values()), (way, told)
@@ -172,7 +172,7 @@ async def test_a_failed_job_is_toasted_and_the_log_shows_when(monkeypatch: pytes
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
         assert console.told == []
-        await console.show(pilot, with_job(console.snapshot, [_over(101)]))
+        await console.show(pilot, with_job(console.snapshot, [job_over(101)]))
         assert console.told[-1].startswith("job 101 train-101 of alice is FAILED")
         assert sent == []  # nothing goes to the desktop unasked
         await console.press(pilot, "P", "enter", "exclamation_mark")

@@ -16,7 +16,7 @@ from gputui.tui.leave import Leave
 from tests.tui import sample
 from tests.tui.console import Console
 
-SMALL, WIDE = (80, 24), (200, 50)
+SMALL, MIDDLING, WIDE = (80, 24), (120, 36), (200, 50)
 LOG = [
     b"\x1b[32mINFO\x1b[0m  epoch %d  loss \x1b[1m%.3f\x1b[0m  lr 2.0e-05" % (epoch, 3 - epoch * 0.03)
     for epoch in range(60)
@@ -64,7 +64,7 @@ async def show_history(console: Console, pilot: Pilot[Leave]) -> None:
         await console.show(pilot, sample.with_node(taken_at=taken, gpus=tuple(gpus)))
 
 
-@pytest.mark.parametrize("size", [SMALL, WIDE], ids=["80x24", "200x50"])
+@pytest.mark.parametrize("size", [SMALL, MIDDLING, WIDE], ids=["80x24", "120x36", "200x50"])
 class TestMain:
     def test_a_busy_day(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert matches(snap_compare, None, size, history=True)
@@ -89,29 +89,3 @@ class TestMain:
 
     def test_before_anything_is_known(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert snap_compare(Console().app, terminal_size=size)  # type: ignore[arg-type]
-
-    @pytest.mark.parametrize(
-        "keys",
-        [
-            ("question_mark",),
-            ("s",),
-            ("s", "tab", "tab", "tab", "x"),
-            ("c",),
-            ("P",),
-            ("q",),
-            ("slash", "b", "o", "b"),
-            ("tab", "tab"),
-            ("tab", "k"),
-            ("j", "j", "j", "h"),
-        ],
-        ids=lambda keys: "-".join(keys),
-    )
-    def test_after_keys(self, snap_compare: Compare, size: tuple[int, int], keys: tuple[str, ...]) -> None:
-        assert matches(snap_compare, None, size, *keys)
-
-    def test_all_notices(self, snap_compare: Compare, size: tuple[int, int]) -> None:
-        assert matches(snap_compare, sample.warned(), size, "exclamation_mark")
-
-    def test_a_job_in_detail(self, snap_compare: Compare, size: tuple[int, int]) -> None:
-        whole = sample.with_job(sample.rich_snapshot(), [sample.secret_job()])
-        assert matches(snap_compare, whole, size, "enter")

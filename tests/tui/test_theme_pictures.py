@@ -39,11 +39,6 @@ def test_a_busy_day(snap_compare: Compare, name: str) -> None:
     assert matches(snap_compare, LOOKS[name], (120, 36))
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50)], ids=["80x24", "120x36", "200x50"])
-def test_choosing(snap_compare: Compare, size: tuple[int, int]) -> None:
-    assert matches(snap_compare, Wish(), size, "ctrl+t", "down", "down")
-
-
 def test_a_dialog_in_sixteen_colours(snap_compare: Compare) -> None:
     assert matches(snap_compare, LOOKS["sixteen"], (80, 24), "c")
 

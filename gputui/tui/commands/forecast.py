@@ -21,7 +21,7 @@ FURTHER = (
 )
 TIMELINE_COMMANDS = (
     Command(
-        "zoom_time(1)", ("i",), "in", "Zoom in: less time on the screen.", TIMELINE, True, True, "i/o", id="zoom_in"
+        "zoom_time(1)", ("i",), "zoom", "Zoom in: less time on the screen.", TIMELINE, True, True, "i/o", id="zoom_in"
     ),
     Command("zoom_time(-1)", ("o",), "zoom out", "Zoom out: more time on the screen.", TIMELINE, False, id="zoom_out"),
     Command(

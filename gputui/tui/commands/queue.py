@@ -82,8 +82,8 @@ EDIT_COMMANDS = (
     ),
 )
 STANDING_COMMANDS = (
-    Command("pause_recurring", ("h",), "pause", "Make no run of the recurring job.", QUEUE, changes=True),
-    Command("resume_recurring", ("r",), "resume", "Make runs of the recurring job again.", QUEUE, changes=True),
+    Command("pause_recurring", ("h",), "pause runs", "Make no run of the recurring job.", QUEUE, changes=True),
+    Command("resume_recurring", ("r",), "resume runs", "Make runs of the recurring job again.", QUEUE, changes=True),
     Command("remove", ("c",), "remove", "End the recurring job or the reservation; asks first.", QUEUE, changes=True),
 )
 """They share their keys with wishes about jobs, and so they have to be declared in one place with these."""

@@ -23,6 +23,8 @@ def cell(value: str, style: Style = PLAIN) -> Cell:
     return ((value, style),)
 
 
+_NARROW = 6
+"""Cells that a flexible column keeps where there is no room for its least width."""
 _NEAR = 8
 """Unchanged cells that cost less to send again than to jump over."""
 
@@ -73,6 +75,8 @@ def _widths(columns: Sequence[Column], room: int) -> list[int]:
     """Least widths, grown by what is left in the proportion of `flex`; the last flexible one takes the rest."""
     widths = [column.width for column in columns]
     spare = room - _least(columns)
+    if spare < 0:
+        return _shrunk(columns, widths, -spare)
     shares = sum(column.flex for column in columns)
     for i, column in enumerate(columns):
         if column.flex and spare > 0:
@@ -80,6 +84,17 @@ def _widths(columns: Sequence[Column], room: int) -> list[int]:
             widths[i] += grown
             spare -= grown
             shares -= column.flex
+    return widths
+
+
+def _shrunk(columns: Sequence[Column], widths: list[int], excess: int) -> list[int]:
+    """Flexible columns narrower than they should be, the widest first: better cut words than a lost end of the row."""
+    flexible = [i for i, column in enumerate(columns) if column.flex]
+    for _ in range(excess):
+        widest = max(flexible, key=lambda i: widths[i], default=None)
+        if widest is None or widths[widest] <= _NARROW:
+            break
+        widths[widest] -= 1
     return widths
 
 
@@ -105,6 +120,23 @@ def fitted(spans: Cell, room: int, *, right: bool = False) -> list[Span]:
         else:
             result[-1] = (result[-1][0] + pad, result[-1][1])
     return result
+
+
+def split(spans: Cell, room: int) -> tuple[Cell, Cell]:
+    """What of it goes on a line of `room` cells, to the end of a word, and the rest; nothing where all goes."""
+    text = "".join(value for value, _ in spans)
+    if width(text) <= room:
+        return spans, ()
+    end = next((n for n in range(len(text), 0, -1) if width(text[:n]) <= room), 0)
+    at = text.rfind(" ", 0, end + 1)
+    if at <= 0:
+        return spans, ()
+    first, rest, gone = [], [], 0
+    for value, style in spans:
+        first.append((value[: max(0, at - gone)], style))
+        rest.append((value[max(0, at + 1 - gone) :], style))
+        gone += len(value)
+    return tuple(span for span in first if span[0]), tuple(span for span in rest if span[0])
 
 
 def changed_part(before: Sequence[Span], after: Sequence[Span]) -> tuple[int, int]:

@@ -105,16 +105,16 @@ def _attempts(job: Job, names: Mapping[str, str]) -> list[Line]:
 
 
 def _attempt(attempt: Attempt, names: Mapping[str, str]) -> Cell:
-    gpus = ",".join(names.get(uuid) or plain(uuid, 12) for uuid in attempt.gpus)
     began = attempt.started_at or attempt.claimed_at
     ran = attempt.ended_at - began if attempt.ended_at and began else None
-    parts = [f"GPU {gpus}" if gpus else "no GPU"]
+    cause = plain(attempt.cause.text, 200) if attempt.cause else ""
+    parts = [_gpus(attempt, names)]
     parts += [f"from {began.astimezone():%H:%M:%S}"] if began else []
     parts += [f"ran {format_duration(ran)}"] if ran is not None else []
-    parts += [f"exit code {attempt.exit_code}"] if attempt.exit_code is not None else []
+    exit_code = "" if attempt.exit_code is None else f"exit code {attempt.exit_code}"
+    parts += [exit_code] if exit_code and exit_code != cause else []
     parts += ["free of charge"] if attempt.is_over and not attempt.charged else []
     parts += [plain(attempt.container_id, 20)] if attempt.container_id else []
-    cause = plain(attempt.cause.text, 200) if attempt.cause else ""
     notes = "; ".join(plain(note, 200) for note in attempt.notes)
     return (
         (f"{attempt.number}  ", BLUE),
@@ -122,6 +122,14 @@ def _attempt(attempt: Attempt, names: Mapping[str, str]) -> Cell:
         (f" · {cause}" if cause else "", RED),
         (f" · {notes}" if notes else "", AMBER),
     )
+
+
+def _gpus(attempt: Attempt, names: Mapping[str, str]) -> str:
+    """`GPU 0,1`; of those that are listed no more, the beginning of their UUIDs."""
+    listed = [names[uuid] for uuid in attempt.gpus if uuid in names]
+    others = [plain(uuid, 12) for uuid in attempt.gpus if uuid not in names]
+    words = ([f"GPU {','.join(listed)}"] if listed else []) + others
+    return ", ".join(words) or "no GPU"
 
 
 def _asked(job: Job) -> list[Line]:
@@ -137,7 +145,7 @@ def _asked(job: Job) -> list[Line]:
         ("image", cell(plain(spec.image, 200)) if spec.image is not None else cell("none: a host process", DIM)),
         ("command", cell(" ".join(plain(word, 400) for word in spec.command))),
         ("tenant", cell(plain(spec.tenant, 80))),
-        ("gpus", cell(wants)),
+        ("GPUs", cell(wants)),
         ("limits", cell(_limits(job))),
     ]
     if spec.after or spec.after_any:
@@ -149,9 +157,18 @@ def _asked(job: Job) -> list[Line]:
 def _limits(job: Job) -> str:
     spec = job.spec
     limit = format_duration(spec.time_limit) if spec.time_limit else "no time limit"
-    words = f"{limit}, {spec.retries} retries ({job.charged_attempts} used), backoff {format_duration(spec.backoff)}"
+    words = f"{limit}, {_retries(job)}"
     words += f", only on {', '.join(spec.retry_on)}" if spec.retry_on else ""
     return words + (", preemptible" if spec.preemptible else "")
+
+
+def _retries(job: Job) -> str:
+    spec = job.spec
+    if not spec.retries:
+        return "no retries"
+    told = f"{spec.retries} {'retry' if spec.retries == 1 else 'retries'}"
+    used = max(0, min(spec.retries, job.charged_attempts - job.state.is_terminal))
+    return f"{told} ({used} used), backoff {format_duration(spec.backoff)}"
 
 
 def _options(job: Job) -> list[Line]:

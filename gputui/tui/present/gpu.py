@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from gputui.domain.gpu import GpuState, GpuView, HealthCode, Holder
+from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import Job
 from gputui.domain.text import plain, width
 from gputui.domain.units import format_duration, format_size
@@ -14,7 +14,17 @@ from gputui.tui.present.gpu_row import GpuPicture, GpuRow
 from gputui.tui.present.meter import bar, graph, heat_style, load_style
 from gputui.tui.present.style import AMBER, BLUE, DIM, GPU_STYLES, GRAPH, PLAIN, RED, RED_STRONG, VIOLET
 
-__all__ = ["GPU_COLUMNS", "GpuPicture", "GpuRow", "gpu_cells", "index_of", "label_of", "short_model"]
+__all__ = [
+    "GPU_COLUMNS",
+    "GpuPicture",
+    "GpuRow",
+    "gpu_cells",
+    "holder_parts",
+    "index_of",
+    "joined",
+    "label_of",
+    "short_model",
+]
 
 GPU_COLUMNS = (
     Column("index", "GPU", 3, right=True),
@@ -75,8 +85,11 @@ def _in_room(model: str, room: int) -> str:
 
 
 def index_of(view: GpuView) -> str:
-    """The index for the eye; an instance shows its parent's, marked."""
-    return f"{view.gpu.index}m" if view.gpu.mig_parent else str(view.gpu.index)
+    """The index for the eye; an instance shows its parent's and which of its instances it is: `0m2`."""
+    gpu = view.gpu
+    if not gpu.mig_parent:
+        return str(gpu.index)
+    return f"{gpu.index}m{'' if gpu.mig_index is None else gpu.mig_index}"
 
 
 def label_of(row: GpuRow) -> str:
@@ -117,25 +130,37 @@ def _who(row: GpuRow, room: int) -> Cell:
     parts = [part for part in (_holders(row, room),) if part]
     if row.view.sample is not None and row.view.sample.throttle:
         parts.append(cell("slowed: " + plain(", ".join(row.view.sample.throttle), 100), AMBER))
-    return _joined(parts)
+    return joined(parts)
 
 
 def _holders(row: GpuRow, room: int) -> Cell:
     """What is wrong first, then who holds it."""
-    view = row.view
-    parts: list[Cell] = []
-    if view.health.code is not HealthCode.OK and view.health.text:
-        serious = view.health.code is not HealthCode.REMAP_PENDING
-        parts.append(cell(plain(view.health.text, 200), RED if serious else DIM))
-    if view.drain is not None:
-        parts.append(cell(f"drained by {plain(view.drain.by, 32)}: {plain(view.drain.reason, 100)}", AMBER))
-    if holder := _holder(row, room):
-        parts.append(holder)
-    if row.kept:
-        parts.append(cell(row.kept, VIOLET))
-    if not parts and view.why and view.state is not GpuState.FREE:
-        parts.append(cell(plain(view.why, 200), DIM))
-    return _joined(parts)
+    return joined(holder_parts(row, room))
+
+
+def holder_parts(row: GpuRow, room: int) -> list[Cell]:
+    """What is wrong, who holds it, whether it is drained, for whom it is kept; no word that the state says already."""
+    view, state = row.view, _state(row, 7)[0][0]
+    drained = _drained(view.drain, is_said=state == _STATE_WORDS[GpuState.DRAINED])
+    parts = [_ill(view.health), _holder(row, room), drained, cell(row.kept, VIOLET) if row.kept else None]
+    found = [part for part in parts if part]
+    if not found and view.why and not view.stale and view.state is not GpuState.FREE:
+        found.append(cell(plain(view.why, 200), DIM))
+    return found
+
+
+def _ill(health: Health) -> Cell | None:
+    if health.code is HealthCode.OK or not health.text:
+        return None
+    serious = health.code is not HealthCode.REMAP_PENDING
+    return cell(plain(health.text.removeprefix("lost: "), 200), RED if serious else DIM)
+
+
+def _drained(drain: Drain | None, *, is_said: bool) -> Cell | None:
+    if drain is None:
+        return None
+    words = f"by {plain(drain.by, 32)}: {plain(drain.reason, 100)}"
+    return cell(words if is_said else f"drained {words}", AMBER)
 
 
 def _age(row: GpuRow) -> str:
@@ -145,7 +170,8 @@ def _age(row: GpuRow) -> str:
     return words if len(words) <= 7 else words.replace(" old", "!")
 
 
-def _joined(parts: Sequence[Cell]) -> Cell:
+def joined(parts: Sequence[Cell]) -> Cell:
+    """One after the other."""
     result: Cell = ()
     for part in parts:
         result += ((" · ", DIM), *part) if result else part
@@ -167,7 +193,7 @@ def _holder(row: GpuRow, room: int) -> Cell | None:
 def _sharers(row: GpuRow, room: int) -> Cell:
     """All jobs on a GPU by name; by number alone where that is too much."""
     jobs = {job.id: job for job in (row.job, *row.beside) if job is not None}
-    named = _joined([_job(job_id, jobs.get(job_id)) for job_id in row.view.job_ids])
+    named = joined([_job(job_id, jobs.get(job_id)) for job_id in row.view.job_ids])
     if sum(width(words) for words, _ in named) <= room:
         return named
     return cell(" ".join(f"#{job_id}" for job_id in row.view.job_ids), BLUE)

@@ -9,9 +9,9 @@ from rich.style import Style
 from gputui.domain.gpu import GpuState, HealthCode
 from gputui.domain.text import plain, width
 from gputui.domain.units import format_size
-from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted
-from gputui.tui.present.gpu import GpuRow, gpu_cells, label_of, short_model
-from gputui.tui.present.gpu_tiles import LINE_FULL
+from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, split
+from gputui.tui.present.gpu import GpuRow, gpu_cells, holder_parts, joined, label_of, short_model
+from gputui.tui.present.gpu_tiles import CARD_LEAST, LINE_FULL
 from gputui.tui.present.gpu_words import foreign_words, running_words
 from gputui.tui.present.graph import past_graph
 from gputui.tui.present.meter import bar, heat_style, load_style
@@ -26,16 +26,38 @@ Line = tuple[Span, ...]
 
 def card_lines(row: GpuRow, room: int, height: int) -> tuple[Line, ...]:
     """Its lines from the top, each exactly `room` cells wide."""
-    lines: list[Cell] = [_title(row, room), gpu_cells(row, "holders", room)]
-    if not any(value.strip() for value, _ in lines[1]):
-        lines[1] = cell("free", DIM) if row.view.state is GpuState.FREE else ()
-    if height >= 8:
-        lines.append(_more(row))
+    lines: list[Cell] = [_title(row, room), *_who(row, room, _lines_for_words(row, height))]
     graphs = height - len(lines) - 1
     lines += _graphs(row, room, graphs)
     lines.append(_readings(row, has_power=graphs < _POWER_FROM))
     blank: Cell = ()
     return tuple(tuple(fitted(line, room)) for line in [*lines, *[blank] * height][:height])
+
+
+def _who(row: GpuRow, room: int, lines: int) -> list[Cell]:
+    """Who holds it and what is wrong, and in further lines what there is no room for in the first."""
+    parts, more = holder_parts(row, room * lines), _more(row)
+    first = joined(parts)
+    if lines < 2:
+        return [first]
+    if sum(width(value) for value, _ in first) <= room:
+        return [first, more]
+    told = [part for part in (*parts, more) if part]
+    shown: list[Cell] = []
+    while told and len(shown) < lines - 1:
+        line, rest = split(told.pop(0), room)
+        shown.append(line)
+        told = [rest, *told] if rest else told
+    while len(told) > 1 and sum(width(value) for value, _ in joined(told)) > room:
+        told.pop()  # rather than the half of it
+    return [*shown, joined(told)] if told else shown
+
+
+def _lines_for_words(row: GpuRow, height: int) -> int:
+    """What is wrong with a sick GPU matters more than its graphs."""
+    if not row.view.health.is_schedulable and height > CARD_LEAST:
+        return 3
+    return 2 if height >= 8 else 1
 
 
 def compact_line(row: GpuRow, room: int) -> Line:

@@ -12,7 +12,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain
 from gputui.domain.units import format_size
 from gputui.domain.window import WindowView
-from gputui.tui.present.cells import UNKNOWN, Cell, Span
+from gputui.tui.present.cells import UNKNOWN, Cell, Span, fitted
 from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_card import power_limit
 from gputui.tui.present.gpu_graphs import amount, graph_lines
@@ -65,7 +65,7 @@ def _line(label: str, *spans: Span) -> Cell:
 def _now(page: GpuPage) -> list[Cell]:
     """How it stands, who is on it, and for whom it is kept."""
     view = page.row.view
-    lines = [_line("state", *gpu_cells(page.row, "state", 7), (f"  {plain(view.why, 300)}" if view.why else "", DIM))]
+    lines = [_line("state", *gpu_cells(page.row, "state", 7), (_why(page), DIM))]
     if view.health.code is not HealthCode.OK:
         style = AMBER if view.health.code is HealthCode.REMAP_PENDING else RED
         lines.append(_line("health", (plain(view.health.text or view.health.code, 300), style)))
@@ -84,6 +84,14 @@ def _now(page: GpuPage) -> list[Cell]:
     return lines
 
 
+def _why(page: GpuPage) -> str:
+    """Why it is not free, where no line below says so as well."""
+    view = page.row.view
+    told = {"", view.health.text, *(words for words, _ in gpu_cells(page.row, "state", 7))}
+    is_told = view.why in told or bool(page.jobs) or (view.drain is not None and view.why == "drained")
+    return "" if is_told else f"  {plain(view.why, 300)}"
+
+
 def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
     """A job on it; of several, what each counts with and which one the keys mean."""
     share = next((sharer for sharer in page.row.view.sharers if sharer.job_id == job.id), None)
@@ -91,9 +99,9 @@ def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
     parts.append(f"counts {format_size(share.memory)}" if share else "")
     parts.append(f"container {container_of(job)}" if container_of(job) else "")
     is_meant = number == 0 and len(page.jobs) > 1
-    hint: Span = (f"  ◂ {page.keys[0]} opens it, {page.keys[1]} the next", DIM) if is_meant else ("", DIM)
+    hint: Span = (f"◂ {page.keys[0]} opens it, {page.keys[1]} the next  ", AMBER) if is_meant else ("", DIM)
     words = ", ".join(part for part in parts if part)
-    return _line("job", (f"#{job.id} ", BLUE), (f"{plain(job.spec.name, 60)} ", PLAIN), (words, DIM), hint)
+    return _line("job", (f"#{job.id} ", BLUE), (f"{plain(job.spec.name, 60)} ", PLAIN), hint, (words, DIM))
 
 
 def _windows(page: GpuPage) -> list[Cell]:
@@ -116,16 +124,20 @@ def _readings(page: GpuPage) -> list[Cell]:
         return [_line("readings", ("none now: the driver does not answer for it", AMBER))]
     limit = power_limit(page.row)
     throttle = plain(", ".join(sample.throttle), 200)
-    clocks = [_of(sample.sm_clock, "MHz", "SM"), _of(sample.memory_clock, "MHz", "memory")]
-    counts = [_count(sample.ecc_corrected, "corrected"), _count(sample.ecc_uncorrected, "uncorrected")]
-    lines = [
-        _line(
-            "clocks",
-            (", ".join(clocks), PLAIN),
-            (f"  slowed: {throttle}" if throttle else "  not slowed", AMBER if throttle else DIM),
-        ),
-        _line("power", (f"{amount(sample.power, 'W')} of {amount(limit, 'W')}", PLAIN)),
-        _line("ECC", (", ".join(counts) + " since the driver was loaded", RED if sample.ecc_uncorrected else PLAIN)),
+    clocks = _told(_of(sample.sm_clock, "MHz", "SM"), _of(sample.memory_clock, "MHz", "memory"))
+    counts = _told(_count(sample.ecc_corrected, "corrected"), _count(sample.ecc_uncorrected, "uncorrected"))
+    lines: list[Cell] = []
+    if clocks or throttle:
+        slowed: Span = (f"slowed: {throttle}", AMBER) if throttle else ("not slowed", DIM)
+        lines.append(_line("clocks", (f"{clocks}  " if clocks else "", PLAIN), slowed))
+    if page.row.view.gpu.memory_total or sample.memory_total:
+        lines.append(_line("memory", *gpu_cells(page.row, "memory", 12)))
+    if sample.power is not None:
+        lines.append(_line("power", (f"{amount(sample.power, 'W')} of {amount(limit, 'W')}", PLAIN)))
+    if counts:
+        style = RED if sample.ecc_uncorrected else PLAIN
+        lines.append(_line("ECC", (f"{counts} since the driver was loaded", style)))
+    lines.append(
         _line(
             "Xid",
             (
@@ -133,7 +145,9 @@ def _readings(page: GpuPage) -> list[Cell]:
                 PLAIN if sample.xid is None else RED,
             ),
         ),
-    ]
+    )
+    if not clocks and sample.power is None and sample.utilization is None:
+        lines.insert(0, _line("readings", ("the driver tells none of this GPU: load, power, clocks", DIM)))
     if sample.fan is not None:
         lines.append(_line("fan", (f"{sample.fan * 100:.0f}%", PLAIN)))
     lines.append(_throughput("PCIe", sample.pcie_rx, sample.pcie_tx, page.pcie or "no reading yet"))
@@ -150,12 +164,17 @@ def _throughput(label: str, received: float | None, sent: float | None, why_not:
     return _line(label, (f"in {amount(received, 'B/s')}, out {amount(sent, 'B/s')}", PLAIN))
 
 
+def _told(*words: str) -> str:
+    """Those of which there is something to tell."""
+    return ", ".join(word for word in words if word)
+
+
 def _of(value: int | None, unit: str, name: str) -> str:
-    return f"{name} {UNKNOWN if value is None else f'{value} {unit}'}"
+    return "" if value is None else f"{name} {value} {unit}"
 
 
 def _count(value: int | None, name: str) -> str:
-    return f"{UNKNOWN if value is None else value} {name}"
+    return "" if value is None else f"{value} {name}"
 
 
 def _processes(page: GpuPage) -> list[Cell]:
@@ -205,12 +224,12 @@ def _instances(page: GpuPage) -> list[Cell]:
 def _instance(row: GpuRow) -> Cell:
     gpu = row.view.gpu
     return (
-        (f"{' ' * _LABEL}{fit(gpu.mig_profile or UNKNOWN, 12)} ", PLAIN),
+        (f"{' ' * _LABEL}{label_of(row):<5} {fit(gpu.mig_profile or UNKNOWN, 12)} ", PLAIN),
         *gpu_cells(row, "memory", 9),
-        (f"  {plain(gpu.uuid, 48)}  ", DIM),
-        *gpu_cells(row, "state", 7),
         ("  ", DIM),
+        *fitted(gpu_cells(row, "state", 7), 9),
         *gpu_cells(row, "who", 60),
+        (f"  {plain(gpu.uuid, 48)}", DIM),
     )
 
 

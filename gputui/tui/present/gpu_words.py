@@ -63,11 +63,13 @@ def process_of(view: GpuView, holder: Holder) -> GpuProcess | None:
 
 
 def foreign_words(view: GpuView, holder: Holder) -> str:
-    """`pid 22110 python train.py, 31G, container f00df00df00d`: what else there is to say about it."""
+    """`pid 22110 python train.py, 31G, container f00df00df00d`: what else there is to say, beside its name and kind."""
     process = process_of(view, holder)
     pid = holder.pid if holder.pid is not None else (process.pid if process else None)
     command = process.command if process and process.command else None
-    parts = [f"pid {pid}" if pid is not None else "", plain(command, 60) if command else ""]
+    is_told = holder.kind == "process"  # its name is the command, and its pid stands beside it
+    parts = [f"pid {pid}" if pid is not None and not is_told else ""]
+    parts += [plain(command, 60)] if command and not (is_told and command == holder.name) else []
     memory = holder.memory if holder.memory is not None else (process.memory if process else None)
     container = holder.container_id or (process.container_id if process else None)
     words = [" ".join(part for part in parts if part), format_size(memory) if memory else ""]

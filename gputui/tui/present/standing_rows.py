@@ -6,7 +6,7 @@ from datetime import datetime
 
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, listed, plural
+from gputui.domain.units import format_duration, plural
 from gputui.domain.window import WindowState, WindowView
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.job import gpus_wanted
@@ -87,7 +87,7 @@ def _whom(view: WindowView) -> str:
 def _about(view: WindowView, now: datetime) -> str:
     words = []
     if view.state is WindowState.RELEASED:
-        words.append("nobody claimed it: anybody's")
+        words.append("anybody's now, as nobody claimed it")
     elif view.claimed_at is not None:
         words.append("in use")
     elif view.lapses_at is not None:
@@ -96,4 +96,4 @@ def _about(view: WindowView, now: datetime) -> str:
         words.append("of the settings file")
     if view.gpus and not view.window.gpus and view.state is not WindowState.RELEASED:
         words.append(f"{plural(len(view.gpus), 'GPU')} kept")
-    return listed(words) if words else ""
+    return "; ".join(words)

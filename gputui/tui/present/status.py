@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import datetime, timedelta
 from functools import lru_cache
 
+from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, ProbeCode
 from gputui.domain.job import Job
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
@@ -34,7 +35,9 @@ def status_line(snapshot: Snapshot, host: str, room: int = 10_000, *, read_only:
         line = _separated(parts)
         if sum(width(value) for value, _ in line) <= room:
             return line
-    return _separated(_parts(snapshot, "", short=True))
+    least = _parts(snapshot, "", short=True)
+    line = _separated(least)
+    return line if sum(width(value) for value, _ in line) <= room else _separated(least[1:])
 
 
 def _parts(snapshot: Snapshot, host: str, *, short: bool) -> list[Cell]:
@@ -128,7 +131,7 @@ def _job_counts(snapshot: Snapshot, *, short: bool) -> Cell:
 
 
 def _gpu_counts(snapshot: Snapshot) -> Cell:
-    gpus = snapshot.gpus
+    gpus = [view for view in snapshot.gpus if view.gpu.mig_parent or not view.gpu.mig_enabled]
     if not gpus:
         return ()
     free = sum(view.state is GpuState.FREE for view in gpus)
@@ -167,7 +170,7 @@ def _old_picture(snapshot: Snapshot, now: datetime) -> list[Notice]:
     late = now - snapshot.taken_at
     if late < LATE:
         return []
-    return [Notice("warning", f"this picture is {format_duration(late)} old: the engine has not answered since")]
+    return [Notice("warning", f"this picture is {format_duration(late)} old: the scheduler has said nothing since")]
 
 
 def _paused(snapshot: Snapshot) -> list[Notice]:
@@ -195,9 +198,15 @@ def _runtimes(snapshot: Snapshot) -> list[Notice]:
     for node in snapshot.nodes:
         for runtime in node.runtimes:
             if runtime.asked and not runtime.up:
-                found.append(Notice("error", f"{runtime.name} does not answer: {runtime.text}"))
+                found.append(Notice("error", _is_down(runtime)))
             found += [Notice("warning", f"{runtime.name}: {warning}") for warning in runtime.warnings]
     return found
+
+
+def _is_down(runtime: RuntimeStatus) -> str:
+    """Its own sentence, where that says which engine it is about."""
+    is_named = runtime.text.lower().startswith(runtime.name.lower())
+    return runtime.text if is_named else f"{runtime.name} does not answer: {runtime.text}"
 
 
 def _probe(snapshot: Snapshot) -> list[Notice]:

@@ -31,7 +31,7 @@ _ALL = (
     (Column("submitted", "SUBMITTED", 11, right=True), "when it was submitted, local time"),
     (Column("started", "STARTED", 11, right=True), "when it started, local time"),
     (Column("ended", "ENDED", 11, right=True), "when it ended, local time"),
-    (Column("score", "SCORE", 8, right=True), "by which the plan orders what waits: class, age, fair share, nice"),
+    (Column("score", "SCORE", 8, right=True), "by which the plan orders what waits"),
 )
 COLUMNS: Mapping[str, Column] = MappingProxyType({column.key: column for column, _ in _ALL})
 ABOUT: Mapping[str, str] = MappingProxyType({column.key: about for column, about in _ALL})

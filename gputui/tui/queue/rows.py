@@ -209,6 +209,11 @@ class QueueRows:
         """How many jobs are shown, those that share a row counted each."""
         return len(self._matching)
 
+    @property
+    def known(self) -> int:
+        """How many there are, shown or not; without ended ones where those are left out."""
+        return len(self._ordered)
+
 
 def _latest_first(ended: list[Job]) -> list[JobId]:
     ended.sort(key=lambda job: (job.ended_at or job.submitted_at, job.id), reverse=True)

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
-from gputui.tui.commands import COLUMN_COMMANDS, bindings
+from gputui.tui.commands import BACK, COLUMN_COMMANDS, bindings
 from gputui.tui.present.cells import Cell, Column, cell
 from gputui.tui.present.style import BLUE, DIM, PLAIN
 from gputui.tui.queue.columns import ABOUT, COLUMNS, Chosen
@@ -72,7 +72,7 @@ class _Columns(LineTable[str]):
 class ColumnChooser(Dialog[Chosen | None]):
     """The columns; None when nothing is to be changed."""
 
-    BINDINGS: ClassVar = [*bindings(COLUMN_COMMANDS), ("escape,q", "give_up", "leave")]
+    BINDINGS: ClassVar = [*bindings(COLUMN_COMMANDS), ("escape,q", "back", "leave")]
     DEFAULT_CSS = """
     ColumnChooser .dialog { width: 84; height: 30; max-height: 96%; }
     ColumnChooser KeyBar { dock: none; }
@@ -92,7 +92,7 @@ class ColumnChooser(Dialog[Chosen | None]):
 
     def on_mount(self) -> None:
         """Show them."""
-        self.query_one(KeyBar).show(tuple(command for command in COLUMN_COMMANDS if command.in_footer))
+        self.query_one(KeyBar).show(tuple(command for command in COLUMN_COMMANDS if command.in_footer), (BACK,))
         self._table.focus()
         self.call_after_refresh(self._table.become, self._chosen)
 
@@ -119,7 +119,7 @@ class ColumnChooser(Dialog[Chosen | None]):
         """Have these."""
         self.dismiss(self._table.chosen)
 
-    def action_give_up(self) -> None:
+    def action_back(self) -> None:
         """As they were."""
         self.dismiss(None)
 

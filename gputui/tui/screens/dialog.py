@@ -26,7 +26,7 @@ class Dialog(ModalScreen[T]):
         align: center middle;
         background: $background 60%;
         .dialog {
-            width: auto; min-width: 44; max-width: 96%; height: auto; max-height: 96%;
+            width: auto; min-width: 36; max-width: 96%; height: auto; max-height: 96%;
             background: $surface; border: round $primary; padding: 0 2;
         }
         Static { width: auto; height: auto; max-width: 100%; }

@@ -39,7 +39,7 @@ class GpuScreen(JobScreen):
                 if reason is not None:
                     self.post_message(WishMade(wishes.drain(uuid, index, reason)))
 
-            self.app.push_screen(Prompt(f"Drain GPU {index}", "Reason", "running jobs go on, none starts"), answered)
+            self.app.push_screen(Prompt(f"Drain GPU {index}", "Reason", "Running jobs go on, none starts."), answered)
 
     def action_resume(self) -> None:
         """Let jobs start on the selected GPU again."""

@@ -190,8 +190,12 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
     def on_descendant_focus(self) -> None:
         """Other keys work now."""
         self._show_keys()
+        self.count_matches()
 
     def _show_keys(self) -> None:
+        if self.query_one(FilterLine).is_typed:
+            self._keys.show(())  # every key is text: the line itself says what ends it
+            return
         here = (*LOG_COMMANDS, LOG_JOB_COMMANDS[0]) if self.focused is self._log else ()
         wanted = (*here, *MAIN_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS)
         commands = tuple(c for c in wanted if c.in_footer and c is not SUBMIT and self._works(c))
@@ -237,7 +241,7 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
             if reason is not None:
                 self.post_message(WishMade(wishes.pause(reason)))
 
-        self.app.push_screen(Prompt("Pause the scheduler", "Reason", "running jobs go on, none starts"), answered)
+        self.app.push_screen(Prompt("Pause the scheduler", "Reason", "Running jobs go on, none starts."), answered)
 
     def action_unpause(self) -> None:
         """Start jobs again."""

@@ -120,6 +120,8 @@ class Processes(JobScreen):
     def _empty(self) -> Cell:
         if self._fault:
             return cell(plain(self._fault, 300), RED)
+        if self._job is not None and self._job.state.is_terminal:
+            return cell(f"It runs no more: {self._job.state}.", DIM)
         return cell("It runs no process that can be seen." if self._is_asked else "Looking …", DIM)
 
     def _gpu_memory(self) -> dict[int, int]:

@@ -78,6 +78,7 @@ class QueueScreen(JobScreen):
         table.windows.take(snapshot.windows)
         if table.sheet is table.ended:
             self._show_past()
+        self.count_matches()
         marks = table.live.marks
         if marks and not marks <= self._rows.jobs.keys():
             table.live.marks = marks & self._rows.jobs.keys()
@@ -96,6 +97,14 @@ class QueueScreen(JobScreen):
             self._rows.gather()
             self.refresh_time()
         self.look_later()
+
+    def count_matches(self) -> None:
+        """Say in the filter's line how many there are."""
+        line, ended, rows = self.query_one(FilterLine), self.table.ended, self._rows
+        if line.is_open and self.table.sheet is ended:
+            line.count(len(ended.keys), len(ended.ended.jobs), is_typed=line.is_typed)
+        elif line.is_open:
+            line.count(rows.matching, rows.known, is_typed=line.is_typed)
 
     def subjects(self) -> Sequence[Job]:
         """The marked jobs, while the queue has the focus; else those of its row."""
@@ -129,7 +138,8 @@ class QueueScreen(JobScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide what cannot be done now."""
         if action == "clear_filter":
-            return bool(self._rows.filter) and not self._has_marks()
+            is_typed = self.is_mounted and self.query_one(FilterLine).is_typed
+            return is_typed or (bool(self._rows.filter) and not self._has_marks())
         if action == "clear_marks":
             return self._has_marks()
         if action in _ON_JOBS:

@@ -55,7 +55,7 @@ class Submit(TakesLines):
         ("up", "app.focus_previous", "previous"),
     ]
     DEFAULT_CSS = """
-    Submit .dialog { width: 100%; max-width: 104; max-height: 100%; padding: 0 1; }
+    Submit .dialog { width: 100%; min-width: 0; max-width: 104; max-height: 100%; padding: 0 1; }
     Submit .title { margin-bottom: 0; }
     Submit #outlook { height: 3; margin-left: 0; }
     """

@@ -8,7 +8,7 @@ from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.screen import ModalScreen
-from textual.widgets import OptionList, Static
+from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from gputui.tui.theme import theme_names
@@ -27,7 +27,6 @@ class Themes(ModalScreen[None]):
         align: right middle;
         background: transparent;
         .box { width: 30; height: auto; max-height: 90%; background: $surface; border: round $primary; padding: 0 1; }
-        .title { text-style: bold; }
         OptionList { height: auto; max-height: 1fr; border: none; padding: 0; background: $surface; }
         OptionList:focus { background-tint: transparent; }
     }
@@ -45,12 +44,12 @@ class Themes(ModalScreen[None]):
         """The names; `auto` first."""
         self._before = self._app.theme
         names = (AUTO, *theme_names())
-        with Vertical(classes="box"):
-            yield Static("Theme", classes="title", markup=False)
+        with Vertical(classes="box") as box:
+            box.border_title = "Theme"
+            box.border_subtitle = "Enter keep   Esc back"
             choices = OptionList(*(Option(_words(name), id=name) for name in names), markup=False, compact=True)
             choices.highlighted = names.index(self._chosen) if self._chosen in names else 0
             yield choices
-            yield Static("Enter keep   Esc back", markup=False)
 
     @on(OptionList.OptionHighlighted)
     def _look(self, event: OptionList.OptionHighlighted) -> None:

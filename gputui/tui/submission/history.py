@@ -51,9 +51,14 @@ def _past(entry: object) -> Past | None:
     return Past(texts, env) if texts.get("image") or texts.get("command") else None
 
 
+def _gpus(asked: str) -> str:
+    if asked in {"", "0"}:
+        return ""
+    return f"{asked} GPU" if asked == "1" else f"{asked} GPUs"
+
+
 def line_of(draft: Draft) -> str:
     """What tells one from another in a list."""
-    gpus = draft.get("gpus", "")
-    words = [draft.get("name", ""), f"{gpus} GPU" if gpus not in {"", "0"} else "", draft.get("image", "")]
+    words = [draft.get("name", ""), _gpus(draft.get("gpus", "")), draft.get("image", "")]
     words += [draft.get("command", "")]
     return plain("  ".join(word for word in words if word), 300)

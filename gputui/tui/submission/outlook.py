@@ -109,7 +109,7 @@ def _why(changed: Snapshot, job: Job, settings: Settings, now: datetime) -> tupl
     if ever := never(Look.at(changed, settings, now), job):
         return ever, True
     reason = plan(changed, settings, now).reasons.get(job.id)
-    return (f"{reason.code}: {reason.local(now)}" if reason else ""), False
+    return (reason.local(now) if reason else ""), False
 
 
 def gpu_line(spec: JobSpec | None, snapshot: Snapshot) -> Cell:
@@ -119,6 +119,8 @@ def gpu_line(spec: JobSpec | None, snapshot: Snapshot) -> Cell:
     if not spec.gpus.minimum:
         return cell("GPUs  it asks for none", DIM)
     views = [view for view in snapshot.gpus if not view.gpu.mig_enabled]
+    if not views:
+        return (("GPUs  ", DIM), ("there is none here", RED))
     fitting = {gpu.uuid for gpu in suitable(Job(0, spec, snapshot.taken_at), (view.gpu for view in views))}
     able = [view for view in views if view.gpu.uuid in fitting]
     free = [view for view in able if view.state is GpuState.FREE]
@@ -147,8 +149,8 @@ def start_line(found: Prospect | None, snapshot: Snapshot, *, is_held: bool = Fa
     if found.failure:
         return (("Start ", DIM), (f"the forecast failed: {plain(found.failure, 120)}", RED))
     if found.start is None:
-        words = f"never: {plain(found.reason, 200)}" if found.is_never else f"not foreseen. {plain(found.reason, 200)}"
-        return (("Start ", DIM), (words.rstrip(". "), RED if found.is_never else AMBER))
+        words = f"never: {plain(found.reason, 200)}" if found.is_never else f"not foreseen: {plain(found.reason, 200)}"
+        return (("Start ", DIM), (words.rstrip(".: "), RED if found.is_never else AMBER))
     return (("Start ", DIM), *_when(found, snapshot), *_others(found), *_doubt(snapshot))
 
 

@@ -7,13 +7,14 @@ from typing import ClassVar
 
 from textual import events
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Horizontal, Vertical
 from textual.suggester import Suggester
 from textual.widgets import Input, Static
 
 from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS
 from gputui.domain.text import plain
+from gputui.domain.units import plural
 from gputui.tui.queue.filter_history import FilterHistory
 
 _LAST_WORD = re.compile(r"(?:^|\s)[-!]?([a-z]+)$")
@@ -43,9 +44,12 @@ class FilterLine(Vertical):
     DEFAULT_CSS = """
     FilterLine { height: auto; display: none; background: $surface; }
     FilterLine.-open { display: block; }
-    FilterLine Input { height: 1; border: none; padding: 0 1; background: $surface; }
-    FilterLine Static { height: 1; padding: 0 1; color: $warning; display: none; }
-    FilterLine Static.-shown { display: block; }
+    FilterLine Horizontal { height: 1; }
+    FilterLine #sign { width: auto; padding: 0 0 0 1; color: $primary; text-style: bold; }
+    FilterLine #said { width: auto; padding: 0 1; color: $foreground 75%; }
+    FilterLine Input { height: 1; width: 1fr; border: none; padding: 0 1; background: $surface; }
+    FilterLine #fault { height: 1; padding: 0 1; color: $warning; display: none; }
+    FilterLine #fault.-shown { display: block; }
     """
     BINDINGS: ClassVar = []
 
@@ -53,12 +57,26 @@ class FilterLine(Vertical):
         super().__init__()
         self._past: list[str] = []
         self._place = 0
+        self._said = ""
 
     def compose(self) -> ComposeResult:
         """The field, and the fault."""
-        hint = "bob  state:pd  gpus>=4  name~bert  -is:held    ↑ earlier filters, → completes"
-        yield Input(id="filter", placeholder=hint, compact=True, suggester=FieldNames())
+        hint = "bob state:pd gpus>=4 name~bert -is:held  ↑ earlier"
+        with Horizontal():
+            yield Static("/", id="sign", markup=False)
+            yield Input(id="filter", placeholder=hint, compact=True, suggester=FieldNames())
+            yield Static("", id="said", markup=False)
         yield Static("", id="fault", markup=False)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is there."""
+        return self.has_class("-open")
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether keys go to it."""
+        return self.query_one(Input).has_focus
 
     def open(self, history: FilterHistory) -> None:
         """Type there."""
@@ -70,6 +88,14 @@ class FilterLine(Vertical):
     def close(self) -> None:
         """It stays while it has something in it."""
         self.set_class(bool(self.query_one(Input).value), "-open")
+
+    def count(self, shown: int, of: int, *, is_typed: bool) -> None:
+        """Say how many match, and what keys do."""
+        matches = f"{shown} of {plural(of, 'job')}   " if self.query_one(Input).value else ""
+        said = matches + ("Enter keep  Esc show all" if is_typed else "Esc shows all")
+        if said != self._said:
+            self._said = said
+            self.query_one("#said", Static).update(said)
 
     def tell(self, fault: InputError | None) -> None:
         """Why what is typed is no filter."""

@@ -17,7 +17,7 @@ from gputui.tui.present.gpu import GPU_COLUMNS, gpu_cells
 from gputui.tui.present.gpu_card import Line, card_lines, compact_line, compact_title
 from gputui.tui.present.gpu_row import GpuPicture
 from gputui.tui.present.gpu_tiles import Arrangement, GridRoom, arrange
-from gputui.tui.present.style import BLUE, GROUND, PICKED, PICKED_FAINT, RAISED
+from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED
 from gputui.tui.widgets.line_table import LineTable, RowOpened
 
 _GROUND = Style(bgcolor=GROUND)
@@ -195,6 +195,13 @@ class GpuGrid(LineTable[str]):
             ground = _RAISED
         marked = _MARK if tile.picked and self.has_focus else _GAP
         return [*segments([marked, *tile.lines[line]], ground), *segments([_GAP], _GROUND)]
+
+    def _titles(self) -> Strip:
+        if self.keys:
+            return super()._titles()
+        return Strip(segments([(" GPU", BLUE if self.has_focus else DIM)], _RAISED)).adjust_cell_length(
+            self.size.width, _RAISED
+        )
 
     def _compact_titles(self) -> Strip:
         made = self.arrangement

@@ -91,6 +91,8 @@ class JobTable(LineTable[Key], Grip):
         self.keys, self._positions = (), {}
         self.lay_out()
         self.show(self._known)
+        self._bring_into_sight()
+        self.redraw()
 
     @property
     def job(self) -> Job | None:

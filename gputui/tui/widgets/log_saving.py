@@ -54,7 +54,7 @@ class SavingView(LogView):
             if typed is not None:
                 self._save(follower, Path(typed or suggested).expanduser().absolute(), overwrite=False)
 
-        detail = f"as {suggested} in {plain(str(Path.cwd()), 60)}, unless you name another file"
+        detail = f"As {suggested} unless you name another file, in {plain(str(Path.cwd()), 200)}"
         self.app.push_screen(Prompt("Save the whole log", suggested, detail), answered)
 
     def _save(self, follower: LogFollower, path: Path, *, overwrite: bool) -> None:

@@ -20,6 +20,7 @@ from gputui.tui.log.reading import LogReading
 from gputui.tui.pace import log_pace
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.log_title import log_states
+from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import BLUE, DIM, GROUND, PLAIN, RAISED, RED
 from gputui.tui.widgets.grip import Grip
 
@@ -265,9 +266,11 @@ class LogView(Grip, can_focus=True):
 
     def _words_below(self, y: int) -> Strip:
         """What stands where no line is: an error, or what to do."""
-        words, style = "", DIM
-        if y == 0 and not self.reading.rows:
-            words, style = self._no_lines()
+        lines, style = [""], DIM
+        if not self.reading.rows:
+            told, style = self._no_lines()
+            lines = wrapped(told, self.size.width - 2)
+        words = lines[y] if y < len(lines) else ""
         spans: list[Span] = [(" ", DIM), *fitted(((words, style),), max(0, self.size.width - 1))]
         return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
 

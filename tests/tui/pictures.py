@@ -1,0 +1,120 @@
+"""What all tests of pictures share: the sizes, and waiting until nothing on the screen is about to change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.screen import Screen
+
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.tui.leave import Leave
+from gputui.tui.screens.detail import Detail
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.widgets.log_pane import LogPane
+from tests.tui import sample
+from tests.tui.console import Console
+from tests.tui.test_pictures import LOG, Compare
+
+SMALL, MIDDLING, WIDE = "80x24", "120x36", "200x50"
+SIZES = {SMALL: (80, 24), MIDDLING: (120, 36), WIDE: (200, 50)}
+AT_EVERY_SIZE = pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+Size = tuple[int, int]
+
+
+async def _nothing(console: Console, pilot: Pilot[Leave]) -> None:
+    """Nothing more is to be done."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """A picture of the console: what it is given, what is pressed, and the screen that is seen then."""
+
+    shows: type[Screen[Any]]
+    keys: tuple[str, ...] = ()
+    day: Callable[[], Snapshot] = sample.rich_snapshot
+    make: Callable[[Snapshot], Console] = Console
+    then: Callable[[Console, Pilot[Leave]], Awaitable[None]] = field(default=_nothing)
+    sizes: tuple[str, ...] = tuple(SIZES)
+    """One that is a variant of another needs not all of them."""
+    has_toasts: bool = False
+    """What was told is seen; else it would hide what the picture is about."""
+
+
+def sizes_of(looks: Mapping[str, Look]) -> pytest.MarkDecorator:
+    """Each of them at each of its sizes."""
+    pairs = [(name, size) for name, look in looks.items() for size in look.sizes]
+    return pytest.mark.parametrize(("name", "size"), pairs, ids=[f"{name}-{size}" for name, size in pairs])
+
+
+def looks_as_it_did(snap_compare: Compare, look: Look, size: Size) -> bool:
+    """Whether it does."""
+    console = look.make(look.day())
+    console.logs.lines = {101: LOG, 50: LOG, **console.logs.lines}
+    console.app.notify = partial(_told_for_long, console.app.notify)  # type: ignore[method-assign]
+
+    async def before(pilot: Pilot[Leave]) -> None:
+        await console.begin(pilot)
+        await quiet(console, pilot)
+        for key in look.keys:
+            await pilot.press(key)
+            await quiet(console, pilot)
+        await look.then(console, pilot)
+        await quiet(console, pilot)
+        assert isinstance(console.app.screen, look.shows)
+        if not look.has_toasts:
+            console.app.clear_notifications()
+            await pilot.pause()
+
+    return snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]
+
+
+def _told_for_long(notify: Callable[..., None], *words: str, **options: Any) -> None:
+    """A toast that no slow machine misses."""
+    notify(*words, **{**options, "timeout": 600})
+
+
+async def quiet(console: Console, pilot: Pilot[Leave]) -> None:
+    """Wait for wishes, forecasts, logs, the history and whatever asks the engine."""
+    await console.settle(pilot)
+    async with asyncio.timeout(20):
+        while not all(_is_quiet(screen) for screen in console.app.screen_stack):
+            await pilot.pause(0.002)
+    await pilot.app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+def _is_quiet(screen: Screen[Any]) -> bool:
+    if isinstance(screen, WhatIf):
+        return screen.comparison is not None
+    if isinstance(screen, Detail):
+        job, told = screen.subject(), screen._told
+        return job is None or job.state is not JobState.PENDING or told.explanation is not None or bool(told.failure)
+    if isinstance(screen, TimelineScreen):
+        return screen.timeline is not None
+    if isinstance(screen, Submit):
+        return screen._forecast.asked is None or screen._forecast.found is not None
+    return all(_is_read(pane) for pane in screen.query(LogPane)) and not (
+        isinstance(screen, Main) and screen._past.is_reading
+    )
+
+
+def _is_read(pane: LogPane) -> bool:
+    """Whether all that there is of its log is on the screen."""
+    follower = pane.follower
+    if follower is None:
+        return True
+    stream = getattr(follower, "_stream", None)
+    is_read = follower.is_over or (stream is not None and stream.all_read.is_set())
+    if is_read and follower.read != follower._taken:
+        pane.tick()
+    return is_read and follower.read == follower._taken and pane.reading.search.is_done and not pane.paints_soon

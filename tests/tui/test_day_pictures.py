@@ -1,0 +1,146 @@
+"""What bad days look like: on the main screen, on the screens they matter to, and on terminals too small for any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from textual.pilot import Pilot
+
+from gputui.domain.errors import GputuiError, NotFoundError, RuntimeUnavailableError
+from gputui.domain.settings import ConsoleSettings
+from gputui.domain.snapshot import Snapshot
+from gputui.engine.actions import Actions
+from gputui.tui.leave import Leave
+from gputui.tui.messages import WishMade
+from gputui.tui.screens.detail import Detail
+from gputui.tui.screens.gpu import GpuDetail
+from gputui.tui.screens.help import Help
+from gputui.tui.screens.logs import LogsScreen
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.processes import Processes
+from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.what_if import WhatIf
+from tests.tui import days, plans, sample
+from tests.tui.console import Console
+from tests.tui.foresight import watched
+from tests.tui.pictures import AT_EVERY_SIZE, SIZES, SMALL, WIDE, Look, Size, looks_as_it_did, sizes_of
+from tests.tui.test_commands_inside import FakeInside
+from tests.tui.test_logs_screen import FAILED
+from tests.tui.test_pictures import Compare
+
+NO_ENGINE = RuntimeUnavailableError(f"Docker does not run at {days.SOCKET}", hint="`systemctl start docker`")
+REMOVED = NotFoundError("the output of attempt 1 of job 101 was removed with its container")
+NO_GPU_FIT = {"image": "busybox", "gpus": "1"}
+
+
+def without_log(error: GputuiError) -> Callable[[Snapshot], Console]:
+    """A console whose logs cannot be read."""
+
+    def made(snapshot: Snapshot) -> Console:
+        console = Console(snapshot)
+        console.logs.error = error
+        return console
+
+    return made
+
+
+def with_failed_log(snapshot: Snapshot) -> Console:
+    """A console in which job 92 failed, and tells why."""
+    console = Console(snapshot)
+    console.logs.lines = {92: FAILED}
+    return console
+
+
+def inside(error: GputuiError | None) -> Callable[[Snapshot], Console]:
+    """A console whose engine says nothing of processes, or why not."""
+
+    def made(snapshot: Snapshot) -> Console:
+        fake = FakeInside()
+        fake.rows, fake.error = (), error
+        return Console(snapshot, inside=fake)
+
+    return made
+
+
+def looking_on(snapshot: Snapshot) -> Console:
+    """A console that may change nothing."""
+    return Console(snapshot, console=ConsoleSettings("off", read_only=True))
+
+
+async def refused(console: Console, pilot: Pilot[Leave]) -> None:
+    """A wish that cannot be written down."""
+
+    def wish(actions: Actions) -> str:
+        raise GputuiError("no space is left on the device", where=days.STORE, hint="free some space, then try again")
+
+    console.app.post_message(WishMade(wish))
+    await pilot.pause()
+
+
+async def over(console: Console, pilot: Pilot[Leave]) -> None:
+    """The job ends while it is looked into."""
+    await console.show(pilot, days.gone())
+
+
+async def needs_a_gpu(console: Console, pilot: Pilot[Leave]) -> None:
+    """The form asks for a GPU."""
+    form = console.app.screen
+    assert isinstance(form, Submit)
+    form.fill(NO_GPU_FIT)
+    await pilot.pause()
+
+
+TWO = (SMALL, WIDE)
+ELSEWHERE = {
+    "gpu-xid": Look(GpuDetail, ("shift+tab", *"jjj", "i"), days.sick, sizes=TWO),
+    "gpu-not-supported": Look(GpuDetail, ("i",), days.not_supported, sizes=TWO),
+    "gpu-drained": Look(GpuDetail, ("shift+tab", "G", "i", "left"), days.drained, sizes=TWO),
+    "gpu-cut": Look(GpuDetail, ("shift+tab", "i"), days.instances, sizes=TWO),
+    "gpu-shared": Look(GpuDetail, ("shift+tab", "i"), days.shared, sizes=TWO),
+    "job-gone": Look(Detail, ("a", "a", "2", "enter"), days.gone, sizes=TWO),
+    "job-on-vanished-gpu": Look(Detail, ("enter",), days.vanished, sizes=TWO),
+    "log-gone": Look(Main, ("tab",), make=without_log(REMOVED), sizes=TWO),
+    "log-of-failed": Look(Main, ("2", "j", "e"), make=with_failed_log, sizes=TWO),
+    "logs-gone": Look(LogsScreen, ("L",), make=without_log(NO_ENGINE), sizes=TWO),
+    "processes-over": Look(Processes, ("X",), make=inside(None), then=over, sizes=TWO),
+    "processes-refused": Look(Processes, ("X",), make=inside(NO_ENGINE), sizes=TWO),
+    "submit-no-engine": Look(Submit, ("s",), sample.no_docker, then=needs_a_gpu, sizes=TWO),
+    "submit-no-gpu": Look(Submit, ("s",), sample.no_gpu, then=needs_a_gpu, sizes=TWO),
+    "timeline-paused": Look(TimelineScreen, ("T",), days.plan_paused, watched, sizes=TWO),
+    "timeline-sick": Look(TimelineScreen, ("T",), days.plan_sick, watched, sizes=TWO),
+    "timeline-empty": Look(TimelineScreen, ("T",), sample.empty_queue, sizes=TWO),
+    "timeline-no-gpu": Look(TimelineScreen, ("T",), sample.no_gpu, sizes=TWO),
+    "what-if-paused": Look(WhatIf, (*"jjjj", "plus"), days.plan_paused, watched, sizes=TWO),
+    "wish-refused": Look(Main, then=refused, has_toasts=True, sizes=TWO),
+    "read-only": Look(Main, make=looking_on, sizes=TWO),
+}
+"""Bad days where they matter most."""
+TINY = {
+    "main-20x5": (Look(Main), (20, 5)),
+    "main-40x10": (Look(Main, day=sample.paused), (40, 10)),
+    "submit-40x10": (Look(Submit, ("s",)), (40, 10)),
+    "help-40x10": (Look(Help, ("question_mark",)), (40, 10)),
+    "timeline-40x10": (Look(TimelineScreen, ("T",), plans.contended, watched), (40, 10)),
+    "what-if-40x10": (Look(WhatIf, (*"jjjj", "plus"), plans.contended, watched), (40, 10)),
+    "gpu-40x10": (Look(GpuDetail, ("i",), sample.linked), (40, 10)),
+}
+"""Terminals too small for anything: what there is of it is legible, and nothing breaks."""
+
+
+@AT_EVERY_SIZE
+@pytest.mark.parametrize("day", days.BAD_DAYS, ids=days.names(days.BAD_DAYS))
+def test_main(snap_compare: Compare, day: Callable[[], Snapshot], size: Size) -> None:
+    assert looks_as_it_did(snap_compare, Look(Main, day=day), size)
+
+
+@sizes_of(ELSEWHERE)
+def test_elsewhere(snap_compare: Compare, name: str, size: str) -> None:
+    assert looks_as_it_did(snap_compare, ELSEWHERE[name], SIZES[size])
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_too_small(snap_compare: Compare, name: str) -> None:
+    look, size = TINY[name]
+    assert looks_as_it_did(snap_compare, look, size)

@@ -1,0 +1,175 @@
+"""Nothing is cut that need not be, nothing is said twice, and what is out of sight comes into it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gputui.domain.errors import NotFoundError
+from gputui.domain.gpu import GpuState
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
+from gputui.tui.commands.document import keys_document
+from gputui.tui.key_names import key_name, key_of
+from gputui.tui.present.cells import Cell, Column, lay_out, split
+from gputui.tui.present.detail import job_lines
+from gputui.tui.present.gpu import GpuRow, holder_parts, index_of
+from gputui.tui.present.gpu_card import card_lines
+from gputui.tui.present.job import JobContext
+from gputui.tui.present.standing_rows import RECURRING_COLUMNS, WINDOW_COLUMNS
+from gputui.tui.present.status import notices, status_line
+from gputui.tui.present.style import DIM, PLAIN
+from gputui.tui.queue.columns import COLUMNS, ENDED
+from gputui.tui.screens.main import Main
+from gputui.tui.widgets.filter_line import FilterLine
+from tests.factories import NOW
+from tests.tui import days, sample
+from tests.tui.console import Console
+from tests.tui.test_queue import queue, with_array
+
+
+def text(made: Cell) -> str:
+    return "".join(value for value, _ in made)
+
+
+@pytest.mark.parametrize("columns", [RECURRING_COLUMNS, WINDOW_COLUMNS, tuple(COLUMNS[key] for key in ENDED)])
+@pytest.mark.parametrize("room", [80, 120, 200])
+def test_the_columns_of_every_tab_end_where_the_screen_does(columns: tuple[Column, ...], room: int) -> None:
+    placed = lay_out(columns, room)
+    assert placed[-1].x + placed[-1].width <= room
+
+
+def test_a_column_that_is_too_wide_gives_way_before_others_are_cut() -> None:
+    placed = lay_out((Column("a", "A", 10), Column("b", "B", 30, flex=1), Column("c", "C", 20, flex=1)), 40)
+    assert [(one.x, one.width) for one in placed] == [(1, 10), (12, 13), (26, 13)]
+    assert [one.width for one in lay_out((Column("a", "A", 10), Column("b", "B", 30, flex=1)), 12)] == [10, 6]
+
+
+def test_a_line_is_broken_at_a_word_and_keeps_its_colours() -> None:
+    whole: Cell = (("the driver cannot ", PLAIN), ("reach it", DIM))
+    first, rest = split(whole, 21)
+    assert (text(first), text(rest)) == ("the driver cannot", "reach it")
+    assert rest == (("reach it", DIM),)
+    assert split(whole, 40) == (whole, ())
+    assert split((("x" * 30, PLAIN),), 9) == ((("x" * 30, PLAIN),), ())
+    assert [text(part) for part in split((("训练大模型 第三阶段", PLAIN),), 12)] == ["训练大模型", "第三阶段"]
+
+
+def test_a_drained_gpu_still_says_who_is_on_it() -> None:
+    row = GpuRow(days.drained().gpus[0], sample.jobs()[3], now=NOW)
+    assert [text(part) for part in holder_parts(row, 60)] == [
+        "#101 llama-7b-sft alice",
+        "drained by alice: driver update at 18:00, ticket 4711",
+    ]
+    card = ["".join(value for value, _ in line).rstrip() for line in card_lines(row, 48, 9)]
+    assert card[1] == "#101 llama-7b-sft alice"
+    assert card[2].startswith("drained by alice")
+
+
+def test_what_is_wrong_with_a_gpu_takes_two_lines_of_its_card() -> None:
+    lost = GpuRow(days.sick().gpus[0], now=NOW)
+    card = ["".join(value for value, _ in line).rstrip() for line in card_lines(lost, 40, 9)]
+    assert card[1:3] == ["the driver cannot reach it; reset it or", "reboot the host"]
+
+
+def test_instances_are_told_apart_and_their_gpu_is_not_counted() -> None:
+    snapshot = days.instances()
+    labels = [index_of(view) for view in snapshot.gpus if view.gpu.mig_parent]
+    assert len(set(labels)) == len(labels) == 12
+    assert labels[:3] == ["0m0", "0m1", "0m2"]
+    assert "10 of 12 GPUs free" in text(status_line(snapshot, "node1"))
+
+
+def test_an_engine_that_is_down_is_named_once() -> None:
+    told = [notice.text for notice in notices(days.docker_hung(), NOW)]
+    assert told == [f"Docker at {days.SOCKET} did not answer in time (`systemctl status docker`)"]
+    assert notices(sample.no_docker(), NOW)[0].text.startswith("docker does not answer: cannot connect")
+
+
+def test_how_many_gpus_are_free_is_told_on_a_small_screen_that_may_change_nothing() -> None:
+    room = 80 - len("00:00:00") - 3
+    assert text(status_line(sample.rich_snapshot(), "node1", room, read_only=True)).endswith("2 of 8 GPUs free")
+
+
+@pytest.mark.parametrize(
+    ("retries", "words"),
+    [(0, "no retries"), (1, "1 retry (0 used), backoff 5s"), (2, "2 retries (0 used), backoff 5s")],
+)
+def test_retries_are_counted_in_words(retries: int, words: str) -> None:
+    ended = sample.jobs()[1]
+    made: Job = replace(ended, spec=replace(ended.spec, retries=retries))
+    assert made.state is JobState.FAILED
+    lines = dict(job_lines(made, JobContext(NOW)))
+    assert text(lines["limits"]) == f"no time limit, {words}"
+    assert text(lines["attempts"]).count("exit code 1") == 1
+
+
+def test_keys_are_called_by_what_is_on_them() -> None:
+    assert (key_name("vertical_line"), key_name("asterisk")) == ("|", "*")
+    assert (key_of("|"), key_of("*")) == ("vertical_line", "asterisk")
+    assert all(line.replace("\\|", "").count("|") == 5 for line in keys_document().splitlines() if line[:1] == "|")
+
+
+async def test_the_filters_line_is_left_by_escape_though_nothing_was_typed() -> None:
+    console = Console()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("slash")
+        await pilot.pause()
+        assert "Enter keep  Esc show all" in console.screen_text
+        assert "submit" not in console.screen_text.splitlines()[-1]
+        await pilot.press("escape")
+        await pilot.pause()
+        main = console.app.screen
+        assert isinstance(main, Main)
+        assert not main.query_one(FilterLine).is_open
+        assert main.is_in_queue
+        assert "submit" in console.screen_text.splitlines()[-1]
+
+
+async def test_a_filter_says_how_many_match() -> None:
+    console = Console()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("slash", *"tenant:alice", "enter")
+        await pilot.pause()
+        assert "6 of 11 jobs   Esc shows all" in console.screen_text
+
+
+async def test_the_cursor_is_in_sight_after_sorting() -> None:
+    console = Console(with_array())
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("S", "S")
+        await pilot.pause()
+        table = queue(console)
+        assert table.cursor is not None
+        row = list(table.keys).index(table.cursor)
+        assert row >= table.height
+        assert table.top <= row < table.top + table.height
+
+
+async def test_why_a_log_cannot_be_read_is_told_to_the_end() -> None:
+    console = Console()
+    console.logs.error = NotFoundError("the output of attempt 1 of job 101 was removed with its container")
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        for _ in range(200):
+            if "container" in console.screen_text.split("LOG #101")[1]:
+                break
+            await pilot.pause(0.01)
+        assert "container" in console.screen_text.split("LOG #101")[1]
+
+
+def test_a_free_gpu_is_called_free_once() -> None:
+    free = next(view for view in sample.gpus() if view.state is GpuState.FREE)
+    card = "\n".join("".join(value for value, _ in line) for line in card_lines(GpuRow(free, now=NOW), 48, 9))
+    assert card.count("free") == 1
+
+
+def test_what_does_not_fit_on_a_card_is_left_out_whole() -> None:
+    lost = replace(days.sick().gpus[0], job_id=101)
+    row = GpuRow(lost, sample.jobs()[3], now=NOW)
+    card = ["".join(value for value, _ in line).rstrip() for line in card_lines(row, 28, 7)]
+    assert card[1:4] == ["the driver cannot reach it;", "reset it or reboot the host", "#101 llama-7b-sft alice"]

@@ -1,0 +1,181 @@
+"""What every screen and every dialog looks like, and that none of them is without a picture."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+from textual.pilot import Pilot
+from textual.screen import Screen
+
+import gputui.tui
+from gputui.domain.job import Job
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.window import WindowState, WindowView
+from gputui.tui.leave import Leave
+from gputui.tui.palette import Palette
+from gputui.tui.screens.choose import Choose
+from gputui.tui.screens.columns import ColumnChooser
+from gputui.tui.screens.confirm import Confirm
+from gputui.tui.screens.copy import CopyDialog
+from gputui.tui.screens.detail import Detail
+from gputui.tui.screens.edit import EditJob
+from gputui.tui.screens.gpu import GpuDetail
+from gputui.tui.screens.help import Help
+from gputui.tui.screens.leave import LeaveDialog
+from gputui.tui.screens.log_prompt import LogPrompt
+from gputui.tui.screens.logs import LogsScreen
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.notices import Notices
+from gputui.tui.screens.processes import Processes
+from gputui.tui.screens.prompt import Prompt
+from gputui.tui.screens.reserve import Reserve
+from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.themes import Themes
+from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.submission.sources import FormSources
+from tests.factories import NOW, recurring
+from tests.tui import plans, sample
+from tests.tui.console import Console
+from tests.tui.foresight import watched
+from tests.tui.pictures import SIZES, SMALL, WIDE, Look, looks_as_it_did, sizes_of
+from tests.tui.test_commands_inside import FakeInside
+from tests.tui.test_commands_notices import job_over
+from tests.tui.test_pictures import Compare
+from tests.tui.test_queue import ended, kept, with_array
+
+HOUR = timedelta(hours=1)
+
+
+def whole() -> Snapshot:
+    """The usual day, with a job of which everything is known."""
+    return sample.with_job(sample.rich_snapshot(), [sample.secret_job()])
+
+
+def standing() -> Snapshot:
+    """An array, recurring jobs, and reservations in each state."""
+    views = (
+        WindowView(kept(), WindowState.ACTIVE, "command", lapses_at=NOW + HOUR / 2),
+        WindowView(plans.KEPT.reservations[0], WindowState.UPCOMING),
+        WindowView(replace(kept(), name="demo day", end=NOW + HOUR), WindowState.RELEASED, released_at=NOW - HOUR),
+    )
+    return replace(with_array(), recurring=(recurring(id=7, name="nightly"),), windows=views)
+
+
+def history(since: datetime | None) -> Iterator[Job]:
+    return iter([ended(5, 3), ended(4, 5)])
+
+
+def with_past(snapshot: Snapshot) -> Console:
+    """A console that knows of jobs that ended days ago."""
+    return Console(snapshot, past=history)
+
+
+def with_inside(snapshot: Snapshot) -> Console:
+    """A console that may look into jobs."""
+    return Console(snapshot, inside=FakeInside())
+
+
+def with_templates(snapshot: Snapshot) -> Console:
+    """A console with the templates of the directory it is in."""
+    return Console(snapshot, forms=FormSources(templates=Path("templates")))
+
+
+async def happened(console: Console, pilot: Pilot[Leave]) -> None:
+    """A job failed, one ended well, a GPU fell sick; then the notices are opened."""
+    jobs: list[Job] = [job_over(101), job_over(104)]
+    lost = sample.gpus()[7]
+    now = sample.with_job(replace(sample.with_node(gpus=(*sample.gpus()[:7], lost))), jobs)
+    await console.show(pilot, now)
+    await console.press(pilot, "exclamation_mark")
+
+
+async def undone(console: Console, pilot: Pilot[Leave]) -> None:
+    """A wish, taken back."""
+    await console.press(pilot, *"jjj", "h")
+    await console.press(pilot, "u")
+
+
+SCREENS = {
+    "help": Look(Help, ("question_mark",)),
+    "help-searched": Look(Help, ("question_mark", "slash", *"drain"), sizes=(SMALL,)),
+    "help-of-log": Look(Help, ("tab", "question_mark"), sizes=(SMALL,)),
+    "confirm": Look(Confirm, ("c",)),
+    "prompt": Look(Prompt, ("P",)),
+    "prompt-save-log": Look(Prompt, ("tab", "S"), sizes=(SMALL,)),
+    "prompt-again": Look(Prompt, ("E",), sizes=(SMALL,)),
+    "leave": Look(LeaveDialog, ("q",)),
+    "copy": Look(CopyDialog, ("y",), whole),
+    "columns": Look(ColumnChooser, ("vertical_line", "j", "space"), with_array),
+    "edit": Look(EditJob, ("j", "j", "j", "e")),
+    "edit-wrong": Look(EditJob, ("j", "j", "j", "e", "x"), sizes=(SMALL,)),
+    "themes": Look(Themes, ("ctrl+t", "down", "down")),
+    "palette": Look(Palette, ("colon",)),
+    "palette-typed": Look(Palette, ("colon", *"pri"), sizes=(SMALL,)),
+    "notices": Look(Notices, ("exclamation_mark",), sample.warned),
+    "notices-before": Look(Notices, then=happened),
+    "detail": Look(Detail, ("enter",), whole),
+    "detail-waiting": Look(Detail, ("j", "j", "j", "enter")),
+    "detail-failed": Look(Detail, ("2", "j", "enter")),
+    "processes": Look(Processes, ("X",), make=with_inside),
+    "gpu-free": Look(GpuDetail, ("shift+tab", "G", "i", *(["left"] * 3)), sample.linked, sizes=(SMALL, WIDE)),
+    "submit-clone": Look(Submit, ("j", "j", "j", "j", "C"), sizes=(SMALL,)),
+    "choose-template": Look(Choose, ("s", "ctrl+l"), make=with_templates),
+    "logs-four": Look(LogsScreen, (*"pjpjpjp", "L"), plans.contended),
+    "log-typed": Look(LogPrompt, ("tab", "ampersand", *"loss")),
+    "reserve": Look(Reserve, ("B",)),
+    "submit": Look(Submit, ("s",)),
+    "gpu": Look(GpuDetail, ("i",), sample.looked_at),
+    "main": Look(Main, day=plans.contended),
+    "timeline": Look(TimelineScreen, ("T", "i", "j", "greater_than_sign"), plans.contended, watched),
+    "what-if-drain": Look(WhatIf, ("shift+tab", "j", "d"), plans.contended, watched),
+    "what-if-hold": Look(WhatIf, (*"jjjj", "h"), plans.contended, watched, sizes=(SMALL,)),
+    "filter": Look(Main, ("slash", *"bob")),
+    "filter-wrong": Look(Main, ("slash", *"gpus>=x"), sizes=(SMALL,)),
+    "filter-kept": Look(Main, ("slash", *"tenant:alice", "enter"), sizes=(SMALL,)),
+    "gpus": Look(Main, ("shift+tab", "j"), sizes=(SMALL,)),
+    "log": Look(Main, ("tab", "k"), sizes=(SMALL,)),
+    "zoomed-queue": Look(Main, ("z",), sizes=(SMALL,)),
+    "zoomed-gpus": Look(Main, ("shift+tab", "z"), sizes=(SMALL, WIDE)),
+    "zoomed-log": Look(Main, ("tab", "z"), sizes=(SMALL,)),
+    "grid-cards": Look(Main, ("v",), sizes=(SMALL, WIDE)),
+    "grid-rows": Look(Main, ("v", "v"), sizes=(SMALL, WIDE)),
+    "grid-compact": Look(Main, ("v", "v", "v"), sizes=(SMALL, WIDE)),
+    "marked": Look(Main, ("o", "space", "j", "space", "S", "S"), standing),
+    "unfolded": Look(Main, ("O",), with_array),
+    "finished": Look(Main, ("2",), standing, with_past),
+    "recurring": Look(Main, ("3",), standing),
+    "reservations": Look(Main, ("4",), standing),
+    "told": Look(Main, (*"jjj", "h"), has_toasts=True, sizes=(SMALL,)),
+    "undone": Look(Main, then=undone, has_toasts=True, sizes=(SMALL,)),
+}
+"""Every screen, and what each can be made to show."""
+
+
+@sizes_of(SCREENS)
+def test_a_screen(snap_compare: Compare, name: str, size: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir("/")  # it is shown where a log may be saved
+    (tmp_path / "templates").mkdir()
+    for template in ("bert-large", "nightly-eval", "whisper"):
+        (tmp_path / "templates" / f"{template}.toml").touch()
+    if name == "choose-template":
+        monkeypatch.chdir(tmp_path)
+    assert looks_as_it_did(snap_compare, SCREENS[name], SIZES[size])
+
+
+def test_no_screen_is_without_a_picture() -> None:
+    for module in pkgutil.walk_packages(gputui.tui.__path__, "gputui.tui."):
+        importlib.import_module(module.name)
+    ours = {screen for screen in _below(Screen) if screen.__module__.startswith("gputui.tui.")}
+    last = {screen for screen in ours if not any(issubclass(other, screen) for other in ours - {screen})}
+    assert last - {look.shows for look in SCREENS.values() if look.sizes == tuple(SIZES)} == set()
+
+
+def _below(screen: type[object]) -> set[type[object]]:
+    return {below for each in screen.__subclasses__() for below in {each, *_below(each)}}
