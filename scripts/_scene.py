@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ForeignContainer, RuntimeStatus
-from gputui.domain.gpu import Drain, GpuProcess, ProbeCode, ProbeReading, ProbeStatus
+from gputui.domain.gpu import Drain, GpuProcess, ProbeReading
 from gputui.domain.job import Attempt, ContainerOptions, GpuRequest, Job, JobSpec
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import Settings
@@ -28,9 +28,12 @@ STORE = "k3v9x2m7q4ta"
 SEED = 7
 GIB = 1024**3
 LEADER = Leader(2211, "atlas", "alice", "console", NOW - timedelta(hours=5))
-SERVE = Leader(812, "atlas", "root", "serve", NOW - timedelta(days=12))
 DOCKER = RuntimeStatus("docker", up=True, text="Docker 28.2.2", version="28.2.2")
 HOST = RuntimeStatus("process", up=True, text="host processes")
+
+
+FAILED = 2
+"""The job whose output ends in an error."""
 
 
 class Clock:
@@ -83,14 +86,6 @@ class Scene:
         while now < NOW:
             yield self.at(now)
             now += every
-
-
-def no_driver() -> Snapshot:
-    """The same server after its driver was removed."""
-    text = "no NVIDIA driver here: libnvidia-ml.so.1 was not found; install the driver, or try --probe sim:8"
-    scene = Scene()
-    scene.jobs = tuple(job for job in scene.jobs if not job.gpus)
-    return scene.of(ProbeReading(ProbeStatus(ProbeCode.NO_LIBRARY, text, NOW)), NOW)
 
 
 def _spec(name: str, tenant: str, gpus: int | tuple[int, int] = 1, **changes: object) -> JobSpec:
@@ -149,9 +144,11 @@ def _failed_once(job: Job) -> Job:
 
 
 def _jobs(uuids: list[str]) -> Iterator[Job]:
-    oom = Cause(CauseCode.OUT_OF_MEMORY, "killed by the kernel: over its memory limit (exit code 137)")
+    oom = Cause(
+        CauseCode.GPU_OUT_OF_MEMORY, "out of GPU memory (exit code 1): torch.OutOfMemoryError: CUDA out of memory"
+    )
     yield _ended(1, _spec("tokenize-shards", "alice"), 190, JobState.COMPLETED, 0)
-    yield _ended(2, _spec("dpo-beta-0.3", "bob"), 55, JobState.OUT_OF_MEMORY, 137, oom)
+    yield _ended(2, _spec("dpo-beta-0.3", "bob"), 55, JobState.OUT_OF_MEMORY, 1, oom)
     yield _running(3, _spec("llama-7b-sft", "alice", 2, priority=60), 134, uuids[0:2])
     yield _running(5, _spec("vit-large-pretrain", "bob", 2), 47, uuids[2:4])
     yield _running(6, _spec("whisper-finetune", "alice", 1, retries=2), 12, uuids[4:5], number=2)
@@ -169,12 +166,22 @@ def _jobs(uuids: list[str]) -> Iterator[Job]:
 @cache
 def log_lines() -> tuple[bytes, ...]:
     """What the selected job printed."""
-    command = [sys.executable, "-m", "gputui.cli.trainer", "--name", "llama-7b-sft", "--steps", "900", "--seed", "7"]
+    return _printed("llama-7b-sft")[:140]
+
+
+@cache
+def failed_lines() -> tuple[bytes, ...]:
+    """What the job printed that failed, to its end."""
+    return _printed("dpo-beta-0.3", "--fail-at", "120")
+
+
+def _printed(name: str, *options: str) -> tuple[bytes, ...]:
+    command = [sys.executable, "-m", "gputui.cli.trainer", "--name", name, "--steps", "900", "--seed", "7", *options]
     environ = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(Path(__file__).parent.parent),
         "CUDA_VISIBLE_DEVICES": "GPU-a,GPU-b",
     }
-    words = ["--time-scale", "0"]
-    done = subprocess.run([*command, *words], env=environ, capture_output=True, check=True)
-    return tuple(done.stdout.split(b"\n")[:140])
+    words = [*command, "--time-scale", "0"]
+    done = subprocess.run(words, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=not options)
+    return tuple(done.stdout.split(b"\n"))

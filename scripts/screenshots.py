@@ -20,7 +20,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
+from textual import events
 from textual.pilot import Pilot
+from textual.screen import Screen
+from textual.widgets import Input
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
@@ -34,26 +37,33 @@ from gputui.ports import LogStream
 from gputui.store import MemoryJobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
+from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.log_pane import LogPane
 from scripts import _scene
+from scripts._braille import with_dots
 
 HERE = Path(__file__).parent.parent / "screenshots"
 WIDE, SMALL = (200, 50), (80, 24)
+LINE = (
+    "docker run --rm --gpus 2 -e WANDB_PROJECT=sdxl -v /data:/data:ro --shm-size 16g --name sdxl-refiner "
+    "registry.lab/sdxl:1.4 torchrun --nproc-per-node 2 train.py --config refiner.yaml"
+)
 _HASH = b"gputui-svg-sha256"
 
 
 class Stream:
     """The selected job's output."""
 
-    def __init__(self, read: asyncio.Event, loop: asyncio.AbstractEventLoop) -> None:
-        self._read, self._loop = read, loop
+    def __init__(self, lines: tuple[bytes, ...]) -> None:
+        self._lines = lines
         self._closed = threading.Event()
+        self.all_read = threading.Event()
 
     def __iter__(self) -> Iterator[bytes]:
-        yield from _scene.log_lines()
-        self._loop.call_soon_threadsafe(self._read.set)
+        yield from self._lines
+        self.all_read.set()
         self._closed.wait()  # it runs on, and is silent for now
 
     def close(self) -> None:
@@ -62,17 +72,26 @@ class Stream:
 
 
 class Logs:
-    """Opens the same output for every job."""
+    """Opens the same output for every job but the one that failed."""
 
     def __init__(self) -> None:
-        self.read = asyncio.Event()
-        self.loop = asyncio.get_running_loop()
+        self.streams: dict[JobId, Stream] = {}
 
     def open(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
     ) -> LogStream:
         """The output."""
-        return Stream(self.read, self.loop)
+        self.streams[job_id] = Stream(_scene.failed_lines() if job_id == _scene.FAILED else _scene.log_lines())
+        return self.streams[job_id]
+
+    def is_read(self, pane: LogPane) -> bool:
+        """Whether all of its log is in the pane, and looked through."""
+        follower = pane.follower
+        stream = self.streams.get(follower.job_id) if follower else None
+        if follower is None or stream is None or not stream.all_read.is_set():
+            return follower is None
+        pane.tick()
+        return pane.reading.search.is_done and not pane.paints_soon
 
 
 @dataclass(frozen=True)
@@ -84,14 +103,12 @@ class Shot:
     snapshot: Callable[[], Snapshot]
     keys: tuple[str, ...] = ()
     with_history: bool = False
+    line: str = ""
+    """Pasted after the keys."""
 
 
 def _usual() -> Snapshot:
     return _scene.Scene().at(_scene.NOW)
-
-
-def _viewer() -> Snapshot:
-    return _scene.Scene().at(_scene.NOW, leader=_scene.SERVE, leads_here=False)
 
 
 def _lost() -> Snapshot:
@@ -102,17 +119,14 @@ SHOTS = (
     Shot("console", WIDE, _usual, with_history=True),
     Shot("console-80x24", SMALL, _usual, with_history=True),
     Shot("gpu", (160, 48), _usual, ("shift+tab", "i"), with_history=True),
-    Shot("job", WIDE, _usual, ("j", "j", "enter")),
-    Shot("submit", (120, 36), _usual, ("s",)),
-    Shot("cancel", SMALL, _usual, ("c",)),
+    Shot("job", (120, 24), _usual, (*"jjjj", "enter")),
+    Shot("submit", (120, 36), _usual, ("s",), line=LINE),
     Shot("what-if", (120, 36), _usual, ("j", "j", "j", "j", "j", "plus", "plus", "plus")),
-    Shot("timeline", (120, 36), _usual, ("T",)),
+    Shot("timeline", (120, 24), _usual, ("T",)),
     Shot("log", (120, 36), _usual, ("tab", "z", "slash", *"eval", "enter")),
+    Shot("error", (120, 24), _usual, ("2", "e", "z")),
     Shot("queue", (120, 36), _usual, ("space", "j", "space", "S"), with_history=True),
-    Shot("help", (120, 36), _usual, ("question_mark",)),
     Shot("lost-gpu", (120, 36), _lost, with_history=True),
-    Shot("no-driver", SMALL, _scene.no_driver),
-    Shot("viewer", (120, 36), _viewer, with_history=True),
 )
 
 
@@ -137,6 +151,9 @@ async def take(shot: Shot) -> str:
         await pilot.pause()
         await _read_log(pilot, logs)
         await pilot.press(*shot.keys)
+        if shot.line and app.focused:
+            app.focused.post_message(events.Paste(shot.line))
+        await _read_log(pilot, logs)
         await _foresee(pilot)
         svg = app.export_screenshot(title="gputui", simplify=True)
         app.exit(Leave.PLAIN)
@@ -150,10 +167,9 @@ async def _live(pilot: Pilot[Leave], feed: Feed, scene: _scene.Scene) -> None:
 
 
 async def _read_log(pilot: Pilot[Leave], logs: Logs) -> None:
-    for pane in pilot.app.screen.query(LogPane):
-        if pane.follower is not None:
-            await asyncio.wait_for(logs.read.wait(), 10)
-            pane.tick()
+    async with asyncio.timeout(10):
+        while not all(logs.is_read(pane) for pane in pilot.app.screen.query(LogPane)):
+            await pilot.pause(0.005)
     await pilot.pause()
 
 
@@ -162,16 +178,22 @@ async def _foresee(pilot: Pilot[Leave]) -> None:
     await pilot.pause()
     screen = pilot.app.screen
     async with asyncio.timeout(10):
-        while (isinstance(screen, WhatIf) and screen.comparison is None) or (
-            isinstance(screen, TimelineScreen) and screen.timeline is None
-        ):
+        while _is_awaited(screen):
             await pilot.pause()
     await pilot.pause()
 
 
+def _is_awaited(screen: Screen[object]) -> bool:
+    if isinstance(screen, Submit):
+        return screen._forecast.asked is not None and screen._forecast.found is None
+    return (isinstance(screen, WhatIf) and screen.comparison is None) or (
+        isinstance(screen, TimelineScreen) and screen.timeline is None
+    )
+
+
 def png_of(svg: str) -> bytes:
     """The SVG drawn with a font that Debian has, carrying the hash of what it was drawn from."""
-    drawable = svg.replace("Fira Code", "DejaVu Sans Mono").replace("<svg ", '<svg xml:space="preserve" ', 1)
+    drawable = with_dots(svg).replace("Fira Code", "DejaVu Sans Mono").replace("<svg ", '<svg xml:space="preserve" ', 1)
     drawable = drawable.replace("font-size: 20px", "font-size: 20.26px")  # as wide as Fira Code is at 20
     done = subprocess.run(["rsvg-convert", "--zoom", "1"], input=drawable.encode(), capture_output=True, check=True)
     data = _HASH + b"\0" + _digest(svg)
@@ -191,6 +213,7 @@ def is_of(png: Path, svg: str) -> bool:
 
 async def main(check: bool) -> int:
     """Write all pictures, or say which would change."""
+    Input.cursor_blink = False  # type: ignore[assignment]  # a picture may fall into either half of a blink
     os.environ["TZ"] = "UTC"  # the console shows the time of the place where it runs
     time.tzset()
     HERE.mkdir(exist_ok=True)
