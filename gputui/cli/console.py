@@ -24,7 +24,7 @@ from gputui.engine.feed import Feed
 from gputui.ports import JobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
-from gputui.tui.opened import drawn_on, taking_over
+from gputui.tui.opened import drawn_on, steady, taking_over
 from gputui.tui.opening import Opening
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.main import Main
@@ -32,6 +32,8 @@ from gputui.tui.submission.sources import FormSources
 from gputui.tui.theme import wish_of
 
 if TYPE_CHECKING:
+    from textual.driver import Driver
+
     from gputui.engine.host import Host
 
 log = logging.getLogger(__name__)
@@ -51,6 +53,10 @@ class PaintedConsole(Gputui):
 
     painted: asyncio.Event
     _opening: Opening | None = None
+
+    def get_driver_class(self) -> type[Driver]:
+        """One that never waits for the terminal: what is scheduled here does not wait for it either."""
+        return steady(super().get_driver_class())
 
     def take_over(self, opening: Opening) -> None:
         """Go on from where that left the terminal."""

@@ -6,13 +6,15 @@ from typing import Any
 
 from textual._compositor import LayoutUpdate
 from textual.app import App
+from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 
 from gputui.tui.opening import OTHER_SCREEN, TIME, Opening
+from gputui.tui.steady import SteadyDriver
 
 
-class OpenedDriver(LinuxDriver):
-    """Textual's own, but for what was done already."""
+class OpenedDriver(SteadyDriver):
+    """The console's, but for what was done already."""
 
     opening: Opening | None = None
     """As long as its picture is on the screen."""
@@ -30,8 +32,13 @@ class OpenedDriver(LinuxDriver):
             super().write(data)
 
 
+def steady(driver: type[Driver]) -> type[Driver]:
+    """The console's own driver for a terminal; that of anything else as it is."""
+    return SteadyDriver if driver is LinuxDriver else driver
+
+
 def taking_over(opening: Opening) -> type[LinuxDriver] | None:
-    """A driver for what this opening shows; None where it shows nothing, and Textual's own will do."""
+    """A driver for what this opening shows; None where it shows nothing."""
     if opening.attributes is None:
         return None
     return type("TakingOver", (OpenedDriver,), {"opening": opening})

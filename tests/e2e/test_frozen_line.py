@@ -1,0 +1,136 @@
+"""A terminal that takes nothing any more, as over a link that is down: jobs start all the same, and its end is seen."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from threading import enumerate as threads
+
+import pytest
+
+from gputui.tui.steady import SHORT, SteadyWriter
+
+SIZE = (24, 80)
+PATIENCE = 30.0
+
+
+class Line:
+    """A console on a terminal of its own, whose output is read only when the test wants to."""
+
+    def __init__(self, state: Path) -> None:
+        self._environ = {
+            **os.environ,
+            "GPUTUI_STATE": str(state),
+            "GPUTUI_CONFIG": "/dev/null",
+            "GPUTUI_PROBE": "sim:8",
+            "GPUTUI_RUNTIME": "process",
+            "GPUTUI_SCHEDULER_HAND_OVER": "never",
+            "XDG_STATE_HOME": str(state / "home"),
+            "TERM": "xterm-256color",
+        }
+        self.pid, self._master = pty.fork()
+        if self.pid == 0:  # what a fork of this process may do: become another program
+            os.execve(sys.executable, [sys.executable, "-m", "gputui"], self._environ)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", *SIZE, 0, 0))
+        os.kill(self.pid, signal.SIGWINCH)
+
+    def read_until(self, *wanted: str) -> None:
+        """Take what is sent until all of that has come."""
+        seen, deadline = "", time.monotonic() + PATIENCE
+        while not all(words in seen for words in wanted):
+            assert time.monotonic() < deadline, f"no {wanted} in {seen[-3000:]!r}"
+            if select.select([self._master], [], [], 0.1)[0]:
+                seen += os.read(self._master, 65536).decode(errors="replace")
+
+    def freeze(self) -> None:
+        """Have it draw the whole screen so often that no buffer on the way takes more."""
+        for _ in range(300):
+            os.write(self._master, b"z")
+            time.sleep(0.02)
+
+    def submit(self, *command: str) -> None:
+        done = [sys.executable, "-m", "gputui", "submit", "--host", "--", *command]
+        subprocess.run(done, env=self._environ, check=True, capture_output=True, timeout=60)
+
+    def close(self) -> None:
+        """The link is given up: the terminal is gone."""
+        with contextlib.suppress(OSError):
+            os.close(self._master)
+
+    def ended(self) -> int:
+        """Its exit status, once it has ended."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status)
+            assert time.monotonic() < deadline, "the console outlives its terminal"
+            time.sleep(0.05)
+
+
+@pytest.fixture
+def line(tmp_path: Path) -> Iterator[Line]:
+    line = Line(tmp_path)
+    try:
+        yield line
+    finally:
+        line.close()
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(line.pid, signal.SIGKILL)
+            os.waitpid(line.pid, 0)
+
+
+def test_jobs_start_behind_a_terminal_that_takes_nothing(line: Line, tmp_path: Path) -> None:
+    line.read_until("scheduling", "H100")
+    line.freeze()
+    line.submit("touch", str(tmp_path / "ran"))
+    deadline = time.monotonic() + PATIENCE
+    while not (tmp_path / "ran").exists():
+        assert time.monotonic() < deadline, "nothing is scheduled while the terminal stands still"
+        time.sleep(0.05)
+    line.read_until("touch", "scheduling", "ID", "quit")  # and then the whole picture stands there again
+    line.freeze()
+    line.close()
+    assert line.ended() == 128 + signal.SIGHUP
+
+
+def test_a_writer_whose_terminal_is_gone_says_so_once_and_keeps_nobody_waiting() -> None:
+    reader, end = os.pipe()
+    os.close(reader)
+    lost: list[str] = []
+    with open(end, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
+        writer = SteadyWriter(file, lambda: lost.append("lost"))
+        writer.start()
+        for _ in range(1000):
+            writer.write("x" * 10_000)
+        writer.stop()
+        assert lost == ["lost"]
+        assert writer not in threads()
+        with contextlib.suppress(OSError):
+            file.close()
+
+
+def test_pictures_are_left_out_of_a_line_that_stands_still_and_modes_are_not() -> None:
+    reader, end = os.pipe()
+    with open(end, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
+        writer = SteadyWriter(file, lambda: None)
+        taken = 0
+        while writer.takes("x" * 1000):
+            writer.write("x" * 1000)
+            taken += 1
+        assert 1 < taken < 100
+        assert writer.takes("x" * SHORT)
+        writer.start()
+        writer.stop()
+    os.close(reader)
