@@ -118,6 +118,32 @@ def fit(text: str, cells: int, align: Literal["left", "right", "center"] = "left
     return " " * before + text + " " * (gap - before)
 
 
+def broken(text: str, cells: int) -> list[str]:
+    """The text in lines of at most so many cells, at least one: broken between words, or within one that is longer."""
+    lines, line = [], ""
+    for word in text.split(" "):
+        longer = f"{line} {word}" if line else word
+        if width(longer) <= cells:
+            line = longer
+            continue
+        if line:
+            lines.append(line)
+        *full, line = _pieces(word, cells)
+        lines += full
+    return [*lines, line]
+
+
+def _pieces(word: str, cells: int) -> list[str]:
+    pieces, piece, taken = [], "", 0
+    for char in word:
+        wide = _cells(char)
+        if piece and taken + wide > cells:
+            pieces.append(piece)
+            piece, taken = "", 0
+        piece, taken = piece + char, taken + wide
+    return [*pieces, piece]
+
+
 def _cut(text: str, cells: int) -> str:
     """As much of it as leaves a cell for the ellipsis."""
     if cells <= 0:

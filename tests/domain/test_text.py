@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gputui.domain.text import fit, plain, plain_bytes, plain_log, width
+from gputui.domain.text import broken, fit, plain, plain_bytes, plain_log, width
 
 COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 BIDI = "\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
@@ -165,3 +165,16 @@ def test_a_megabyte_of_attack_is_read_once(bomb: str) -> None:
     plain(line)
     plain_log(line)
     assert time.process_time() - begun < 5  # a quadratic reading takes hours
+
+
+@given(st.text(alphabet="ab 界é\u0301", max_size=60), st.integers(2, 20))
+def test_broken_lines_hold_all_and_keep_to_their_cells(text: str, cells: int) -> None:
+    lines = broken(text, cells)
+    assert all(width(line) <= cells for line in lines)
+    assert "".join(lines).replace(" ", "") == text.replace(" ", "")
+    assert lines
+
+
+def test_lines_are_broken_between_words() -> None:
+    assert broken("the engine went away", 10) == ["the engine", "went away"]
+    assert broken("界界界 界", 4) == ["界界", "界", "界"]

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from typing import ClassVar
 
-from rich.table import Table
-from rich.text import Text
+from rich.style import Style
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
-from textual.widgets import Static
 
 from gputui.domain.snapshot import Notice
-from gputui.domain.text import plain
+from gputui.domain.text import broken, plain
 from gputui.tui.happenings import Happening
+from gputui.tui.present.cells import Cell, Span, fitted
 from gputui.tui.present.style import DIM, PLAIN, SEVERITY_STYLES, STRONG
 from gputui.tui.screens.dialog import ScrollingDialog
+from gputui.tui.widgets.cell_lines import CellLines
 
+_FIRST = 12
+"""Cells of the first column: the severity."""
+_MOST, _FRAME = 112, 7
+"""The width of the box at most, and what it has around the lines."""
 _MARKS = {"error": "✗ error", "warning": "! warning", "information": "· news"}
 
 
@@ -32,7 +36,6 @@ class Notices(ScrollingDialog):
         width: 90%; max-width: 112; height: auto; max-height: 90%; background: $surface; border: round $primary;
         padding: 0 2; scrollbar-size-vertical: 1; scrollbar-background: $surface; scrollbar-color: $primary 40%;
     }
-    Notices Static { width: 100%; }
     """
 
     def __init__(self, notices: tuple[Notice, ...], happenings: Sequence[Happening] = (), *, now: datetime) -> None:
@@ -46,27 +49,52 @@ class Notices(ScrollingDialog):
         with VerticalScroll() as body:
             body.border_title = "Notices"
             body.border_subtitle = "j k scroll   Esc close"
-            yield Static(notice_table(self._all, self._happenings, self._now))
+            yield CellLines(id="lines")
+
+    def on_mount(self) -> None:
+        """Show them."""
+        self._show()
+
+    def on_resize(self) -> None:
+        """Break them anew."""
+        self.call_after_refresh(self._show)
+
+    def _show(self) -> None:
+        if not self.is_attached:
+            return
+        lines = self.query_one(CellLines)
+        room = lines.size.width or min(self.app.size.width * 9 // 10, _MOST) - _FRAME
+        lines.fill(notice_lines(self._all, self._happenings, self._now, room))
 
 
-def notice_table(notices: tuple[Notice, ...], happenings: Sequence[Happening], now: datetime) -> Table:
-    """What is so, and under it what was; words where there is none."""
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, min_width=9)
-    table.add_column(overflow="fold")
-    table.add_row(Text("Now", STRONG), Text("" if notices else "Nothing is wrong.", DIM))
+def notice_lines(notices: tuple[Notice, ...], happenings: Sequence[Happening], now: datetime, room: int) -> list[Cell]:
+    """What is so, and under it what was, in lines of `room` cells; words where there is none."""
+    lines: list[Cell] = [_row(("Now", STRONG), "" if notices else "Nothing is wrong.", DIM)]
     for notice in notices:
-        table.add_row(_severity(notice.severity), Text(plain(notice.text, 2000), PLAIN))
-    table.add_row("")
-    table.add_row(Text("Before", STRONG), Text("while this console was open" if happenings else "Nothing yet.", DIM))
+        lines += _broken(notice.severity, ((plain(notice.text, 2000), PLAIN),), room)
+    lines += [(), _row(("Before", STRONG), "while this console was open" if happenings else "Nothing yet.", DIM)]
     for happening in reversed(happenings):
-        text = Text.assemble((_time(happening.at, now), DIM), (f"  {plain(happening.text, 1000)}", PLAIN))
-        table.add_row(_severity(happening.severity), text)
-    return table
+        at: Span = (f"{_time(happening.at, now)}  ", DIM)
+        lines += _broken(happening.severity, (at, (plain(happening.text, 1000), PLAIN)), room)
+    return lines
 
 
-def _severity(severity: str) -> Text:
-    return Text(_MARKS.get(severity, severity), SEVERITY_STYLES.get(severity, PLAIN))
+def _row(first: Span, words: str, style: Style) -> Cell:
+    return (*fitted((first,), _FIRST), (words, style))
+
+
+def _broken(severity: str, spans: Sequence[Span], room: int) -> Iterator[Cell]:
+    """Its first line with the severity; the last of the spans goes on below where it does not fit."""
+    *before, (text, style) = spans
+    first, *rest = broken("".join(words for words, _ in before) + text, max(10, room - _FIRST))
+    begun = sum(len(words) for words, _ in before)
+    yield (*fitted((_severity(severity),), _FIRST), *before, (first[begun:], style))
+    for line in rest:
+        yield _row(("", PLAIN), line, style)
+
+
+def _severity(severity: str) -> Span:
+    return (_MARKS.get(severity, severity), SEVERITY_STYLES.get(severity, PLAIN))
 
 
 def _time(at: datetime, now: datetime) -> str:
