@@ -53,7 +53,7 @@ class DockerRuntime:
         self._settings = settings
         self._clock = clock
         self._connection = Connection(settings)
-        self._survey = Survey(store_id)
+        self._survey = Survey(store_id, self._connection.knock)
         self._watcher: EventWatcher | None = None
         self._facts: EngineFacts | None = None
         self._status = RuntimeStatus(NAME, False, "Docker was not asked yet", capability=_CAPABILITY, asked=False)
@@ -88,10 +88,13 @@ class DockerRuntime:
 
     def _call(self, ask: Callable[[APIClient], T]) -> T:
         try:
-            return self._connection.call(ask)
+            found = self._connection.call(ask)
         except RuntimeUnavailableError as error:
+            self._survey.outages.lost(self._clock.now())  # long before its events end, where it waits for containers
             self._note(error)
             raise
+        self._survey.outages.back(self._clock.now())
+        return found
 
     def _known(self) -> EngineFacts:
         """The engine's facts, asked for once per connection."""

@@ -179,14 +179,24 @@ class Connection:
             kept = self._idle.pop() if self._idle else None
         return self._still_answering(kept) if kept else self._connect()
 
-    def _still_answering(self, kept: APIClient) -> APIClient:
-        """The kept client, if the engine still listens: it would connect again by itself, and leak when it cannot."""
+    def knock(self) -> None:
+        """Raise RuntimeUnavailableError when the engine takes no new callers: it is going, and still answers old ones.
+
+        Only one on this machine can be asked so cheaply; of another nothing is said.
+        """
         try:
             if self._endpoint:
                 _knock(self._endpoint)
         except OSError as error:
-            kept.close()
             raise self.lost(error) from error
+
+    def _still_answering(self, kept: APIClient) -> APIClient:
+        """The kept client, if the engine still listens: it would connect again by itself, and leak when it cannot."""
+        try:
+            self.knock()
+        except RuntimeUnavailableError:
+            kept.close()
+            raise
         return kept
 
     def _connect(self) -> APIClient:

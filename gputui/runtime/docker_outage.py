@@ -37,8 +37,7 @@ class Outages:
 
     def judge(self, record: ContainerRecord, booted_at: datetime | None) -> ContainerRecord:
         """The record, with the cause set right if it was the engine or the machine that ended it."""
-        by_itself = {CauseCode.SIGNALLED, CauseCode.NON_ZERO_EXIT}
-        if record.exit_code not in _SIGNALLED or record.cause is None or record.cause.code not in by_itself:
+        if not may_be_the_engines(record):
             return record
         words = self._why(record, booted_at)
         return replace(record, cause=Cause(CauseCode.CONTAINER_LOST, words)) if words else record
@@ -53,6 +52,12 @@ class Outages:
     def _covers(self, at: datetime) -> bool:
         with self._lock:
             return any(lost - _MARGIN <= at and (back is None or at <= back + _MARGIN) for lost, back in self._windows)
+
+
+def may_be_the_engines(record: ContainerRecord) -> bool:
+    """Whether it ended as one does that the engine stops, or finds gone, and nobody knows of another cause."""
+    by_itself = {CauseCode.SIGNALLED, CauseCode.NON_ZERO_EXIT}
+    return record.exit_code in _SIGNALLED and record.cause is not None and record.cause.code in by_itself
 
 
 def boot_time() -> datetime | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from gputui.runtime.docker_create import GPUS, STORE
 from gputui.runtime.docker_faults import cause_of_init
 from gputui.runtime.docker_foreign import foreign_of
 from gputui.runtime.docker_naming import by_name
-from gputui.runtime.docker_outage import Outages, boot_time
+from gputui.runtime.docker_outage import Outages, boot_time, may_be_the_engines
 from gputui.runtime.docker_records import gpus_of, record_of, state_of
 
 if TYPE_CHECKING:
@@ -33,8 +33,10 @@ class Survey:
     change any more, and one that runs keeps its start and its pid until it ends, which the events tell.
     """
 
-    def __init__(self, store_id: str) -> None:
+    def __init__(self, store_id: str, knock: Callable[[], None] = lambda: None) -> None:
+        """`knock` raises RuntimeUnavailableError when the engine is going away."""
         self.outages = Outages()
+        self._knock = knock
         self._store_id = store_id
         self._lock = threading.Lock()
         self._records: dict[str, ContainerRecord] = {}
@@ -60,6 +62,9 @@ class Survey:
         record = self.outages.judge(record, self._booted_at)
         with self._lock:
             known = self._records.get(record.id)
+        if may_be_the_engines(record) and not (known and known.state is record.state):
+            self._knock()  # it ends its containers as it goes, and answers meanwhile: judged when it is back
+        with self._lock:
             if known and known.state is record.state is ContainerState.EXITED:
                 # judged when it was new; the window of an outage may be forgotten since
                 record = replace(record, cause=known.cause)

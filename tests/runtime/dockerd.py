@@ -85,10 +85,15 @@ class Dockerd:
             )
         self._wait_until_up()
 
+    def send(self, number: signal.Signals) -> None:
+        """Send dockerd the signal, and wait for nothing."""
+        if self._daemon and self._daemon.poll() is None:
+            self._daemon.send_signal(number)
+
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> None:
         """Send dockerd the signal and wait until it has ended."""
-        if self._daemon and self._daemon.poll() is None:
-            self._daemon.send_signal(with_signal)
+        self.send(with_signal)
+        if self._daemon:
             self._daemon.wait(60)
         self._forget_containerd()
 

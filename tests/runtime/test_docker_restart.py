@@ -15,6 +15,7 @@ from gputui.domain.cause import Blame, CauseCode
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
+from gputui.ports import Runtime
 from gputui.runtime.docker import DockerRuntime
 from tests.runtime.contract import PATIENCE, STORE, Harness, record, seen, shell, until
 from tests.runtime.dockerd import IMAGE, Dockerd, is_alive
@@ -119,6 +120,32 @@ def test_without_live_restore_jobs_are_lost_by_no_fault_of_theirs(watched: Watch
     other = record(watched.runtime, before).cause
     assert other is not None
     assert other.code is CauseCode.NON_ZERO_EXIT
+
+
+def answers(runtime: Runtime) -> bool:
+    try:
+        runtime.containers()
+    except RuntimeUnavailableError:
+        return False
+    return True
+
+
+def test_jobs_that_end_at_once_are_not_charged_for_an_engine_that_waits_for_another(watched: Watched) -> None:
+    """It is polite for ten seconds, in which it tells nobody new, before it is gone."""
+    container_id = watched.run("exec sleep 600")
+    stubborn = watched.run('trap "" TERM; while true; do sleep 0.1; done')
+    watched.engine.send(signal.SIGTERM)
+    until(lambda: not answers(watched.runtime), "it tells nobody any more")
+    assert watched.engine.pid is not None, "but it is there"
+    watched.engine.stop()
+    watched.down()
+    watched.woken.clear()
+    watched.engine.launch()
+    watched.wait()
+    for each in (container_id, stubborn):
+        cause = record(watched.runtime, each).cause
+        assert cause is not None
+        assert cause.code is CauseCode.CONTAINER_LOST, cause
 
 
 def test_a_lost_engine_ends_followed_logs(watched: Watched) -> None:

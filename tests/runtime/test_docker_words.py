@@ -13,7 +13,7 @@ import pytest
 
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime import docker_options
 from gputui.runtime.docker_connection import find_endpoint
@@ -326,6 +326,28 @@ def test_an_end_that_was_seen_before_the_engine_went_is_judged_again_when_it_is_
     [judged] = survey.containers(client)
     assert judged.cause is not None
     assert judged.cause.code is CauseCode.CONTAINER_LOST
+
+
+def test_an_end_is_not_judged_while_the_engine_goes_away() -> None:
+    """It takes no new callers then, and tells old ones of the containers that it ended."""
+    going = [RuntimeUnavailableError("nobody listens")]
+
+    def knock() -> None:
+        if going:
+            raise going[0]
+
+    survey, client = Survey("s", knock), cast("APIClient", Ended(NOW + timedelta(seconds=9.5)))
+    with pytest.raises(RuntimeUnavailableError):
+        survey.containers(client)
+    survey.outages.lost(NOW + timedelta(seconds=10))
+    survey.outages.back(NOW + timedelta(seconds=20))
+    survey.forget_all()
+    going.clear()
+    [judged] = survey.containers(client)
+    assert judged.cause is not None
+    assert judged.cause.code is CauseCode.CONTAINER_LOST
+    going.append(RuntimeUnavailableError("nobody listens"))
+    assert survey.containers(client) == (judged,), "it was judged once"
 
 
 def test_ends_by_a_restart_of_the_machine() -> None:
