@@ -132,6 +132,7 @@ async def test_keys_are_kept_apart_where_they_are_pressed(place: str) -> None:
         async with _staged(Row("help", stage, eyes.screen, "")) as hand:
             chain = hand.app.screen._modal_binding_chain
             bound |= {binding.id for _, found in chain for _, binding in found if binding.id}
+    bound -= {"give_up_work"}  # before all others, and only while a bar is shown, so it clashes with none
     known = {command.name for command in places()[place]}
     if place == "main screen":
         bound -= {"pause_recurring", "resume_recurring", "remove"}  # in their tab alone, in place of others
