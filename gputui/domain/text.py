@@ -120,16 +120,16 @@ def fit(text: str, cells: int, align: Literal["left", "right", "center"] = "left
 
 def broken(text: str, cells: int) -> list[str]:
     """The text in lines of at most so many cells, at least one: broken between words, or within one that is longer."""
-    lines, line = [], ""
-    for word in text.split(" "):
-        longer = f"{line} {word}" if line else word
+    first, *words = text.split(" ")
+    *lines, line = _pieces(first, cells)
+    for word in words:
+        longer = f"{line} {word}"
         if width(longer) <= cells:
             line = longer
             continue
-        if line:
-            lines.append(line)
-        *full, line = _pieces(word, cells)
-        lines += full
+        *full, last = _pieces(word, cells)
+        lines += [line, *full]
+        line = last
     return [*lines, line]
 
 

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from rich.segment import Segment
 from rich.style import Style
 
-from gputui.domain.text import fit, width
+from gputui.domain.text import broken, fit, width
 from gputui.tui.present.style import PLAIN
 
 Span: TypeAlias = tuple[str, Style]
@@ -25,6 +25,32 @@ def cell(value: str, style: Style = PLAIN) -> Cell:
 
 _NARROW = 6
 """Cells that a flexible column keeps where there is no room for its least width."""
+
+
+def broken_cell(cell: Cell, room: int) -> list[Cell]:
+    """The cell in lines of at most `room` cells, broken between words where that can be."""
+    spans, lines = list(cell), []
+    text = "".join(words for words, _ in cell)
+    for line in broken(text, max(1, room)):
+        taken, spans = _first_of(spans, len(line))
+        lines.append(taken)
+        if spans and spans[0][0].startswith(" "):  # between two words the line's end stands for it
+            _, spans = _first_of(spans, 1)
+    return lines
+
+
+def _first_of(spans: list[Span], count: int) -> tuple[Cell, list[Span]]:
+    """So many characters, and what is left."""
+    taken: list[Span] = []
+    for i, (words, style) in enumerate(spans):
+        if len(words) > count:
+            left = [(words[count:], style), *spans[i + 1 :]]
+            return (*taken, *([(words[:count], style)] if count else [])), left
+        taken.append((words, style))
+        count -= len(words)
+    return tuple(taken), []
+
+
 _NEAR = 8
 """Unchanged cells that cost less to send again than to jump over."""
 

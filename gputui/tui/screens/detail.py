@@ -7,31 +7,33 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import ClassVar
 
-from rich.table import Table
-from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.message import Message
-from textual.widgets import Static
 
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.explain import Explanation, explain
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
+from gputui.domain.text import width
 from gputui.tui.commands import APP_COMMANDS, BACK, JOB_COMMANDS, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.newest import IsWanted, Newest, Pace, are_alike
+from gputui.tui.present.cells import Cell, broken_cell, fitted
 from gputui.tui.present.detail import Line, job_lines, job_title
 from gputui.tui.present.explained import Told
 from gputui.tui.present.gpu import index_of
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.style import BLUE
+from gputui.tui.present.style import BLUE, GROUND, STRONG
 from gputui.tui.screens.job_screen import JobScreen
+from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.line import KeyBar
 
 _COMMANDS = tuple(command for command in JOB_COMMANDS if command.action != "detail")
-_LABEL = 10
+_LABEL, _GAP = 10, 2
+_FRAME = 4
+"""Cells beside the page."""
 _COMPACT = 30
 """Rows of a screen on which every line counts."""
 _AGED = timedelta(seconds=10)
@@ -58,7 +60,6 @@ class Detail(JobScreen):
         ("k", "scroll(-1)", "up"),
     ]
     CSS = """
-    Detail #heading { height: 1; background: $surface; padding: 0 1; text-style: bold; }
     Detail VerticalScroll { padding: 1 2; scrollbar-size-vertical: 1; scrollbar-background: $background; }
     """
 
@@ -75,7 +76,8 @@ class Detail(JobScreen):
         self._follow = follow
         self._job: Job | None = snapshot.job(job_id) or job
         """As it is in the picture; or as it was, where it is in the history alone."""
-        self._shown: tuple[Line, ...] = ()
+        self._heading = CellLines(id="heading")
+        self._body = CellLines(id="body", background=GROUND)
         self._told = Told()
         self._explainer = Newest(self.post_message, lambda error: Explained(None, f"{type(error).__name__}: {error}"))
         self._pace = Pace(rest=9)
@@ -84,9 +86,9 @@ class Detail(JobScreen):
 
     def compose(self) -> ComposeResult:
         """Heading, body, keys."""
-        yield Static("", id="heading", markup=False)
+        yield self._heading
         with VerticalScroll():
-            yield Static("", id="body", markup=False)
+            yield self._body
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
@@ -99,8 +101,8 @@ class Detail(JobScreen):
         self._explainer.close()
 
     def on_resize(self) -> None:
-        """Lay it out for the rows there are."""
-        self.show_snapshot(self._snapshot)
+        """Lay it out for the room there is."""
+        self.call_after_refresh(self.show_snapshot, self._snapshot)
 
     def subject(self) -> Job | None:
         """The job that is shown."""
@@ -113,11 +115,8 @@ class Detail(JobScreen):
         if self._job is None or self.app.screen is not self:
             return
         self._explain(self._job)
-        lines = self._lines(self._job)
-        if lines != self._shown:
-            self._shown = lines
-            self.query_one("#heading", Static).update(f"Job {job_title(self._job)}")
-            self.query_one("#body", Static).update(_table(lines))
+        self._heading.show([((f" Job {job_title(self._job)}", STRONG),)])
+        self._body.fill(_laid_out(self._lines(self._job), self._body.size.width or self.size.width - _FRAME))
         commands = (c for c in _COMMANDS if c.in_footer)
         self.query_one(KeyBar).show(tuple(c for c in commands if c.works_at(self)), (BACK, APP_COMMANDS[0]))
 
@@ -166,10 +165,13 @@ class Detail(JobScreen):
         self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
 
 
-def _table(lines: tuple[Line, ...]) -> Table:
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(min_width=_LABEL)
-    table.add_column(overflow="fold")
-    for label, cell in lines:
-        table.add_row(Text(label, BLUE), Text.assemble(*cell))
-    return table
+def _laid_out(lines: tuple[Line, ...], room: int) -> list[Cell]:
+    """The labels in a column, and beside each what it is about, in as many lines as that takes."""
+    first = max(_LABEL, *(width(label) for label, _ in lines)) + _GAP
+    found: list[Cell] = []
+    for label, about in lines:
+        begun = fitted(((label, BLUE),), first)
+        for line in broken_cell(about, room - first) or [()]:
+            found.append((*begun, *line))
+            begun = fitted((), first)
+    return found
