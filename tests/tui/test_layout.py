@@ -10,6 +10,7 @@ import pytest
 from gputui.tui.layout import LEAST, PANES, Layout
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.main import Main
+from gputui.tui.widgets.log_pane import LogPane
 from tests.tui.console import Console
 
 SIZE = (120, 36)
@@ -19,6 +20,11 @@ def heights(console: Console) -> dict[str, int]:
     """The rows of each pane that is shown."""
     panes = {name: console.app.screen.query_one(f"#{name}") for name in PANES}
     return {name: pane.size.height for name, pane in panes.items() if pane.display}
+
+
+def heights_of_notices(console: Console) -> int:
+    """The rows that notices take."""
+    return console.app.screen.query_one("#notices").size.height
 
 
 def kept(path: Path) -> dict[str, object]:
@@ -65,6 +71,18 @@ async def test_no_pane_is_squeezed_out() -> None:
             assert console.app.focused.id == name
             assert min(heights(console).values()) >= LEAST
             assert sum(heights(console).values()) == 22
+
+
+@pytest.mark.parametrize("size", [(1, 1), (20, 2), (20, 5), (40, 8), (40, 10)])
+async def test_no_pane_is_laid_out_far_beyond_a_screen_without_room(size: tuple[int, int]) -> None:
+    console = Console()
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        assert max(heights(console).values()) <= max(3, size[1])
+        assert console.app.screen.query_one(LogPane).height < size[1]
+        await pilot.resize_terminal(*SIZE)
+        await pilot.pause()
+        assert sum(heights(console).values()) == SIZE[1] - 2 - heights_of_notices(console)
 
 
 async def test_a_pane_is_hidden_and_all_come_back() -> None:

@@ -15,6 +15,8 @@ from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.widgets.grip import GripMoved
 
 _SECTION = "layout"
+_PARTS = 10_000
+"""In which the rows of queue and log are shared out. Where none is left Textual takes each part for one or more."""
 
 
 class PaneScreen(JobScreen):
@@ -22,7 +24,7 @@ class PaneScreen(JobScreen):
 
     BINDINGS: ClassVar = bindings(PANE_COMMANDS)
     DEFAULT_CSS = """
-    PaneScreen #queue, PaneScreen #log { min-height: 3; }
+    PaneScreen #queue, PaneScreen #log { min-height: 3; max-height: 100vh; }
     PaneScreen .pane.-hidden { display: none; }
     PaneScreen.-zoomed .pane { display: none; }
     PaneScreen.-zoomed .pane:focus { display: block; }
@@ -57,8 +59,9 @@ class PaneScreen(JobScreen):
             pane = self.pane(name)
             pane.add_class("pane")
             pane.set_class(name in self._layout.hidden, "-hidden")
-        self.pane("queue").styles.height = f"{round(10_000 * self._layout.queue)}fr"
-        self.pane("log").styles.height = f"{round(10_000 * (1 - self._layout.queue))}fr"
+        queue = round(_PARTS * self._layout.queue)
+        self.pane("queue").styles.height = f"{queue}fr"
+        self.pane("log").styles.height = f"{_PARTS - queue}fr"
 
     def refresh_panes(self) -> None:
         """Draw them, as they are laid out now."""

@@ -158,8 +158,8 @@ class LogView(Grip, can_focus=True):
 
     @property
     def height(self) -> int:
-        """Lines in sight, below the title."""
-        return max(0, self.size.height - 1)
+        """Lines in sight, below the title; never more than the screen has, however high the pane is laid out."""
+        return max(0, min(self.size.height, self.app.size.height) - 1)
 
     def action_down(self, step: int) -> None:
         """Scroll by lines; while lines are picked, pick further."""
