@@ -6,19 +6,15 @@ from contextlib import suppress
 from functools import partial
 
 from rich.text import Text
-from textual.await_complete import AwaitComplete
 from textual.command import CommandPalette, DiscoveryHit, Hit, Hits, Provider
 
 from gputui.tui.commands import COMMANDS, Command, place_of
 from gputui.tui.keymap import keymap_of
+from gputui.tui.screens.once import ClosedOnce
 
 
-class Palette(CommandPalette):
+class Palette(ClosedOnce[None], CommandPalette):
     """Textual's, whose list may be asked to move by a page before it was laid out."""
-
-    def dismiss(self, result: None = None) -> AwaitComplete:
-        """Once: a second choice may be on its way when the first has closed the list."""
-        return super().dismiss(result) if self.is_current else AwaitComplete.nothing()  # type: ignore[no-untyped-call]
 
     def _action_command_list(self, action: str) -> None:
         with suppress(KeyError):  # of OptionList._move_page: what has no lines yet cannot be moved

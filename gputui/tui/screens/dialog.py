@@ -12,13 +12,14 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from gputui.tui.key_names import key_of
+from gputui.tui.screens.once import ClosedOnce
 
 T = TypeVar("T")
 _ANSWER = re.compile(r"(\S+)(?: \S+)* {2,}\S.*?(?= {3,}|$)")
 """`y Enter  yes`: the first of its keys, and what it means."""
 
 
-class Dialog(ModalScreen[T]):
+class Dialog(ClosedOnce[T], ModalScreen[T]):
     """A question over the screen; what is behind it stands still meanwhile."""
 
     DEFAULT_CSS = """

@@ -17,6 +17,7 @@ from gputui.tui.compositor import ExactCompositor
 from gputui.tui.desk import Desk
 from gputui.tui.messages import WishMade
 from gputui.tui.present.detail import job_title
+from gputui.tui.screens.once import ClosedOnce
 from gputui.tui.shell import open_shell
 from gputui.tui.widgets.line import KeyBar
 from gputui.tui.wishes import WISHES
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from gputui.tui.proposals import Proposal
 
 
-class JobScreen(Screen[None]):
+class JobScreen(ClosedOnce[None], Screen[None]):
     """A screen with a subject: the job that commands act on."""
 
     def __init__(self, desk: Desk, snapshot: Snapshot = EMPTY) -> None:

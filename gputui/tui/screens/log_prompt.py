@@ -13,6 +13,7 @@ from textual.widgets import Input, Static
 
 from gputui.domain.text import plain
 from gputui.tui.log.pattern import pattern_of
+from gputui.tui.screens.once import ClosedOnce
 
 _LONGEST = 500
 _MOST = 50
@@ -20,7 +21,7 @@ HISTORY: dict[str, list[str]] = {}
 """What was typed last, by what was asked: as long as the console runs."""
 
 
-class LogPrompt(ModalScreen[str | None]):
+class LogPrompt(ClosedOnce[str | None], ModalScreen[str | None]):
     """A regular expression; "" to look for nothing, None when Escape was pressed."""
 
     BINDINGS: ClassVar = [("escape", "give_up", "cancel"), ("up", "recall(-1)"), ("down", "recall(1)")]

@@ -11,6 +11,7 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
+from gputui.tui.screens.once import ClosedOnce
 from gputui.tui.theme import theme_names
 from gputui.tui.themes.terminal import AUTO
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gputui.tui.dressed import DressedApp
 
 
-class Themes(ModalScreen[None]):
+class Themes(ClosedOnce[None], ModalScreen[None]):
     """A list at the right, so that what it changes is seen."""
 
     BINDINGS: ClassVar = [("escape,q", "forget", "back"), ("j", "down", "down"), ("k", "up", "up")]

@@ -23,6 +23,7 @@ from gputui.tui.messages import WishMade
 from gputui.tui.newest import Base, IsWanted, Newest, Pace, are_alike
 from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
 from gputui.tui.proposals import GpuProposal, JobProposal, Proposal
+from gputui.tui.screens.once import ClosedOnce
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.line import KeyBar
 
@@ -50,7 +51,7 @@ class Dragged(Message, bubble=False):
         """Those that it is the answer to; None: to any."""
 
 
-class WhatIf(ModalScreen[bool]):
+class WhatIf(ClosedOnce[bool], ModalScreen[bool]):
     """A panel at the bottom, there at once; it fills in when the forecast is made, which never keeps a key waiting."""
 
     BINDINGS: ClassVar = [
