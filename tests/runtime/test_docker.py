@@ -257,7 +257,7 @@ def test_the_hook_fails(harness: Harness, runtime: DockerRuntime, engine: Docker
 
 def test_over_its_memory(harness: Harness, runtime: DockerRuntime) -> None:
     # the shell outlives its child a moment: an engine under load may hear of the end before it hears of the memory
-    greedy = "dd if=/dev/zero of=/dev/null bs=100M count=1; code=$?; sleep 1; exit $code"
+    greedy = "dd if=/dev/zero of=/dev/null bs=100M count=1; code=$?; sleep 3; exit $code"
     made = launch(harness, IMAGE, shell(greedy), memory=8 * 2**20)
     created = runtime.create(made)
     runtime.start(created.id)

@@ -135,7 +135,9 @@ def test_jobs_that_end_at_once_are_not_charged_for_an_engine_that_waits_for_anot
     container_id = watched.run("exec sleep 600")
     stubborn = watched.run('trap "" TERM; while true; do sleep 0.1; done')
     watched.engine.send(signal.SIGTERM)
-    until(lambda: not answers(watched.runtime), "it tells nobody any more")
+    socket = Path(watched.engine.host.removeprefix("unix://"))
+    until(lambda: not socket.exists(), "it takes no new callers")
+    assert not answers(watched.runtime)
     assert watched.engine.pid is not None, "but it is there"
     watched.engine.stop()
     watched.down()
