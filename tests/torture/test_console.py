@@ -109,8 +109,9 @@ class Hands:
     async def rest(self) -> None:
         """Close what is open, and see what is alive then."""
         while len(self._app.screen_stack) > 1 and self._app._exception is None:
-            self._app.pop_screen()
-            await asyncio.sleep(PAUSE)
+            await asyncio.sleep(3 * PAUSE)  # what was opened last is there, and what was pressed last is done
+            if self._app.screen.is_mounted and len(self._app.screen_stack) > 1:
+                self._app.pop_screen()
         await asyncio.sleep(10 * PAUSE)
         self._measured.rests.append(await Rest.of(self._app))
 
