@@ -197,7 +197,7 @@ class LogsScreen(JobScreen):
 
     def _leave_for(self, job_id: JobId, attempt: int | None = None) -> None:
         self._follow(job_id, attempt)
-        self.dismiss()
+        self.app.call_later(self.dismiss)  # when what may lie over it is closed
 
     def action_back(self) -> None:
         """Back to the main screen."""

@@ -19,4 +19,4 @@ class ClosedOnce(Base[T]):
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         """Close it, if it is the one in front."""
-        return super().dismiss(result) if self.is_current else AwaitComplete.nothing()  # type: ignore[no-untyped-call]
+        return super().dismiss(result) if self.is_active else AwaitComplete.nothing()  # type: ignore[no-untyped-call]
