@@ -24,10 +24,11 @@ from gputui.engine.feed import Feed
 from gputui.ports import JobStore
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
-from gputui.tui.opened import drawn_on, steady, taking_over
+from gputui.tui.opened import drawn_on, taking_over
 from gputui.tui.opening import Opening
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.main import Main
+from gputui.tui.steady import steady
 from gputui.tui.submission.sources import FormSources
 from gputui.tui.theme import wish_of
 

@@ -51,21 +51,7 @@ def command(
     ascii_only: bool,
 ) -> None:
     """Print what the console shows, as lines: the scheduler, what to look at, GPUs and queue."""
-    with closing(EarlyProbe(session.options, may_lead=True)) as early:
-        _print(session, early, count, interval, width, height, no_color=no_color, ascii_only=ascii_only)
-
-
-def _print(
-    session: Session,
-    early: EarlyProbe,
-    count: str,
-    interval: str,
-    width: str | None,
-    height: str | None,
-    *,
-    no_color: bool,
-    ascii_only: bool,
-) -> None:
+    early = click.get_current_context().with_resource(closing(EarlyProbe(session.options, may_lead=True)))
     from gputui.tui.frame import Room, frame
     from gputui.tui.history import History
 

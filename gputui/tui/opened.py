@@ -6,7 +6,6 @@ from typing import Any
 
 from textual._compositor import LayoutUpdate
 from textual.app import App
-from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 
 from gputui.tui.opening import OTHER_SCREEN, TIME, Opening
@@ -30,11 +29,6 @@ class OpenedDriver(SteadyDriver):
         """Write, but do not turn to the other screen anew: some terminals would clear it."""
         if self.opening is None or data != OTHER_SCREEN:
             super().write(data)
-
-
-def steady(driver: type[Driver]) -> type[Driver]:
-    """The console's own driver for a terminal; that of anything else as it is."""
-    return SteadyDriver if driver is LinuxDriver else driver
 
 
 def taking_over(opening: Opening) -> type[LinuxDriver] | None:

@@ -12,6 +12,7 @@ import termios
 from collections.abc import Callable
 from typing import IO
 
+from textual.driver import Driver
 from textual.drivers._writer_thread import WriterThread
 from textual.drivers.linux_driver import LinuxDriver
 
@@ -93,6 +94,11 @@ class SteadyDriver(LinuxDriver):
             self.suspend_application_mode()
         self._is_stopped = False
         self.resume_application_mode()
+
+
+def steady(driver: type[Driver]) -> type[Driver]:
+    """The console's own driver for a terminal; that of anything else as it is."""
+    return SteadyDriver if driver is LinuxDriver else driver
 
 
 def _is_there(fileno: int) -> bool:

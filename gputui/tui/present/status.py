@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections import Counter
 from datetime import datetime, timedelta
 from functools import lru_cache
@@ -12,7 +11,7 @@ from gputui.domain.gpu import GpuState, ProbeCode
 from gputui.domain.job import Job
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.text import plain, width
+from gputui.domain.text import broken, plain, width
 from gputui.domain.units import format_duration, plural
 from gputui.tui.key_words import keyed
 from gputui.tui.present.cells import Cell, Span, cell
@@ -223,7 +222,7 @@ _NO_GPU = "No GPU to show: "
 
 def wrapped(text: str, room: int) -> list[str]:
     """The text in lines; one at least."""
-    return textwrap.wrap(text, max(20, room)) or [""]
+    return broken(text, max(20, room))
 
 
 def no_gpu_words(snapshot: Snapshot, room: int) -> tuple[Cell, ...]:

@@ -12,7 +12,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from gputui.tui.key_names import key_of
+from gputui.tui.present.cells import Cell
 from gputui.tui.screens.once import ClosedOnce
+from gputui.tui.widgets.cell_lines import CellLines
 
 T = TypeVar("T")
 _ANSWER = re.compile(r"(\S+)(?: \S+)* {2,}\S.*?(?= {3,}|$)")
@@ -52,8 +54,12 @@ class Dialog(ClosedOnce[T], ModalScreen[T]):
             )  # from the app: sent from here it would not come back up here
 
 
+_WIDEST, _FRAME = 112, 7
+"""The width of the box at most, and what it has around its lines."""
+
+
 class ScrollingDialog(Dialog[None]):
-    """One that has more to say than fits."""
+    """One that has more to say than fits: lines of cells in a box that scrolls."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("j,down", "scroll(1)", "down"),
@@ -63,6 +69,20 @@ class ScrollingDialog(Dialog[None]):
         ("g,home", "scroll(-100000)", "first"),
         ("G,end", "scroll(100000)", "last"),
     ]
+
+    def on_resize(self) -> None:
+        """Lay the lines out anew."""
+        self.call_after_refresh(self.show_lines)
+
+    def show_lines(self) -> None:
+        """Lay them out for the room there is, if it is still there."""
+        if self.is_attached:
+            lines = self.query_one(CellLines)
+            lines.fill(self.lines(lines.size.width or min(self.app.size.width * 9 // 10, _WIDEST) - _FRAME))
+
+    def lines(self, room: int) -> list[Cell]:
+        """What it has to say, in lines of `room` cells."""
+        raise NotImplementedError
 
     def action_scroll(self, step: int) -> None:
         """Scroll by lines."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
@@ -13,7 +12,7 @@ from textual.containers import Vertical, VerticalScroll
 from textual.screen import Screen
 from textual.widgets import Input
 
-from gputui.domain.text import width
+from gputui.domain.text import broken, width
 from gputui.tui.commands import COMMANDS, GPUS, JOBS, LOGS, QUEUE, TIMELINE, Command, by_group
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell, Span, fitted
@@ -32,8 +31,6 @@ _Row: TypeAlias = tuple[Span, str, Span]
 _NOTHING: _Row = (("", PLAIN), "", ("", PLAIN))
 _FIRST, _SECOND, _THIRD, _GAP = 11, 10, 10, 2
 """The least widths of the columns, and what is between them."""
-_MOST, _FRAME = 112, 7
-"""The width of the box at most, and what it has around the lines."""
 
 
 @dataclass(frozen=True)
@@ -90,22 +87,15 @@ class Help(ScrollingDialog):
     def on_mount(self) -> None:
         """Show all of them."""
         self.query_one(VerticalScroll).focus()
-        self._show()
+        self.show_lines()
 
-    def on_resize(self) -> None:
-        """Lay them out anew."""
-        self.call_after_refresh(self._show)
-
-    def _show(self) -> None:
-        if not self.is_attached:
-            return
+    def lines(self, room: int) -> list[Cell]:
+        """The keys that are searched for, or all."""
         wanted, told = self.query_one(Input).value, keymap_of(self).told
         groups = [
             (heading, [told(command) for command in commands]) for heading, commands in arranged(self._asked_from)
         ]
-        lines = self.query_one(CellLines)
-        room = lines.size.width or min(self.app.size.width * 9 // 10, _MOST) - _FRAME
-        lines.fill(help_lines(matching(groups, wanted), room, is_all=not wanted.strip()))
+        return help_lines(matching(groups, wanted), room, is_all=not wanted.strip())
 
     def action_search(self) -> None:
         """Type what to look for."""
@@ -115,7 +105,7 @@ class Help(ScrollingDialog):
 
     @on(Input.Changed)
     def _typed(self) -> None:
-        self._show()
+        self.show_lines()
         self.query_one(VerticalScroll).scroll_home(animate=False)
 
     @on(Input.Submitted)
@@ -189,7 +179,7 @@ def _lines(rows: Sequence[_Row], room: int) -> list[Cell]:
     second = max(_SECOND, *(width(title) for _, title, _ in rows)) + _GAP
     lines: list[Cell] = []
     for (keys, style), title, (words, words_style) in rows:
-        sentence = textwrap.wrap(words, max(_THIRD, room - first - second)) or [""]
+        sentence = broken(words, max(_THIRD, room - first - second))
         begun = (*fitted(((keys, style),), first), *fitted(((title, PLAIN),), second))
         lines.append((*begun, (sentence[0], words_style)))
         lines += [((" " * (first + second), PLAIN), (rest, words_style)) for rest in sentence[1:]]

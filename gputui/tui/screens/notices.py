@@ -20,8 +20,6 @@ from gputui.tui.widgets.cell_lines import CellLines
 
 _FIRST = 12
 """Cells of the first column: the severity."""
-_MOST, _FRAME = 112, 7
-"""The width of the box at most, and what it has around the lines."""
 _MARKS = {"error": "✗ error", "warning": "! warning", "information": "· news"}
 
 
@@ -53,18 +51,11 @@ class Notices(ScrollingDialog):
 
     def on_mount(self) -> None:
         """Show them."""
-        self._show()
+        self.show_lines()
 
-    def on_resize(self) -> None:
-        """Break them anew."""
-        self.call_after_refresh(self._show)
-
-    def _show(self) -> None:
-        if not self.is_attached:
-            return
-        lines = self.query_one(CellLines)
-        room = lines.size.width or min(self.app.size.width * 9 // 10, _MOST) - _FRAME
-        lines.fill(notice_lines(self._all, self._happenings, self._now, room))
+    def lines(self, room: int) -> list[Cell]:
+        """Each in as many as it needs."""
+        return notice_lines(self._all, self._happenings, self._now, room)
 
 
 def notice_lines(notices: tuple[Notice, ...], happenings: Sequence[Happening], now: datetime, room: int) -> list[Cell]:
