@@ -14,7 +14,7 @@ from pathlib import Path
 from gputui.domain.errors import NotLeaderError, StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
-from gputui.engine import garbage, picture, published
+from gputui.engine import garbage, heap, picture, published
 from gputui.engine.announcer import Announcer
 from gputui.engine.daemons import DaemonExecutor
 from gputui.engine.delivery import sinks
@@ -97,6 +97,7 @@ class Host:
 
     async def run(self) -> None:
         """Keep the feed supplied until stopped. Becomes the scheduler whenever there is none."""
+        heap.settle()
         while not self._stop.is_set():
             if self._may_lead and await asyncio.to_thread(self._acquire):
                 try:
@@ -117,6 +118,7 @@ class Host:
 
     async def lead(self, wait: float) -> bool:
         """Schedule until stopped, once the leadership is free; False when it was not within `wait` seconds."""
+        heap.settle()
         deadline = time.monotonic() + wait
         while not await asyncio.to_thread(self._leadership.acquire, self._me):
             if time.monotonic() >= deadline or self._stop.is_set():
