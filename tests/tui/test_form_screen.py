@@ -16,6 +16,7 @@ from textual.widgets import Input
 
 from gputui.domain.errors import StoreFullError
 from gputui.domain.job import Submission
+from gputui.domain.settings import ConsoleSettings
 from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.choose import Choose
@@ -116,6 +117,27 @@ async def test_rare_fields_are_unfolded_and_a_fault_in_them_is_found() -> None:
         assert isinstance(console.app.screen, Submit)
         assert form.focused.id == "mount"
         assert "no absolute target" in console.screen_text
+
+
+@pytest.mark.parametrize("keys", [("^N", "ctrl+n"), ("F3", "f3")])
+async def test_the_key_bar_and_the_heading_tell_of_the_same_key_what_it_does_next(keys: tuple[str, str]) -> None:
+    shown, key = keys
+    console = Console(console=ConsoleSettings("off", keys={"more_fields": (key,)} if shown == "F3" else {}))
+    async with opened(console) as (pilot, _):
+        for bar, heading in ("more", "more fields"), ("fewer", "fewer fields"), ("more", "more fields"):
+            lines = console.screen_text.splitlines()
+            assert any(f"{heading} ({shown})" in line for line in lines), console.screen_text
+            assert f"{shown} {bar}  " in next(line for line in lines if "Esc leave" in line)
+            await pilot.press(key)
+            await pilot.pause()
+
+
+async def test_a_form_that_opens_with_all_fields_says_how_to_have_fewer() -> None:
+    console = Console()
+    async with opened(console) as (pilot, form):
+        form.fill({"image": "busybox", "cpus": "4"})
+        await pilot.pause()
+        assert "^N fewer" in console.screen_text
 
 
 @pytest.mark.parametrize("where", ["image", "env", "hold"])
@@ -319,7 +341,7 @@ class TestTemplates:
             await pilot.press("ctrl+l")
             await until(pilot, lambda: isinstance(console.app.screen, Choose))
             await pilot.press("enter")
-            await until(pilot, lambda: "bad.toml" in form._said)
+            await until(pilot, lambda: "bad.toml" in form.below.said)
             assert "job[1].gpus" in console.screen_text
 
     async def test_a_name_that_leads_elsewhere_is_refused(self, tmp_path: Path) -> None:
@@ -331,7 +353,7 @@ class TestTemplates:
             await pilot.pause()
             await write(pilot, "../evil")
             await pilot.press("enter")
-            await until(pilot, lambda: "is no name for a template" in form._said)
+            await until(pilot, lambda: "is no name for a template" in form.below.said)
         assert not files(tmp_path)
 
 
@@ -397,7 +419,7 @@ class TestEditor:
             await pilot.press("ctrl+o")
             await pilot.pause()
             assert form.draft()["image"] == "busybox"
-            assert words in form._said
+            assert words in form.below.said
 
     async def test_a_screen_that_cannot_be_suspended_says_so(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("EDITOR", "true")
@@ -405,4 +427,4 @@ class TestEditor:
         async with opened(console) as (pilot, form):
             await pilot.press("ctrl+o")
             await pilot.pause()
-            assert "no editor can be opened on this screen" in form._said
+            assert "no editor can be opened on this screen" in form.below.said

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from gputui.tui.commands.command import FORM, Command
 
+MORE_FIELDS = Command(
+    "more", ("ctrl+n",), "more", "Show the rare fields, or hide them.", FORM, footer_key="^N", id="more_fields"
+)
 SUBMIT_COMMANDS = (
     Command("send", ("ctrl+s",), "submit", "Submit the job of the form.", FORM, True, False, "Enter", changes=True),
     Command("recent", ("ctrl+r",), "recent", "Fill the form from an earlier submission.", FORM, footer_key="^R"),
@@ -11,8 +14,6 @@ SUBMIT_COMMANDS = (
     Command("older(-1)", ("ctrl+down",), "newer", "Back towards the latest, and what was typed.", FORM, False, False),
     Command("templates", ("ctrl+l",), "templates", "Fill it from a template, or save one.", FORM, footer_key="^L"),
     Command("editor", ("ctrl+o",), "editor", "Open the job in your $EDITOR, as a job file.", FORM, footer_key="^O"),
-    Command(
-        "more", ("ctrl+n",), "more", "Show the rare fields, or hide them.", FORM, footer_key="^N", id="more_fields"
-    ),
+    MORE_FIELDS,
     Command("give_up", ("escape",), "leave", "Leave the form; asks if something was typed.", FORM, in_palette=False),
 )

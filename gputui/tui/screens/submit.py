@@ -15,7 +15,6 @@ from textual.widgets import Input, Static
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job, Submission
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.domain.text import plain
 from gputui.request import draft as drafts
 from gputui.request import line, written
 from gputui.request.draft import Draft
@@ -25,9 +24,9 @@ from gputui.tui.commands.command import Command
 from gputui.tui.desk import Desk
 from gputui.tui.messages import WishMade
 from gputui.tui.present.cells import cell
-from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import AMBER, DIM, RED
 from gputui.tui.submission import form
+from gputui.tui.submission.below import Below
 from gputui.tui.submission.body import FormBody
 from gputui.tui.submission.fields import FlagField
 from gputui.tui.submission.forecast import Forecaster, ProspectSeen
@@ -38,11 +37,7 @@ from gputui.tui.submission.lines import TakesLines
 from gputui.tui.submission.outlook import gpu_line, start_line
 from gputui.tui.submission.shelf import Shelf
 from gputui.tui.submission.wish import Answered, submit
-from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.line import KeyBar
-
-_MOST_SAID = 4
-"""Rows."""
 
 
 class Submit(TakesLines):
@@ -57,7 +52,6 @@ class Submit(TakesLines):
     DEFAULT_CSS = """
     Submit .dialog { width: 100%; min-width: 0; max-width: 104; max-height: 100%; padding: 0 1; }
     Submit .title { margin-bottom: 0; }
-    Submit #outlook { height: 3; margin-left: 0; }
     """
     first: ClassVar = "image"
     """The field that has the focus at first."""
@@ -79,11 +73,11 @@ class Submit(TakesLines):
         self._heading = title
         self._start = start
         self._hidden = dict(hidden or {})
-        self._said, self._said_style = "", DIM
         self._clean: Draft = drafts.typed(start)
         self._is_sent = False
         self._images = Images(snapshot)
         self.body = FormBody({"image": self._images})
+        self.below = Below()
         here = Origin(desk.user, str(Path.cwd()), os.environ, desk.settings.scheduler)
         self._origin = here.at(snapshot)
         self._forecast = Forecaster(self, desk.settings, snapshot, desk.clock.now(), instead)
@@ -101,12 +95,12 @@ class Submit(TakesLines):
         with Vertical(classes="dialog"):
             yield Static(self._heading, classes="title", markup=False)
             yield self.body
-            yield CellLines(id="outlook")
+            yield self.below
             yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
         """Begin with what the form was opened with."""
-        self.query_one(KeyBar).show(tuple(command for command in self.commands() if command.in_footer))
+        self.show_keys()
         self.fill(self._start, judge=self._start is not START)
         self.say(self.welcome)
         self.set_interval(1.0, self._tick)
@@ -115,6 +109,12 @@ class Submit(TakesLines):
     def commands(self) -> tuple[Command, ...]:
         """What can be done here."""
         return SUBMIT_COMMANDS
+
+    @on(FormBody.Unfolded)
+    def show_keys(self) -> None:
+        """What they do now."""
+        commands = (self.body.told(command) for command in self.commands() if command.in_footer)
+        self.query_one(KeyBar).show(tuple(commands))
 
     def on_resize(self) -> None:
         """Leave room for what is above and below the fields."""
@@ -135,13 +135,13 @@ class Submit(TakesLines):
         self.body.put(draft)
         if is_clean:
             self._clean = drafts.typed(draft)
-        self._said, self._said_style = said, AMBER
+        self.below.say(said, AMBER)
         self._judge(None if judge else "")
         self.body.go_to(self.first)
 
     def say(self, words: str, *, is_bad: bool = False) -> None:
         """Tell something below the fields until something is typed."""
-        self._said, self._said_style = words, RED if is_bad else DIM
+        self.below.say(words, RED if is_bad else DIM)
         self._show_outlook()
 
     @property
@@ -153,7 +153,7 @@ class Submit(TakesLines):
     def _text_typed(self, event: Input.Changed) -> None:
         if event.input.id == "image":
             self.body.set_known("image", self._images.words(event.value))
-        self._said = ""
+        self.below.say("")
         self._judge(event.input.id)
 
     @on(FlagField.Changed)
@@ -202,12 +202,8 @@ class Submit(TakesLines):
         asked = self._forecast.asked
         spec = asked.spec if asked else form.gpus_alone(self.draft(), self._origin, self._desk.clock.now())
         start = start_line(self._forecast.found, self._snapshot, is_held=asked.held) if asked else cell("Start –", DIM)
-        outlook = self.query_one(CellLines)
-        room = outlook.size.width or min(self.app.size.width, 104) - 4
-        said = wrapped(plain(self._said, 600), room)[:_MOST_SAID] or [""]
-        outlook.styles.height = len(said) + 2
-        self.body.keep_within(self.app.size.height - len(said) + 1)
-        outlook.show([*(cell(text, self._said_style) for text in said), gpu_line(spec, self._snapshot), start])
+        rows = self.below.lay_out((gpu_line(spec, self._snapshot), start), min(self.app.size.width, 104) - 4)
+        self.body.keep_within(self.app.size.height - rows + 3)
 
     # what can be done
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
+from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input
 
 from gputui.request.draft import Draft
+from gputui.tui.commands.command import Command
+from gputui.tui.commands.submission import MORE_FIELDS
 from gputui.tui.submission.fields import Field, FieldRow, FlagField, Fold, put_in, text_in
 from gputui.tui.submission.form import MORE, USUAL, is_folded
 
@@ -24,6 +28,9 @@ class FormBody(VerticalScroll, can_focus=False):
     FormBody { height: auto; scrollbar-size-vertical: 1; }
     FormBody #more { height: auto; }
     """
+
+    class Unfolded(Message):
+        """The rare fields are shown now, or are no more."""
 
     def __init__(self, suggesters: Mapping[str, Suggester]) -> None:
         super().__init__()
@@ -66,6 +73,11 @@ class FormBody(VerticalScroll, can_focus=False):
             self._more.mount(*rows)
         self._more.display = is_open
         self._fold.show_open(is_open)
+        self.post_message(self.Unfolded())
+
+    def told(self, command: Command) -> Command:
+        """The command as it is called now: what shows more fields hides them next."""
+        return replace(command, title="fewer") if command == MORE_FIELDS and self.is_open else command
 
     def draft(self) -> dict[str, str]:
         """What is typed now."""

@@ -19,6 +19,7 @@ from gputui.domain.text import fit
 from gputui.request import line
 from gputui.request.draft import YES
 from gputui.request.shell import joined
+from gputui.tui.commands.submission import MORE_FIELDS
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.status import wrapped
@@ -210,7 +211,7 @@ class Fold(Static, can_focus=True):
         """Say what its key would do."""
         self._is_open = is_open
         if self.is_attached:
-            key = keymap_of(self).key("more_fields")
+            key = keymap_of(self).told(MORE_FIELDS).first_key or "the command more_fields"
             self.update(f"▾ fewer fields ({key})" if is_open else f"▸ {self._count} more fields ({key})")
 
     async def on_click(self) -> None:

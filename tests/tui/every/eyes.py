@@ -202,7 +202,7 @@ def image(hand: Hand) -> str:
 
 def said(hand: Hand) -> bool:
     """Whether the form says why there is no editor."""
-    return "no editor can be opened" in hand.top(Submit)._said
+    return "no editor can be opened" in hand.top(Submit).below.said
 
 
 def is_open(hand: Hand) -> bool:
