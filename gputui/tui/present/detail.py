@@ -12,6 +12,7 @@ from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.explained import Told, score_lines, sureness
 from gputui.tui.present.job import JobContext, elapsed, gpus_wanted, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED
+from gputui.tui.present.times import in_full, second
 
 Line = tuple[str, Cell]
 """A label, and what stands beside it."""
@@ -20,7 +21,7 @@ MASK = "••••••"
 
 def job_lines(job: Job, context: JobContext, told: Told | None = None) -> tuple[Line, ...]:
     """The job from what it is now to what was asked for; `told` of one that waits."""
-    return (*_now(job, context, told), *_attempts(job, context.gpu_names), *_asked(job), *_options(job))
+    return (*_now(job, context, told), *_attempts(job, context), *_asked(job), *_options(job))
 
 
 def job_title(job: Job) -> str:
@@ -31,7 +32,7 @@ def job_title(job: Job) -> str:
 def _now(job: Job, context: JobContext, told: Told | None) -> list[Line]:
     style = JOB_STYLES[job.state]
     reason = context.reasons.get(job.id)
-    lines: list[Line] = [("state", ((str(job.state), style), (_wishes(job), AMBER)))]
+    lines: list[Line] = [("state", ((str(job.state), style), (_wishes(job, context.now), AMBER)))]
     here = why(job, context)
     if any(value for value, _ in here):
         label = "where" if job.state.is_active else "why"
@@ -39,7 +40,7 @@ def _now(job: Job, context: JobContext, told: Told | None) -> list[Line]:
     if expected := context.expected_starts.get(job.id) or _foreseen(told):
         lines.append(("starts", cell(f"about {_moment(expected, context.now)}")))
     lines += sureness(told) if told else []
-    lines.append(("priority", cell(_priority_words(job))))
+    lines.append(("priority", cell(_priority_words(job, context.now))))
     lines += score_lines(job, told, context.now) if told else []
     lines.append(("submitted", cell(f"{_moment(job.submitted_at, context.now)}{_by(job)}")))
     if job.started_at:
@@ -50,7 +51,9 @@ def _now(job: Job, context: JobContext, told: Told | None) -> list[Line]:
         limit = f" of {format_duration(job.spec.time_limit)}" if job.spec.time_limit else ""
         lines.append(("time", cell(format_duration(taken) + limit)))
     if job.limit_at is not None:
-        lines.append(("ends", cell(f"{_moment(job.limit_at, context.now)} by its time limit{_warned(job)}")))
+        lines.append(
+            ("ends", cell(f"{_moment(job.limit_at, context.now)} by its time limit{_warned(job, context.now)}"))
+        )
     if job.avoid_gpus:
         avoided = ", ".join(context.gpu_names.get(uuid, plain(uuid, 12)) for uuid in job.avoid_gpus)
         lines.append(("avoids", cell(f"GPU {avoided}: it failed there", AMBER)))
@@ -62,31 +65,27 @@ def _foreseen(told: Told | None) -> datetime | None:
     return told.explanation.expected_start_at if told and told.explanation else None
 
 
-def _warned(job: Job) -> str:
+def _warned(job: Job, now: datetime) -> str:
     """`, warned 11:59:00`: when it was sent the signal before its limit, or will be."""
     if job.warning_at is None:
         return ""
     warned_at = job.attempts[-1].warned_at
-    return (
-        f", warned {warned_at.astimezone():%H:%M:%S}"
-        if warned_at
-        else f", to be warned {job.warning_at.astimezone():%H:%M:%S}"
-    )
+    return f", warned {second(warned_at, now)}" if warned_at else f", to be warned {second(job.warning_at, now)}"
 
 
-def _wishes(job: Job) -> str:
+def _wishes(job: Job, now: datetime) -> str:
     wishes = ["held"] if job.held else []
     wishes += ["cancel requested"] if job.cancel_requested and not job.state.is_terminal else []
     wishes += ["requeue requested"] if job.requeue_requested else []
-    wishes += [f"not before {job.not_before.astimezone():%H:%M:%S}"] if job.not_before else []
+    wishes += [f"not before {second(job.not_before, now)}"] if job.not_before else []
     return "".join(f"  {wish}" for wish in wishes)
 
 
-def _priority_words(job: Job) -> str:
+def _priority_words(job: Job, now: datetime) -> str:
     words = str(job.priority)
     if job.priority != job.spec.priority:
         words += f" (submitted with {job.spec.priority})"
-    return f"{words}, put on top {job.topped_at.astimezone():%H:%M:%S}" if job.topped_at else words
+    return f"{words}, put on top {second(job.topped_at, now)}" if job.topped_at else words
 
 
 def _by(job: Job) -> str:
@@ -95,21 +94,21 @@ def _by(job: Job) -> str:
 
 
 def _moment(at: datetime, now: datetime) -> str:
-    """`2026-03-02 12:00:00 UTC (3m10s ago)`."""
+    """`2026-03-02 12:00:00 (3m10s ago)`."""
     ago = f"{format_duration(now - at)} ago" if at <= now else f"in {format_duration(at - now)}"
-    return f"{at.astimezone():%Y-%m-%d %H:%M:%S %Z} ({ago})"
+    return f"{in_full(at)} ({ago})"
 
 
-def _attempts(job: Job, names: Mapping[str, str]) -> list[Line]:
-    return [("" if i else "attempts", _attempt(attempt, names)) for i, attempt in enumerate(reversed(job.attempts))]
+def _attempts(job: Job, context: JobContext) -> list[Line]:
+    return [("" if i else "attempts", _attempt(attempt, context)) for i, attempt in enumerate(reversed(job.attempts))]
 
 
-def _attempt(attempt: Attempt, names: Mapping[str, str]) -> Cell:
+def _attempt(attempt: Attempt, context: JobContext) -> Cell:
     began = attempt.started_at or attempt.claimed_at
     ran = attempt.ended_at - began if attempt.ended_at and began else None
     cause = plain(attempt.cause.text, 200) if attempt.cause else ""
-    parts = [_gpus(attempt, names)]
-    parts += [f"from {began.astimezone():%H:%M:%S}"] if began else []
+    parts = [_gpus(attempt, context.gpu_names)]
+    parts += [f"from {second(began, context.now)}"] if began else []
     parts += [f"ran {format_duration(ran)}"] if ran is not None else []
     exit_code = "" if attempt.exit_code is None else f"exit code {attempt.exit_code}"
     parts += [exit_code] if exit_code and exit_code != cause else []

@@ -11,6 +11,7 @@ from gputui.domain.job import Job
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.domain.window import WindowState, WindowView
+from gputui.tui.present.times import minute
 
 _ID = re.compile("[0-9a-f]{64}")
 _SOON = timedelta(hours=24)
@@ -23,7 +24,7 @@ def kept_words(windows: Iterable[WindowView], now: datetime) -> str:
         window = view.window
         if view.state is WindowState.RELEASED or window.end <= now or window.start - now > _SOON:
             continue
-        when = f"until {_time(window.end, now)}" if window.start <= now else f"from {_time(window.start, now)}"
+        when = f"until {minute(window.end, now)}" if window.start <= now else f"from {minute(window.start, now)}"
         return f"kept for {_for_whom(view)} {when}"
     return ""
 
@@ -36,11 +37,6 @@ def _for_whom(view: WindowView) -> str:
     if window.priority is not None:
         parts.append(f"priority {window.priority}+")
     return " or ".join(parts)
-
-
-def _time(at: datetime, now: datetime) -> str:
-    here = at.astimezone()
-    return f"{here:%H:%M}" if here.date() == now.astimezone().date() else f"{here:%a %H:%M}"
 
 
 def running_words(job: Job, now: datetime) -> str:

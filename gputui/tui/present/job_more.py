@@ -13,18 +13,15 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration
 from gputui.tui.present.cells import UNKNOWN, Cell, cell
 from gputui.tui.present.style import DIM, PLAIN, RED
+from gputui.tui.present.times import minute
 
 if TYPE_CHECKING:
     from gputui.tui.present.job import JobContext
 
 
 def moment(at: datetime | None, now: datetime) -> str:
-    """`14:32` today, `Tue 14:32` within six days, else `03-24 14:32`: local time, that fits eleven cells."""
-    if at is None:
-        return ""
-    here, today = at.astimezone(), now.astimezone().date()
-    days = abs((here.date() - today).days)
-    return f"{here:%H:%M}" if not days else f"{here:%a %H:%M}" if days < 7 else f"{here:%m-%d %H:%M}"
+    """As clocks here show it; empty where it did not come yet."""
+    return "" if at is None else minute(at, now)
 
 
 def _eta(job: Job, context: JobContext) -> Cell:

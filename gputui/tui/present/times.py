@@ -8,13 +8,26 @@ from gputui.domain.units import format_duration
 
 
 def clock(at: datetime, now: datetime) -> str:
-    """`now`, `14:32:10` today, `Tue 14:32` within six days, else `03-24 14:32`."""
-    if at <= now:
-        return "now"
+    """`now` where that time has come; else as `second` tells it."""
+    return "now" if at <= now else second(at, now)
+
+
+def second(at: datetime, now: datetime) -> str:
+    """`14:32:10` today, `Tue 14:32` within six days, else `03-24 14:32`."""
+    here = at.astimezone()
+    return f"{here:%H:%M:%S}" if here.date() == now.astimezone().date() else minute(at, now)
+
+
+def minute(at: datetime, now: datetime) -> str:
+    """`14:32` today, `Tue 14:32` within six days, else `03-24 14:32`: fits eleven cells."""
     here, today = at.astimezone(), now.astimezone().date()
-    if here.date() == today:
-        return f"{here:%H:%M:%S}"
-    return f"{here:%a %H:%M}" if (here.date() - today).days < 7 else f"{here:%m-%d %H:%M}"
+    days = abs((here.date() - today).days)
+    return f"{here:%H:%M}" if not days else f"{here:%a %H:%M}" if days < 7 else f"{here:%m-%d %H:%M}"
+
+
+def in_full(at: datetime) -> str:
+    """`2026-03-02 14:32:10`."""
+    return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def distance(before: datetime, after: datetime) -> str:

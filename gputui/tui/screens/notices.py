@@ -15,6 +15,7 @@ from gputui.domain.text import broken, plain
 from gputui.tui.happenings import Happening
 from gputui.tui.present.cells import Cell, Span, fitted
 from gputui.tui.present.style import DIM, PLAIN, SEVERITY_STYLES, STRONG
+from gputui.tui.present.times import second
 from gputui.tui.screens.dialog import ScrollingDialog
 from gputui.tui.widgets.cell_lines import CellLines
 
@@ -65,7 +66,7 @@ def notice_lines(notices: tuple[Notice, ...], happenings: Sequence[Happening], n
         lines += _broken(notice.severity, ((plain(notice.text, 2000), PLAIN),), room)
     lines += [(), _row(("Before", STRONG), "while this console was open" if happenings else "Nothing yet.", DIM)]
     for happening in reversed(happenings):
-        at: Span = (f"{_time(happening.at, now)}  ", DIM)
+        at: Span = (f"{second(happening.at, now)}  ", DIM)
         lines += _broken(happening.severity, (at, (plain(happening.text, 1000), PLAIN)), room)
     return lines
 
@@ -86,9 +87,3 @@ def _broken(severity: str, spans: Sequence[Span], room: int) -> Iterator[Cell]:
 
 def _severity(severity: str) -> Span:
     return (_MARKS.get(severity, severity), SEVERITY_STYLES.get(severity, PLAIN))
-
-
-def _time(at: datetime, now: datetime) -> str:
-    local = at.astimezone()
-    is_today = local.date() == now.astimezone().date()
-    return f"{local:%H:%M:%S}" if is_today else f"{local:%d %b %H:%M}"
