@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gputui.tui.log.pattern import pattern_of
 from gputui.tui.log.reading import LogReading
+from gputui.tui.present.log import MOST
 
 PIECES = st.lists(
     st.one_of(
@@ -54,3 +55,51 @@ def test_wrapping_loses_nothing(text: str, room: int) -> None:
     reading.settle()
     drawn = "".join(reading.painter.row(row, picked=False, marked=False).text[1:] for row in reading.rows)
     assert sum(drawn.count(char) for char in "ab") == sum(text.count(char) for char in "ab")
+
+
+def drawn(line: str, width: int, **looks: object) -> str:
+    """The first row of it, without its sign."""
+    reading = LogReading()
+    painter = reading.painter
+    for name, value in looks.items():
+        setattr(painter, name, value)
+    painter.width, reading.window.height = width, 8
+    reading.buffer.add([line.encode()])
+    reading.settle()
+    strip = painter.row(reading.rows[0], picked=False, marked=False)
+    assert strip.cell_length == width
+    return strip.text[1:]
+
+
+class TestALineCutAtTheRight:
+    def test_has_a_mark_where_it_goes_on(self) -> None:
+        assert drawn("step 100 loss 0.25", 11) == "step 100 …"
+        assert drawn("step 100 loss 0.25", 11, left=8) == " loss 0.25"
+        assert drawn("step 100 loss 0.25", 11, left=7) == "0 loss 0.…"
+
+    def test_has_none_where_all_is_there(self) -> None:
+        assert drawn("step 100 !", 11) == "step 100 !"
+        assert drawn("step", 11) == "step      "
+
+    def test_has_none_where_lines_are_broken(self) -> None:
+        assert drawn("step 100 loss 0.25", 11, wraps=True) == "step 100 l"
+
+    def test_of_wide_characters_shows_none_in_half(self) -> None:
+        assert drawn("训练损失下降", 9) == "训练损 …"
+        assert drawn("训练损失下降", 10) == "训练损失…"
+        assert drawn("训练损失下降", 13) == "训练损失下降"
+        assert drawn("\x1b[31m训练\x1b[0m损失", 6) == "训练…"
+
+    def test_keeps_the_mark_in_the_quiet_colour(self) -> None:
+        reading = LogReading()
+        reading.painter.width, reading.window.height = 6, 1
+        reading.buffer.add([b"\x1b[1;31mabcdefgh"])
+        reading.settle()
+        *_, mark = reading.painter.row(reading.rows[0], picked=False, marked=False)
+        assert mark.text == "…"
+        assert mark.style is not None
+        assert not mark.style.bold
+
+    def test_at_what_is_kept_says_so_however_it_is_shown(self) -> None:
+        assert drawn("x" * MOST, 11, left=MOST - 5) == "xxxxx…    "
+        assert drawn("x" * (MOST - 1), 11, left=MOST - 6) == "xxxxx     "

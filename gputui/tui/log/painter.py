@@ -8,12 +8,13 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from gputui.domain.text import ELLIPSIS
 from gputui.tui.log.buffer import LogBuffer
 from gputui.tui.log.lines import LogLines
 from gputui.tui.log.pattern import Pattern, TooSlow, impatient
 from gputui.tui.log.window import Row
 from gputui.tui.present.cells import Span, segments
-from gputui.tui.present.log import highlighted, log_spans
+from gputui.tui.present.log import MOST, highlighted, log_spans
 from gputui.tui.present.log_errors import error_in
 from gputui.tui.present.log_stamp import stamp_words, without_stamp
 from gputui.tui.present.style import AMBER, DIM, GROUND, PICKED, RED_STRONG, WARN
@@ -65,6 +66,9 @@ class LogPainter:
         strip, is_error = self._drawn(row.number, picked=picked)
         start = row.part * self._room if self.wraps else self.left
         shown = strip.crop(start, start + self._room) if self._room > 0 else strip
+        if not self.wraps and 0 < self._room < strip.cell_length - start:
+            kept = shown.crop(0, self._room - 1).adjust_cell_length(self._room - 1, ground)
+            shown = Strip([*kept, Segment(ELLIPSIS, ground + DIM)], self._room)
         sign = self._sign(row, is_error=is_error, marked=marked)
         return Strip([Segment(sign[0], ground + sign[1]), *shown]).adjust_cell_length(self.width, ground)
 
@@ -99,6 +103,8 @@ class LogPainter:
             spans = highlighted(spans, _places(pattern, text), style)
         if self.is_stamped and self.shows_stamps:
             spans.insert(0, (stamp_words(raw), DIM))
+        if len(raw) >= MOST:  # what followed was never kept
+            spans.append((ELLIPSIS, DIM))
         return Strip(segments(spans, _PICKED if picked else _GROUND)), error_in(text) is not None
 
 
