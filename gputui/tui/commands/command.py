@@ -15,9 +15,9 @@ JOBS, QUEUE, GPUS, SCHEDULER, VIEW, MOVE, LOGS = "Jobs", "Queue", "GPUs", "Sched
 WHAT_IF, TIMELINE, FORM = "What-if", "Timeline", "Submit form"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Command:
-    """Something an operator can do."""
+    """Something an operator can do. Each is declared once, and is itself alone: a key compares hundreds of them."""
 
     action: str
     """The action as Textual runs it: `wish('hold')`."""

@@ -18,8 +18,9 @@ class GpuScreen(JobScreen):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide what cannot be done to this GPU now."""
-        if not super().check_action(action, parameters) or action not in {"drain", "resume"}:
-            return super().check_action(action, parameters)
+        works = super().check_action(action, parameters)
+        if not works or action not in {"drain", "resume"}:
+            return works
         view = self.gpu()
         if view is None:
             return False

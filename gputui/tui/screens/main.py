@@ -193,7 +193,7 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
         self.count_matches()
 
     def _show_keys(self) -> None:
-        if self.query_one(FilterLine).is_typed:
+        if self.filter_line.is_typed:
             self._keys.show(())  # every key is text: the line itself says what ends it
             return
         here = (*LOG_COMMANDS, LOG_JOB_COMMANDS[0]) if self.focused is self._log else ()

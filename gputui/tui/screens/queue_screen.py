@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import cached_property
 from typing import ClassVar
 
 from textual import on
@@ -53,10 +54,15 @@ class QueueScreen(JobScreen):
         """Show the picture at the time it is now."""
         raise NotImplementedError
 
-    @property
+    @cached_property
     def table(self) -> JobTable:
-        """The queue's table."""
+        """The queue's table: the same for as long as the screen is there."""
         return self.query_one(JobTable)
+
+    @cached_property
+    def filter_line(self) -> FilterLine:
+        """Where filters are typed."""
+        return self.query_one(FilterLine)
 
     @property
     def queue(self) -> LineTable[Key]:
@@ -100,7 +106,7 @@ class QueueScreen(JobScreen):
 
     def count_matches(self) -> None:
         """Say in the filter's line how many there are."""
-        line, ended, rows = self.query_one(FilterLine), self.table.ended, self._rows
+        line, ended, rows = self.filter_line, self.table.ended, self._rows
         if line.is_open and self.table.sheet is ended:
             line.count(len(ended.keys), len(ended.ended.jobs), is_typed=line.is_typed)
         elif line.is_open:
@@ -138,7 +144,7 @@ class QueueScreen(JobScreen):
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Hide what cannot be done now."""
         if action == "clear_filter":
-            is_typed = self.is_mounted and self.query_one(FilterLine).is_typed
+            is_typed = self.is_mounted and self.filter_line.is_typed
             return is_typed or (bool(self._rows.filter) and not self._has_marks())
         if action == "clear_marks":
             return self._has_marks()
@@ -260,12 +266,12 @@ class QueueScreen(JobScreen):
 
     def action_filter(self) -> None:
         """Type what to look for."""
-        self.query_one(FilterLine).open(self._filters)
+        self.filter_line.open(self._filters)
 
     @on(Input.Changed, "#filter")
     def _filter_typed(self, event: Input.Changed) -> None:
         self._rows.show(filter=plain(event.value, 200))
-        self.query_one(FilterLine).tell(self._rows.filter_fault)
+        self.filter_line.tell(self._rows.filter_fault)
         if self.table.sheet is self.table.ended:
             self._show_past()
         self.refresh_time()
@@ -284,5 +290,5 @@ class QueueScreen(JobScreen):
         self._close_filter()
 
     def _close_filter(self) -> None:
-        self.query_one(FilterLine).close()
+        self.filter_line.close()
         self.table.focus()

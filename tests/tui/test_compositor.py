@@ -1,0 +1,76 @@
+"""What changed is drawn, nothing else is, and what is drawn is what the whole screen would show there."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from textual._compositor import ChopsUpdate
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from gputui.tui.compositor import ExactCompositor
+from tests.tui.console import Console
+
+KEYS = ("down", "up", "j", "k", "tab", "shift+tab", "space", "pagedown", "home", "end", "enter", "escape", "slash", "z")
+
+
+async def test_a_cursor_key_draws_the_rows_it_left_and_came_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console()
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "home")
+        drawn: list[tuple[str, int]] = []
+        whole = Widget.render_lines
+
+        def seen(self: Widget, crop: Region) -> list[Strip]:
+            drawn.append((type(self).__name__, crop.height))
+            return whole(self, crop)
+
+        monkeypatch.setattr(Widget, "render_lines", seen)
+        await pilot.press("down")
+        await pilot.pause()
+    assert ("JobTable", 2) in drawn
+    assert not {name for name, _ in drawn} & {"GpuGrid", "LogPane", "StatusBar"}, drawn
+    assert max(height for name, height in drawn) == 2, drawn
+
+
+async def test_what_is_drawn_is_what_the_whole_screen_shows_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = 0
+    partial = ExactCompositor.render_partial_update
+
+    def checked(self: ExactCompositor) -> ChopsUpdate | None:
+        nonlocal compared
+        update = partial(self)
+        if update is not None:
+            strips = self.render_strips()
+            for y, x1, x2 in update.spans:
+                assert _cells(update, y, x1, x2) == _plain(strips[y].crop(x1, x2)), (y, x1, x2)
+                compared += 1
+        return update
+
+    monkeypatch.setattr(ExactCompositor, "render_partial_update", checked)
+    console = Console()
+    chosen = random.Random(20261122)
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        for _ in range(50):
+            await pilot.press(chosen.choice(KEYS))
+            if chosen.random() < 0.1:
+                await console.show(pilot, console.snapshot)
+    assert compared > 50
+
+
+def _cells(update: ChopsUpdate, y: int, x1: int, x2: int) -> list[tuple[str, object]]:
+    """The characters of that span as they are sent, each with its style."""
+    sent: list[Strip] = []
+    for end, (x, strip) in zip(update.chop_ends[y], update.chops[y].items(), strict=False):
+        if x < x2 and end > x1:
+            assert strip is not None, f"nothing is drawn at {x} of row {y}"
+            sent.append(strip.crop(max(x, x1) - x, min(end, x2) - x))
+    return _plain(Strip.join(sent))
+
+
+def _plain(strip: Strip) -> list[tuple[str, object]]:
+    return [(character, segment.style) for segment in strip for character in segment.text]
