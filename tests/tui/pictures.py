@@ -20,7 +20,9 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.widgets.job_log import JobLog
 from gputui.tui.widgets.log_pane import LogPane
+from gputui.tui.widgets.log_view import LogView
 from tests.tui import sample
 from tests.tui.console import Console
 from tests.tui.test_pictures import LOG, Compare
@@ -98,7 +100,8 @@ def _is_quiet(screen: Screen[Any]) -> bool:
         return screen.comparison is not None
     if isinstance(screen, Detail):
         job, told = screen.subject(), screen._told
-        return job is None or job.state is not JobState.PENDING or told.explanation is not None or bool(told.failure)
+        is_told = job is None or job.state is not JobState.PENDING or told.explanation is not None or bool(told.failure)
+        return is_told and _is_read(screen.query_one(JobLog))
     if isinstance(screen, TimelineScreen):
         return screen.timeline is not None
     if isinstance(screen, Submit):
@@ -108,7 +111,7 @@ def _is_quiet(screen: Screen[Any]) -> bool:
     )
 
 
-def _is_read(pane: LogPane) -> bool:
+def _is_read(pane: LogView) -> bool:
     """Whether all that there is of its log is on the screen."""
     follower = pane.follower
     if follower is None:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from gputui.domain.job import Attempt, Job
+from gputui.domain.policy.durations import Planned, Source
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.explained import Told, score_lines, sureness
-from gputui.tui.present.job import JobContext, elapsed, gpus_wanted, why
+from gputui.tui.present.job import JobContext, elapsed, gpu_list, gpus_wanted, why
 from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED
 from gputui.tui.present.times import in_full, second
 
@@ -19,9 +21,19 @@ Line = tuple[str, Cell]
 MASK = "••••••"
 
 
-def job_lines(job: Job, context: JobContext, told: Told | None = None) -> tuple[Line, ...]:
-    """The job from what it is now to what was asked for; `told` of one that waits."""
-    return (*_now(job, context, told), *_attempts(job, context), *_asked(job), *_options(job))
+@dataclass(frozen=True)
+class Live:
+    """What a job that runs does now, and what is thought of it."""
+
+    gpus: Sequence[Line] = ()
+    planned: Planned | None = None
+
+
+def job_lines(job: Job, context: JobContext, told: Told | None = None, live: Live | None = None) -> tuple[Line, ...]:
+    """The job from what it is now to what was asked for; `told` of one that waits, `live` of one that runs."""
+    live = live or Live()
+    now = (*_state(job, context, live), *live.gpus, *_times(job, context, told, live))
+    return (*now, *_attempts(job, context), *_asked(job), *_options(job))
 
 
 def job_title(job: Job) -> str:
@@ -29,14 +41,20 @@ def job_title(job: Job) -> str:
     return f"#{job.id} {plain(job.spec.name, 60)}".rstrip()
 
 
-def _now(job: Job, context: JobContext, told: Told | None) -> list[Line]:
+def _state(job: Job, context: JobContext, live: Live) -> list[Line]:
     style = JOB_STYLES[job.state]
     reason = context.reasons.get(job.id)
     lines: list[Line] = [("state", ((str(job.state), style), (_wishes(job, context.now), AMBER)))]
     here = why(job, context)
-    if any(value for value, _ in here):
+    is_told = bool(live.gpus) and "".join(value for value, _ in here) == gpu_list(job, context.gpu_names)
+    if any(value for value, _ in here) and not is_told:
         label = "where" if job.state.is_active else "why"
         lines.append((label, ((f"{reason.code}: " if reason and not job.held else "", DIM), *here)))
+    return lines
+
+
+def _times(job: Job, context: JobContext, told: Told | None, live: Live) -> list[Line]:
+    lines: list[Line] = []
     if expected := context.expected_starts.get(job.id) or _foreseen(told):
         lines.append(("starts", cell(f"about {_moment(expected, context.now)}")))
     lines += sureness(told) if told else []
@@ -54,6 +72,9 @@ def _now(job: Job, context: JobContext, told: Told | None) -> list[Line]:
         lines.append(
             ("ends", cell(f"{_moment(job.limit_at, context.now)} by its time limit{_warned(job, context.now)}"))
         )
+    if live.planned is not None and job.started_at is not None and live.planned.source is not Source.LIMIT:
+        end = job.started_at + timedelta(seconds=live.planned.seconds)
+        lines.append(("planned", cell(f"{_moment(end, context.now)} {live.planned.source.value}", DIM)))
     if job.avoid_gpus:
         avoided = ", ".join(context.gpu_names.get(uuid, plain(uuid, 12)) for uuid in job.avoid_gpus)
         lines.append(("avoids", cell(f"GPU {avoided}: it failed there", AMBER)))

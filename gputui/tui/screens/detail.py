@@ -13,27 +13,33 @@ from textual.containers import VerticalScroll
 from textual.message import Message
 
 from gputui.domain.job import Job, JobId
+from gputui.domain.policy.durations import Durations
 from gputui.domain.policy.explain import Explanation, explain
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.commands import APP_COMMANDS, BACK, JOB_COMMANDS, bindings
 from gputui.tui.desk import Desk
+from gputui.tui.gpu_rows import gpu_picture
 from gputui.tui.newest import IsWanted, Newest, Pace, are_alike
 from gputui.tui.present.cells import Cell, broken_cell, fitted
-from gputui.tui.present.detail import Line, job_lines, job_title
+from gputui.tui.present.detail import Line, Live, job_lines, job_title
 from gputui.tui.present.explained import Told
 from gputui.tui.present.gpu import index_of
 from gputui.tui.present.job import JobContext
+from gputui.tui.present.job_gpus import gpu_lines
 from gputui.tui.present.style import BLUE, GROUND, STRONG
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.job_log import JobLog
 from gputui.tui.widgets.line import KeyBar
 
 _COMMANDS = tuple(command for command in JOB_COMMANDS if command.action != "detail")
 _LABEL, _GAP = 10, 2
-_FRAME = 4
-"""Cells beside the page."""
+_FRAME, _AROUND = 4, 4
+"""Cells beside the page, and rows above and below its lines."""
+_LOG_LEAST = 6
+"""Rows of a log that are worth showing."""
 _COMPACT = 30
 """Rows of a screen on which every line counts."""
 _AGED = timedelta(seconds=10)
@@ -60,7 +66,9 @@ class Detail(JobScreen):
         ("k", "scroll(-1)", "up"),
     ]
     CSS = """
+    Detail { layout: vertical; }
     Detail VerticalScroll { padding: 1 2; scrollbar-size-vertical: 1; scrollbar-background: $background; }
+    Detail.-with-log VerticalScroll { height: auto; }
     """
 
     def __init__(
@@ -78,6 +86,7 @@ class Detail(JobScreen):
         """As it is in the picture; or as it was, where it is in the history alone."""
         self._heading = CellLines(id="heading")
         self._body = CellLines(id="body", background=GROUND)
+        self._log = JobLog(id="log")
         self._told = Told()
         self._explainer = Newest(self.post_message, lambda error: Explained(None, f"{type(error).__name__}: {error}"))
         self._pace = Pace(rest=9)
@@ -89,6 +98,7 @@ class Detail(JobScreen):
         yield self._heading
         with VerticalScroll():
             yield self._body
+        yield self._log
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
@@ -116,17 +126,35 @@ class Detail(JobScreen):
             return
         self._explain(self._job)
         self._heading.show([((f" Job {job_title(self._job)}", STRONG),)])
-        self._body.fill(_laid_out(self._lines(self._job), self._body.size.width or self.size.width - _FRAME))
+        self._fill(self._job)
         commands = (c for c in _COMMANDS if c.in_footer)
         self.query_one(KeyBar).show(tuple(c for c in commands if c.works_at(self)), (BACK, APP_COMMANDS[0]))
 
-    def _lines(self, job: Job) -> tuple[Line, ...]:
+    def _fill(self, job: Job) -> None:
+        """The page, and below it the end of the log where that leaves room for it."""
+        room = self._body.size.width or self.size.width - _FRAME
+        lines = _laid_out(self._lines(job, room), room)
+        self._body.fill(lines)
+        self._log.show_of(job, self._desk.logs, is_room=self.size.height - len(lines) - _AROUND >= _LOG_LEAST)
+        self.set_class(self._log.display, "-with-log")
+
+    def _lines(self, job: Job, room: int) -> tuple[Line, ...]:
         snapshot = self._snapshot
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
         now, beside = self._desk.clock.now(), snapshot.sharing()
         context = JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names, beside)
-        told = replace(self._told, is_compact=self.app.size.height < _COMPACT)
-        return job_lines(job, context, told if job.state is JobState.PENDING else None)
+        is_compact = self.app.size.height < _COMPACT
+        told = replace(self._told, is_compact=is_compact)
+        live = self._live(job, now, room, is_compact=is_compact) if job.state.is_active else None
+        return job_lines(job, context, told if job.state is JobState.PENDING else None, live)
+
+    def _live(self, job: Job, now: datetime, room: int, *, is_compact: bool) -> Live:
+        """What its GPUs do, and how long it is planned to run."""
+        picture = self._desk.pace.drawn(gpu_picture(self._snapshot, {}, self._desk.gpu_history, now))
+        gpus = gpu_lines(job, picture, room - _LABEL - _GAP, is_compact=is_compact)
+        settings = self._desk.settings
+        alike = (each for each in self._snapshot.jobs if each.spec.tenant == job.spec.tenant)
+        return Live(gpus, Durations(alike, settings.policy, settings.scheduler.max_time).of(job))
 
     def _explain(self, job: Job) -> None:
         """Have the explanation made anew where it is another one by now."""

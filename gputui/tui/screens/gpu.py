@@ -14,7 +14,6 @@ from gputui.domain.snapshot import Snapshot
 from gputui.tui.commands import APP_COMMANDS, BACK, GPU_PAGE_COMMANDS, JOB_COMMANDS, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.gpu_rows import gpu_picture
-from gputui.tui.history import History
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import fitted
 from gputui.tui.present.gpu_detail import GpuPage, gpu_lines, holders, title
@@ -35,11 +34,8 @@ class GpuDetail(Cover):
     GpuDetail #heading { dock: top; }
     """
 
-    def __init__(
-        self, desk: Desk, snapshot: Snapshot, history: History, uuid: str, follow: Callable[[JobId], None]
-    ) -> None:
+    def __init__(self, desk: Desk, snapshot: Snapshot, uuid: str, follow: Callable[[JobId], None]) -> None:
         super().__init__(desk, snapshot, follow)
-        self._history = history
         self._uuid = uuid
         self._picture = GpuPicture()
         self._meant = 0
@@ -77,7 +73,7 @@ class GpuDetail(Cover):
             return
         now, snapshot = self._desk.clock.now(), self._snapshot
         jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
-        picture = gpu_picture(snapshot, jobs, self._history, now)
+        picture = gpu_picture(snapshot, jobs, self._desk.gpu_history, now)
         if self._uuid in picture.rows:
             self._picture = picture
         row = self._picture.rows.get(self._uuid)

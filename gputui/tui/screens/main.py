@@ -26,7 +26,6 @@ from gputui.tui.commands import (
 )
 from gputui.tui.desk import Desk
 from gputui.tui.gpu_rows import gpu_picture, holder
-from gputui.tui.history import History
 from gputui.tui.messages import WishMade
 from gputui.tui.present.gpu import index_of
 from gputui.tui.present.gpu_tiles import GridRoom
@@ -57,7 +56,6 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
-        self._history = History()
         self._shown_at = 0.0
         self._is_ready = False
         """Its widgets are there: a picture may come before."""
@@ -90,7 +88,7 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """Show this picture."""
         if snapshot is not self._snapshot and snapshot is not EMPTY:
-            self._history.add(snapshot)
+            self._desk.gpu_history.add(snapshot)
         self._snapshot = snapshot
         self.refresh_time()
         if self._is_ready:
@@ -114,7 +112,7 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
         words = status_line(snapshot, self._desk.host, self._status.room, read_only=self._desk.is_read_only)
         self._status.show(words, f"{local:{self._desk.pace.clock}}")
         self._notices.show(pressing(snapshot, now))
-        picture = self._desk.pace.drawn(gpu_picture(snapshot, self._rows.jobs, self._history, now))
+        picture = self._desk.pace.drawn(gpu_picture(snapshot, self._rows.jobs, self._desk.gpu_history, now))
         self._grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), self._room())
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
         self._queue.show(
@@ -221,7 +219,7 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
         if uuid is not None:
             from gputui.tui.screens.gpu import GpuDetail
 
-            self.app.push_screen(GpuDetail(self._desk, self._snapshot, self._history, uuid, self.follow))
+            self.app.push_screen(GpuDetail(self._desk, self._snapshot, uuid, self.follow))
 
     def job_of(self, job_id: JobId) -> Job | None:
         """The job of that id."""

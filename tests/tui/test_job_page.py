@@ -1,0 +1,185 @@
+"""The page of a job that runs: what its GPUs do, how long it is planned to run, and the end of its log."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from textual.pilot import Pilot
+
+from gputui.domain.gpu import GpuView, Health, HealthCode
+from gputui.domain.job import Attempt, Job
+from gputui.domain.policy.durations import Planned, Source
+from gputui.domain.state import JobState
+from gputui.domain.text import width
+from gputui.tui.gpu_rows import gpu_picture
+from gputui.tui.history import History
+from gputui.tui.leave import Leave
+from gputui.tui.present.detail import Live, job_lines
+from gputui.tui.present.gpu_row import GpuPicture
+from gputui.tui.present.job import JobContext
+from gputui.tui.present.job_gpus import gpu_lines
+from gputui.tui.screens.detail import Detail
+from gputui.tui.widgets.job_log import JobLog
+from tests.factories import NOW, job, running, uuid
+from tests.tui import sample
+from tests.tui.console import Console
+from tests.tui.foresight import select, until
+
+HOUR = timedelta(hours=1)
+SMALL, MIDDLING = (80, 24), (120, 36)
+
+
+def picture(gpus: tuple[GpuView, ...] | None = None, history: History | None = None) -> GpuPicture:
+    return gpu_picture(sample.with_node(gpus=gpus or sample.gpus()), {}, history or History(), NOW)
+
+
+def on(*indices: int) -> Job:
+    return running(1, on=tuple(uuid(index) for index in indices))
+
+
+def told(subject: Job, shown: GpuPicture, room: int = 64, *, is_compact: bool = False) -> dict[str, str]:
+    lines = gpu_lines(subject, shown, room, is_compact=is_compact)
+    assert all(sum(width(words) for words, _ in line) <= room for _, line in lines)
+    return {label: "".join(words for words, _ in line).strip() for label, line in lines}
+
+
+class TestItsGpus:
+    def test_have_a_line_each_with_what_is_read(self) -> None:
+        shown = told(on(0, 1), picture())
+        assert list(shown) == ["GPU 0", "GPU 1"]
+        assert shown["GPU 0"].split() == [shown["GPU 0"].split()[0], "62%", "38G/80G", "58°", "480W", "of", "700W"]
+
+    def test_say_the_most_important_where_there_is_little_room(self) -> None:
+        assert told(on(0), picture(), 24)["GPU 0"].split() == ["62%", "38G/80G", "58°"]
+
+    def test_are_one_line_where_every_line_counts(self) -> None:
+        shown = told(on(0, 1, 2), picture(), is_compact=True)
+        assert list(shown) == ["3 GPUs"]
+        assert shown["3 GPUs"].split("  ")[1:] == ["63% on average", "129G", "1503W", "hottest 62°"]
+        assert list(told(on(0, 1), picture(), is_compact=True)) == ["GPU 0", "GPU 1"]
+
+    def test_that_are_sick_or_gone_say_so(self) -> None:
+        first, *others = sample.gpus()
+        lost = replace(first, health=Health(HealthCode.LOST, "fell off the bus"))
+        assert told(on(0), picture((lost, *others)))["GPU 0"].endswith("LOST")
+        assert told(on(0), picture(tuple(others)))["GPU gone"] == f"{uuid(0)} is listed no more"
+        assert told(on(0), GpuPicture()) == {}
+
+    def test_have_a_graph_of_the_last_minutes_where_there_is_much_room(self) -> None:
+        history = History()
+        for step in range(30):
+            history.add(replace(sample.rich_snapshot(), taken_at=NOW + timedelta(seconds=10 * step)))
+        wide = told(on(0), picture(history=history), 150)["GPU 0"]
+        assert wide.endswith("▅" * 29 + " in 4m50s")
+        assert "▅" not in told(on(0), picture(history=history), 64)["GPU 0"]
+        spare = replace(picture(history=history), left_out=frozenset({"history"}))
+        assert "▅" not in told(on(0), spare, 150)["GPU 0"]
+
+
+def page(subject: Job, live: Live) -> dict[str, str]:
+    lines = job_lines(subject, JobContext(NOW, gpu_names={uuid(0): "0"}), live=live)
+    return {label: "".join(words for words, _ in line) for label, line in lines}
+
+
+def test_the_planned_end_says_by_what_it_is_planned() -> None:
+    subject = on(0).evolve(started_at=NOW - HOUR)
+    guessed = page(subject, Live(planned=Planned(7200.0, Source.PREDICTION)))
+    assert guessed["planned"] == "2026-03-02 13:00:00 (in 1h00m) if it runs as long as the last ones did"
+    overdue = page(subject, Live(planned=Planned(1800.0, Source.DEFAULT)))
+    assert overdue["planned"] == "2026-03-02 11:30:00 (30m00s ago) by the default limit"
+    assert "planned" not in page(subject, Live(planned=Planned(7200.0, Source.LIMIT)))
+
+
+def test_gpus_are_named_once() -> None:
+    assert page(on(0), Live())["where"] == "GPU 0"
+    assert "where" not in page(on(0), Live(gpu_lines(on(0), picture(), 64)))
+
+
+@contextlib.asynccontextmanager
+async def opened(
+    console: Console, size: tuple[int, int] = MIDDLING, job_id: int = 101
+) -> AsyncIterator[tuple[Pilot[Leave], JobLog]]:
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        await select(console, job_id)
+        await pilot.press("enter")
+        await pilot.pause()
+        assert isinstance(console.app.screen, Detail)
+        yield pilot, console.app.screen.query_one(JobLog)
+
+
+def opened_of(console: Console, job_id: int) -> int:
+    """How often its log was opened."""
+    return sum(log[0] == job_id for log in console.logs.opened)
+
+
+class TestTheEndOfItsLog:
+    async def test_is_shown_where_the_page_leaves_room(self) -> None:
+        console = Console()
+        console.logs.lines[104] = [b"line %d" % number for number in range(50)]
+        async with opened(console, job_id=104) as (pilot, log):
+            await until(pilot, lambda: "line 49" in console.screen_text)
+            assert "LOG #104 resnet-ablation" in console.screen_text
+            assert "line 30" not in console.screen_text
+            assert console.app.focused is not log
+            stream = console.logs.streams[104]
+            await pilot.press("escape")
+            await until(pilot, stream.closed.is_set)
+
+    async def test_is_not_even_read_where_there_is_none(self) -> None:
+        console = Console()
+        async with opened(console, (80, 18), 104) as (pilot, log):
+            assert not log.display
+            assert opened_of(console, 104) == 0
+            await pilot.resize_terminal(*MIDDLING)
+            await until(pilot, lambda: log.display and opened_of(console, 104) == 1)
+
+    async def test_goes_on_with_the_next_attempt(self) -> None:
+        console = Console()
+        async with opened(console, job_id=104) as (pilot, _):
+            await until(pilot, lambda: opened_of(console, 104) == 1)
+            first = next(job for job in console.snapshot.jobs if job.id == 104)
+            again = Attempt(2, first.gpus, NOW, "c104b", NOW)
+            await console.show(
+                pilot, sample.with_job(console.snapshot, [first.evolve(attempts=(*first.attempts, again))])
+            )
+            await until(pilot, lambda: opened_of(console, 104) == 2)
+            assert "attempt 2 of 2" in console.screen_text
+
+    @pytest.mark.parametrize("waits", [106, 107])
+    async def test_is_not_there_before_it_began(self, waits: int) -> None:
+        console = Console()
+        async with opened(console, (120, 60), waits) as (_, log):
+            assert not log.display
+            assert opened_of(console, waits) == 0
+
+
+async def test_readings_follow_the_picture() -> None:
+    console = Console()
+    async with opened(console, SMALL) as (pilot, _):
+        assert "62%" in console.screen_text
+        gpus = tuple(
+            sample.with_sample(view, sample.at_load(view.sample, 0.97)) if view.sample else view
+            for view in sample.gpus()
+        )
+        nodes = (replace(console.snapshot.nodes[0], gpus=gpus),)
+        await console.show(pilot, replace(console.snapshot, nodes=nodes))
+        assert "97%" in console.screen_text
+        assert "62%" not in console.screen_text
+
+
+async def test_a_job_without_a_limit_has_a_planned_end() -> None:
+    console = Console()
+    past = [
+        job(number, name="resnet-ablation", tenant="bob").evolve(
+            state=JobState.COMPLETED, started_at=NOW - 9 * HOUR, ended_at=NOW - 6 * HOUR, exit_code=0
+        )
+        for number in (50, 51)
+    ]
+    console.snapshot = replace(console.snapshot, jobs=(*console.snapshot.jobs, *past))
+    async with opened(console, job_id=104):
+        assert "if it runs as long as the last ones did" in console.screen_text
