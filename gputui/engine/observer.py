@@ -24,7 +24,7 @@ class Observation:
 
     status: RuntimeStatus
     begun: int = 0
-    """Place in the order of events: what was settled before it must be in the listing."""
+    """Place in the order of events: what was settled before it must be in the listing. 0: not asked yet."""
     records: tuple[ContainerRecord, ...] | None = None
     foreign: tuple[ForeignContainer, ...] | None = None
 

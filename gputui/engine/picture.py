@@ -100,6 +100,7 @@ def within(
         jobs=queue.active,
         controls=queue.controls,
         foreign=_foreign(queue.jobs, world.observations),
+        is_asked=_is_asked(world.observations),
         freed_at=world.freed_at,
         sessions=_sessions(world.observations),
     )
@@ -133,6 +134,11 @@ def _foreign(jobs: Mapping[JobId, Job], observations: Iterable[Observation]) -> 
         found += seen.foreign
         found += [ForeignContainer(r.id, _stray_name(r, jobs), None, r.gpus) for r in strays(jobs, seen.records)]
     return tuple(found)
+
+
+def _is_asked(observations: Iterable[Observation]) -> bool:
+    """Whether a runtime that cannot tell has been asked at all."""
+    return any(seen.begun for seen in observations if seen.foreign is None or seen.records is None)
 
 
 def _stray_name(record: ContainerRecord, jobs: Mapping[JobId, Job]) -> str:

@@ -12,6 +12,7 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ForeignContainer
 from gputui.domain.errors import RuntimeFault, StoreFullError
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
+from gputui.domain.policy.occupancy import UNANSWERED, UNASKED
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState, PendingReason
@@ -500,3 +501,21 @@ def test_a_host_job_whose_runtime_is_missing_waits_with_the_reason(world: World)
     del world.scheduler.observers["process"]
     job_id = world.submit(image=None)
     assert world.tick().reasons[job_id].text == "host jobs are switched off"
+
+
+def test_of_an_engine_that_was_not_asked_yet_nothing_wrong_is_said(world: World) -> None:
+    world.scheduler.tick(world.clock.now())
+    assert {view.why for view in world.snapshots[-1].gpus} == {UNASKED}
+    assert world.tick().gpus[0].state is GpuState.FREE
+
+
+def test_an_engine_that_does_not_answer_the_first_question_is_told_of(world: World) -> None:
+    world.docker.up = False
+    assert {view.why for view in world.tick().gpus} == {UNANSWERED}
+
+
+def test_a_runtime_not_asked_yet_does_not_hide_one_that_does_not_answer(world: World) -> None:
+    world.docker.up = False
+    world.scheduler.observers["docker"].observe()
+    world.scheduler.tick(world.clock.now())
+    assert {view.why for view in world.snapshots[-1].gpus} == {UNANSWERED}

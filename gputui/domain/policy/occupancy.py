@@ -29,6 +29,8 @@ from gputui.domain.snapshot import Controls
 from gputui.domain.units import format_duration, format_size, listed
 
 AWAITED = "waiting for a reading taken since its last job ended"
+UNANSWERED = "Docker does not answer, so other containers cannot be seen"
+UNASKED = "asking for other containers"
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,8 @@ class Evidence:
     controls: Controls = Controls()
     foreign: tuple[ForeignContainer, ...] | None = ()
     """None: the engine does not answer, so nobody knows what else runs."""
+    is_asked: bool = True
+    """Whether the engine was asked at all: before it could have answered nothing is wrong."""
     freed_at: Mapping[str, datetime] = field(default_factory=dict)
     """When each GPU was last given back: a reading older than that still shows the job that had it."""
     sessions: Mapping[int, JobId] = field(default_factory=dict)
@@ -176,7 +180,7 @@ def _judge_use(
         first = strangers[0]
         return GpuState.FOREIGN, f"process {first.pid} ({first.command or 'unknown'}) of {first.user or 'unknown'}"
     if evidence.foreign is None:
-        return GpuState.UNKNOWN, "Docker does not answer, so other containers cannot be seen"
+        return GpuState.UNKNOWN, UNANSWERED if evidence.is_asked else UNASKED
     if sample.memory_used is None:
         return GpuState.UNKNOWN, "its memory cannot be read"
     unknown = sample.memory_used - accounted_for

@@ -91,6 +91,11 @@ NOT_FREE = {
         "container vllm",
     ),
     "containers unknown": (evidence(foreign=None), GpuState.UNKNOWN, "Docker does not answer"),
+    "containers not asked for yet": (
+        evidence(foreign=None, is_asked=False),
+        GpuState.UNKNOWN,
+        "asking for other containers",
+    ),
     "just given back": (evidence(freed_at={uuid(0): NOW}), GpuState.UNKNOWN, "since its last job ended"),
 }
 
