@@ -14,7 +14,8 @@ from gputui.domain.units import plural
 from gputui.tui.gpu_rows import gpu_picture
 from gputui.tui.history import History
 from gputui.tui.present.cells import Cell, Column, Span, cell, fitted, lay_out
-from gputui.tui.present.gpu import GPU_COLUMNS, gpu_cells, index_of
+from gputui.tui.present.gpu import gpu_cells, index_of
+from gputui.tui.present.gpu_columns import GPU_COLUMNS
 from gputui.tui.present.job import JobContext, job_cells
 from gputui.tui.present.status import empty_queue_words, no_gpu_words, pressing, status_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG

@@ -13,10 +13,11 @@ from textual.css.query import NoMatches
 from gputui.tui.commands import COMMANDS
 from gputui.tui.keymap import places
 from gputui.tui.palette import Commands
-from tests.tui.every import eyes, rows_log, rows_queue, rows_screens, stages
+from tests.tui.every import eyes, rows_log, rows_queue, rows_screens, stages, stages_log, stages_screens
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import BY_NAME, Row, Step
-from tests.tui.every.stages import at_gpu, gpu_page
+from tests.tui.every.stages import at_gpu
+from tests.tui.every.stages_screens import gpu_page
 from tests.tui.every.world import SIZE, world
 
 ROWS = (*rows_queue.ROWS, *rows_screens.ROWS, *rows_log.ROWS)
@@ -24,16 +25,24 @@ BY_KEY = [(row, key) for row in ROWS if row.has_key for key in row.command.keys]
 BY_PALETTE = [row for row in ROWS if row.command.in_palette]
 BY_FOOTER = [row for row in ROWS if row.command.in_footer and row.footer]
 BY_MOUSE = [row for row in ROWS if row.mouse is not None]
-PLACES = (stages.queue, stages.log, stages.detail, stages.logs, stages.timeline, stages.form, stages.processes)
+PLACES = (
+    stages.queue,
+    stages_log.log,
+    stages_screens.detail,
+    stages_screens.logs,
+    stages_screens.timeline,
+    stages_screens.form,
+    stages_screens.processes,
+)
 STAGES = {
-    "main screen": (stages.queue, stages.log, at_gpu(0)),
-    "columns": (stages.columns,),
-    "logs": (stages.logs,),
-    "screen of a job": (stages.detail,),
+    "main screen": (stages.queue, stages_log.log, at_gpu(0)),
+    "columns": (stages_screens.columns,),
+    "logs": (stages_screens.logs,),
+    "screen of a job": (stages_screens.detail,),
     "screen of a GPU": (gpu_page(0),),
-    "screen of processes": (stages.processes,),
-    "timeline": (stages.timeline,),
-    "submit form": (stages.form,),
+    "screen of processes": (stages_screens.processes,),
+    "timeline": (stages_screens.timeline,),
+    "submit form": (stages_screens.form,),
 }
 
 
@@ -140,7 +149,7 @@ async def test_keys_are_kept_apart_where_they_are_pressed(place: str) -> None:
 
 
 async def test_who_only_looks_on_reaches_nothing_that_changes_anything() -> None:
-    changing = [row for row in ROWS if row.command.changes and row.stage not in (stages.form, stages.held)]
+    changing = [row for row in ROWS if row.command.changes and row.stage not in (stages_screens.form, stages.held)]
     changing.append(Row("undo", stages.queue, eyes.is_held, then=False))
     assert {row.name for row in changing} | {"send"} == {command.name for command in COMMANDS if command.changes}
     async with _staged(replace(changing[0], make=lambda: world(read_only=True))) as hand:

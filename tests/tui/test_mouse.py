@@ -10,7 +10,7 @@ import pytest
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.leave import Leave
 from gputui.tui.screens.dialog import Dialog
-from tests.tui.every import eyes, stages
+from tests.tui.every import eyes, stages, stages_log
 from tests.tui.every.hand import Hand
 from tests.tui.every.world import world
 from tests.tui.sample import many_gpus, many_jobs
@@ -41,7 +41,7 @@ async def test_the_wheel_goes_through_the_pane_under_the_pointer_and_moves_neith
 
 async def test_the_wheel_goes_through_a_log_that_has_no_focus() -> None:
     async with opened() as hand:
-        await stages.log(hand)
+        await stages_log.log(hand)
         hand.queue.focus()
         await hand.breathe()
         before = hand.log.reading.window.top
@@ -93,7 +93,7 @@ async def test_the_edge_of_a_log_goes_no_further_than_leaves_three_rows() -> Non
 
 async def test_lines_are_picked_by_dragging_and_stay_under_the_pointer() -> None:
     async with opened() as hand:
-        await stages.log(hand)
+        await stages_log.log(hand)
         await hand.drag(hand.log, (10, 2), (10, 4))
         rows = hand.log.reading.rows
         picked = hand.log.reading.picked

@@ -17,7 +17,8 @@ from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.present.cells import Cell, Column, changed_part, fitted, lay_out
 from gputui.tui.present.detail import MASK, job_lines
-from gputui.tui.present.gpu import GPU_COLUMNS, GpuRow, gpu_cells
+from gputui.tui.present.gpu import GpuRow, gpu_cells
+from gputui.tui.present.gpu_columns import GPU_COLUMNS
 from gputui.tui.present.job import JobContext, gpus_wanted, job_cells
 from gputui.tui.present.meter import bar, graph
 from gputui.tui.present.status import no_gpu_words, notices, pressing, scheduler_words, status_line

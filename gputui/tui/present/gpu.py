@@ -9,13 +9,12 @@ from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Hold
 from gputui.domain.job import Job
 from gputui.domain.text import plain, width
 from gputui.domain.units import format_duration, format_size
-from gputui.tui.present.cells import UNKNOWN, Cell, Column, cell
+from gputui.tui.present.cells import UNKNOWN, Cell, cell
 from gputui.tui.present.gpu_row import GpuPicture, GpuRow
 from gputui.tui.present.meter import bar, graph, heat_style, load_style
 from gputui.tui.present.style import AMBER, BLUE, DIM, GPU_STYLES, GRAPH, PLAIN, RED, RED_STRONG, VIOLET
 
 __all__ = [
-    "GPU_COLUMNS",
     "GpuPicture",
     "GpuRow",
     "gpu_cells",
@@ -26,23 +25,6 @@ __all__ = [
     "short_model",
 ]
 
-GPU_COLUMNS = (
-    Column("index", "GPU", 3, right=True),
-    Column("model", "MODEL", 7, flex=1, most=16),
-    Column("uuid", "UUID", 12, rank=7),
-    Column("state", "STATE", 7),
-    Column("who", "HELD BY", 22, flex=6),
-    Column("history", "LAST MINUTES", 20, flex=2, rank=3, most=40),
-    Column("load", "UTIL", 6, flex=1, rank=1, most=12),
-    Column("percent", "", 4, right=True),
-    Column("memory_bar", "MEMORY", 8, rank=4),
-    Column("memory", "MEM", 9, right=True),
-    Column("temperature", "TEMP", 4, right=True),
-    Column("power", "PWR", 5, right=True),
-    Column("power_limit", "LIMIT", 5, right=True, rank=5),
-    Column("clock", "CLOCK", 7, right=True, rank=6),
-    Column("fan", "FAN", 4, right=True, rank=8),
-)
 _CAPS = frozenset(("power cap", "power brake"))
 """What slows a GPU down because of what it draws, in the words readings have for it."""
 _VENDOR = re.compile(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", re.IGNORECASE)

@@ -13,8 +13,9 @@ from textual.strip import Strip
 
 from gputui.tui.commands import GRID_COMMANDS, bindings
 from gputui.tui.present.cells import Cell, Column, Span, changed_runs, segments
-from gputui.tui.present.gpu import GPU_COLUMNS, gpu_cells
+from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_card import Line, card_lines, compact_line, compact_title
+from gputui.tui.present.gpu_columns import GPU_COLUMNS
 from gputui.tui.present.gpu_row import GpuPicture
 from gputui.tui.present.gpu_tiles import Arrangement, GridRoom, arrange
 from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED

@@ -7,7 +7,7 @@ from gputui.tui.layout import Layout
 from gputui.tui.queue.columns import Chosen
 from gputui.tui.widgets.line import NoticeBar
 from tests.factories import uuid
-from tests.tui.every import eyes, stages
+from tests.tui.every import eyes, stages, stages_screens
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Row, Step
 from tests.tui.every.stages import at_gpu, at_job, at_tab
@@ -128,11 +128,11 @@ ROWS = (
     Row("edit", at_job(107), eyes.screen, "EditJob"),
     Row("clone", at_job(107), eyes.screen, "Submit"),
     Row("recur", at_job(107), lambda hand: len(hand.console.store.recurring()), 2, (*"@daily", "enter")),
-    Row("toggle_column", stages.columns, eyes.columns, USUAL[:1] + USUAL[2:]),
-    Row("column_down", stages.columns, eyes.columns, (USUAL[0], USUAL[2], USUAL[1], *USUAL[3:])),
-    Row("column_up", stages.columns, eyes.columns, (USUAL[1], USUAL[0], *USUAL[2:])),
-    Row("usual", stages.fewer_columns, eyes.columns, USUAL),
-    Row("take", stages.fewer_columns, eyes.columns_kept, USUAL[:1] + USUAL[2:]),
+    Row("toggle_column", stages_screens.columns, eyes.columns, USUAL[:1] + USUAL[2:]),
+    Row("column_down", stages_screens.columns, eyes.columns, (USUAL[0], USUAL[2], USUAL[1], *USUAL[3:])),
+    Row("column_up", stages_screens.columns, eyes.columns, (USUAL[1], USUAL[0], *USUAL[2:])),
+    Row("usual", stages_screens.fewer_columns, eyes.columns, USUAL),
+    Row("take", stages_screens.fewer_columns, eyes.columns_kept, USUAL[:1] + USUAL[2:]),
     Row("zoom", stages.queue, eyes.is_zoomed, True),
     Row("grow", stages.queue, eyes.rows_of_queue, lambda was: was + 1, mouse=edge_by(1)),
     Row("shrink", stages.queue, eyes.rows_of_queue, lambda was: was - 1, mouse=edge_by(-1)),

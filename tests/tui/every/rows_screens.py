@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gputui.tui.present.scale import zoomed
-from tests.tui.every import eyes, stages
+from tests.tui.every import eyes, stages, stages_screens
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Row
-from tests.tui.every.stages import gpu_page
+from tests.tui.every.stages_screens import gpu_page
 from tests.tui.every.world import foreseen
 
 
@@ -47,37 +47,45 @@ async def twice_on_bar(hand: Hand) -> None:
 ROWS = (
     Row("give_up_work", stages.long_work, eyes.is_given_up, True, footer=False),
     Row(
-        "detail", stages.timeline, eyes.screens, ("Main", "TimelineScreen", "Detail"), mouse=twice_on_bar, make=foreseen
+        "detail",
+        stages_screens.timeline,
+        eyes.screens,
+        ("Main", "TimelineScreen", "Detail"),
+        mouse=twice_on_bar,
+        make=foreseen,
     ),
-    *(Row("back", stage, eyes.screen, "Main") for stage in (stages.detail, stages.processes, stages.logs)),
+    *(
+        Row("back", stage, eyes.screen, "Main")
+        for stage in (stages_screens.detail, stages_screens.processes, stages_screens.logs)
+    ),
     Row("back", gpu_page(0), eyes.screen, "Main"),
-    Row("back", stages.timeline, eyes.screen, "Main", make=foreseen),
-    Row("hold", stages.waiting_detail, eyes.wishes, [("hold", "job 107")]),
+    Row("back", stages_screens.timeline, eyes.screen, "Main", make=foreseen),
+    Row("hold", stages_screens.waiting_detail, eyes.wishes, [("hold", "job 107")]),
     Row("cancel", gpu_page(0), eyes.wishes, [("cancel", "job 101")], ("y",)),
     Row("drain", gpu_page(0), lambda hand: len(eyes.drained(hand)), 2, ("f", "enter")),
     Row("gpu_next", gpu_page(1), eyes.gpu_shown, 2),
     Row("gpu_before", gpu_page(1), eyes.gpu_shown, 0),
     Row("next_job", gpu_page(2), eyes.job_meant, 111),
-    Row("commit", stages.proposed, eyes.wishes, [("priority", "job 107")], make=foreseen),
-    Row("forget", stages.proposed, eyes.screen, "Main", make=foreseen),
-    Row("more", stages.proposed, eyes.thought_of, ("raise", 20), make=foreseen),
-    Row("less", stages.proposed, eyes.thought_of, ("raise", 0), make=foreseen),
-    Row("drag_down", stages.proposed, eyes.proposes, True, make=foreseen),
-    Row("drag_up", stages.proposed, eyes.proposes, True, make=foreseen),
-    Row("top_instead", stages.proposed, eyes.thought_of, ("top", 0), make=foreseen),
-    Row("zoom_in", stages.timeline, eyes.step_of_time, _finer, make=foreseen),
-    Row("zoom_out", stages.timeline, eyes.step_of_time, _coarser, make=foreseen),
-    Row("later", stages.timeline, eyes.looks_later, True, make=foreseen),
-    Row("earlier", stages.timeline, eyes.looks_earlier, True, make=foreseen),
-    Row("now", stages.timeline_later, eyes.looks_later, False, make=foreseen),
-    Row("bar_next", stages.timeline, eyes.bar_number, 1, mouse=on_second_bar, make=foreseen),
-    Row("bar_before", stages.timeline_later, eyes.bar_number, 0, mouse=on_first_bar, make=foreseen),
-    Row("send", stages.form, eyes.jobs_stored, lambda was: was + 1),
-    Row("recent", stages.form, eyes.screen, "Choose"),
-    Row("older", stages.form, eyes.image, "earlier"),
-    Row("older_back", stages.recalled, eyes.image, ""),
-    Row("templates", stages.form, eyes.screen, "Choose"),
-    Row("editor", stages.form, eyes.said, True),
-    Row("more_fields", stages.form, eyes.is_open, True),
-    Row("give_up", stages.untouched_form, eyes.screen, "Main"),
+    Row("commit", stages_screens.proposed, eyes.wishes, [("priority", "job 107")], make=foreseen),
+    Row("forget", stages_screens.proposed, eyes.screen, "Main", make=foreseen),
+    Row("more", stages_screens.proposed, eyes.thought_of, ("raise", 20), make=foreseen),
+    Row("less", stages_screens.proposed, eyes.thought_of, ("raise", 0), make=foreseen),
+    Row("drag_down", stages_screens.proposed, eyes.proposes, True, make=foreseen),
+    Row("drag_up", stages_screens.proposed, eyes.proposes, True, make=foreseen),
+    Row("top_instead", stages_screens.proposed, eyes.thought_of, ("top", 0), make=foreseen),
+    Row("zoom_in", stages_screens.timeline, eyes.step_of_time, _finer, make=foreseen),
+    Row("zoom_out", stages_screens.timeline, eyes.step_of_time, _coarser, make=foreseen),
+    Row("later", stages_screens.timeline, eyes.looks_later, True, make=foreseen),
+    Row("earlier", stages_screens.timeline, eyes.looks_earlier, True, make=foreseen),
+    Row("now", stages_screens.timeline_later, eyes.looks_later, False, make=foreseen),
+    Row("bar_next", stages_screens.timeline, eyes.bar_number, 1, mouse=on_second_bar, make=foreseen),
+    Row("bar_before", stages_screens.timeline_later, eyes.bar_number, 0, mouse=on_first_bar, make=foreseen),
+    Row("send", stages_screens.form, eyes.jobs_stored, lambda was: was + 1),
+    Row("recent", stages_screens.form, eyes.screen, "Choose"),
+    Row("older", stages_screens.form, eyes.image, "earlier"),
+    Row("older_back", stages_screens.recalled, eyes.image, ""),
+    Row("templates", stages_screens.form, eyes.screen, "Choose"),
+    Row("editor", stages_screens.form, eyes.said, True),
+    Row("more_fields", stages_screens.form, eyes.is_open, True),
+    Row("give_up", stages_screens.untouched_form, eyes.screen, "Main"),
 )

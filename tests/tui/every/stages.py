@@ -1,4 +1,4 @@
-"""How a console is brought to the place where a command works."""
+"""How the main screen is brought to where a command works."""
 
 from __future__ import annotations
 
@@ -8,15 +8,6 @@ from itertools import chain, repeat
 from textual.widgets import Input
 
 from gputui.domain.snapshot import Controls
-from gputui.tui.screens.columns import ColumnChooser
-from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.gpu import GpuDetail
-from gputui.tui.screens.logs import LogsScreen
-from gputui.tui.screens.processes import Processes
-from gputui.tui.screens.submit import Submit
-from gputui.tui.screens.timeline import TimelineScreen
-from gputui.tui.screens.what_if import WhatIf
-from gputui.tui.widgets.timeline_table import TimelineTable
 from gputui.tui.work import Work
 from tests.factories import uuid
 from tests.tui.every.hand import Hand
@@ -121,168 +112,6 @@ async def log_hidden(hand: Hand) -> None:
     await hand.breathe()
 
 
-async def columns(hand: Hand) -> None:
-    """The columns are chosen."""
-    hand.main.action_columns()
-    table = (await hand.opened(ColumnChooser))._table
-    await hand.until(lambda: len(table.keys) > 1)
-    table.move_to(1)
-    await hand.breathe()
-
-
-async def log(hand: Hand) -> None:
-    """The log of job 101 is read, and has the focus."""
-    pane = hand.log
-    await hand.until(lambda: pane.follower is not None)
-    pane.focus()
-    stream = hand.console.logs.streams[101]
-    await hand.until(stream.all_read.is_set)
-    pane.tick()
-    await hand.until(lambda: pane.buffer.end > 0 and hand.app.focused is pane and not pane.is_arriving)
-
-
-async def log_above(hand: Hand) -> None:
-    """It was scrolled up."""
-    await log(hand)
-    hand.log._scroll(-40)
-    await hand.breathe()
-
-
-async def log_searched(hand: Hand) -> None:
-    """It was searched."""
-    from gputui.tui.log.pattern import pattern_of
-
-    await log(hand)
-    hand.log.reading.search.look_for(pattern_of("line 1"))
-    hand.log.look()
-    await hand.until(lambda: hand.log.reading.search.is_done)
-
-
-async def log_narrowed(hand: Hand) -> None:
-    """Only some lines are shown."""
-    from gputui.tui.log.pattern import pattern_of
-
-    await log(hand)
-    hand.log.reading.search.narrow(pattern_of("error"))
-    hand.log.reading.search.widen(1)
-    hand.log.repaint()
-    await hand.breathe()
-
-
-async def log_aside(hand: Hand) -> None:
-    """It was moved sideways."""
-    await log(hand)
-    if hand.log.reading.painter.wraps:
-        hand.log.action_toggle_wrap()
-    hand.log.action_sideways(1)
-    await hand.breathe()
-
-
-async def log_of_first(hand: Hand) -> None:
-    """The first attempt's log is shown."""
-    await log(hand)
-    hand.main.follow(101, 1)
-    await hand.breathe()
-
-
-async def detail(hand: Hand) -> None:
-    """Everything about job 101."""
-    await at_job(101)(hand)
-    hand.main.action_detail()
-    await hand.opened(Detail)
-
-
-def gpu_page(index: int) -> Step:
-    """Everything about that GPU."""
-
-    async def page(hand: Hand) -> None:
-        await at_gpu(index)(hand)
-        hand.main.action_gpu()
-        screen = await hand.opened(GpuDetail)
-        await hand.until(lambda: screen.gpu() is not None)
-
-    page.__name__ = f"gpu_page_{index}"
-    return page
-
-
-async def processes(hand: Hand) -> None:
-    """What job 101 runs inside."""
-    await at_job(101)(hand)
-    hand.main.action_processes()
-    screen = await hand.opened(Processes)
-    await hand.until(lambda: screen._is_asked)
-
-
-async def logs(hand: Hand) -> None:
-    """The logs of both attempts of job 101, beside each other."""
-    await at_job(101)(hand)
-    hand.main.action_attempts()
-    await hand.opened(LogsScreen)
-
-
-async def form(hand: Hand) -> None:
-    """The submit form, with a command in it."""
-    hand.main.action_submit()
-    screen = await hand.opened(Submit)
-    screen.query_one("#command", Input).value = "true"
-    await hand.pilot.pause()
-    assert screen.draft()["command"] == "true"
-
-
-async def untouched_form(hand: Hand) -> None:
-    """The submit form as it opens."""
-    hand.main.action_submit()
-    await hand.opened(Submit)
-
-
-async def recalled(hand: Hand) -> None:
-    """The form with an earlier submission in it."""
-    await form(hand)
-    screen = hand.top(Submit)
-    screen.action_older(1)
-    await hand.until(lambda: screen.draft()["image"] == "earlier")
-
-
-async def proposed(hand: Hand) -> None:
-    """More priority for job 107 is thought of."""
-    await at_job(107)(hand)
-    await hand.press("plus")
-    await hand.opened(WhatIf)
-
-
-async def timeline(hand: Hand) -> None:
-    """The timeline, with the plan in it, and the cursor on GPU 0."""
-    hand.main.action_timeline()
-    screen = await hand.opened(TimelineScreen)
-    await hand.until(lambda: screen.timeline is not None)
-    await hand.breathe()
-    screen.query_one(TimelineTable).move_to(0)
-    await hand.breathe()
-
-
-async def timeline_later(hand: Hand) -> None:
-    """It was moved on, and the second bar of its row is selected."""
-    await timeline(hand)
-    table = hand.top(TimelineScreen).query_one(TimelineTable)
-    table.next_bar(1)
-    table.look(1)
-    await hand.breathe()
-
-
-async def fewer_columns(hand: Hand) -> None:
-    """One column was left out."""
-    await columns(hand)
-    hand.top(ColumnChooser).action_toggle_column()
-    await hand.breathe()
-
-
-async def waiting_detail(hand: Hand) -> None:
-    """Everything about job 107."""
-    await at_job(107)(hand)
-    hand.main.action_detail()
-    await hand.opened(Detail)
-
-
 async def long_queue(hand: Hand) -> None:
     """The first of a hundred jobs."""
     await hand.console.show(hand.pilot, many_jobs(100))
@@ -294,11 +123,4 @@ async def long_queue_last(hand: Hand) -> None:
     """The last of a hundred jobs."""
     await long_queue(hand)
     hand.queue.move_to(99)
-    await hand.breathe()
-
-
-async def log_of_waiting(hand: Hand) -> None:
-    """The log of a job that did not start yet."""
-    await log(hand)
-    hand.main.follow(107)
     await hand.breathe()

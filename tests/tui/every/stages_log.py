@@ -1,0 +1,67 @@
+"""How a console is brought to where a command of a log works."""
+
+from __future__ import annotations
+
+from tests.tui.every.hand import Hand
+
+
+async def log(hand: Hand) -> None:
+    """The log of job 101 is read, and has the focus."""
+    pane = hand.log
+    await hand.until(lambda: pane.follower is not None)
+    pane.focus()
+    stream = hand.console.logs.streams[101]
+    await hand.until(stream.all_read.is_set)
+    pane.tick()
+    await hand.until(lambda: pane.buffer.end > 0 and hand.app.focused is pane and not pane.is_arriving)
+
+
+async def log_above(hand: Hand) -> None:
+    """It was scrolled up."""
+    await log(hand)
+    hand.log._scroll(-40)
+    await hand.breathe()
+
+
+async def log_searched(hand: Hand) -> None:
+    """It was searched."""
+    from gputui.tui.log.pattern import pattern_of
+
+    await log(hand)
+    hand.log.reading.search.look_for(pattern_of("line 1"))
+    hand.log.look()
+    await hand.until(lambda: hand.log.reading.search.is_done)
+
+
+async def log_narrowed(hand: Hand) -> None:
+    """Only some lines are shown."""
+    from gputui.tui.log.pattern import pattern_of
+
+    await log(hand)
+    hand.log.reading.search.narrow(pattern_of("error"))
+    hand.log.reading.search.widen(1)
+    hand.log.repaint()
+    await hand.breathe()
+
+
+async def log_aside(hand: Hand) -> None:
+    """It was moved sideways."""
+    await log(hand)
+    if hand.log.reading.painter.wraps:
+        hand.log.action_toggle_wrap()
+    hand.log.action_sideways(1)
+    await hand.breathe()
+
+
+async def log_of_first(hand: Hand) -> None:
+    """The first attempt's log is shown."""
+    await log(hand)
+    hand.main.follow(101, 1)
+    await hand.breathe()
+
+
+async def log_of_waiting(hand: Hand) -> None:
+    """The log of a job that did not start yet."""
+    await log(hand)
+    hand.main.follow(107)
+    await hand.breathe()

@@ -1,0 +1,125 @@
+"""How the other screens are opened, as their commands need them."""
+
+from __future__ import annotations
+
+from textual.widgets import Input
+
+from gputui.tui.screens.columns import ColumnChooser
+from gputui.tui.screens.detail import Detail
+from gputui.tui.screens.gpu import GpuDetail
+from gputui.tui.screens.logs import LogsScreen
+from gputui.tui.screens.processes import Processes
+from gputui.tui.screens.submit import Submit
+from gputui.tui.screens.timeline import TimelineScreen
+from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.widgets.timeline_table import TimelineTable
+from tests.tui.every import stages
+from tests.tui.every.hand import Hand
+from tests.tui.every.row import Step
+
+
+async def columns(hand: Hand) -> None:
+    """The columns are chosen."""
+    hand.main.action_columns()
+    table = (await hand.opened(ColumnChooser))._table
+    await hand.until(lambda: len(table.keys) > 1)
+    table.move_to(1)
+    await hand.breathe()
+
+
+async def fewer_columns(hand: Hand) -> None:
+    """One column was left out."""
+    await columns(hand)
+    hand.top(ColumnChooser).action_toggle_column()
+    await hand.breathe()
+
+
+async def detail(hand: Hand) -> None:
+    """Everything about job 101."""
+    await stages.at_job(101)(hand)
+    hand.main.action_detail()
+    await hand.opened(Detail)
+
+
+async def waiting_detail(hand: Hand) -> None:
+    """Everything about job 107."""
+    await stages.at_job(107)(hand)
+    hand.main.action_detail()
+    await hand.opened(Detail)
+
+
+def gpu_page(index: int) -> Step:
+    """Everything about that GPU."""
+
+    async def page(hand: Hand) -> None:
+        await stages.at_gpu(index)(hand)
+        hand.main.action_gpu()
+        screen = await hand.opened(GpuDetail)
+        await hand.until(lambda: screen.gpu() is not None)
+
+    page.__name__ = f"gpu_page_{index}"
+    return page
+
+
+async def processes(hand: Hand) -> None:
+    """What job 101 runs inside."""
+    await stages.at_job(101)(hand)
+    hand.main.action_processes()
+    screen = await hand.opened(Processes)
+    await hand.until(lambda: screen._is_asked)
+
+
+async def logs(hand: Hand) -> None:
+    """The logs of both attempts of job 101, beside each other."""
+    await stages.at_job(101)(hand)
+    hand.main.action_attempts()
+    await hand.opened(LogsScreen)
+
+
+async def form(hand: Hand) -> None:
+    """The submit form, with a command in it."""
+    hand.main.action_submit()
+    screen = await hand.opened(Submit)
+    screen.query_one("#command", Input).value = "true"
+    await hand.pilot.pause()
+    assert screen.draft()["command"] == "true"
+
+
+async def untouched_form(hand: Hand) -> None:
+    """The submit form as it opens."""
+    hand.main.action_submit()
+    await hand.opened(Submit)
+
+
+async def recalled(hand: Hand) -> None:
+    """The form with an earlier submission in it."""
+    await form(hand)
+    screen = hand.top(Submit)
+    screen.action_older(1)
+    await hand.until(lambda: screen.draft()["image"] == "earlier")
+
+
+async def proposed(hand: Hand) -> None:
+    """More priority for job 107 is thought of."""
+    await stages.at_job(107)(hand)
+    await hand.press("plus")
+    await hand.opened(WhatIf)
+
+
+async def timeline(hand: Hand) -> None:
+    """The timeline, with the plan in it, and the cursor on GPU 0."""
+    hand.main.action_timeline()
+    screen = await hand.opened(TimelineScreen)
+    await hand.until(lambda: screen.timeline is not None)
+    await hand.breathe()
+    screen.query_one(TimelineTable).move_to(0)
+    await hand.breathe()
+
+
+async def timeline_later(hand: Hand) -> None:
+    """It was moved on, and the second bar of its row is selected."""
+    await timeline(hand)
+    table = hand.top(TimelineScreen).query_one(TimelineTable)
+    table.next_bar(1)
+    table.look(1)
+    await hand.breathe()
