@@ -11,7 +11,7 @@ from gputui.tui.present.agenda import LEAST, agenda_lines
 from gputui.tui.present.labels import Labels
 from gputui.tui.widgets.cell_lines import CellLines
 from tests.factories import NOW
-from tests.tui import plans
+from tests.tui import plans, sample
 from tests.tui.foresight import timeline_of, watched
 
 
@@ -40,6 +40,13 @@ def test_who_has_no_start_is_told_with_the_reason() -> None:
 
 def test_one_that_has_outrun_its_plan_is_not_said_to_end() -> None:
     assert not any("#104" in line for line in agenda(plans.contended(), 30))
+
+
+def test_that_nothing_is_to_come_is_said() -> None:
+    picture = sample.empty_queue()
+    [heading] = agenda_lines(timeline(picture, Settings(), NOW), picture, Labels.of(picture), NOW, 30)
+    told = "".join(text for text, _ in heading)
+    assert told == "What comes next  nothing: no job waits, and no end is known of one that runs"
 
 
 @pytest.mark.parametrize("most", range(14))

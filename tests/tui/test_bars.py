@@ -158,3 +158,5 @@ def test_gpus_of_several_nodes_carry_their_names() -> None:
     assert labels.of_all([uuid(i) for i in (0, 1, 2, 33)]) == "GPU node1:0-2 node2:33"
     assert Labels.of(plans.contended()).of_all([uuid(0), uuid(2)]) == "GPU 0,2"
     assert labels.of_all([]) == "no GPU"
+    assert labels.of_all([uuid(90), uuid(91)]) == "2 GPUs", "the driver lists them no more"
+    assert labels.of_all([uuid(0), uuid(90)]) == "GPU node1:0 and 1 more"

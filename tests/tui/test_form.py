@@ -15,10 +15,10 @@ from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
-from gputui.request.draft import NAMES
+from gputui.request.draft import NAMES, Draft
 from gputui.tui.remembered import Remembered
 from gputui.tui.submission.form import FIELDS, HINTS, Origin, faults, gpus_alone, submission
-from gputui.tui.submission.history import MOST, keep, past
+from gputui.tui.submission.history import MOST, keep, lines_of, past
 from gputui.tui.submission.outlook import Prospect, elements, gpu_line, prospect, start_line
 from tests.factories import NOW, job, running, snapshot, uuid, view
 
@@ -156,6 +156,20 @@ class TestHistory:
         keep(remembered, {"image": "a", "command": "x" * 10_000})
         assert len(past(remembered)) == MOST
         assert past(remembered)[0].draft["name"] == str(MOST + 4)
+
+    def test_they_are_listed_in_columns(self) -> None:
+        drafts: list[Draft] = [
+            {"name": "whisper", "gpus": "3", "image": "lab/whisper:1", "command": "train"},
+            {"name": "", "gpus": "1", "image": "lab/bert-large:1", "command": "true"},
+            {"name": "etl", "gpus": "", "image": "", "command": "./etl.sh --all"},
+        ]
+        assert lines_of(drafts) == [
+            "whisper  3 GPUs  lab/whisper:1     train",
+            "         1 GPU   lab/bert-large:1  true",
+            "etl                                ./etl.sh --all",
+        ]
+        assert lines_of([{"image": "a", "command": "b"}]) == ["a  b"]
+        assert lines_of([]) == []
 
     @pytest.mark.parametrize("damaged", [None, 3, [3, {}, {"image": 4}, {"command": "x", "env_names": 3}]])
     def test_what_is_damaged_is_left_out(self, damaged: object) -> None:

@@ -25,7 +25,7 @@ from gputui.tui.screens.gpu import GpuDetail
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.prompt import Prompt
 from tests.factories import GIB, NOW, gpu, running, uuid, view
-from tests.tui import sample
+from tests.tui import days, sample
 from tests.tui.console import Console
 from tests.tui.test_pictures import WIDE, Compare, matches
 
@@ -323,6 +323,14 @@ class TestPage:
         picture = gpu_picture(snapshot, {}, History(), NOW)
         row = picture.rows["MIG-3g.40gb"]
         assert "instance 3g.40gb of GPU 0" in text(gpu_lines(GpuPage(row, picture, snapshot, NOW), 120, 40))
+
+    def test_instances_stand_in_columns(self) -> None:
+        rows = [line for line in page(days.instances()).splitlines() if "MIG-0" in line]
+        assert [row.split()[:2] for row in rows] == [["0m0", "3g.40gb"], ["0m1", "2g.20gb"], ["0m2", "1g.10gb"]]
+        for column in ("/", "MIG-0"):
+            assert len({row.index(column) for row in rows}) == 1, column
+        states = zip(rows, ("job", "job", "free"), strict=True)
+        assert len({row.index(state) for row, state in states}) == 1
 
     @pytest.mark.parametrize("room", [38, 78, 118, 198])
     @pytest.mark.parametrize("rows", [10, 22, 48, 78])

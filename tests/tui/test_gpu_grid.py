@@ -12,12 +12,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.gpu import GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode, Holder
+from gputui.domain.gpu import Drain, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Node
 from gputui.domain.text import plain, width
 from gputui.domain.window import WindowState, WindowView
 from gputui.tui.history import History
+from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_card import card_lines, compact_line, compact_title
 from gputui.tui.present.gpu_row import GpuPicture, GpuRow
 from gputui.tui.present.gpu_tiles import CARD_LEAST, CARD_WIDTH, GridRoom, arrange
@@ -246,6 +247,37 @@ def test_a_card_says_what_matters() -> None:
     assert "fell off the bus (Xid 79)" in lost
     assert "no reading" in lost
     assert "0%" not in lost
+
+
+def test_a_drained_gpu_says_so_while_a_job_or_somebody_else_is_still_on_it() -> None:
+    drain = Drain("driver update at 18:00", "alice", NOW)
+    job = running(101, name="llama-7b-sft", tenant="alice", on=(uuid(0),))
+    ours = GpuRow(replace(sample.busy(0, 101), drain=drain), job, now=NOW)
+    theirs = GpuRow(replace(sample.gpus()[3], drain=drain), now=NOW)
+    for row, holder in ((ours, "#101 llama-7b-sft alice"), (theirs, "container jupyter-bob bob")):
+        title, who, *_ = words(card_lines(row, 28, 7)).splitlines()
+        assert title.endswith("drained")
+        assert who.rstrip() == holder, "no letters of a reason that there is no room for"
+        assert words(card_lines(row, 60, 8)).splitlines()[1].rstrip() == f"{holder} · by alice: driver update at 18:00"
+        assert words((gpu_cells(row, "state", 7),)) == "drained"
+        assert f" drained {holder}" in words((compact_line(row, 70),))
+    assert " drained by alice: fan" in words((compact_line(GpuRow(sample.gpus()[6]), 49),))
+
+
+@given(room=st.integers(CARD_WIDTH - 1, 70))
+def test_the_last_line_of_a_card_has_whole_figures_and_keeps_what_slows_it_down(room: int) -> None:
+    slowed = replace(sample_of(), throttle=("too hot (hardware)", "power cap"), temperature=93.0)
+    for height in (7, 10):
+        told = words(card_lines(GpuRow(replace(sample.busy(1), sample=slowed)), room, height)).splitlines()[-1].rstrip()
+        first, *more = told.split("  ")
+        assert first == "93°C"
+        [cause] = [part for part in more if part.startswith("slowed: too hot")]
+        assert {part for part in more if part != cause} <= {"480/700W", "1755MHz"}
+
+
+@pytest.mark.parametrize(("count", "across"), [(8, 4), (5, 5), (6, 3), (9, 5), (11, 4)])
+def test_lines_that_are_shared_are_shared_evenly(count: int, across: int) -> None:
+    assert arrange(count, GridRoom(200, 24, mode="compact")).across == across
 
 
 def test_what_was_read_before_a_gpu_was_lost_is_not_shown_as_now() -> None:

@@ -161,6 +161,15 @@ async def test_no_error_is_said() -> None:
         assert "error: none" in console.screen_text
 
 
+async def test_a_log_that_cannot_be_read_is_not_said_to_have_ended() -> None:
+    console = Console()
+    console.logs.error = NotFoundError("it was removed")
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await until(pilot, lambda: "The log cannot be read: it was removed" in console.screen_text)
+        assert "ended" not in console.screen_text
+
+
 async def test_what_came_before_cannot_be_read_is_said() -> None:
     console = Console()
     console.logs.cuts_tails = True

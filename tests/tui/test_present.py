@@ -306,6 +306,24 @@ def test_the_status_line_of_80_columns_shortens_words_and_keeps_the_free_gpus(da
     assert "! 2" in line
 
 
+def test_the_status_line_shortens_no_more_words_than_it_must() -> None:
+    warned = with_warnings(samples.viewer(), "live-restore is off")
+    told = [text(status_line(warned, "node1", room)) for room in range(120, 50, -1)]
+    in_full = [
+        [word for word in ("schedules", "warning, ! shows", "running", "node1", "gputui") if word in line]
+        for line in told
+    ]
+    order = [words for words, before in zip(in_full, [None, *in_full], strict=False) if words != before]
+    assert order == [
+        ["schedules", "warning, ! shows", "running", "node1", "gputui"],
+        ["warning, ! shows", "running", "node1", "gputui"],
+        ["running", "node1", "gputui"],
+        ["node1", "gputui"],
+        ["gputui"],
+        [],
+    ]
+
+
 def test_of_a_cell_only_what_differs_is_sent() -> None:
     before, after = (("61G", PLAIN), ("/80G", DIM)), (("62G", PLAIN), ("/80G", DIM))
     assert changed_part(before, after) == (1, 2)

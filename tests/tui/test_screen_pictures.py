@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -175,6 +177,26 @@ def test_no_screen_is_without_a_picture() -> None:
     ours = {screen for screen in _below(Screen) if screen.__module__.startswith("gputui.tui.")}
     last = {screen for screen in ours if not any(issubclass(other, screen) for other in ours - {screen})}
     assert last - {look.shows for look in SCREENS.values() if look.sizes == tuple(SIZES)} == set()
+
+
+def test_no_picture_is_without_a_test() -> None:
+    pictures = list(Path(__file__).parent.glob("__snapshots__/*/*.svg"))
+    assert pictures
+    stale = [picture for picture in pictures if picture.stem.partition("[")[0] not in _tests_of(picture.parent.name)]
+    assert stale == [], "nobody compares these any more: remove them"
+
+
+@cache
+def _tests_of(module: str) -> frozenset[str]:
+    """`test_main` and `TestForm.test_begun`, as they begin the names of pictures."""
+    tree = ast.parse((Path(__file__).parent / f"{module}.py").read_text())
+    classes = [node for node in tree.body if isinstance(node, ast.ClassDef)]
+    inside = {f"{one.name}.{name}" for one in classes for name in _functions(one.body)}
+    return frozenset(_functions(tree.body) | inside)
+
+
+def _functions(body: Iterable[ast.stmt]) -> set[str]:
+    return {node.name for node in body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
 
 
 def _below(screen: type[object]) -> set[type[object]]:

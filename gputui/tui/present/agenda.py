@@ -51,7 +51,7 @@ def agenda_lines(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, 
     shown = moments[: room - min(len(never), room // 3)]
     told = never[: room - len(shown)]
     words = _words(snapshot, labels, now, [what for _, what in shown], told)
-    heading = _heading(len(moments) - len(shown), len(never) - len(told))
+    heading = _heading(len(moments) - len(shown), len(never) - len(told), is_idle=not moments and not never)
     return [heading, *(_line(at, what, words) for at, what in shown), *(_never(job, snapshot, words) for job in told)]
 
 
@@ -72,8 +72,10 @@ def _job_title(job_id: JobId, words: _Words) -> str:
     return job_title(job) if job else f"#{job_id}"
 
 
-def _heading(later: int, untold: int) -> Cell:
+def _heading(later: int, untold: int, *, is_idle: bool) -> Cell:
     spans: list[Span] = [("What comes next", STRONG)]
+    if is_idle:
+        spans.append(("  nothing: no job waits, and no end is known of one that runs", DIM))
     if later:
         spans.append((f"  {later} later ones are not listed", DIM))
     if untold:

@@ -23,6 +23,11 @@ def cell(value: str, style: Style = PLAIN) -> Cell:
     return ((value, style),)
 
 
+def width_of(spans: Iterable[Span]) -> int:
+    """Cells that they take together."""
+    return sum(width(value) for value, _ in spans)
+
+
 _NARROW = 6
 """Cells that a flexible column keeps where there is no room for its least width."""
 
@@ -168,7 +173,7 @@ def split(spans: Cell, room: int) -> tuple[Cell, Cell]:
 def changed_part(before: Sequence[Span], after: Sequence[Span]) -> tuple[int, int]:
     """From where to where two cells of the same width differ; all of it where characters take more than one cell."""
     old, new = _by_character(before), _by_character(after)
-    room = sum(width(value) for value, _ in after)
+    room = width_of(after)
     if not len(old) == len(new) == room:
         return 0, room
     differing = [x for x, (was, is_now) in enumerate(zip(old, new, strict=True)) if was != is_now]
@@ -178,7 +183,7 @@ def changed_part(before: Sequence[Span], after: Sequence[Span]) -> tuple[int, in
 def changed_runs(before: Sequence[Span], after: Sequence[Span]) -> list[tuple[int, int]]:
     """The parts that differ, each from where to where; what lies close together is one part, cheaper than two."""
     old, new = _by_character(before), _by_character(after)
-    room = sum(width(value) for value, _ in after)
+    room = width_of(after)
     if not len(old) == len(new) == room:
         return [(0, room)]
     runs: list[tuple[int, int]] = []

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 
-from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
+from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder
 from gputui.domain.job import Job
-from gputui.domain.text import plain, width
+from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
-from gputui.tui.present.cells import UNKNOWN, Cell, cell
+from gputui.tui.present.cells import UNKNOWN, Cell, cell, width_of
+from gputui.tui.present.gpu_names import index_of, model_in, short_model
 from gputui.tui.present.gpu_row import GpuPicture, GpuRow
 from gputui.tui.present.meter import bar, graph, heat_style, load_style
 from gputui.tui.present.style import AMBER, BLUE, DIM, GPU_STYLES, GRAPH, PLAIN, RED, RED_STRONG, VIOLET
@@ -27,7 +27,6 @@ __all__ = [
 
 _CAPS = frozenset(("power cap", "power brake"))
 """What slows a GPU down because of what it draws, in the words readings have for it."""
-_VENDOR = re.compile(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", re.IGNORECASE)
 _HEALTH_WORDS = {
     HealthCode.LOST: "LOST",
     HealthCode.NEEDS_RESET: "RESET",
@@ -53,27 +52,6 @@ def gpu_cells(row: GpuRow, key: str, room: int) -> Cell:
     return made
 
 
-def short_model(model: str | None) -> str:
-    """`H100 80GB HBM3` of `NVIDIA H100 80GB HBM3`."""
-    return _VENDOR.sub("", plain(model, 60)) if model else UNKNOWN
-
-
-def _in_room(model: str, room: int) -> str:
-    """As many whole words as fit, one at least: `H100` in 7 cells, `H100 80GB` in 9."""
-    words = [part for part in re.split(r"(?=[ -])", model) if part]
-    while len(words) > 1 and sum(map(len, words)) > room:
-        words.pop()
-    return "".join(words)
-
-
-def index_of(view: GpuView) -> str:
-    """The index for the eye; an instance shows its parent's and which of its instances it is: `0m2`."""
-    gpu = view.gpu
-    if not gpu.mig_parent:
-        return str(gpu.index)
-    return f"{gpu.index}m{'' if gpu.mig_index is None else gpu.mig_index}"
-
-
 def label_of(row: GpuRow) -> str:
     """The index, with the node's name where there are several."""
     return row.label or index_of(row.view)
@@ -89,7 +67,7 @@ def _index(row: GpuRow, room: int) -> Cell:
 
 def _model(row: GpuRow, room: int) -> Cell:
     gpu = row.view.gpu
-    return cell(plain(gpu.mig_profile, 16) if gpu.mig_profile else _in_room(short_model(gpu.model), room), PLAIN)
+    return cell(plain(gpu.mig_profile, 16) if gpu.mig_profile else model_in(short_model(gpu.model), room), PLAIN)
 
 
 def _uuid(row: GpuRow, room: int) -> Cell:
@@ -104,6 +82,8 @@ def _state(row: GpuRow, room: int) -> Cell:
         return cell(_age(row), AMBER)
     if view.gpu.mig_enabled and not view.gpu.mig_parent:
         return cell("MIG", DIM)
+    if view.drain is not None and view.state is not GpuState.UNKNOWN:  # who is still on it stands beside
+        return cell(_STATE_WORDS[GpuState.DRAINED], AMBER)
     return cell("shared" if row.beside else _STATE_WORDS[view.state], GPU_STYLES[view.state])
 
 
@@ -176,7 +156,7 @@ def _sharers(row: GpuRow, room: int) -> Cell:
     """All jobs on a GPU by name; by number alone where that is too much."""
     jobs = {job.id: job for job in (row.job, *row.beside) if job is not None}
     named = joined([_job(job_id, jobs.get(job_id)) for job_id in row.view.job_ids])
-    if sum(width(words) for words, _ in named) <= room:
+    if width_of(named) <= room:
         return named
     return cell(" ".join(f"#{job_id}" for job_id in row.view.job_ids), BLUE)
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from rich.style import Style
 
 from gputui.domain.gpu import GpuState, HealthCode
-from gputui.domain.text import plain, width
+from gputui.domain.text import plain
 from gputui.domain.units import format_size
-from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, split
+from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, split, width_of
 from gputui.tui.present.gpu import GpuRow, gpu_cells, holder_parts, joined, label_of, short_model
 from gputui.tui.present.gpu_tiles import CARD_LEAST, LINE_FULL
 from gputui.tui.present.gpu_words import foreign_words, running_words
@@ -21,6 +21,7 @@ _FIGURES = 9
 """Cells for the figures beside a graph."""
 _POWER_FROM = 6
 """Lines of graphs from which power has one too."""
+_SLOWED = "slowed: "
 Line = tuple[Span, ...]
 
 
@@ -29,7 +30,7 @@ def card_lines(row: GpuRow, room: int, height: int) -> tuple[Line, ...]:
     lines: list[Cell] = [_title(row, room), *_who(row, room, _lines_for_words(row, height))]
     graphs = height - len(lines) - 1
     lines += _graphs(row, room, graphs)
-    lines.append(_readings(row, has_power=graphs < _POWER_FROM))
+    lines.append(_readings(row, room, has_power=graphs < _POWER_FROM))
     blank: Cell = ()
     return tuple(tuple(fitted(line, room)) for line in [*lines, *[blank] * height][:height])
 
@@ -39,8 +40,10 @@ def _who(row: GpuRow, room: int, lines: int) -> list[Cell]:
     parts, more = holder_parts(row, room * lines), _more(row)
     first = joined(parts)
     if lines < 2:
-        return [first]
-    if sum(width(value) for value, _ in first) <= room:
+        while len(parts) > 1 and width_of(joined(parts)) > room:
+            parts.pop()  # rather than the first letters of it
+        return [joined(parts)]
+    if width_of(first) <= room:
         return [first, more]
     told = [part for part in (*parts, more) if part]
     shown: list[Cell] = []
@@ -48,7 +51,7 @@ def _who(row: GpuRow, room: int, lines: int) -> list[Cell]:
         line, rest = split(told.pop(0), room)
         shown.append(line)
         told = [rest, *told] if rest else told
-    while len(told) > 1 and sum(width(value) for value, _ in joined(told)) > room:
+    while len(told) > 1 and width_of(joined(told)) > room:
         told.pop()  # rather than the half of it
     return [*shown, joined(told)] if told else shown
 
@@ -79,7 +82,9 @@ def compact_line(row: GpuRow, room: int) -> Line:
     if is_full:
         parts += [*_right(gpu_cells(row, "temperature", 4), 5), *_right(gpu_cells(row, "power", 5), 6)]
     parts.append((" ", DIM))
-    parts += state if not holder or row.view.state is GpuState.DRAINED else holder
+    if not holder or row.view.drain is not None:
+        parts += (*state, (" ", DIM))
+    parts += holder
     return tuple(fitted(tuple(parts), room))
 
 
@@ -98,7 +103,7 @@ def _title(row: GpuRow, room: int) -> Cell:
     """Which GPU, and at the right how it stands."""
     state = gpu_cells(row, "state", 7)
     label = f"{label_of(row)} "
-    used = sum(width(value) for value, _ in state) + 1
+    used = width_of(state) + 1
     model = plain(row.view.gpu.mig_profile, 16) if row.view.gpu.mig_profile else short_model(row.view.gpu.model)
     name = fitted(cell(model, DIM), max(0, room - used - len(label)))
     return ((label, STRONG), *name, (" ", DIM), *state)
@@ -170,8 +175,8 @@ def most_of(row: GpuRow, name: str) -> float:
     return 1.0
 
 
-def _readings(row: GpuRow, *, has_power: bool) -> Cell:
-    """The rest of what is read, what slows it down before what merely is."""
+def _readings(row: GpuRow, room: int, *, has_power: bool) -> Cell:
+    """The rest of what is read, whole figures alone; what slows it down stays longest where there is no room."""
     sample = row.view.sample
     if sample is None or row.is_old:
         return cell("no reading" if sample is None else "not read now", DIM)
@@ -182,11 +187,16 @@ def _readings(row: GpuRow, *, has_power: bool) -> Cell:
         limit = power_limit(row)
         parts.append((f"{sample.power:.0f}{f'/{limit:.0f}' if limit else ''}W", DIM))
     if sample.throttle:
-        parts.append(("slowed: " + plain(", ".join(sample.throttle), 100), AMBER))
+        parts.append((_SLOWED + plain(", ".join(sample.throttle), 100), AMBER))
     if sample.sm_clock is not None:
         parts.append((f"{sample.sm_clock}MHz", DIM))
     if sample.fan is not None:
         parts.append((f"fan {sample.fan * 100:.0f}%", DIM))
+    while width_of(_spaced(parts)) > room:
+        spare = [part for part in parts[1:] if not part[0].startswith(_SLOWED)]
+        if not spare:
+            break
+        parts.remove(spare[-1])
     return _spaced(parts)
 
 

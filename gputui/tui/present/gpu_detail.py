@@ -12,7 +12,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain
 from gputui.domain.units import format_size
 from gputui.domain.window import WindowView
-from gputui.tui.present.cells import UNKNOWN, Cell, Span, fitted
+from gputui.tui.present.cells import UNKNOWN, Cell, Span, fitted, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_card import power_limit
 from gputui.tui.present.gpu_graphs import amount, graph_lines
@@ -218,18 +218,20 @@ def _instances(page: GpuPage) -> list[Cell]:
     if not gpu.mig_enabled and not mine:
         return []
     head = _line("MIG", (f"cut into {len(mine)}: jobs for a whole GPU never go here", PLAIN))
-    return [head, *(_instance(row) for row in mine)]
+    holders = [gpu_cells(row, "who", 60) for row in mine]
+    longest = min(60, max((width_of(holder) for holder in holders), default=0))
+    return [head, *(_instance(row, fitted(holder, longest)) for row, holder in zip(mine, holders, strict=True))]
 
 
-def _instance(row: GpuRow) -> Cell:
+def _instance(row: GpuRow, holder: list[Span]) -> Cell:
     gpu = row.view.gpu
     return (
         (f"{' ' * _LABEL}{label_of(row):<5} {fit(gpu.mig_profile or UNKNOWN, 12)} ", PLAIN),
-        *gpu_cells(row, "memory", 9),
+        *fitted(gpu_cells(row, "memory", 9), 9, right=True),
         ("  ", DIM),
         *fitted(gpu_cells(row, "state", 7), 9),
-        *gpu_cells(row, "who", 60),
-        (f"  {plain(gpu.uuid, 48)}", DIM),
+        *holder,
+        (f"  {plain(gpu.uuid, 48)}" if holder else plain(gpu.uuid, 48), DIM),
     )
 
 

@@ -110,5 +110,6 @@ def _compact(count: int, room: GridRoom) -> Arrangement:
     if room.mode == "auto" and ceil(count / full) + 1 <= most * 2 // 3:
         across = full
     across = max(1, min(across, count))
+    across = ceil(count / ceil(count / across))  # as few side by side as the same lines hold: wider, and even
     rows = room.fixed or min(ceil(count / across) + 1, max(2, most))
     return Arrangement("compact", across, room.width // across, 1, rows)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
+from gputui.domain.units import plural
 from gputui.tui.present.gpu import index_of
 
 
@@ -34,13 +35,20 @@ class Labels:
         return max((len(label) for label in self.by_uuid.values()), default=1)
 
     def of_all(self, uuids: Iterable[str]) -> str:
-        """`GPU 0-3`, `GPU node1:0-3 node2:1`, `no GPU`."""
+        """`GPU 0-3`, `GPU node1:0-3 node2:1`, `no GPU`; those that nobody lists now as a number: `2 GPUs`."""
         by_node: dict[str, list[str]] = {}
+        unlisted = 0
         for uuid in uuids:
-            node, _, index = self.by_uuid.get(uuid, "?").rpartition(":")
+            if uuid not in self.by_uuid:
+                unlisted += 1
+                continue
+            node, _, index = self.by_uuid[uuid].rpartition(":")
             by_node.setdefault(node, []).append(index)
         parts = [f"{node}:{ranges(indices)}" if node else ranges(indices) for node, indices in by_node.items()]
-        return f"GPU {' '.join(parts)}" if parts else "no GPU"
+        told = [f"GPU {' '.join(parts)}"] if parts else []
+        if unlisted:
+            told.append(f"{unlisted} more" if told else plural(unlisted, "GPU"))
+        return " and ".join(told) or "no GPU"
 
 
 def ranges(indices: Sequence[str]) -> str:

@@ -21,7 +21,7 @@ def log_states(reading: LogReading, follower: LogFollower, *, is_over: bool) -> 
     said += [(plain(words, 80), BLUE) for words in reading.search.words()]
     if reading.note:
         said.append((plain(reading.note, 120), AMBER))
-    if is_over:
+    if is_over and follower.error is None:  # what broke off has not ended
         said.append(("ended", DIM))
     if reading.buffer.skipped:
         said.append((f"{reading.buffer.skipped:,} lines skipped", AMBER))

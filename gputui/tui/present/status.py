@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import lru_cache
 
@@ -11,10 +12,10 @@ from gputui.domain.gpu import GpuState, ProbeCode
 from gputui.domain.job import Job
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.text import broken, plain, width
+from gputui.domain.text import broken, plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.key_words import keyed
-from gputui.tui.present.cells import Cell, Span, cell
+from gputui.tui.present.cells import Cell, Span, cell, width_of
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG
 
 LATE = timedelta(seconds=10)
@@ -28,15 +29,19 @@ _READ_ONLY: Cell = (("read-only", AMBER), (" │ ", DIM))
 def status_line(snapshot: Snapshot, host: str, room: int = 10_000, *, read_only: bool = False) -> Cell:
     """Who we are, who schedules, how many jobs and GPUs, what to look at; in shorter words where there is no room."""
     if read_only:
-        return (*_READ_ONLY, *status_line(snapshot, host, room - sum(width(word) for word, _ in _READ_ONLY)))
+        return (*_READ_ONLY, *status_line(snapshot, host, room - width_of(_READ_ONLY)))
     full, some = _parts(snapshot, host, short=False), _parts(snapshot, host, short=True)
-    for parts in (_with_stranded(full, snapshot), full, some):
+    for parts in (_with_stranded(full, snapshot), *_ever_shorter(full, some)):
         line = _separated(parts)
-        if sum(width(value) for value, _ in line) <= room:
+        if width_of(line) <= room:
             return line
     least = _parts(snapshot, "", short=True)
     line = _separated(least)
-    return line if sum(width(value) for value, _ in line) <= room else _separated(least[1:])
+    return line if width_of(line) <= room else _separated(least[1:])
+
+
+_NAME, _SCHEDULER, _JOBS, _WARNINGS = 0, 1, 2, 4
+"""Where they stand among the parts."""
 
 
 def _parts(snapshot: Snapshot, host: str, *, short: bool) -> list[Cell]:
@@ -47,6 +52,15 @@ def _parts(snapshot: Snapshot, host: str, *, short: bool) -> list[Cell]:
         _gpu_counts(snapshot),
         _warning_count(snapshot, short=short),
     ]
+
+
+def _ever_shorter(full: list[Cell], short: list[Cell]) -> Iterator[list[Cell]]:
+    """The full words, then those in short that are missed least, one more at a time."""
+    parts = list(full)
+    yield parts
+    for part in (_SCHEDULER, _WARNINGS, _JOBS, _NAME):
+        parts = [*parts[:part], short[part], *parts[part + 1 :]]
+        yield parts
 
 
 def _with_stranded(parts: list[Cell], snapshot: Snapshot) -> list[Cell]:

@@ -105,8 +105,11 @@ def _counts(shifts: Sequence[Shift]) -> Cell:
     earlier = sum(direction(shift) in {EARLIER, NEW} for shift in shifts)
     spans: list[Span] = [(f"{plural(len(shifts), 'start')} would shift: ", PLAIN)]
     spans += [(f"{EARLIER} {earlier} earlier", GREEN)] if earlier else []
+    gone = sum(direction(shift) == GONE for shift in shifts)
     if later := len(shifts) - earlier:
-        spans += [("  " if earlier else "", DIM), (f"{LATER} {later} later or never", AMBER)]
+        words = " or never" if 0 < gone < later else ""
+        told = f"{GONE} {gone} never" if gone == later else f"{LATER} {later} later{words}"
+        spans += [("  " if earlier else "", DIM), (told, AMBER)]
     return tuple(spans)
 
 

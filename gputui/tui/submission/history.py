@@ -5,14 +5,17 @@ Values of the environment are never kept: they may be secrets. Their names are, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gputui.domain.text import plain
+from gputui.domain.text import fit, plain, width
 from gputui.request.draft import NAMES, Draft, env_names, typed
 from gputui.tui.remembered import Remembered
 
 SECTION = "submissions"
 MOST = 40
+_COLUMN = 40
+"""Cells of a column of their list at most."""
 MOST_BYTES = 8192
 """Of one submission: the file is read whole at every start."""
 
@@ -57,8 +60,18 @@ def _gpus(asked: str) -> str:
     return f"{asked} GPU" if asked == "1" else f"{asked} GPUs"
 
 
-def line_of(draft: Draft) -> str:
-    """What tells one from another in a list."""
-    words = [draft.get("name", ""), _gpus(draft.get("gpus", "")), draft.get("image", "")]
-    words += [draft.get("command", "")]
-    return plain("  ".join(word for word in words if word), 300)
+def lines_of(drafts: Sequence[Draft]) -> list[str]:
+    """What tells one from another in a list: names, GPUs, images in columns, and the command."""
+    rows = [[plain(word, 300) for word in _words(draft)] for draft in drafts]
+    wide = [min(_COLUMN, max(map(width, column))) for column in zip(*rows, strict=True)]
+    return ["  ".join(_padded(row, wide)).rstrip() for row in rows]
+
+
+def _words(draft: Draft) -> tuple[str, str, str, str]:
+    return draft.get("name", ""), _gpus(draft.get("gpus", "")), draft.get("image", ""), draft.get("command", "")
+
+
+def _padded(row: Sequence[str], wide: Sequence[int]) -> list[str]:
+    """Its words as wide as their columns, without those that nobody has; the last one as it is."""
+    *first, last = row
+    return [fit(word, cells) for word, cells in zip(first, wide[:-1], strict=True) if cells] + [last]

@@ -17,7 +17,7 @@ from gputui.tui.desk import Desk
 from gputui.tui.screens.choose import SAVE, Choose
 from gputui.tui.screens.prompt import Prompt
 from gputui.tui.submission import templates
-from gputui.tui.submission.history import Past, line_of, past
+from gputui.tui.submission.history import Past, lines_of, past
 
 if TYPE_CHECKING:
     from gputui.tui.screens.submit import Submit
@@ -59,7 +59,7 @@ class Shelf:
             if place is not None:
                 self._recall(entries[place], "")
 
-        lines = [line_of(entry.draft) for entry in entries]
+        lines = lines_of([entry.draft for entry in entries])
         self._screen.app.push_screen(Choose("Last submissions", lines, none="Nothing was submitted here yet."), chosen)
 
     def _recall(self, entry: Past, said: str) -> None:
