@@ -12,34 +12,8 @@ from textual.dom import DOMNode
 
 from gputui.domain.errors import InputError
 from gputui.domain.text import plain
-from gputui.tui.commands import (
-    APP_COMMANDS,
-    BACK,
-    COLUMN_COMMANDS,
-    COMMANDS,
-    COPY,
-    EDIT_COMMANDS,
-    FURTHER,
-    GPU_COMMANDS,
-    GPU_PAGE_COMMANDS,
-    GRID_COMMANDS,
-    JOB_COMMANDS,
-    LOG_COMMANDS,
-    LOG_JOB_COMMANDS,
-    MAIN_COMMANDS,
-    MOVE_COMMANDS,
-    PALETTE,
-    PANE_COMMANDS,
-    PROCESSES,
-    QUEUE_COMMANDS,
-    SHELL,
-    STANDING_COMMANDS,
-    SUBMIT_COMMANDS,
-    TIMELINE_COMMANDS,
-    TIMELINE_SCREEN,
-    WHAT_IF_COMMANDS,
-    Command,
-)
+from gputui.tui.commands import COMMANDS, Command
+from gputui.tui.commands.places import places
 from gputui.tui.key_names import key_name, key_of
 from gputui.tui.key_words import with_keys
 from gputui.tui.present.cells import Cell
@@ -56,55 +30,6 @@ _PAIRS = {
 }
 """Of two commands the key bar names the first alone, with the keys of both as they are declared."""
 _BY_NAME = {command.name: command for command in COMMANDS}
-_IN_A_TAB = frozenset({"pause_recurring", "resume_recurring", "remove"})
-_PLACES = {
-    "main screen": (
-        *(command for command in MAIN_COMMANDS if command.name not in _IN_A_TAB),
-        *EDIT_COMMANDS,
-        *QUEUE_COMMANDS,
-        *PANE_COMMANDS,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
-        *GRID_COMMANDS,
-        *LOG_COMMANDS,
-        *LOG_JOB_COMMANDS,
-    ),
-    "tab of recurring jobs": (*STANDING_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS, *APP_COMMANDS, *MOVE_COMMANDS),
-    "columns": (*COLUMN_COMMANDS, *MOVE_COMMANDS),
-    "logs": (
-        *JOB_COMMANDS,
-        *LOG_COMMANDS,
-        *(command for command in LOG_JOB_COMMANDS if command.name != "attempts"),
-        *(command for command in PANE_COMMANDS if command.verb in {"zoom", "pane"}),
-        BACK,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
-    ),
-    "screen of a job": (*JOB_COMMANDS, BACK, *APP_COMMANDS),
-    "screen of a GPU": (*JOB_COMMANDS, *GPU_PAGE_COMMANDS, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
-    "screen of processes": (PROCESSES, SHELL, COPY, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
-    "submit form": (*SUBMIT_COMMANDS, PALETTE),
-    "timeline": (
-        TIMELINE_SCREEN,
-        *JOB_COMMANDS,
-        *GPU_COMMANDS,
-        *TIMELINE_COMMANDS,
-        BACK,
-        *APP_COMMANDS,
-        *MOVE_COMMANDS,
-    ),
-    "what-if panel": (*WHAT_IF_COMMANDS, *FURTHER),
-}
-
-
-def places() -> dict[str, tuple[Command, ...]]:
-    """The commands whose keys are pressed in one place; what is named nowhere above is taken to be with its group."""
-    placed = {command.name for commands in _PLACES.values() for command in commands}
-    found = dict(_PLACES)
-    for command in COMMANDS:
-        if command.name not in placed:
-            found[command.group] = (*found.get(command.group, APP_COMMANDS), command)
-    return found
 
 
 @dataclass(frozen=True)

@@ -187,11 +187,11 @@ async def test_what_is_copied_is_chosen_by_one_more_key(keys: tuple[str, ...], t
 
 def test_what_is_copied_is_whole_and_harmless() -> None:
     texts = copied(secret_job())
-    assert texts["c"] == ("command", "torchrun --nproc-per-node=2 train.py")
-    assert texts["m"] == ("image", "nvcr.io/nvidia/pytorch:24.10-py3")
+    assert texts["command"] == "torchrun --nproc-per-node=2 train.py"
+    assert texts["image"] == "nvcr.io/nvidia/pytorch:24.10-py3"
     assert "hunter2" not in str(texts)
     evil = copied(job(7, name="a\x1b]52;c;x\x07b", command=("echo", "two words\n; rm -rf")))
-    assert evil["n"][1].isprintable()
-    assert evil["c"][1].isprintable()
-    assert shlex.split(evil["c"][1])[0] == "echo"
+    assert evil["name"].isprintable()
+    assert evil["command"].isprintable()
+    assert shlex.split(evil["command"])[0] == "echo"
     assert "g" not in evil

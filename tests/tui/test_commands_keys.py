@@ -13,9 +13,10 @@ from gputui.config import load_settings
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
 from gputui.tui.commands import COMMANDS
+from gputui.tui.commands.places import places
 from gputui.tui.frame import Room, frame
 from gputui.tui.key_names import key_name, key_of
-from gputui.tui.keymap import Keymap, places
+from gputui.tui.keymap import Keymap
 from gputui.tui.leave import Leave
 from gputui.tui.screens.help import Help
 from gputui.tui.screens.main import Main

@@ -11,18 +11,28 @@ import pytest
 from textual.css.query import NoMatches
 
 from gputui.tui.commands import COMMANDS
-from gputui.tui.keymap import places
+from gputui.tui.commands.places import places
 from gputui.tui.palette import Commands
-from tests.tui.every import eyes, rows_log, rows_queue, rows_screens, stages, stages_log, stages_screens
+from tests.tui.every import (
+    eyes,
+    rows_dialogs,
+    rows_log,
+    rows_queue,
+    rows_screens,
+    stages,
+    stages_dialogs,
+    stages_log,
+    stages_screens,
+)
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import BY_NAME, Row, Step
 from tests.tui.every.stages import at_gpu
 from tests.tui.every.stages_screens import gpu_page
-from tests.tui.every.world import SIZE, world
+from tests.tui.every.world import SIZE, foreseen, world
 
-ROWS = (*rows_queue.ROWS, *rows_screens.ROWS, *rows_log.ROWS)
+ROWS = (*rows_queue.ROWS, *rows_screens.ROWS, *rows_log.ROWS, *rows_dialogs.ROWS)
 BY_KEY = [(row, key) for row in ROWS if row.has_key for key in row.command.keys]
-BY_PALETTE = [row for row in ROWS if row.command.in_palette]
+BY_PALETTE = [row for row in ROWS if row.command.in_palette and row not in rows_dialogs.ROWS]
 BY_FOOTER = [row for row in ROWS if row.command.in_footer and row.footer]
 BY_MOUSE = [row for row in ROWS if row.mouse is not None]
 PLACES = (
@@ -43,6 +53,16 @@ STAGES = {
     "screen of processes": (stages_screens.processes,),
     "timeline": (stages_screens.timeline,),
     "submit form": (stages_screens.form,),
+    "questions": (stages_dialogs.question,),
+    "question at the end": (stages_dialogs.leaving,),
+    "lists to choose from": (stages_dialogs.submissions,),
+    "list of themes": (stages_dialogs.themes,),
+    "dialog that copies": (stages_dialogs.copying,),
+    "help": (stages_dialogs.help_,),
+    "notices": (stages_dialogs.notices,),
+    "lines to type": (stages_dialogs.reason, stages_dialogs.log_search),
+    "form of a reservation": (stages_dialogs.reservation,),
+    "what-if panel": (stages_screens.proposed,),
 }
 
 
@@ -138,7 +158,8 @@ async def test_keys_are_kept_apart_where_they_are_pressed(place: str) -> None:
     """What the keymap takes for the commands of a place are those that have a binding there."""
     bound: set[str] = set()
     for stage in STAGES[place]:
-        async with _staged(Row("help", stage, eyes.screen, "")) as hand:
+        make = foreseen if place == "what-if panel" else world
+        async with _staged(Row("help", stage, eyes.screen, "", make=make)) as hand:
             chain = hand.app.screen._modal_binding_chain
             bound |= {binding.id for _, found in chain for _, binding in found if binding.id}
     bound -= {"give_up_work"}  # before all others, and only while a bar is shown, so it clashes with none

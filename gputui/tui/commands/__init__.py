@@ -15,7 +15,19 @@ from gputui.tui.commands.command import (
     WHAT_IF,
     Command,
     bindings,
+    bound_to,
     place_of,
+)
+from gputui.tui.commands.dialog import (
+    CLOSE,
+    COPY_COMMANDS,
+    DIALOG_COMMANDS,
+    LEAVE_COMMANDS,
+    NO,
+    SAVE_TEMPLATE,
+    SEARCH_HELP,
+    TAKE_LINE,
+    YES,
 )
 from gputui.tui.commands.forecast import FURTHER, TIMELINE_COMMANDS, WHAT_IF_COMMANDS
 from gputui.tui.commands.job import (
@@ -30,44 +42,65 @@ from gputui.tui.commands.job import (
     SUBMIT,
 )
 from gputui.tui.commands.log import LOG_COMMANDS, LOG_JOB_COMMANDS
-from gputui.tui.commands.main import APP_COMMANDS, MAIN_COMMANDS, PALETTE, TIMELINE_SCREEN, UNDO, WORK_COMMANDS
+from gputui.tui.commands.main import (
+    APP_COMMANDS,
+    HELP,
+    MAIN_COMMANDS,
+    NOTICES,
+    PALETTE,
+    TIMELINE_SCREEN,
+    UNDO,
+    WORK_COMMANDS,
+)
 from gputui.tui.commands.queue import COLUMN_COMMANDS, EDIT_COMMANDS, QUEUE_COMMANDS, STANDING_COMMANDS
-from gputui.tui.commands.submission import SUBMIT_COMMANDS
+from gputui.tui.commands.submission import GIVE_UP, SEND, SUBMIT_COMMANDS
 from gputui.tui.commands.view import GRID_COMMANDS, MOVE_COMMANDS, PANE_COMMANDS
 
 __all__ = [
     "APP_COMMANDS",
     "BACK",
     "CHANGING",
+    "CLOSE",
     "COLUMN_COMMANDS",
     "COMMANDS",
     "COPY",
+    "COPY_COMMANDS",
+    "DIALOG_COMMANDS",
     "EDIT_COMMANDS",
     "FORM",
     "FURTHER",
+    "GIVE_UP",
     "GPU",
     "GPUS",
     "GPU_COMMANDS",
     "GPU_PAGE_COMMANDS",
     "GRID_COMMANDS",
+    "HELP",
     "JOBS",
     "JOB_COMMANDS",
+    "LEAVE_COMMANDS",
     "LOGS",
     "LOG_COMMANDS",
     "LOG_JOB_COMMANDS",
     "MAIN_COMMANDS",
     "MOVE",
     "MOVE_COMMANDS",
+    "NO",
+    "NOTICES",
     "PALETTE",
     "PANE_COMMANDS",
     "PROCESSES",
     "QUEUE",
     "QUEUE_COMMANDS",
+    "SAVE_TEMPLATE",
     "SCHEDULER",
+    "SEARCH_HELP",
+    "SEND",
     "SHELL",
     "STANDING_COMMANDS",
     "SUBMIT",
     "SUBMIT_COMMANDS",
+    "TAKE_LINE",
     "TIMELINE",
     "TIMELINE_COMMANDS",
     "TIMELINE_SCREEN",
@@ -76,8 +109,10 @@ __all__ = [
     "WHAT_IF",
     "WHAT_IF_COMMANDS",
     "WORK_COMMANDS",
+    "YES",
     "Command",
     "bindings",
+    "bound_to",
     "by_group",
     "place_of",
 ]
@@ -100,6 +135,7 @@ COMMANDS = (
     *GRID_COMMANDS,
     *LOG_COMMANDS,
     *LOG_JOB_COMMANDS,
+    *DIALOG_COMMANDS,
 )
 CHANGING = frozenset(command.verb for command in COMMANDS if command.changes)
 """Actions that change anything but the screen."""

@@ -12,7 +12,7 @@ from textual.screen import Screen
 from gputui.tui.key_names import key_name
 
 JOBS, QUEUE, GPUS, SCHEDULER, VIEW, MOVE, LOGS = "Jobs", "Queue", "GPUs", "Scheduler", "View", "Move", "Logs"
-WHAT_IF, TIMELINE, FORM = "What-if", "Timeline", "Submit form"
+WHAT_IF, TIMELINE, FORM, DIALOG = "What-if", "Timeline", "Submit form", "Dialogs"
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +88,11 @@ def bindings(commands: tuple[Command, ...], *, before_others: bool = False) -> l
         for command in commands
         if command.keys
     ]
+
+
+def bound_to(action: str, *commands: Command) -> list[BindingType]:
+    """The keys of these commands, where they do something else than they are declared for."""
+    return [Binding(",".join(command.keys), action, command.title, id=command.name) for command in commands]
 
 
 def place_of(command: Command, screen: Screen[Any]) -> DOMNode | None:

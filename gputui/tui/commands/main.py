@@ -49,16 +49,18 @@ UNDO = Command(
 PALETTE = Command(
     "command_palette", ("colon", "ctrl+p"), "palette", "Find a command by its name.", VIEW, False, False, id="palette"
 )
+HELP = Command("help", ("question_mark",), "help", "Show all keys.", VIEW)
+NOTICES = Command(
+    "notices",
+    ("exclamation_mark",),
+    "notices",
+    "Show all errors and warnings in full, and what has happened since the console was opened.",
+    VIEW,
+    in_footer=False,
+)
 APP_COMMANDS = (
-    Command("help", ("question_mark",), "help", "Show all keys.", VIEW),
-    Command(
-        "notices",
-        ("exclamation_mark",),
-        "notices",
-        "Show all errors and warnings in full, and what has happened since the console was opened.",
-        VIEW,
-        in_footer=False,
-    ),
+    HELP,
+    NOTICES,
     PALETTE,
     Command(
         "leave", ("q", "ctrl+c"), "quit", "Quit; asks what becomes of the scheduler if it runs here.", VIEW, id="quit"

@@ -11,6 +11,7 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from gputui.domain.text import plain
+from gputui.tui.commands import BACK, MOVE_COMMANDS, SAVE_TEMPLATE, TAKE_LINE, bindings
 from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.dialog import Dialog
@@ -23,17 +24,7 @@ SAVE = -1
 class Choose(Dialog[int | None]):
     """The number of the line chosen; None when Escape was pressed."""
 
-    BINDINGS: ClassVar = [
-        ("enter", "take", "choose"),
-        ("down,j", "move(1)", "down"),
-        ("up,k", "move(-1)", "up"),
-        ("pagedown,ctrl+d", "move(10)", "page down"),
-        ("pageup,ctrl+u", "move(-10)", "page up"),
-        ("home,g", "move(-1000)", "first"),
-        ("end,G", "move(1000)", "last"),
-        ("s", "save", "save"),
-        ("escape,q", "give_up", "cancel"),
-    ]
+    BINDINGS: ClassVar = [*bindings(MOVE_COMMANDS), *bindings((TAKE_LINE, SAVE_TEMPLATE, BACK))]
     DEFAULT_CSS = "Choose .dialog { width: 96%; max-width: 100; } Choose CellLines { margin-bottom: 1; }"
 
     def __init__(self, title: str, lines: Sequence[str], *, none: str, saves: str = "") -> None:
@@ -46,11 +37,11 @@ class Choose(Dialog[int | None]):
 
     def compose(self) -> ComposeResult:
         """The lines and the keys."""
-        save = f"s  {self._saves}     " if self._saves else ""
+        save = ((SAVE_TEMPLATE, self._saves),) if self._saves else ()
         with Vertical(classes="dialog"):
             yield Static(self._heading, classes="title", markup=False)
             yield CellLines(id="lines")
-            yield Static(f"Enter  take it     {save}Esc  leave it", classes="keys", markup=False)
+            yield Static(self.answers((TAKE_LINE, "take it"), *save, (BACK, "leave it")), classes="keys", markup=False)
 
     def on_mount(self) -> None:
         """Show them."""
@@ -75,21 +66,33 @@ class Choose(Dialog[int | None]):
         text = self._texts[place]
         return (("▌ ", BLUE), (text, STRONG)) if place == self.cursor else (("  ", DIM), (text, PLAIN))
 
-    def action_move(self, step: int) -> None:
+    def action_down(self, step: int) -> None:
         """To another line."""
         self.cursor = max(0, min(len(self._texts) - 1, self.cursor + step))
         self.query_one(CellLines).show(self._cells())
 
-    def action_take(self) -> None:
+    def action_page(self, step: int) -> None:
+        """By what is in sight."""
+        self.action_down(step * max(1, self._rows - 1))
+
+    def action_first(self) -> None:
+        """To the first one."""
+        self.action_down(-len(self._texts))
+
+    def action_last(self) -> None:
+        """To the last one."""
+        self.action_down(len(self._texts))
+
+    def action_take_line(self) -> None:
         """That one."""
         self.dismiss(self.cursor if self._texts else None)
 
-    def action_save(self) -> None:
+    def action_save_template(self) -> None:
         """None of them: save what there is."""
         if self._saves:
             self.dismiss(SAVE)
 
-    def action_give_up(self) -> None:
+    def action_back(self) -> None:
         """None of them."""
         self.dismiss(None)
 
@@ -100,6 +103,6 @@ class Choose(Dialog[int | None]):
             return
         place = min(len(self._texts) - 1, self._first + event.screen_y - lines.region.y)
         if place == self.cursor and event.chain > 1:
-            self.action_take()
+            self.action_take_line()
         else:
-            self.action_move(place - self.cursor)
+            self.action_down(place - self.cursor)

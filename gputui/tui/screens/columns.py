@@ -72,7 +72,7 @@ class _Columns(LineTable[str]):
 class ColumnChooser(Dialog[Chosen | None]):
     """The columns; None when nothing is to be changed."""
 
-    BINDINGS: ClassVar = [*bindings(COLUMN_COMMANDS), ("escape,q", "back", "leave")]
+    BINDINGS: ClassVar = bindings((*COLUMN_COMMANDS, BACK))
     DEFAULT_CSS = """
     ColumnChooser .dialog { width: 84; height: 30; max-height: 96%; }
     ColumnChooser KeyBar { dock: none; }

@@ -8,13 +8,15 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
+from gputui.tui.commands import NO, YES, bindings
 from gputui.tui.screens.dialog import Dialog
 
 
 class Confirm(Dialog[bool]):
     """Yes or no; Escape is no."""
 
-    BINDINGS: ClassVar = [("y,enter", "answer(True)", "yes"), ("n,escape,q", "answer(False)", "no")]
+    BINDINGS: ClassVar = bindings((YES, NO))
+    LEAVES: ClassVar = "answer('no')"
 
     def __init__(self, question: str, detail: str = "") -> None:
         super().__init__()
@@ -27,8 +29,8 @@ class Confirm(Dialog[bool]):
             yield Static(self._question, classes="title", markup=False)
             if self._detail:
                 yield Static(self._detail, classes="detail", markup=False)
-            yield Static("y Enter  yes     n Esc  no", classes="keys", markup=False)
+            yield Static(self.answers((YES, "yes"), (NO, "no")), classes="keys", markup=False)
 
-    def action_answer(self, yes: bool) -> None:
+    def action_answer(self, word: str) -> None:
         """Give the answer back."""
-        self.dismiss(yes)
+        self.dismiss(word == "yes")

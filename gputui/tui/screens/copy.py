@@ -11,34 +11,33 @@ from textual.widgets import Static
 
 from gputui.domain.job import Job
 from gputui.domain.text import fit, plain
+from gputui.tui.commands import BACK, COPY_COMMANDS, bindings
+from gputui.tui.key_names import key_name
+from gputui.tui.keymap import keymap_of
 from gputui.tui.present.detail import job_title
 from gputui.tui.screens.dialog import Dialog
 
 _SHOWN = 56
 
 
-def copied(job: Job) -> dict[str, tuple[str, str]]:
-    """By key: what it is called, and its text. Nothing that a terminal would act on."""
+def copied(job: Job) -> dict[str, str]:
+    """By what it is called: its text. Nothing that a terminal would act on."""
     spec, attempt = job.spec, job.attempt
     texts = {
-        "i": ("id", str(job.id)),
-        "n": ("name", spec.name or ""),
-        "c": ("command", shlex.join(spec.command)),
-        "m": ("image", spec.image or ""),
-        "k": ("container", (attempt.container_id or "") if attempt else ""),
-        "g": ("GPUs", ",".join(attempt.gpus) if attempt else ""),
+        "id": str(job.id),
+        "name": spec.name or "",
+        "command": shlex.join(spec.command),
+        "image": spec.image or "",
+        "container": (attempt.container_id or "") if attempt else "",
+        "GPUs": ",".join(attempt.gpus) if attempt else "",
     }
-    return {key: (name, plain(text, 100_000)) for key, (name, text) in texts.items() if text}
+    return {name: plain(text, 100_000) for name, text in texts.items() if text}
 
 
 class CopyDialog(Dialog[str | None]):
     """One more key says what; None when Escape was pressed."""
 
-    BINDINGS: ClassVar = [
-        ("escape,q", "give_up", "cancel"),
-        ("y,enter", "take('i')", "id"),
-        *((key, f"take('{key}')", key) for key in "incmkg"),
-    ]
+    BINDINGS: ClassVar = bindings((*COPY_COMMANDS, BACK))
 
     def __init__(self, job: Job) -> None:
         super().__init__()
@@ -49,15 +48,21 @@ class CopyDialog(Dialog[str | None]):
         """The keys, and what each would copy."""
         with Vertical(classes="dialog"):
             yield Static(self._question, classes="title", markup=False)
-            for key, (name, text) in self._texts.items():
-                yield Static(f"{key}  {name:<10}{fit(text, _SHOWN)}", classes="answers", markup=False)
-            yield Static("\ny Enter  the id     Esc  nothing", classes="keys", markup=False)
+            told = [keymap_of(self).told(command) for command in COPY_COMMANDS]
+            room = max(len(command.first_key) for command in told)
+            for command in told:
+                if text := self._texts.get(command.argument):
+                    words = f"{command.first_key:<{room}}  {command.title:<10}{fit(text, _SHOWN)}"
+                    yield Static(words, classes="answers", markup=False)
+            id_keys = " ".join(map(key_name, told[0].keys[1:]))
+            the_id = f"{id_keys}  the id     " if id_keys else ""
+            yield Static(f"\n{the_id}{self.answers((BACK, 'nothing'))}", classes="keys", markup=False)
 
-    def action_take(self, key: str) -> None:
+    def action_copy_part(self, name: str) -> None:
         """That text."""
-        if key in self._texts:
-            self.dismiss(self._texts[key][1])
+        if name in self._texts:
+            self.dismiss(self._texts[name])
 
-    def action_give_up(self) -> None:
+    def action_back(self) -> None:
         """Nothing is copied."""
         self.dismiss(None)

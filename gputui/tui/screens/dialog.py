@@ -6,12 +6,14 @@ import re
 from typing import ClassVar, TypeVar
 
 from textual import events
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
+from gputui.tui.commands import BACK, CLOSE, MOVE_COMMANDS, Command, bindings
 from gputui.tui.key_names import key_of
+from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell
 from gputui.tui.screens.once import ClosedOnce
 from gputui.tui.widgets.cell_lines import CellLines
@@ -21,7 +23,19 @@ _ANSWER = re.compile(r"(\S+)(?: \S+)* {2,}\S.*?(?= {3,}|$)")
 """`y Enter  yes`: the first of its keys, and what it means."""
 
 
-class Dialog(ClosedOnce[T], ModalScreen[T]):
+class Leavable(ClosedOnce[T]):
+    """A screen over others that Escape leaves, whatever keys its commands have been given."""
+
+    LEAVES: ClassVar = "back"
+    """The action that does."""
+
+    def on_mount(self) -> None:
+        """See that there is a way out: its own commands have their keys by now."""
+        bound = self._bindings.key_to_bindings
+        bound.setdefault("escape", [Binding("escape", self.LEAVES, show=False)])
+
+
+class Dialog(Leavable[T], ModalScreen[T]):
     """A question over the screen; what is behind it stands still meanwhile."""
 
     DEFAULT_CSS = """
@@ -39,6 +53,15 @@ class Dialog(ClosedOnce[T], ModalScreen[T]):
         Input { border: none; height: 1; padding: 0 1; background: $background; margin-bottom: 1; width: 60; }
     }
     """
+
+    def key(self, name: str) -> str:
+        """The first key of that command as a person reads it."""
+        return keymap_of(self).key(name)
+
+    def answers(self, *answers: tuple[Command, str]) -> str:
+        """What can be answered by which key, on one line."""
+        told = ((keymap_of(self).told(command).first_key, words) for command, words in answers)
+        return "     ".join(f"{key}  {words}" if key else words for key, words in told)
 
     def on_click(self, event: events.Click) -> None:
         """A click on an answer is as good as its key."""
@@ -62,12 +85,9 @@ class ScrollingDialog(Dialog[None]):
     """One that has more to say than fits: lines of cells in a box that scrolls."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        ("j,down", "scroll(1)", "down"),
-        ("k,up", "scroll(-1)", "up"),
-        ("ctrl+d,pagedown,space", "page(1)", "page down"),
-        ("ctrl+u,pageup", "page(-1)", "page up"),
-        ("g,home", "scroll(-100000)", "first"),
-        ("G,end", "scroll(100000)", "last"),
+        ("space", "page(1)", "page down"),
+        *bindings(MOVE_COMMANDS),
+        *bindings((BACK, CLOSE)),
     ]
 
     def on_resize(self) -> None:
@@ -84,9 +104,30 @@ class ScrollingDialog(Dialog[None]):
         """What it has to say, in lines of `room` cells."""
         raise NotImplementedError
 
-    def action_scroll(self, step: int) -> None:
+    @property
+    def how(self) -> str:
+        """How it is moved and left, for its lower edge."""
+        return f"{self.key('down')} {self.key('up')} scroll   {self.key('back')} close"
+
+    def action_back(self) -> None:
+        """Read enough."""
+        self.dismiss()
+
+    def action_close(self) -> None:
+        """Read enough."""
+        self.dismiss()
+
+    def action_down(self, step: int) -> None:
         """Scroll by lines."""
         self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
+
+    def action_first(self) -> None:
+        """To the first line."""
+        self.query_one(VerticalScroll).scroll_home(animate=False)
+
+    def action_last(self) -> None:
+        """To the last one."""
+        self.query_one(VerticalScroll).scroll_end(animate=False)
 
     def action_page(self, step: int) -> None:
         """Scroll by what is in sight."""

@@ -13,7 +13,20 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from gputui.domain.text import broken, width
-from gputui.tui.commands import COMMANDS, GPUS, JOBS, LOGS, QUEUE, TIMELINE, Command, by_group
+from gputui.tui.commands import (
+    COMMANDS,
+    GPUS,
+    HELP,
+    JOBS,
+    LOGS,
+    QUEUE,
+    SEARCH_HELP,
+    TIMELINE,
+    Command,
+    bindings,
+    bound_to,
+    by_group,
+)
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell, Span, fitted
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
@@ -55,9 +68,8 @@ class Help(ScrollingDialog):
     """What every key does."""
 
     BINDINGS: ClassVar = [
-        ("escape", "give_up", "close"),
-        ("q,question_mark,enter", "dismiss", "close"),
-        ("slash", "search", "search"),
+        *bound_to("close", HELP),
+        *bindings((SEARCH_HELP,)),
     ]
     DEFAULT_CSS = """
     Help #box {
@@ -79,7 +91,7 @@ class Help(ScrollingDialog):
         """A field to search in, and the groups, one after the other."""
         with Vertical(id="box") as box:
             box.border_title = "Keys"
-            box.border_subtitle = "/ search   j k scroll   Esc close"
+            box.border_subtitle = f"{self.key('search_help')} search   {self.how}"
             yield Input(placeholder="a key, or words of what it does", compact=True)
             with VerticalScroll():
                 yield CellLines(id="keys")
@@ -97,7 +109,7 @@ class Help(ScrollingDialog):
         ]
         return help_lines(matching(groups, wanted), room, is_all=not wanted.strip())
 
-    def action_search(self) -> None:
+    def action_search_help(self) -> None:
         """Type what to look for."""
         field = self.query_one(Input)
         field.add_class("-open")
@@ -112,7 +124,7 @@ class Help(ScrollingDialog):
     def _done(self) -> None:
         self.query_one(VerticalScroll).focus()
 
-    def action_give_up(self) -> None:
+    def action_back(self) -> None:
         """Show all keys again, or close."""
         field = self.query_one(Input)
         if not field.has_class("-open"):

@@ -8,30 +8,33 @@ from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Static
 
+from gputui.tui.commands import LEAVE_COMMANDS, bindings
+from gputui.tui.keymap import keymap_of
 from gputui.tui.leave import Leave
 from gputui.tui.screens.dialog import Dialog
 
 _WORDS = (
-    "b Enter  hand over to a background scheduler: jobs start as before\n"
-    "s        stop dispatching: running jobs go on, none starts\n"
-    "Esc      stay here"
+    "hand over to a background scheduler: jobs start as before",
+    "stop dispatching: running jobs go on, none starts",
+    "stay here",
 )
+"""Of each of the commands."""
 
 
 class LeaveDialog(Dialog[Leave | None]):
     """Hand over, stop, or stay."""
 
-    BINDINGS: ClassVar = [
-        ("b,enter", "choose('HAND_OVER')", "hand over"),
-        ("s", "choose('STOP')", "stop"),
-        ("escape,n,q", "stay", "stay"),
-    ]
+    BINDINGS: ClassVar = bindings(LEAVE_COMMANDS)
+    LEAVES: ClassVar = "stay"
 
     def compose(self) -> ComposeResult:
         """The question and the keys."""
         with Vertical(classes="dialog"):
             yield Static("Quit? The scheduler runs in this console.", classes="title", markup=False)
-            yield Static(_WORDS, classes="answers", markup=False)
+            keys = [keymap_of(self).told(command).first_key for command in LEAVE_COMMANDS]
+            room = max(map(len, keys))
+            lines = (f"{key.ljust(room)}  {words}" for key, words in zip(keys, _WORDS, strict=True))
+            yield Static("\n".join(lines), classes="answers", markup=False)
 
     def action_choose(self, name: str) -> None:
         """Leave that way."""

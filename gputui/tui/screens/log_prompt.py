@@ -12,8 +12,10 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from gputui.domain.text import plain
+from gputui.tui.commands import GIVE_UP, bindings
+from gputui.tui.keymap import keymap_of
 from gputui.tui.log.pattern import pattern_of
-from gputui.tui.screens.once import ClosedOnce
+from gputui.tui.screens.dialog import Leavable
 
 _LONGEST = 500
 _MOST = 50
@@ -21,10 +23,11 @@ HISTORY: dict[str, list[str]] = {}
 """What was typed last, by what was asked: as long as the console runs."""
 
 
-class LogPrompt(ClosedOnce[str | None], ModalScreen[str | None]):
+class LogPrompt(Leavable[str | None], ModalScreen[str | None]):
     """A regular expression; "" to look for nothing, None when Escape was pressed."""
 
-    BINDINGS: ClassVar = [("escape", "give_up", "cancel"), ("up", "recall(-1)"), ("down", "recall(1)")]
+    BINDINGS: ClassVar = [*bindings((GIVE_UP,)), ("up", "recall(-1)"), ("down", "recall(1)")]
+    LEAVES: ClassVar = "give_up"
     DEFAULT_CSS = """
     LogPrompt {
         align: left bottom; background: $background 0%;
@@ -48,13 +51,17 @@ class LogPrompt(ClosedOnce[str | None], ModalScreen[str | None]):
         with Horizontal(id="asked"):
             yield Static(self._word, id="sign", markup=False)
             yield Input(self._before, placeholder="regular expression", compact=True, max_length=_LONGEST)
-            yield Static("Enter ok  Esc cancel", id="said", markup=False)
+            yield Static(self._how, id="said", markup=False)
+
+    @property
+    def _how(self) -> str:
+        return f"Enter ok  {keymap_of(self).key('give_up')} cancel"
 
     @on(Input.Changed)
     def _show(self, event: Input.Changed) -> None:
         text = plain(event.value, _LONGEST)
         pattern = pattern_of(text)
-        wrong = f"as plain text: {plain(pattern.fault, 50)}" if pattern and pattern.fault else "Enter ok  Esc cancel"
+        wrong = f"as plain text: {plain(pattern.fault, 50)}" if pattern and pattern.fault else self._how
         self.query_one("#said", Static).update(wrong)
         self._typed(text)
 

@@ -12,6 +12,7 @@ from textual.containers import VerticalScroll
 
 from gputui.domain.snapshot import Notice
 from gputui.domain.text import broken, plain
+from gputui.tui.commands import NOTICES, bound_to
 from gputui.tui.happenings import Happening
 from gputui.tui.present.cells import Cell, Span, fitted
 from gputui.tui.present.style import DIM, PLAIN, SEVERITY_STYLES, STRONG
@@ -27,9 +28,7 @@ _MARKS = {"error": "✗ error", "warning": "! warning", "information": "· news"
 class Notices(ScrollingDialog):
     """Each with its severity, as a word: what is so now, worst first; then what was, latest first."""
 
-    BINDINGS: ClassVar = [
-        ("escape,q,exclamation_mark,enter", "dismiss", "close"),
-    ]
+    BINDINGS: ClassVar = bound_to("close", NOTICES)
     DEFAULT_CSS = """
     Notices VerticalScroll {
         width: 90%; max-width: 112; height: auto; max-height: 90%; background: $surface; border: round $primary;
@@ -47,7 +46,7 @@ class Notices(ScrollingDialog):
         """One after the other."""
         with VerticalScroll() as body:
             body.border_title = "Notices"
-            body.border_subtitle = "j k scroll   Esc close"
+            body.border_subtitle = self.how
             yield CellLines(id="lines")
 
     def on_mount(self) -> None:

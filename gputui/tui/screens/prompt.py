@@ -10,13 +10,15 @@ from textual.containers import Vertical
 from textual.widgets import Input, Static
 
 from gputui.domain.text import plain
+from gputui.tui.commands import GIVE_UP, bindings
 from gputui.tui.screens.dialog import Dialog
 
 
 class Prompt(Dialog[str | None]):
     """A line of text; None when Escape was pressed."""
 
-    BINDINGS: ClassVar = [("escape", "give_up", "cancel")]
+    BINDINGS: ClassVar = bindings((GIVE_UP,))
+    LEAVES: ClassVar = "give_up"
 
     def __init__(self, title: str, label: str, detail: str = "") -> None:
         super().__init__()
@@ -30,7 +32,7 @@ class Prompt(Dialog[str | None]):
             yield Static(self._question, classes="title", markup=False)
             yield Static(self._detail, classes="detail", markup=False)
             yield Input(placeholder=self._label, compact=True, max_length=200)
-            yield Static("Enter  do it     Esc  leave it", classes="keys", markup=False)
+            yield Static(f"Enter  do it     {self.answers((GIVE_UP, 'leave it'))}", classes="keys", markup=False)
 
     @on(Input.Submitted)
     def _typed(self, event: Input.Submitted) -> None:

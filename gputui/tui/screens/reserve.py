@@ -17,6 +17,7 @@ from gputui.domain.text import plain
 from gputui.domain.window import WindowState
 from gputui.request import window as asked
 from gputui.request.draft import YES
+from gputui.tui.commands import GIVE_UP, SEND, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.messages import WishMade
 from gputui.tui.present.gpu import index_of
@@ -44,11 +45,11 @@ class Reserve(Dialog[None]):
     """Checked as it is typed; Enter shows whose start would shift, and Enter there writes it down."""
 
     BINDINGS: ClassVar = [
-        ("escape", "give_up", "leave"),
-        ("ctrl+s", "send", "reserve"),
+        *bindings((GIVE_UP, SEND)),
         ("down", "app.focus_next", "next"),
         ("up", "app.focus_previous", "previous"),
     ]
+    LEAVES: ClassVar = "give_up"
     DEFAULT_CSS = """
     Reserve .dialog { width: 72; }
     Reserve VerticalScroll { height: auto; max-height: 100%; scrollbar-size-vertical: 1; }
@@ -83,9 +84,8 @@ class Reserve(Dialog[None]):
                         else:
                             yield Input(self._first.get(name, ""), placeholder=HINTS[name], id=name, compact=True)
             yield Static("", id="told", markup=False)
-            yield Static(
-                "Enter  whose start would shift     Tab ↓ ↑  fields     Esc  leave", classes="keys", markup=False
-            )
+            how = f"Enter  whose start would shift     Tab ↓ ↑  fields     {self.answers((GIVE_UP, 'leave'))}"
+            yield Static(how, classes="keys", markup=False)
 
     def on_mount(self) -> None:
         """Begin at the first."""

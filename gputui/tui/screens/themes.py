@@ -11,7 +11,9 @@ from textual.screen import ModalScreen
 from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
-from gputui.tui.screens.once import ClosedOnce
+from gputui.tui.commands import BACK, MOVE_COMMANDS, TAKE_LINE, bindings
+from gputui.tui.keymap import keymap_of
+from gputui.tui.screens.dialog import Leavable
 from gputui.tui.theme import theme_names
 from gputui.tui.themes.terminal import AUTO
 
@@ -19,10 +21,10 @@ if TYPE_CHECKING:
     from gputui.tui.dressed import DressedApp
 
 
-class Themes(ClosedOnce[None], ModalScreen[None]):
+class Themes(Leavable[None], ModalScreen[None]):
     """A list at the right, so that what it changes is seen."""
 
-    BINDINGS: ClassVar = [("escape,q", "forget", "back"), ("j", "down", "down"), ("k", "up", "up")]
+    BINDINGS: ClassVar = bindings((*MOVE_COMMANDS[:2], TAKE_LINE, BACK))
     DEFAULT_CSS = """
     Themes {
         align: right middle;
@@ -47,7 +49,8 @@ class Themes(ClosedOnce[None], ModalScreen[None]):
         names = (AUTO, *theme_names())
         with Vertical(classes="box") as box:
             box.border_title = "Theme"
-            box.border_subtitle = "Enter keep   Esc back"
+            key = keymap_of(self).key
+            box.border_subtitle = f"{key('take_line')} keep   {key('back')} back"
             choices = OptionList(*(Option(_words(name), id=name) for name in names), markup=False, compact=True)
             choices.highlighted = names.index(self._chosen) if self._chosen in names else 0
             yield choices
@@ -61,18 +64,19 @@ class Themes(ClosedOnce[None], ModalScreen[None]):
         self._app.keep_theme(str(event.option.id))
         self.dismiss()
 
-    def action_forget(self) -> None:
+    def action_back(self) -> None:
         """Look as before."""
         self._app.try_on(self._before)
         self.dismiss()
 
-    def action_down(self) -> None:
-        """The next one."""
-        self.query_one(OptionList).action_cursor_down()
+    def action_down(self, step: int) -> None:
+        """The next one, or the one before."""
+        names = self.query_one(OptionList)
+        names.action_cursor_down() if step > 0 else names.action_cursor_up()
 
-    def action_up(self) -> None:
-        """The one before."""
-        self.query_one(OptionList).action_cursor_up()
+    def action_take_line(self) -> None:
+        """Keep it."""
+        self.query_one(OptionList).action_select()
 
 
 def _words(name: str) -> str:

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Vertical
 from textual.message import Message
 from textual.screen import ModalScreen
@@ -23,7 +24,7 @@ from gputui.tui.messages import WishMade
 from gputui.tui.newest import Base, IsWanted, Newest, Pace, are_alike
 from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
 from gputui.tui.proposals import GpuProposal, JobProposal, Proposal
-from gputui.tui.screens.once import ClosedOnce
+from gputui.tui.screens.dialog import Leavable
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.line import KeyBar
 
@@ -51,15 +52,16 @@ class Dragged(Message, bubble=False):
         """Those that it is the answer to; None: to any."""
 
 
-class WhatIf(ClosedOnce[bool], ModalScreen[bool]):
+class WhatIf(Leavable[bool], ModalScreen[bool]):
     """A panel at the bottom, there at once; it fills in when the forecast is made, which never keeps a key waiting."""
 
     BINDINGS: ClassVar = [
         *bindings(WHAT_IF_COMMANDS),
         *bindings(FURTHER),
-        ("y", "commit", "yes"),
-        ("n,q", "forget", "no"),
+        Binding("y", "commit", id="yes"),
+        Binding("n,q", "forget", id="no"),
     ]
+    LEAVES: ClassVar = "forget"
     DEFAULT_CSS = """
     WhatIf {
         align: center bottom; background: $background 25%;

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from pathlib import Path
 from types import MappingProxyType
+from typing import ClassVar
 
 from textual import events, on
 
@@ -21,6 +22,7 @@ EMPTY: Draft = MappingProxyType({})
 class TakesLines(Dialog[None]):
     """Takes a `docker run` line apart into its fields."""
 
+    LEAVES: ClassVar = "give_up"
     _origin: Origin
     _hidden: dict[str, str]
     """Values of the environment that are not shown."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from textual.containers import VerticalScroll
+from textual.widgets import Input
 
 from gputui.domain.job import JobId
 from gputui.tui.layout import Layout
@@ -200,6 +201,11 @@ def image(hand: Hand) -> str:
     return hand.top(Submit).draft()["image"]
 
 
+def image_below(hand: Hand) -> str:
+    """The same, whether or not a list lies over the form."""
+    return next(screen for screen in hand.app.screen_stack if isinstance(screen, Submit)).draft()["image"]
+
+
 def said(hand: Hand) -> bool:
     """Whether the form says why there is no editor."""
     return "no editor can be opened" in hand.top(Submit).below.said
@@ -293,3 +299,24 @@ def looks_earlier(hand: Hand) -> bool:
     """Whether most of what is shown is past."""
     scale = time_table(hand).scale
     return scale.cell(time_table(hand)._now) > scale.cells // 2
+
+
+def left(hand: Hand) -> object:
+    """How the console was left."""
+    return hand.app.return_value
+
+
+def types(hand: Hand) -> bool:
+    """Whether keys go into a line of text."""
+    return isinstance(hand.app.focused, Input)
+
+
+def is_below(hand: Hand) -> bool:
+    """Whether a dialog was scrolled."""
+    return scrolled(hand) > 0
+
+
+def is_at_the_end(hand: Hand) -> bool:
+    """Whether the last line is in sight, and not all are."""
+    body = hand.app.screen.query_one(VerticalScroll)
+    return 0 < body.max_scroll_y == body.scroll_y

@@ -1,0 +1,98 @@
+"""How dialogs are opened."""
+
+from __future__ import annotations
+
+from gputui.tui.screens.choose import Choose
+from gputui.tui.screens.confirm import Confirm
+from gputui.tui.screens.copy import CopyDialog
+from gputui.tui.screens.help import Help
+from gputui.tui.screens.leave import LeaveDialog
+from gputui.tui.screens.log_prompt import LogPrompt
+from gputui.tui.screens.notices import Notices
+from gputui.tui.screens.prompt import Prompt
+from gputui.tui.screens.reserve import Reserve
+from gputui.tui.screens.themes import Themes
+from gputui.tui.widgets.cell_lines import CellLines
+from tests.tui.every import stages, stages_log, stages_screens
+from tests.tui.every.hand import Hand
+
+
+async def question(hand: Hand) -> None:
+    """Whether job 101 is to be cancelled."""
+    await stages.at_job(101)(hand)
+    hand.main.action_wish("cancel")
+    await hand.opened(Confirm)
+
+
+async def leaving(hand: Hand) -> None:
+    """What becomes of the scheduler."""
+    await stages.queue(hand)
+    hand.app.action_leave()
+    await hand.opened(LeaveDialog)
+
+
+async def submissions(hand: Hand) -> None:
+    """The last ones, over the form."""
+    await stages_screens.untouched_form(hand)
+    await hand.press("ctrl+r")
+    await hand.opened(Choose)
+
+
+async def templates(hand: Hand) -> None:
+    """Those there are, over the form."""
+    await stages_screens.form(hand)
+    await hand.press("ctrl+l")
+    await hand.opened(Choose)
+
+
+async def copying(hand: Hand) -> None:
+    """What of job 101 is to be copied."""
+    await stages.at_job(101)(hand)
+    hand.main.action_copy()
+    await hand.opened(CopyDialog)
+
+
+async def help_(hand: Hand) -> None:
+    """All keys."""
+    await stages.queue(hand)
+    hand.app.action_help()
+    await _laid_out(hand, await hand.opened(Help))
+
+
+async def notices(hand: Hand) -> None:
+    """All that is wrong."""
+    await stages.queue(hand)
+    hand.app.action_notices()
+    await _laid_out(hand, await hand.opened(Notices))
+
+
+async def _laid_out(hand: Hand, dialog: Help | Notices) -> None:
+    await hand.until(lambda: bool(dialog.query_one(CellLines)._lines))
+
+
+async def themes(hand: Hand) -> None:
+    """The list of them."""
+    await stages.queue(hand)
+    hand.app.action_themes()
+    await hand.opened(Themes)
+
+
+async def reason(hand: Hand) -> None:
+    """Why the scheduler is to be paused."""
+    await stages.queue(hand)
+    hand.main.action_pause()
+    await hand.opened(Prompt)
+
+
+async def log_search(hand: Hand) -> None:
+    """What is to be looked for."""
+    await stages_log.log(hand)
+    hand.log.action_search()
+    await hand.opened(LogPrompt)
+
+
+async def reservation(hand: Hand) -> None:
+    """The form in which GPUs are kept."""
+    await stages.queue(hand)
+    hand.main.action_reserve()
+    await hand.opened(Reserve)

@@ -1,0 +1,131 @@
+"""Keys of one's own in dialogs: what they say, what works, and that Escape always leads out."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gputui.domain.errors import InputError
+from gputui.tui.keymap import Keymap
+from gputui.tui.leave import Leave
+from gputui.tui.screens.main import Main
+from tests.tui.every import stages_dialogs, stages_screens
+from tests.tui.every.hand import Hand
+from tests.tui.every.row import Step
+from tests.tui.every.rows_dialogs import on
+from tests.tui.every.world import SIZE, foreseen, world
+
+KEYS: dict[str, tuple[str, ...]] = {
+    "yes": ("f2",),
+    "no": ("f3", "ctrl+b"),
+    "hand_over": ("f2",),
+    "stop": ("f4",),
+    "stay": ("f3",),
+    "take_line": ("f5",),
+    "save_template": ("f6",),
+    "copy_id": ("f7", "f8"),
+    "copy_name": (),
+    "back": ("f9",),
+    "down": ("f10",),
+    "search_help": ("f11",),
+    "give_up": ("f12",),
+    "close": ("c",),
+}
+
+
+@contextlib.asynccontextmanager
+async def opened(stage: Step, keys: dict[str, tuple[str, ...]] | None = None) -> AsyncIterator[Hand]:
+    console = world(keys=KEYS if keys is None else keys)
+    async with console.app.run_test(size=SIZE) as pilot:
+        hand = Hand(console, pilot)
+        console.feed.publish(console.snapshot)
+        await hand.until(lambda: len(hand.main.queue.keys) > 0)
+        await stage(hand)
+        yield hand
+
+
+@pytest.mark.parametrize(
+    ("stage", "words"),
+    [
+        (stages_dialogs.question, ("F2  yes     F3  no",)),
+        (stages_dialogs.leaving, ("F2  hand over to a", "F4  stop dispatching", "F3  stay here")),
+        (stages_dialogs.templates, ("F5  take it     F6  save the form as a template     F9  leave it",)),
+        (stages_dialogs.copying, ("F7  id", "    name", "c   command", "F8  the id     F9  nothing")),
+        (stages_dialogs.help_, ("F11 search   F10 k scroll   F9 close",)),
+        (stages_dialogs.notices, ("F10 k scroll   F9 close",)),
+        (stages_dialogs.themes, ("F5 keep   F9 back",)),
+        (stages_dialogs.reason, ("Enter  do it     F12  leave it",)),
+        (stages_dialogs.log_search, ("Enter ok  F12 cancel",)),
+        (stages_dialogs.reservation, ("F12  leave",)),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+async def test_a_dialog_names_them(stage: Step, words: tuple[str, ...]) -> None:
+    async with opened(stage) as hand:
+        for each in words:
+            assert each in hand.console.screen_text, hand.console.screen_text
+
+
+async def test_a_question_is_answered_by_them_alone() -> None:
+    async with opened(stages_dialogs.question) as hand:
+        above = hand.app.screen
+        await hand.press("y", "n", "enter")
+        assert hand.app.screen is above
+        await hand.press("ctrl+b")
+        await hand.until(lambda: hand.app.screen is hand.main)
+        await stages_dialogs.question(hand)
+        await hand.press("f2")
+        await hand.until(lambda: ("cancel", "job 101") in hand.console.audited())
+
+
+async def test_a_click_on_the_words_does_as_before() -> None:
+    async with opened(stages_dialogs.leaving) as hand:
+        await on("stop dispatching")(hand)
+        await hand.until(lambda: hand.app.return_value is Leave.STOP)
+
+
+async def test_what_is_proposed_is_answered_like_a_question() -> None:
+    console = foreseen()
+    console.app.keymap = Keymap.of(KEYS)
+    async with console.app.run_test(size=SIZE) as pilot:
+        hand = Hand(console, pilot)
+        console.feed.publish(console.snapshot)
+        await hand.until(lambda: len(hand.main.queue.keys) > 0)
+        await stages_screens.proposed(hand)
+        above = hand.app.screen
+        await hand.press("n", "y")
+        assert hand.app.screen is above
+        await hand.press("f3")
+        await hand.until(lambda: hand.app.screen is hand.main)
+
+
+DIALOGS = (
+    stages_dialogs.question,
+    stages_dialogs.leaving,
+    stages_dialogs.copying,
+    stages_dialogs.help_,
+    stages_dialogs.notices,
+    stages_dialogs.themes,
+    stages_dialogs.reason,
+    stages_dialogs.log_search,
+    stages_dialogs.reservation,
+    stages_screens.columns,
+)
+
+
+@pytest.mark.parametrize("stage", DIALOGS, ids=lambda stage: stage.__name__)
+async def test_escape_leads_out_whatever_the_settings_say(stage: Step) -> None:
+    keys: dict[str, tuple[str, ...]] = {"no": (), "stay": (), "back": (), "give_up": ("f12",)}
+    async with opened(stage, keys) as hand:
+        before = hand.console.audited()
+        await hand.press("escape")
+        await hand.until(lambda: isinstance(hand.app.screen, Main))
+        assert hand.console.audited() == before
+
+
+def test_two_answers_cannot_have_one_key() -> None:
+    with pytest.raises(InputError, match="Y would be yes and no at once"):
+        Keymap.of({"yes": ("Y",), "no": ("Y",)})
+    Keymap.of({"yes": ("j",), "copy_id": ("j",)})  # a dialog stands over all others
