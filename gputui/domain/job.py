@@ -150,6 +150,8 @@ class Attempt:
     preempted_by: JobId | None = None
     preempted_at: datetime | None = None
     """For which job it was told to make way, and when; it may have ended well before it had to."""
+    clock_moved: timedelta = timedelta()
+    """By how much the clock was set ahead while it ran: its times above have gone along, those of the runtime not."""
 
     @property
     def is_over(self) -> bool:

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from datetime import UTC
+from datetime import UTC, timedelta
 from functools import partial
 
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -156,9 +156,10 @@ class Loop:
         if not self._holds():
             return False
         before = self._version()
-        self._ticked_at = time.monotonic()
+        ticked_at, self._ticked_at = self._ticked_at, time.monotonic()
+        passed = timedelta(seconds=self._ticked_at - ticked_at) if ticked_at else None
         try:
-            self._scheduler.tick(self._clock.now())
+            self._scheduler.tick(self._clock.now(), passed)
         except Exception:  # the border of the tick: one that fails must not end dispatch
             log.exception("a tick failed")
         self._settle_memory()

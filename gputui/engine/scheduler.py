@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gputui.domain.errors import StoreError
@@ -13,7 +13,7 @@ from gputui.domain.event import disk_low
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.units import format_duration
-from gputui.engine import claims, hopeless, preemptions, recurring, starts, stops, wishes
+from gputui.engine import claims, corrected, hopeless, preemptions, recurring, starts, stops, wishes
 from gputui.engine.announcer import Announcer
 from gputui.engine.disk import Disk
 from gputui.engine.ground import Ground
@@ -70,6 +70,8 @@ class Scheduler:
         self._trouble: tuple[Notice, ...] = ()
         self._checked: Queue | None = None
         self._ticked_at = datetime.min.replace(tzinfo=UTC)
+        self._clock_set = timedelta()
+        """By how much since jobs were last moved along."""
 
     def start(self) -> None:
         """Begin to watch runtimes and GPUs."""
@@ -88,12 +90,16 @@ class Scheduler:
         for observer in self.observers.values():
             observer.poke()
 
-    def tick(self, now: datetime) -> Snapshot:
-        """One pass. What the store refuses is told in the snapshot, and tried again at the next tick."""
+    def tick(self, now: datetime, passed: timedelta | None = None) -> Snapshot:
+        """One pass. What the store refuses is told in the snapshot, and tried again at the next tick.
+
+        `passed` is the time that really went by since the tick before, where that is known: clocks are set.
+        """
         self._trouble = ()
-        self._mind_the_clock(now)
+        self._mind_the_clock(now, passed)
         try:
             self._ground.observe()
+            self._move_along()
             self._reaper.reap(now)
             stops.enforce_limits(self._ground, now)
             self._cancel(now)
@@ -116,13 +122,21 @@ class Scheduler:
         run_at = recurring.next_run_at(self._ground.queue.recurring.values(), self._ticked_at)
         return min(self._planner.again_at, run_at) if run_at else self._planner.again_at
 
-    def _mind_the_clock(self, now: datetime) -> None:
-        """After the clock went back, let nothing wait until it is as late again."""
+    def _mind_the_clock(self, now: datetime, passed: timedelta | None) -> None:
+        """After the clock went back, let nothing wait until it is as late again; after it went ahead, end nothing."""
+        self._clock_set += corrected.set_by(now - self._ticked_at, passed)
         if now < self._ticked_at:
             log.warning("the clock went back by %s", format_duration(self._ticked_at - now))
             self._reaper.let_none_lie_ahead(now)
             self._planner.look_again_by(now)
         self._ticked_at = now
+
+    def _move_along(self) -> None:
+        """Before anything is judged by its time, and again until the store takes it."""
+        if self._clock_set:
+            log.warning("the clock was set by %.0f s: time limits go on as before", self._clock_set.total_seconds())
+            corrected.move_along(self._ground, self._clock_set)
+            self._clock_set = timedelta()
 
     def _worked(self, runtime_name: str) -> None:
         self.observers[runtime_name].poke()

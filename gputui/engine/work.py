@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from gputui.domain.cause import Cause, CauseCode
@@ -72,7 +72,7 @@ def _give_way(store: JobStore, launch: Launch, rival: ContainerRecord) -> None:
 
 def running(job: Job, container_id: str, started_at: datetime, notes: tuple[str, ...] = ()) -> Job:
     """The job, whose attempt's container has been started."""
-    started = job.with_attempt(container_id=container_id, started_at=started_at, notes=notes)
+    started = job.with_attempt(container_id=container_id, started_at=started_at, notes=notes, clock_moved=timedelta())
     return started.to(JobState.RUNNING, started_at=started_at, not_before=None, exit_code=None, cause=None)
 
 
@@ -97,7 +97,7 @@ def finished(job: Job, record: ContainerRecord, now: datetime, settings: Schedul
     at = record.ended_at or now
     attempt = job.attempts[-1]
     # the runtime's own time: ours was taken when the start was answered, by when a short job may have ended
-    started_at = record.started_at or attempt.started_at
+    started_at = record.started_at + attempt.clock_moved if record.started_at else attempt.started_at
     job = job.with_attempt(
         container_id=record.id, started_at=started_at, log_path=log_path(job.id, attempt.number)
     ).evolve(started_at=started_at)

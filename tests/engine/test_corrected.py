@@ -1,0 +1,128 @@
+"""The clock on the wall is set while jobs run: limits and graces go by the time that really passes."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from gputui.domain.cause import CauseCode
+from gputui.domain.errors import StoreFullError
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
+from gputui.engine.corrected import LEAST, set_by
+from tests.engine.world import World
+
+HALF = timedelta(minutes=30)
+DAY = 86_400.0
+
+
+def goes_on(world: World, really: float, shown: float | None = None) -> None:
+    """So many seconds pass, while the clock shows that others did."""
+    world.clock.advance(really if shown is None else shown)
+    world.observe()
+    world.scheduler.tick(world.clock.now(), timedelta(seconds=really))
+
+
+def begun(world: World, **changes: object) -> int:
+    """A job that has just been started."""
+    job_id = world.submit(1, **changes)
+    goes_on(world, 1)
+    goes_on(world, 1)
+    assert world.job(job_id).state is JobState.RUNNING
+    return job_id
+
+
+def elapsed(job: Job) -> timedelta:
+    """How long its last attempt ran, as it is written down."""
+    attempt = job.attempts[-1]
+    assert attempt.started_at is not None
+    assert attempt.ended_at is not None
+    return attempt.ended_at - attempt.started_at
+
+
+@pytest.mark.parametrize(
+    ("shown", "passed", "by"),
+    [(1, 1, 0), (7201, 1, 7200), (-3599, 1, -3600), (600, 600, 0), (5.9, 1, 0), (6, 1, 5), (7201, None, 0)],
+)
+def test_a_clock_that_is_slewed_is_not_set(shown: float, passed: float | None, by: float) -> None:
+    really = None if passed is None else timedelta(seconds=passed)
+    assert set_by(timedelta(seconds=shown), really) == timedelta(seconds=by)
+    assert timedelta(seconds=5) == LEAST
+
+
+@pytest.mark.parametrize("ahead", [60.0, 7200.0, 30 * DAY, 40 * 365 * DAY])
+def test_no_time_limit_is_over_before_its_time_has_passed(world: World, ahead: float) -> None:
+    job_id = begun(world, time_limit=HALF)
+    goes_on(world, 600)
+    goes_on(world, 1, 1 + ahead)
+    assert world.job(job_id).state is JobState.RUNNING
+    goes_on(world, 1190)
+    assert world.job(job_id).state is JobState.RUNNING
+    goes_on(world, 15)
+    job = world.job(job_id)
+    assert job.stopping is not None
+    assert job.stopping.cause.code is CauseCode.TIME_LIMIT
+
+
+def test_what_it_ran_is_what_it_really_ran(world: World) -> None:
+    job_id = begun(world)
+    goes_on(world, 600)
+    goes_on(world, 1, 1 + DAY)
+    world.exit(job_id)
+    goes_on(world, 1)
+    goes_on(world, 1)
+    job = world.job(job_id)
+    assert job.state is JobState.COMPLETED
+    assert abs(elapsed(job) - timedelta(minutes=10)) < timedelta(seconds=5)
+
+
+def test_a_grace_is_not_over_at_once(world: World) -> None:
+    world.docker.obeys = False
+    job_id = begun(world)
+    world.actions.cancel([job_id])
+    goes_on(world, 1)
+    goes_on(world, 1, 1 + DAY)
+    assert [how for _, how in world.docker.told] == ["terminate"]
+    goes_on(world, 30)
+    assert [how for _, how in world.docker.told] == ["terminate", "kill"]
+
+
+def test_a_clock_that_was_wrong_for_a_while_leaves_no_trace(world: World) -> None:
+    job_id = begun(world, time_limit=HALF)
+    before = world.job(job_id)
+    goes_on(world, 60, 60 + DAY)
+    assert world.job(job_id).started_at != before.started_at
+    goes_on(world, 60, 60 - DAY)
+    assert world.job(job_id) == before
+    goes_on(world, 60, 60 - 600)
+    assert world.job(job_id) == before, "it is not moved to before it began"
+
+
+def test_an_attempt_that_begins_after_it_was_set_is_not_moved(world: World) -> None:
+    first = begun(world, retries=1)
+    goes_on(world, 1, 1 + DAY)
+    world.exit(first, 3)
+    for _ in range(20):
+        goes_on(world, 1)
+    job = world.job(first)
+    assert (job.state, len(job.attempts)) == (JobState.RUNNING, 2)
+    world.exit(first)
+    goes_on(world, 1)
+    assert elapsed(world.job(first)) < timedelta(seconds=30)
+
+
+def test_what_the_store_refuses_is_done_as_soon_as_it_can(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = begun(world, time_limit=HALF)
+
+    def refuse() -> None:
+        raise StoreFullError("no space is left on the device")
+
+    with monkeypatch.context() as full:
+        full.setattr(world.store, "transaction", refuse)
+        goes_on(world, 1, 1 + DAY)
+        goes_on(world, 1)
+    goes_on(world, 1)
+    assert world.job(job_id).state is JobState.RUNNING
+    goes_on(world, 1700)
+    assert world.job(job_id).state is JobState.RUNNING
