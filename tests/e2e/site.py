@@ -86,6 +86,10 @@ class Site:
         """A job that runs a shell script, with /out mounted."""
         return self.submit("-v", f"{self.out}:/out", "--network", "none", *options, IMAGE, "sh", "-c", script)
 
+    def let_go(self, gate: str = "gate") -> None:
+        """End the jobs that wait for it: see `witness.until_let_go`."""
+        (self.out / gate).touch()
+
     def serve(self) -> subprocess.Popen[bytes]:
         """A scheduler in the background."""
         errors = (self.directory / "serve.err").open("ab")

@@ -16,8 +16,17 @@ _RECORD = 'echo "$GPUTUI_ATTEMPT $NVIDIA_VISIBLE_DEVICES $(cut -d" " -f1 /proc/u
 
 def script(seconds: float, code: int = 0) -> str:
     """Begin, work so long, end with that exit code."""
+    return _between(f"sleep {seconds}", code)
+
+
+def until_let_go(gate: str = "gate") -> str:
+    """Begin, and end well once the site lets it go: however long a busy machine takes to see it run."""
+    return _between(f"until test -e /out/{gate}; do sleep 0.1; done")
+
+
+def _between(work: str, code: int = 0) -> str:
     begin, end = _RECORD.format(word="begin"), _RECORD.format(word="end")
-    return f"{begin}; echo on $NVIDIA_VISIBLE_DEVICES; sleep {seconds}; {end}; exit {code}"
+    return f"{begin}; echo on $NVIDIA_VISIBLE_DEVICES; {work}; {end}; exit {code}"
 
 
 def spec(out: Path, gpus: int, seconds: float, *, code: int = 0, retries: int = 0) -> JobSpec:
@@ -32,6 +41,11 @@ def spec(out: Path, gpus: int, seconds: float, *, code: int = 0, retries: int = 
 def begun(lines: Iterable[str]) -> Counter[str]:
     """How often each attempt began."""
     return Counter(line.split()[0] for line in lines if line.endswith(" begin"))
+
+
+def ended(lines: Iterable[str]) -> set[str]:
+    """Attempts that came to their end."""
+    return {line.split()[0] for line in lines if line.endswith(" end")}
 
 
 def overlaps(lines: Iterable[str]) -> list[str]:

@@ -41,15 +41,17 @@ def probe_of(scheduler: subprocess.Popen[bytes]) -> int:
 def test_an_engine_killed_with_live_restore_loses_nothing(fragile: Site) -> None:
     fragile.engine.restart(live_restore=True)
     fragile.serve()
-    short, long = fragile.shell(witness.script(3), "--gpus", "1"), fragile.shell(witness.script(8), "--gpus", "1")
+    short, long = (fragile.shell(witness.until_let_go(gate), "--gpus", "1") for gate in ("first", "second"))
     fragile.until(lambda: running(fragile, short) and running(fragile, long))
     fragile.engine.kill()
     fragile.until(lambda: fragile.json("gpus")[7]["state"] == "UNKNOWN")  # it was noticed
     waits = fragile.shell(witness.script(0.1), "--gpus", "1")
     fragile.until(lambda: "Docker" in str(fragile.json("show", str(waits))["reason"]))
     assert fragile.json("show", str(waits))["reason"]["code"] == "NodeUnknown"
-    time.sleep(3)  # the short one ends while nobody watches
+    fragile.let_go("first")
+    fragile.until(lambda: bool(witness.ended(fragile.runs())))  # while nobody watches
     fragile.engine.start(live_restore=True)
+    fragile.let_go("second")
     for job_id in (short, long, waits):
         assert fragile.until_state(job_id, "COMPLETED", seconds=45)["exit_code"] == 0
     assert set(witness.begun(fragile.runs()).values()) == {1}
@@ -58,9 +60,10 @@ def test_an_engine_killed_with_live_restore_loses_nothing(fragile: Site) -> None
 
 def test_an_engine_restarted_without_live_restore_takes_jobs_along_and_they_run_again(fragile: Site) -> None:
     fragile.serve()
-    job_id = fragile.shell(witness.script(4), "--gpus", "1")
+    job_id = fragile.shell(witness.until_let_go(), "--gpus", "1")
     fragile.until(lambda: running(fragile, job_id))
     fragile.engine.restart()
+    fragile.let_go()
     job = fragile.until_state(job_id, "COMPLETED", seconds=90)
     assert job["exit_code"] == 0
     assert set(witness.begun(fragile.runs()).values()) == {1}
@@ -77,11 +80,12 @@ def test_a_killed_probe_is_replaced_and_dispatch_goes_on(site: Site) -> None:
 def test_a_wedged_driver_stops_dispatch_with_a_reason_and_it_goes_on_afterwards(site: Site) -> None:
     site.serve()
     site.until(lambda: site.json("gpus")[0]["state"] == "FREE")
-    runs_on = site.shell(witness.script(6), "--gpus", "1")
+    runs_on = site.shell(witness.until_let_go(), "--gpus", "1")
     site.until(lambda: running(site, runs_on))
     site.gpus.change("hang *")
     site.until(lambda: {gpu["state"] for gpu in site.json("gpus")} <= {"UNKNOWN", "ALLOCATED"})
     waits = site.shell("true", "--gpus", "1")
+    site.let_go()
     site.until_state(runs_on, "COMPLETED")
     assert site.json("show", str(waits))["state"] == "PENDING"
     assert site.json("show", str(waits))["reason"]["code"] in {"NodeUnknown", "Resources"}
@@ -129,7 +133,7 @@ def fill(directory: Path) -> Path:
 
 def test_a_full_disk_is_told_loses_nothing_and_is_survived(cramped: Site) -> None:
     cramped.serve()
-    ran = cramped.shell(witness.script(3), "--gpus", "1")
+    ran = cramped.shell(witness.until_let_go(), "--gpus", "1")
     cramped.until(lambda: running(cramped, ran))
     waits = cramped.shell(witness.script(0.1), "--gpus", "8")
     ballast = fill(cramped.state)
@@ -141,7 +145,9 @@ def test_a_full_disk_is_told_loses_nothing_and_is_survived(cramped: Site) -> Non
         acknowledged.add(int(answer.stdout))
     assert (answer.returncode, answer.stdout) == (1, "")
     assert "space" in answer.stderr
-    time.sleep(4)  # the job ends, and the store cannot be told
+    cramped.let_go()
+    cramped.until(lambda: bool(witness.ended(cramped.runs())))
+    time.sleep(2)  # the scheduler looks, and cannot tell the store
     assert cramped.jobs().keys() == {ran, waits, *acknowledged}
     ballast.unlink()
     assert cramped.until_state(ran, "COMPLETED")["exit_code"] == 0
