@@ -12,6 +12,7 @@ from gputui.tui.remembered import Remembered
 from gputui.tui.theme import DEFAULT, SECTION, Wish, own_themes, remembered_theme
 from gputui.tui.themes.derived import palette_of
 from gputui.tui.themes.look import Look
+from gputui.tui.themes.rounded import rounded
 from gputui.tui.themes.terminal import AUTO
 
 T = TypeVar("T")
@@ -64,7 +65,9 @@ class DressedApp(App[T]):
         colourless = self.no_color
         theme = self.get_theme(DEFAULT) if colourless else self.current_theme
         assert theme is not None
-        return Look(palette_of(theme), colourless=colourless, ascii_only=self._wish.ascii_only)
+        palette = palette_of(theme)
+        shown = rounded(palette) if self._wish.is_rounded and not colourless else palette
+        return Look(shown, colourless=colourless, ascii_only=self._wish.ascii_only)
 
     def action_themes(self) -> None:
         """Choose a theme, seeing each."""

@@ -12,7 +12,7 @@ from gputui.domain.settings import ConsoleSettings
 from gputui.tui.remembered import Remembered
 from gputui.tui.themes.designed import themes
 from gputui.tui.themes.palettes import OWN
-from gputui.tui.themes.terminal import AUTO, has_few_colours, wants_ascii
+from gputui.tui.themes.terminal import AUTO, has_256_colours, has_few_colours, wants_ascii
 
 DEFAULT, SIXTEEN = "gputui", "gputui-16"
 SECTION = "look"
@@ -27,6 +27,8 @@ class Wish:
     ascii_only: bool = False
     is_shallow: bool = False
     """The terminal shows sixteen colours."""
+    is_rounded: bool = False
+    """The terminal shows 256 colours."""
 
 
 AS_DESIGNED = Wish()
@@ -39,7 +41,9 @@ def wish_of(settings: ConsoleSettings, environ: Mapping[str, str]) -> Wish:
         raise InputError(f"{settings.theme!r} is no theme", where="console.theme", hint="known: " + ", ".join(known))
     shallow = has_few_colours(environ)
     theme = DEFAULT if settings.theme == AUTO else settings.theme
-    return Wish(_shown(theme, is_shallow=shallow), wants_ascii(settings.ascii, environ), shallow)
+    return Wish(
+        _shown(theme, is_shallow=shallow), wants_ascii(settings.ascii, environ), shallow, has_256_colours(environ)
+    )
 
 
 def remembered_theme(wish: Wish, remembered: Remembered) -> str:

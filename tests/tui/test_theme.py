@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -33,6 +34,7 @@ from gputui.tui.themes.designed import themes
 from gputui.tui.themes.look import Look
 from gputui.tui.themes.palette import BARS, DARK, GROUNDS, TEXTS, TOLD_APART, Palette
 from gputui.tui.themes.palettes import ANSI, CONTRAST, LIGHT
+from gputui.tui.themes.rounded import as_shown, rounded
 from gputui.tui.themes.terminal import has_few_colours, wants_ascii
 from tests.tui.console import Console
 from tests.tui.sight import SIGHTS, distance
@@ -40,7 +42,7 @@ from tests.tui.sight import SIGHTS, distance
 DESIGNED = {"dark": DARK, "light": LIGHT, "contrast": CONTRAST}
 APART = 0.06
 """Three times what is just noticed."""
-FULL = {"TERM": "xterm-256color"}
+FULL = {"TERM": "xterm-256color", "COLORTERM": "truecolor"}
 XTERM = TerminalTheme(
     (0, 0, 0),
     (229, 229, 229),
@@ -109,6 +111,59 @@ def test_words_can_be_read_in_each_of_textuals_themes(name: str) -> None:
     assert min(contrast(getattr(palette, a), getattr(palette, b)) for a, b in BARS) >= 4.5
     assert all(getattr(palette, a) != getattr(palette, b) for a, b in combinations(("good", "warn", "bad"), 2))
     assert len({getattr(palette, ground) for ground in GROUNDS}) == 4
+
+
+ROUNDED = {
+    **DESIGNED,
+    **{name: palette_of(theme) for name, theme in BUILTIN_THEMES.items() if not theme.ansi},
+}
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_words_can_be_read_in_256_colours(name: str) -> None:
+    palette = rounded(ROUNDED[name])
+    least = 7.0 if name == "contrast" else 4.5
+    assert min(contrast(getattr(palette, a), getattr(palette, b)) for a in TEXTS for b in GROUNDS) >= least
+    assert min(contrast(getattr(palette, a), getattr(palette, b)) for a, b in BARS) >= least
+    assert all(getattr(palette, a) != getattr(palette, b) for a, b in combinations(("good", "warn", "bad"), 2))
+    assert len({getattr(palette, ground) for ground in GROUNDS}) == 4
+    assert [colour for colour in palette.colours() if as_shown(colour) != colour] == []
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("name", DESIGNED)
+def test_states_are_told_apart_in_256_colours_about_as_well_as_rounded_one_by_one(name: str, sight: str) -> None:
+    palette = rounded(DESIGNED[name])
+    alone = {role: as_shown(getattr(DESIGNED[name], role)) for pair in TOLD_APART for role in pair}
+    least = min(distance(alone[a], alone[b], sight) for a, b in TOLD_APART)
+    found = min(distance(getattr(palette, a), getattr(palette, b), sight) for a, b in TOLD_APART)
+    assert found >= 0.75 * min(least, APART)
+
+
+def test_sixteen_colours_are_not_rounded() -> None:
+    assert rounded(ANSI) is ANSI
+
+
+@pytest.mark.parametrize(
+    ("environ", "is_rounded"),
+    [
+        ({"TERM": "tmux-256color"}, True),
+        ({"TERM": "xterm-kitty"}, True),
+        ({"TERM": "tmux-256color", "COLORTERM": "truecolor"}, False),
+        ({"TERM": "tmux-256color", "TEXTUAL_COLOR_SYSTEM": "truecolor"}, False),
+        ({"TERM": "xterm", "TEXTUAL_COLOR_SYSTEM": "256"}, True),
+        ({"TERM": "linux"}, False),
+        ({}, False),
+    ],
+)
+async def test_a_terminal_of_256_colours_gets_such_a_palette(environ: dict[str, str], is_rounded: bool) -> None:
+    wish = wish_of(ConsoleSettings(), environ)
+    assert wish.is_rounded is is_rounded
+    console = Console(look=replace(wish, theme="gputui"))
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        drawn = {as_shown(colour) == colour for colour in colours_on(console)}
+        assert drawn == {is_rounded}
 
 
 def test_a_role_has_a_colour_of_its_own() -> None:

@@ -6,6 +6,7 @@ Relative luminance and contrast ratio are those of the W3C's Web Content Accessi
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 
 BLACK, WHITE = "#000000", "#ffffff"
 
@@ -20,6 +21,7 @@ def _light(value: float) -> float:
     return value / 12.92 if value <= 0.04045 else float(((value + 0.055) / 1.055) ** 2.4)
 
 
+@lru_cache(1024)
 def luminance(colour: str) -> float:
     """0 of black to 1 of white."""
     red, green, blue = linear(colour)

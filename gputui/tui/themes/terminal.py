@@ -24,6 +24,16 @@ def has_few_colours(environ: Mapping[str, str]) -> bool:
     return environ.get("TERM", "").strip().lower().rpartition("-")[2] not in _DEEP_TERMS
 
 
+def has_256_colours(environ: Mapping[str, str]) -> bool:
+    """Whether the terminal shows those and no more, as Rich judges it: what tmux says of itself as a rule."""
+    if environ.get("COLORTERM", "").strip().lower() in _DEEP:
+        return False
+    forced = environ.get("TEXTUAL_COLOR_SYSTEM", "").strip().lower()
+    if forced not in ("", "auto"):
+        return forced == "256"
+    return environ.get("TERM", "").strip().lower().rpartition("-")[2] in ("256color", "kitty")
+
+
 def wants_ascii(setting: str, environ: Mapping[str, str]) -> bool:
     """Whether only ASCII is drawn: where the locale's characters are not Unicode's, and on the kernel's own console."""
     if setting != AUTO:
