@@ -10,8 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from datetime import UTC, timedelta
 from functools import partial
-
-from apscheduler.schedulers.asyncio import AsyncIOScheduler
+from typing import TYPE_CHECKING
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.settings import SchedulerSettings
@@ -19,6 +18,9 @@ from gputui.engine import garbage
 from gputui.engine.scheduler import Scheduler
 from gputui.engine.waker import Waker
 from gputui.ports import Clock, JobStore, StoreWatch
+
+if TYPE_CHECKING:
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 log = logging.getLogger(__name__)
 
@@ -50,6 +52,7 @@ class Loop:
         self._waker = waker
         self._holds = holds
         self._lost = asyncio.Event()
+        self._has_ticked = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tick")
         self._seen: object = None
         self._ticked_at = 0.0
@@ -60,9 +63,7 @@ class Loop:
         """Schedule until `stop` is set or the leadership is lost. A tick under way is finished first."""
         self._waker.bind()
         self._scheduler.start()
-        timer = self._timer()
-        timer.start()
-        tasks = [asyncio.create_task(self._watch_store()), asyncio.create_task(self._dispatch())]
+        tasks = [asyncio.create_task(task) for task in (self._dispatch(), self._watch_store(), self._keep_time())]
         ends = [asyncio.create_task(each.wait()) for each in (stop, self._lost)]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
@@ -70,12 +71,23 @@ class Loop:
             for task in (*tasks, *ends):
                 task.cancel()
             await asyncio.gather(*tasks, *ends, return_exceptions=True)
-            timer.shutdown(wait=False)
             await asyncio.sleep(0)
             self._scheduler.stop()
             await _drained(self._thread)
 
+    async def _keep_time(self) -> None:
+        """Begin after the first tick: to import what keeps time takes longer than that, and somebody looks at GPUs."""
+        await self._has_ticked.wait()
+        timer = await asyncio.to_thread(self._timer)
+        timer.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            timer.shutdown(wait=False)
+
     def _timer(self) -> AsyncIOScheduler:
+        from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
         defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         timer = AsyncIOScheduler(job_defaults=defaults, timezone=UTC)
         timer.add_job(self._tick_due, "interval", seconds=self._settings.tick_interval.total_seconds())
@@ -137,6 +149,7 @@ class Loop:
             await self._waker.wait()
             if not await asyncio.shield(loop.run_in_executor(self._thread, self._tick)):
                 self._lost.set()
+            self._has_ticked.set()
             self._set_alarm(loop)
             await asyncio.sleep(MIN_PAUSE)
 
