@@ -33,6 +33,7 @@ from gputui.tui.screens.leave import LeaveDialog
 from gputui.tui.screens.log_prompt import LogPrompt
 from gputui.tui.screens.logs import LogsScreen
 from gputui.tui.screens.main import Main
+from gputui.tui.screens.menu import Menu
 from gputui.tui.screens.notices import Notices
 from gputui.tui.screens.processes import Processes
 from gputui.tui.screens.prompt import Prompt
@@ -42,6 +43,7 @@ from gputui.tui.screens.themes import Themes
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.submission.sources import FormSources
+from gputui.tui.widgets.job_table import JobTable
 from tests.factories import NOW, recurring
 from tests.tui import plans, sample
 from tests.tui.console import Console
@@ -98,6 +100,14 @@ async def happened(console: Console, pilot: Pilot[Leave]) -> None:
     await console.press(pilot, "exclamation_mark")
 
 
+async def right_click(console: Console, pilot: Pilot[Leave]) -> None:
+    """The menu of a waiting job."""
+    queue = console.app.screen.query_one(JobTable)
+    row = list(queue.keys).index(107)
+    await pilot.click(queue, offset=(20, queue.head + row - queue.top), button=3)
+    await pilot.pause()
+
+
 async def undone(console: Console, pilot: Pilot[Leave]) -> None:
     """A wish, taken back."""
     await console.press(pilot, *"jjj", "h")
@@ -108,6 +118,7 @@ SCREENS = {
     "help": Look(Help, ("question_mark",)),
     "help-searched": Look(Help, ("question_mark", "slash", *"drain"), sizes=(SMALL,)),
     "help-of-log": Look(Help, ("tab", "question_mark"), sizes=(SMALL,)),
+    "menu": Look(Menu, then=right_click),
     "confirm": Look(Confirm, ("c",)),
     "prompt": Look(Prompt, ("P",)),
     "prompt-save-log": Look(Prompt, ("tab", "S"), sizes=(SMALL,)),

@@ -17,7 +17,8 @@ def keys_document() -> str:
         "is shown, according to the pane that has the focus. The mouse selects, scrolls, and opens with a double",
         "click; tabs, titles of columns, notices and the words in the last line can be clicked, the line above the",
         "queue and that above the log dragged, and lines of a log picked by dragging. The last column is what the",
-        "settings file calls a command: see docs/operations.md, Keys of your own.",
+        "settings file calls a command: see docs/operations.md, Keys of your own. The right button lists what can be",
+        "done to the row under it.",
     ]
     for group, commands in by_group().items():
         lines += ["", f"## {group}", "", "| keys | name | does | in settings |", "|---|---|---|---|"]

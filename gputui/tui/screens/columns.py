@@ -16,7 +16,8 @@ from gputui.tui.present.style import BLUE, DIM, PLAIN
 from gputui.tui.queue.columns import ABOUT, COLUMNS, Chosen
 from gputui.tui.screens.dialog import Dialog
 from gputui.tui.widgets.line import KeyBar
-from gputui.tui.widgets.line_table import LineTable, RowOpened
+from gputui.tui.widgets.line_table import LineTable
+from gputui.tui.widgets.row_clicks import RowOpened
 
 _COLUMNS = (
     Column("shown", "", 3),

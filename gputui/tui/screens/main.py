@@ -24,9 +24,12 @@ from gputui.tui.commands import (
     Command,
     bindings,
 )
+from gputui.tui.commands.menu import MENUS, menu_words
 from gputui.tui.desk import Desk
 from gputui.tui.gpu_rows import gpu_picture, holder
+from gputui.tui.keymap import keymap_of
 from gputui.tui.messages import WishMade
+from gputui.tui.present.detail import job_title
 from gputui.tui.present.gpu import index_of
 from gputui.tui.present.gpu_tiles import GridRoom
 from gputui.tui.present.job import JobContext
@@ -39,8 +42,9 @@ from gputui.tui.widgets.filter_line import FilterLine
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.line import KeyBar, NoticeBar, StatusBar
-from gputui.tui.widgets.line_table import CursorMoved, RowOpened
+from gputui.tui.widgets.line_table import CursorMoved
 from gputui.tui.widgets.log_pane import LogPane
+from gputui.tui.widgets.row_clicks import MenuAsked, RowOpened
 
 _FRESH = 0.9
 """Seconds for which the clock needs no tick of its own: a picture came, and the time with it."""
@@ -211,6 +215,28 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
             self.app.push_screen(Detail(self._desk, self._snapshot, job.id, self.follow, job))
         elif self.gpu():
             self.action_gpu()
+
+    @on(MenuAsked)
+    def list_commands(self, message: MenuAsked) -> None:
+        """List what can be done to the row under the pointer, and do what is chosen."""
+        wanted = MENUS.get(self.focused_pane or "", ())
+        commands = tuple(keymap_of(self).told(command) for command in wanted if self._works(command))
+        if not commands:
+            return
+        from gputui.tui.screens.menu import Menu
+
+        def chosen(number: int | None) -> None:
+            if number is not None:
+                self.call_later(self.run_action, commands[number].action)
+
+        self.app.push_screen(Menu(self._row_words(), menu_words(commands), message.at), chosen)
+
+    def _row_words(self) -> str:
+        """What commands act on."""
+        jobs, view = self.subjects(), self.gpu()
+        if view is not None:
+            return f"GPU {index_of(view)}"
+        return f"{len(jobs)} jobs" if len(jobs) > 1 else job_title(jobs[0]) if jobs else ""
 
     def action_gpu(self) -> None:
         """Everything about the selected GPU, or the first one of the job."""

@@ -26,7 +26,8 @@ from gputui.tui.present.timeline import bar_lines, gpu_lines, heading
 from gputui.tui.screens.cover import Cover
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.line import KeyBar
-from gputui.tui.widgets.line_table import CursorMoved, RowOpened
+from gputui.tui.widgets.line_table import CursorMoved
+from gputui.tui.widgets.row_clicks import RowOpened
 from gputui.tui.widgets.timeline_table import TimelineTable, TimelineView
 
 _OTHERS = 5

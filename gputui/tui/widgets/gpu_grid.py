@@ -19,7 +19,8 @@ from gputui.tui.present.gpu_columns import GPU_COLUMNS
 from gputui.tui.present.gpu_row import GpuPicture
 from gputui.tui.present.gpu_tiles import Arrangement, GridRoom, arrange
 from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED
-from gputui.tui.widgets.line_table import LineTable, RowOpened
+from gputui.tui.widgets.line_table import LineTable
+from gputui.tui.widgets.row_clicks import tell_click
 
 _GROUND = Style(bgcolor=GROUND)
 _RAISED = Style(bgcolor=RAISED)
@@ -128,8 +129,7 @@ class GpuGrid(LineTable[str]):
         row = self.top + y // made.height * made.across + min(event.x // made.width, made.across - 1)
         if y >= 0 and row < min(len(self.keys), self.top + self.height):
             self.move_to(row)
-            if event.chain == 2:
-                self.post_message(RowOpened())
+            tell_click(self, event)
 
     def redraw(self) -> None:
         """Make what is in sight anew, and refresh the cells that differ from what is shown."""

@@ -20,6 +20,7 @@ from gputui.tui.queue.sheets import EndedSheet, Key, QueueSheet, Sheet
 from gputui.tui.queue.standing_sheets import RecurringSheet, WindowSheet
 from gputui.tui.widgets.grip import Grip
 from gputui.tui.widgets.line_table import LineTable
+from gputui.tui.widgets.row_clicks import RIGHT
 
 ROOM_FOR_TABS = 8
 """Rows of the pane from which on a line of it is for the tabs, whatever is shown."""
@@ -130,7 +131,7 @@ class JobTable(LineTable[Key], Grip):
 
     def on_click(self, event: events.Click) -> None:
         """Turn to a tab, sort by a column, or select a row."""
-        if self.was_dragged:
+        if self.was_dragged or (event.button == RIGHT and event.y < self.head):
             event.prevent_default()
         elif event.y == 0 and self.head > 1:
             self._tab_clicked(event.x)

@@ -18,6 +18,7 @@ from gputui.domain.units import plural
 from gputui.tui.commands import MOVE_COMMANDS, bindings
 from gputui.tui.present.cells import Cell, Column, Placed, Span, changed_part, fitted, lay_out, segments
 from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED, TRACK
+from gputui.tui.widgets.row_clicks import tell_click
 
 K = TypeVar("K")
 _GROUND = Style(bgcolor=GROUND)
@@ -43,10 +44,6 @@ _BLANK = _Line(None, False, ())
 
 class CursorMoved(Message):
     """Another row is selected, or the same one by hand."""
-
-
-class RowOpened(Message):
-    """A row was double-clicked."""
 
 
 class LineTable(Widget, Generic[K], can_focus=True):
@@ -191,12 +188,11 @@ class LineTable(Widget, Generic[K], can_focus=True):
     on_blur = on_focus
 
     def on_click(self, event: events.Click) -> None:
-        """Select a row; open it at the second click."""
+        """Select a row; open it at the second click, list what can be done by the right button."""
         row = self.top + event.y - self.head
         if event.y >= self.head and row < len(self.keys):
             self.move_to(row)
-            if event.chain == 2:
-                self.post_message(RowOpened())
+            tell_click(self, event)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """Look further down; the cursor stays."""

@@ -124,6 +124,18 @@ class Hand:
         """Click on that cell of a widget."""
         await self.click_at(widget.region.x + x, widget.region.y + y, times)
 
+    async def right_click(self, widget: Widget, x: int, y: int) -> None:
+        """Click there with the right button."""
+        at = (widget.region.x + x, widget.region.y + y)
+        self._point(events.MouseDown, *at, 3)
+        self._point(events.MouseUp, *at, 3)
+        await self.breathe()
+
+    async def point_at(self, x: int, y: int) -> None:
+        """Move the pointer to that cell of the screen."""
+        self._point(events.MouseMove, x, y, 0)
+        await self.breathe()
+
     async def wheel(self, widget: Widget, *, down: bool = True) -> None:
         """Turn the wheel by a notch over the middle of a widget."""
         at = widget.region.center

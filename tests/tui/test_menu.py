@@ -1,0 +1,155 @@
+"""The right button lists what can be done to the row under it; a click there does it, and one elsewhere nothing."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gputui.tui.commands.menu import MENUS
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.menu import Menu
+from gputui.tui.screens.prompt import Prompt
+from tests.factories import uuid
+from tests.tui.every import eyes
+from tests.tui.every.hand import Hand
+from tests.tui.every.rows_dialogs import on
+from tests.tui.every.world import world
+
+SIZE = (120, 40)
+
+
+@asynccontextmanager
+async def opened(
+    size: tuple[int, int] = SIZE, keys: Mapping[str, tuple[str, ...]] | None = None, *, read_only: bool = False
+) -> AsyncIterator[Hand]:
+    """A console whose rows can be clicked."""
+    console = world(read_only=read_only, keys=dict(keys or {}))
+    async with console.app.run_test(size=size) as pilot:
+        hand = Hand(console, pilot)
+        await console.show(pilot, console.snapshot)
+        await hand.until(lambda: len(hand.queue.keys) > 0 and hand.app.focused is hand.queue)
+        yield hand
+
+
+async def on_job(hand: Hand, job_id: int, x: int = 20) -> Menu:
+    """The menu of that job."""
+    row = list(hand.queue.keys).index(job_id)
+    await hand.right_click(hand.queue, x, hand.queue.head + row - hand.queue.top)
+    return await hand.opened(Menu)
+
+
+async def on_gpu(hand: Hand, index: int) -> Menu:
+    """The menu of that GPU, whichever way it is drawn."""
+    hand.grid.move_to(list(hand.grid.keys).index(uuid(index)))
+    made = hand.grid.arrangement
+    x, y = (index % made.across * made.width + 3, index // made.across * made.height) if made.across > 1 else (3, index)
+    await hand.right_click(hand.grid, x, y + (0 if hand.grid.has_tiles else hand.grid.head))
+    return await hand.opened(Menu)
+
+
+def lines(menu: Menu) -> dict[str, str]:
+    """The names with their keys."""
+    return {" ".join(words[:-1]): words[-1] for words in (text.split() for text in menu._texts)}
+
+
+def test_what_is_listed_are_commands_of_the_main_screen_each_once() -> None:
+    for commands in MENUS.values():
+        assert len({command.name for command in commands}) == len(commands)
+        assert all(hasattr(Main, f"action_{command.verb}") for command in commands)
+        assert all(command.in_palette for command in commands)
+
+
+async def test_a_waiting_job_is_held_by_a_click() -> None:
+    async with opened() as hand:
+        menu = await on_job(hand, 107)
+        assert hand.queue.cursor == 107
+        assert {
+            "hold": "h",
+            "prio": "+",
+            "move up": "K",
+            "clone": "C",
+            "hide pane": "w",
+            "columns": "|",
+        }.items() <= lines(menu).items()
+        assert {"release", "shell", "pause runs"}.isdisjoint(lines(menu))
+        assert menu.query_one(".dialog").border_title == "#107 whisper-finetune"
+        await on("hold")(hand)
+        await hand.until(lambda: eyes.is_held(hand))
+
+
+async def test_a_gpu_is_drained_by_keys() -> None:
+    async with opened() as hand:
+        menu = await on_gpu(hand, 1)
+        assert hand.app.screen_stack[0].focused is hand.grid
+        assert menu.query_one(".dialog").border_title == "GPU 1"
+        assert list(lines(menu))[:2] == ["GPU", "drain"]
+        await hand.press("j", "enter")
+        await hand.opened(Prompt)
+        assert "Drain GPU 1" in hand.console.screen_text
+
+
+@pytest.mark.parametrize("how", ["escape", "left", "right"])
+async def test_it_closes_and_nothing_was_done(how: str) -> None:
+    async with opened() as hand:
+        before = hand.console.audited()
+        await on_job(hand, 107)
+        if how == "escape":
+            await hand.press("escape")
+        elif how == "left":
+            await hand.click(hand.queue, 100, 1)
+        else:
+            await hand.right_click(hand.queue, 100, 1)
+        await hand.until(lambda: hand.app.screen is hand.main)
+        assert (hand.console.audited(), hand.queue.cursor, eyes.sorting(hand)) == (before, 107, "")
+
+
+async def test_the_pointer_takes_the_cursor_along() -> None:
+    async with opened() as hand:
+        menu = await on_job(hand, 107)
+        place = list(lines(menu)).index("clone")
+        inside = menu.query_one("#lines").region
+        await hand.point_at(inside.x + 3, inside.y + place)
+        await hand.until(lambda: menu.cursor == place)
+
+
+async def test_keys_of_ones_own_are_named_and_who_looks_on_is_offered_no_change() -> None:
+    async with opened(keys={"clone": ("f7",), "follow": ("f8",), "hold": ()}) as hand:
+        shown = lines(await on_job(hand, 107))
+        assert (shown["clone"], shown["follow"]) == ("F7", "F8")
+        assert "hold" in hand.console.screen_text
+    async with opened(read_only=True) as hand:
+        shown = lines(await on_job(hand, 107))
+        assert {"hold", "clone", "move up", "cancel"}.isdisjoint(shown)
+        assert {"detail", "columns", "zoom"} <= shown.keys()
+
+
+@pytest.mark.parametrize("size", [(80, 24), (60, 12)])
+async def test_it_stands_within_the_screen_however_small_that_is(size: tuple[int, int]) -> None:
+    async with opened(size) as hand:
+        menu = await on_job(hand, 101, x=size[0] - 3)
+        await hand.until(lambda: menu.query_one(".dialog").region.right == size[0])
+        assert menu.region.contains_region(menu.query_one(".dialog").region)
+        await hand.press("G")
+        await hand.until(lambda: f"▌ {menu._texts[-1]}" in hand.console.screen_text)
+
+
+async def test_a_right_click_on_the_heading_is_none() -> None:
+    async with opened() as hand:
+        order = list(hand.queue.keys)
+        for y in range(hand.queue.head):
+            await hand.right_click(hand.queue, 8, y)
+        await hand.breathe()
+        assert (hand.app.screen, list(hand.queue.keys), eyes.tab(hand)) == (hand.main, order, "queue")
+
+
+async def test_rows_of_another_tab_have_their_own() -> None:
+    async with opened() as hand:
+        await hand.press("3")
+        await hand.until(lambda: eyes.tab(hand) == "recurring" and hand.queue.cursor is not None)
+        await hand.right_click(hand.queue, 8, hand.queue.head)
+        shown = lines(await hand.opened(Menu))
+        assert next(iter(shown)) == "pause runs"
+        await on("pause runs")(hand)
+        await hand.until(lambda: eyes.runs_paused(hand) == [True])
