@@ -91,7 +91,7 @@ class Logs:
         if follower is None or stream is None or not stream.all_read.is_set():
             return follower is None
         pane.tick()
-        return pane.reading.search.is_done and not pane.paints_soon
+        return pane.reading.search.is_done and not pane.paints_soon and not pane.is_loading
 
 
 @dataclass(frozen=True)
