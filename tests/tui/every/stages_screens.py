@@ -110,9 +110,10 @@ async def timeline(hand: Hand) -> None:
     """The timeline, with the plan in it, and the cursor on GPU 0."""
     hand.main.action_timeline()
     screen = await hand.opened(TimelineScreen)
-    await hand.until(lambda: screen.timeline is not None)
+    table = screen.query_one(TimelineTable)
+    await hand.until(lambda: screen.timeline is not None and table.scale.cells > 1)
     await hand.breathe()
-    screen.query_one(TimelineTable).move_to(0)
+    table.move_to(0)
     await hand.breathe()
 
 
