@@ -12,13 +12,14 @@ from textual.pilot import Pilot
 from gputui.config import load_settings
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
+from gputui.domain.text import width
 from gputui.tui.commands import COMMANDS
 from gputui.tui.commands.places import places
 from gputui.tui.frame import Room, frame
 from gputui.tui.key_names import key_name, key_of
 from gputui.tui.keymap import Keymap
 from gputui.tui.leave import Leave
-from gputui.tui.screens.help import Help
+from gputui.tui.screens.help import Context, Help, arranged, help_lines
 from gputui.tui.screens.main import Main
 from tests.factories import NOW
 from tests.tui.console import Console
@@ -178,6 +179,16 @@ async def test_help_begins_with_the_keys_of_the_focused_pane() -> None:
         assert re.search(r"│ +Logs +while the log has the focus", console.screen_text.splitlines()[4])
         await console.press(pilot, "escape", "T", "question_mark")
         assert re.search(r"│ +Timeline\s", console.screen_text.splitlines()[4])
+
+
+@pytest.mark.parametrize("room", [28, 30, 48, 60, 70, 106])
+def test_help_can_be_read_on_a_screen_of_any_width(room: int) -> None:
+    groups = arranged(Context())
+    lines = ["".join(text for text, _ in line).rstrip() for line in help_lines(groups, room, is_all=True)]
+    told = " ".join(" ".join(lines).split())
+    assert [command.help for _, commands in groups for command in commands if command.help not in told] == []
+    assert max(map(width, lines)) <= max(room, 33), "keys with their names may take that"
+    assert len(lines) < 4.5 * sum(len(commands) for _, commands in groups)
 
 
 async def test_help_is_searched_by_words_and_by_key() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 
 import pytest
+from textual.pilot import Pilot
 
 from gputui.tui.layout import LEAST, PANES, Layout
+from gputui.tui.leave import Leave
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.main import Main
+from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.log_pane import LogPane
 from tests.tui.console import Console
 
@@ -83,6 +87,43 @@ async def test_no_pane_is_laid_out_far_beyond_a_screen_without_room(size: tuple[
         await pilot.resize_terminal(*SIZE)
         await pilot.pause()
         assert sum(heights(console).values()) == SIZE[1] - 2 - heights_of_notices(console)
+
+
+@pytest.mark.parametrize("size", [(40, 10), (60, 12), (80, 12)])
+async def test_where_two_panes_have_no_room_one_is_shown_whole_and_tab_turns_to_the_other(
+    size: tuple[int, int],
+) -> None:
+    console = Console()
+    async with console.app.run_test(size=size) as pilot:
+        await console.begin(pilot)
+        for name in ("queue", "log", "gpus", "queue"):
+            await until_focused(console, pilot, name)
+            shown = [console.app.screen.query_one(f"#{pane}") for pane in heights(console)]
+            assert all(pane.region.bottom <= size[1] - 1 for pane in shown)
+            assert console.app.screen.query_one(f"#{name}") in shown
+            await pilot.press("tab")
+        await pilot.press("shift+tab")
+        await until_focused(console, pilot, "queue")
+        await pilot.press("e")
+        await until_focused(console, pilot, "log")
+        await pilot.press("shift+tab")
+        await until_focused(console, pilot, "queue")
+        await pilot.press("G")
+        await pilot.pause()
+        rows = heights(console)["queue"]
+        assert f"of {len(console.app.screen.query_one(JobTable).keys)} jobs" in console.screen_text
+        assert "93" in console.screen_text, "the last job is in sight"
+        assert rows < size[1]
+        await pilot.resize_terminal(*SIZE)
+        await pilot.pause()
+        assert {"queue", "log"} < set(heights(console))
+
+
+async def until_focused(console: Console, pilot: Pilot[Leave], name: str) -> None:
+    async with asyncio.timeout(10):
+        while console.app.screen.focused is None or console.app.screen.focused.id != name:
+            await pilot.pause(0.005)
+    await pilot.pause()
 
 
 async def test_a_pane_is_hidden_and_all_come_back() -> None:

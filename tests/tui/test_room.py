@@ -60,11 +60,12 @@ def test_a_drained_gpu_still_says_who_is_on_it() -> None:
     row = GpuRow(days.drained().gpus[0], sample.jobs()[3], now=NOW)
     assert [text(part) for part in holder_parts(row, 60)] == [
         "#101 llama-7b-sft alice",
-        "drained by alice: driver update at 18:00, ticket 4711",
-    ]
+        "by alice: driver update at 18:00, ticket 4711",
+    ], "the state says the rest of it"
     card = ["".join(value for value, _ in line).rstrip() for line in card_lines(row, 48, 9)]
+    assert card[0].endswith("drained")
     assert card[1] == "#101 llama-7b-sft alice"
-    assert card[2].startswith("drained by alice")
+    assert card[2].startswith("by alice")
 
 
 def test_what_is_wrong_with_a_gpu_takes_two_lines_of_its_card() -> None:

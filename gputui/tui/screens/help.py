@@ -43,6 +43,8 @@ _ACT_ON = (
 _Row: TypeAlias = tuple[Span, str, Span]
 _NOTHING: _Row = (("", PLAIN), "", ("", PLAIN))
 _FIRST, _SECOND, _THIRD, _GAP = 11, 10, 10, 2
+_BESIDE, _INDENT = 26, 4
+"""Cells for the sentences from which on they stand beside their keys, and by how many they are indented below."""
 """The least widths of the columns, and what is between them."""
 
 
@@ -189,10 +191,25 @@ def _keys(command: Command) -> Span:
 def _lines(rows: Sequence[_Row], room: int) -> list[Cell]:
     first = max(_FIRST, *(width(keys) for (keys, _), _, _ in rows)) + _GAP
     second = max(_SECOND, *(width(title) for _, title, _ in rows)) + _GAP
+    if room - first - second < _BESIDE:
+        return _stacked(rows, first, room)
     lines: list[Cell] = []
     for (keys, style), title, (words, words_style) in rows:
         sentence = broken(words, max(_THIRD, room - first - second))
         begun = (*fitted(((keys, style),), first), *fitted(((title, PLAIN),), second))
         lines.append((*begun, (sentence[0], words_style)))
         lines += [((" " * (first + second), PLAIN), (rest, words_style)) for rest in sentence[1:]]
+    return lines
+
+
+def _stacked(rows: Sequence[_Row], first: int, room: int) -> list[Cell]:
+    """Keys and what they are called, and below them what they do: beside each other nobody could read it."""
+    lines: list[Cell] = []
+    for (keys, style), title, (words, words_style) in rows:
+        lines.append((*fitted(((keys, style),), first if title else room), (title, PLAIN)))
+        lines += [
+            ((" " * _INDENT, PLAIN), (line, words_style))
+            for line in broken(words, max(_THIRD, room - _INDENT))
+            if words
+        ]
     return lines

@@ -118,6 +118,7 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
         self._notices.show(pressing(snapshot, now))
         picture = self._desk.pace.drawn(gpu_picture(snapshot, self._rows.jobs, self._desk.gpu_history, now))
         self._grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), self._room())
+        self.mind_the_room(self.size.height - 2 - self._notices.rows - self._rows_of_gpus())
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
         self._queue.show(
             JobContext(
@@ -140,6 +141,9 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
     def refresh_panes(self) -> None:
         """Draw them, as they are laid out now."""
         self.refresh_time()
+
+    def _rows_of_gpus(self) -> int:
+        return self._grid.arrangement.rows if "gpus" in self.layout_now.shown else 0
 
     def _room(self) -> GridRoom:
         """What the GPUs may take of the screen."""
@@ -255,7 +259,7 @@ class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
         """Have it in sight, though it be hidden or another zoomed, and send it the keys."""
         if "log" in self.layout_now.hidden:
             self.action_all_panes()
-        self._log.focus()
+        self.turn_to(self._log)
 
     def action_pause(self) -> None:
         """Ask for the reason, then pause."""

@@ -10,7 +10,7 @@ from textual.widget import Widget
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.commands import PANE_COMMANDS, bindings
 from gputui.tui.desk import Desk
-from gputui.tui.layout import PANES, Layout
+from gputui.tui.layout import LEAST, PANES, Layout
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.widgets.grip import GripMoved
 
@@ -26,6 +26,8 @@ class PaneScreen(JobScreen):
     DEFAULT_CSS = """
     PaneScreen #queue, PaneScreen #log { min-height: 3; max-height: 100vh; }
     PaneScreen .pane.-hidden { display: none; }
+    PaneScreen.-low #log, PaneScreen.-low.-reading #queue { display: none; }
+    PaneScreen.-low.-reading #log { display: block; }
     PaneScreen.-zoomed .pane { display: none; }
     PaneScreen.-zoomed .pane:focus { display: block; }
     """
@@ -62,6 +64,11 @@ class PaneScreen(JobScreen):
         queue = round(_PARTS * self._layout.queue)
         self.pane("queue").styles.height = f"{queue}fr"
         self.pane("log").styles.height = f"{_PARTS - queue}fr"
+
+    def mind_the_room(self, rows: int) -> None:
+        """Show queue or log alone where these rows are too few for both: what is below the screen nobody sees."""
+        both = {"queue", "log"} <= set(self._layout.shown)
+        self.set_class(both and rows < 2 * LEAST and not self.is_zoomed, "-low")
 
     def refresh_panes(self) -> None:
         """Draw them, as they are laid out now."""
@@ -107,6 +114,14 @@ class PaneScreen(JobScreen):
         self._become(self._layout.with_next_grid())
         self.notify(f"GPUs: {_GRID_WORDS[self._layout.grid]}", timeout=2)
 
+    def turn_to(self, pane: Widget) -> None:
+        """Send the keys there; of two that have no room together that one is shown."""
+        if not self.has_class("-low") or pane.id == "gpus":
+            pane.focus()
+            return
+        self.set_class(pane.id == "log", "-reading")
+        self.call_after_refresh(pane.focus)
+
     def action_zoom(self) -> None:
         """Give the focused pane all the room, or take it back."""
         self.toggle_class("-zoomed")
@@ -118,7 +133,7 @@ class PaneScreen(JobScreen):
         here = shown.index(self.focused_pane) if self.focused_pane in shown else 0
         pane = self.pane(shown[(here + step) % len(shown)])
         if not self.is_zoomed:
-            pane.focus()
+            self.turn_to(pane)
             return
         self.remove_class("-zoomed")
 
