@@ -26,7 +26,7 @@ from gputui.runtime.docker_connection import Connection
 from gputui.runtime.docker_create import request_for
 from gputui.runtime.docker_engine import EngineFacts, read_facts
 from gputui.runtime.docker_events import EventWatcher
-from gputui.runtime.docker_faults import fault
+from gputui.runtime.docker_faults import fault, is_conflict, is_missing
 from gputui.runtime.docker_logs import DockerLog, LogQuery, save
 from gputui.runtime.docker_naming import adoptable, by_name
 from gputui.runtime.docker_pull import pull
@@ -268,17 +268,6 @@ class DockerRuntime:
         if self._watcher:
             self._watcher.close()
         self._connection.forget()
-
-
-def is_missing(error: RuntimeFault) -> bool:
-    """Whether the engine said that there is no such container."""
-    return "no such container" in error.what.lower()
-
-
-def is_conflict(error: RuntimeFault) -> bool:
-    """Whether the engine said that the container's name is taken."""
-    words = error.what.lower()
-    return "conflict" in words and "already in use" in words
 
 
 def _ask_facts(client: APIClient) -> EngineFacts:

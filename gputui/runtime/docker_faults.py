@@ -150,3 +150,14 @@ def _tidy(text: str) -> str:
     )
     line = line.removesuffix(": unknown").removesuffix(": unknown.")
     return line if len(line) <= 400 else line[:399] + "…"
+
+
+def is_missing(error: RuntimeFault) -> bool:
+    """Whether the engine said that there is no such container."""
+    return "no such container" in error.what.lower()
+
+
+def is_conflict(error: RuntimeFault) -> bool:
+    """Whether the engine said that the container's name is taken."""
+    words = error.what.lower()
+    return "conflict" in words and "already in use" in words
