@@ -20,7 +20,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.processes import Processes
 from tests.factories import GIB, job
 from tests.tui.console import Console
-from tests.tui.sample import busy, rich_snapshot, secret_job
+from tests.tui.sample import busy, rich_snapshot, secret_job, with_job
 
 ROWS = (
     ProcessRow(4001, "root", "sh -c train", 0.0, 3 * 1024**2, timedelta(minutes=9)),
@@ -183,6 +183,18 @@ async def test_what_is_copied_is_chosen_by_one_more_key(keys: tuple[str, ...], t
         await console.press(pilot, *keys)
         assert console.app.clipboard == text
         assert isinstance(console.app.screen, Main)
+
+
+@pytest.mark.parametrize(("wide", "is_cut"), [(80, True), (200, False)])
+async def test_what_would_be_copied_is_cut_only_where_there_is_no_room(wide: int, is_cut: bool) -> None:
+    console = Console(with_job(rich_snapshot(), [secret_job()]))
+    async with console.app.run_test(size=(wide, 30)) as pilot:
+        await console.begin(pilot)
+        _on(console, 101)
+        await console.press(pilot, "y")
+        [line] = [line for line in console.screen_text.splitlines() if "GPU-0000" in line and "GPUs" in line]
+        assert (copied(secret_job())["GPUs"] not in line) is is_cut
+        assert ("…" in line) is is_cut
 
 
 def test_what_is_copied_is_whole_and_harmless() -> None:

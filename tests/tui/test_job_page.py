@@ -53,6 +53,14 @@ class TestItsGpus:
         assert list(shown) == ["GPU 0", "GPU 1"]
         assert shown["GPU 0"].split() == [shown["GPU 0"].split()[0], "62%", "38G/80G", "58°", "480W", "of", "700W"]
 
+    def test_that_draw_all_they_may_keep_that_apart_from_how_much_it_is(self) -> None:
+        first, *others = sample.gpus()
+        assert first.sample is not None
+        capped = replace(first, sample=replace(first.sample, throttle=("power cap",), power=650.0))
+        shown = told(on(0, 1), picture((capped, *others)), 100)
+        assert "650W! of 700W" in shown["GPU 0"]
+        assert shown["GPU 0"].index("of 700W") == shown["GPU 1"].index("of 700W")
+
     def test_say_the_most_important_where_there_is_little_room(self) -> None:
         assert told(on(0), picture(), 24)["GPU 0"].split() == ["62%", "38G/80G", "58°"]
 

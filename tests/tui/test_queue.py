@@ -18,6 +18,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.window import WindowState, WindowView
 from gputui.tui.leave import Leave
+from gputui.tui.present.detail import job_title
 from gputui.tui.queue.columns import COLUMNS, USUAL, Chosen
 from gputui.tui.remembered import Remembered
 from gputui.tui.screens.columns import ColumnChooser
@@ -36,6 +37,11 @@ SIZE = (120, 36)
 
 def queue(console: Console) -> JobTable:
     return console.app.screen_stack[0].query_one(JobTable)
+
+
+def test_an_element_of_an_array_is_named_with_its_place() -> None:
+    titles = {job_title(job) for job in with_array().jobs}
+    assert {"#10 sweep[0]", "#15 sweep[5]", "#30 eval"} < titles
 
 
 def with_array() -> Snapshot:

@@ -37,8 +37,9 @@ def job_lines(job: Job, context: JobContext, told: Told | None = None, live: Liv
 
 
 def job_title(job: Job) -> str:
-    """`#17 train`, harmless."""
-    return f"#{job.id} {plain(job.spec.name, 60)}".rstrip()
+    """`#17 train`, `#18 sweep[1]`, harmless."""
+    place = f"[{job.array.index}]" if job.array and job.spec.name else ""
+    return f"#{job.id} {plain(job.spec.name, 60)}{place}".rstrip()
 
 
 def _state(job: Job, context: JobContext, live: Live) -> list[Line]:

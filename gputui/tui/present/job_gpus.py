@@ -41,7 +41,11 @@ def gpu_lines(job: Job, picture: GpuPicture, room: int, *, is_compact: bool = Fa
 def _one(row: GpuRow, room: int, *, has_graphs: bool) -> Line:
     parts = [tuple(fitted(gpu_cells(row, key, cells), cells)) for key, cells, least in _FIGURES if room >= least]
     if room >= _LIMIT_FROM:
-        parts[-1] += (("of ", DIM), *fitted(gpu_cells(row, "power_limit", 5), 5))
+        parts[-1] = (
+            *fitted(gpu_cells(row, "power", 5), 5, right=True),
+            (" of ", DIM),
+            *fitted(gpu_cells(row, "power_limit", 5), 5),
+        )
     parts += _wrong(row)
     told = _apart(parts)
     steps = min(_MOST_STEPS, room - sum(width(words) for words, _ in told) - len("   in 10m00s"))

@@ -10,14 +10,15 @@ from textual.containers import Vertical
 from textual.widgets import Static
 
 from gputui.domain.job import Job
-from gputui.domain.text import fit, plain
+from gputui.domain.text import fit, plain, width
 from gputui.tui.commands import BACK, COPY_COMMANDS, bindings
 from gputui.tui.key_names import key_name
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.detail import job_title
 from gputui.tui.screens.dialog import Dialog
 
-_SHOWN = 56
+_SHOWN, _AROUND = 56, 40
+"""Cells of a text where there is no room for more, and those that are no room."""
 
 
 def copied(job: Job) -> dict[str, str]:
@@ -50,9 +51,10 @@ class CopyDialog(Dialog[str | None]):
             yield Static(self._question, classes="title", markup=False)
             told = [keymap_of(self).told(command) for command in COPY_COMMANDS]
             room = max(len(command.first_key) for command in told)
+            shown = max(_SHOWN, min(max(map(width, self._texts.values())), self.app.size.width - _AROUND))
             for command in told:
                 if text := self._texts.get(command.argument):
-                    words = f"{command.first_key:<{room}}  {command.title:<10}{fit(text, _SHOWN)}"
+                    words = f"{command.first_key:<{room}}  {command.title:<10}{fit(text, shown)}"
                     yield Static(words, classes="answers", markup=False)
             id_keys = " ".join(map(key_name, told[0].keys[1:]))
             the_id = f"{id_keys}  the id     " if id_keys else ""

@@ -60,7 +60,7 @@ class Notices(ScrollingDialog):
 
 def notice_lines(notices: tuple[Notice, ...], happenings: Sequence[Happening], now: datetime, room: int) -> list[Cell]:
     """What is so, and under it what was, in lines of `room` cells; words where there is none."""
-    lines: list[Cell] = [_row(("Now", STRONG), "" if notices else "Nothing is wrong.", DIM)]
+    lines: list[Cell] = [_row(("Now", STRONG), "" if notices else "No error and no warning.", DIM)]
     for notice in notices:
         lines += _broken(notice.severity, ((plain(notice.text, 2000), PLAIN),), room)
     lines += [(), _row(("Before", STRONG), "while this console was open" if happenings else "Nothing yet.", DIM)]
