@@ -324,6 +324,19 @@ class TestPage:
         row = picture.rows["MIG-3g.40gb"]
         assert "instance 3g.40gb of GPU 0" in text(gpu_lines(GpuPage(row, picture, snapshot, NOW), 120, 40))
 
+    def test_a_wide_screen_has_what_is_known_beside_how_gpus_are_linked(self) -> None:
+        snapshot = sample.looked_at()
+        picture = gpu_picture(snapshot, {}, History(), NOW)
+        made = GpuPage(picture.rows[uuid(0)], picture, snapshot, NOW)
+        wide, narrow = (text(gpu_lines(made, room, 48)).splitlines() for room in (198, 118))
+        assert len(wide) <= 48, "no key is needed to see the rest"
+        below = [" ".join(lines).partition("processes")[2].split() for lines in (wide, narrow)]
+        assert sorted(below[0]) == sorted(below[1])
+        heads = {line.index(word) for line in wide for word in ("neighbours", "topology") if word in line}
+        assert heads == {99}
+        assert max(map(len, wide)) <= 198
+        assert min(line.find("UUID") for line in wide if "UUID" in line) == 0
+
     def test_instances_stand_in_columns(self) -> None:
         rows = [line for line in page(days.instances()).splitlines() if "MIG-0" in line]
         assert [row.split()[:2] for row in rows] == [["0m0", "3g.40gb"], ["0m1", "2g.20gb"], ["0m2", "1g.10gb"]]

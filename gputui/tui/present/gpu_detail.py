@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import zip_longest
 
 from gputui.domain.gpu import GpuProcess, GpuView, HealthCode
 from gputui.domain.job import Job
@@ -22,6 +23,8 @@ from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, RED, STRONG, VIOLE
 from gputui.tui.present.topology import topology_lines
 
 _LABEL = 12
+_COLUMN = 76
+"""Cells of a column from which there are two of what is read and known."""
 
 
 @dataclass(frozen=True)
@@ -42,20 +45,30 @@ class GpuPage:
 
 def gpu_lines(page: GpuPage, room: int, rows: int) -> list[Cell]:
     """The page for a screen of that size: what matters now first, what never changes last."""
-    sections = (
-        _now(page),
-        graph_lines(page.row, room, rows),
-        _processes(page),
-        _readings(page),
-        topology_lines(page.row, page.picture, room),
-        _instances(page),
-        _about(page),
-    )
+    half = room // 2
+    is_wide = half >= _COLUMN
+    topology = topology_lines(page.row, page.picture, half if is_wide else room)
+    readings, instances, about = _readings(page), _instances(page), _about(page)
+    if is_wide and topology:
+        known = [_beside(_parted(readings, about), topology, half), instances]
+    else:
+        known = [readings, topology, instances, about]
+    return _parted(_now(page), graph_lines(page.row, room, rows), _processes(page), *known)
+
+
+def _parted(*sections: list[Cell]) -> list[Cell]:
+    """Those that say anything, with a line between them."""
     lines: list[Cell] = []
     for section in sections:
         if section:
             lines += [*([()] if lines else []), *section]
     return lines
+
+
+def _beside(left: list[Cell], right: list[Cell], half: int) -> list[Cell]:
+    """Both, side by side: the left one in as many cells."""
+    pairs = zip_longest(left, right, fillvalue=())
+    return [(*fitted(one, half - 1), (" ", DIM), *other) if other else one for one, other in pairs]
 
 
 def _line(label: str, *spans: Span) -> Cell:
