@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from textual.app import App
 from textual.filter import LineFilter, Monochrome, NoColor
 
 from gputui.tui.remembered import Remembered
@@ -14,11 +13,12 @@ from gputui.tui.themes.derived import palette_of
 from gputui.tui.themes.look import Look
 from gputui.tui.themes.rounded import rounded
 from gputui.tui.themes.terminal import AUTO
+from gputui.tui.turns import InTurnApp
 
 T = TypeVar("T")
 
 
-class DressedApp(App[T]):
+class DressedApp(InTurnApp[T]):
     """Everything drawn goes through its look."""
 
     _look: Look | None = None

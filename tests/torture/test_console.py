@@ -108,7 +108,7 @@ class Hands:
 
     async def rest(self) -> None:
         """Close what is open, and see what is alive then."""
-        while len(self._app.screen_stack) > 1 and self._app._exception is None:
+        while (len(self._app.screen_stack) > 1 or self._app.has_turn) and self._app._exception is None:
             await asyncio.sleep(3 * PAUSE)  # what was opened last is there, and what was pressed last is done
             if self._app.screen.is_mounted and len(self._app.screen_stack) > 1:
                 self._app.pop_screen()
