@@ -87,6 +87,7 @@ class Detail(JobScreen):
         self._heading = CellLines(id="heading")
         self._body = CellLines(id="body", background=GROUND)
         self._log = JobLog(id="log")
+        self._keys = KeyBar(id="keys")
         self._told = Told()
         self._explainer = Newest(self.post_message, lambda error: Explained(None, f"{type(error).__name__}: {error}"))
         self._pace = Pace(rest=9)
@@ -99,7 +100,7 @@ class Detail(JobScreen):
         with VerticalScroll():
             yield self._body
         yield self._log
-        yield KeyBar(id="keys")
+        yield self._keys
 
     def on_mount(self) -> None:
         """Show what is known."""
@@ -122,13 +123,13 @@ class Detail(JobScreen):
         """Show the job as it is in this picture; one that left the queue file stays as it was."""
         self._snapshot = snapshot
         self._job = snapshot.job(self._job_id) or self._job
-        if self._job is None or self.app.screen is not self:
-            return
+        if self._job is None or self.app.screen is not self or not self._keys.is_attached:
+            return  # a picture may come before the page is there
         self._explain(self._job)
         self._heading.show([((f" Job {job_title(self._job)}", STRONG),)])
         self._fill(self._job)
         commands = (c for c in _COMMANDS if c.in_footer)
-        self.query_one(KeyBar).show(tuple(c for c in commands if c.works_at(self)), (BACK, APP_COMMANDS[0]))
+        self._keys.show(tuple(c for c in commands if c.works_at(self)), (BACK, APP_COMMANDS[0]))
 
     def _fill(self, job: Job) -> None:
         """The page, and below it the end of the log where that leaves room for it."""

@@ -62,13 +62,14 @@ class LogsScreen(JobScreen):
         self._jobs: dict[JobId, Job] = {}
         self._begun: dict[int, int] = {}
         """Which attempt each pane began with."""
+        self._keys = KeyBar(id="keys")
 
     def compose(self) -> ComposeResult:
         """A pane for each log, and the keys."""
         with Container(id="logs"):
             for number in self._logs:
                 yield LogPane(id=f"log-{number}")
-        yield KeyBar(id="keys")
+        yield self._keys
 
     def on_mount(self) -> None:
         """Begin to read."""
@@ -127,9 +128,11 @@ class LogsScreen(JobScreen):
         self._show_keys()
 
     def _show_keys(self) -> None:
+        if not self._keys.is_attached:
+            return  # a picture may come before the screen is there
         offered = (*LOG_COMMANDS, LOG_JOB_COMMANDS[0], *JOB_COMMANDS)
         commands = tuple(command for command in offered if command.in_footer and self._works(command))
-        self.query_one(KeyBar).show(commands, (BACK, APP_COMMANDS[0]))
+        self._keys.show(commands, (BACK, APP_COMMANDS[0]))
 
     def _works(self, command: Command) -> bool:
         pane = self.focused
