@@ -11,6 +11,7 @@ from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, cell, width_of
 from gputui.tui.present.gpu_names import index_of, model_in, short_model
 from gputui.tui.present.gpu_row import GpuPicture, GpuRow
+from gputui.tui.present.gpu_words import slowed_words
 from gputui.tui.present.meter import bar, graph, heat_style, load_style
 from gputui.tui.present.style import AMBER, BLUE, DIM, GPU_STYLES, GRAPH, PLAIN, RED, RED_STRONG, VIOLET
 
@@ -91,7 +92,7 @@ def _who(row: GpuRow, room: int) -> Cell:
     """What is wrong first, then who holds it, then what slows it down."""
     parts = [part for part in (_holders(row, room),) if part]
     if row.view.sample is not None and row.view.sample.throttle:
-        parts.append(cell("slowed: " + plain(", ".join(row.view.sample.throttle), 100), AMBER))
+        parts.append(cell(slowed_words(row.view.sample.throttle), AMBER))
     return joined(parts)
 
 

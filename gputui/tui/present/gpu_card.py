@@ -12,7 +12,7 @@ from gputui.domain.units import format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, split, width_of
 from gputui.tui.present.gpu import GpuRow, gpu_cells, holder_parts, joined, label_of, short_model
 from gputui.tui.present.gpu_tiles import CARD_LEAST, LINE_FULL
-from gputui.tui.present.gpu_words import foreign_words, running_words
+from gputui.tui.present.gpu_words import SLOWED, foreign_words, running_words, slowed_words
 from gputui.tui.present.graph import past_graph
 from gputui.tui.present.meter import bar, heat_style, load_style
 from gputui.tui.present.style import AMBER, DIM, GRAPH, PLAIN, STRONG
@@ -21,7 +21,6 @@ _FIGURES = 9
 """Cells for the figures beside a graph."""
 _POWER_FROM = 6
 """Lines of graphs from which power has one too."""
-_SLOWED = "slowed: "
 Line = tuple[Span, ...]
 
 
@@ -187,13 +186,13 @@ def _readings(row: GpuRow, room: int, *, has_power: bool) -> Cell:
         limit = power_limit(row)
         parts.append((f"{sample.power:.0f}{f'/{limit:.0f}' if limit else ''}W", DIM))
     if sample.throttle:
-        parts.append((_SLOWED + plain(", ".join(sample.throttle), 100), AMBER))
+        parts.append((slowed_words(sample.throttle), AMBER))
     if sample.sm_clock is not None:
         parts.append((f"{sample.sm_clock}MHz", DIM))
     if sample.fan is not None:
         parts.append((f"fan {sample.fan * 100:.0f}%", DIM))
     while width_of(_spaced(parts)) > room:
-        spare = [part for part in parts[1:] if not part[0].startswith(_SLOWED)]
+        spare = [part for part in parts[1:] if not part[0].startswith(SLOWED)]
         if not spare:
             break
         parts.remove(spare[-1])

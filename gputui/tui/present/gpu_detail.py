@@ -18,7 +18,7 @@ from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_card import power_limit
 from gputui.tui.present.gpu_graphs import amount, graph_lines
 from gputui.tui.present.gpu_row import GpuPicture, GpuRow
-from gputui.tui.present.gpu_words import container_of, foreign_words, kept_words, running_words
+from gputui.tui.present.gpu_words import container_of, foreign_words, kept_words, running_words, slowed_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, RED, STRONG, VIOLET
 from gputui.tui.present.topology import topology_lines
 
@@ -136,12 +136,12 @@ def _readings(page: GpuPage) -> list[Cell]:
     if sample is None or page.row.is_old:
         return [_line("readings", ("none now: the driver does not answer for it", AMBER))]
     limit = power_limit(page.row)
-    throttle = plain(", ".join(sample.throttle), 200)
+    throttle = slowed_words(sample.throttle, 200)
     clocks = _told(_of(sample.sm_clock, "MHz", "SM"), _of(sample.memory_clock, "MHz", "memory"))
     counts = _told(_count(sample.ecc_corrected, "corrected"), _count(sample.ecc_uncorrected, "uncorrected"))
     lines: list[Cell] = []
     if clocks or throttle:
-        slowed: Span = (f"slowed: {throttle}", AMBER) if throttle else ("not slowed", DIM)
+        slowed: Span = (throttle, AMBER) if throttle else ("not slowed", DIM)
         lines.append(_line("clocks", (f"{clocks}  " if clocks else "", PLAIN), slowed))
     if page.row.view.gpu.memory_total or sample.memory_total:
         lines.append(_line("memory", *gpu_cells(page.row, "memory", 12)))

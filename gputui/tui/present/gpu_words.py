@@ -39,6 +39,15 @@ def _for_whom(view: WindowView) -> str:
     return " or ".join(parts)
 
 
+SLOWED = "slowed: "
+
+
+def slowed_words(throttle: Iterable[str], most: int = 100) -> str:
+    """`slowed: power cap`: what slows it down, in the words readings have for it; empty where nothing does."""
+    reasons = plain(", ".join(throttle), most)
+    return SLOWED + reasons if reasons else ""
+
+
 def running_words(job: Job, now: datetime) -> str:
     """`2h14m of 8h00m`, to the minute: a second hand on every GPU would keep the line busy."""
     if job.started_at is None:

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from gputui.domain.job import Job
-from gputui.domain.text import plain, width
+from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
-from gputui.tui.present.cells import Cell, Span, cell, fitted
+from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_row import GpuPicture, GpuRow
+from gputui.tui.present.gpu_words import slowed_words
 from gputui.tui.present.meter import bar, heat_style, load_style
 from gputui.tui.present.past import STEP
 from gputui.tui.present.style import AMBER, DIM, GRAPH, RED
@@ -48,7 +49,7 @@ def _one(row: GpuRow, room: int, *, has_graphs: bool) -> Line:
         )
     parts += _wrong(row)
     told = _apart(parts)
-    steps = min(_MOST_STEPS, room - sum(width(words) for words, _ in told) - len("   in 10m00s"))
+    steps = min(_MOST_STEPS, room - width_of(told) - len("   in 10m00s"))
     if has_graphs and steps >= _LEAST_STEPS and row.past.steps:
         told += _graph(row, min(steps, len(row.past.steps)))
     return f"GPU {label_of(row)}", told
@@ -59,7 +60,7 @@ def _wrong(row: GpuRow) -> list[Cell]:
     view = row.view
     parts = [gpu_cells(row, "state", 7)] if view.stale or not view.health.is_schedulable else []
     if view.sample is not None and view.sample.throttle and not row.is_old:
-        parts.append(cell("slowed: " + plain(", ".join(view.sample.throttle), 60), AMBER))
+        parts.append(cell(slowed_words(view.sample.throttle, 60), AMBER))
     return parts
 
 

@@ -43,9 +43,9 @@ _ACT_ON = (
 _Row: TypeAlias = tuple[Span, str, Span]
 _NOTHING: _Row = (("", PLAIN), "", ("", PLAIN))
 _FIRST, _SECOND, _THIRD, _GAP = 11, 10, 10, 2
+"""The least widths of the columns, and what is between them."""
 _BESIDE, _INDENT = 26, 4
 """Cells for the sentences from which on they stand beside their keys, and by how many they are indented below."""
-"""The least widths of the columns, and what is between them."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from textual.strip import Strip
 from gputui.domain.job import Job
 from gputui.domain.text import width
 from gputui.tui.keymap import keymap_of
-from gputui.tui.present.cells import Cell, Column, Placed, Span, fitted, segments
+from gputui.tui.present.cells import Cell, Column, Placed, Span, fitted, segments, width_of
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.style import BLUE, DIM, PLAIN, RAISED, STRONG
 from gputui.tui.queue.columns import COLUMNS, Chosen
@@ -141,7 +141,7 @@ class JobTable(LineTable[Key], Grip):
     def _tab_clicked(self, x: int) -> None:
         at = 0
         for sheet, words in zip(self.sheets, self._tabs(), strict=True):
-            at += sum(width(text) for text, _ in words)
+            at += width_of(words)
             if x < at:
                 self.post_message(TabClicked(sheet.name))
                 return
@@ -156,7 +156,7 @@ class JobTable(LineTable[Key], Grip):
     def _bar_spans(self) -> tuple[Span, ...]:
         left = [span for tab in self._tabs() for span in tab]
         right = self._state()
-        room = self.size.width - sum(width(text) for text, _ in left) - width(right) - 1
+        room = self.size.width - width_of(left) - width(right) - 1
         return (*left, (" " * room, DIM), (right, PLAIN)) if room > 0 else self._short(right)
 
     def _short(self, right: str) -> tuple[Span, ...]:
