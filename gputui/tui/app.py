@@ -8,7 +8,6 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
-from textual.app import SystemCommand
 from textual.dom import DOMNode
 from textual.message import Message
 from textual.reactive import var
@@ -25,7 +24,7 @@ from gputui.engine.feed import Feed
 from gputui.ports import Clock
 from gputui.tui.action_thread import ActionThread
 from gputui.tui.aside import AsideApp
-from gputui.tui.commands import APP_COMMANDS, CHANGING, WORK_COMMANDS, bindings
+from gputui.tui.commands import APP_COMMANDS, CHANGING, WORK_COMMANDS, bindings, place_of
 from gputui.tui.desk import Desk, ShowsSnapshot
 from gputui.tui.interiors import Closed, Interiors
 from gputui.tui.keymap import Keymap
@@ -45,7 +44,7 @@ from gputui.tui.work import WorkBegun
 from gputui.tui.works import Works
 
 if TYPE_CHECKING:
-    from textual.command import Provider
+    from gputui.tui.commands import Command
 
 READ_ONLY_HINT = "start it without --read-only, and without the setting console.read_only, to change anything"
 _PATIENCE = 5.0
@@ -55,19 +54,12 @@ _TURN = 0.0005
 jobs on a fourth would keep each of them waiting for Python's usual 5 ms."""
 
 
-def _palette() -> type[Provider]:
-    from gputui.tui.palette import Commands
-
-    return Commands
-
-
 class Gputui(AsideApp[Leave]):
     """The console of one node."""
 
     TITLE = "gputui"
     BINDINGS: ClassVar = [*bindings(APP_COMMANDS), *bindings(WORK_COMMANDS, before_others=True)]
-    COMMANDS: ClassVar = {_palette}
-    ENABLE_COMMAND_PALETTE = True
+    ENABLE_COMMAND_PALETTE = False  # there is one of our own
     CSS = "Toast { max-width: 80; }"
 
     snapshot: var[Snapshot] = var(EMPTY, always_update=True, init=False)
@@ -116,11 +108,6 @@ class Gputui(AsideApp[Leave]):
     def get_default_screen(self) -> Screen[None]:
         """The main screen, drawn before anything has answered."""
         return Main(self._desk)
-
-    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """None of Textual's own: the palette has this console's commands."""
-        del screen
-        return ()
 
     def _register_child(self, parent: DOMNode, child: Widget, before: int | None, after: int | None) -> None:
         """Give what comes onto the screen its keys as set; a test notices if Textual stops calling this."""
@@ -228,10 +215,23 @@ class Gputui(AsideApp[Leave]):
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""
-        from gputui.tui.palette import Palette
+        from gputui.tui.commands.finding import working
+        from gputui.tui.screens.palette import Palette
 
-        if not isinstance(self.screen, Palette):
-            self.push_screen(Palette(id="--command-palette"))
+        if isinstance(self.screen, Palette):
+            return
+        offered = working(self.screen)
+
+        def chosen(number: int | None) -> None:
+            if number is not None:
+                self.call_later(self._do, offered[number])
+
+        self.push_screen(Palette(offered), chosen)
+
+    async def _do(self, command: Command) -> None:
+        """Not by its key: in the pane that has the focus that may mean another command."""
+        if place := place_of(command, self.screen):
+            await self.run_action(command.action, default_namespace=place)
 
     def action_help(self) -> None:
         """Show all keys, those of the focused pane first."""

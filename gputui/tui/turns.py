@@ -1,4 +1,4 @@
-"""One key after the other: the next is heard once all that the one before asked for is done.
+"""One key or click after the other: the next is heard once all that the one before asked for is done.
 
 Textual 8.2 hands each key to whoever has the focus when it comes, and carries it out some messages later. Keys that
 come together, as they do over a slow line, therefore all go to where the first one went: of `/host` typed in one go the
@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from textual import events
 from textual.app import App
+from textual.errors import NoWidget
 from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.screen import Screen
@@ -37,18 +38,18 @@ class KeyDone(Message, bubble=True):
 
 
 class InTurnApp(App[T]):
-    """Takes keys in turn, and what is pasted."""
+    """Takes keys in turn, what is pasted, and what the mouse does."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._typed: deque[events.Key | events.Paste] = deque()
+        self._typed: deque[events.InputEvent | events.Paste] = deque()
         self._turn = 0
         self.has_turn = False
-        """A key is under way."""
+        """A key or click is under way."""
 
     async def on_event(self, event: events.Event) -> None:
-        """Keys wait for their turn; all else goes on as ever."""
-        if not isinstance(event, events.Key | events.Paste) or event.is_forwarded:
+        """Keys and the mouse wait for their turn; all else goes on as ever."""
+        if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded:
             await super().on_event(event)
             return
         self._typed.append(event)
@@ -56,13 +57,27 @@ class InTurnApp(App[T]):
             await self._take_turn()
 
     async def _take_turn(self) -> None:
-        self.has_turn = bool(self._typed and self.screen_stack)
-        if not self.has_turn:
-            return
-        self._turn += 1
-        screen, path = self.screen, self.focused or self.screen
-        await super().on_event(self._typed.popleft())
-        self._send_after(path, screen, self._turn)
+        self.has_turn = True
+        while self._typed and self.screen_stack:
+            event = self._typed.popleft()
+            screen, path = self.screen, self._path_of(event)
+            await super().on_event(event)
+            if path is not None:
+                self._turn += 1
+                self._send_after(path, screen, self._turn)
+                return
+        self.has_turn = False
+
+    def _path_of(self, event: events.Event) -> MessagePump | None:
+        """Where it is carried out, if that has to be waited for: the pointer and the wheel only change what is seen."""
+        if not isinstance(event, events.MouseEvent):
+            return self.focused or self.screen
+        if not isinstance(event, events.MouseUp):
+            return None
+        try:
+            return self.get_widget_at(event.x, event.y)[0]
+        except NoWidget:
+            return None
 
     def _send_after(self, path: MessagePump, screen: Screen[object], turn: int) -> None:
         path.post_message(KeyDone(turn, screen))

@@ -87,8 +87,8 @@ LATER = frozenset(
         "gputui.engine.host", "gputui.engine.scheduler", "gputui.domain.policy.plan", "gputui.domain.policy.whatif",
         "gputui.domain.policy.timeline", "gputui.tui.present.what_if", "gputui.tui.present.timeline",
         "gputui.tui.screens.detail", "gputui.tui.screens.gpu", "gputui.tui.screens.help", "gputui.tui.screens.submit",
-        "gputui.tui.screens.timeline", "gputui.tui.screens.what_if", "gputui.tui.palette", "gputui.tui.proposals",
-        "gputui.tui.submission.form", "gputui.tui.web.server",
+        "gputui.tui.screens.timeline", "gputui.tui.screens.what_if", "gputui.tui.screens.palette",
+        "gputui.tui.proposals", "gputui.tui.submission.form", "gputui.tui.web.server",
     }
 )  # fmt: skip
 """What no first frame of the console shows."""

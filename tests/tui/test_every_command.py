@@ -11,8 +11,8 @@ import pytest
 from textual.css.query import NoMatches
 
 from gputui.tui.commands import COMMANDS
+from gputui.tui.commands.finding import working
 from gputui.tui.commands.places import places
-from gputui.tui.palette import Commands
 from tests.tui.every import (
     eyes,
     rows_dialogs,
@@ -148,7 +148,7 @@ def test_the_palette_has_no_two_of_one_name() -> None:
 async def test_the_palette_has_only_what_is_to_be_found_by_name() -> None:
     for row in (next(row for row in ROWS if row.stage is stage) for stage in PLACES):
         async with _staged(row) as hand:
-            offered = Commands(hand.app.screen)._working()
+            offered = working(hand.app.screen)
             assert offered, row.id
             assert not [command.name for command in offered if not command.in_palette], row.id
 
@@ -178,7 +178,7 @@ async def test_who_only_looks_on_reaches_nothing_that_changes_anything() -> None
             await row.stage(hand)
             wished, above = hand.console.audited(), hand.app.screen
             assert hand.words_at(row.command) is None, f"{row.id} is in the key bar"
-            assert row.command not in Commands(above)._working(), f"{row.id} is in the palette"
+            assert row.command not in working(above), f"{row.id} is in the palette"
             await hand.pilot.press(*row.command.keys)
             assert hand.app.screen is above, f"{row.id} opens {hand.app.screen}"
             assert hand.console.audited() == wished, f"{row.id} is done by key"

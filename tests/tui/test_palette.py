@@ -1,38 +1,158 @@
-"""The palette, when its list has no room yet."""
+"""The palette does what it shows: what is typed, what is clicked, and nothing that has gone from its list meanwhile."""
 
 from __future__ import annotations
 
-from textual.command import CommandList
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
-from gputui.tui.palette import Palette
-from tests.tui.console import Console
+import pytest
+from textual import events
+from textual.widgets import Input
+
+from gputui.tui.commands import COMMANDS
+from gputui.tui.commands.finding import find, label
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.palette import Palette
+from tests.tui.every.hand import Hand
+from tests.tui.every.world import world
+from tests.tui.test_turns import burst
+
+LINES = "#lines"
+HELD = ("hold", "job 107")
 
 
-async def test_a_page_key_before_the_list_is_laid_out_is_no_error() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
-        await console.press(pilot, "colon")
-        palette = console.app.screen
-        assert isinstance(palette, Palette)
-        found = palette.query_one(CommandList)
-        found._index_to_line.clear()  # as it is until the lines are made
-        palette._action_command_list("page_up")
-        palette._action_command_list("page_down")
-        await console.press(pilot, "escape")
-        assert not isinstance(console.app.screen, Palette)
+@asynccontextmanager
+async def opened(size: tuple[int, int] = (120, 36)) -> AsyncIterator[tuple[Hand, Palette]]:
+    """The palette over the main screen, where job 107 waits and is selected."""
+    console = world()
+    async with console.app.run_test(size=size) as pilot:
+        hand = Hand(console, pilot)
+        await console.show(pilot, console.snapshot)
+        await hand.until(lambda: len(hand.queue.keys) > 0 and hand.app.focused is hand.queue)
+        hand.queue.move_to(list(hand.queue.keys).index(107))
+        await hand.press("colon")
+        yield hand, await hand.opened(Palette)
+
+
+def done(hand: Hand) -> list[tuple[str, str]]:
+    """What was done since the world was made."""
+    return [each for each in hand.console.audited() if each[0] != "add"]
+
+
+def names(wanted: str) -> list[str]:
+    """What is found, the best first."""
+    return [found.label for found in find([command for command in COMMANDS if command.in_palette], wanted)]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "best"),
+    [
+        ("hold", "Jobs: hold"),
+        ("HOLD ", "Jobs: hold"),
+        ("jobs: hold", "Jobs: hold"),
+        ("timel", "View: timeline"),
+        ("starting waiting", "Jobs: hold"),
+    ],
+)
+def test_the_best_is_first(wanted: str, best: str) -> None:
+    assert names(wanted)[0] == best
+
+
+def test_a_whole_name_comes_before_all_that_have_its_letters() -> None:
+    for command in COMMANDS:
+        if command.in_palette:
+            assert names(label(command))[0] == label(command)
+
+
+def test_words_of_the_sentence_find_it_too_after_those_that_are_called_so() -> None:
+    found = names("timeline")
+    assert found[0] == "View: timeline"
+    assert "What-if: timeline" not in found[:1]
+    assert names("xyzzy") == []
+    assert len(names("  ")) == sum(command.in_palette for command in COMMANDS)
+
+
+async def test_what_is_typed_in_one_go_with_enter_is_done() -> None:
+    async with opened() as (hand, _):
+        burst(hand.console, *"release", *["backspace"] * 7, *"hold", "enter")
+        await hand.until(lambda: HELD in hand.console.audited())
+        assert isinstance(hand.app.screen, Main)
+
+
+async def test_a_click_does_the_line_under_the_pointer() -> None:
+    async with opened() as (hand, palette):
+        await hand.press(*"hold")
+        lines = palette.query_one(LINES)
+        assert "▌ Jobs: hold" in hand.console.screen_text
+        await hand.click(lines, 5, 0)
+        await hand.until(lambda: HELD in hand.console.audited())
+
+
+async def test_a_click_where_a_line_was_before_the_last_letter_does_nothing() -> None:
+    async with opened() as (hand, palette):
+        lines = palette.query_one(LINES)
+        assert hand.app._driver is not None
+        x, y = lines.region.x + 5, lines.region.bottom - 1
+        burst(hand.console, *"hold")
+        for kind in (events.MouseDown, events.MouseUp):
+            hand.app._driver.send_message(kind(None, x, y, 0, 0, 1, False, False, False, x, y))
+        await hand.until(lambda: palette.query_one(Input).value == "hold" and not hand.app.has_turn)
+        assert hand.app.screen is palette
+        assert done(hand) == []
+
+
+async def test_enter_where_nothing_is_found_does_nothing_and_a_click_outside_closes() -> None:
+    async with opened() as (hand, palette):
+        await hand.press(*"zzz", "enter")
+        assert "No command is called that" in hand.console.screen_text
+        assert hand.app.screen is palette
+        await hand.click_at(0, 0)
+        await hand.until(lambda: isinstance(hand.app.screen, Main))
+        assert done(hand) == []
+
+
+async def test_the_wheel_and_the_pages_move_the_cursor_and_lines_stay_where_they_are() -> None:
+    async with opened((80, 24)) as (hand, palette):
+        lines = palette.query_one(LINES)
+        shown = lines.size.height
+        await hand.press("pagedown")
+        assert palette.cursor == shown - 1
+        assert palette._first == 0
+        await hand.wheel(lines)
+        assert palette.cursor == shown
+        assert palette._first == 1
+        await hand.point_at(lines.region.x + 3, lines.region.y)
+        assert palette.cursor == palette._first == 1
+        await hand.press("pageup", "up", "up")
+        assert palette.cursor == palette._first == 0
+
+
+async def test_the_sentence_under_the_cursor_is_told_in_full_on_a_narrow_screen() -> None:
+    async with opened((60, 24)) as (hand, _):
+        told = " ".join(hand.console.screen_text.split())
+        assert "│ Show everything about the job. │" in told
+        await hand.press(*"undo")
+        told = " ".join(hand.console.screen_text.split())
+        assert "Take this console's last wish back," in told.replace(" │ │ ", " ")
 
 
 async def test_a_second_choice_after_the_list_is_closed_changes_nothing() -> None:
-    console = Console()
-    async with console.app.run_test(size=(80, 24)) as pilot:
-        await console.begin(pilot)
-        await console.press(pilot, "colon")
-        palette = console.app.screen
-        assert isinstance(palette, Palette)
+    async with opened() as (hand, palette):
         palette.dismiss()
-        await pilot.pause()
-        stack = list(console.app.screen_stack)
+        await hand.breathe()
+        stack = list(hand.app.screen_stack)
         palette.dismiss()
-        await pilot.pause()
-        assert list(console.app.screen_stack) == stack
+        palette.action_take_line()
+        await hand.breathe()
+        assert list(hand.app.screen_stack) == stack
+
+
+@pytest.mark.parametrize("size", [(40, 10), (20, 5), (300, 80)])
+async def test_it_follows_the_size_of_the_screen(size: tuple[int, int]) -> None:
+    async with opened() as (hand, palette):
+        await hand.pilot.resize_terminal(*size)
+        await hand.press("pagedown", "pagedown")
+        lines = palette.query_one(LINES)
+        assert lines.size.height == palette._rows
+        assert palette._first <= palette.cursor < palette._first + palette._rows
+        assert size[1] < 10 or lines.region.bottom < size[1]

@@ -20,7 +20,6 @@ from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.window import WindowState, WindowView
 from gputui.tui.leave import Leave
-from gputui.tui.palette import Palette
 from gputui.tui.screens.choose import Choose
 from gputui.tui.screens.columns import ColumnChooser
 from gputui.tui.screens.confirm import Confirm
@@ -35,6 +34,7 @@ from gputui.tui.screens.logs import LogsScreen
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import Menu
 from gputui.tui.screens.notices import Notices
+from gputui.tui.screens.palette import Palette
 from gputui.tui.screens.processes import Processes
 from gputui.tui.screens.prompt import Prompt
 from gputui.tui.screens.reserve import Reserve

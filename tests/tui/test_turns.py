@@ -12,7 +12,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.submit import Submit
 from tests.tui.console import Console
 
-CHARACTERS = {"slash": "/", "space": " ", "enter": "\r", "escape": None, "tab": "\t"}
+CHARACTERS = {"slash": "/", "space": " ", "enter": "\r", "escape": None, "tab": "\t", "backspace": "\x7f"}
 
 
 def burst(console: Console, *keys: str) -> None:

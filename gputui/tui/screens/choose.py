@@ -33,7 +33,7 @@ class Choose(Dialog[int | None]):
         self._texts = [plain(line, 400) for line in lines]
         self._none = none
         self._saves = saves
-        self.cursor = 0
+        self.cursor = self._top = 0
 
     def compose(self) -> ComposeResult:
         """The lines and the keys."""
@@ -43,9 +43,19 @@ class Choose(Dialog[int | None]):
             yield CellLines(id="lines")
             yield Static(self.answers((TAKE_LINE, "take it"), *save, (BACK, "leave it")), classes="keys", markup=False)
 
-    def on_mount(self) -> None:
-        """Show them."""
-        self.query_one(CellLines).grow(self._cells())
+    def on_resize(self) -> None:
+        """Show as many as there is room for now."""
+        self.query_one("#lines", CellLines).make_room(self._height)
+        self.call_after_refresh(self.show_lines)
+
+    def show_lines(self) -> None:
+        """Those in sight, as they are now, if they still are."""
+        if self.is_attached:
+            self.query_one("#lines", CellLines).show(self._cells())
+
+    @property
+    def _height(self) -> int:
+        return max(1, min(len(self._texts), self._rows))
 
     @property
     def _rows(self) -> int:
@@ -53,13 +63,16 @@ class Choose(Dialog[int | None]):
 
     @property
     def _first(self) -> int:
-        """The line at the top: the chosen one stays in sight."""
-        return max(0, min(self.cursor - self._rows // 2, len(self._texts) - self._rows))
+        """The line at the top: the chosen one stays in sight, and lines stay where they are as far as they can."""
+        least, most = self.cursor - self._rows + 1, min(self.cursor, len(self._texts) - self._rows)
+        self._top = max(0, min(max(self._top, least), most))
+        return self._top
 
     def _cells(self) -> list[Cell]:
         if not self._texts:
             return [cell(self._none, DIM)]
-        shown = range(self._first, min(len(self._texts), self._first + self._rows))
+        first = self._first
+        shown = range(first, min(len(self._texts), first + self._rows))
         return [self._cell(place) for place in shown]
 
     def _cell(self, place: int) -> Cell:
@@ -69,7 +82,7 @@ class Choose(Dialog[int | None]):
     def action_down(self, step: int) -> None:
         """To another line."""
         self.cursor = max(0, min(len(self._texts) - 1, self.cursor + step))
-        self.query_one(CellLines).show(self._cells())
+        self.show_lines()
 
     def action_page(self, step: int) -> None:
         """By what is in sight."""
@@ -98,7 +111,7 @@ class Choose(Dialog[int | None]):
 
     def on_click(self, event: events.Click) -> None:
         """Choose with the mouse; a second click takes it."""
-        lines = self.query_one(CellLines)
+        lines = self.query_one("#lines", CellLines)
         if not self._texts or not lines.region.contains(event.screen_x, event.screen_y):
             return
         place = min(len(self._texts) - 1, self._first + event.screen_y - lines.region.y)
@@ -106,3 +119,11 @@ class Choose(Dialog[int | None]):
             self.action_take_line()
         else:
             self.action_down(place - self.cursor)
+
+    def on_mouse_scroll_down(self) -> None:
+        """Further down by the wheel."""
+        self.action_down(1)
+
+    def on_mouse_scroll_up(self) -> None:
+        """Further up by the wheel."""
+        self.action_down(-1)

@@ -5,21 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.geometry import Offset
 
 from gputui.domain.text import width
-from gputui.tui.screens.choose import Choose
+from gputui.tui.screens.pointed import Pointed
 from gputui.tui.widgets.cell_lines import CellLines
 
 _FRAME, _MARK = 4, 2
 """Cells of the box, and before each line."""
 
 
-class Menu(Choose):
-    """The number of the line chosen: by a click, or as in any list; None for Escape and a click elsewhere."""
+class Menu(Pointed):
+    """The number of the line chosen, by a click or as in any list."""
 
     DEFAULT_CSS: ClassVar = """
     Menu {
@@ -49,23 +48,3 @@ class Menu(Choose):
     @property
     def _rows(self) -> int:
         return max(1, min(len(self._texts), self.app.size.height - 2))
-
-    def _place(self, event: events.MouseEvent) -> int | None:
-        """The number of the line under the pointer."""
-        lines = self.query_one(CellLines).region
-        return self._first + event.screen_y - lines.y if lines.contains(event.screen_x, event.screen_y) else None
-
-    def on_mouse_move(self, event: events.MouseMove) -> None:
-        """The cursor goes with the pointer."""
-        if (place := self._place(event)) is not None:
-            self.action_down(place - self.cursor)
-
-    def on_click(self, event: events.Click) -> None:
-        """Take the line, or close where none is."""
-        event.prevent_default()
-        place = self._place(event)
-        if place is not None:
-            self.action_down(place - self.cursor)
-            self.action_take_line()
-        elif not self.query_one(".dialog").region.contains(event.screen_x, event.screen_y):
-            self.action_back()

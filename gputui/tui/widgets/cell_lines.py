@@ -33,16 +33,19 @@ class CellLines(Widget):
         if len(lines) < len(before):
             self.refresh()
 
+    def make_room(self, rows: int) -> None:
+        """Be as many rows high."""
+        if rows != self._rows:
+            self.styles.height = self._rows = rows
+
     def fill(self, lines: Sequence[Cell]) -> None:
         """Show these lines in as many rows: where there are more than fit, something around them scrolls."""
-        if len(lines) != self._rows:
-            self.styles.height = self._rows = len(lines)
+        self.make_room(len(lines))
         self.show(lines)
 
     def grow(self, lines: Sequence[Cell]) -> None:
         """Show these lines in as many rows, but in no fewer than there were: nothing jumps while one reads."""
-        if len(lines) > self._rows:
-            self.styles.height = self._rows = len(lines)
+        self.make_room(max(self._rows, len(lines)))
         self.show(lines)
 
     def render_line(self, y: int) -> Strip:

@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from textual import events
-from textual.command import Command as Found
-from textual.command import CommandList
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widget import Widget
@@ -18,8 +16,8 @@ from textual.widgets import Input
 from gputui.tui.app import Gputui
 from gputui.tui.commands import Command
 from gputui.tui.leave import Leave
-from gputui.tui.palette import Palette
 from gputui.tui.screens.main import Main
+from gputui.tui.screens.palette import Palette
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.line import KeyBar
@@ -98,13 +96,8 @@ class Hand:
         palette = await self.opened(Palette)
         name = f"{command.group}: {command.title}"
         palette.query_one(Input).value = name
-        found = palette.query_one(CommandList)
-
-        def is_first() -> bool:
-            first = found.get_option_at_index(0) if found.option_count else None
-            return isinstance(first, Found) and named(str(first.hit.text)) == name
-
-        await self.until(is_first, f"{name} is the first that is found")
+        await self.breathe()
+        assert palette._found[0].command is command, f"{name} is the first that is found"
         await self.press("enter")
         await self.until(lambda: self.app.screen is not palette, "the palette closes")
 
@@ -166,8 +159,3 @@ class Hand:
         at = self.words_at(command)
         assert at is not None
         await self.click_at(*at)
-
-
-def named(text: str) -> str:
-    """`View: help` of `View: help (?)`."""
-    return re.sub(r" \(\S+\)$", "", text)
