@@ -4,37 +4,36 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import signal
 import socket
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from gputui import bootstrap
 from gputui.cli import serving
 from gputui.cli.first import EarlyProbe
+from gputui.cli.painted import PaintedConsole
+from gputui.cli.reopening import Reopening, ScreenFailedError
 from gputui.config import Options, templates_path
 from gputui.domain.snapshot import Notice, Snapshot
+from gputui.domain.text import plain
 from gputui.engine.feed import Feed
+from gputui.engine.leader import current_leader
 from gputui.ports import JobStore
-from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
-from gputui.tui.opened import drawn_on, taking_over
 from gputui.tui.opening import Opening
 from gputui.tui.remembered import Remembered
-from gputui.tui.screens.main import Main
-from gputui.tui.steady import steady
 from gputui.tui.submission.sources import FormSources
 from gputui.tui.theme import wish_of
 
 if TYPE_CHECKING:
-    from textual.driver import Driver
-
     from gputui.engine.host import Host
 
 log = logging.getLogger(__name__)
@@ -47,36 +46,6 @@ WANTED_WITHIN = 10.0
 """Seconds for which a probe that was begun early is kept for the scheduler."""
 LET_GO_WITHIN = 12.0
 """Seconds for which the screen's process waits for its scheduler to let go before it ends anyway."""
-
-
-class PaintedConsole(Gputui):
-    """The console's screen, which tells when its first frame is on the terminal, and keeps it for the next time."""
-
-    painted: asyncio.Event
-    _opening: Opening | None = None
-
-    def get_driver_class(self) -> type[Driver]:
-        """One that never waits for the terminal: what is scheduled here does not wait for it either."""
-        return steady(super().get_driver_class())
-
-    def take_over(self, opening: Opening) -> None:
-        """Go on from where that left the terminal."""
-        self._opening = opening
-        self.driver_class = taking_over(opening) or self.driver_class
-
-    def on_ready(self) -> None:
-        """Textual calls this after the first frame. What is there by now stays: collections need not walk it."""
-        gc.freeze()
-        gc.enable()
-        self.painted.set()
-
-    def _show(self, snapshot: Snapshot) -> None:
-        opening, self._opening = self._opening, None
-        if opening is not None and tuple(self.size) == tuple(opening.size) and isinstance(self.screen, Main):
-            picture = drawn_on(self, self.screen.time)
-            if picture is not None:
-                asyncio.get_running_loop().run_in_executor(None, opening.keep, picture, self.pacer.pace.clock)
-        super()._show(snapshot)
 
 
 class Console:
@@ -99,32 +68,44 @@ class Console:
         self._remembered = remembered or Remembered()
         self._may_lead = may_lead
         self._opening = opening
+        self._is_opened = False
+        """A screen has taken over from what was shown before it."""
         self._probe = probe
         self._host: Host | None = None
 
     def run(self) -> int:
-        """Show it until it is quit; the exit code."""
+        """Show it until it is quit; the exit code. Raises ScreenFailedError where that cannot be."""
         try:
             return asyncio.run(self._run())
+        except ScreenFailedError as error:
+            if self._opening is not None:
+                self._opening.close()
+            tell(error.fault)
+            raise
         finally:
             self._tidy_up()
 
     async def _run(self) -> int:
         feed = Feed()
-        app = self._app(feed)
+        screens = Reopening(partial(self._app, feed), serving.log_path(self._options.state))
         hung_up = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, hung_up.set)
-        loop.add_signal_handler(signal.SIGTERM, self._terminate, app)
-        screen = asyncio.create_task(app.run_async())
-        scheduling = asyncio.create_task(self._behind(app, feed))
+        loop.add_signal_handler(signal.SIGTERM, self._terminate, screens)
+        screen = asyncio.create_task(screens.run())
+        scheduling = asyncio.create_task(self._behind(screens.painted, feed))
         hang_up = asyncio.create_task(hung_up.wait())
         await asyncio.wait({screen, hang_up}, return_when=asyncio.FIRST_COMPLETED)
         if hung_up.is_set():
             return await self._hang_up(scheduling)
         hang_up.cancel()
-        await self._let_go(scheduling, hand_over=screen.result() is Leave.HAND_OVER)
-        return app.return_code or 0
+        try:
+            how, code = await screen
+        except ScreenFailedError as error:
+            await self._give_up(scheduling, error)
+            raise
+        await self._let_go(scheduling, hand_over=how is Leave.HAND_OVER and self._leads)
+        return code
 
     def _app(self, feed: Feed) -> PaintedConsole:
         app = PaintedConsole(
@@ -142,28 +123,38 @@ class Console:
             past=self._store.history,
             forms=FormSources(lambda: bootstrap.local_images(self._options), templates_path()),
         )
-        app.painted = asyncio.Event()
-        if self._opening is not None:
+        if self._opening is not None and not self._is_opened:
             app.take_over(self._opening)
+        self._is_opened = True
         return app
 
-    def _terminate(self, app: PaintedConsole) -> None:
+    def _terminate(self, screens: Reopening) -> None:
         """Somebody wants it ended: as on hang-up, but the terminal is there and is left as it was."""
-        app.exit(Leave.HAND_OVER if self._hands_over else Leave.STOP, return_code=128 + signal.SIGTERM)
+        screens.leave(Leave.HAND_OVER if self._hands_over else Leave.STOP, 128 + signal.SIGTERM)
 
     @property
     def _hands_over(self) -> bool:
         """Whether dispatch goes on when nobody can be asked."""
         return self._options.settings.scheduler.hand_over != "never"
 
+    @property
+    def _leads(self) -> bool:
+        return self._host is not None and self._host.leads
+
+    @property
+    def _would_lead(self) -> bool:
+        """Whether the scheduler is here, or would be: nobody is one, and this console was about to be."""
+        may = self._may_lead and not self._options.settings.console.read_only
+        return self._leads or (may and current_leader(self._options.state) is None)
+
     def _want_pcie(self, uuid: str | None) -> None:
         """Pass on which GPU somebody looks at."""
         if self._host is not None:
             self._host.want_pcie(uuid)
 
-    async def _behind(self, app: PaintedConsole, feed: Feed) -> None:
+    async def _behind(self, painted: asyncio.Event, feed: Feed) -> None:
         """Begin only when the first frame is painted: importing and connecting would delay it."""
-        await app.painted.wait()
+        await painted.wait()
         if self._probe is not None:  # another may have begun to schedule since
             asyncio.get_running_loop().call_later(WANTED_WITHIN, Thread(target=self._probe.close, daemon=True).start)
         self._host = await asyncio.to_thread(self._make_host, feed)
@@ -183,17 +174,25 @@ class Console:
 
     async def _hang_up(self, scheduling: asyncio.Task[None]) -> int:
         """The terminal is gone: hand over if we schedule, and end without another word to the screen."""
-        await self._let_go(scheduling, hand_over=self._hands_over)
+        await self._let_go(scheduling, hand_over=self._hands_over and self._leads)
         self._tidy_up()
         self._store.close()
         os._exit(128 + signal.SIGHUP)  # the screen's driver would wait for a terminal that will not answer
 
+    async def _give_up(self, scheduling: asyncio.Task[None], error: ScreenFailedError) -> None:
+        """There will be no screen, but jobs are to start as before; say what becomes of that."""
+        would_lead = self._would_lead
+        if would_lead:
+            goes_on = "jobs start as before, by a background scheduler"
+            error.hint = f"{goes_on if self._hands_over else 'no job starts until gputui serve runs'}; {error.hint}"
+        await self._let_go(scheduling, hand_over=would_lead and self._hands_over)
+
     async def _let_go(self, scheduling: asyncio.Task[None], *, hand_over: bool) -> None:
+        if hand_over:
+            serving.hand_over(self._options)
         if self._host is None:
             scheduling.cancel()
         else:
-            if hand_over and self._host.leads:
-                serving.hand_over(self._options)
             self._host.stop()
         with contextlib.suppress(TimeoutError, asyncio.CancelledError):
             await asyncio.wait_for(scheduling, LET_GO_WITHIN)
@@ -203,6 +202,12 @@ def picture_of(error: Exception, latest: Snapshot) -> Snapshot:
     """The last picture, which says that nothing is scheduled here and why."""
     words = f"scheduling here failed, and is tried again: {type(error).__name__}: {error}"
     return replace(latest, leader=None, leads_here=False, notices=(Notice("error", words),))
+
+
+def tell(fault: BaseException) -> None:
+    """Print the traceback, without anything a terminal would act on."""
+    for line in "".join(traceback.format_exception(fault)).splitlines():
+        print(plain(line), file=sys.stderr)
 
 
 def run(

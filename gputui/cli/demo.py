@@ -14,6 +14,7 @@ from pathlib import Path
 import click
 
 from gputui import bootstrap
+from gputui.cli import serving
 from gputui.cli.session import Session, pass_session
 from gputui.cli.slow import prepare
 from gputui.cli.terminal import check_terminal
@@ -81,6 +82,7 @@ def run(options: Options) -> int:
     here = _here(options, directory)
     store = bootstrap.open_store(here)
     try:
+        serving.log_to_file(here.state)
         bootstrap.actions(store).submit(submissions())
         return Console(here, store, lambda: _tidy_up(here, store, directory)).run()
     finally:

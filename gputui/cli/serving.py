@@ -40,10 +40,14 @@ class _LogFile(logging.handlers.RotatingFileHandler):
         return stream
 
 
+def log_path(state: Path) -> Path:
+    """Where what gputui logs is."""
+    return state / "gputui.log"
+
+
 def log_to_file(state: Path) -> None:
-    """Send what gputui logs to `gputui.log` in the state directory: a screen must never be written over."""
-    path = state / "gputui.log"
-    handler = _LogFile(path, maxBytes=4 * 1024**2, backupCount=2, delay=True)
+    """Send what gputui logs to a file in the state directory: a screen must never be written over."""
+    handler = _LogFile(log_path(state), maxBytes=4 * 1024**2, backupCount=2, delay=True)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s"))
     logging.getLogger().addHandler(handler)
     logging.getLogger("gputui").setLevel(logging.INFO)
@@ -55,7 +59,7 @@ def serve(options: Options, wait: float) -> int:
     store = bootstrap.open_store(options)
     try:
         log_to_file(options.state)
-        where = f"state in {options.state}, log in {options.state / 'gputui.log'}"
+        where = f"state in {options.state}, log in {log_path(options.state)}"
         print(f"gputui serve: {where}; Ctrl-C ends it, jobs run on", file=sys.stderr, flush=True)
         if not asyncio.run(_serve(options, store, wait)):
             leader = current_leader(options.state)

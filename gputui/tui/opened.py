@@ -20,7 +20,7 @@ class OpenedDriver(SteadyDriver):
 
     def start_application_mode(self) -> None:
         """Take it over, and know what to leave behind."""
-        super().start_application_mode()  # type: ignore[no-untyped-call]
+        super().start_application_mode()
         if self.opening is not None:
             self.attrs_before = self.opening.hand_over()
             self.opening = None

@@ -53,6 +53,9 @@ class Opening:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
         """Leave the terminal as it was, if nobody took it over."""
         if self.attributes is not None:
             _write(_LEAVE)

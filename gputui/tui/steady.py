@@ -6,6 +6,7 @@ closed, a link that is down: for hours, until TCP gives up) would stop the loop,
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import termios
@@ -57,6 +58,8 @@ class SteadyDriver(LinuxDriver):
     _writer: SteadyWriter | None = None
     _skipped = False
     """The terminal lacks a picture: it needs a whole one."""
+    _is_on = False
+    """It has the terminal."""
     _is_stopped = False
     """By Ctrl-Z."""
 
@@ -68,7 +71,7 @@ class SteadyDriver(LinuxDriver):
     def _writer_thread(self, writer: WriterThread | None) -> None:
         """Textual makes its own, and starts it only then."""
         assert self._file is not None
-        self._writer = None if writer is None else SteadyWriter(self._file, _hung_up)
+        self._writer = None if writer is None else SteadyWriter(self._file, hung_up)
 
     def write(self, data: str) -> None:
         """Hand it over, or leave it out while the terminal takes nothing."""
@@ -82,13 +85,37 @@ class SteadyDriver(LinuxDriver):
             self._skipped = False
             self._app.call_later(self._app.refresh, layout=True)
 
+    def start_application_mode(self) -> None:
+        """Begin, and know so: what failed at half must be undone too."""
+        self._is_on = True
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back, if it is ours: while it is lent to another program there is nothing to undo."""
+        if self._is_on:
+            super().stop_application_mode()
+            self._is_on = False
+
+    def leave(self) -> None:
+        """Give the terminal back however far it got: its app failed before it came to that."""
+        with contextlib.suppress(Exception):
+            self.stop_application_mode()
+        self.close()
+
+    def _run_input_thread(self) -> None:
+        """Read keys; a failure goes where those of the screen go."""
+        try:
+            self.run_input_thread()
+        except Exception as error:  # noqa: BLE001 - a border: the thread's
+            self._app.call_later(self._app._handle_exception, error)
+
     def _sigtstp_application(self, *_: object) -> None:
         self._is_stopped = self._auto_restart
         super()._sigtstp_application()
 
     def _sigcont_application(self, *_: object) -> None:
         """Go on after Ctrl-Z. The signal comes with a hang-up too, and then there is nothing to go on with."""
-        if not self._auto_restart or not _is_there(self.fileno):
+        if not self._auto_restart or not is_there(self.fileno):
             return
         if not self._is_stopped:  # somebody else's SIGSTOP: the shell may have set the terminal back meanwhile
             self.suspend_application_mode()
@@ -101,7 +128,8 @@ def steady(driver: type[Driver]) -> type[Driver]:
     return SteadyDriver if driver is LinuxDriver else driver
 
 
-def _is_there(fileno: int) -> bool:
+def is_there(fileno: int) -> bool:
+    """Whether that is a terminal still."""
     try:
         termios.tcgetattr(fileno)
     except termios.error:
@@ -109,6 +137,6 @@ def _is_there(fileno: int) -> bool:
     return True
 
 
-def _hung_up() -> None:
-    """As the kernel tells it as a rule, but not to a program that has no part in its terminal's session."""
+def hung_up() -> None:
+    """Tell it as the kernel does as a rule, but not to a program that has no part in its terminal's session."""
     os.kill(os.getpid(), signal.SIGHUP)

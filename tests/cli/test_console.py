@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import cast
 
 import pytest
 
 from gputui import bootstrap
 from gputui.cli import console
-from gputui.cli.console import Console, PaintedConsole
+from gputui.cli.console import Console
 from gputui.config import Options
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.feed import Feed
@@ -27,12 +26,6 @@ class FailsOnce:
             raise RuntimeError("it broke")
 
 
-class Painted:
-    """A screen that is there."""
-
-    painted = asyncio.Event()
-
-
 async def test_a_failure_behind_the_screen_is_told_and_tried_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,8 +36,9 @@ async def test_a_failure_behind_the_screen_is_told_and_tried_again(
     store = bootstrap.open_store(options)
     there = Console(options, store)
     monkeypatch.setattr(there, "_make_host", lambda _: host)
-    Painted.painted.set()
-    await there._behind(cast("PaintedConsole", Painted()), feed)
+    painted = asyncio.Event()
+    painted.set()
+    await there._behind(painted, feed)
     store.close()
     assert host.runs == 2
     assert [notice.text for notice in seen[-1].notices] == [

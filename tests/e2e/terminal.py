@@ -32,6 +32,13 @@ class Terminal:
         """What is on the screen."""
         return self._tmux("capture-pane", "-p")
 
+    @property
+    def modes(self) -> str:
+        """What the terminal is set to: of the other screen, the mouse, the cursor and the wrapping of lines."""
+        names = {"alternate_on": "other", "mouse_any_flag": "mouse", "cursor_flag": "cursor", "wrap_flag": "wrap"}
+        form = " ".join(f"#{{?{flag},{name},}}" for flag, name in names.items())
+        return " ".join(self._tmux("display-message", "-p", form).split())
+
     def until(self, *wanted: str, seconds: float = 15) -> str:
         """The screen, once it shows all of these."""
         deadline = time.monotonic() + seconds

@@ -1,0 +1,176 @@
+"""A console whose screen fails, in a real terminal: what it schedules goes on, whatever becomes of the screen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bench._measure import Terminal as RawTerminal
+from gputui.engine.leader import current_leader
+from tests.e2e.terminal import Terminal
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 30.0
+BEGINS_AND_ENDS = [(f"\x1b[?{mode}h".encode(), f"\x1b[?{mode}l".encode()) for mode in (1049, 1000, 1003, 1004, 2004)]
+BEGINS_AND_ENDS += [(b"\x1b[?25l", b"\x1b[?25h"), (b"\x1b[?7l", b"\x1b[?7h")]
+KITTY_KEYS, USUAL_KEYS = b"\x1b[>25u", b"\x1b[<u"
+
+
+class Place:
+    """A machine of one simulated GPU, its console, and jobs that wait for each other."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.state = path / "state"
+        self.environ = {
+            "GPUTUI_STATE": str(self.state),
+            "GPUTUI_PROBE": "sim:1",
+            "GPUTUI_RUNTIME": "process",
+            "GPUTUI_CONFIG": "/dev/null",
+            "XDG_STATE_HOME": str(path / "home"),
+            "PYTHONPATH": str(ROOT),
+        }
+
+    @property
+    def log(self) -> str:
+        return (self.state / "gputui.log").read_text()
+
+    def console(self, where: str) -> list[str]:
+        return [sys.executable, "-m", "tests.e2e.faulty", where]
+
+    def submit(self, script: str) -> None:
+        command = [sys.executable, "-m", "gputui", "submit", "--host", "--gpus", "1", "--", "sh", "-c", script]
+        subprocess.run(command, env={**os.environ, **self.environ}, check=True, capture_output=True, timeout=60)
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def processes(self) -> list[int]:
+        """Those that were told to work on it."""
+        done = subprocess.run(["pgrep", "-f", "--", f"--state {self.state} "], capture_output=True, check=False)
+        return [int(line) for line in done.stdout.split()]
+
+    def leader(self) -> int:
+        """Who schedules; 0: nobody."""
+        found = current_leader(self.state)
+        return found.pid if found else 0
+
+
+def until(is_so: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path)
+    yield place
+    (tmp_path / "go").touch()
+    for pid in place.processes():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+    until(lambda: not place.processes(), "a scheduler does not end")
+
+
+@pytest.mark.tmux
+def test_the_screen_comes_back_and_jobs_that_wait_are_started_by_the_same_scheduler(place: Place) -> None:
+    place.submit(f"touch {place.path}/first; until [ -e {place.path}/go ]; do sleep 0.1; done")
+    place.submit(f"touch {place.path}/second")
+    with Terminal(place.console("key"), place.environ, 120, 36) as terminal:
+        terminal.until("scheduling", "1 running", "1 waiting")
+        until(lambda: place.has("first"), "the first job does not start")
+        scheduler = place.leader()
+        terminal.press("?")
+        terminal.until("The screen failed, and was opened again: KeyError: 'no", "1 running", "1 waiting", "q quit")
+        assert not place.has("second")
+        (place.path / "go").touch()
+        terminal.until("0 waiting")
+        until(lambda: place.has("second"), "the second job does not start")
+        assert place.leader() == scheduler
+        assert place.log.count("scheduling in") == 1
+        assert "Traceback (most recent call last)" in place.log
+        assert "KeyError: 'no" in place.log
+        terminal.press("!")  # what was told is kept
+        terminal.until("KeyError: 'no", str(place.state))
+        terminal.press("Escape")
+        terminal.until("4 reservations")
+        terminal.press("q")
+        terminal.until("stop dispatching")
+        terminal.press("s")
+        shown = terminal.until("EXIT 0")
+        assert "GPU free" not in shown
+        assert "KeyError" not in shown, "a traceback of long ago is on the terminal"
+        assert terminal.modes == "cursor wrap"
+
+
+@pytest.mark.tmux
+def test_told_to_end_after_a_fault_it_hands_over(place: Place) -> None:
+    with Terminal(place.console("key"), place.environ, 120, 36) as terminal:
+        terminal.until("scheduling", "1 of 1 GPU free")
+        terminal.press("?")
+        terminal.until("was opened again")
+        console = place.leader()
+        os.kill(console, signal.SIGTERM)
+        terminal.until(f"EXIT {128 + signal.SIGTERM}")
+        until(lambda: place.leader() not in (0, console), "nobody took over")
+
+
+@pytest.mark.tmux
+def test_a_terminal_that_closes_after_a_fault_hands_over(place: Place) -> None:
+    with Terminal(place.console("key"), place.environ, 120, 36) as terminal:
+        terminal.until("scheduling", "1 of 1 GPU free")
+        terminal.press("?")
+        terminal.until("was opened again")
+        console = place.leader()
+        terminal.close()
+        until(lambda: place.leader() not in (0, console), "nobody took over")
+
+
+@pytest.mark.parametrize("where", ["opening", "making"])
+def test_one_that_fails_each_time_ends_and_its_jobs_are_started_all_the_same(place: Place, where: str) -> None:
+    place.submit(f"touch {place.path}/first")
+    with RawTerminal(place.console(where), {**os.environ, **place.environ}) as terminal:
+        before = termios.tcgetattr(terminal._master)
+        status = ended(terminal)
+        assert os.waitstatus_to_exitcode(status) == 1
+        assert termios.tcgetattr(terminal._master) == before
+    output = bytes(terminal.output)
+    for begins, ends in BEGINS_AND_ENDS:
+        assert output.rfind(begins) <= output.rfind(ends), f"{begins!r} is left as it is"
+    assert output.count(KITTY_KEYS) == output.count(USUAL_KEYS)
+    assert output.count(b"\x1b[?1049h") == (4 if where == "opening" else 0)
+    words = output[max(0, output.rfind(b"\x1b[?1049l")) :].decode()
+    assert words.count("Traceback (most recent call last)") == 1
+    assert r"KeyError: 'no \x1b[31msuch thing'" in words
+    assert "gputui: error: the screen failed 4 times within a minute" in words
+    assert "jobs start as before, by a background scheduler" in words
+    until(lambda: place.leader() not in (0, terminal.pid), "nobody took over")
+    place.submit(f"touch {place.path}/second")
+    until(lambda: place.has("first") and place.has("second"), "jobs do not start")
+    assert place.log.count("Traceback") == 4
+
+
+def ended(terminal: RawTerminal) -> int:
+    """How it ended, once it has, and all it wrote is read."""
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        pid, status = os.waitpid(terminal.pid, os.WNOHANG)
+        if pid:
+            break
+        assert time.monotonic() < deadline, "it does not end"
+        terminal.read(0.05)
+    while terminal.read(0.2):
+        pass
+    terminal._over = True
+    return status
