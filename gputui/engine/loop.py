@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from datetime import UTC, timedelta
 from functools import partial
 from typing import TYPE_CHECKING
@@ -54,6 +54,8 @@ class Loop:
         self._lost = asyncio.Event()
         self._has_ticked = asyncio.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="tick")
+        self._house: Future[None] = Future()
+        self._house.set_result(None)
         self._seen: object = None
         self._ticked_at = 0.0
         self._alarm: asyncio.TimerHandle | None = None
@@ -104,14 +106,18 @@ class Loop:
         self._scheduler.look_again()
 
     async def _keep_house(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the thread is gone: we are being stopped
-            await asyncio.get_running_loop().run_in_executor(self._thread, self._keep_house_now)
+        """Not awaited: when we are stopped, APScheduler would cancel it and report that as a failure."""
+        if self._house.done():
+            with contextlib.suppress(RuntimeError):  # the thread is gone: we are being stopped
+                self._house = self._thread.submit(self._keep_house_now)
 
     def _keep_house_now(self) -> None:
         try:
             self._store.keep_house(self._clock.now())
         except GputuiError as error:
             log.warning("housekeeping has to wait: %s", error)
+        except Exception:  # a border: nobody asks this thread how it went
+            log.exception("housekeeping failed")
 
     async def _watch_store(self) -> None:
         """Ring when another process wrote a wish."""

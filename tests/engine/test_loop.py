@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+import logging
+from datetime import datetime, timedelta
 from pathlib import Path
+from threading import Event
 from typing import cast
 
 import pytest
@@ -82,3 +84,57 @@ async def test_a_writer_that_died_without_a_word_is_found(tmp_path: Path, monkey
     monkeypatch.setattr(loop, "STORE_LOOK", 0.01)
     monkeypatch.setattr(loop.Loop, "_hear", lambda self, watch: watch.take())
     await ticks_after_a_write(tmp_path / "state")
+
+
+class Slow(TinyJobStore):
+    """One whose house is kept until it is let go."""
+
+    def __init__(self, directory: Path) -> None:
+        super().__init__(directory)
+        self.begun, self.let_go, self.kept = Event(), Event(), 0
+
+    def keep_house(self, now: datetime) -> None:
+        self.begun.set()
+        assert self.let_go.wait(20)
+        self.kept += 1
+
+
+async def test_house_that_is_kept_when_the_loop_ends_is_kept_to_the_end_and_is_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop, "HOUSEKEEPING", 0.01)
+    store, ticks, stop = Slow(tmp_path / "state"), Ticks(), asyncio.Event()
+    running = asyncio.create_task(
+        loop.Loop(cast("Scheduler", ticks), store, SchedulerSettings(), FakeClock(), Waker()).run(stop)
+    )
+    await asyncio.to_thread(store.begun.wait, 20)
+    stop.set()
+    await asyncio.sleep(0.1)
+    assert not running.done()
+    store.let_go.set()
+    await asyncio.wait_for(running, 20)
+    assert store.kept == 1
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
+    store.close()
+
+
+async def test_what_fails_in_keeping_house_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop, "HOUSEKEEPING", 0.01)
+    failed = Event()
+
+    def fail(self: TinyJobStore, now: datetime) -> None:
+        failed.set()
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(TinyJobStore, "keep_house", fail)
+    store, ticks, stop = TinyJobStore(tmp_path / "state"), Ticks(), asyncio.Event()
+    running = asyncio.create_task(
+        loop.Loop(cast("Scheduler", ticks), store, SchedulerSettings(), FakeClock(), Waker()).run(stop)
+    )
+    await asyncio.to_thread(failed.wait, 20)
+    stop.set()
+    await asyncio.wait_for(running, 20)
+    assert "housekeeping failed" in caplog.text
+    store.close()

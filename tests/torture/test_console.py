@@ -12,6 +12,7 @@ import random
 import time
 from collections import Counter
 from pathlib import Path
+from typing import TypeAlias
 from weakref import WeakSet
 
 import pytest
@@ -52,6 +53,13 @@ MORE = Counter({"widgets": 150, "on the screen": 3, "threads": 3, "tasks": 10})
 """Things that may be alive at rest beyond those of the first third: a message holds the screen that sent it last."""
 
 
+MouseKind: TypeAlias = type[events.MouseEvent]
+
+
+def _mouse(kind: MouseKind, at: tuple[int, int], button: int = 1) -> events.MouseEvent:
+    return kind(None, *at, 0, 0, button, False, False, False, *at)
+
+
 class Hands:
     """Somebody at the keyboard and the mouse, as the terminal's driver reports it: nothing is waited for."""
 
@@ -77,17 +85,28 @@ class Hands:
         self._send(events.Resize(size, size))
 
     def click(self) -> None:
-        x, y = (self._chosen.randrange(max(1, most)) for most in self._app.size)
+        at, button = self._somewhere(), self._chosen.choice((1, 1, 1, 3))
         kinds = (events.MouseMove, *(events.MouseDown, events.MouseUp) * self._chosen.choice((1, 1, 2)))
-        self._send(*(kind(None, x, y, 0, 0, 1, False, False, False, x, y) for kind in kinds))
+        self._send(*(_mouse(kind, at, button) for kind in kinds))
+
+    def drag(self) -> None:
+        begun, *way, ended = (self._somewhere() for _ in range(5))
+        self._send(
+            _mouse(events.MouseDown, begun),
+            *(_mouse(events.MouseMove, at) for at in way),
+            _mouse(events.MouseUp, ended),
+        )
 
     def scroll(self) -> None:
-        x, y = (self._chosen.randrange(max(1, most)) for most in self._app.size)
         kind = self._chosen.choice((events.MouseScrollDown, events.MouseScrollUp))
-        self._send(kind(None, x, y, 0, 0, 0, False, False, False, x, y))
+        self._send(_mouse(kind, self._somewhere(), 0))
+
+    def _somewhere(self) -> tuple[int, int]:
+        across, down = (self._chosen.randrange(max(1, most)) for most in self._app.size)
+        return across, down
 
     async def play(self, seconds: float) -> None:
-        """Press, click, scroll, type and resize at random, thirty times a second."""
+        """Press, click, drag, scroll, type and resize at random, thirty times a second."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and self._app._exception is None:
             self._measured.screens[type(self._app.screen).__name__] += 1
@@ -96,6 +115,8 @@ class Hands:
                 self.resize(Size(*self._chosen.choice(SIZES)))
             elif what < 0.04:
                 self.click()
+            elif what < 0.05:
+                self.drag()
             elif what < 0.06:
                 self.scroll()
             elif what < 0.1:
