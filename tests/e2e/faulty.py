@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 from gputui.cli.main import run
+from gputui.domain.snapshot import Snapshot
 from gputui.tui.app import Gputui
 from gputui.tui.screens.main import Main
 
@@ -16,6 +17,16 @@ def fail(*_: object) -> None:
     raise KeyError(WORDS)
 
 
+show = Gputui.watch_snapshot
+
+
+def fail_while_away(app: Gputui, snapshot: Snapshot) -> None:
+    """The same, at the next picture, while the terminal is lent to a shell."""
+    if app.is_away:
+        fail()
+    show(app, snapshot)
+
+
 def main(where: str, *arguments: str) -> int:
     """Have it fail there, and run it."""
     if where == "key":
@@ -24,6 +35,8 @@ def main(where: str, *arguments: str) -> int:
         Main.on_mount = fail  # type: ignore[method-assign, assignment]
     elif where == "making":
         Gputui.dress = fail  # type: ignore[method-assign, assignment]
+    elif where == "away":
+        Gputui.watch_snapshot = fail_while_away  # type: ignore[method-assign, assignment]
     return run(arguments)
 
 

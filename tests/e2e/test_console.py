@@ -79,7 +79,7 @@ def test_the_demo_shows_gpus_jobs_and_logs_and_leaves_nothing_behind(tmp_path: P
     environ = {"GPUTUI_CONFIG": "/dev/null", "TMPDIR": str(tmp_path)}
     with Terminal([*CONSOLE, "demo"], environ, 200, 50) as terminal:
         terminal.until("scheduling", "llama-7b-sft", "loss", "needs 8 GPUs")
-        assert list(tmp_path.iterdir()) != []
+        assert [path.name for path in tmp_path.glob("*/state/gputui.log")] == ["gputui.log"]
         terminal.press("q")
         terminal.until("EXIT 0")
     assert list(tmp_path.iterdir()) == []

@@ -137,6 +137,55 @@ def test_a_terminal_that_closes_after_a_fault_hands_over(place: Place) -> None:
         until(lambda: place.leader() not in (0, console), "nobody took over")
 
 
+@pytest.mark.tmux
+def test_a_shell_that_has_the_terminal_keeps_it_and_then_the_screen_is_opened_again(place: Place) -> None:
+    place.submit(f"until [ -e {place.path}/go ]; do sleep 0.1; done")
+    with Terminal(place.console("away"), {**place.environ, "SHELL": "/bin/sh"}, 120, 36) as terminal:
+        terminal.until("scheduling", "1 running", "Nothing written yet")
+        terminal.press("x")
+        terminal.until("brings the console back")
+        until(lambda: "KeyError" in place.log, "nothing fails")
+        terminal.press("echo $((40+2))-still", "Enter")
+        shown = terminal.until("42-still")
+        assert "GPU free" not in shown, "the screen draws over the shell"
+        terminal.press("exit", "Enter")
+        terminal.until("The screen failed, and was opened again", "1 running", "q quit")
+        assert place.log.count("Traceback") == 1
+        terminal.press("q")
+        terminal.until("stop dispatching")
+        terminal.press("s")
+        terminal.until("EXIT 0")
+        assert terminal.modes == "cursor wrap"
+
+
+def test_what_the_last_start_left_to_be_shown_first_is_taken_over_once(place: Place) -> None:
+    keep_first_picture(place)
+    with RawTerminal(place.console("key"), {**os.environ, **place.environ}) as terminal:
+        before = termios.tcgetattr(terminal._master)
+        terminal.until_shown("scheduling")
+        os.write(terminal._master, b"?")
+        terminal.until_shown("and was opened again")
+        os.write(terminal._master, b"q")
+        terminal.until_shown("stop dispatching")
+        os.write(terminal._master, b"s")
+        assert os.waitstatus_to_exitcode(ended(terminal)) == 0
+        assert termios.tcgetattr(terminal._master) == before
+    assert_left_as_it_was(bytes(terminal.output))
+
+
+def test_what_was_shown_first_is_gone_before_the_traceback_is_printed(place: Place) -> None:
+    keep_first_picture(place)
+    with RawTerminal(place.console("making"), {**os.environ, **place.environ}) as terminal:
+        before = termios.tcgetattr(terminal._master)
+        assert os.waitstatus_to_exitcode(ended(terminal)) == 1
+        assert termios.tcgetattr(terminal._master) == before
+    shown, _, after = bytes(terminal.output).partition(b"\x1b[?1049l")
+    assert b"\x1b[?1049h" in shown
+    assert b"Traceback" not in shown
+    assert b"Traceback" in after
+    assert b"gputui: error: the screen failed" in after
+
+
 @pytest.mark.parametrize("where", ["opening", "making"])
 def test_one_that_fails_each_time_ends_and_its_jobs_are_started_all_the_same(place: Place, where: str) -> None:
     place.submit(f"touch {place.path}/first")
@@ -146,9 +195,7 @@ def test_one_that_fails_each_time_ends_and_its_jobs_are_started_all_the_same(pla
         assert os.waitstatus_to_exitcode(status) == 1
         assert termios.tcgetattr(terminal._master) == before
     output = bytes(terminal.output)
-    for begins, ends in BEGINS_AND_ENDS:
-        assert output.rfind(begins) <= output.rfind(ends), f"{begins!r} is left as it is"
-    assert output.count(KITTY_KEYS) == output.count(USUAL_KEYS)
+    assert_left_as_it_was(output)
     assert output.count(b"\x1b[?1049h") == (4 if where == "opening" else 0)
     words = output[max(0, output.rfind(b"\x1b[?1049l")) :].decode()
     assert words.count("Traceback (most recent call last)") == 1
@@ -159,6 +206,22 @@ def test_one_that_fails_each_time_ends_and_its_jobs_are_started_all_the_same(pla
     place.submit(f"touch {place.path}/second")
     until(lambda: place.has("first") and place.has("second"), "jobs do not start")
     assert place.log.count("Traceback") == 4
+
+
+def keep_first_picture(place: Place) -> None:
+    """Open a console as large as the next, and leave it."""
+    with RawTerminal([sys.executable, "-m", "gputui", "--view-only"], {**os.environ, **place.environ}) as terminal:
+        kept = place.path / "home" / "gputui-console" / "opening" / "200x50"
+        until(lambda: terminal.read(0.02) and kept.exists(), "no picture is kept")
+        os.write(terminal._master, b"q")
+        ended(terminal)
+
+
+def assert_left_as_it_was(output: bytes) -> None:
+    """Each mode of the terminal that was begun is ended."""
+    for begins, ends in BEGINS_AND_ENDS:
+        assert output.rfind(begins) <= output.rfind(ends), f"{begins!r} is left as it is"
+    assert output.count(KITTY_KEYS) == output.count(USUAL_KEYS)
 
 
 def ended(terminal: RawTerminal) -> int:
