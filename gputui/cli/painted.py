@@ -18,10 +18,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.steady import SteadyDriver, is_there, steady
 
 if TYPE_CHECKING:
-    from textual.css.styles import RulesMap
-    from textual.dom import DOMNode
     from textual.driver import Driver
-    from textual.widget import Widget
 
     from gputui.domain.snapshot import Snapshot
 
@@ -82,8 +79,8 @@ class PaintedConsole(Gputui):
     def end(self) -> None:
         """Hold on to nothing: one that failed may have ended before it let go by itself."""
         self._unsubscribe()
-        if isinstance(self._driver, SteadyDriver):
-            self._driver.leave()
+        if self._driver is not None:
+            self._driver.close()
 
     def _show(self, snapshot: Snapshot) -> None:
         opening, self._opening = self._opening, None
@@ -99,29 +96,10 @@ class PaintedConsole(Gputui):
         Textual would draw a traceback on the terminal, where it would be lost, and in it what all variables hold.
         """
         cause = error.error if isinstance(error, WorkerFailed) else error
-        log.error("the screen failed", exc_info=cause)
+        words = "the screen failed" if self.fault is None else "what was left of the screen failed too"
+        log.error(words, exc_info=cause)
         self._exception = error
         self.failing.set()
         self._return_code = 1
         self.fault = self.fault or cause
         self._close_messages_no_wait()
-
-    def _register(
-        self,
-        parent: DOMNode,
-        *widgets: Widget,
-        before: int | None = None,
-        after: int | None = None,
-        cache: dict[tuple, RulesMap] | None = None,  # type: ignore[type-arg]
-    ) -> list[Widget]:
-        """Hear of a widget whose last words fail: Textual does not."""
-        found = super()._register(parent, *widgets, before=before, after=after, cache=cache)
-        for widget in widgets:
-            if widget._task is not None:
-                widget._task.add_done_callback(self._widget_ended)
-        return found
-
-    def _widget_ended(self, task: asyncio.Task[None]) -> None:
-        error = None if task.cancelled() else task.exception()
-        if isinstance(error, Exception) and error is not self.fault:
-            self._handle_exception(error)

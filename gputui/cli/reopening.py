@@ -73,17 +73,18 @@ class Reopening:
     async def run(self) -> tuple[Leave | None, int]:
         """Show it until it is left; how, and the exit code. Raises ScreenFailedError where it fails too often."""
         faults, news = Faults(), ""
-        while True:
+        while self._asked is None:
             fault = await self._show(news)
-            if self._asked is not None:
-                return self._asked
             if fault is None:
-                assert self._app is not None
-                return self._app.return_value, self._app.return_code or 0
+                break
             self.painted.set()  # what is behind it need not wait for the next one
             await self._after(fault, faults)
             news = f"The screen failed, and was opened again: {in_words(fault)}. The log tells more: {self._log_path}"
             del fault  # its traceback holds the whole screen
+        if self._asked is not None:
+            return self._asked
+        assert self._app is not None
+        return self._app.return_value, self._app.return_code or 0
 
     async def _show(self, news: str) -> BaseException | None:
         """Show one to its end; what it failed by."""

@@ -96,11 +96,11 @@ class SteadyDriver(LinuxDriver):
             super().stop_application_mode()
             self._is_on = False
 
-    def leave(self) -> None:
-        """Give the terminal back however far it got: its app failed before it came to that."""
+    def close(self) -> None:
+        """Write what is left to be written, and end; first give back what is still held, where a start failed."""
         with contextlib.suppress(Exception):
             self.stop_application_mode()
-        self.close()
+        super().close()
 
     def _run_input_thread(self) -> None:
         """Read keys; a failure goes where those of the screen go."""

@@ -97,9 +97,9 @@ class Screen(PaintedConsole):
 Act = Callable[[Screen], Awaitable[object] | None]
 
 
-def made() -> Screen:
+def made(feed: Feed | None = None) -> Screen:
     clock = FakeClock()
-    return Screen(Feed(), Actions(MemoryJobStore(), clock, ACTOR), FakeLogs(), Settings(), clock=clock)
+    return Screen(feed or Feed(), Actions(MemoryJobStore(), clock, ACTOR), FakeLogs(), Settings(), clock=clock)
 
 
 class Screens:
@@ -109,10 +109,11 @@ class Screens:
         self.acts = list(acts)
         self.made: list[Screen] = []
         self.toasts: list[str] = []
+        self.feed = Feed()
         self.reopening = Reopening(self.make, LOG)
 
     def make(self) -> Screen:
-        app = made()
+        app = made(self.feed)
         app.then = self.acts[len(self.made)] if len(self.made) < len(self.acts) else self.leave
         self.made.append(app)
         return app
@@ -160,7 +161,7 @@ def in_compose(app: Screen) -> None:
 
 async def in_last_words(app: Screen) -> None:
     await app.screen.mount(widget := LastWords())
-    await widget.remove()
+    widget.remove()
 
 
 def in_a_callback(app: Screen) -> None:
@@ -254,6 +255,37 @@ async def test_told_to_leave_as_it_fails_it_is_not_opened_again() -> None:
     assert len(screens.made) == 1
 
 
+async def test_told_to_leave_between_two_screens_it_opens_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+
+    def finish(timeout: float) -> bool:
+        asyncio.run_coroutine_threadsafe(leave(), loop).result(timeout + 20)
+        return True
+
+    async def leave() -> None:
+        screens.reopening.leave(Leave.STOP, 143)
+
+    def fail_with_a_wish_under_way(app: Screen) -> None:
+        monkeypatch.setattr(app.wishes, "finish", finish)
+        in_a_timer(app)
+
+    screens = Screens(fail_with_a_wish_under_way)
+    assert await screens.run() == (Leave.STOP, 143)
+    assert len(screens.made) == 1
+
+
+async def test_what_was_told_before_is_kept() -> None:
+    def note(app: Screen) -> None:
+        app.notifier.note("information", "job 7 has ended")
+        in_a_timer(app)
+
+    screens = Screens(note)
+    await screens.run()
+    texts = [happening.text for happening in screens.made[1].notifier.log]
+    assert texts[0] == "job 7 has ended"
+    assert len(texts) == 2
+
+
 async def test_a_fault_after_it_was_left_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def leave(app: Screen) -> None:
         await app.screen.mount(LastWords())
@@ -263,6 +295,17 @@ async def test_a_fault_after_it_was_left_changes_nothing(caplog: pytest.LogCaptu
     assert (await screens.run())[0] is Leave.HAND_OVER
     assert len(screens.made) == 1
     assert "in its last words" in caplog.text
+
+
+async def test_one_that_fails_even_as_it_ends_hears_no_more() -> None:
+    async def twice(app: Screen) -> None:
+        await app.screen.mount(LastWords())
+        in_a_timer(app)
+
+    screens = Screens(twice)
+    assert await screens.run() == (Leave.HAND_OVER, 7)
+    assert len(screens.made) == 2
+    assert screens.feed._subscribers == []
 
 
 async def test_one_that_failed_and_waits_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:

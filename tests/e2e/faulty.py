@@ -8,6 +8,7 @@ from gputui.cli.main import run
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.app import Gputui
 from gputui.tui.screens.main import Main
+from gputui.tui.steady import SteadyDriver
 
 WORDS = "no \x1b[31msuch thing"
 
@@ -35,6 +36,10 @@ def main(where: str, *arguments: str) -> int:
         Main.on_mount = fail  # type: ignore[method-assign, assignment]
     elif where == "making":
         Gputui.dress = fail  # type: ignore[method-assign, assignment]
+    elif where == "starting":  # the terminal is half taken over by then
+        SteadyDriver._request_terminal_sync_mode_support = fail  # type: ignore[method-assign, assignment]
+    elif where == "reading":  # on a thread
+        SteadyDriver.run_input_thread = fail  # type: ignore[method-assign, assignment]
     elif where == "away":
         Gputui.watch_snapshot = fail_while_away  # type: ignore[method-assign, assignment]
     return run(arguments)
