@@ -7,7 +7,7 @@ import gc
 import os
 import threading
 import time
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from weakref import WeakSet
@@ -18,6 +18,9 @@ from textual.widget import Widget
 from gputui.tui.app import Gputui
 from gputui.tui.leave import Leave
 from gputui.tui.messages import WishFailed
+
+SLOW = 400
+"""Milliseconds of the loop's own work of which one wants to know what they were for."""
 
 
 class Tortured(Gputui):
@@ -76,14 +79,39 @@ class Measured:
     rests: list[Rest] = field(default_factory=list)
     keys: Counter[str] = field(default_factory=Counter)
     screens: Counter[str] = field(default_factory=Counter)
+    lately: deque[str] = field(default_factory=lambda: deque(maxlen=12))
+    """What was asked of it last."""
+    slow: list[str] = field(default_factory=list)
+    """What was asked of it before it worked long, and for how long it collected garbage meanwhile."""
+    _collected: float = 0.0
+    _collecting: float = 0.0
 
     async def watch(self, step: float = 0.01) -> None:
         """Look how the event loop comes round, until cancelled."""
-        while True:
-            before, worked = time.monotonic(), time.thread_time()
-            await asyncio.sleep(step)
-            self.gaps[round(1000 * (time.monotonic() - before - step))] += 1
-            self.busy[round(1000 * (time.thread_time() - worked))] += 1
+        loops_own = threading.get_ident()
+
+        def collect(phase: str, info: dict[str, int]) -> None:
+            del info
+            if threading.get_ident() == loops_own and phase == "start":
+                self._collecting = time.thread_time()
+            elif threading.get_ident() == loops_own:
+                self._collected += time.thread_time() - self._collecting
+
+        gc.callbacks.append(collect)
+        try:
+            while True:
+                before, worked, self._collected = time.monotonic(), time.thread_time(), 0.0
+                await asyncio.sleep(step)
+                self.gaps[round(1000 * (time.monotonic() - before - step))] += 1
+                self._count(round(1000 * (time.thread_time() - worked)))
+        finally:
+            gc.callbacks.remove(collect)
+
+    def _count(self, worked: int) -> None:
+        self.busy[worked] += 1
+        if worked >= SLOW:
+            garbage = round(1000 * self._collected)
+            self.slow.append(f"{worked} ms, {garbage} of them for garbage, after {' '.join(self.lately)}")
 
     @property
     def _thirds(self) -> tuple[list[Rest], list[Rest], list[Rest]]:
@@ -110,6 +138,7 @@ class Measured:
             f"{self.keys.total()} keys on {dict(self.screens)}; "
             f"gap p50 {within(self.gaps, 0.5)} ms, p99 {within(self.gaps, 0.99)} ms, max {max(self.gaps)} ms; "
             f"own work p50 {within(self.busy, 0.5)} ms, p99 {within(self.busy, 0.99)} ms, max {max(self.busy)} ms; "
+            f"slow {self.slow}; "
             f"memory {[round(rest.memory) for rest in self.rests]} MB, growth {self.growth:.1f} MB; alive {alive}"
         )
 

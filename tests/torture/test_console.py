@@ -71,6 +71,8 @@ class Hands:
     def _send(self, *sent: events.Event) -> None:
         driver = self._app._driver
         assert driver is not None
+        told = " ".join(each.key if isinstance(each, events.Key) else type(each).__name__ for each in sent)
+        self._measured.lately.append(f"{type(self._app.screen).__name__}:{told}")
         for event in sent:
             event.set_sender(self._app)
             driver.send_message(event)
@@ -82,6 +84,7 @@ class Hands:
     def resize(self, size: Size) -> None:
         assert self._app._driver is not None
         self._app._driver._size = size
+        self._measured.lately.append(f"{size.width}x{size.height}")
         self._send(events.Resize(size, size))
 
     def click(self) -> None:
