@@ -121,6 +121,7 @@ class SteadyDriver(LinuxDriver):
             self.suspend_application_mode()
         self._is_stopped = False
         self.resume_application_mode()
+        self._app.call_later(self._app.refresh, layout=True)  # the other screen comes back empty
 
 
 def steady(driver: type[Driver]) -> type[Driver]:

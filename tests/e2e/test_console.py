@@ -106,3 +106,25 @@ def test_a_console_that_is_told_to_end_hands_over_and_leaves_the_terminal_as_it_
         shown = terminal.until(f"EXIT {128 + signal.SIGTERM}")
         assert "GPUs free" not in shown, "the screen of before is back"
     os.kill(leader_but(console), signal.SIGTERM)
+
+
+def test_a_console_that_was_stopped_shows_everything_again(tmp_path: Path) -> None:
+    environ = {"GPUTUI_STATE": str(tmp_path / "state"), "GPUTUI_PROBE": "sim:2", "GPUTUI_RUNTIME": "process"}
+    environ |= {"GPUTUI_CONFIG": "/dev/null", "XDG_STATE_HOME": str(tmp_path), "GPUTUI_SCHEDULER_HAND_OVER": "never"}
+    with Terminal(CONSOLE, environ) as terminal:
+        terminal.until("scheduling", "2 of 2 GPUs free", "s submit")
+        found = current_leader(tmp_path / "state")
+        assert found is not None
+        os.kill(found.pid, signal.SIGTSTP)
+        until_stopped(found.pid)
+        os.kill(found.pid, signal.SIGCONT)
+        terminal.until("scheduling", "2 of 2 GPUs free", "H100", "The queue is empty", "s submit")
+        terminal.press("q")
+        terminal.until("EXIT 0")
+
+
+def until_stopped(pid: int) -> None:
+    deadline = time.monotonic() + 15
+    while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "T":
+        assert time.monotonic() < deadline, "it does not stop"
+        time.sleep(0.02)
