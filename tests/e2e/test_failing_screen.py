@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 PATIENCE = 30.0
 BEGINS_AND_ENDS = [(f"\x1b[?{mode}h".encode(), f"\x1b[?{mode}l".encode()) for mode in (1049, 1000, 1003, 1004, 2004)]
 BEGINS_AND_ENDS += [(b"\x1b[?25l", b"\x1b[?25h"), (b"\x1b[?7l", b"\x1b[?7h")]
+_SIZE = ("COLUMNS", "LINES")
 KITTY_KEYS, USUAL_KEYS = b"\x1b[>25u", b"\x1b[<u"
 
 
@@ -41,6 +42,11 @@ class Place:
         }
 
     @property
+    def whole_environ(self) -> dict[str, str]:
+        """With that of the tests, but for what would stand for the terminal's size: pytest's workers have it set."""
+        return {**{name: word for name, word in os.environ.items() if name not in _SIZE}, **self.environ}
+
+    @property
     def log(self) -> str:
         return (self.state / "gputui.log").read_text()
 
@@ -49,7 +55,7 @@ class Place:
 
     def submit(self, script: str) -> None:
         command = [sys.executable, "-m", "gputui", "submit", "--host", "--gpus", "1", "--", "sh", "-c", script]
-        subprocess.run(command, env={**os.environ, **self.environ}, check=True, capture_output=True, timeout=60)
+        subprocess.run(command, env=self.whole_environ, check=True, capture_output=True, timeout=60)
 
     def has(self, name: str) -> bool:
         return (self.path / name).exists()
@@ -160,7 +166,7 @@ def test_a_shell_that_has_the_terminal_keeps_it_and_then_the_screen_is_opened_ag
 
 def test_what_the_last_start_left_to_be_shown_first_is_taken_over_once(place: Place) -> None:
     keep_first_picture(place)
-    with RawTerminal(place.console("key"), {**os.environ, **place.environ}) as terminal:
+    with RawTerminal(place.console("key"), place.whole_environ) as terminal:
         before = termios.tcgetattr(terminal._master)
         terminal.until_shown("scheduling")
         os.write(terminal._master, b"?")
@@ -175,7 +181,7 @@ def test_what_the_last_start_left_to_be_shown_first_is_taken_over_once(place: Pl
 
 def test_what_was_shown_first_is_gone_before_the_traceback_is_printed(place: Place) -> None:
     keep_first_picture(place)
-    with RawTerminal(place.console("making"), {**os.environ, **place.environ}) as terminal:
+    with RawTerminal(place.console("making"), place.whole_environ) as terminal:
         before = termios.tcgetattr(terminal._master)
         assert os.waitstatus_to_exitcode(ended(terminal)) == 1
         assert termios.tcgetattr(terminal._master) == before
@@ -189,7 +195,7 @@ def test_what_was_shown_first_is_gone_before_the_traceback_is_printed(place: Pla
 @pytest.mark.parametrize("where", ["starting", "reading", "opening", "making"])
 def test_one_that_fails_each_time_ends_and_its_jobs_are_started_all_the_same(place: Place, where: str) -> None:
     place.submit(f"touch {place.path}/first")
-    with RawTerminal(place.console(where), {**os.environ, **place.environ}) as terminal:
+    with RawTerminal(place.console(where), place.whole_environ) as terminal:
         before = termios.tcgetattr(terminal._master)
         status = ended(terminal)
         assert os.waitstatus_to_exitcode(status) == 1
@@ -211,9 +217,9 @@ def test_one_that_fails_each_time_ends_and_its_jobs_are_started_all_the_same(pla
 
 def keep_first_picture(place: Place) -> None:
     """Open a console as large as the next, and leave it."""
-    with RawTerminal([sys.executable, "-m", "gputui", "--view-only"], {**os.environ, **place.environ}) as terminal:
+    with RawTerminal([sys.executable, "-m", "gputui", "--view-only"], place.whole_environ) as terminal:
         kept = place.path / "home" / "gputui-console" / "opening" / "200x50"
-        until(lambda: terminal.read(0.02) and kept.exists(), "no picture is kept")
+        until(lambda: (terminal.read(0.02), kept.exists())[1], "no picture is kept")
         os.write(terminal._master, b"q")
         ended(terminal)
 
