@@ -157,9 +157,10 @@ class Console:
         await painted.wait()
         if self._probe is not None:  # another may have begun to schedule since
             asyncio.get_running_loop().call_later(WANTED_WITHIN, Thread(target=self._probe.close, daemon=True).start)
-        self._host = await asyncio.to_thread(self._make_host, feed)
         while True:
             try:
+                if self._host is None:
+                    self._host = await asyncio.to_thread(self._make_host, feed)
                 return await self._host.run()
             except Exception as error:  # a border: the screen would go on showing the last picture as if it were new
                 log.exception("scheduling failed")

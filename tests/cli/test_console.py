@@ -26,8 +26,9 @@ class FailsOnce:
             raise RuntimeError("it broke")
 
 
+@pytest.mark.parametrize("makes_it_at_once", [True, False])
 async def test_a_failure_behind_the_screen_is_told_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, makes_it_at_once: bool
 ) -> None:
     monkeypatch.setattr(console, "AGAIN_AFTER", 0.0)
     options = Options(state=tmp_path / "state")
@@ -35,7 +36,15 @@ async def test_a_failure_behind_the_screen_is_told_and_tried_again(
     feed.subscribe(seen.append)
     store = bootstrap.open_store(options)
     there = Console(options, store)
-    monkeypatch.setattr(there, "_make_host", lambda _: host)
+    host.runs = 0 if makes_it_at_once else 1
+    made = iter([] if makes_it_at_once else [RuntimeError("it broke")])
+
+    def make(_: Feed) -> FailsOnce:
+        if error := next(made, None):
+            raise error
+        return host
+
+    monkeypatch.setattr(there, "_make_host", make)
     painted = asyncio.Event()
     painted.set()
     await there._behind(painted, feed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -353,7 +354,7 @@ async def test_what_is_done_to_a_log_is_in_the_palette_while_it_has_the_focus() 
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, NUMBERED)
         await pilot.press("colon", *"wrap")
-        await until(pilot, lambda: "Logs: wrap (b)" in console.screen_text)
+        await until(pilot, lambda: re.search(r"▌ Logs: wrap +b ", console.screen_text) is not None)
         await pilot.press("enter")
         await until(pilot, lambda: pane.reading.painter.wraps)
 
