@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -67,3 +68,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
             if name in REQUIRED:
                 pytest.fail(f"{name} is required here, but {why}", pytrace=False)
             pytest.skip(f"{name}: {why}")
+
+
+@pytest.fixture(autouse=True)
+def _garbage_as_python_has_it() -> Iterator[None]:
+    """A scheduler leaves old objects alone for minutes: of a thousand tests in one process they would be too many."""
+    before = gc.get_threshold()
+    yield
+    if gc.get_threshold() != before:
+        gc.set_threshold(*before)
+        gc.unfreeze()

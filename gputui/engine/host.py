@@ -226,3 +226,4 @@ class Host:
         if not self._is_settled:
             self._is_settled = True
             garbage.settle()
+        garbage.SWEEPER.tend(time.monotonic())

@@ -112,6 +112,7 @@ class Loop:
                 self._house = self._thread.submit(self._keep_house_now)
 
     def _keep_house_now(self) -> None:
+        garbage.SWEEPER.tend(time.monotonic())
         try:
             self._store.keep_house(self._clock.now())
         except GputuiError as error:

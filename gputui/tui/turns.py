@@ -20,6 +20,8 @@ from textual.message import Message
 from textual.message_pump import MessagePump
 from textual.screen import Screen
 
+from gputui.engine import garbage
+
 T = TypeVar("T")
 LONGEST = 1.0
 """Seconds for which keys wait at most for one before them."""
@@ -52,6 +54,7 @@ class InTurnApp(App[T]):
         if not isinstance(event, events.InputEvent | events.Paste) or event.is_forwarded:
             await super().on_event(event)
             return
+        garbage.SWEEPER.touch(time.monotonic())
         self._typed.append(event)
         if not self.has_turn:
             await self._take_turn()
