@@ -19,6 +19,7 @@ from gputui.engine.feed import Feed
 from gputui.ports import Clock, GpuProbe, Interior, JobStore, Runtime
 
 if TYPE_CHECKING:
+    from gputui.domain.gpu_history import TakenStep
     from gputui.engine.host import Host
     from gputui.engine.inside import Inside
     from gputui.engine.logs import Logs
@@ -173,6 +174,13 @@ def make_host(
         feed=feed,
         may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
     )
+
+
+def gpu_past(options: Options) -> list[TakenStep]:
+    """What GPUs did in the last hour while somebody scheduled."""
+    from gputui.engine import gpu_log
+
+    return gpu_log.read(options.state)
 
 
 def open_logs(options: Options, store: JobStore) -> Logs:

@@ -121,6 +121,7 @@ class Console:
             look=wish_of(self._options.settings.console, os.environ),
             want_pcie=self._want_pcie,
             past=self._store.history,
+            gpu_past=partial(bootstrap.gpu_past, self._options),
             forms=FormSources(lambda: bootstrap.local_images(self._options), templates_path()),
         )
         if self._opening is not None and not self._is_opened:

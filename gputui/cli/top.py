@@ -52,8 +52,8 @@ def command(
 ) -> None:
     """Print what the console shows, as lines: the scheduler, what to look at, GPUs and queue."""
     early = click.get_current_context().with_resource(closing(EarlyProbe(session.options, may_lead=True)))
+    from gputui.domain.gpu_history import History
     from gputui.tui.frame import Room, frame
-    from gputui.tui.history import History
 
     frames = whole(0, 10**9)(count, "--count")
     pause = duration(interval, "--interval").total_seconds()
@@ -62,14 +62,15 @@ def command(
         whole(3, 10_000)(height, "--height") if height else None,
     )
     write = writer(session.options.settings.console, no_color=no_color, ascii_only=ascii_only)
-    history = History() if frames != 1 else None
+    history, earlier = History(), bootstrap.gpu_past(session.options)
+    history.begin_with(earlier, bootstrap.clock().now())
+    shown = history if earlier or frames != 1 else None
     with session.store() as store:
         number = 0
         while True:
             snapshot = seen(session.options, store, early)
-            if history is not None:
-                history.add(snapshot)
-            for line in frame(snapshot, bootstrap.clock().now(), socket.gethostname(), room, history):
+            history.add(snapshot)
+            for line in frame(snapshot, bootstrap.clock().now(), socket.gethostname(), room, shown):
                 write(line)
             sys.stdout.flush()
             number += 1

@@ -19,6 +19,7 @@ from gputui.engine.announcer import Announcer
 from gputui.engine.daemons import DaemonExecutor
 from gputui.engine.delivery import sinks
 from gputui.engine.feed import Feed
+from gputui.engine.gpu_log import GpuLog
 from gputui.engine.leader import Leadership
 from gputui.engine.loop import Loop
 from gputui.engine.scheduler import Scheduler
@@ -70,7 +71,9 @@ class Host:
         self._me = me
         self._feed = feed
         self._may_lead = may_lead
-        self._leadership = Leadership(directory, 0o660 if settings.store.group else 0o600)
+        self._mode = 0o660 if settings.store.group else 0o600
+        self._leadership = Leadership(directory, self._mode)
+        self._gpu_log = GpuLog(directory, self._mode)
         self._stop = asyncio.Event()
         self._published_at = 0.0
         self._published: object = None
@@ -184,6 +187,7 @@ class Host:
     def _publish(self, snapshot: Snapshot) -> None:
         """Show the picture here, and to other processes: at once when it tells something new, else every second."""
         self._feed.publish(snapshot)
+        self._gpu_log.add(snapshot)
         news = (
             tuple((view.gpu.uuid, view.state, view.job_ids) for view in snapshot.gpus),
             snapshot.progress,
@@ -195,7 +199,7 @@ class Host:
         live = published.Published(
             snapshot.taken_at, self._me, snapshot.nodes, snapshot.progress, snapshot.notices, snapshot.usage
         )
-        published.write(self._directory, live, 0o660 if self._settings.store.group else 0o600)
+        published.write(self._directory, live, self._mode)
 
     async def _look_on(self) -> None:
         """Show the picture every second, and at once when the store changes, until it is time to try to lead."""

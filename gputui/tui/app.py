@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -15,6 +16,7 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from gputui.domain.errors import GputuiError
+from gputui.domain.gpu_history import TakenStep
 from gputui.domain.job import Job
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
@@ -79,6 +81,7 @@ class Gputui(AsideApp[Leave]):
         look: Wish = AS_DESIGNED,
         want_pcie: Callable[[str | None], None] = lambda uuid: None,
         past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
+        gpu_past: Callable[[], Iterable[TakenStep]] = lambda: (),
         forms: FormSources | None = None,
         inside: Interiors | None = None,
     ) -> None:
@@ -93,6 +96,7 @@ class Gputui(AsideApp[Leave]):
             remembered or Remembered(),
             want_pcie=want_pcie,
             past=past,
+            gpu_past=gpu_past,
             forms=forms or FormSources(),
             inside=inside or Closed(),
         )
@@ -102,6 +106,7 @@ class Gputui(AsideApp[Leave]):
         self.keymap = Keymap.of(settings.console.keys)
         self.keymap.rebind(self._bindings)
         self._unsubscribe: Callable[[], None] = lambda: None
+        self._has_recalled = False
         self.pacer = Pacer(self._desk.pace, self._show, self.set_timer)
         self.dress(look, self._desk.remembered)
 
@@ -146,6 +151,16 @@ class Gputui(AsideApp[Leave]):
 
     def _show(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
+        if snapshot.gpus and not self._has_recalled:
+            self._has_recalled = True
+            self.run_worker(self._recall(snapshot.taken_at))
+
+    async def _recall(self, now: datetime) -> None:
+        """Have the graphs of GPUs begin before this console did."""
+        earlier = await asyncio.to_thread(lambda: list(self._desk.gpu_past()))
+        if earlier:
+            self._desk.gpu_history.begin_with(earlier, now)
+            self.snapshot = self.snapshot
 
     def toast(self, text: str, title: str, severity: Literal["information", "warning", "error"]) -> None:
         """Show it in a corner for a while."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from gputui.domain.gpu_history import History, TakenStep
 from gputui.domain.job import Job
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import Clock
-from gputui.tui.history import History
 from gputui.tui.interiors import Closed, Interiors
 from gputui.tui.log.follower import LogOpener
 from gputui.tui.log.pinned import Pinned
@@ -41,7 +41,9 @@ class Desk:
     want_pcie: Callable[[str | None], None] = lambda uuid: None
     """Have PCIe throughput of this GPU alone read from now on. Never blocks; vain where others read the GPUs."""
     gpu_history: History = field(default_factory=History)
-    """What each GPU's readings were, as long as the console runs."""
+    """What each GPU's readings were."""
+    gpu_past: Callable[[], Iterable[TakenStep]] = lambda: ()
+    """And before the console was opened. May block."""
     past: Callable[[datetime | None], Iterable[Job]] = lambda since: ()
     """Finished jobs that left the queue file since then. May block."""
 

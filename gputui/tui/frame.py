@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from gputui.domain.gpu_history import History
 from gputui.domain.job import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.gpu_rows import gpu_picture
-from gputui.tui.history import History
 from gputui.tui.present.cells import Cell, Column, Span, cell, fitted, lay_out
 from gputui.tui.present.gpu import gpu_cells, index_of
 from gputui.tui.present.gpu_columns import GPU_COLUMNS

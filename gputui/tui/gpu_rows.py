@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from gputui.domain.gpu import GpuView
+from gputui.domain.gpu_history import History
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.window import WindowView
-from gputui.tui.history import History
 from gputui.tui.present.gpu_row import GpuPicture, GpuRow
 from gputui.tui.present.gpu_words import kept_words
 from gputui.tui.present.labels import Labels

@@ -11,6 +11,8 @@ import pytest
 from gputui import bootstrap
 from gputui.cli import table
 from gputui.domain.errors import GputuiError
+from gputui.domain.gpu_history import TakenStep
+from gputui.domain.gpu_past import STEP, Step
 from gputui.domain.snapshot import Leader
 from gputui.domain.text import width
 from tests.cli.conftest import KeptStore, Run, picture, put
@@ -70,6 +72,13 @@ class TestFrame:
         assert "LAST MINUTES" not in run("top", "--width", "160").out
         several = run("top", "-n", "3", "-i", "5s", "--width", "160").out
         assert (several.count("gputui serve schedules"), several.count("LAST MINUTES"), pauses) == (3, 3, [5.0, 5.0])
+
+    def test_what_was_before_is_drawn_in_one_frame_too(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        taken = [TakenStep(NOW - ago * STEP, {uuid(0): Step(ago / 10)}) for ago in range(10, 0, -1)]
+        monkeypatch.setattr(bootstrap, "gpu_past", lambda options: taken)
+        told = run("top", "--width", "160").out
+        assert "LAST MINUTES" in told
+        assert "██▇▆▅▅▄▃▂▁" in told
 
     def test_a_terminal_gets_colours_unless_told_not_to(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)

@@ -11,6 +11,7 @@ from datetime import datetime
 from textual.pilot import Pilot
 
 from gputui.domain.errors import GputuiError
+from gputui.domain.gpu_history import TakenStep
 from gputui.domain.job import Job, JobId
 from gputui.domain.settings import ConsoleSettings, PolicySettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
@@ -101,6 +102,7 @@ class Console:
         look: Wish = AS_DESIGNED,
         console: ConsoleSettings | None = None,
         past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
+        gpu_past: Callable[[], Iterable[TakenStep]] = lambda: (),
         forms: FormSources | None = None,
         inside: Interiors | None = None,
     ) -> None:
@@ -125,6 +127,7 @@ class Console:
             want_pcie=want_pcie,
             look=look,
             past=past,
+            gpu_past=gpu_past,
             forms=forms,
             inside=inside,
         )

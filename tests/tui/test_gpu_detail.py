@@ -9,16 +9,16 @@ import pytest
 from textual.screen import Screen
 
 from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode, Link, Sharer
+from gputui.domain.gpu_history import History
+from gputui.domain.gpu_past import STEP
 from gputui.domain.job import Job
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.window import WindowState, WindowView
 from gputui.tui.compositor import ExactUpdate
 from gputui.tui.gpu_rows import gpu_picture
-from gputui.tui.history import History
 from gputui.tui.present.cells import UNKNOWN, Cell
 from gputui.tui.present.gpu_detail import GpuPage, gpu_lines, holders
-from gputui.tui.present.past import STEP
 from gputui.tui.present.topology import topology_lines
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetail

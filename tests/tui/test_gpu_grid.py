@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
@@ -13,18 +14,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gputui.domain.gpu import Drain, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode, Holder
+from gputui.domain.gpu_history import History, TakenStep
+from gputui.domain.gpu_past import KEPT, STEP, Step
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Node
 from gputui.domain.text import plain, width
 from gputui.domain.window import WindowState, WindowView
-from gputui.tui.history import History
 from gputui.tui.present.gpu import gpu_cells
 from gputui.tui.present.gpu_card import card_lines, compact_line, compact_title
 from gputui.tui.present.gpu_row import GpuPicture, GpuRow
 from gputui.tui.present.gpu_tiles import CARD_LEAST, CARD_WIDTH, GridRoom, arrange
 from gputui.tui.present.gpu_words import foreign_words, kept_words, running_words
 from gputui.tui.present.graph import area, past_graph
-from gputui.tui.present.past import KEPT, STEP
 from gputui.tui.remembered import Remembered
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
@@ -364,6 +365,25 @@ class TestGraph:
         for odd, even in zip(shown[1::2], shown[2::2], strict=False):
             assert odd[:-1] == even[:-1]
             assert odd[-1] != even[-1]
+
+
+async def test_what_gpus_did_before_the_console_was_opened_is_drawn() -> None:
+    taken = [TakenStep(NOW - ago * STEP, {uuid(0): Step(utilization=0.99)}) for ago in range(30, 0, -1)]
+    full, looked = "⣿" * 7, []
+
+    def gpu_past() -> list[TakenStep]:
+        looked.append(threading.current_thread())
+        return taken
+
+    for console, is_there in ((Console(gpu_past=gpu_past), True), (Console(), False)):
+        async with console.app.run_test(size=(200, 50)) as pilot:
+            await console.begin(pilot)
+            await pilot.pause(0.1)
+            await console.begin(pilot)
+            assert (full in console.screen_text) is is_there
+    assert looked
+    assert threading.main_thread() not in looked
+    assert len(looked) == 1
 
 
 def test_the_past_keeps_an_hour_and_leaves_gaps() -> None:

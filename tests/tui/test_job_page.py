@@ -11,12 +11,12 @@ import pytest
 from textual.pilot import Pilot
 
 from gputui.domain.gpu import GpuView, Health, HealthCode
+from gputui.domain.gpu_history import History
 from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.durations import Planned, Source
 from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.gpu_rows import gpu_picture
-from gputui.tui.history import History
 from gputui.tui.leave import Leave
 from gputui.tui.present.detail import Live, job_lines
 from gputui.tui.present.gpu_row import GpuPicture

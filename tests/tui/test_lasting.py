@@ -17,12 +17,12 @@ from textual.screen import Screen
 from textual.scrollbar import ScrollBar
 from textual.widget import Widget
 
+from gputui.domain.gpu_history import History
+from gputui.domain.gpu_past import STEP
 from gputui.domain.job import JobId
 from gputui.engine.actions import Actions
 from gputui.store import MemoryJobStore
-from gputui.tui.history import History
 from gputui.tui.leave import Leave
-from gputui.tui.present.past import STEP
 from gputui.tui.screens.log_prompt import HISTORY
 from gputui.tui.styles_cache import OwnStylesCache
 from gputui.tui.undo import Undo
@@ -93,7 +93,7 @@ def test_readings_do_not_pile_up_while_the_clock_is_behind_where_it_was() -> Non
     history.add(late)
     for seconds in range(3600):
         history.add(replace(late, taken_at=late.taken_at - timedelta(hours=2) + timedelta(seconds=seconds)))
-    assert max(map(len, history._now.values())) <= STEP.total_seconds() + 1
+    assert max(map(len, history._stepper._now.values())) <= STEP.total_seconds() + 1
 
 
 async def test_of_what_was_looked_for_in_logs_the_last_is_remembered() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gputui.domain.gpu_past import STEP
 from gputui.domain.units import format_size
 from gputui.tui.present.cells import UNKNOWN, Cell
 from gputui.tui.present.gpu_card import most_of
 from gputui.tui.present.gpu_row import GpuRow
 from gputui.tui.present.graph import past_graph
-from gputui.tui.present.past import STEP
 from gputui.tui.present.style import BLUE, DIM, GRAPH, PLAIN
 
 _LABEL = 12

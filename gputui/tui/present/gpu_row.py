@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from gputui.domain.gpu import GpuSample, GpuView, HealthCode
+from gputui.domain.gpu_past import NO_PAST, Past
 from gputui.domain.job import Job
-from gputui.tui.present.past import NO_PAST, Past
 
 
 @dataclass(frozen=True)

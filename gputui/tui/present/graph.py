@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from gputui.tui.present.past import Past
+from gputui.domain.gpu_past import Past
 
 _LEFT = (0x40, 0x04, 0x02, 0x01)
 _RIGHT = (0x80, 0x20, 0x10, 0x08)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeAlias
 
+from gputui.domain.gpu_past import STEP
 from gputui.domain.job import Job
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
@@ -13,7 +14,6 @@ from gputui.tui.present.gpu import gpu_cells, label_of
 from gputui.tui.present.gpu_row import GpuPicture, GpuRow
 from gputui.tui.present.gpu_words import slowed_words
 from gputui.tui.present.meter import bar, heat_style, load_style
-from gputui.tui.present.past import STEP
 from gputui.tui.present.style import AMBER, DIM, GRAPH, RED
 
 Line: TypeAlias = tuple[str, Cell]

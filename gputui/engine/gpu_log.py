@@ -1,0 +1,95 @@
+"""What every GPU did in the last hour, kept by who schedules: graphs are there when a console is opened.
+
+A line of JSON for each step of ten seconds, in one file. It is a convenience that may be lost at any moment, so it is
+never synced to disk, and a line that was torn is passed over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from gputui.domain.gpu_history import Stepper, TakenStep
+from gputui.domain.gpu_past import KEPT, Step
+from gputui.domain.snapshot import Snapshot
+from gputui.engine.sharing import settle_file
+
+log = logging.getLogger(__name__)
+
+FILE = "gpus.jsonl"
+_DIGITS = 3
+
+
+class GpuLog:
+    """Writes it. Blocks for a moment every ten seconds; what cannot be written is not there."""
+
+    def __init__(self, directory: Path, mode: int = 0o600) -> None:
+        self._path = directory / FILE
+        self._mode = mode
+        self._stepper = Stepper()
+        self._lines: int | None = None
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Take in the readings of a picture."""
+        step = self._stepper.add(snapshot)
+        if step is None or not step.gpus:
+            return
+        try:
+            self._append(step)
+        except OSError as error:  # a full disk is no reason to stop scheduling
+            log.debug("readings of GPUs are not kept: %s", error)
+
+    def _append(self, step: TakenStep) -> None:
+        if self._lines is None:
+            self._lines = len(_lines(self._path))
+        if self._lines >= 2 * KEPT:
+            self._shorten()
+        line = msgspec.json.encode(TakenStep(step.at, {uuid: _short(step) for uuid, step in step.gpus.items()}))
+        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, self._mode)
+        with os.fdopen(fd, "ab", buffering=0) as file:
+            settle_file(fd, self._mode)
+            file.write(b"\n" + line)  # the line before may have been torn
+        self._lines += 1
+
+    def _shorten(self) -> None:
+        """Keep the last hour."""
+        kept = _lines(self._path)[-KEPT:]
+        partial = self._path.with_name(f".{FILE}.{os.getpid()}")
+        try:
+            fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._mode)
+            with os.fdopen(fd, "wb") as file:
+                settle_file(fd, self._mode)
+                file.write(b"\n".join(kept))
+            partial.replace(self._path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
+        self._lines = len(kept)
+
+
+def read(directory: Path) -> list[TakenStep]:
+    """The steps that were written, oldest first; none where nothing was."""
+    steps = []
+    for line in _lines(directory / FILE)[-2 * KEPT :]:
+        with contextlib.suppress(msgspec.MsgspecError):
+            steps.append(_DECODER.decode(line))
+    return steps
+
+
+_DECODER = msgspec.json.Decoder(TakenStep)
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return [line for line in path.read_bytes().split(b"\n") if line]
+    except OSError:
+        return []
+
+
+def _short(step: Step) -> Step:
+    return Step(*(None if value is None else round(value, _DIGITS) for value in step))

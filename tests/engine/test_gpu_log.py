@@ -1,0 +1,155 @@
+"""What GPUs did is there for whoever opens a console later, whatever was torn or written by another clock."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.gpu_history import History, TakenStep
+from gputui.domain.gpu_past import KEPT, STEP, Step
+from gputui.domain.snapshot import Snapshot
+from gputui.engine import gpu_log
+from gputui.engine.gpu_log import FILE, GpuLog, read
+from tests.engine.test_host import RealClock, Seat, real
+from tests.engine.world import World
+from tests.factories import NOW, uuid
+from tests.tui import sample
+
+SECOND = timedelta(seconds=1)
+
+
+def at(when: datetime) -> Snapshot:
+    """Eight GPUs at that time."""
+    return sample.with_node(gpus=sample.gpus(), taken_at=when)
+
+
+def kept(log: GpuLog, begun: datetime, steps: int) -> datetime:
+    """Have it write so many steps; when the last was over."""
+    for number in range(steps + 1):
+        log.add(at(begun + number * STEP))
+    return begun + steps * STEP
+
+
+def steps(*values: float | None, begun: datetime = NOW) -> list[TakenStep]:
+    """One of GPU 0 every ten seconds; None where nobody took one."""
+    return [
+        TakenStep(begun + place * STEP, {uuid(0): Step(value)})
+        for place, value in enumerate(values)
+        if value is not None
+    ]
+
+
+def load(history: History, gpu: int = 0) -> list[float | None]:
+    return history.of(uuid(gpu)).values("utilization")
+
+
+def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+    kept(GpuLog(tmp_path), NOW, 3)
+    found = read(tmp_path)
+    assert [each.at for each in found] == [NOW, NOW + STEP, NOW + 2 * STEP]
+    here = History()
+    for number in range(4):
+        here.add(at(NOW + number * STEP))
+    [first, *_] = here.of(uuid(0)).steps
+    assert found[0].gpus[uuid(0)] == pytest.approx(first, rel=1e-3)
+    assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
+
+
+def test_nothing_is_written_but_at_the_end_of_a_step(tmp_path: Path) -> None:
+    log = GpuLog(tmp_path)
+    for second in range(10):
+        log.add(at(NOW + second * SECOND))
+    assert not (tmp_path / FILE).exists()
+    log.add(at(NOW + STEP))
+    assert len(read(tmp_path)) == 1
+
+
+@pytest.mark.parametrize("cut", range(1, 200, 13))
+def test_a_torn_line_costs_itself_alone(tmp_path: Path, cut: int) -> None:
+    end = kept(GpuLog(tmp_path), NOW, 2)
+    path = tmp_path / FILE
+    path.write_bytes(path.read_bytes()[:-cut])
+    kept(GpuLog(tmp_path), end, 2)
+    assert [each.at for each in read(tmp_path)] == [NOW, end, end + STEP]
+
+
+def test_it_stays_within_two_hours_and_another_process_goes_on_with_it(tmp_path: Path) -> None:
+    end = kept(GpuLog(tmp_path), NOW, 2 * KEPT)
+    assert len(read(tmp_path)) == 2 * KEPT
+    kept(GpuLog(tmp_path), end, 1)
+    found = read(tmp_path)
+    assert len(found) == KEPT + 1
+    assert found[-1].at == end
+    assert list(tmp_path.iterdir()) == [tmp_path / FILE]
+
+
+def test_what_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
+    kept(GpuLog(tmp_path / "gone"), NOW, 2)
+    (tmp_path / FILE).mkdir()
+    kept(GpuLog(tmp_path), NOW, 2)
+    assert read(tmp_path) == []
+
+
+def test_lines_of_another_version_are_passed_over(tmp_path: Path) -> None:
+    kept(GpuLog(tmp_path), NOW, 1)
+    with (tmp_path / FILE).open("ab") as file:
+        file.write(b'\n{"at": "then", "gpus": 3}\n{"at":"2026-01-01T00:00:00Z","gpus":{"a":[' + b"1," * 40 + b"1]}}")
+    assert len(read(tmp_path)) == 1
+
+
+def test_a_history_begins_with_what_was_taken_before() -> None:
+    history = History()
+    began = NOW + 3 * STEP
+    for number in range(3):
+        history.add(at(began + number * STEP))
+    own = load(history)
+    history.begin_with(steps(0.1, 0.2, 0.3), began)
+    assert load(history) == [0.1, 0.2, 0.3, *own]
+    assert history.of(uuid(0)).number == 5
+
+
+def test_time_in_which_nobody_scheduled_is_empty() -> None:
+    history = History()
+    history.begin_with(steps(0.1, 0.2, None, None, None, 0.3), NOW + 10 * STEP)
+    assert load(history) == [0.1, 0.2, None, None, None, 0.3, None, None, None, None]
+
+
+def test_steps_that_begin_a_little_late_are_not_torn_apart() -> None:
+    history = History()
+    late = [TakenStep(NOW + number * (STEP + SECOND), {uuid(0): Step(number / 100)}) for number in range(30)]
+    history.begin_with(late, NOW + 30 * (STEP + SECOND))
+    assert load(history) == [number / 100 for number in range(30)]
+
+
+def test_a_gpu_that_came_later_has_its_steps_where_they_belong() -> None:
+    history = History()
+    both = TakenStep(NOW + STEP, {uuid(0): Step(0.2), uuid(1): Step(0.9)})
+    history.begin_with([*steps(0.1), both, *steps(0.3, begun=NOW + 2 * STEP)], NOW + 3 * STEP)
+    assert load(history, 0) == [0.1, 0.2, 0.3]
+    assert load(history, 1) == [None, 0.9, None]
+
+
+def test_what_is_older_than_an_hour_or_lies_ahead_is_left_out() -> None:
+    history = History()
+    old = TakenStep(NOW - (KEPT + 1) * STEP, {uuid(0): Step(0.5)})
+    ahead = TakenStep(NOW + STEP, {uuid(0): Step(0.6)})
+    history.begin_with([old, ahead], NOW)
+    assert load(history) == []
+    history.begin_with(steps(*[0.1] * KEPT, begun=NOW - KEPT * STEP), NOW)
+    assert len(load(history)) == KEPT
+
+
+async def test_who_schedules_keeps_it_and_who_looks_on_does_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gputui.domain.gpu_history.STEP", 10 * SECOND / 100)
+    leader, other = (Seat(real(world), RealClock(), "console", may_lead=leads) for leads in (True, False))
+    tasks = [asyncio.create_task(seat.host.run()) for seat in (leader, other)]
+    directory = leader.host._directory
+    await leader.until(lambda: len(read(directory)) >= 2)
+    assert other.host._gpu_log._lines is None
+    for seat, task in zip((leader, other), tasks, strict=True):
+        seat.host.stop()
+        await asyncio.wait_for(task, 10)
+    assert gpu_log.FILE in {path.name for path in directory.iterdir()}
