@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 import threading
 import time
 from collections import Counter, deque
@@ -52,6 +53,8 @@ class Rest:
     """The console with nothing but its main screen, its garbage collected."""
 
     memory: float
+    objects: int
+    """Pieces of memory that Python has given out, in thousands: level where memory grows by holes alone."""
     counts: Counter[str]
     """What is alive, which no allocator blurs."""
 
@@ -65,7 +68,7 @@ class Rest:
             "threads": threading.active_count(),
             "tasks": len(asyncio.all_tasks()),
         }
-        return cls(resident(), Counter(alive))
+        return cls(resident(), sys.getallocatedblocks() // 1000, Counter(alive))
 
 
 @dataclass
@@ -139,7 +142,8 @@ class Measured:
             f"gap p50 {within(self.gaps, 0.5)} ms, p99 {within(self.gaps, 0.99)} ms, max {max(self.gaps)} ms; "
             f"own work p50 {within(self.busy, 0.5)} ms, p99 {within(self.busy, 0.99)} ms, max {max(self.busy)} ms; "
             f"slow {self.slow}; "
-            f"memory {[round(rest.memory) for rest in self.rests]} MB, growth {self.growth:.1f} MB; alive {alive}"
+            f"memory {[round(rest.memory) for rest in self.rests]} MB, growth {self.growth:.1f} MB; "
+            f"thousands of objects {[rest.objects for rest in self.rests]}; alive {alive}"
         )
 
 
