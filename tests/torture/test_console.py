@@ -131,12 +131,16 @@ class Hands:
             await asyncio.sleep(PAUSE)
 
     async def rest(self) -> None:
-        """Close what is open, and see what is alive then."""
+        """Close what is open, and see what is alive then.
+
+        What can be undone is let go of: it may hold twenty thousand jobs as they were, and how many is left to chance.
+        """
         while (len(self._app.screen_stack) > 1 or self._app.has_turn) and self._app._exception is None:
             await asyncio.sleep(3 * PAUSE)  # what was opened last is there, and what was pressed last is done
             if self._app.screen.is_mounted and len(self._app.screen_stack) > 1:
                 self._app.pop_screen()
         await asyncio.sleep(10 * PAUSE)
+        self._app.wishes._undo._past.clear()
         self._measured.rests.append(await Rest.of(self._app))
 
 
