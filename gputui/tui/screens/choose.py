@@ -33,7 +33,9 @@ class Choose(Dialog[int | None]):
         self._texts = [plain(line, 400) for line in lines]
         self._none = none
         self._saves = saves
-        self.cursor = self._top = 0
+        self.cursor = 0
+        self._first = 0
+        """The line at the top."""
 
     def compose(self) -> ComposeResult:
         """The lines and the keys."""
@@ -50,6 +52,7 @@ class Choose(Dialog[int | None]):
 
     def show_lines(self) -> None:
         """Those in sight, as they are now, if they still are."""
+        self._keep_in_sight()
         if self.is_attached:
             self.query_one("#lines", CellLines).show(self._cells())
 
@@ -61,18 +64,15 @@ class Choose(Dialog[int | None]):
     def _rows(self) -> int:
         return max(3, min(len(self._texts), self.app.size.height - 8))
 
-    @property
-    def _first(self) -> int:
-        """The line at the top: the chosen one stays in sight, and lines stay where they are as far as they can."""
+    def _keep_in_sight(self) -> None:
+        """Begin with another line if the chosen one would be out of sight, or room be left below."""
         least, most = self.cursor - self._rows + 1, min(self.cursor, len(self._texts) - self._rows)
-        self._top = max(0, min(max(self._top, least), most))
-        return self._top
+        self._first = max(0, min(max(self._first, least), most))
 
     def _cells(self) -> list[Cell]:
         if not self._texts:
             return [cell(self._none, DIM)]
-        first = self._first
-        shown = range(first, min(len(self._texts), first + self._rows))
+        shown = range(self._first, min(len(self._texts), self._first + self._rows))
         return [self._cell(place) for place in shown]
 
     def _cell(self, place: int) -> Cell:

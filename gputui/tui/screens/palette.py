@@ -67,7 +67,7 @@ class Palette(Pointed):
         """Show those, with the cursor on the best."""
         self._found = find(self._commands, wanted)
         self._texts = [found.label for found in self._found]
-        self.cursor = self._top = 0
+        self.cursor = self._first = 0
         self.show_lines()
 
     @on(Input.Changed)
