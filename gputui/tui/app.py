@@ -62,6 +62,9 @@ class Gputui(AsideApp[Leave]):
     TITLE = "gputui"
     BINDINGS: ClassVar = [*bindings(APP_COMMANDS), *bindings(WORK_COMMANDS, before_others=True)]
     ENABLE_COMMAND_PALETTE = False  # there is one of our own
+    ALLOW_SELECT = False
+    """No text by dragging: Textual 8.2 fails where the widget under the pointer goes away just then. The terminal's own
+    selection, with Shift as a rule, has all there is; and `y` copies."""
     CSS = "Toast { max-width: 80; }"
 
     snapshot: var[Snapshot] = var(EMPTY, always_update=True, init=False)

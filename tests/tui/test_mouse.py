@@ -6,10 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
 import pytest
+from textual import events
+from textual.widgets import Static
 
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.leave import Leave
 from gputui.tui.screens.dialog import Dialog
+from gputui.tui.screens.leave import LeaveDialog
 from tests.tui.every import eyes, stages, stages_log
 from tests.tui.every.hand import Hand
 from tests.tui.every.world import world
@@ -126,3 +129,16 @@ async def test_an_answer_is_clicked(key: str, words: str, seen: Callable[[Hand],
         await hand.click_at(lines[y].index(words) + 1, y)
         await hand.until(lambda: hand.app.return_value is not None or hand.app.screen is not dialog)
         await hand.until(lambda: seen(hand))
+
+
+async def test_a_drag_selects_no_text_for_that_fails_where_a_widget_goes_away_just_then() -> None:
+    async with opened() as hand:
+        await hand.press("q")
+        dialog = await hand.opened(LeaveDialog)
+        title = dialog.query_one(".title", Static)
+        x, y = title.region.offset
+        for kind, right in ((events.MouseDown, 0), (events.MouseMove, 4), (events.MouseUp, 8)):
+            hand.app.post_message(kind(None, x + right, y, 0, 0, 1, False, False, False, x + right, y))
+        await hand.breathe()
+        assert dialog.selections == {}
+        assert hand.app.screen is dialog
