@@ -57,6 +57,7 @@ class ActionThread:
             told = self._carry_out(call)
             work.end()
             self._tell(told)
+            del asked, call, told  # or the jobs it was about would be kept until the next one
 
     def _carry_out(self, call: Callable[[Actions], str]) -> Message:
         try:

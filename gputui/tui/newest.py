@@ -77,6 +77,7 @@ class Newest:
             number, work = asked
             if number == self._number:
                 self._carry_out(number, work)
+            del asked, work  # or the queue it was asked about would be kept until something else is asked for
 
     def _carry_out(self, number: int, work: Work) -> None:
         try:

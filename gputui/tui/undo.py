@@ -35,8 +35,9 @@ class Undo:
         """What was done, in words; one that fails was not done, and is nothing to take back."""
         self._noted = []
         done = call(self._actions)
-        if self._noted:
-            self._past.append(self._noted)
+        noted, self._noted = self._noted, []
+        if noted:
+            self._past.append(noted)
             while len(self._past) > 1 and sum(map(len, self._past)) > MOST:
                 self._past.popleft()
         return done

@@ -23,7 +23,10 @@ from gputui.domain.job import JobId
 from gputui.engine.actions import Actions
 from gputui.store import MemoryJobStore
 from gputui.tui.leave import Leave
+from gputui.tui.newest import Pace
+from gputui.tui.queue.sorting import Sorting
 from gputui.tui.screens.log_prompt import HISTORY
+from gputui.tui.screens.main import Main
 from gputui.tui.styles_cache import OwnStylesCache
 from gputui.tui.undo import Undo
 from tests.factories import ACTOR, FakeClock, job
@@ -117,6 +120,33 @@ def test_wishes_for_many_jobs_are_kept_for_undo_only_as_far_as_memory_allows(
     for value in range(10):
         undo.carry_out(partial(_prioritise, ids, value))
     assert list(map(len, undo._past)) == [6, 6, 6]
+    assert undo._noted == []
+
+
+async def test_the_queue_whose_scores_were_looked_at_is_let_go_with_the_next_one() -> None:
+    console = Console()
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        first = replace(console.snapshot)
+        await console.show(pilot, first)
+        main = console.app.screen
+        assert isinstance(main, Main)
+        main._rows.sort_by(Sorting("score"))
+        main._pace = Pace(0)
+        main.update_tabs()
+        assert main._ranked() is first
+        while main._pace.waits:
+            await pilot.pause(0.01)
+        main._rows.sort_by(Sorting())
+        kept = weakref.ref(first)
+        del first
+        await console.show(pilot, replace(console.snapshot))
+        await console.show(pilot, replace(console.snapshot))
+        for _ in range(100):
+            gc.collect()
+            if kept() is None:
+                break
+            await pilot.pause(0.05)
+        assert kept() is None
 
 
 def _prioritise(ids: tuple[JobId, ...], value: int, actions: Actions) -> str:

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
+import weakref
 
 from textual.message import Message
 
+from gputui.engine.actions import Actions
+from gputui.store import MemoryJobStore
+from gputui.tui.action_thread import ActionThread
+from gputui.tui.messages import WishDone
 from gputui.tui.newest import IsWanted, Newest
+from tests.factories import ACTOR, FakeClock
 
 PATIENCE = 10
 
@@ -86,3 +93,37 @@ def test_nothing_is_told_after_the_end() -> None:
     thread.join(PATIENCE)
     assert not thread.is_alive()
     assert told.empty()
+
+
+class Queue:
+    """What somebody asks about."""
+
+
+def test_what_was_asked_about_is_let_go_when_it_is_answered() -> None:
+    told: queue.SimpleQueue[str] = queue.SimpleQueue()
+    asked, about = newest(told), Queue()
+    kept = weakref.ref(about)
+    asked.ask(lambda is_wanted, about=about: Answer(type(about).__name__))  # type: ignore[misc]
+    assert told.get(timeout=PATIENCE) == "Queue"
+    del about
+    gone(kept)
+    asked.close()
+
+
+def test_what_a_wish_was_about_is_let_go_when_it_is_done() -> None:
+    told: queue.SimpleQueue[Message] = queue.SimpleQueue()
+    wishes, about = ActionThread(Actions(MemoryJobStore(), FakeClock(), ACTOR), told.put), Queue()
+    kept = weakref.ref(about)
+    wishes.add(lambda actions, about=about: type(about).__name__)  # type: ignore[misc]
+    assert isinstance(told.get(timeout=PATIENCE), WishDone)
+    del about
+    gone(kept)
+    assert wishes.finish(PATIENCE)
+
+
+def gone(kept: weakref.ref[Queue]) -> None:
+    """The thread lets go just after it has told."""
+    deadline = time.monotonic() + PATIENCE
+    while kept() is not None:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

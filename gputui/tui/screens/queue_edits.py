@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar
 
 from textual.message import Message
@@ -54,7 +56,8 @@ class QueueEdits(QueueScreen):
         self._mover = Newest(self.post_message, _not_moved)
         self._drag = Drag()
         self._ranker = Newest(self.post_message, lambda error: Ranked({}))
-        self._ranked: Snapshot | None = None
+        self._ranked: Callable[[], Snapshot | None] = lambda: None
+        """The picture whose scores were asked for last, while it is there still: it holds a whole queue."""
         self._pace = Pace(rest=9)
 
     def on_unmount(self) -> None:
@@ -67,8 +70,8 @@ class QueueEdits(QueueScreen):
         super().update_tabs()
         snapshot = self._snapshot
         wanted = "score" in self.table.live.chosen.keys or self._rows.sorting.column == "score"
-        if wanted and self._ranked is not snapshot and self._pace.may_begin:
-            self._ranked = snapshot
+        if wanted and self._ranked() is not snapshot and self._pace.may_begin:
+            self._ranked = weakref.ref(snapshot)
             settings, now = self._desk.settings, self._desk.clock.now()
             self._pace.begin()
 
