@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from functools import partial
 
@@ -12,6 +13,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.leave import Leave
 from gputui.tui.proposals import JobProposal
+from gputui.tui.queue.drag import Drag
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.what_if import WhatIf
 from tests.factories import NOW, job
@@ -143,3 +145,11 @@ async def test_without_the_panel_steps_add_up_too_whatever_the_picture_shows_by_
         await console.show(pilot, replace(console.snapshot, jobs=tuple(console.store.jobs().values())))
         await pilot.press("K")
         await until(pilot, partial(stands, 0))
+
+
+def test_the_jobs_that_were_dragged_are_let_go_with_their_picture() -> None:
+    drag, one = Drag(), job()
+    drag.press([one], 1)
+    kept = weakref.ref(one)
+    del one
+    assert kept() is None

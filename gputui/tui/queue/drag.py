@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from operator import is_not
 
@@ -12,25 +13,28 @@ class Drag:
     """Adds up the steps, and what was wished already that the picture does not show yet."""
 
     def __init__(self) -> None:
-        self._jobs: tuple[Job, ...] = ()
-        """As the picture has them."""
+        self._ids: tuple[JobId, ...] = ()
+        self._jobs: tuple[weakref.ref[Job], ...] = ()
+        """As the picture has them, while it has: they may be the whole queue."""
         self._steps: tuple[int, ...] = ()
         self._wished = 0
         """So much more priority was asked for since they were these very objects."""
 
     def press(self, jobs: Sequence[Job], step: int) -> tuple[tuple[int, ...], int]:
         """The steps to be made, and the priority that these jobs have beyond the picture's."""
-        if [job.id for job in jobs] != [job.id for job in self._jobs]:
+        ids = tuple(job.id for job in jobs)
+        if ids != self._ids:
             self._steps = ()
-        if len(jobs) != len(self._jobs) or any(map(is_not, jobs, self._jobs)):  # the picture has gone on
+        before = [known() for known in self._jobs]
+        if len(jobs) != len(before) or any(map(is_not, jobs, before)):  # the picture has gone on
             self._wished = 0
-        self._jobs = tuple(jobs)
+        self._ids, self._jobs = ids, tuple(map(weakref.ref, jobs))
         self._steps = (*self._steps, step)
         return self._steps, self._wished
 
     def is_answered(self, job_ids: Sequence[JobId], steps: tuple[int, ...]) -> bool:
         """Whether that is all that was asked for: then the next key begins anew."""
-        if steps != self._steps or tuple(job_ids) != tuple(job.id for job in self._jobs):
+        if steps != self._steps or tuple(job_ids) != self._ids:
             return False
         self._steps = ()
         return True
