@@ -41,3 +41,4 @@ class DaemonExecutor(Executor):
             work = self._waiting.get()
             if not self._is_closed:
                 work()
+            del work  # or what it was about would be kept until there is more to do

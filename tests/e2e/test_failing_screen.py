@@ -10,6 +10,7 @@ import sys
 import termios
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -120,13 +121,19 @@ def test_the_screen_comes_back_and_jobs_that_wait_are_started_by_the_same_schedu
         assert terminal.modes == "cursor wrap"
 
 
-@pytest.mark.tmux
-def test_told_to_end_after_a_fault_it_hands_over(place: Place) -> None:
+@contextmanager
+def opened_again(place: Place) -> Iterator[tuple[Terminal, int]]:
+    """A console that schedules, whose screen has failed once, and its process."""
     with Terminal(place.console("key"), place.environ, 120, 36) as terminal:
         terminal.until("scheduling", "1 of 1 GPU free")
         terminal.press("?")
         terminal.until("was opened again")
-        console = place.leader()
+        yield terminal, place.leader()
+
+
+@pytest.mark.tmux
+def test_told_to_end_after_a_fault_it_hands_over(place: Place) -> None:
+    with opened_again(place) as (terminal, console):
         os.kill(console, signal.SIGTERM)
         terminal.until(f"EXIT {128 + signal.SIGTERM}")
         until(lambda: place.leader() not in (0, console), "nobody took over")
@@ -134,11 +141,7 @@ def test_told_to_end_after_a_fault_it_hands_over(place: Place) -> None:
 
 @pytest.mark.tmux
 def test_a_terminal_that_closes_after_a_fault_hands_over(place: Place) -> None:
-    with Terminal(place.console("key"), place.environ, 120, 36) as terminal:
-        terminal.until("scheduling", "1 of 1 GPU free")
-        terminal.press("?")
-        terminal.until("was opened again")
-        console = place.leader()
+    with opened_again(place) as (terminal, console):
         terminal.close()
         until(lambda: place.leader() not in (0, console), "nobody took over")
 
