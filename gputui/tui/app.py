@@ -233,16 +233,16 @@ class Gputui(AsideApp[Leave]):
 
     def action_command_palette(self) -> None:
         """Find a command by its name."""
-        from gputui.tui.commands.finding import working
+        from gputui.tui.commands.offers import offers
         from gputui.tui.screens.palette import Palette
 
         if isinstance(self.screen, Palette):
             return
-        offered = working(self.screen)
+        offered = offers(self.screen, only_looks=self._desk.is_read_only)
 
         def chosen(number: int | None) -> None:
             if number is not None:
-                self.call_later(self._do, offered[number])
+                self.call_later(self._do, offered[number].command)
 
         self.push_screen(Palette(offered), chosen)
 

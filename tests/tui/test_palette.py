@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import pytest
 from textual import events
 from textual.widgets import Input
 
 from gputui.tui.commands import COMMANDS
-from gputui.tui.commands.finding import find, label
+from gputui.tui.commands.finding import find
+from gputui.tui.commands.offers import Offer
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.palette import Palette
 from tests.tui.every.hand import Hand
@@ -19,6 +21,9 @@ from tests.tui.test_turns import burst
 
 LINES = "#lines"
 HELD = ("hold", "job 107")
+RUNNING = 101
+HOLD = next(command for command in COMMANDS if command.name == "hold")
+OFFERS = [Offer(command) for command in COMMANDS if command.in_palette]
 
 
 @asynccontextmanager
@@ -41,7 +46,7 @@ def done(hand: Hand) -> list[tuple[str, str]]:
 
 def names(wanted: str) -> list[str]:
     """What is found, the best first."""
-    return [found.label for found in find([command for command in COMMANDS if command.in_palette], wanted)]
+    return [found.offer.label for found in find(OFFERS, wanted)]
 
 
 @pytest.mark.parametrize(
@@ -59,9 +64,8 @@ def test_the_best_is_first(wanted: str, best: str) -> None:
 
 
 def test_a_whole_name_comes_before_all_that_have_its_letters() -> None:
-    for command in COMMANDS:
-        if command.in_palette:
-            assert names(label(command))[0] == label(command)
+    for offer in OFFERS:
+        assert names(offer.label)[0] == offer.label
 
 
 def test_words_of_the_sentence_find_it_too_after_those_that_are_called_so() -> None:
@@ -69,7 +73,36 @@ def test_words_of_the_sentence_find_it_too_after_those_that_are_called_so() -> N
     assert found[0] == "View: timeline"
     assert "What-if: timeline" not in found[:1]
     assert names("xyzzy") == []
-    assert len(names("  ")) == sum(command.in_palette for command in COMMANDS)
+    assert len(names("  ")) == len(OFFERS)
+
+
+def test_what_cannot_be_done_is_found_by_its_name_and_left_out_where_nothing_is_wanted() -> None:
+    refused = [replace(offer, why_not="No.") if offer.label == "Jobs: hold" else offer for offer in OFFERS]
+    assert find(refused, "hold")[0].offer == Offer(HOLD, "No.")
+    assert find(refused, "ho")[0].offer.label != "Jobs: undo"
+    assert len(find(refused, "")) == len(OFFERS) - 1
+
+
+def test_of_two_that_are_called_alike_the_one_that_works_is_first() -> None:
+    both = [Offer(replace(HOLD, group="Queue"), "No."), Offer(HOLD)]
+    assert [found.offer.why_not for found in find(both, "hold")] == ["", "No."]
+    assert [found.offer.why_not for found in find(both, "starting waiting")] == ["", "No."]
+
+
+@pytest.mark.parametrize("clicks", [False, True])
+async def test_what_cannot_be_done_says_why_not_and_nothing_else_is_done_for_it(clicks: bool) -> None:
+    async with opened() as (hand, palette):
+        await hand.press("escape", "plus")
+        await hand.until(lambda: len(done(hand)) == 1)
+        hand.queue.move_to(list(hand.queue.keys).index(RUNNING))
+        await hand.press("colon")
+        palette = await hand.opened(Palette)
+        await hand.press(*"hold")
+        assert hand.console.screen_text.count("Not now: it needs a waiting job that is not held.") == 2
+        await (hand.click(palette.query_one(LINES), 5, 0) if clicks else hand.press("enter"))
+        await hand.breathe()
+        assert hand.app.screen is palette
+        assert len(done(hand)) == 1
 
 
 async def test_what_is_typed_in_one_go_with_enter_is_done() -> None:

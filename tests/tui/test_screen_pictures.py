@@ -131,6 +131,7 @@ SCREENS = {
     "themes": Look(Themes, ("ctrl+t", "down", "down")),
     "palette": Look(Palette, ("colon",)),
     "palette-typed": Look(Palette, ("colon", *"pri"), sizes=(SMALL,)),
+    "palette-refused": Look(Palette, ("colon", *"hold"), sizes=(SMALL,)),
     "notices": Look(Notices, ("exclamation_mark",), sample.warned),
     "notices-before": Look(Notices, then=happened),
     "detail": Look(Detail, ("enter",), whole),

@@ -35,6 +35,8 @@ class Command:
     """Its name, where the action does not make a good one."""
     changes: bool = False
     """Whether it changes anything but the screen: not to be had in a console that only looks on."""
+    needs: str = ""
+    """What there has to be, where it cannot always be done: `a running job`."""
 
     @property
     def verb(self) -> str:

@@ -84,7 +84,14 @@ LOG_COMMANDS = (
     Command("sideways(-1)", ("left",), "left", "Back to the left.", LOGS, False, False, id="log_left"),
 )
 LOG_JOB_COMMANDS = (
-    Command("error(1)", ("e",), "error", "To the first error in the job's log; there, to the next.", LOGS),
+    Command(
+        "error(1)",
+        ("e",),
+        "error",
+        "To the first error in the job's log; there, to the next.",
+        LOGS,
+        needs="a job that was started",
+    ),
     Command(
         "attempt(-1)",
         ("comma",),
@@ -93,6 +100,7 @@ LOG_JOB_COMMANDS = (
         LOGS,
         False,
         id="attempt_before",
+        needs="an attempt before this one",
     ),
     Command(
         "attempt(1)",
@@ -102,8 +110,25 @@ LOG_JOB_COMMANDS = (
         LOGS,
         False,
         id="attempt_after",
+        needs="an attempt after this one",
     ),
-    Command("attempts", ("A",), "attempts", "Show the logs of the job's last two attempts together.", LOGS, False),
-    Command("pin_log", ("p",), "pin log", "Keep the job's log among those shown together, or not.", LOGS, False),
+    Command(
+        "attempts",
+        ("A",),
+        "attempts",
+        "Show the logs of the job's last two attempts together.",
+        LOGS,
+        False,
+        needs="a job that was started more than once",
+    ),
+    Command(
+        "pin_log",
+        ("p",),
+        "pin log",
+        "Keep the job's log among those shown together, or not.",
+        LOGS,
+        False,
+        needs="a job that was started",
+    ),
     Command("logs", ("L",), "logs", "Show the pinned logs together, up to six.", LOGS, False),
 )

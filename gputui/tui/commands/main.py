@@ -22,8 +22,9 @@ MAIN_COMMANDS = (
         "Start no further job anywhere; running ones go on. Asks for the reason.",
         SCHEDULER,
         changes=True,
+        needs="a queue that is not paused",
     ),
-    Command("unpause", ("P",), "unpause", "Start jobs again.", SCHEDULER, changes=True),
+    Command("unpause", ("P",), "unpause", "Start jobs again.", SCHEDULER, changes=True, needs="a paused queue"),
     TIMELINE_SCREEN,
 )
 WORK_COMMANDS = (

@@ -5,9 +5,25 @@ from __future__ import annotations
 from gputui.tui.commands.command import GPUS, QUEUE, Command
 
 QUEUE_COMMANDS = (
-    Command("mark", ("space",), "mark", "Mark the job: commands then act on all that are marked.", QUEUE, False),
-    Command("mark_all", ("asterisk",), "mark all", "Mark all jobs that are shown and not over, or none.", QUEUE, False),
-    Command("clear_marks", ("escape",), "unmark", "Mark no job any more.", QUEUE),
+    Command(
+        "mark",
+        ("space",),
+        "mark",
+        "Mark the job: commands then act on all that are marked.",
+        QUEUE,
+        False,
+        needs="the queue of live jobs, and the focus there",
+    ),
+    Command(
+        "mark_all",
+        ("asterisk",),
+        "mark all",
+        "Mark all jobs that are shown and not over, or none.",
+        QUEUE,
+        False,
+        needs="the queue of live jobs, and the focus there",
+    ),
+    Command("clear_marks", ("escape",), "unmark", "Mark no job any more.", QUEUE, needs="marked jobs"),
     Command(
         "filter",
         ("slash",),
@@ -15,12 +31,44 @@ QUEUE_COMMANDS = (
         "Show only some jobs: words, or state:pd tenant:alice gpus>=4 name~bert -is:held.",
         QUEUE,
     ),
-    Command("clear_filter", ("escape",), "show all", "Show all jobs again.", QUEUE),
+    Command("clear_filter", ("escape",), "show all", "Show all jobs again.", QUEUE, needs="a filter"),
     Command("finished", ("a",), "all/live", "Show or leave out jobs that have ended.", QUEUE, in_footer=False),
-    Command("sort", ("S",), "sort", "Sort by the next column; after the last one as the plan has it.", QUEUE, False),
-    Command("columns", ("vertical_line",), "columns", "Choose and order the columns of the queue.", QUEUE, False),
-    Command("fold", ("o",), "unfold", "Open or close an array, or what waits for the job.", QUEUE, False),
-    Command("fold_all", ("O",), "unfold all", "Open or close all arrays, and all that wait for others.", QUEUE, False),
+    Command(
+        "sort",
+        ("S",),
+        "sort",
+        "Sort by the next column; after the last one as the plan has it.",
+        QUEUE,
+        False,
+        needs="the queue of live jobs, and the focus there",
+    ),
+    Command(
+        "columns",
+        ("vertical_line",),
+        "columns",
+        "Choose and order the columns of the queue.",
+        QUEUE,
+        False,
+        needs="the queue of live jobs, and the focus there",
+    ),
+    Command(
+        "fold",
+        ("o",),
+        "unfold",
+        "Open or close an array, or what waits for the job.",
+        QUEUE,
+        False,
+        needs="the queue of live jobs, and the focus there",
+    ),
+    Command(
+        "fold_all",
+        ("O",),
+        "unfold all",
+        "Open or close all arrays, and all that wait for others.",
+        QUEUE,
+        False,
+        needs="the queue of live jobs, and the focus there",
+    ),
     Command("tab('queue')", ("1",), "queue", "Turn to the jobs that wait and run.", QUEUE, False, id="tab_queue"),
     Command(
         "tab('finished')",
@@ -51,7 +99,16 @@ QUEUE_COMMANDS = (
     ),
 )
 EDIT_COMMANDS = (
-    Command("move(1)", ("J",), "move down", "Move the waiting job behind the next one.", QUEUE, False, changes=True),
+    Command(
+        "move(1)",
+        ("J",),
+        "move down",
+        "Move the waiting job behind the next one.",
+        QUEUE,
+        False,
+        changes=True,
+        needs="a waiting job of the queue",
+    ),
     Command(
         "move(-1)",
         ("K",),
@@ -61,15 +118,36 @@ EDIT_COMMANDS = (
         False,
         id="move_up",
         changes=True,
+        needs="a waiting job of the queue",
     ),
     Command(
-        "edit", ("e",), "edit", "Edit what the waiting job asks for, in the form of a new one.", QUEUE, changes=True
+        "edit",
+        ("e",),
+        "edit",
+        "Edit what the waiting job asks for, in the form of a new one.",
+        QUEUE,
+        changes=True,
+        needs="a waiting job of the queue",
     ),
     Command(
-        "clone", ("C",), "clone", "Submit another job like this one, after a look at it.", QUEUE, False, changes=True
+        "clone",
+        ("C",),
+        "clone",
+        "Submit another job like this one, after a look at it.",
+        QUEUE,
+        False,
+        changes=True,
+        needs="a job",
     ),
     Command(
-        "recur", ("E",), "again", "Submit a job like this one again and again; asks when.", QUEUE, False, changes=True
+        "recur",
+        ("E",),
+        "again",
+        "Submit a job like this one again and again; asks when.",
+        QUEUE,
+        False,
+        changes=True,
+        needs="a job of the queue",
     ),
     Command(
         "reserve",
@@ -82,9 +160,33 @@ EDIT_COMMANDS = (
     ),
 )
 STANDING_COMMANDS = (
-    Command("pause_recurring", ("h",), "pause runs", "Make no run of the recurring job.", QUEUE, changes=True),
-    Command("resume_recurring", ("r",), "resume runs", "Make runs of the recurring job again.", QUEUE, changes=True),
-    Command("remove", ("c",), "remove", "End the recurring job or the reservation; asks first.", QUEUE, changes=True),
+    Command(
+        "pause_recurring",
+        ("h",),
+        "pause runs",
+        "Make no run of the recurring job.",
+        QUEUE,
+        changes=True,
+        needs="a recurring job that is not paused, in its tab",
+    ),
+    Command(
+        "resume_recurring",
+        ("r",),
+        "resume runs",
+        "Make runs of the recurring job again.",
+        QUEUE,
+        changes=True,
+        needs="a paused recurring job, in its tab",
+    ),
+    Command(
+        "remove",
+        ("c",),
+        "remove",
+        "End the recurring job or the reservation; asks first.",
+        QUEUE,
+        changes=True,
+        needs="a recurring job or a reservation, in its tab",
+    ),
 )
 """They share their keys with wishes about jobs, and so they have to be declared in one place with these."""
 COLUMN_COMMANDS = (

@@ -1,4 +1,4 @@
-"""The palette: every command that works now, found by what is typed before the next key is heard.
+"""The palette: every command, found by what is typed before the next key is heard; what cannot be done says why not.
 
 Textual's own fills its list in the background: Enter or a click right after a letter would then meet the list of
 before, and carry out another command than the one that is wanted.
@@ -9,18 +9,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
+from rich.style import Style
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.widgets import Input
 
 from gputui.domain.text import broken, width
-from gputui.tui.commands import Command
-from gputui.tui.commands.finding import Found, find, label
+from gputui.tui.commands.finding import Found, find
+from gputui.tui.commands.offers import Offer
 from gputui.tui.key_names import key_name
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Cell, cell, fitted
-from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
+from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.pointed import Pointed
 from gputui.tui.widgets.cell_lines import CellLines
 
@@ -30,7 +31,7 @@ _NONE = "No command is called that, and none speaks of it."
 
 
 class Palette(Pointed):
-    """The number of the command chosen; None for Escape and for a click outside the box."""
+    """The number of the offer chosen; None for Escape and for a click outside the box."""
 
     BINDINGS: ClassVar = []
     DEFAULT_CSS: ClassVar = """
@@ -41,9 +42,9 @@ class Palette(Pointed):
     }
     """
 
-    def __init__(self, commands: Sequence[Command]) -> None:
+    def __init__(self, offers: Sequence[Offer]) -> None:
         super().__init__("Commands", (), none=_NONE)
-        self._commands = commands
+        self._offers = offers
         self._found: list[Found] = []
 
     def compose(self) -> ComposeResult:
@@ -56,17 +57,17 @@ class Palette(Pointed):
             yield CellLines(id="sentence")
 
     def on_mount(self) -> None:
-        """Show all of them."""
-        keymap = keymap_of(self)
-        self._keys = {each.name: key_name(key) for each in self._commands for key in keymap.told(each).keys[:1]}
-        self._names_room = max((width(label(command)) for command in self._commands), default=0)
+        """Show all that work."""
+        keymap, commands = keymap_of(self), [offer.command for offer in self._offers]
+        self._keys = {each.name: key_name(key) for each in commands for key in keymap.told(each).keys[:1]}
+        self._names_room = max((width(offer.label) for offer in self._offers), default=0)
         self._keys_room = max(map(width, self._keys.values()), default=0)
         self.find("")
 
     def find(self, wanted: str) -> None:
         """Show those, with the cursor on the best."""
-        self._found = find(self._commands, wanted)
-        self._texts = [found.label for found in self._found]
+        self._found = find(self._offers, wanted)
+        self._texts = [found.offer.label for found in self._found]
         self.cursor = self._first = 0
         self.show_lines()
 
@@ -79,9 +80,14 @@ class Palette(Pointed):
         self.action_take_line()
 
     def action_take_line(self) -> None:
-        """Do that one."""
-        if self._found:
-            self.dismiss(self._commands.index(self._found[self.cursor].command))
+        """Do that one, if it can be done: the sentence below says why not."""
+        if not self._found:
+            return
+        offer = self._found[self.cursor].offer
+        if offer.why_not:
+            self.app.bell()
+        else:
+            self.dismiss(self._offers.index(offer))
 
     def show_lines(self) -> None:
         """The commands in sight, and what the one under the cursor does."""
@@ -89,12 +95,19 @@ class Palette(Pointed):
         if not self.is_attached:
             return
         sentence = self.query_one("#sentence", CellLines)
-        words = self._found[self.cursor].command.help if self._found else ""
-        sentence.show([cell(line, DIM) for line in broken(words, max(1, sentence.size.width))[:_SAID]])
+        words, style = self._sentence()
+        sentence.show([cell(line, style) for line in broken(words, max(1, sentence.size.width))[:_SAID]])
+
+    def _sentence(self) -> tuple[str, Style]:
+        if not self._found:
+            return "", DIM
+        offer = self._found[self.cursor].offer
+        return (offer.why_not, AMBER) if offer.why_not else (offer.command.help, DIM)
 
     @property
     def _rows(self) -> int:
-        return max(1, min(len(self._commands), self.app.size.height - _AROUND))
+        working = sum(not offer.why_not for offer in self._offers)
+        return max(1, min(working, self.app.size.height - _AROUND))
 
     @property
     def _height(self) -> int:
@@ -102,13 +115,15 @@ class Palette(Pointed):
 
     def _cell(self, place: int) -> Cell:
         found, here = self._found[place], place == self.cursor
-        key = self._keys.get(found.command.name, "")
+        offer = found.offer
+        said = offer.why_not or offer.command.help
+        key, key_style = self._keys.get(offer.command.name, ""), DIM if offer.why_not else BLUE
         mark = ("▌ ", BLUE) if here else ("  ", DIM)
         name = fitted(_marked(found, here), self._names_room + _GAP)
-        return (mark, *name, (f"{key:<{self._keys_room + _GAP}}", BLUE), (found.command.help, DIM))
+        return (mark, *name, (f"{key:<{self._keys_room + _GAP}}", key_style), (said, DIM))
 
 
 def _marked(found: Found, here: bool) -> Cell:
     """The name, with the letters that matched."""
-    plain = STRONG if here else PLAIN
-    return tuple((letter, BLUE if at in found.letters else plain) for at, letter in enumerate(found.label))
+    plain = DIM if found.offer.why_not else STRONG if here else PLAIN
+    return tuple((letter, BLUE if at in found.letters else plain) for at, letter in enumerate(found.offer.label))

@@ -97,7 +97,7 @@ class Hand:
         name = f"{command.group}: {command.title}"
         palette.query_one(Input).value = name
         await self.breathe()
-        assert palette._found[0].command is command, f"{name} is the first that is found"
+        assert palette._found[0].offer.command is command, f"{name} is the first that is found"
         await self.press("enter")
         await self.until(lambda: self.app.screen is not palette, "the palette closes")
 
