@@ -6,7 +6,7 @@ import asyncio
 import gc
 import threading
 import weakref
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import timedelta
 from functools import partial
 
@@ -19,7 +19,7 @@ from textual.widget import Widget
 
 from gputui.domain.gpu_history import History
 from gputui.domain.gpu_past import STEP
-from gputui.domain.job import JobId
+from gputui.domain.job import Job, JobId
 from gputui.engine.actions import Actions
 from gputui.store import MemoryJobStore
 from gputui.tui.leave import Leave
@@ -40,13 +40,22 @@ SCREENS = {
     "timeline": "T",
     "logs": "L",
     "form": "s",
-    "columns": "c",
+    "columns": "vertical_line",
     "palette": "colon",
     "notices": "exclamation_mark",
     "themes": "ctrl+t",
     "what if": "plus",
 }
 """By their keys on the main screen."""
+MORE_SCREENS = {
+    "processes": "X",
+    "reserve": "B",
+    "GPU": "i",
+    "edit": "j j j e",
+    "clone": "C",
+    "again": "E",
+    "timeline what if": "T plus",
+}
 
 
 async def opened(console: Console, pilot: Pilot[Leave], key: str) -> weakref.ref[Screen[object]]:
@@ -149,5 +158,57 @@ async def test_the_queue_whose_scores_were_looked_at_is_let_go_with_the_next_one
         assert kept() is None
 
 
+async def test_the_queue_of_which_jobs_were_marked_is_let_go_once_none_is() -> None:
+    console = Console()
+    seen = _seen(console.snapshot.jobs[-1])
+    kept = weakref.ref(seen)
+    first = replace(console.snapshot, jobs=(*console.snapshot.jobs[:-1], seen))
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.show(pilot, first)
+        del seen, first
+        await console.press(pilot, "space", "space", "k", "escape")
+        async with asyncio.timeout(PATIENCE):
+            while kept() is not None:
+                await console.show(pilot, replace(console.snapshot))
+                gc.collect()
+
+
+def _seen(of: Job) -> Seen:
+    return Seen(**{field.name: getattr(of, field.name) for field in fields(of)})
+
+
 def _prioritise(ids: tuple[JobId, ...], value: int, actions: Actions) -> str:
     return str(actions.set_priority(ids, value))
+
+
+class Seen(Job):
+    """A job of which one can know whether anybody still has it."""
+
+
+@pytest.mark.parametrize("keys", [*SCREENS.values(), *MORE_SCREENS.values()], ids=[*SCREENS, *MORE_SCREENS])
+async def test_a_closed_screen_keeps_no_queue_though_something_keeps_the_screen(keys: str) -> None:
+    """Only the garbage collector would free what is in a circle with it, and that runs every few minutes."""
+    console = Console(what_if="always")
+    seen = _seen(console.snapshot.jobs[-1])
+    kept = weakref.ref(seen)
+    first = replace(console.snapshot, jobs=(*console.snapshot.jobs[:-1], seen))
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.show(pilot, first)
+        del seen, first
+        await console.press(pilot, *keys.split())
+        closed = console.app.screen
+        assert closed is not console.app.screen_stack[0]
+        gc.disable()
+        try:
+            await asyncio.sleep(0.5)
+            while len(console.app.screen_stack) > 1:
+                await console.press(pilot, "escape")
+            async with asyncio.timeout(PATIENCE):
+                while kept() is not None:
+                    await console.show(pilot, replace(console.snapshot))
+                    await pilot.pause(0.02)
+        finally:
+            gc.enable()
+        assert not closed.is_running

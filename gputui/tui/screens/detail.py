@@ -110,6 +110,7 @@ class Detail(JobScreen):
     def on_unmount(self) -> None:
         """Nothing is wanted any more."""
         self._explainer.close()
+        self._explained = None
 
     def on_resize(self) -> None:
         """Lay it out for the room there is."""

@@ -56,6 +56,7 @@ class GpuDetail(Cover):
     def on_unmount(self) -> None:
         """Nobody looks at it any more."""
         self._desk.want_pcie(None)
+        self._picture = GpuPicture()
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """Show the GPU as it is in this picture; one that is no longer listed stays as it was."""

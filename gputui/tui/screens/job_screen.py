@@ -35,6 +35,10 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         self._desk = desk
         self._snapshot = snapshot
 
+    def on_unmount(self) -> None:
+        """Keep no queue: a closed screen is in circles with its widgets, which are looked for every few minutes."""
+        self._snapshot = EMPTY
+
     def subject(self) -> Job | None:
         """The job meant."""
         raise NotImplementedError

@@ -119,6 +119,7 @@ class QueueScreen(JobScreen):
         table = self.table
         if table.sheet is table.live and table.live.marks:
             return self._marked()
+        self._marked_jobs = None  # or it would keep that queue until something is marked again
         return table.jobs
 
     def _marked(self) -> Sequence[Job]:

@@ -12,7 +12,7 @@ from textual.widgets import Input, Static
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.policy.conflicts import check_beside, check_times
 from gputui.domain.settings import Window
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.domain.window import WindowState
 from gputui.request import window as asked
@@ -91,6 +91,10 @@ class Reserve(Dialog[None]):
         """Begin at the first."""
         self.query_one("#gpus", Input).focus()
         self._typed()
+
+    def on_unmount(self) -> None:
+        """Keep no queue."""
+        self._snapshot = EMPTY
 
     def _window(self) -> Window:
         """What is typed, checked against what is known here; raises GputuiError."""

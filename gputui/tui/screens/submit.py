@@ -121,8 +121,9 @@ class Submit(TakesLines):
         self._show_outlook()
 
     def on_unmount(self) -> None:
-        """What is still being worked out is wanted no more."""
+        """What is still being worked out is wanted no more, nor the queue that is known."""
         self._forecast.close()
+        self._snapshot = EMPTY
 
     # what is in it
 

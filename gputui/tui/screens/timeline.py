@@ -14,7 +14,7 @@ from textual.message import Message
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.timeline import Timeline, timeline
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.commands import APP_COMMANDS, BACK, GPU_COMMANDS, JOB_COMMANDS, TIMELINE_COMMANDS, bindings
 from gputui.tui.desk import Desk
 from gputui.tui.newest import IsWanted, Newest, Pace, are_alike
@@ -90,8 +90,9 @@ class TimelineScreen(Cover):
         self.call_after_refresh(self._draw)
 
     def on_unmount(self) -> None:
-        """What is still being worked out is wanted no more."""
+        """What is still being worked out is wanted no more, nor what is shown."""
         self._newest.close()
+        self._view, self._jobs = TimelineView(EMPTY), {}
 
     @property
     def timeline(self) -> Timeline | None:

@@ -16,7 +16,7 @@ from textual.widgets import Input
 from gputui.domain.policy.reorder import Move, Standing, drag, standings
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.policy.whatif import Comparison, compared
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.tui.commands import FURTHER, WHAT_IF_COMMANDS, bindings
 from gputui.tui.desk import Desk
@@ -109,10 +109,11 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._draw()
 
     def on_unmount(self) -> None:
-        """What is still being worked out is wanted no more."""
-        self._base = Base(self._snapshot, self._base.now)
+        """What is still being worked out is wanted no more, nor what is known."""
         self._newest.close()
         self._mover.close()
+        self._snapshot, self._answer, self._order, self._names = EMPTY, Foreseen(None, None), None, {}
+        self._base = Base(EMPTY, self._base.now)
 
     def on_resize(self) -> None:
         """Lay it out anew."""
@@ -200,9 +201,11 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
 
         def work(is_wanted: IsWanted) -> Message:
             del is_wanted
-            if self._order is None or self._order[0] is not base:
-                self._order = (base, standings(base.snapshot, settings, base.now))
-            return Dragged(drag(self._order[1], ids, steps, settings, delta), steps)
+            order = self._order
+            if order is None or order[0] is not base:
+                order = (base, standings(base.snapshot, settings, base.now))
+            self._order = order if base is self._base else None  # of another picture by now, or closed
+            return Dragged(drag(order[1], ids, steps, settings, delta), steps)
 
         self._mover.ask(work)
 

@@ -11,7 +11,7 @@ from textual.timer import Timer
 from gputui.domain.job import Job, Submission
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.newest import Base, IsWanted, Newest, Pace, are_alike
 from gputui.tui.submission.outlook import Prospect, prospect
 
@@ -79,7 +79,7 @@ class Forecaster:
 
     def close(self) -> None:
         """Nothing is wanted any more."""
-        self._base = Base(self._base.snapshot, self._base.now)
+        self._base, self._answer = Base(EMPTY, self._base.now), None
         self._newest.close()
 
     def _ask(self) -> None:

@@ -71,6 +71,10 @@ class TimelineTable(LineTable[RowKey]):
         self._at = now
         """The moment at which the next row's bar is looked for."""
 
+    def on_unmount(self) -> None:
+        """Keep no plan."""
+        self._view, self._gpus = TimelineView(Snapshot()), {}
+
     def columns(self) -> tuple[Column, ...]:
         """The GPU, and its time."""
         return (Column("gpu", "GPU", max(3, self._view.labels.width), right=True), Column("bars", "", 10, flex=1))
