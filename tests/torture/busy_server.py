@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import threading
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,6 +26,8 @@ GPUS, JOBS, LINES_PER_SECOND = 64, 10_000, 2000
 KEPT = 100
 """Finished jobs that stay in the queue: soon reached, so that it does not grow by them for as long as it is looked."""
 _BEAT = 0.01
+_WHOLE = 50_000
+"""Lines of a whole log: some were written before anybody looked."""
 _WIDTHS = (1, 1, 1, 1, 2, 2, 4, 8, 8, 16)
 _LINE = b"\x1b[32mstep %d\x1b[0m loss=%.3f \xe8\xae\xad\xe7\xbb\x83 lr=3e-4 tokens/s=%d\r"
 
@@ -35,20 +38,35 @@ class RealClock:
 
 
 class Flood:
-    """One job's output: so many lines a second until it is closed."""
+    """One job's output: so many lines a second until it is closed, each known by when it was written."""
 
-    def __init__(self) -> None:
+    def __init__(self, tail: int | None, *, follow: bool) -> None:
+        self._next = _written() - min(tail if tail is not None else _WHOLE, _WHOLE)
+        self._follow = follow
         self._closed = threading.Event()
 
     def __iter__(self) -> Iterator[bytes]:
-        number = 0
-        while not self._closed.wait(_BEAT):
-            for _ in range(round(LINES_PER_SECOND * _BEAT)):
-                number += 1
-                yield b"RuntimeError: CUDA error" if number % 997 == 0 else _LINE % (number, 1 / number, number * 7)
+        end = _written()
+        while not self._closed.is_set():
+            for number in range(self._next, end):
+                yield _line(number)
+            if not self._follow:
+                return
+            self._next = end
+            self._closed.wait(_BEAT)
+            end = _written()
 
     def close(self) -> None:
         self._closed.set()
+
+
+def _written() -> int:
+    """How many lines a job has written by now."""
+    return int(time.monotonic() * LINES_PER_SECOND)
+
+
+def _line(number: int) -> bytes:
+    return b"RuntimeError: CUDA error" if number % 997 == 0 else _LINE % (number, 1 / number, number * 7)
 
 
 class Floods:
@@ -57,8 +75,8 @@ class Floods:
     def open(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
     ) -> Flood:
-        del job_id, attempt, tail, follow, stamped
-        return Flood()
+        del job_id, attempt, stamped
+        return Flood(tail, follow=follow)
 
 
 class BusyServer:

@@ -397,7 +397,7 @@ class TestEditor:
             await write(pilot, "busybox")
             await pilot.press("ctrl+o")
             await pilot.pause()
-            assert "job[1].gpus: 'x' asks for no GPUs" in console.screen_text
+            assert "job[1].gpus: 'x' asks for no GPUs" in form.below.said
             kept = files(tmp_path)
             assert len(kept) == 1
             assert stat.S_IMODE(kept[0].parent.stat().st_mode) == 0o700

@@ -51,6 +51,7 @@ async def test_it_shows_what_runs_what_is_planned_what_is_kept_and_what_is_again
         heading = console.screen_text.splitlines()[0]
         drawn = rows(console)
         legend = console.screen_text.splitlines()[-2]
+        plan = screen.timeline
     assert "4 run, 5 planned, 1 unplanned │ head #106 17:45:00 GPU 0-3" in heading
     assert drawn[0].count("101 llama-7b-sft━") == 1
     assert "┫" in drawn[0], "a limit is an end"
@@ -61,9 +62,9 @@ async def test_it_shows_what_runs_what_is_planned_what_is_kept_and_what_is_again
     assert "drained: fan noise, ticket 812 ×" in drawn[6]
     assert "used by jupyter-bob ▒" in drawn[7]
     assert "━┫ runs to limit  ╍╍╍ guessed end  ├── planned  ╞══ head's reservation" in legend
-    assert screen.timeline is not None
-    assert screen.timeline.promise is not None
-    assert screen.timeline.promise.job_id == 106
+    assert plan is not None
+    assert plan.promise is not None
+    assert plan.promise.job_id == 106
 
 
 async def test_it_begins_at_the_job_of_the_main_screen_and_enter_opens_it() -> None:

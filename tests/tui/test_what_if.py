@@ -428,10 +428,11 @@ async def test_its_numbers_are_those_of_the_dry_run(
         await console.begin(pilot)
         await select(console, 111)
         panel = await opened(console, pilot, "plus", "plus")
-        assert panel.comparison is not None
-        assert dry_run.lines(snapshot, panel.comparison.shifts) == printed
+        found = panel.comparison
+        assert found is not None
+        assert dry_run.lines(snapshot, found.shifts) == printed
         shown = [line.strip("│ ") for line in console.screen_text.splitlines() if " -> " in line and ":00" in line]
-    told = {shift.job_id: (shift.before, shift.after) for shift in panel.comparison.shifts}
+    told = {shift.job_id: (shift.before, shift.after) for shift in found.shifts}
     assert len(printed) - 1 == len(told) == len(shown) > 2
     for line in shown:
         before, after = told[int(line.split()[1])]
