@@ -16,7 +16,6 @@ from gputui.domain.settings import HookSettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.engine.announcer import AT_ONCE, Announcer
-from gputui.engine.daemons import DaemonExecutor
 from gputui.engine.delivery import NotDeliveredError
 from gputui.engine.disk import Disk
 from tests.engine.fakes import InlineExecutor, LaterExecutor
@@ -213,10 +212,3 @@ def test_without_hooks_nothing_is_written(tmp_path: Path) -> None:
     seen: Snapshot = world.tick(3)
     assert seen.notices == ()
     assert world.job(job_id).announced_end_at is None
-
-
-def test_daemons_do_what_they_get_and_nothing_after_shutdown() -> None:
-    daemons = DaemonExecutor(2, "test")
-    assert daemons.submit(lambda: 7).result(timeout=10) == 7
-    daemons.shutdown()
-    assert not daemons.submit(lambda: 8).done()
