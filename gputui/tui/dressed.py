@@ -8,9 +8,11 @@ from typing import TypeVar
 from textual.filter import LineFilter, Monochrome, NoColor
 
 from gputui.tui.remembered import Remembered
-from gputui.tui.theme import DEFAULT, SECTION, Wish, own_themes, remembered_theme
+from gputui.tui.theme import AS_DESIGNED, DEFAULT, SECTION, Wish, own_themes, remembered_theme
 from gputui.tui.themes.derived import palette_of
+from gputui.tui.themes.designed import theme_of
 from gputui.tui.themes.look import Look
+from gputui.tui.themes.palette import Palette
 from gputui.tui.themes.rounded import rounded
 from gputui.tui.themes.terminal import AUTO
 from gputui.tui.turns import InTurnApp
@@ -22,6 +24,7 @@ class DressedApp(InTurnApp[T]):
     """Everything drawn goes through its look."""
 
     _look: Look | None = None
+    _wish = AS_DESIGNED
 
     def dress(self, wish: Wish, remembered: Remembered) -> None:
         """Look as was wished for, or as was chosen here before."""
@@ -30,6 +33,14 @@ class DressedApp(InTurnApp[T]):
             self.register_theme(theme)
         self.theme = remembered_theme(wish, remembered)
         self._look = self._made()
+
+    def get_css_variables(self) -> dict[str, str]:
+        """The palette's colours for style sheets too: a theme's own may not be readable, least of all when rounded."""
+        variables = super().get_css_variables()
+        if not self.no_color and (palette := self._palette()).ground.startswith("#"):
+            readable = theme_of(self.theme, palette).to_color_system().generate()
+            self.theme_variables = variables = {**variables, **readable, **self.current_theme.variables}
+        return variables
 
     def get_line_filters(self) -> Sequence[LineFilter]:
         """The look in place of Textual's own ways to leave colours out, which leave their sequences in."""
@@ -62,12 +73,13 @@ class DressedApp(InTurnApp[T]):
                     widget.refresh()
 
     def _made(self) -> Look:
-        colourless = self.no_color
-        theme = self.get_theme(DEFAULT) if colourless else self.current_theme
+        return Look(self._palette(), colourless=self.no_color, ascii_only=self._wish.ascii_only)
+
+    def _palette(self) -> Palette:
+        theme = self.get_theme(DEFAULT) if self.no_color else self.current_theme
         assert theme is not None
         palette = palette_of(theme)
-        shown = rounded(palette) if self._wish.is_rounded and not colourless else palette
-        return Look(shown, colourless=colourless, ascii_only=self._wish.ascii_only)
+        return rounded(palette) if self._wish.is_rounded and not self.no_color else palette
 
     def action_themes(self) -> None:
         """Choose a theme, seeing each."""

@@ -113,6 +113,8 @@ def test_words_can_be_read_in_each_of_textuals_themes(name: str) -> None:
     assert len({getattr(palette, ground) for ground in GROUNDS}) == 4
 
 
+WRITTEN, BEHIND = ("primary", "foreground", "success", "warning", "error"), ("background", "surface")
+"""What style sheets call words and borders, and what these are on."""
 ROUNDED = {
     **DESIGNED,
     **{name: palette_of(theme) for name, theme in BUILTIN_THEMES.items() if not theme.ansi},
@@ -164,6 +166,14 @@ async def test_a_terminal_of_256_colours_gets_such_a_palette(environ: dict[str, 
         await console.begin(pilot)
         drawn = {as_shown(colour) == colour for colour in colours_on(console)}
         assert drawn == {is_rounded}
+
+
+@pytest.mark.parametrize("is_rounded", [False, True], ids=["all colours", "256 colours"])
+@pytest.mark.parametrize("name", [name for name in theme_names() if not is_ansi(name)])
+def test_borders_and_what_style_sheets_write_can_be_read_as_well(name: str, is_rounded: bool) -> None:
+    shown = Console(look=Wish(name, is_rounded=is_rounded)).app.get_css_variables()
+    on_terminal = {role: as_shown(shown[role]) if is_rounded else shown[role] for role in (*WRITTEN, *BEHIND)}
+    assert min(contrast(on_terminal[word], on_terminal[ground]) for word in WRITTEN for ground in BEHIND) >= 4.5
 
 
 def test_a_role_has_a_colour_of_its_own() -> None:

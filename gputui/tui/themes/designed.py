@@ -10,10 +10,11 @@ from gputui.tui.themes.palettes import ANSI, LIGHT, OWN
 
 def themes() -> tuple[Theme, ...]:
     """All of them."""
-    return tuple(_theme(name, palette) for name, palette in OWN.items())
+    return tuple(theme_of(name, palette) for name, palette in OWN.items())
 
 
-def _theme(name: str, palette: Palette) -> Theme:
+def theme_of(name: str, palette: Palette) -> Theme:
+    """What Textual's own widgets and style sheets take their colours from."""
     ansi = palette is ANSI
     accent, faint = _css(palette.accent), _css(palette.faint)
     return Theme(
