@@ -324,3 +324,22 @@ async def test_strange_names_are_text() -> None:
         assert "[red]mallory" in text or "escape" in text
         assert not {"\x1b", "\x07", "\r", "\u202e"} & set(text)
         assert not isinstance(console.app.screen, WhatIf)
+
+
+async def test_a_plan_that_comes_before_the_widget_has_its_size_does_not_move_the_present() -> None:
+    console = watched()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 107)
+        screen = await timeline_of(console, pilot)
+        scale, drawn = table(screen).scale, rows(console)
+        early = TimelineTable(id="rows", now=table(screen)._now)
+        early.show(screen._view, table(screen)._now)
+        early.select(107)
+        await table(screen).remove()
+        await screen.mount(early, after="#heading")
+        early.focus()
+        await console.show(pilot, console.snapshot)
+        assert early.scale == scale
+        assert early.picked == 107
+        assert rows(console) == drawn

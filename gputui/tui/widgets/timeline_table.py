@@ -70,6 +70,7 @@ class TimelineTable(LineTable[RowKey]):
         """None: so that the whole plan is in sight."""
         self._at = now
         """The moment at which the next row's bar is looked for."""
+        self._had_room = False
 
     def on_unmount(self) -> None:
         """Keep no plan."""
@@ -202,10 +203,25 @@ class TimelineTable(LineTable[RowKey]):
         """Select a bar, and bring its beginning into sight."""
         self.picked = bar.job_id
         self._at = max(bar.start, min(self._now, bar.end))
+        self._show_moment()
+
+    def _show_moment(self) -> None:
+        """The moment looked at; where nothing is in sight yet, once something is."""
         scale = self.scale
-        x = scale.cell(max(bar.start, min(self._now, bar.end)))
-        if not 0 <= x < scale.cells - 3:
+        if self._has_room and not 0 <= scale.cell(self._at) < scale.cells - 3:
             self._start = self._at - scale.step * (scale.cells // 4)
+
+    @property
+    def _has_room(self) -> bool:
+        """A plan may be there before the widget has its size."""
+        return self.size.width > 0 and bool(self._placed)
+
+    def lay_out(self) -> None:
+        """For the room there is now; when it comes to have some, what was selected is in it."""
+        had_room, self._had_room = self._had_room, self.size.width > 0
+        super().lay_out()
+        if self._had_room and not had_room and self.bar is not None:
+            self._show_moment()
 
     def _redraw_all(self) -> None:
         self._refresh_titles()
