@@ -8,6 +8,7 @@ import os
 import sys
 import threading
 import time
+import traceback
 from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +23,10 @@ from gputui.tui.messages import WishFailed
 
 SLOW = 400
 """Milliseconds of the loop's own work of which one wants to know what they were for."""
+_LOOK = 0.1
+"""Seconds between looks at what it is at."""
+_DEEP = 16
+"""Calls of which these tell."""
 
 
 class Tortured(Gputui):
@@ -88,6 +93,8 @@ class Measured:
     """What was asked of it before it worked long, and for how long it collected garbage meanwhile."""
     _collected: float = 0.0
     _collecting: float = 0.0
+    _came_round: float = field(default_factory=time.monotonic)
+    _seen_at: list[str] = field(default_factory=list)
 
     async def watch(self, step: float = 0.01) -> None:
         """Look how the event loop comes round, until cancelled."""
@@ -101,20 +108,33 @@ class Measured:
                 self._collected += time.thread_time() - self._collecting
 
         gc.callbacks.append(collect)
+        looked = threading.Thread(target=self._look_at, args=(loops_own, done := threading.Event()), daemon=True)
+        looked.start()
         try:
             while True:
+                self._came_round = time.monotonic()
                 before, worked, self._collected = time.monotonic(), time.thread_time(), 0.0
                 await asyncio.sleep(step)
                 self.gaps[round(1000 * (time.monotonic() - before - step))] += 1
                 self._count(round(1000 * (time.thread_time() - worked)))
         finally:
+            done.set()
             gc.callbacks.remove(collect)
+
+    def _look_at(self, loops_own: int, done: threading.Event) -> None:
+        """From another thread: what the loop is at, whenever it has not come round for long."""
+        while not done.wait(_LOOK):
+            if time.monotonic() - self._came_round > SLOW / 2000:
+                frames = traceback.extract_stack(sys._current_frames()[loops_own])[:-_DEEP:-1]
+                self._seen_at.append(" < ".join(f"{Path(at.filename).stem}.{at.name}:{at.lineno}" for at in frames))
 
     def _count(self, worked: int) -> None:
         self.busy[worked] += 1
         if worked >= SLOW:
             garbage = round(1000 * self._collected)
-            self.slow.append(f"{worked} ms, {garbage} of them for garbage, after {' '.join(self.lately)}")
+            at = " | ".join(self._seen_at)
+            self.slow.append(f"{worked} ms, {garbage} of them for garbage, after {' '.join(self.lately)}, in {at}")
+        self._seen_at.clear()
 
     @property
     def _thirds(self) -> tuple[list[Rest], list[Rest], list[Rest]]:
