@@ -18,6 +18,7 @@ from weakref import WeakSet
 import pytest
 from textual import events
 from textual.geometry import Size
+from textual.screen import Screen
 
 from gputui.tui.commands import COMMANDS
 from tests.torture.busy_server import BusyServer, Floods
@@ -42,6 +43,8 @@ CHARACTERS = {
 }
 PAUSE = 1 / 30
 RESTS = 30
+AWAY_WITHIN = 10.0
+"""Seconds within which a closed screen is gone."""
 LONGEST, USUAL = 800, 250
 """Milliseconds for which the event loop may work without coming round: at the very most, and 99 times of 100."""
 LONG = 300.0
@@ -140,8 +143,18 @@ class Hands:
             if self._app.screen.is_mounted and len(self._app.screen_stack) > 1:
                 self._app.pop_screen()
         await asyncio.sleep(10 * PAUSE)
+        for _ in range(round(AWAY_WITHIN / PAUSE)):
+            if not self._is_leaving:
+                break
+            await asyncio.sleep(PAUSE)
         self._app.wishes._undo._past.clear()
         self._measured.rests.append(await Rest.of(self._app))
+
+    @property
+    def _is_leaving(self) -> bool:
+        """Whether a screen that was closed is still there: on a busy machine it takes its time to go."""
+        app = self._app
+        return any(isinstance(widget, Screen) and widget not in app.screen_stack for widget in app._registry)
 
 
 @pytest.mark.timeout(1800)
