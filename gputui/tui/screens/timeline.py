@@ -151,7 +151,8 @@ class TimelineScreen(Cover):
             self._jobs = {job.id: job for job in message.view.snapshot.jobs}
         self._draw()
         if self._wanted is not None and message.view is not None:
-            self.query_one(TimelineTable).select(self._wanted)
+            for table in self.query(TimelineTable):  # none, where the plan comes as the screen goes
+                table.select(self._wanted)
             self._wanted = None
 
     def _draw(self) -> None:

@@ -89,12 +89,13 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._refusal = ""
         self._pace = Pace(rest=4)
         self._names = {job.id: job.spec.name for job in snapshot.jobs}
+        self._lines = CellLines(id="lines")
 
     def compose(self) -> ComposeResult:
         """The lines, a field for a reason where one is wanted, and the keys."""
         with Vertical(id="panel") as panel:
             panel.border_title = "What if"
-            yield CellLines(id="lines")
+            yield self._lines
             if isinstance(self.proposal, GpuProposal) and self.proposal.asks_reason:
                 yield Input(placeholder="Reason, shown to everybody", compact=True, max_length=200)
             yield KeyBar(id="keys")
@@ -160,8 +161,8 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._draw()
 
     def _draw(self) -> None:
-        if not self.is_attached:
-            return
+        if not self._lines.is_attached:
+            return  # a picture may come before the panel is there
         now, snapshot, proposal = self._desk.clock.now(), self._snapshot, self.proposal
         subject = Subject(
             proposal.words(snapshot),
@@ -173,9 +174,8 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         answer = self._answer
         is_current = answer.proposal == proposal
         outlook = Outlook(snapshot, now, answer.comparison, is_current, answer.failure, self._names)
-        lines = self.query_one(CellLines)
-        room = lines.size.width or min(self.app.size.width, 124) - 4
-        lines.grow(what_if_lines(subject, outlook, room, self._rows))
+        room = self._lines.size.width or min(self.app.size.width, 124) - 4
+        self._lines.grow(what_if_lines(subject, outlook, room, self._rows))
 
     @property
     def _rows(self) -> int:
