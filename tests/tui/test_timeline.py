@@ -332,6 +332,7 @@ async def test_a_plan_that_comes_before_the_widget_has_its_size_does_not_move_th
         await console.begin(pilot)
         await select(console, 107)
         screen = await timeline_of(console, pilot)
+        await until(pilot, lambda: table(screen).picked == 107 and any("107" in row for row in rows(console)))
         scale, drawn = table(screen).scale, rows(console)
         early = TimelineTable(id="rows", now=table(screen)._now)
         early.show(screen._view, table(screen)._now)
@@ -340,6 +341,6 @@ async def test_a_plan_that_comes_before_the_widget_has_its_size_does_not_move_th
         await screen.mount(early, after="#heading")
         early.focus()
         await console.show(pilot, console.snapshot)
+        await until(pilot, lambda: rows(console) == drawn)
         assert early.scale == scale
         assert early.picked == 107
-        assert rows(console) == drawn
