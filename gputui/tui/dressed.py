@@ -36,10 +36,12 @@ class DressedApp(InTurnApp[T]):
 
     def get_css_variables(self) -> dict[str, str]:
         """The palette's colours for style sheets too: a theme's own may not be readable, least of all when rounded."""
-        variables = super().get_css_variables()
-        if not self.no_color and (palette := self._palette()).ground.startswith("#"):
-            readable = theme_of(self.theme, palette).to_color_system().generate()
-            self.theme_variables = variables = {**variables, **readable, **self.current_theme.variables}
+        variables, theme = super().get_css_variables(), self.current_theme
+        if self._look is None or self.no_color:  # asked for first before it is dressed, with a theme nobody sees
+            return variables
+        if (palette := self._palette()).ground.startswith("#"):
+            readable = theme_of(theme.name, palette, dark=theme.dark).to_color_system().generate()
+            self.theme_variables = variables = {**variables, **readable, **theme.variables}
         return variables
 
     def get_line_filters(self) -> Sequence[LineFilter]:

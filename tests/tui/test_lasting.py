@@ -6,6 +6,8 @@ import asyncio
 import gc
 import threading
 import weakref
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from dataclasses import fields, replace
 from datetime import timedelta
 from functools import partial
@@ -158,57 +160,60 @@ async def test_the_queue_whose_scores_were_looked_at_is_let_go_with_the_next_one
         assert kept() is None
 
 
-async def test_the_queue_of_which_jobs_were_marked_is_let_go_once_none_is() -> None:
-    console = Console()
-    seen = _seen(console.snapshot.jobs[-1])
-    kept = weakref.ref(seen)
-    first = replace(console.snapshot, jobs=(*console.snapshot.jobs[:-1], seen))
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
-        await console.show(pilot, first)
-        del seen, first
-        await console.press(pilot, "space", "space", "k", "escape")
-        async with asyncio.timeout(PATIENCE):
-            while kept() is not None:
-                await console.show(pilot, replace(console.snapshot))
-                gc.collect()
-
-
-def _seen(of: Job) -> Seen:
-    return Seen(**{field.name: getattr(of, field.name) for field in fields(of)})
-
-
-def _prioritise(ids: tuple[JobId, ...], value: int, actions: Actions) -> str:
-    return str(actions.set_priority(ids, value))
-
-
 class Seen(Job):
     """A job of which one can know whether anybody still has it."""
 
 
+@asynccontextmanager
+async def seen(what_if: str = "off") -> AsyncIterator[tuple[Console, Pilot[Leave], weakref.ref[Seen]]]:
+    """A console that shows a queue, one of whose jobs nobody else has."""
+    console = Console(what_if=what_if)
+    *others, last = console.snapshot.jobs
+    one = Seen(**{field.name: getattr(last, field.name) for field in fields(last)})
+    kept = weakref.ref(one)
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await console.show(pilot, replace(console.snapshot, jobs=(*others, one)))
+        del one
+        yield console, pilot, kept
+
+
+async def let_go(console: Console, pilot: Pilot[Leave], kept: weakref.ref[Seen]) -> None:
+    """Wait until nobody has it any more; other queues are shown meanwhile."""
+    async with asyncio.timeout(PATIENCE):
+        while kept() is not None:
+            await console.show(pilot, replace(console.snapshot))
+            await pilot.pause(0.02)
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Nothing goes but what nobody has: no circles are looked for."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+async def test_the_queue_of_which_jobs_were_marked_is_let_go_once_none_is() -> None:
+    async with seen() as (console, pilot, kept):
+        await console.press(pilot, "space", "space", "k", "escape")
+        await let_go(console, pilot, kept)
+
+
+@pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("keys", [*SCREENS.values(), *MORE_SCREENS.values()], ids=[*SCREENS, *MORE_SCREENS])
 async def test_a_closed_screen_keeps_no_queue_though_something_keeps_the_screen(keys: str) -> None:
     """Only the garbage collector would free what is in a circle with it, and that runs every few minutes."""
-    console = Console(what_if="always")
-    seen = _seen(console.snapshot.jobs[-1])
-    kept = weakref.ref(seen)
-    first = replace(console.snapshot, jobs=(*console.snapshot.jobs[:-1], seen))
-    async with console.app.run_test(size=(120, 36)) as pilot:
-        await console.begin(pilot)
-        await console.show(pilot, first)
-        del seen, first
+    async with seen(what_if="always") as (console, pilot, kept):
         await console.press(pilot, *keys.split())
         closed = console.app.screen
         assert closed is not console.app.screen_stack[0]
-        gc.disable()
-        try:
-            await asyncio.sleep(0.5)
-            while len(console.app.screen_stack) > 1:
-                await console.press(pilot, "escape")
-            async with asyncio.timeout(PATIENCE):
-                while kept() is not None:
-                    await console.show(pilot, replace(console.snapshot))
-                    await pilot.pause(0.02)
-        finally:
-            gc.enable()
+        await asyncio.sleep(0.5)
+        while len(console.app.screen_stack) > 1:
+            await console.press(pilot, "escape")
+        await let_go(console, pilot, kept)
         assert not closed.is_running
+
+
+def _prioritise(ids: tuple[JobId, ...], value: int, actions: Actions) -> str:
+    return str(actions.set_priority(ids, value))

@@ -30,7 +30,7 @@ from gputui.tui.theme import (
 )
 from gputui.tui.themes.colours import blended, contrast
 from gputui.tui.themes.derived import palette_of
-from gputui.tui.themes.designed import themes
+from gputui.tui.themes.designed import theme_of, themes
 from gputui.tui.themes.look import Look
 from gputui.tui.themes.palette import BARS, DARK, GROUNDS, TEXTS, TOLD_APART, Palette
 from gputui.tui.themes.palettes import ANSI, CONTRAST, LIGHT
@@ -174,6 +174,18 @@ def test_borders_and_what_style_sheets_write_can_be_read_as_well(name: str, is_r
     shown = Console(look=Wish(name, is_rounded=is_rounded)).app.get_css_variables()
     on_terminal = {role: as_shown(shown[role]) if is_rounded else shown[role] for role in (*WRITTEN, *BEHIND)}
     assert min(contrast(on_terminal[word], on_terminal[ground]) for word in WRITTEN for ground in BEHIND) >= 4.5
+
+
+@pytest.mark.parametrize("name", ["nord", "textual-light", "gputui-light"])
+async def test_style_sheets_have_these_colours_when_it_runs(name: str) -> None:
+    console = Console(look=Wish(name, is_rounded=True))
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        palette, theme = console.app._palette(), console.app.current_theme
+        wanted = theme_of(name, palette, dark=theme.dark).to_color_system().generate()
+        worn = console.app.stylesheet._variables
+        assert [key for key in wanted if key not in theme.variables and worn[key] != wanted[key]] == []
+        assert theme.dark is (name == "nord")
 
 
 def test_a_role_has_a_colour_of_its_own() -> None:

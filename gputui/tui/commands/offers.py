@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from textual.screen import Screen
@@ -10,6 +11,9 @@ from textual.screen import Screen
 from gputui.tui.commands import COMMANDS, LOG_COMMANDS
 from gputui.tui.commands.command import Command, place_of
 from gputui.tui.commands.places import places
+
+_places = cache(places)
+"""Once: they never change, and each command that does not work asks for them."""
 
 
 @dataclass(frozen=True)
@@ -52,4 +56,4 @@ def why_not(command: Command, screen: Screen[Any], *, only_looks: bool = False) 
 def _where(command: Command) -> str:
     if command in LOG_COMMANDS:
         return "in a log that has the focus"
-    return next(f"on the {place}" for place, commands in places().items() if command in commands)
+    return next(f"on the {place}" for place, commands in _places().items() if command in commands)

@@ -10,10 +10,10 @@ from gputui.tui.themes.palettes import ANSI, LIGHT, OWN
 
 def themes() -> tuple[Theme, ...]:
     """All of them."""
-    return tuple(theme_of(name, palette) for name, palette in OWN.items())
+    return tuple(theme_of(name, palette, dark=palette is not LIGHT) for name, palette in OWN.items())
 
 
-def theme_of(name: str, palette: Palette) -> Theme:
+def theme_of(name: str, palette: Palette, *, dark: bool) -> Theme:
     """What Textual's own widgets and style sheets take their colours from."""
     ansi = palette is ANSI
     accent, faint = _css(palette.accent), _css(palette.faint)
@@ -29,7 +29,7 @@ def theme_of(name: str, palette: Palette) -> Theme:
         success=_css(palette.good),
         warning=_css(palette.warn),
         error=_css(palette.bad),
-        dark=palette is not LIGHT,
+        dark=dark,
         boost="ansi_black" if ansi else None,
         ansi=ansi,
         variables={"border": faint, **(_ANSI_VARIABLES if ansi else {"input-selection-background": f"{accent} 35%"})},

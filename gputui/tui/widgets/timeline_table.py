@@ -70,7 +70,6 @@ class TimelineTable(LineTable[RowKey]):
         """None: so that the whole plan is in sight."""
         self._at = now
         """The moment at which the next row's bar is looked for."""
-        self._had_room = False
 
     def on_unmount(self) -> None:
         """Keep no plan."""
@@ -99,7 +98,7 @@ class TimelineTable(LineTable[RowKey]):
         self._gpus = {gpu.gpu.uuid: gpu for gpu in view.snapshot.gpus}
         keys = [(uuid, lane) for uuid in self._gpus for lane in range(max(1, len(view.lines.get(uuid, ()))))]
         empty = () if keys else (cell("There is no GPU to show a plan of.", DIM),)
-        if relaid:
+        if relaid and self._placed:  # a plan may be there before the widget has its size
             self.lay_out()
         self.show_rows(keys, {key: row for row, key in enumerate(keys)}, empty)
         if self.bar is None:
@@ -208,19 +207,14 @@ class TimelineTable(LineTable[RowKey]):
     def _show_moment(self) -> None:
         """The moment looked at; where nothing is in sight yet, once something is."""
         scale = self.scale
-        if self._has_room and not 0 <= scale.cell(self._at) < scale.cells - 3:
+        if self._placed and not 0 <= scale.cell(self._at) < scale.cells - 3:
             self._start = self._at - scale.step * (scale.cells // 4)
-
-    @property
-    def _has_room(self) -> bool:
-        """A plan may be there before the widget has its size."""
-        return self.size.width > 0 and bool(self._placed)
 
     def lay_out(self) -> None:
         """For the room there is now; when it comes to have some, what was selected is in it."""
-        had_room, self._had_room = self._had_room, self.size.width > 0
+        had_room = bool(self._placed)
         super().lay_out()
-        if self._had_room and not had_room and self.bar is not None:
+        if not had_room and self.bar is not None:
             self._show_moment()
 
     def _redraw_all(self) -> None:
