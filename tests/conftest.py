@@ -43,6 +43,9 @@ def lacks_chromium() -> str | None:
     return None if find() else "not installed: chromium"
 
 
+LONG_LANE = os.environ.get("GPUTUI_TEST_LANE") == "long"
+"""Run the long lane: only the tests marked `long` or `torture`. Without it, tests marked `long` are left out."""
+
 LACKS: dict[str, Callable[[], str | None]] = {
     "docker": lacks_docker,
     "nvml": lacks_nvml,
@@ -59,6 +62,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def torture(request: pytest.FixtureRequest) -> float:
     """By how much to scale the number of kills."""
     return float(request.config.getoption("--torture"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Select the lane: deselected tests are not reported as skipped."""
+    chosen = [item for item in items if _is_in_lane(item)]
+    if len(chosen) < len(items):
+        config.hook.pytest_deselected(items=[item for item in items if not _is_in_lane(item)])
+        items[:] = chosen
+
+
+def _is_in_lane(item: pytest.Item) -> bool:
+    is_long = item.get_closest_marker("long") is not None
+    return is_long or item.get_closest_marker("torture") is not None if LONG_LANE else not is_long
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
