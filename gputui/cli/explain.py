@@ -29,8 +29,9 @@ from gputui.domain.units import format_duration
 def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
     """Tell why a job waits: its score, its place in the order, what it waits for, and when it should start."""
     with session.store() as store:
-        snapshot = bootstrap.current_snapshot(session.options, store)
         job = store.get(the_one(store, ids[0]))
+        snapshot = bootstrap.current_snapshot(session.options, store)
+    job = next((seen for seen in snapshot.jobs if seen.id == job.id), job)
     if job.state is not JobState.PENDING:
         raise GputuiError(f"job {job.id} is {job.state}: it does not wait", hint=f"gputui show {job.id}")
     now = bootstrap.clock().now()

@@ -8,7 +8,6 @@ from datetime import datetime
 from typing import TypeVar
 
 from gputui.domain.gpu_history import History
-from gputui.domain.job import JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import plural
@@ -16,11 +15,12 @@ from gputui.tui.gpu_rows import gpu_picture
 from gputui.tui.present.cells import Cell, Column, Span, cell, fitted, lay_out
 from gputui.tui.present.gpu import gpu_cells, index_of
 from gputui.tui.present.gpu_columns import GPU_COLUMNS
-from gputui.tui.present.job import JobContext, job_cells
+from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import empty_queue_words, no_gpu_words, pressing, status_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG
 from gputui.tui.queue.columns import Chosen
 from gputui.tui.queue.rows import QueueRows
+from gputui.tui.queue.sheets import QueueSheet
 
 K = TypeVar("K")
 
@@ -66,16 +66,12 @@ def _queue(snapshot: Snapshot, rows: QueueRows, now: datetime, width: int, heigh
         return list(empty_queue_words("", has_keys=False))
     names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
     context = JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names, snapshot.sharing())
-    keys = rows.keys
+    sheet, keys = QueueSheet(rows, Chosen()), rows.keys
     cut = height is not None and len(keys) + 1 > height
     shown = keys[: max(0, height - 2)] if cut and height is not None else keys
-
-    def made(key: JobId, name: str, room: int) -> Cell:
-        del room
-        return job_cells(rows.jobs[key], name, context)
-
-    lines = _table(Chosen().columns, shown, made, width)
-    return [*lines, cell(f" … and {plural(len(keys) - len(shown), 'job')} more", DIM)] if cut else lines
+    lines = _table(sheet.columns, shown, lambda key, name, room: sheet.cell(key, name, context), width)
+    left = sum(len(rows.arranged.groups.get(key, (key,))) for key in keys[len(shown) :])
+    return [*lines, cell(f" … and {plural(left, 'job')} more", DIM)] if cut else lines
 
 
 def _table(columns: Sequence[Column], keys: Sequence[K], made: Callable[[K, str, int], Cell], width: int) -> list[Cell]:

@@ -1,0 +1,108 @@
+"""Random queues with arrays, drawn by every view: `top`, `queue`, `explain`, JSON, the table of the console."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputui.cli import explain as explaining
+from gputui.cli import queue as listing
+from gputui.cli.output import job_json
+from gputui.domain import arrays
+from gputui.domain.filter import parse_filter
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.policy.explain import explain
+from gputui.domain.policy.plan import plan
+from gputui.domain.policy.whatif import cancelled, held, prioritised, what_if
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.engine.picture import with_plan
+from gputui.tui.frame import Room, frame
+from gputui.tui.present.job import JobContext
+from gputui.tui.queue.columns import COLUMNS, Chosen
+from gputui.tui.queue.rows import QueueRows
+from gputui.tui.queue.sheets import QueueSheet
+from tests.factories import NOW, job, running, snapshot, uuid
+
+SETTINGS = Settings()
+REQUESTS: list[int | tuple[int, int]] = [0, 1, 2, (1, 3)]
+
+
+@st.composite
+def queues(draw: st.DrawFn) -> Snapshot:
+    """Single jobs and arrays: some wait, some run, some ended; some held, put first, or behind others."""
+    found: list[Job] = []
+    for _ in range(draw(st.integers(0, 4))):
+        first, limit = len(found) + 1, draw(st.sampled_from([None, None, 1, 2]))
+        indices = sorted(draw(st.sets(st.integers(0, 30), min_size=1, max_size=5)))
+        is_array = draw(st.booleans())
+        after = tuple(draw(st.sets(st.integers(1, len(found)), max_size=2))) if found else ()
+        gpus = draw(st.sampled_from(REQUESTS))
+        for place, index in enumerate(indices if is_array else indices[:1]):
+            ref = ArrayRef(first, index, limit) if is_array else None
+            found.append(draw(_element(job(first + place, gpus=gpus, after=after, array=ref, age=60))))
+    picture = snapshot(found, gpus=2)
+    return with_plan(picture, plan(picture, SETTINGS, NOW))
+
+
+@st.composite
+def _element(draw: st.DrawFn, waiting: Job) -> Job:
+    state = draw(st.sampled_from([*[JobState.PENDING] * 5, JobState.RUNNING, JobState.COMPLETED]))
+    if state is JobState.RUNNING:
+        held_one = running(waiting.id, on=(uuid(waiting.id % 2),))
+        return waiting.evolve(state=state, attempts=held_one.attempts, started_at=held_one.started_at)
+    if state is JobState.COMPLETED:
+        return waiting.evolve(state=state, ended_at=NOW, exit_code=0)
+    topped_at = draw(st.sampled_from([None, None, NOW]))
+    return waiting.evolve(held=draw(st.booleans()), priority=draw(st.sampled_from([50, 80])), topped_at=topped_at)
+
+
+@settings(max_examples=60, deadline=None)
+@given(queues(), st.sampled_from([None, 5, 9]))
+def test_every_view_of_the_queue_survives_arrays(picture: Snapshot, height: int | None) -> None:
+    live = [each for each in picture.jobs if not each.state.is_terminal]
+    shown = frame(picture, NOW, "node1", Room(110, height))
+    assert height is None or len(shown) <= max(height, 8)
+    _check_the_table(picture)
+    _check_the_list(picture, live)
+    json.dumps([job_json(each, picture) for each in picture.jobs])
+    for each in live:
+        if each.state is JobState.PENDING:
+            told = explain(picture, each, SETTINGS, NOW)
+            assert list(explaining.story(each, told, NOW))
+            json.dumps(explaining.explanation_json(each, told))
+        assert parse_filter(f"id:{each.id}").matches(listing.seen(each, picture))
+
+
+def _check_the_table(picture: Snapshot) -> None:
+    """Every cell of every row can be drawn, folded and unfolded, and every job that is shown has one row."""
+    rows = QueueRows()
+    rows.update(picture)
+    sheet = QueueSheet(rows, Chosen())
+    sheet.marks = frozenset(each.id for each in picture.jobs)
+    context = JobContext(NOW, picture.reasons, picture.expected_starts)
+    for _ in range(2):
+        for key in sheet.keys:
+            assert all(isinstance(sheet.cell(key, column, context), tuple) for column in COLUMNS)
+            assert sheet.jobs(key)
+            assert sheet.lead(key) != " "
+        assert sorted(each.id for key in sheet.keys for each in sheet.jobs(key)) == [e.id for e in picture.jobs]
+        rows.fold_all()
+
+
+def _check_the_list(picture: Snapshot, live: list[Job]) -> None:
+    groups = arrays.folded(live)
+    assert sorted(each.id for group in groups for each in group) == [each.id for each in live]
+    assert all(len(listing.row(group[0], picture, group)) == len(listing.COLUMNS) for group in groups)
+
+
+@settings(max_examples=30, deadline=None)
+@given(queues())
+def test_what_if_survives_arrays(picture: Snapshot) -> None:
+    ids = [each.id for each in picture.jobs]
+    for change in (cancelled(ids[:2]), held(ids), prioritised(ids[1:], 10, relative=True)):
+        what_if(replace(picture, taken_at=NOW), change, SETTINGS, NOW)
