@@ -154,13 +154,14 @@ class Connection:
             raise self.lost(error) from error
 
     def lost(self, error: BaseException) -> RuntimeUnavailableError:
-        """Note that the engine does not answer; returns the error to raise."""
+        """Note that the engine does not answer; return the error to raise."""
+        found = unavailable(self.where, error)
         with self._lock:
             self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
             self._closed_until = time.monotonic() + self._pause
-            self._last_error = unavailable(self.where, error)
+            self._last_error = found
         self.forget()
-        return self._last_error
+        return found  # another thread may have connected since, and have cleared `_last_error`
 
     def forget(self) -> None:
         """Drop all idle clients and what was negotiated: the next call starts anew."""

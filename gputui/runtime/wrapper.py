@@ -28,6 +28,8 @@ EXITED_AT = SECTOR
 """Offsets of the two records in the state file."""
 TRIM_EVERY = 5.0
 """Seconds between looks at how large the output has grown."""
+REST_WITHIN = 60.0
+"""Seconds for which the end of processes that the command left behind is waited for."""
 _PR_SET_CHILD_SUBREAPER = 36
 _PUNCH_HOLE_KEEP_SIZE = 3
 
@@ -236,16 +238,31 @@ def wait(child: int) -> int:
 
 
 def end_the_rest() -> None:
-    """Kill what the command left behind, until nothing of it lives."""
-    while True:
+    """Kill the processes that the command left behind, and wait until they are gone, for `REST_WITHIN` seconds.
+
+    A process in uninterruptible sleep (a hung driver, a dead NFS server) or of another user may stay: the end of the
+    command is recorded all the same.
+    """
+    pause, deadline = 0.001, time.monotonic() + REST_WITHIN
+    while time.monotonic() < deadline:
         try:
             pid, _ = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                for orphan in children():
-                    os.kill(orphan, signal.SIGKILL)
-                os.waitpid(-1, 0)  # their children become ours: look again
         except ChildProcessError:
             return
+        if pid:
+            continue
+        for orphan in children():
+            kill(orphan)
+        time.sleep(pause)  # the children of a process that dies become ours: look again
+        pause = min(2 * pause, 0.1)
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL; a process that is gone or belongs to another user is left alone."""
+    try:  # noqa: SIM105 - contextlib is slow to import
+        os.kill(pid, signal.SIGKILL)
+    except (ProcessLookupError, PermissionError):
+        pass
 
 
 def children() -> list[int]:

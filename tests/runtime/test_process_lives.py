@@ -328,3 +328,26 @@ def test_a_wrapper_whose_attempt_was_removed_has_nobody_to_tell_and_goes(
     shutil.rmtree(state / "attempts" / container_id)
     os.kill(command_pid, signal.SIGKILL)
     until(lambda: process_session.stat(wrapper_pid) is None, "the wrapper is gone")
+
+
+def test_a_process_that_cannot_be_killed_holds_the_end_of_its_job_up_for_a_while_only() -> None:
+    code = """if True:
+        import os, subprocess, sys, time
+        sys.path.insert(0, sys.argv[1])
+        import wrapper
+        wrapper.REST_WITHIN = 0.3
+        child = subprocess.Popen(["sleep", "60"])
+        kill, told = os.kill, []
+        def refused(pid, number):
+            told.append(pid)
+            raise PermissionError(1, "Operation not permitted")
+        os.kill = refused
+        begun = time.monotonic()
+        wrapper.end_the_rest()
+        print(0.3 <= time.monotonic() - begun < 30, set(told) == {child.pid})
+        os.kill = kill
+        wrapper.end_the_rest()
+        print(child.poll() is not None)
+    """
+    words = [sys.executable, "-I", "-S", "-c", code, str(Path(wrapper.__file__).parent)]
+    assert subprocess.run(words, capture_output=True, check=True, timeout=60).stdout == b"True True\nTrue\n"
