@@ -1,27 +1,29 @@
-"""`gputui doctor`: what stands in the way, and what to do."""
+"""`gputui doctor`: checks what jobs need, and says what to do. Collects facts; `gputui.cli.checks` judges them."""
 
 from __future__ import annotations
 
 import os
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import click
 
 from gputui import bootstrap
-from gputui.cli import checks, readings
-from gputui.cli.checks import Check, Level
+from gputui.cli import readings
+from gputui.cli.checks import Check, Level, driver, engine, state
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
-from gputui.domain.errors import GputuiError, StoreError
+from gputui.domain.errors import GputuiError
 from gputui.domain.text import plain
 from gputui.ports import JobStore
 
 PATIENCE = 8.0
 """Seconds the driver may take to answer."""
 _TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk", "nvidia-container-runtime")
+_INDENT = " " * 18
 
 
 @click.command("doctor")
@@ -30,79 +32,90 @@ _TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk", "nvidia-container-run
 def command(session: Session, as_json: bool) -> int:
     """Check driver, toolkit, runtimes, permissions, clock and disk, and say what to do.
 
-    The exit code is 1 when any check fails.
+    The exit code is 1 when any check fails: then no job, or no job with GPUs, could start.
     """
     readings.say_nothing_twice()
     found = list(examine(session.options))
     if as_json:
         print_json([{**vars(check), "level": str(check.level)} for check in found])
     else:
-        sys.stdout.writelines(_line(check) for check in found)
+        sys.stdout.writelines(map(lines, found))
     return 1 if any(check.level is Level.FAIL for check in found) else 0
 
 
-def _line(check: Check) -> str:
-    hint = f"\n{'':18}{plain(check.hint)}" if check.hint else ""
-    return f"{check.level:<5} {plain(check.name):<11} {plain(check.text)}{hint}\n"
+def lines(check: Check) -> str:
+    """Return a check as lines of text: what was found, why it matters, and how to fix it."""
+    written = [f"{check.level:<5} {plain(check.name):<11} {plain(check.text)}"]
+    if check.why:
+        written.append(f"{_INDENT}why: {plain(check.why)}")
+    for number, line in enumerate(check.hint.splitlines()):
+        written.append(f"{_INDENT}{'     ' if number else 'fix: '}{plain(line)}")
+    return "\n".join(written) + "\n"
 
 
 def examine(options: Options) -> Iterator[Check]:
-    """Every check, one after the other; none keeps the next from being made."""
-    store_id = ""
-    try:
-        store = bootstrap.open_store(options)
-    except (GputuiError, OSError) as error:
-        yield _failed("state", error)
-    else:
+    """Make every check, one after the other; none keeps the next from being made."""
+    areas: tuple[tuple[str, Callable[[Options], Iterator[Check]]], ...] = (
+        ("state", _of_state),
+        ("driver", _of_probe),
+        (options.runtime, _of_runtimes),
+    )
+    for name, area in areas:
         try:
-            store_id = store.store_id
-            yield from _of_store(options, store)
-        except StoreError as error:
-            yield _failed("store", error)
-        finally:
-            store.close()
-    yield from _of_probe(options)
-    yield from _of_runtimes(options, store_id or "000000000000")
+            yield from area(options)
+        except (GputuiError, OSError) as error:
+            yield _failed(name, error)
+
+
+def _of_state(options: Options) -> Iterator[Check]:
+    """Look at the state directory as it is; a directory that does not exist is not created."""
+    if not options.state.exists():
+        parent = next(parent for parent in options.state.parents if parent.exists())
+        yield state.of_missing_directory(str(options.state), os.access(parent, os.W_OK | os.X_OK))
+        yield _space(parent)
+        yield state.of_clock(bootstrap.clock().now(), None)
+        yield state.of_leader(None)
+        return
+    store = bootstrap.open_store(options)
+    try:
+        yield from _of_store(options, store)
+    finally:
+        store.close()
 
 
 def _of_store(options: Options, store: JobStore) -> Iterator[Check]:
     status = options.state.stat()
-    is_owner = status.st_uid == os.geteuid()
     is_writable = os.access(options.state, os.W_OK | os.X_OK)
     mode, group = stat.S_IMODE(status.st_mode), options.settings.store.group
-    yield checks.of_directory(str(options.state), mode, is_owner, is_writable, group)
-    space = os.statvfs(options.state)
-    yield checks.of_space(space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None)
-    yield from checks.of_damage(store.damage())
+    yield state.of_directory(str(options.state), mode, status.st_uid == os.geteuid(), is_writable, group)
+    yield _space(options.state)
+    yield from state.of_damage(store.damage())
     latest = max((job.submitted_at for job in store.jobs().values()), default=None)
-    yield checks.of_clock(bootstrap.clock().now(), latest)
-    yield checks.of_leader(bootstrap.current_snapshot(options, store).leader)
+    yield state.of_clock(bootstrap.clock().now(), latest)
+    yield state.of_leader(bootstrap.current_snapshot(options, store).leader)
+
+
+def _space(path: Path) -> Check:
+    space = os.statvfs(path)
+    return state.of_space(space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None, str(path))
 
 
 def _of_probe(options: Options) -> Iterator[Check]:
-    try:
-        yield from checks.of_probe(bootstrap.read_gpus(options, PATIENCE))
-    except (GputuiError, OSError) as error:
-        yield _failed("driver", error)
+    yield from driver.of_probe(bootstrap.read_gpus(options, PATIENCE))
 
 
-def _of_runtimes(options: Options, store_id: str) -> Iterator[Check]:
-    try:
-        runtimes = bootstrap.make_runtimes(options, store_id)
-    except (GputuiError, OSError) as error:
-        yield _failed(options.runtime, error)
-        return
-    for runtime in runtimes:
+def _of_runtimes(options: Options) -> Iterator[Check]:
+    for runtime in bootstrap.make_runtimes(options, "0" * 12):
         try:
-            yield from checks.of_runtime(runtime.check())
+            yield from engine.of_runtime(runtime.check())
         finally:
             runtime.close()
     if options.runtime == "docker" and options.probe.simulated is None:
-        yield checks.of_toolkit(_toolkit())
+        yield engine.of_toolkit(_toolkit())
 
 
 def _toolkit() -> str | None:
-    """Where a part of the toolkit lies on this host."""
+    """Return the path of a part of the toolkit on this host."""
     import shutil
 
     return next((path for name in _TOOLKIT if (path := shutil.which(name))), None)
@@ -112,4 +125,4 @@ def _failed(name: str, error: GputuiError | OSError) -> Check:
     if isinstance(error, GputuiError):
         sentence = f"{error.where}: {error.what}" if error.where else error.what
         return Check(name, Level.FAIL, sentence, error.hint or "")
-    return Check(name, Level.FAIL, str(error))
+    return Check(name, Level.FAIL, f"{error.filename}: {error.strerror}" if error.filename else str(error))

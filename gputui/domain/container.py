@@ -87,6 +87,29 @@ class Capability:
 
 
 @dataclass(frozen=True)
+class EngineGpus:
+    """How a container engine is set up to give GPUs to containers. `doctor` judges it."""
+
+    mode: str = "nvidia"
+    """`nvidia` (device requests, as `--gpus` makes them), `cdi`, or `none`: the engine ignores requests for GPUs."""
+    runtimes: tuple[tuple[str, str], ...] = ()
+    """Name and path of each registered runtime, as the engine tells them."""
+    cdi_devices: tuple[str, ...] | None = None
+    """Device names that the engine lists; None: it does not list any, or is too old to."""
+    is_local: bool = False
+    """Whether the engine runs on this machine, so that its files can be looked at."""
+    is_rootless: bool = False
+    is_podman: bool = False
+    warnings: tuple[str, ...] = ()
+    """Sentences for the console about GPUs of this engine; `doctor` makes its own from the facts above."""
+
+    @property
+    def nvidia_path(self) -> str | None:
+        """Path of the registered runtime `nvidia`; None: it is not registered."""
+        return dict(self.runtimes).get("nvidia")
+
+
+@dataclass(frozen=True)
 class RuntimeStatus:
     """How a runtime stands."""
 
@@ -98,10 +121,18 @@ class RuntimeStatus:
     version: str | None = None
     since: datetime | None = None
     warnings: tuple[str, ...] = ()
-    """Sentences for `doctor` and the console: live-restore off, no NVIDIA hook, ..."""
+    """Sentences for `doctor` and the console, such as "live-restore is off: …; set …": what, why, and after a semicolon
+    what to do."""
     capability: Capability = Capability()
     asked: bool = True
     """Whether it was asked at all: before that it is not up, and nothing is wrong."""
+    gpus: EngineGpus | None = None
+    """None for a runtime without containers, and for an engine that does not answer."""
+
+    @property
+    def all_warnings(self) -> tuple[str, ...]:
+        """Every warning, those about GPUs last."""
+        return (*self.warnings, *(self.gpus.warnings if self.gpus else ()))
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ class DockerRuntime:
         except RuntimeFault as error:
             return self._note(error)
         self._facts = facts
-        return self._stand(_status_of(facts, self._connection.where))
+        return self._stand(_status_of(facts, self._connection))
 
     def _note(self, error: RuntimeFault) -> RuntimeStatus:
         """Remember that it does not answer."""
@@ -100,7 +100,7 @@ class DockerRuntime:
         """The engine's facts, asked for once per connection."""
         if self._facts is None:
             self._facts = self._call(_ask_facts)
-            self._stand(_status_of(self._facts, self._connection.where))
+            self._stand(_status_of(self._facts, self._connection))
         return self._facts
 
     # images
@@ -289,8 +289,13 @@ def _has_image(client: APIClient, image: str) -> bool:
     return True
 
 
-def _status_of(facts: EngineFacts, where: str) -> RuntimeStatus:
-    text = f"{facts.name} at {where}"
+def _status_of(facts: EngineFacts, connection: Connection) -> RuntimeStatus:
     return RuntimeStatus(
-        NAME, up=True, text=text, version=facts.version, warnings=facts.warnings, capability=_CAPABILITY
+        NAME,
+        up=True,
+        text=f"{facts.name} at {connection.where}",
+        version=facts.version,
+        warnings=facts.warnings,
+        capability=_CAPABILITY,
+        gpus=replace(facts.gpus, is_local=connection.is_local),
     )

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from gputui.domain.container import EngineGpus
+
 Json = Mapping[str, Any]
 
 CDI_KIND = "nvidia.com/gpu"
@@ -38,6 +40,8 @@ class EngineFacts:
     default_runtime: str = "runc"
     live_restore: bool = False
     warnings: tuple[str, ...] = ()
+    gpus: EngineGpus = EngineGpus()
+    """For `doctor`; whether the engine is local is not known here."""
 
     @property
     def name(self) -> str:
@@ -58,7 +62,21 @@ def read_facts(version: Json, info: Json) -> EngineFacts:
         is_too_old=too_old,
         default_runtime=str(info.get("DefaultRuntime") or "runc"),
         live_restore=bool(info.get("LiveRestoreEnabled")),
-        warnings=tuple(_warnings(version, info, is_podman, too_old)),
+        warnings=tuple(_warnings(info, is_podman)),
+        gpus=_gpus(version, info, is_podman, too_old),
+    )
+
+
+def _gpus(version: Json, info: Json, is_podman: bool, too_old: bool) -> EngineGpus:
+    runtimes = {str(name): str(one.get("path") or "") for name, one in (info.get("Runtimes") or {}).items()}
+    listed = [str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or ()]
+    return EngineGpus(
+        mode=str(_gpu_mode(version, info, is_podman, too_old)),
+        runtimes=tuple(sorted(runtimes.items())),
+        cdi_devices=tuple(listed) if "DiscoveredDevices" in info else None,
+        is_rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()),
+        is_podman=is_podman,
+        warnings=tuple(_gpu_warnings(version, info, is_podman, too_old)),
     )
 
 
@@ -80,20 +98,23 @@ def _has_cdi_gpus(info: Json) -> bool:
     return bool(info.get("CDISpecDirs"))
 
 
-def _warnings(version: Json, info: Json, is_podman: bool, too_old: bool) -> Iterator[str]:
+def _gpu_warnings(version: Json, info: Json, is_podman: bool, too_old: bool) -> Iterator[str]:
     if is_podman and _numbers(version.get("Version")) < _LEAST_PODMAN:
         yield "Podman before 5.4 ignores requests for GPUs without a word: jobs with GPUs are refused; upgrade Podman"
     if too_old:
         yield f"the engine's API {version.get('ApiVersion')} is too old for GPUs: upgrade to Docker 19.03 or newer"
-    if not is_podman and not info.get("LiveRestoreEnabled"):
-        yield (
-            "live-restore is off: restarting the Docker daemon ends every job; "
-            'set "live-restore": true in /etc/docker/daemon.json'
-        )
     if not is_podman and "nvidia" not in (info.get("Runtimes") or {}) and not _has_cdi_gpus(info):
         yield (
             "neither NVIDIA's runtime nor its CDI devices are set up: jobs with GPUs start only if "
             "nvidia-container-runtime-hook is on the engine's PATH; install the NVIDIA container toolkit"
+        )
+
+
+def _warnings(info: Json, is_podman: bool) -> Iterator[str]:
+    if not is_podman and not info.get("LiveRestoreEnabled"):
+        yield (
+            "live-restore is off: restarting the Docker daemon ends every job; "
+            'set "live-restore": true in /etc/docker/daemon.json'
         )
     yield from _limits(info)
 

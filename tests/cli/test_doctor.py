@@ -11,8 +11,8 @@ from types import SimpleNamespace
 import pytest
 
 from gputui import bootstrap
-from gputui.cli import checks, doctor
-from gputui.cli.checks import Level
+from gputui.cli import doctor
+from gputui.cli.checks import Level, driver, engine, state
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.errors import StoreAccessError
 from gputui.domain.gpu import Health, HealthCode, ProbeCode, ProbeReading, ProbeStatus
@@ -28,30 +28,30 @@ def levels(found: object) -> list[Level]:
 
 
 def test_the_driver() -> None:
-    [good] = checks.of_probe(GOOD)
+    [good] = driver.of_probe(GOOD)
     assert (good.level, good.text) == (Level.OK, "1 GPU, driver 570.1")
-    [bad] = checks.of_probe(ProbeReading(ProbeStatus(ProbeCode.DRIVER_MISMATCH, "reboot")))
+    [bad] = driver.of_probe(ProbeReading(ProbeStatus(ProbeCode.DRIVER_MISMATCH, "reboot")))
     assert (bad.level, bad.text) == (Level.FAIL, "reboot")
-    assert levels(checks.of_probe(ProbeReading(ProbeStatus(ProbeCode.OK, "")))) == [Level.FAIL]
+    assert levels(driver.of_probe(ProbeReading(ProbeStatus(ProbeCode.OK, "")))) == [Level.FAIL]
 
 
 @pytest.mark.parametrize(("code", "level"), [(HealthCode.REMAP_PENDING, Level.WARN), (HealthCode.XID, Level.FAIL)])
 def test_a_sick_gpu(code: HealthCode, level: Level) -> None:
     sick = sample(health=Health(code, "it is sick"))
     reading = ProbeReading(GOOD.status, GOOD.gpus, {uuid(0): sick}, NOW, "570.1", ("persistence mode is off",))
-    assert levels(checks.of_probe(reading)) == [Level.OK, Level.WARN, level]
+    assert levels(driver.of_probe(reading)) == [Level.OK, Level.WARN, level]
 
 
 def test_damage() -> None:
-    assert list(checks.of_damage(())) == []
-    [told] = checks.of_damage(["a line is damaged"])
+    assert list(state.of_damage(())) == []
+    [told] = state.of_damage(["a line is damaged"])
     assert (told.level, told.text, "remove" in told.hint) == (Level.WARN, "a line is damaged", True)
 
 
 def test_a_runtime() -> None:
     up = RuntimeStatus("docker", True, "Docker 28", warnings=("live-restore is off",))
-    assert levels(checks.of_runtime(up)) == [Level.OK, Level.WARN]
-    assert levels(checks.of_runtime(RuntimeStatus("docker", False, "does not answer"))) == [Level.FAIL]
+    assert levels(engine.of_runtime(up)) == [Level.OK, Level.WARN]
+    assert levels(engine.of_runtime(RuntimeStatus("docker", False, "does not answer"))) == [Level.FAIL]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_runtime() -> None:
     ],
 )
 def test_permissions(mode: int, is_owner: bool, is_writable: bool, group: str | None, level: Level) -> None:
-    assert checks.of_directory("/state", mode, is_owner, is_writable, group).level is level
+    assert state.of_directory("/state", mode, is_owner, is_writable, group).level is level
 
 
 @pytest.mark.parametrize(
@@ -82,21 +82,21 @@ def test_permissions(mode: int, is_owner: bool, is_writable: bool, group: str | 
     ],
 )
 def test_space(size: int, inodes: int | None, level: Level) -> None:
-    assert checks.of_space(size, inodes).level is level
+    assert state.of_space(size, inodes).level is level
 
 
 def test_the_clock() -> None:
-    assert checks.of_clock(NOW, None).level is Level.OK
-    assert checks.of_clock(NOW, NOW + timedelta(seconds=1)).level is Level.OK
-    assert checks.of_clock(NOW, NOW + timedelta(minutes=1)).level is Level.WARN
-    assert checks.of_clock(NOW.replace(year=1970), None).level is Level.FAIL
+    assert state.of_clock(NOW, None).level is Level.OK
+    assert state.of_clock(NOW, NOW + timedelta(seconds=1)).level is Level.OK
+    assert state.of_clock(NOW, NOW + timedelta(minutes=1)).level is Level.WARN
+    assert state.of_clock(NOW.replace(year=1970), None).level is Level.FAIL
 
 
 def test_the_scheduler_and_the_toolkit() -> None:
-    assert checks.of_leader(None).level is Level.WARN
-    assert "pid 7" in checks.of_leader(Leader(7, "gpu1", "alice", "serve", NOW)).text
-    assert checks.of_toolkit("/usr/bin/nvidia-ctk").level is Level.OK
-    assert checks.of_toolkit(None).hint
+    assert state.of_leader(None).level is Level.WARN
+    assert "pid 7" in state.of_leader(Leader(7, "gpu1", "alice", "serve", NOW)).text
+    assert engine.of_toolkit("/usr/bin/nvidia-ctk").level is Level.OK
+    assert engine.of_toolkit(None).hint
 
 
 @pytest.fixture
@@ -146,7 +146,7 @@ def test_a_failure_is_1(run: Run, machine: Callable[..., None], broken: dict[str
     found = json.loads(result.out)
     assert result.code == 1
     assert [check["level"] for check in found].count("fail") == 1
-    assert all(check.keys() == {"name", "level", "text", "hint"} for check in found)
+    assert all(check.keys() == {"name", "level", "text", "hint", "why"} for check in found)
 
 
 def test_a_state_directory_that_cannot_be_had_keeps_no_other_check_from_being_made(

@@ -68,13 +68,15 @@ def test_how_gpus_are_asked_for(version: dict[str, Any], info: dict[str, Any], m
     ],
 )
 def test_warnings(version: dict[str, Any], info: dict[str, Any], word: str) -> None:
-    (warning,) = read_facts(VERSION | version, INFO | info).warnings
+    facts = read_facts(VERSION | version, INFO | info)
+    (warning,) = (*facts.warnings, *facts.gpus.warnings)
     assert word in warning
 
 
 def test_a_sound_engine_warns_of_nothing() -> None:
     facts = read_facts(VERSION, INFO)
     assert (facts.name, facts.cpus, facts.live_restore, facts.warnings) == ("Docker 27.5.1", 8, True, ())
+    assert facts.gpus.warnings == ()
 
 
 # what is sent

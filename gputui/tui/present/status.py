@@ -212,7 +212,7 @@ def _runtimes(snapshot: Snapshot) -> list[Notice]:
         for runtime in node.runtimes:
             if runtime.asked and not runtime.up:
                 found.append(Notice("error", _is_down(runtime)))
-            found += [Notice("warning", f"{runtime.name}: {warning}") for warning in runtime.warnings]
+            found += [Notice("warning", f"{runtime.name}: {warning}") for warning in runtime.all_warnings]
     return found
 
 

@@ -1,0 +1,88 @@
+"""Checks of the state directory, its disk, the queue in it, the clock and the scheduler."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+
+from gputui.cli.checks.check import Check, fail, ok, warn
+from gputui.domain.snapshot import Leader
+from gputui.domain.units import format_duration, format_size
+
+BORN = datetime.fromisoformat("2025-06-01T00:00:00+00:00")
+"""Before gputui was written: a clock that shows an earlier time is wrong."""
+MANY_SECONDS = timedelta(seconds=5)
+LITTLE_SPACE = 1024**3
+NO_SPACE = 64 * 1024**2
+FEW_INODES = 1000
+_SET_CLOCK = "sudo timedatectl set-ntp true"
+
+
+def of_directory(path: str, mode: int, is_owner: bool, is_writable: bool, group: str | None) -> Check:
+    """Judge the permissions of the state directory."""
+    name, shown, quoted = "state", f"{path} has mode {mode:04o}", shlex.quote(path)
+    if not is_writable:
+        why = "Jobs can be neither submitted nor scheduled here."
+        hint = f"gputui --state OTHER_DIRECTORY …\nor as its owner or root: ls -ld {quoted}"
+        return fail(name, f"{shown} and cannot be written by this user", why, hint)
+    allowed = 0o2770 if group else 0o700
+    if mode & 0o777 & ~allowed:
+        why = "Other users can read the queue, with the environment of its jobs, or change it."
+        return warn(name, f"{shown}: it is open to other users", why, f"chmod {allowed:04o} {quoted}")
+    if not is_owner and not group:
+        why = "Files that this user creates may be unreadable for the owner's scheduler."
+        hint = 'in /etc/gputui/config.toml:\n[store]\ngroup = "NAME_OF_A_GROUP_OF_BOTH"'
+        return warn(name, f"{path} belongs to another user", why, hint)
+    return ok(name, shown)
+
+
+def of_missing_directory(path: str, is_creatable: bool) -> Check:
+    """Judge a state directory that does not exist; doctor creates none."""
+    if is_creatable:
+        return ok("state", f"{path} does not exist yet; the first submit, serve or console creates it")
+    hint = f'gputui --state OTHER_DIRECTORY …\nor: sudo install -d -o "$USER" -m 0700 {shlex.quote(path)}'
+    return fail("state", f"{path} does not exist and cannot be created by this user", "No job can be stored.", hint)
+
+
+def of_damage(sentences: Iterable[str]) -> Iterator[Check]:
+    """Report parts of the queue that could not be read."""
+    why = "Jobs may be missing from the queue."
+    hint = "gputui queue --all    # compare with what you expect; restore a backup if jobs are missing\n"
+    hint += "then remove the .damaged file"
+    for sentence in sentences:
+        yield warn("queue", sentence, why, hint)
+
+
+def of_space(free_bytes: int, free_inodes: int | None, path: str = "DIRECTORY") -> Check:
+    """Judge the free space for the queue and for logs."""
+    text = f"{format_size(free_bytes)} free for the queue and logs"
+    if free_inodes is not None and free_inodes < FEW_INODES:
+        text += f", {free_inodes} inodes free"
+    hint = f"df -h {shlex.quote(path)}; du -xh {shlex.quote(path)} | sort -h | tail"
+    if free_bytes < NO_SPACE or (free_inodes is not None and free_inodes < FEW_INODES // 10):
+        return fail("disk", text, "Nothing can be submitted or started on a full disk.", hint)
+    if free_bytes < LITTLE_SPACE or (free_inodes is not None and free_inodes < FEW_INODES):
+        return warn("disk", text, "Logs of jobs may fill the disk; then nothing can be submitted.", hint)
+    return ok("disk", text)
+
+
+def of_clock(now: datetime, latest: datetime | None) -> Check:
+    """Judge the clock by the latest time that the queue holds."""
+    shown = f"{now:%Y-%m-%d %H:%M:%S} UTC"
+    why = "Start times, time limits and reservations follow the clock."
+    if now < BORN:
+        return fail("clock", f"{shown} is long past", why, _SET_CLOCK)
+    if latest is not None and latest - now > MANY_SECONDS:
+        text = f"{shown} is {format_duration(latest - now)} before the queue's last entry: the clock was set back"
+        return warn("clock", text, why, _SET_CLOCK)
+    return ok("clock", shown)
+
+
+def of_leader(leader: Leader | None) -> Check:
+    """Report the process that schedules."""
+    if leader is None:
+        hint = "gputui serve    # or open a console: gputui"
+        return warn("scheduler", "no scheduler is running", "Queued jobs wait until one runs.", hint)
+    since = f"{leader.started_at.astimezone():%Y-%m-%d %H:%M}"
+    return ok("scheduler", f"{leader.kind} of {leader.user} on {leader.host}, pid {leader.pid}, since {since}")
