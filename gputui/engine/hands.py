@@ -54,6 +54,7 @@ class Hands:
         self._told: dict[Key, str] = {}
         self._signs: dict[Key, str] = {}
         self._cleaned_at: dict[str, datetime] = {}
+        self._cleaning: set[str] = set()
         self._images: set[tuple[str, str]] = set()
         self.progress: dict[JobId, str] = {}
 
@@ -174,22 +175,29 @@ class Hands:
             work.unwarn(self._store, key)
 
     def clean(self, runtime: Runtime, record: ContainerRecord, now: datetime) -> None:
-        """Have the output of an ended container saved and the container removed; tried again after a while."""
-        last = self._cleaned_at.get(record.id)
-        if last is None or now - last >= RETRY_CLEANING:
+        """Save the output of an ended container and remove it; one clean-up at a time, repeated after a while."""
+        with self._lock:
+            last = self._cleaned_at.get(record.id)
+            if record.id in self._cleaning or (last is not None and now - last < RETRY_CLEANING):
+                return
             self._cleaned_at[record.id] = now
-            self._workers.submit(self._clean, runtime, record)
+            self._cleaning.add(record.id)
+        self._workers.submit(self._clean, runtime, record)
 
     def _clean(self, runtime: Runtime, record: ContainerRecord) -> None:
+        is_clean = False
         try:
             work.clean_up(runtime, record, self._directory)
+            is_clean = True
         except (OSError, RuntimeFault) as error:
             log.warning("container %s is kept, its log cannot be saved: %s", record.id[:12], error)
-            return
         except Exception:  # the border of a worker
             log.exception("cleaning up %s", record.id[:12])
-            return
-        self._cleaned_at.pop(record.id, None)
+        finally:
+            with self._lock:
+                self._cleaning.discard(record.id)
+                if is_clean:
+                    self._cleaned_at.pop(record.id, None)
 
     def _settle(self, key: Key, runtime_name: str) -> None:
         with self._lock:

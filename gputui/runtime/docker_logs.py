@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
+import errno
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import RuntimeFault
 from gputui.runtime.docker_faults import fault
+from gputui.runtime.kept_log import kept
 
 if TYPE_CHECKING:
     import requests
@@ -191,33 +192,18 @@ def lines(parts: Iterator[Part]) -> Iterator[bytes]:
 
 
 def save(client: APIClient, container_id: str, path: Path) -> None:
-    """Write all output to the file through a temporary one, so that it is whole or not there."""
+    """Write all output to the file, whole or not at all. Raises RuntimeFault."""
     from requests import RequestException
 
-    part = path.with_name(f".{path.name}.part")
     try:
-        with open_log(client, LogQuery(container_id)) as response:
-            _write(part, response)
-        part.replace(path)
-    except RuntimeFault:
-        raise
+        with open_log(client, LogQuery(container_id)) as response, kept(path) as file:
+            for _, content in frames(response.iter_content(_CHUNK)):
+                file.write(content)
     except RequestException:
         raise  # an OSError too, but the engine's fault and not the disk's
     except OSError as error:
-        code = CauseCode.DISK_FULL if error.errno == 28 else CauseCode.RUNTIME_ERROR
+        code = CauseCode.DISK_FULL if error.errno in {errno.ENOSPC, errno.EDQUOT} else CauseCode.RUNTIME_ERROR
         raise RuntimeFault(Cause(code, f"cannot keep the log at {path}: {error.strerror or error}")) from error
-    finally:
-        part.unlink(missing_ok=True)
-
-
-def _write(part: Path, response: requests.Response) -> None:
-    fd = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        write: Callable[[bytes], int] = file.write
-        for _, content in frames(response.iter_content(_CHUNK)):
-            write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _message(response: requests.Response) -> str:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from gputui.domain.tail import tail_start
+from gputui.runtime.kept_log import kept
 
 _BLOCK = 65536
 _LONGEST = 1024**2
@@ -87,22 +87,9 @@ class FileLogStream:
 
 def save(log: Path, path: Path) -> None:
     """Copy what is kept of the output, whole or not at all. Raises OSError."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    aside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.new")
-    try:
-        with log.open("rb") as source, open(_private(aside), "wb") as copy:
-            source.seek(first_byte(source.fileno()))
-            shutil.copyfileobj(source, copy, 1024**2)
-            copy.flush()
-            os.fsync(copy.fileno())
-        aside.rename(path)
-    except OSError:
-        aside.unlink(missing_ok=True)
-        raise
-
-
-def _private(path: Path) -> int:
-    return os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with kept(path) as copy, log.open("rb") as source:
+        source.seek(first_byte(source.fileno()))
+        shutil.copyfileobj(source, copy, 1024**2)
 
 
 def first_byte(descriptor: int, here: int = 0) -> int:

@@ -1,0 +1,60 @@
+"""Kept logs are whole or absent, also when two clean-ups write the same one."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gputui.runtime.kept_log import kept
+
+
+def test_two_writers_of_one_log_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "7" / "1.log"
+    both_write = threading.Barrier(2)
+
+    def write(letter: bytes) -> None:
+        with kept(path) as file:
+            for _ in range(2):
+                file.write(letter * 100_000)
+                file.flush()
+                both_write.wait(10)
+
+    writers = [threading.Thread(target=write, args=(letter,)) for letter in (b"a", b"b")]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(10)
+    assert path.read_bytes() in (b"a" * 200_000, b"b" * 200_000)
+    assert _names(path.parent) == ["1.log"]
+
+
+def test_what_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "1.log"
+    with pytest.raises(ConnectionError):
+        _break_off(path)
+    assert not _names(tmp_path)
+
+
+def _break_off(path: Path) -> None:
+    with kept(path) as file:
+        file.write(b"half")
+        raise ConnectionError
+
+
+def test_parts_of_killed_writers_are_removed_after_a_day(tmp_path: Path) -> None:
+    old, young = tmp_path / ".1.log.0011.part", tmp_path / ".1.log.0022.part"
+    old.write_bytes(b"old")
+    young.write_bytes(b"young")
+    yesterday = time.time() - 90_000
+    os.utime(old, (yesterday, yesterday))
+    with kept(tmp_path / "1.log") as file:
+        file.write(b"whole")
+    assert _names(tmp_path) == [young.name, "1.log"]
+
+
+def _names(directory: Path) -> list[str]:
+    return sorted(path.name for path in directory.iterdir())
