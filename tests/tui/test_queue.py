@@ -521,3 +521,56 @@ async def wait_until(condition: Callable[[], bool], pilot: Pilot[Leave]) -> None
         await asyncio.sleep(0.01)
         await pilot.pause()
     raise AssertionError("it never came to pass")
+
+
+class TestSelectedRowsThatEnd:
+    """The view stays where it is when the selected job ends; the cursor stays on its job."""
+
+    async def test_thirty_jobs_end_under_the_cursor_and_the_view_stays_on_those_that_live(self) -> None:
+        console = Console(sample.many_jobs(90))
+        async with console.app.run_test(size=(80, 24)) as pilot:
+            await console.begin(pilot)
+            await pilot.press("j", "g")
+            for number in range(1, 31):
+                if number == 20:
+                    await pilot.resize_terminal(200, 50)
+                assert queue(console).cursor == number
+                await self.end(console, pilot, number)
+                assert (queue(console).cursor, queue(console).top) == (number, 0)
+                if number == 1:
+                    assert "cursor in row 90" in console.screen_text
+                await pilot.press("j" if number % 2 else "k", *("g" * (number % 2 == 0)))
+            assert queue(console).keys[queue(console).top] == 31
+
+    async def end(self, console: Console, pilot: Pilot[Leave], number: int) -> None:
+        """End that job, as a cancel does, and have the pane laid out anew."""
+        ended = next(job for job in console.snapshot.jobs if job.id == number)
+        ended = ended.evolve(state=JobState.CANCELLED, ended_at=NOW + timedelta(seconds=number))
+        order = tuple(job_id for job_id in console.snapshot.order if job_id != number)
+        console.snapshot = replace(sample.with_job(console.snapshot, [ended]), order=order)
+        await console.show(pilot, console.snapshot)
+        queue(console).lay_out()
+        await console.show(pilot, replace(console.snapshot, taken_at=NOW + timedelta(seconds=number)))
+
+    async def test_a_row_that_was_gone_to_after_its_end_is_followed(self) -> None:
+        console = Console(sample.many_jobs(90))
+        async with console.app.run_test(size=(80, 24)) as pilot:
+            await console.begin(pilot)
+            await self.end(console, pilot, 1)
+            await self.end(console, pilot, 2)
+            await pilot.press("G")
+            assert queue(console).cursor == 1
+            await self.end(console, pilot, 3)
+            assert queue(console).cursor == 1
+            assert queue(console).has_cursor_in_sight
+
+    async def test_marks_leave_jobs_that_end_and_stay_on_those_marked_afterwards(self) -> None:
+        console = Console(sample.many_jobs(20))
+        async with console.app.run_test(size=SIZE) as pilot:
+            await console.begin(pilot)
+            await pilot.press("space", "space", "space")
+            await self.end(console, pilot, 2)
+            assert queue(console).live.marks == {1, 3}
+            await pilot.press("G", "space")
+            await self.end(console, pilot, 4)
+            assert queue(console).live.marks == {1, 2, 3}

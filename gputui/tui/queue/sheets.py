@@ -75,6 +75,19 @@ class QueueSheet:
         self.rows = rows
         self.chosen = chosen
         self.marks: frozenset[JobId] = frozenset()
+        self._living: tuple[frozenset[JobId], Mapping[JobId, Job], frozenset[JobId]] | None = None
+        """Those of the marked jobs that lived in that picture."""
+
+    def drop_ended_marks(self) -> None:
+        """Remove the marks of jobs that are gone or have ended since; a job marked after its end keeps its mark."""
+        jobs, known = self.rows.jobs, self._living
+        if known is not None and known[0] is self.marks and known[1] is jobs:
+            return
+        living = frozenset(mark for mark in self.marks if mark in jobs and not jobs[mark].state.is_terminal)
+        if known is not None and known[1] is not jobs:
+            ended = known[2] - living
+            self.marks = frozenset(mark for mark in self.marks if mark in jobs and mark not in ended)
+        self._living = (self.marks, jobs, living)
 
     @property
     def noun(self) -> str:

@@ -85,9 +85,7 @@ class QueueScreen(JobScreen):
         if table.sheet is table.ended:
             self._show_past()
         self.count_matches()
-        marks = table.live.marks
-        if marks and not marks <= self._rows.jobs.keys():
-            table.live.marks = marks & self._rows.jobs.keys()
+        table.live.drop_ended_marks()
 
     def look_later(self) -> None:
         """Look further which jobs the filter shows, between keys, until it is known of all; not while covered."""

@@ -64,6 +64,8 @@ class JobTable(LineTable[Key], Grip):
         self.sheets: tuple[Sheet, ...] = (self.live, self.ended, self.recurring, self.windows)
         self.sheet: Sheet = self.live
         self._cursors: dict[str, Key | None] = {}
+        self._living: Key | None = None
+        """The cursor's row when it was last shown, where a job of it lived."""
         self._known = context
         self._bar: tuple[Span, ...] = ()
 
@@ -73,11 +75,27 @@ class JobTable(LineTable[Key], Grip):
         sheet = self.sheet
         self.NOUN = sheet.noun
         self.show_rows(sheet.keys, sheet.positions, () if sheet.keys else keymap_of(self).cells(sheet.empty()))
+        self._note_life()
         self._settle_head()  # last: it draws anew, and what was shown before may be there no more
         if (bar := self._bar_spans()) != self._bar:
             self._bar = bar
             if self.head > 1:
                 self.refresh(Region(0, 0, self.size.width, 1))
+
+    def move_to(self, row: int) -> None:
+        """Put the cursor there."""
+        super().move_to(row)
+        self._note_life()
+
+    def _note_life(self) -> None:
+        self._living = self.cursor if self._lives() else None
+
+    def stays_behind(self) -> bool:
+        """Return whether the jobs of the cursor's row have just ended: their row is far below now."""
+        return self.cursor is not None and self.cursor == self._living and not self._lives()
+
+    def _lives(self) -> bool:
+        return self.sheet is self.live and any(not job.state.is_terminal for job in self.jobs)
 
     def turn_to(self, sheet: Sheet) -> None:
         """Show another tab; its cursor is where it was left."""
@@ -85,6 +103,7 @@ class JobTable(LineTable[Key], Grip):
             self._cursors[self.sheet.name] = self.cursor
             self.sheet = sheet
             self.cursor, self.top = self._cursors.get(sheet.name), 0
+            self.follow_cursor()
             self.lay_again()
 
     def lay_again(self) -> None:
@@ -92,8 +111,6 @@ class JobTable(LineTable[Key], Grip):
         self.keys, self._positions = (), {}
         self.lay_out()
         self.show(self._known)
-        self._bring_into_sight()
-        self.redraw()
 
     @property
     def job(self) -> Job | None:

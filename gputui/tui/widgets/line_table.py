@@ -65,6 +65,10 @@ class LineTable(Widget, Generic[K], can_focus=True):
         """How many rows were made: what a test counts."""
         self._positions: Mapping[K, int] = {}
         self._row = 0
+        self._is_followed = True
+        """The view keeps the cursor in sight: until somebody scrolls away from it, or its row leaves the view."""
+        self._gap: int | None = None
+        """Row that the cursor's key left when the view stayed behind: keys move from here while it is out of sight."""
         self._placed: tuple[Placed, ...] = ()
         self._lines: list[_Line] = []
         self._empty: tuple[Cell, ...] = ()
@@ -95,14 +99,20 @@ class LineTable(Widget, Generic[K], can_focus=True):
         """The columns there may be."""
         return self.COLUMNS
 
+    def stays_behind(self) -> bool:
+        """Return whether the view stays where it is, wherever the cursor's row went since it was last shown."""
+        return False
+
     def show_rows(self, keys: Sequence[K], positions: Mapping[K, int], empty: tuple[Cell, ...] = ()) -> None:
         """Show these rows. The cursor stays on its key; if that is gone, on what took its place."""
         count_changed = len(keys) != len(self.keys)
         empty_changed = empty != self._empty
         self.keys, self._positions, self._empty = keys, positions, empty
-        was_in_sight = self.top <= self._row < self.top + self.height
+        stood = self._row
         moved = self._find_cursor()
-        if was_in_sight:
+        if self._is_followed and self.stays_behind():
+            self._is_followed, self._gap = False, stood
+        if self._is_followed:
             self._bring_into_sight()
         self._clamp()
         if count_changed or (empty_changed and not keys):
@@ -117,6 +127,11 @@ class LineTable(Widget, Generic[K], can_focus=True):
     def height(self) -> int:
         """Rows in sight, below the titles."""
         return max(0, self.size.height - self.head)
+
+    @property
+    def has_cursor_in_sight(self) -> bool:
+        """Whether the cursor's row is in sight."""
+        return self.top <= self._row < self.top + self.height
 
     def redraw(self) -> None:
         """Make the rows in sight anew, and refresh the cells that differ from what is shown."""
@@ -146,17 +161,28 @@ class LineTable(Widget, Generic[K], can_focus=True):
             return
         self._row = max(0, min(row, len(self.keys) - 1))
         self.cursor = self.keys[self._row]
+        self.follow_cursor()
         self._bring_into_sight()
         self.redraw()
         self.post_message(CursorMoved())
 
     def action_down(self, step: int) -> None:
         """Move the cursor by rows."""
-        self.move_to(self._row + step)
+        self.move_to(self._row_before_step(step) + step)
 
     def action_page(self, step: int) -> None:
         """Move the cursor by what is in sight."""
-        self.move_to(self._row + step * max(1, self.height - 1))
+        self.move_to(self._row_before_step(step) + step * max(1, self.height - 1))
+
+    def follow_cursor(self) -> None:
+        """Keep the cursor in sight from now on."""
+        self._is_followed, self._gap = True, None
+
+    def _row_before_step(self, step: int) -> int:
+        """Return the row from which keys move: the cursor's, or the edge of the gap that it left."""
+        if self._gap is None or self.has_cursor_in_sight:
+            return self._row
+        return self._gap - 1 if step > 0 else self._gap
 
     def action_first(self) -> None:
         """Move the cursor to the first row."""
@@ -174,7 +200,8 @@ class LineTable(Widget, Generic[K], can_focus=True):
         """Choose the columns that fit."""
         self._placed = lay_out(self.columns(), self.size.width)
         self._lines = []
-        self._bring_into_sight()
+        if self._is_followed:
+            self._bring_into_sight()
         self._clamp()
         self.refresh()
         self.redraw()
@@ -206,6 +233,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
         event.stop()
         self.top = top
         self._clamp()
+        self._is_followed, self._gap = self.has_cursor_in_sight, None
         self._refresh_titles()
         self.redraw()
 
@@ -291,5 +319,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
             return strip
         last = min(self.top + self.height, len(self.keys))
         words = f" {self.top + 1}–{last} of {plural(len(self.keys), self.NOUN)} "
+        if not self.has_cursor_in_sight:
+            words = f" cursor in row {self._row + 1:,} ·{words}"
         room = self.size.width - len(words)
         return Strip([*strip.crop(0, room), Segment(words, _RAISED + DIM)], self.size.width)
