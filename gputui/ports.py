@@ -304,6 +304,10 @@ class GpuProbe(Protocol):
         """
         ...
 
+    def forgive(self, resumed: Mapping[str, datetime]) -> None:
+        """Forget the fatal Xids that these GPUs reported before the given times. Never blocks."""
+        ...
+
     def follow(self, jobs: Iterable[Job]) -> None:
         """The jobs that hold GPUs now. Real GPUs know by themselves; simulated ones behave accordingly."""
         ...

@@ -251,3 +251,8 @@ class GpuView:
     """The same, if they share it."""
     closed: str = ""
     """Why no further job may share it now, in words; empty when one may."""
+
+    @property
+    def is_stopped_by_xid(self) -> bool:
+        """Whether a fatal Xid keeps jobs off it, which an operator's resume clears."""
+        return self.health.code is HealthCode.XID

@@ -35,6 +35,8 @@ class Controls:
     paused_by: str = ""
     drains: Mapping[str, Drain] = field(default_factory=dict)
     """By GPU UUID."""
+    resumed: Mapping[str, datetime] = field(default_factory=dict)
+    """By GPU UUID: when an operator last declared it fit for jobs. Xids reported before that are forgiven."""
     reservations: tuple[Window, ...] = ()
     """Beside those of the settings file."""
     claimed: Mapping[str, datetime] = field(default_factory=dict)

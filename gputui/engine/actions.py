@@ -141,11 +141,11 @@ class Actions(EditWishes, RecurringWishes):
     def drain(self, uuids: Iterable[str], reason: str) -> None:
         """Let no further job start on these GPUs."""
         drain = Drain(reason=reason, by=self._actor.user, at=self._clock.now())
-        self._change_drains("drain", uuids, lambda drains, uuid: {**drains, uuid: drain})
+        self._change_drains("drain", uuids, drain)
 
     def resume(self, uuids: Iterable[str]) -> None:
-        """Let jobs start on these GPUs again."""
-        self._change_drains("resume", uuids, lambda drains, uuid: {k: v for k, v in drains.items() if k != uuid})
+        """Let jobs start on these GPUs again; Xids that they reported until now are forgiven."""
+        self._change_drains("resume", uuids, None)
 
     def pause(self, reason: str = "") -> None:
         """Start no further job anywhere; running ones go on."""
@@ -204,21 +204,21 @@ class Actions(EditWishes, RecurringWishes):
                 self.on_progress(number, len(items))
             yield item
 
-    def _change_drains(
-        self,
-        verb: str,
-        uuids: Iterable[str],
-        change: Callable[[Mapping[str, Drain], str], Mapping[str, Drain]],
-    ) -> None:
+    def _change_drains(self, verb: str, uuids: Iterable[str], drain: Drain | None) -> None:
+        """Drain these GPUs; with None, resume them."""
+        now = self._now()
         with self._store.transaction() as transaction:
             controls = transaction.controls()
-            drains = controls.drains
+            drains, resumed = dict(controls.drains), dict(controls.resumed)
             for uuid in dict.fromkeys(uuids):
-                after = change(drains, uuid)
-                self._audit(transaction, verb, uuid, _drain_word(drains, uuid), _drain_word(after, uuid))
-                self._note(DrainChange(verb, uuid, drains.get(uuid), after.get(uuid)))
-                drains = after
-            transaction.set_controls(replace(controls, drains=dict(drains)))
+                word, before = _drain_word(drains, uuid), drains.pop(uuid, None)
+                if drain is not None:
+                    drains[uuid] = drain
+                else:
+                    resumed[uuid] = now
+                self._audit(transaction, verb, uuid, word, _drain_word(drains, uuid))
+                self._note(DrainChange(verb, uuid, before, drain))
+            transaction.set_controls(replace(controls, drains=drains, resumed=resumed))
 
     def _change_controls(self, verb: str, change: Callable[[Controls], Controls]) -> None:
         with self._store.transaction() as transaction:

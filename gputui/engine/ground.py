@@ -42,6 +42,7 @@ class Ground:
         self.queue, self.version = Queue.of(self.store), version
         self.damage = tuple(Notice("warning", sentence) for sentence in self.store.damage())
         self.probe.follow(self.queue.active)
+        self.probe.forgive(self.queue.controls.resumed)
 
     def observer_of(self, job: Job) -> Observer | None:
         """Who watches the runtime a job runs in; None when there is no such runtime here."""

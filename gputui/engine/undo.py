@@ -85,7 +85,8 @@ class DrainChange:
             return "has been changed since"
         others = {uuid: drain for uuid, drain in controls.drains.items() if uuid != self.uuid}
         drains = {**others, self.uuid: self.before} if self.before else others
-        transaction.set_controls(replace(controls, drains=drains))
+        resumed = {uuid: at for uuid, at in controls.resumed.items() if uuid != self.uuid or self.verb != "resume"}
+        transaction.set_controls(replace(controls, drains=drains, resumed=resumed))
         return ""
 
     @property

@@ -73,6 +73,17 @@ def health_of(slow: Slow, fatal_xid: int | None) -> Health:
     return Health()
 
 
+def was_reset(before: Slow | None, now: Slow) -> bool:
+    """Whether the GPU was reset between two readings that listed it both times.
+
+    A reset clears the driver's request for recovery and the volatile count of uncorrected memory errors.
+    """
+    if before is None:
+        return False
+    asked_before = bool(before.recovery) and now.recovery == 0
+    return asked_before or (bool(before.ecc_uncorrected) and now.ecc_uncorrected == 0)
+
+
 def unreadable(error: str) -> Health:
     """The health of a GPU that a reading fails for with `error`."""
     return LOST if error == "lost" else Health(HealthCode.UNKNOWN, f"cannot be identified: {error}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from gputui.domain.gpu import Gpu, GpuSample, Health, ProbeReading, ProbeStatus
 from gputui.gpus import wire
-from gputui.gpus.health import FATAL_XIDS, VANISHED, health_of, throttle_words, unreadable
+from gputui.gpus.health import FATAL_XIDS, VANISHED, health_of, throttle_words, unreadable, was_reset
 from gputui.gpus.roll import Roll
 
 
@@ -23,7 +23,10 @@ class Picture:
         self._samples: dict[str, GpuSample] = {}
         self._slow: dict[str, wire.Slow] = {}
         self._xids: dict[str, int] = {}
-        self._fatal: dict[str, int] = {}
+        self._fatal: dict[str, tuple[int, datetime]] = {}
+        """By UUID: the first fatal Xid since the last reset, and when it was reported."""
+        self.resumed: Mapping[str, datetime] = {}
+        """By UUID: when an operator last declared the GPU fit for jobs. Replaced as a whole, by any thread."""
         self._strays: set[int] = set()
         self._foreign_pids = False
         self._driver: str | None = None
@@ -58,7 +61,7 @@ class Picture:
 
     def _take_sweep(self, sweep: wire.Sweep, now: datetime) -> None:
         for uuid, code in sweep.xids:
-            self._take_xid(uuid, code)
+            self._take_xid(uuid, code, now)
         for reading in sweep.samples:
             uuid = self._roll.name_of(reading.uuid)
             if reading.error:
@@ -70,14 +73,14 @@ class Picture:
         if sweep.lists:
             self._foreign_pids = not sweep.hosts_pids and self._any_invisible()
 
-    def _take_xid(self, uuid: str | None, code: int) -> None:
+    def _take_xid(self, uuid: str | None, code: int, now: datetime) -> None:
         if uuid is None:
             self._strays.add(code)
             return
         uuid = self._roll.name_of(uuid)
         self._xids[uuid] = code
-        if code in FATAL_XIDS:
-            self._fatal.setdefault(uuid, code)
+        if code in FATAL_XIDS and self._fatal_xid(uuid) is None:
+            self._fatal[uuid] = (code, now)
 
     def _fail(self, uuid: str, health: Health, now: datetime) -> None:
         """Keep its last sample, which ages, and say what is wrong."""
@@ -87,6 +90,8 @@ class Picture:
     def _sample(self, uuid: str, reading: wire.Reading, now: datetime) -> GpuSample:
         last = self._samples.get(uuid)
         if reading.slow is not None:
+            if was_reset(self._slow.get(uuid), reading.slow):
+                self._fatal.pop(uuid, None)
             self._slow[uuid] = reading.slow
         slow = self._slow.get(uuid) or wire.Slow()
         if reading.processes is UNSET:
@@ -116,8 +121,15 @@ class Picture:
             pcie_rx=reading.pcie_rx,
             nvlink_tx=reading.nvlink_tx,
             nvlink_rx=reading.nvlink_rx,
-            health=health_of(slow, self._fatal.get(uuid)),
+            health=health_of(slow, self._fatal_xid(uuid)),
         )
+
+    def _fatal_xid(self, uuid: str) -> int | None:
+        """Return the fatal Xid that still counts: no reset and no operator's resume came after it."""
+        code, at = self._fatal.get(uuid, (None, None))
+        resumed_at = self.resumed.get(uuid)
+        is_forgiven = at is not None and resumed_at is not None and at <= resumed_at
+        return None if is_forgiven else code
 
     def _any_invisible(self) -> bool:
         lists = (sample.processes or () for sample in self._samples.values())

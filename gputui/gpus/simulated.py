@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
@@ -49,6 +49,8 @@ class SimulatedProbe:
         self._foreign: dict[str, tuple[GpuProcess, ...]] = {}
         self._lost: dict[str, datetime] = {}
         self._xids: dict[str, int] = {}
+        self._xid_at: dict[str, datetime] = {}
+        self._resumed: Mapping[str, datetime] = {}
         self._pcie: str | None = None
         self._status = ProbeStatus(ProbeCode.OK, "", clock.now())
         self._subscribers: tuple[Callable[[ProbeReading], None], ...] = ()
@@ -84,6 +86,10 @@ class SimulatedProbe:
         """Tell of the throughput and the processes' shares of this GPU alone."""
         self._pcie = uuid
 
+    def forgive(self, resumed: Mapping[str, datetime]) -> None:
+        """Forget older fatal Xids of these GPUs."""
+        self._resumed = resumed
+
     def follow(self, jobs: Iterable[Job]) -> None:
         """These jobs, and no others, hold GPUs from now on."""
         held: dict[str, tuple[Job, ...]] = {}
@@ -110,6 +116,7 @@ class SimulatedProbe:
     def xid(self, index: int, code: int) -> None:
         """Have this GPU throw an Xid."""
         self._xids[self.gpus[index].uuid] = code
+        self._xid_at[self.gpus[index].uuid] = self._clock.now()
         self.refresh()
 
     def foreign(self, index: int, *processes: GpuProcess) -> None:
@@ -186,8 +193,9 @@ class SimulatedProbe:
         return looked_at(sample, gpu, min(1.0, sum(load.utilization for job, load in loads if len(job.gpus) > 1)))
 
     def _health(self, gpu: Gpu) -> Health:
-        code = self._xids.get(gpu.uuid)
-        return health_of(Slow(), code if code in FATAL_XIDS else None)
+        code, at, resumed_at = self._xids.get(gpu.uuid), self._xid_at.get(gpu.uuid), self._resumed.get(gpu.uuid)
+        is_forgiven = at is not None and resumed_at is not None and at <= resumed_at
+        return health_of(Slow(), code if code in FATAL_XIDS and not is_forgiven else None)
 
     def _load(self, gpu: Gpu, job: Job, now: datetime) -> Load | None:
         """What a job on it makes of it; None while its container does not run."""

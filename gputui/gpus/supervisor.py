@@ -6,8 +6,9 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from datetime import datetime
 
 import msgspec
 
@@ -89,6 +90,10 @@ class NvmlProbe:
         self._pcie = uuid
         if child := self._child:
             child.send(f"pcie {uuid or '-'}")
+
+    def forgive(self, resumed: Mapping[str, datetime]) -> None:
+        """Forget older fatal Xids of these GPUs; the next sweep shows it."""
+        self._picture.resumed = resumed
 
     def follow(self, jobs: Iterable[Job]) -> None:
         """Nothing to do: real GPUs know by themselves."""

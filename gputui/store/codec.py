@@ -87,6 +87,7 @@ def decode_controls(document: Document) -> Controls:
     return dataclasses.replace(
         controls,
         drains=MappingProxyType(dict(controls.drains)),
+        resumed=MappingProxyType(dict(controls.resumed)),
         claimed=MappingProxyType(dict(controls.claimed)),
         released=MappingProxyType(dict(controls.released)),
     )

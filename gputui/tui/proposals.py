@@ -194,8 +194,10 @@ class GpuProposal:
         if view is None:
             return f"GPU {self.index} is not there any more."
         is_drained = view.drain is not None or self.uuid in snapshot.controls.drains
-        if is_drained != (self.verb == "resume"):
-            return "It is drained already." if is_drained else "It is not drained any more."
+        if self.verb == "drain" and is_drained:
+            return "It is drained already."
+        if self.verb == "resume" and not is_drained and not view.is_stopped_by_xid:
+            return "It is not drained any more."
         return ""
 
     def change(self, now: datetime) -> Change:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
@@ -236,6 +237,7 @@ class FakeProbe:
         self.refreshed = 0
         self.pcie: list[str | None] = []
         self.lag = False
+        self.forgiven: dict[str, datetime] = {}
 
     def sick(self, index: int, **changes: Any) -> None:
         self.changed[uuid(index)] = changes
@@ -261,6 +263,9 @@ class FakeProbe:
 
     def follow(self, jobs: Iterable[Job]) -> None:
         pass
+
+    def forgive(self, resumed: Mapping[str, datetime]) -> None:
+        self.forgiven = dict(resumed)
 
     def close(self) -> None:
         pass

@@ -94,3 +94,13 @@ def test_a_gpu_is_named_by_index_uuid_or_its_beginning() -> None:
     for name in ("3", "GPU-0000", "x", "-1", ""):
         with pytest.raises(NotFoundError):
             find_gpu(uuids, name)
+
+
+def test_a_resume_is_told_to_the_probe_and_a_drain_does_not_take_it_back(world: World) -> None:
+    world.actions.resume([uuid(1)])
+    world.tick()
+    assert set(world.probe.forgiven) == {uuid(1)}
+    assert world.probe.forgiven[uuid(1)] <= world.clock.now()
+    world.actions.drain([uuid(1)], "fan")
+    world.tick()
+    assert set(world.probe.forgiven) == {uuid(1)}

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -154,6 +154,32 @@ def test_a_fatal_xid_stays_and_one_of_the_application_does_not_hurt(standin: Sta
     assert "Xid 48" in reading.samples[uuid(0)].health.text
     assert (reading.samples[uuid(1)].xid, reading.samples[uuid(1)].health.code) == (31, HealthCode.OK)
     assert reading.samples[uuid(2)].xid is None
+
+
+def test_an_operators_resume_forgives_the_xids_reported_before_it(standin: StandIn, watch: Start) -> None:
+    standin.write(gpus=2)
+    watcher = watch()
+    watcher.until(is_whole)
+    for index in (0, 1):
+        standin.xid(index, 48)
+    watcher.until(lambda reading: sample_of(reading, 0).xid and sample_of(reading, 1).xid)
+    watcher.probe.forgive({uuid(0): datetime.now(UTC)})
+    reading = watcher.until(lambda reading: sample_of(reading, 0).health.code is HealthCode.OK)
+    assert sample_of(reading, 1).health.code is HealthCode.XID
+    standin.xid(0, 79)
+    watcher.until(lambda reading: "Xid 79" in sample_of(reading, 0).health.text)
+
+
+@pytest.mark.parametrize("sign", ["gpu 0 recovery", "gpu 0 ecc_uncorrected"])
+def test_a_reset_between_two_listings_ends_a_fatal_xid(standin: StandIn, watch: Start, sign: str) -> None:
+    standin.write(f"{sign} 3", gpus=2)
+    watcher = watch()
+    watcher.until(is_whole)
+    standin.xid(0, 95)
+    watcher.until(lambda reading: sample_of(reading, 0).xid == 95)
+    standin.change(f"{sign} 0", without=(sign,))
+    reading = watcher.until(lambda reading: sample_of(reading, 0).health.code is HealthCode.OK)
+    assert sample_of(reading, 0).xid == 95
 
 
 def test_an_xid_outlives_the_probe_process(standin: StandIn, watch: Start) -> None:

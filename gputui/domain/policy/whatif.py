@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TypeAlias
 
 from gputui.domain.edit import Edit
-from gputui.domain.gpu import Drain, GpuState, GpuView
+from gputui.domain.gpu import Drain, GpuState, GpuView, Health
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.timeline import MOST, BarKind, Timeline, timeline
 from gputui.domain.settings import Settings
@@ -150,13 +150,14 @@ def drained(uuids: Iterable[str], at: datetime) -> Change:
 
 
 def resumed(uuids: Iterable[str]) -> Change:
-    """The drained GPUs take jobs again, if nothing else is against it that can be seen now."""
+    """Let drained GPUs, and those stopped by an Xid, take jobs again unless something else is against it."""
     names = frozenset(uuids)
 
     def change(view: GpuView) -> GpuView:
-        if view.gpu.uuid not in names or view.drain is None:
+        if view.gpu.uuid not in names or (view.drain is None and not view.is_stopped_by_xid):
             return view
-        back = replace(view, drain=None, closed="")
+        health = Health() if view.is_stopped_by_xid else view.health
+        back = replace(view, drain=None, closed="", health=health)
         return replace(back, state=_undrained(back)) if view.state is GpuState.DRAINED else back
 
     return lambda snapshot: _with_views(snapshot, change)

@@ -25,7 +25,7 @@ class GpuScreen(JobScreen):
         if view is None:
             return False
         is_drained = view.drain is not None or view.gpu.uuid in self._snapshot.controls.drains
-        return is_drained == (action == "resume")
+        return is_drained or view.is_stopped_by_xid if action == "resume" else not is_drained
 
     def action_drain(self) -> None:
         """Ask for the reason, then drain the GPU that was selected when the key was pressed."""
