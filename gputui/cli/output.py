@@ -151,6 +151,7 @@ def _spec(spec: JobSpec) -> Json:
         "gpu_memory": gpus.memory,
         "share": gpus.share,
         "gpu_model": gpus.model,
+        "gpu_capabilities": list(gpus.capabilities),
         **{key: list(value) if isinstance(value, tuple) else value for key, value in vars(options).items()},
         "env": dict.fromkeys((name for name, _ in options.env), MASK),
         "labels": dict(options.labels),

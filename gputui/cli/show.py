@@ -124,6 +124,7 @@ def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
     yield "GPUs", queue.request_word(gpus)
     yield "GPU memory", format_size(gpus.memory) + (", shared" if gpus.share else "") if gpus.memory else None
     yield "GPU model", gpus.model
+    yield "driver caps", ", ".join(gpus.capabilities)
     yield "time limit", format_duration(spec.time_limit) if spec.time_limit else None
     yield "warning", warning_words(spec.warning) if spec.warning else None
     yield "retries", f"{spec.retries}, after {format_duration(spec.backoff)}" if spec.retries else None

@@ -43,6 +43,11 @@ class GpuRequest:
     """Bytes each GPU must have free when it is given out."""
     share: bool = False
     """Others that ask so may share its GPUs: `memory` is what it is promised of each then."""
+    capabilities: tuple[str, ...] = ()
+    """NVIDIA driver capabilities named after `--gpus`; empty: the image or NVIDIA_DRIVER_CAPABILITIES decides."""
+    driver: str | None = None
+    driver_options: Pairs = ()
+    """The fields `driver=` and `options=` of `--gpus`, handed to the engine as they are."""
 
     @property
     def promised(self) -> int:

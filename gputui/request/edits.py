@@ -30,7 +30,7 @@ _PLACES: Mapping[str, str] = MappingProxyType(
 """Fields that go by another name than the option."""
 _OF_GPUS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "gpus": ("minimum", "maximum", "devices", "everything"),
+        "gpus": ("minimum", "maximum", "devices", "everything", "capabilities", "driver", "driver_options"),
         "gpu_memory": ("memory",),
         "gpu_model": ("model",),
         "share": ("share",),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from gputui.request import docker_specs, endings, numbers, specs, texts
+from gputui.request import docker_specs, endings, gpu_specs, numbers, specs, texts
 
 
 class Kind(Enum):
@@ -40,7 +40,12 @@ class Key:
 
 
 KEYS = (
-    Key("gpus", "How many GPUs (2, 2-4, all), or which ones (device=0,GPU-…).", specs.gpus, "N|N-M|all|device=…"),
+    Key(
+        "gpus",
+        "How many GPUs (2, 2-4, all), or which ones (device=0,GPU-…), as in docker run.",
+        gpu_specs.gpus,
+        "N|N-M|all|device=…",
+    ),
     Key("gpu_memory", "Memory each GPU must have in total.", numbers.size, "SIZE"),
     Key("share", "Let other such jobs on its GPUs: of each it is promised --gpu-memory, no more.", kind=Kind.FLAG),
     Key("gpu_model", "Part of the model's name, such as h100.", specs.gpu_model),

@@ -1,4 +1,4 @@
-"""How many GPUs, which elements, when: the compound values of `submit` and `priority`."""
+"""Model of a GPU, elements of an array, times, changes of priority: compound values of `submit` and `priority`."""
 
 from __future__ import annotations
 
@@ -7,48 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time, timedelta
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import GpuRequest
 from gputui.domain.units import parse_duration
 from gputui.request import numbers
 from gputui.request.texts import one_line, quoted
 
-MAX_GPUS = 1024
 MAX_ARRAY = 100_000
 _TIME_OF_DAY = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)", re.ASCII)
-_gpu_count = numbers.whole(0, MAX_GPUS)
-
-
-def gpus(text: str, where: str) -> GpuRequest:
-    """The request meant by `2`, `2-4`, `all` or `device=0,GPU-…`, with docker's inner quotes or without."""
-    text = text.strip().strip("\"'")
-    if re.search(r"\b(capabilities|driver|options)=", text):
-        hint = "leave out all but device=… or the count: jobs get the capabilities compute and utility"
-        raise InputError(f"{quoted(text)} chooses more than GPUs", where=where, hint=hint)
-    if text == "all":
-        return GpuRequest(1, MAX_GPUS, everything=True)
-    if text.startswith("device="):
-        return _devices(text.removeprefix("device="), where)
-    low, dash, high = text.removeprefix("count=").partition("-")
-    if not re.fullmatch(r"\d+", low, re.ASCII):
-        raise InputError(f"{quoted(text)} asks for no GPUs", where=where, hint="write 2, 2-4, all or device=0,1")
-    minimum = _gpu_count(low, where)
-    maximum = _gpu_count(high, where) if dash else minimum
-    if dash and not 1 <= minimum <= maximum:
-        raise InputError(f"{quoted(text)} is not a range", where=where, hint="write the smaller first, from 1 on")
-    return GpuRequest(minimum, maximum)
-
-
-def _devices(text: str, where: str) -> GpuRequest:
-    names = tuple(str(int(name)) if re.fullmatch(r"\d{1,4}", name, re.ASCII) else name for name in text.split(","))
-    for name in names:
-        if not re.fullmatch(r"\d{1,4}|(GPU|MIG)-[0-9a-zA-Z/-]{4,100}", name, re.ASCII):
-            hint = "an index, or a UUID that begins with GPU- or MIG-"
-            raise InputError(f"{quoted(name)} names no GPU", where=where, hint=hint)
-    if len(set(names)) < len(names):
-        raise InputError("names a GPU twice", where=where)
-    if len(names) > MAX_GPUS:
-        raise InputError(f"names {len(names)} GPUs", where=where, hint=f"at most {MAX_GPUS}")
-    return GpuRequest(len(names), len(names), devices=names)
 
 
 def gpu_model(text: str, where: str) -> str:

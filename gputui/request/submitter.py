@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -119,7 +119,7 @@ def _gpus(values: Mapping[str, Any], where: Callable[[str], str]) -> GpuRequest:
     memory, model, share = values.get("gpu_memory"), values.get("gpu_model"), bool(values.get("share"))
     if share and not memory:
         raise InputError("means nothing without GPU memory", where=where("share"), hint=f"add {where('gpu_memory')}")
-    return GpuRequest(wanted.minimum, wanted.maximum, wanted.devices, wanted.everything, memory, model, share=share)
+    return replace(wanted, memory=memory, model=model, share=share)
 
 
 def _options(

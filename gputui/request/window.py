@@ -10,7 +10,7 @@ from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.gpu import Gpu
 from gputui.domain.settings import Window
 from gputui.engine.actions import find_gpu
-from gputui.request import numbers, specs, texts
+from gputui.request import gpu_specs, numbers, specs, texts
 
 FIELDS = ("gpus", "start", "for", "until", "tenant", "priority", "nobody", "name")
 """What a form asks for; `nobody` is a box to tick."""
@@ -50,7 +50,7 @@ def whom(given: Mapping[str, str], user: str, dashes: str = "") -> tuple[str | N
 
 
 def _with_gpus(window: Window, text: str, gpus: Sequence[Gpu]) -> Window:
-    asked = specs.gpus(text, "gpus")
+    asked = gpu_specs.gpus(text, "gpus")
     if asked.everything:
         return replace(window, count=sum(not gpu.mig_enabled for gpu in gpus))
     if asked.devices:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
 from gputui.domain.job import DEFAULT_BACKOFF, NORMAL_PRIORITY, ContainerOptions, GpuRequest, JobSpec, LimitWarning
+from gputui.request import gpu_specs
 from gputui.request.draft import YES
 from gputui.request.submitter import HOST_ENV
 
@@ -46,22 +47,11 @@ def of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
 
 def _resources(request: GpuRequest) -> dict[str, str]:
     return {
-        "gpus": gpus(request),
+        "gpus": gpu_specs.written(request),
         "gpu_memory": _size(request.memory),
         "gpu_model": request.model or "",
         "share": YES if request.share else "",
     }
-
-
-def gpus(request: GpuRequest) -> str:
-    """`2`, `2-4`, `all` or `device=…`."""
-    if request.everything:
-        return "all"
-    if request.devices:
-        return "device=" + ",".join(request.devices)
-    if request.minimum == request.maximum:
-        return str(request.minimum)
-    return f"{request.minimum}-{request.maximum}"
 
 
 def _container(options: ContainerOptions, *, is_host: bool) -> dict[str, str]:

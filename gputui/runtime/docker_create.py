@@ -21,6 +21,7 @@ GPUS = "gputui.gpus"
 USER = "user"
 _OURS = "gputui."
 
+_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
 _GPU_CHOICE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 
 
@@ -75,21 +76,34 @@ def _host(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> dict
         "Ulimits": [docker_options.ulimit(text) for text in options.ulimits],
         "Binds": [docker_options.bind(text) for text in options.volumes if not docker_options.is_anonymous(text)],
         "Mounts": [docker_options.mount(text) for text in options.mounts],
-        "DeviceRequests": _device_requests(launch.gpus, facts),
+        "DeviceRequests": _device_requests(launch, facts),
     }
 
 
-def _device_requests(gpus: tuple[str, ...], facts: EngineFacts) -> list[dict[str, Any]]:
+def _device_requests(launch: Launch, facts: EngineFacts) -> list[dict[str, Any]]:
     """GPUs by UUID, never by count: the engine would choose others than we did."""
-    if not gpus:
+    if not launch.gpus:
         return []
     if facts.gpu_mode is GpuMode.CDI:
-        return [{"Driver": "cdi", "DeviceIDs": [f"{CDI_KIND}={gpu}" for gpu in gpus]}]
+        return [{"Driver": "cdi", "DeviceIDs": [f"{CDI_KIND}={gpu}" for gpu in launch.gpus]}]
     if facts.gpu_mode is GpuMode.NONE:
         cause = Cause(CauseCode.GPU_SETUP_FAILED, f"{facts.name} would ignore the request for GPUs without a word")
         raise RuntimeFault(cause, hint="run `gputui doctor`")
-    capabilities = [["gpu", "utility", "compute"]]
-    return [{"Driver": "nvidia", "DeviceIDs": list(gpus), "Capabilities": capabilities}]
+    request = launch.spec.gpus
+    return [
+        {
+            "Driver": request.driver or "",
+            "DeviceIDs": list(launch.gpus),
+            # as docker's own --gpus: the engine sets NVIDIA_DRIVER_CAPABILITIES to whatever else is listed
+            "Capabilities": [[*_capabilities(launch), "gpu"]],
+            "Options": dict(request.driver_options),
+        }
+    ]
+
+
+def _capabilities(launch: Launch) -> tuple[str, ...]:
+    """Return the driver capabilities to request: none where the job's own environment names them."""
+    return () if _CAPABILITIES in dict(launch.spec.options.env) else launch.spec.gpus.capabilities
 
 
 def _env(launch: Launch, facts: EngineFacts) -> tuple[list[str], tuple[str, ...]]:
@@ -97,6 +111,8 @@ def _env(launch: Launch, facts: EngineFacts) -> tuple[list[str], tuple[str, ...]
     given = {key: value for key, value in launch.spec.options.env if key not in _GPU_CHOICE}
     dropped = [key for key, _ in launch.spec.options.env if key in _GPU_CHOICE]
     notes = tuple(f"{key} was left out: the scheduler chooses the GPUs" for key in dict.fromkeys(dropped))
+    if launch.gpus and launch.spec.gpus.capabilities and not _capabilities(launch):
+        notes += (f"the capabilities of --gpus were left out: {_CAPABILITIES} of the job names others",)
     ours = {
         "GPUTUI_ATTEMPT": launch.tag,
         "GPUTUI_JOB_ID": str(launch.job_id),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gputui.config import parse_probe
 from gputui.domain.errors import InputError
 from gputui.domain.job import GpuRequest
-from gputui.request import docker_specs, numbers, specs, texts
+from gputui.request import docker_specs, gpu_specs, numbers, specs, texts
 from gputui.request.keys import KEYS
 from tests.factories import NOW
 
@@ -45,44 +45,79 @@ def test_a_reader_raises_nothing_but_input_errors(read: Callable[[str, str], obj
         assert error.where  # noqa: PT017 - only some texts are refused
 
 
-@given(low=st.integers(1, specs.MAX_GPUS), more=st.integers(0, 100))
+@given(low=st.integers(1, gpu_specs.MAX_GPUS), more=st.integers(0, 100))
 def test_a_range_of_gpus_comes_back(low: int, more: int) -> None:
-    high = min(specs.MAX_GPUS, low + more)
-    assert specs.gpus(f"{low}-{high}", "--gpus") == GpuRequest(low, high)
-    assert specs.gpus(str(low), "--gpus") == GpuRequest(low, low)
+    high = min(gpu_specs.MAX_GPUS, low + more)
+    assert gpu_specs.gpus(f"{low}-{high}", "--gpus") == GpuRequest(low, high)
+    assert gpu_specs.gpus(str(low), "--gpus") == GpuRequest(low, low)
 
 
 @pytest.mark.parametrize("text", ["device=0,1", '"device=0,1"', "'\"device=0,1\"'"])
 def test_devices_are_named_as_docker_names_them(text: str) -> None:
-    assert specs.gpus(text, "--gpus") == GpuRequest(2, 2, devices=("0", "1"))
+    assert gpu_specs.gpus(text, "--gpus") == GpuRequest(2, 2, devices=("0", "1"))
 
 
 def test_uuids_name_gpus() -> None:
     uuid = "GPU-3f2a91c0-1111-4222-8333-444455556666"
-    assert specs.gpus(f"device={uuid}", "--gpus").devices == (uuid,)
+    assert gpu_specs.gpus(f"device={uuid}", "--gpus").devices == (uuid,)
 
 
 def test_indices_are_written_as_the_driver_counts() -> None:
-    assert specs.gpus("device=07,1", "--gpus").devices == ("7", "1")
+    assert gpu_specs.gpus("device=07,1", "--gpus").devices == ("7", "1")
     with pytest.raises(InputError, match="twice"):
-        specs.gpus("device=1,01", "--gpus")
+        gpu_specs.gpus("device=1,01", "--gpus")
 
 
-@pytest.mark.parametrize("text", ["all,capabilities=utility", '"device=0,1",capabilities=compute', "driver=nvidia"])
-def test_what_docker_takes_beside_gpus_is_refused_with_what_to_do(text: str) -> None:
-    with pytest.raises(InputError, match="leave out all but device="):
-        specs.gpus(text, "--gpus")
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ('"device=0,1","capabilities=video"', GpuRequest(2, 2, ("0", "1"), capabilities=("video",))),
+        ('\'"device=0","capabilities=compute,video"\'', GpuRequest(1, 1, ("0",), capabilities=("compute", "video"))),
+        ("all,capabilities=utility", GpuRequest(1, 1024, everything=True, capabilities=("utility",))),
+        ("capabilities=utility,all", GpuRequest(1, 1024, everything=True, capabilities=("utility",))),
+        ("capabilities=compute,utility", GpuRequest(1, 1, capabilities=("compute", "utility"))),
+        ("device=1,0,capabilities=graphics", GpuRequest(2, 2, ("1", "0"), capabilities=("graphics",))),
+        ("count=3,driver=nvidia", GpuRequest(3, 3, driver="nvidia")),
+        ("driver=nvidia", GpuRequest(1, 1, driver="nvidia")),
+        ('2,"options=a=b,c=d"', GpuRequest(2, 2, driver_options=(("a", "b"), ("c", "d")))),
+        ("count=-1,driver=nvidia", GpuRequest(1, 1024, everything=True, driver="nvidia")),
+        ("device=all", GpuRequest(1, 1024, everything=True)),
+        ('2-4,"capabilities=video,utility"', GpuRequest(2, 4, capabilities=("video", "utility"))),
+    ],
+)
+def test_the_fields_of_dockers_gpus_are_read_and_come_back(text: str, wanted: GpuRequest) -> None:
+    assert gpu_specs.gpus(text, "--gpus") == wanted
+    assert gpu_specs.gpus(gpu_specs.written(wanted), "--gpus") == wanted
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "all,2",
+        "device=0,count=1",
+        "capabilities=all",
+        "capabilities=teleport",
+        "driver=amd",
+        "frobnicate=1",
+        "device=0,device=1",
+        'device=0,"open',
+        "options==x",
+    ],
+)
+def test_fields_that_docker_or_the_engine_refuses_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--gpus"):
+        gpu_specs.gpus(text, "--gpus")
 
 
 def test_all_gpus() -> None:
-    assert specs.gpus("all", "--gpus").everything
-    assert specs.gpus("0", "--gpus") == GpuRequest()
+    assert gpu_specs.gpus("all", "--gpus").everything
+    assert gpu_specs.gpus("0", "--gpus") == GpuRequest()
 
 
 @pytest.mark.parametrize("text", ["", "-1", "4-2", "0-2", "2-", "1025", "two", "1.5", "device=", "device=0,0", "2-4-6"])
 def test_other_gpus_are_refused(text: str) -> None:
     with pytest.raises(InputError) as caught:
-        specs.gpus(text, "--gpus")
+        gpu_specs.gpus(text, "--gpus")
     assert caught.value.where == "--gpus"
 
 

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gputui.domain.container import ContainerState, Launch
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job import ContainerOptions, JobSpec
 from gputui.domain.settings import RuntimeSettings
+from gputui.request import gpu_specs
 from gputui.runtime.docker import DockerRuntime
 from tests.factories import FakeClock, uuid
 from tests.runtime.contract import OTHER_STORE, SLEEP, STORE, Harness, output, record, seen, shell
@@ -157,10 +159,30 @@ def test_more_cpus_than_there_are(harness: Harness, runtime: DockerRuntime, api:
 def test_gpus_are_requested_by_uuid(harness: Harness, runtime: DockerRuntime, api: docker.APIClient) -> None:
     created = runtime.create(launch(harness, IMAGE, SLEEP, (uuid(2), uuid(5))))
     (request,) = api.inspect_container(created.id)["HostConfig"]["DeviceRequests"]
-    assert request["Driver"] == "nvidia"
+    assert request["Driver"] == ""
     assert request["DeviceIDs"] == [uuid(2), uuid(5)]
-    assert request["Capabilities"] == [["gpu", "utility", "compute"]]
+    assert request["Capabilities"] == [["gpu"]]
     assert not request["Count"]
+
+
+SHOW_CAPABILITIES = shell("echo $NVIDIA_VISIBLE_DEVICES:$NVIDIA_DRIVER_CAPABILITIES")
+
+
+@pytest.mark.parametrize(
+    ("gpus", "env", "seen"),
+    [
+        ("device=0", (), ""),
+        ('"device=0","capabilities=video"', (), "video"),
+        ("device=0", (("NVIDIA_DRIVER_CAPABILITIES", "all"),), "all"),
+        ('"device=0","capabilities=video"', (("NVIDIA_DRIVER_CAPABILITIES", "graphics"),), "graphics"),
+    ],
+)
+def test_driver_capabilities_are_the_jobs(
+    harness: Harness, runtime: DockerRuntime, tmp_path: Path, gpus: str, env: tuple[tuple[str, str], ...], seen: str
+) -> None:
+    made = launch(harness, IMAGE, SHOW_CAPABILITIES, (uuid(0),), env=env)
+    made = replace(made, spec=replace(made.spec, gpus=gpu_specs.gpus(gpus, "--gpus")))
+    assert printed(harness, runtime, made, tmp_path / "log") == f"{uuid(0)}:{seen}\n"
 
 
 def test_gpus_win_over_the_users_own_choice(harness: Harness, runtime: DockerRuntime, tmp_path: Path) -> None:

@@ -162,6 +162,7 @@ def _asked(job: Job) -> list[Line]:
     wants += f" with {format_size(request.memory)} each" if request.memory else ""
     wants += ", shared with others" if request.share else ""
     wants += f" of model {plain(request.model, 40)}" if request.model else ""
+    wants += f", driver capabilities {', '.join(request.capabilities)}" if request.capabilities else ""
     lines: list[Line] = [
         ("image", cell(plain(spec.image, 200)) if spec.image is not None else cell("none: a host process", DIM)),
         ("command", cell(" ".join(plain(word, 400) for word in spec.command))),
