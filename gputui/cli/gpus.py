@@ -10,6 +10,7 @@ from gputui.cli import readings, table
 from gputui.cli.output import gpu_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.gpu import GpuView, HealthCode, Holder
+from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
 
 COLUMNS = (
@@ -39,6 +40,8 @@ def command(session: Session, as_json: bool) -> None:
     if snapshot.fragmentation:
         written.append(f"{plural(snapshot.fragmentation, 'GPU')} free that no waiting job can use")
     sys.stdout.write("\n".join(written) + "\n")
+    if snapshot.leader is not None and snapshot.leader.silent_for:
+        sys.stderr.writelines(f"{plain(notice.text)}\n" for notice in snapshot.notices if notice.severity == "error")
 
 
 def row(view: GpuView) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def command(
         groups = [(job,) for job in jobs] if unfold else arrays.folded(jobs)
         rows = (row(group[0], snapshot, group) for group in groups)
         sys.stdout.write("\n".join(table.lines(COLUMNS, rows, table.terminal_width())) + "\n")
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() or (snapshot.leader is not None and snapshot.leader.silent_for):
             sys.stderr.writelines(f"{plain(note)}\n" for note in footnotes(snapshot))
 
 

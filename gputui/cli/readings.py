@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from gputui import bootstrap
 from gputui.config import Options
@@ -30,7 +31,8 @@ def picture(options: Options, store: JobStore) -> Snapshot:
     snapshot = bootstrap.current_snapshot(options, store)
     if not snapshot.gpus:
         say_nothing_twice()
-        snapshot = bootstrap.measured_snapshot(options, store)
+        measured = bootstrap.measured_snapshot(options, store)
+        snapshot = replace(measured, leader=snapshot.leader, notices=snapshot.notices)
     if not snapshot.gpus:
         status = snapshot.nodes[0].probe if snapshot.nodes else None
         raise GputuiError(status.text if status else "no GPUs are known", hint="gputui doctor tells more")

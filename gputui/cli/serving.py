@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from gputui import bootstrap
 from gputui.config import Options
 from gputui.domain.errors import NotLeaderError
+from gputui.domain.units import format_duration
 from gputui.engine.feed import Feed
 from gputui.engine.leader import current_leader
 from gputui.engine.sharing import settle_path
@@ -64,9 +65,10 @@ def serve(options: Options, wait: float) -> int:
         if not asyncio.run(_serve(options, store, wait)):
             leader = current_leader(options.state)
             who = f"{leader.kind} of {leader.user}, pid {leader.pid}" if leader else "another process"
-            raise NotLeaderError(
-                f"{who}, schedules in {options.state} already", hint="use --wait to queue up behind it"
-            )
+            silence = leader.silent_for if leader else None
+            does = f"has not responded for {format_duration(silence)}, and holds the lock" if silence else "schedules"
+            hint = "end it, or use --wait to queue up behind it" if silence else "use --wait to queue up behind it"
+            raise NotLeaderError(f"{who}, {does} in {options.state} already", hint=hint)
     finally:
         store.close()
     return 0

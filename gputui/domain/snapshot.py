@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from gputui.domain.container import RuntimeStatus
@@ -59,6 +59,8 @@ class Leader:
     kind: str
     """`console` or `serve`."""
     started_at: datetime
+    silent_for: timedelta = timedelta()
+    """How long it has not responded: it is stopped, or hangs. Zero while it responds."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from gputui.engine.daemons import DaemonExecutor
 from gputui.engine.delivery import sinks
 from gputui.engine.feed import Feed
 from gputui.engine.gpu_log import GpuLog
-from gputui.engine.leader import Leadership
+from gputui.engine.leader import SILENT_AFTER, Leadership
 from gputui.engine.loop import Loop
 from gputui.engine.scheduler import Scheduler
 from gputui.engine.waker import Waker
@@ -71,8 +71,9 @@ class Host:
         self._me = me
         self._feed = feed
         self._may_lead = may_lead
+        tick_interval = settings.scheduler.tick_interval.total_seconds()
         self._mode = 0o660 if settings.store.group else 0o600
-        self._leadership = Leadership(directory, self._mode)
+        self._leadership = Leadership(directory, self._mode, max(SILENT_AFTER, 3 * tick_interval))
         self._gpu_log = GpuLog(directory, self._mode)
         self._stop = asyncio.Event()
         self._published_at = 0.0
@@ -81,6 +82,8 @@ class Host:
         """Ours, while we schedule."""
         self._is_settled = False
         """The queue that is looked on at is left out of garbage collections."""
+        self._refusal: OSError | None = None
+        """What the last try to take the lock failed by."""
         self._barred: tuple[Notice, ...] = ()
         """Why this process cannot even try to schedule."""
 
@@ -111,20 +114,26 @@ class Host:
                 await self._look_on()
 
     def _acquire(self) -> bool:
-        """Try for the leadership; one that cannot be had at all is told, and this process looks on."""
+        """Try for the leadership. Where the lock file cannot be had at all, say so and look on."""
         try:
-            acquired, self._barred = self._leadership.acquire(self._me), ()
+            acquired, self._refusal, self._barred = self._leadership.acquire(self._me), None, ()
         except OSError as error:
+            self._refusal = error
             self._barred = (Notice("error", f"this process cannot schedule: {error.filename}: {error.strerror}"),)
             return False
         return acquired
 
     async def lead(self, wait: float) -> bool:
-        """Schedule until stopped, once the leadership is free; False when it was not within `wait` seconds."""
+        """Schedule until stopped, once the leadership is free; False when it was not within `wait` seconds.
+
+        Raises the OSError that kept the lock file from being taken, if it still does by then.
+        """
         heap.settle()
         deadline = time.monotonic() + wait
-        while not await asyncio.to_thread(self._leadership.acquire, self._me):
+        while not await asyncio.to_thread(self._acquire):
             if time.monotonic() >= deadline or self._stop.is_set():
+                if self._refusal is not None:
+                    raise self._refusal
                 return False
             await asyncio.sleep(0.1)
         try:
@@ -187,6 +196,7 @@ class Host:
     def _publish(self, snapshot: Snapshot) -> None:
         """Show the picture here, and to other processes: at once when it tells something new, else every second."""
         self._feed.publish(snapshot)
+        self._leadership.beat()
         self._gpu_log.add(snapshot)
         news = (
             tuple((view.gpu.uuid, view.state, view.job_ids) for view in snapshot.gpus),

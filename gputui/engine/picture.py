@@ -15,7 +15,7 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.policy.occupancy import Evidence, views
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.recurring import RecurringJob
-from gputui.domain.settings import SchedulerSettings, Settings
+from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot, Usage
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
@@ -28,9 +28,6 @@ from gputui.ports import JobStore
 NOBODY = ProbeStatus(
     ProbeCode.STARTING, "no scheduler is running, so no GPU is watched: start `gputui` or `gputui serve`"
 )
-
-SILENT_FOR = timedelta(seconds=10)
-"""After so long without a word from the scheduler, others say so."""
 
 
 def with_plan(snapshot: Snapshot, decided: Plan) -> Snapshot:
@@ -175,31 +172,31 @@ def beside(store: JobStore, directory: Path, settings: Settings, now: datetime, 
     """The picture as a process sees it that does not schedule: the store, and what the scheduler published."""
     leader = current_leader(directory)
     live = published.read(directory) if leader else None
+    age = max(now - live.taken_at, leader.silent_for) if live and leader else timedelta()
     jobs, controls = store.jobs(), store.controls()
     snapshot = Snapshot(
         taken_at=now,
-        nodes=tuple(_drained(_aged(node, now - live.taken_at, settings), controls) for node in live.nodes)
-        if live
-        else (),
+        nodes=tuple(_drained(_aged(node, age, settings), controls) for node in live.nodes) if live else (),
         jobs=(*jobs.values(), *dependencies(store, jobs)),
         controls=controls,
         recurring=tuple(store.recurring().values()),
         leader=leader,
         progress=live.progress if live else {},
         usage=live.usage if live else Usage(),
-        notices=(*live.notices, *_silence(live, now, settings.scheduler)) if live else (),
+        notices=(*(live.notices if live else ()), *_silence(leader)),
     )
     if leader is None:
         snapshot = replace(snapshot, nodes=(Node(name="", probe=NOBODY),))
     return with_plan(snapshot, plan(snapshot, settings, now)) if planned else snapshot
 
 
-def _silence(live: published.Published, now: datetime, settings: SchedulerSettings) -> Iterable[Notice]:
-    """That the scheduler holds its lock and does nothing: it publishes at every tick."""
-    age = now - live.taken_at
-    if age > max(SILENT_FOR, 3 * settings.tick_interval):
-        who = f"{live.leader.kind} of {live.leader.user}, pid {live.leader.pid}"
-        yield Notice("warning", f"the scheduler ({who}) has said nothing for {format_duration(age)}: does it hang?")
+def _silence(leader: Leader | None) -> Iterable[Notice]:
+    """Tell of a scheduler that holds its lock and does not respond."""
+    if leader is not None and leader.silent_for:
+        who = f"{leader.kind} of {leader.user}, pid {leader.pid}"
+        since = f"has not responded for {format_duration(leader.silent_for)}"
+        todo = f"`kill -CONT {leader.pid}` lets a stopped one go on, `kill -9 {leader.pid}` lets another take over"
+        yield Notice("error", f"the scheduler ({who}) {since}, so no job starts: {todo}")
 
 
 def _aged(node: Node, by: timedelta, settings: Settings) -> Node:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import stat
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gputui.cli import serving
+from gputui.domain.snapshot import Leader
+from gputui.engine.leader import Leadership
+from tests.cli.conftest import Run
+from tests.factories import NOW
 
 
 @pytest.fixture
@@ -41,3 +46,26 @@ def test_a_hand_over_needs_no_room_for_its_errors(tmp_path: Path) -> None:
     fd = serving._errors_file(tmp_path / "no" / "serve.err")
     assert os.write(fd, b"lost") == 4
     os.close(fd)
+
+
+def test_every_command_tells_of_a_scheduler_that_does_not_respond(
+    run: Run, root_logger: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del root_logger  # `serve` logs to a file
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    state = tmp_path / "state"
+    words = ("--state", str(state), "--probe", "sim:2", "--runtime", "process")
+    assert run(*words, "submit", "--host", "--", "true").code == 0
+    leadership = Leadership(state, patience=0.01)
+    assert leadership.acquire(Leader(4711, "here", "root", "serve", NOW))
+    time.sleep(0.05)
+    silent = "serve of root, pid 4711"
+    for command in ("queue", "gpus"):
+        assert f"the scheduler ({silent}) has not responded for" in run(*words, command).err
+    assert "the scheduler has not responded for" in run(*words, "explain", "1").out
+    doctor = run(*words, "doctor")
+    assert f"{silent}, has not responded for" in doctor.out
+    assert doctor.code == 1
+    assert f"{silent}, has not responded for 0s, and holds the lock" in run(*words, "serve").err
+    leadership.release()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
@@ -190,20 +191,31 @@ async def test_a_state_directory_that_comes_back_is_scheduled_in_again(
     await asyncio.wait_for(task, 10)
 
 
-def test_a_scheduler_that_says_nothing_is_noticed(world: World) -> None:
+def test_a_scheduler_that_does_not_respond_is_told_whatever_the_clock_says(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     leadership = Leadership(world.directory)
     me = Leader(4711, "here", "root", "serve", world.clock.now())
     leadership.acquire(me)
     published.write(world.directory, published.Published(world.clock.now(), me))
+    job_id = world.submit()
+    monotonic = time.monotonic
 
-    def notices(seconds: int) -> list[str]:
-        now = world.clock.now() + timedelta(seconds=seconds)
-        return [notice.text for notice in picture.beside(world.store, world.directory, world.settings, now).notices]
+    def seen(seconds: int, clock_set_by: timedelta = timedelta()) -> Snapshot:
+        monkeypatch.setattr(time, "monotonic", lambda: monotonic() + seconds)
+        now = world.clock.now() + clock_set_by
+        return picture.beside(world.store, world.directory, world.settings, now)
 
-    assert notices(9) == []
-    assert notices(20) == ["the scheduler (serve of root, pid 4711) has said nothing for 20s: does it hang?"]
+    assert seen(9).notices == seen(0, timedelta(days=1)).notices == ()
+    for shown in (seen(40), seen(40, timedelta(days=-1))):
+        [notice] = shown.notices
+        assert notice.severity == "error"
+        assert "the scheduler (serve of root, pid 4711) has not responded for 40s, so no job starts" in notice.text
+        assert shown.reasons[job_id].text == "the scheduler has not responded for 40s"
+    leadership.beat()
+    assert seen(41).notices == ()
     leadership.release()
-    assert notices(20) == []
+    assert seen(100).notices == ()
 
 
 async def test_a_lock_that_may_not_be_taken_leaves_a_picture_that_says_so(

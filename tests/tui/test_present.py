@@ -219,6 +219,9 @@ def test_who_schedules() -> None:
     assert "scheduling" in text(scheduler_words(samples.rich_snapshot()))
     assert "serve" in text(scheduler_words(samples.viewer()))
     assert "nobody" in text(scheduler_words(samples.nobody_leads()))
+    silent = replace(samples.viewer(), leader=replace(samples.SERVE, silent_for=timedelta(seconds=40)))
+    assert text(scheduler_words(silent)) == "○ scheduler not responding for 40s"
+    assert text(scheduler_words(silent, short=True)) == "○ not responding for 40s"
     assert "PAUSED" in text(scheduler_words(samples.paused()))
 
 

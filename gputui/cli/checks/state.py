@@ -84,5 +84,10 @@ def of_leader(leader: Leader | None) -> Check:
     if leader is None:
         hint = "gputui serve    # or open a console: gputui"
         return warn("scheduler", "no scheduler is running", "Queued jobs wait until one runs.", hint)
+    if leader.silent_for:
+        silence = format_duration(leader.silent_for)
+        text = f"{leader.kind} of {leader.user}, pid {leader.pid}, has not responded for {silence}"
+        hint = f"kill -CONT {leader.pid}    # if it is stopped\nkill -9 {leader.pid}    # if it hangs; jobs run on"
+        return fail("scheduler", text, "It holds the scheduler's lock, so no job starts.", hint)
     since = f"{leader.started_at.astimezone():%Y-%m-%d %H:%M}"
     return ok("scheduler", f"{leader.kind} of {leader.user} on {leader.host}, pid {leader.pid}, since {since}")

@@ -144,6 +144,9 @@ def _down(situation: Situation, *, is_host: bool) -> Reason | None:
     status = situation.runtimes.get("process" if is_host else "docker")
     if not situation.runtimes and situation.snapshot.leader is None:
         return Reason(PendingReason.NODE_UNKNOWN, "no scheduler is running: start `gputui` or `gputui serve`")
+    if (leader := situation.snapshot.leader) is not None and leader.silent_for:
+        silence = format_duration(leader.silent_for)
+        return Reason(PendingReason.NODE_UNKNOWN, f"the scheduler has not responded for {silence}")
     if status is None:
         what = "host jobs are switched off" if is_host else "this scheduler runs no containers"
         return Reason(PendingReason.NODE_UNKNOWN, what)
@@ -156,5 +159,6 @@ _GATES: tuple[Gate, ...] = (_held, _dependency, _begin, _back_off, _guard, _paus
 def _gates(snapshot: Snapshot, runtimes: Mapping[str, RuntimeStatus]) -> tuple[Gate, ...]:
     """Those that can refuse anybody now."""
     all_up = all(name in runtimes and runtimes[name].up for name in ("docker", "process"))
+    all_up = all_up and not (snapshot.leader and snapshot.leader.silent_for)
     idle = {gate for gate, is_idle in ((_paused, not snapshot.controls.paused), (_runtime, all_up)) if is_idle}
     return tuple(gate for gate in _GATES if gate not in idle)

@@ -97,6 +97,9 @@ def scheduler_words(snapshot: Snapshot, *, short: bool = False) -> Cell:
         return cell("● scheduling", GREEN)
     if snapshot.leader is None:
         return cell("○ no scheduler" if short else "○ nobody schedules", RED)
+    if silence := snapshot.leader.silent_for:
+        words = f"not responding for {format_duration(silence)}"
+        return cell(f"○ {words}" if short else f"○ scheduler {words}", RED)
     if short:
         return cell("◐ serve" if snapshot.leader.kind == "serve" else "◐ viewing", BLUE)
     kind = "gputui serve" if snapshot.leader.kind == "serve" else "a console"
@@ -201,6 +204,8 @@ def _scheduling(snapshot: Snapshot) -> list[Notice]:
         return []
     if leader is None:
         return [Notice("error", "no scheduler runs, so nothing starts: run `gputui serve`")]
+    if leader.silent_for:
+        return []  # the snapshot's own notices tell
     kind = "gputui serve" if leader.kind == "serve" else "another console"
     where = f"{kind} (pid {leader.pid}, {leader.user}@{leader.host})"
     return [Notice("information", f"{where} schedules; every command here works as usual")]
