@@ -75,6 +75,8 @@ class Cause:
 
     code: CauseCode
     text: str
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs at fault, where it names any."""
 
     @property
     def blame(self) -> Blame:

@@ -29,7 +29,7 @@ class SchedulerSettings:
     fast_failure: timedelta = timedelta(seconds=10)
     """An attempt that fails sooner than this after its start fails fast."""
     fast_failures: int = 3
-    """So many fast failures of a job in a row, and it is held instead of tried again; 0: never."""
+    """So many fast failures of a job in a row are named in its cause when its retries are used up; 0: never."""
     fast_failing_jobs: int = 5
     """So many different jobs of an image or a tenant that fail fast in a row, and its other jobs wait; 0: never."""
     max_time: timedelta | None = None

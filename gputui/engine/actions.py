@@ -262,7 +262,11 @@ def _hold(job: Job) -> Job:
 
 
 def _release(job: Job, now: datetime) -> Job:
-    """The job let go; its image and tenant too, should the fast-failure guard have paused them."""
+    """Release the job, and its image and tenant should the fast-failure guard have paused them.
+
+    The job may use the GPUs that failed it again: a user who releases it has had them repaired, or wants a new try.
+    """
+    job = job.evolve(avoid_gpus=())
     if job.state is not JobState.PENDING:
         return job.evolve(held=False, hold_reason=None)
     return job.evolve(held=False, hold_reason=None, released_at=now)

@@ -27,9 +27,10 @@ def enforce_limits(ground: Ground, now: datetime) -> None:
     sick = {uuid: sample.health for uuid, sample in samples.items() if sample.health.code in _LOST}
     stops: dict[JobId, Cause] = {}
     for job in ground.queue.active:
-        lost = next((uuid for uuid in job.gpus if uuid in sick), None)
-        if job.state is JobState.RUNNING and lost is not None:
-            stops[job.id] = Cause(CauseCode.GPU_LOST, f"{lost}: {sick[lost].text}")
+        lost = tuple(uuid for uuid in job.gpus if uuid in sick)
+        if job.state is JobState.RUNNING and lost:
+            text = "; ".join(f"{uuid}: {sick[uuid].text}" for uuid in lost)
+            stops[job.id] = Cause(CauseCode.GPU_LOST, text, lost)
         elif job.state is JobState.RUNNING and (cause := overdue(job, now)):
             stops[job.id] = cause
     begin_stops(ground, stops, now)

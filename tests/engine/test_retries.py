@@ -84,44 +84,26 @@ def test_what_the_machine_did_is_tried_again_whatever_the_job_asks_for(world: Wo
 # fast failures
 
 
-def test_a_job_that_fails_fast_three_times_is_held_with_the_reason(world: World) -> None:
-    job_id = world.submit(retries=10)
-    for _ in range(2):
+def test_retries_that_the_user_asked_for_are_used_however_fast_the_job_fails(world: World) -> None:
+    job_id = world.submit(retries=5)
+    for _ in range(5):
         fail_again(world, job_id)
-        assert not world.job(job_id).held
+        assert (world.job(job_id).state, world.job(job_id).held) == (JobState.PENDING, False)
     fail_again(world, job_id)
     job = world.job(job_id)
-    assert (job.state, job.held) == (JobState.PENDING, True)
-    assert job.hold_reason == "held after it failed 3 times in a row within 10s; the last: exit code 1"
-    assert world.snapshots[-1].reasons[job_id].text == job.hold_reason
-
-
-def test_released_it_gets_as_many_tries_again(world: World) -> None:
-    job_id = world.submit(retries=10)
-    for _ in range(3):
-        fail_again(world, job_id)
-    world.actions.release([job_id])
-    fail_again(world, job_id)
-    assert not world.job(job_id).held
-    fail_again(world, job_id)
-    fail_again(world, job_id)
-    assert world.job(job_id).held
+    assert (job.state, len(job.attempts)) == (JobState.FAILED, 6)
+    assert job.cause is not None
+    assert job.cause.text == "exit code 1; failed 6 times in a row, each within 10s"
+    assert job.attempts[-1].cause is not None
+    assert job.attempts[-1].cause.text == "exit code 1"
 
 
 def test_one_slow_failure_breaks_the_row(world: World) -> None:
-    job_id = world.submit(retries=10)
+    job_id = world.submit(retries=4)
     for seconds in (0, 0, 11, 0, 0):
         fail_again(world, job_id, after=seconds)
-        assert not world.job(job_id).held
-    fail_again(world, job_id)
-    assert world.job(job_id).held
-
-
-def test_a_job_whose_retries_are_used_up_has_failed_rather_than_being_held(world: World) -> None:
-    job_id = world.submit(retries=2)
-    for _ in range(3):
-        fail_again(world, job_id)
-    assert world.job(job_id).state is JobState.FAILED
+    job = world.job(job_id)
+    assert (job.state, job.cause and job.cause.text) == (JobState.FAILED, "exit code 1")
 
 
 def ruin(world: World, count: int, **changes: Any) -> list[JobId]:

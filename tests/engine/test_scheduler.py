@@ -258,7 +258,7 @@ def test_a_job_whose_gpu_is_lost_is_requeued_elsewhere_free_of_charge(world: Wor
     world.probe.sick(0, health=Health(HealthCode.LOST, "fell off the bus"))
     world.tick(3)
     job = world.job(job_id)
-    assert job.attempts[0].cause == Cause(CauseCode.GPU_LOST, f"{uuid(0)}: fell off the bus")
+    assert job.attempts[0].cause == Cause(CauseCode.GPU_LOST, f"{uuid(0)}: fell off the bus", (uuid(0),))
     assert not job.attempts[0].charged
     world.tick(2, seconds=10)
     job = world.job(job_id)

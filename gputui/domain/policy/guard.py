@@ -1,6 +1,7 @@
-"""Fast failures: attempts that fail within seconds. Many in a row mean that something is broken that no retry mends.
+"""Fast failures: attempts that fail within seconds. Many in a row mean that something is broken.
 
-All of it is read off the stored jobs; what a user releases counts no more.
+Retries that a user asked for are never taken away: the guard pauses the other jobs of an image or a tenant. It reads
+the stored jobs only; jobs from before the last release of the image or tenant do not count.
 """
 
 from __future__ import annotations
@@ -26,20 +27,16 @@ def is_fast_failure(attempt: Attempt, settings: SchedulerSettings) -> bool:
     return attempt.ended_at - attempt.started_at < settings.fast_failure
 
 
-def hold_reason(job: Job, settings: SchedulerSettings) -> str | None:
-    """Why the job is to be held instead of tried again; None when it is not."""
+def repeated(job: Job, settings: SchedulerSettings) -> str:
+    """Return a sentence for a job whose latest attempts all failed fast; empty when fewer than `fast_failures` did."""
     row = 0
     for attempt in reversed(job.attempts):
-        released = job.released_at and attempt.ended_at and attempt.ended_at <= job.released_at
-        if released or not attempt.charged or not is_fast_failure(attempt, settings):
+        if not attempt.charged or not is_fast_failure(attempt, settings):
             break
         row += 1
     if not settings.fast_failures or row < settings.fast_failures:
-        return None
-    cause = job.cause.text if job.cause else "unknown"
-    return (
-        f"held after it failed {row} times in a row within {format_duration(settings.fast_failure)}; the last: {cause}"
-    )
+        return ""
+    return f"failed {row} times in a row, each within {format_duration(settings.fast_failure)}"
 
 
 @dataclass(frozen=True)
@@ -93,10 +90,9 @@ def _release(released: dict[str, datetime], job: Job, at: datetime) -> None:
 
 
 def _outcome(job: Job, settings: SchedulerSettings) -> _Outcome | None:
-    """How it ended, unless it may yet do better; what the machine or a user did to it says nothing."""
+    """Return how the job ended; None while it has retries left, or where the machine or a user ended it."""
     attempt = job.attempts[-1]
-    is_given_up = job.state.is_terminal or (job.held and job.hold_reason is not None)
-    if not is_given_up or attempt.ended_at is None:
+    if not job.state.is_terminal or attempt.ended_at is None:
         return None
     if attempt.cause is not None and attempt.cause.blame is not Blame.JOB:
         return None

@@ -88,9 +88,7 @@ class Places:
 
     def _ask(self, job: Job) -> Ask:
         request = job.spec.gpus
-        eligible = tuple(
-            self._mask(node, [suits(job, row) and self._given(row.gpu, request) for row in node]) for node in self.rows
-        )
+        eligible = self._eligible(job)
         share = request.promised
         if request.everything:
             whole = max((len(node) for node in self.rows), default=0) or 1
@@ -98,6 +96,21 @@ class Places:
         # more than ever fit is not worth any patience
         most = max((mask.bit_count() for mask in eligible), default=0)
         return Ask(request.minimum, max(request.minimum, min(request.maximum, most)), eligible, share=share)
+
+    def _eligible(self, job: Job) -> tuple[int, ...]:
+        """Return the GPUs of each node that the job could ever use.
+
+        GPUs that failed the job are left out, unless too few others would do: after a repair it must be able to start.
+        """
+        request = job.spec.gpus
+        suiting = tuple(
+            self._mask(node, [suits(job, row) and self._given(row.gpu, request) for row in node]) for node in self.rows
+        )
+        if not job.avoid_gpus:
+            return suiting
+        preferred = tuple(mask & ~avoided for mask, avoided in zip(suiting, self.named(job.avoid_gpus), strict=True))
+        fitting = max((mask.bit_count() for mask in preferred), default=0)
+        return preferred if fitting >= max(1, request.minimum) and not request.everything else suiting
 
     def is_left_free(self, gpu: Gpu) -> bool:
         """Whether only jobs that name it get it."""
@@ -136,7 +149,7 @@ def shareable(gpu: Gpu, settings: PolicySettings) -> bool:
 
 
 def suitable(job: Job, gpus: Iterable[Gpu]) -> list[Gpu]:
-    """The GPUs that this job could ever use: the right model, memory and names, and not ones that failed it."""
+    """Return the GPUs of the right model, memory and names for this job."""
     request = job.spec.gpus
     return [
         gpu
@@ -144,7 +157,6 @@ def suitable(job: Job, gpus: Iterable[Gpu]) -> list[Gpu]:
         if (request.model is None or request.model.lower() in (gpu.model or "").lower())
         and (request.memory is None or (gpu.memory_total or 0) >= request.memory)
         and (not request.devices or _named(gpu, request.devices))
-        and gpu.uuid not in job.avoid_gpus
         and not gpu.mig_enabled
     ]
 

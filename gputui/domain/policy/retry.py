@@ -8,8 +8,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from gputui.domain.cause import Blame, Cause, CauseCode
-from gputui.domain.job import DEFAULT_BACKOFF, Job
-from gputui.domain.policy.guard import hold_reason
+from gputui.domain.job import DEFAULT_BACKOFF, Attempt, Job
+from gputui.domain.policy.guard import repeated
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.domain.units import plural
@@ -55,10 +55,12 @@ def _made_it(job: Job, cause: Cause | None) -> bool:
 
 
 def requeued(job: Job) -> Job:
-    """The job back in the queue as a user wished: its age and attempts are kept, its retries begin anew."""
+    """Put the job back in the queue as a user wished: age and attempts are kept, retries and GPUs to avoid are not."""
     return again(
         job.evolve(
-            attempts=tuple(replace(attempt, charged=False) for attempt in job.attempts), requeue_requested=False
+            attempts=tuple(replace(attempt, charged=False) for attempt in job.attempts),
+            requeue_requested=False,
+            avoid_gpus=(),
         ),
         None,
     )
@@ -77,8 +79,9 @@ def _failed(job: Job, cause: Cause, at: datetime, settings: SchedulerSettings) -
     if is_retried(job, cause) and job.charged_attempts <= job.spec.retries:
         seed = f"{job.id}:{len(job.attempts)}"
         pause = backoff(job.spec.backoff, job.charged_attempts, settings.backoff_cap, seed)
-        reason = hold_reason(job, settings)
-        return again(job, at + pause).evolve(held=reason is not None or job.held, hold_reason=reason or job.hold_reason)
+        return again(job, at + pause)
+    if note := repeated(job, settings):
+        job = job.evolve(cause=replace(cause, text=f"{cause.text}; {note}"))
     return job.to(_END.get(cause.code, JobState.FAILED))
 
 
@@ -114,7 +117,7 @@ _END = {
 def _free_retry(job: Job, cause: Cause, at: datetime, settings: SchedulerSettings) -> Job:
     attempt = job.attempts[-1]
     if cause.code in _BROKE_ITS_GPUS:
-        job = job.evolve(avoid_gpus=tuple(dict.fromkeys((*job.avoid_gpus, *attempt.gpus))))
+        job = job.evolve(avoid_gpus=tuple(dict.fromkeys((*job.avoid_gpus, *_at_fault(cause, attempt)))))
     failures = _infrastructure_failures(job)
     pause = backoff(DEFAULT_BACKOFF, failures, settings.backoff_cap, f"{job.id}:{len(job.attempts)}")
     waiting = again(job, at + pause)
@@ -122,6 +125,12 @@ def _free_retry(job: Job, cause: Cause, at: datetime, settings: SchedulerSetting
         return waiting
     reason = f"held after {plural(failures, 'start')} that the machine failed; the last: {cause.text}"
     return waiting.evolve(held=True, hold_reason=reason)
+
+
+def _at_fault(cause: Cause, attempt: Attempt) -> tuple[str, ...]:
+    """Return the attempt's GPUs that the cause names, or its only one; none where no single GPU can be blamed."""
+    named = tuple(uuid for uuid in attempt.gpus if uuid in cause.gpus or uuid in cause.text)
+    return named or (attempt.gpus if len(attempt.gpus) == 1 else ())
 
 
 def _infrastructure_failures(job: Job) -> int:

@@ -6,7 +6,7 @@ Nothing here is clever: sets of UUIDs, datetimes, and loops over everything.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -201,7 +201,13 @@ class Facts:
     def eligible(self, job: Job) -> Uuids:
         """The GPUs that it could ever use."""
         request = job.spec.gpus
-        found = set()
+        found = frozenset(self._suiting(job))
+        left = found - frozenset(job.avoid_gpus)
+        enough = any(len(left & node.keys()) >= max(1, request.minimum) for node in self.nodes)
+        return left if enough and not request.everything else found
+
+    def _suiting(self, job: Job) -> Iterator[str]:
+        request = job.spec.gpus
         for uuid, view in self.views.items():
             gpu, used = view.gpu, view.sample.memory_used or 0 if view.sample else 0
             left = (gpu.memory_total or 0) - (0 if view.state is GpuState.ALLOCATED else used)
@@ -211,10 +217,8 @@ class Facts:
                 and (gpu.memory_total or 0) >= (request.memory or 0)
                 and left >= (request.free_memory or 0)
                 and (self.is_named(gpu, names) if names else not self.is_named(gpu, self.policy.left_free))
-                and uuid not in job.avoid_gpus
             ):
-                found.add(uuid)
-        return frozenset(found)
+                yield uuid
 
     @staticmethod
     def is_named(gpu: Gpu, names: Iterable[str]) -> bool:

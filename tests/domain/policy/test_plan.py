@@ -114,6 +114,11 @@ def test_gpus_that_failed_it_are_avoided() -> None:
     assert started(planned([job(1, gpus=1, avoid_gpus=(uuid(0),))], 2)) == {1: (uuid(1),)}
 
 
+def test_gpus_that_failed_it_are_used_again_where_too_few_others_would_do() -> None:
+    assert started(planned([job(1, gpus=2, avoid_gpus=(uuid(0),))], 2)) == {1: (uuid(0), uuid(1))}
+    assert started(planned([job(1, gpus=1, avoid_gpus=(uuid(0),))], 1)) == {1: (uuid(0),)}
+
+
 def test_later_jobs_wait_for_those_ahead() -> None:
     held = [view(0, GpuState.ALLOCATED), *(view(i) for i in range(1, 4))]
     found = planned([job(1, gpus=4, age=2), job(2, gpus=4, age=1), running(9, on=[uuid(0)])], held)

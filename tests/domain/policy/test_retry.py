@@ -79,9 +79,19 @@ def test_what_the_machine_failed_is_tried_again_free_of_charge(code: CauseCode) 
     assert (job.state, job.charged_attempts, job.avoid_gpus) == (JobState.PENDING, 0, ())
 
 
-def test_a_lost_gpu_is_avoided_from_then_on() -> None:
-    job = broken(running(1, on=[uuid(0), uuid(1)]), CauseCode.GPU_LOST)
-    assert (job.state, job.avoid_gpus) == (JobState.PENDING, (uuid(0), uuid(1)))
+@pytest.mark.parametrize(
+    ("cause", "avoided"),
+    [
+        (Cause(CauseCode.GPU_LOST, "fell off the bus", (uuid(3),)), (uuid(3),)),
+        (Cause(CauseCode.GPU_LOST, "fell off the bus", (uuid(1), uuid(3))), (uuid(1), uuid(3))),
+        (Cause(CauseCode.GPU_SETUP_FAILED, f"device error: {uuid(2)}: unknown device"), (uuid(2),)),
+        (Cause(CauseCode.GPU_SETUP_FAILED, "nvidia-container-cli: initialization error"), ()),
+    ],
+)
+def test_only_the_gpu_that_the_cause_names_is_avoided(cause: Cause, avoided: tuple[str, ...]) -> None:
+    job = conclude(running(1, on=[uuid(n) for n in range(4)]), cause, None, NOW, SETTINGS)
+    assert (job.state, job.avoid_gpus) == (JobState.PENDING, avoided)
+    assert requeued(job.evolve(requeue_requested=True, state=JobState.FAILED)).avoid_gpus == ()
 
 
 def test_a_machine_that_fails_it_again_and_again_holds_it_at_last() -> None:
