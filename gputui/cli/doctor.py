@@ -11,29 +11,36 @@ from pathlib import Path
 import click
 
 from gputui import bootstrap
-from gputui.cli import readings
+from gputui.cli import engine_host, readings
 from gputui.cli.checks import Check, Level, driver, engine, state
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.domain.errors import GputuiError
+from gputui.domain.gpu import ProbeReading
 from gputui.domain.text import plain
 from gputui.ports import JobStore
 
 PATIENCE = 8.0
 """Seconds the driver may take to answer."""
-_TOOLKIT = ("nvidia-container-runtime-hook", "nvidia-ctk", "nvidia-container-runtime")
 _INDENT = " " * 18
 
 
 @click.command("doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of checks as JSON.")
+@click.option("--fix", is_flag=True, help="Register NVIDIA's runtime in the Docker engine's daemon.json.")
+@click.option("--yes", is_flag=True, help="With --fix: do not ask.")
 @pass_session
-def command(session: Session, as_json: bool) -> int:
+def command(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
     """Check driver, toolkit, runtimes, permissions, clock and disk, and say what to do.
 
     The exit code is 1 when any check fails: then no job, or no job with GPUs, could start.
+
+    --fix shows how it would change daemon.json, asks, keeps a backup and all other settings, and prints the command
+    that restarts the engine; it restarts nothing. Then the exit code is 0 when the runtime is registered.
     """
+    if fix or yes:
+        return _fix(session, as_json, fix, yes)
     readings.say_nothing_twice()
     found = list(examine(session.options))
     if as_json:
@@ -41,6 +48,16 @@ def command(session: Session, as_json: bool) -> int:
     else:
         sys.stdout.writelines(map(lines, found))
     return 1 if any(check.level is Level.FAIL for check in found) else 0
+
+
+def _fix(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
+    if not fix:
+        raise click.UsageError("--yes is for --fix")
+    if as_json:
+        raise click.UsageError("--fix writes no JSON")
+    from gputui.cli import doctor_fix
+
+    return doctor_fix.register(session.options, ask=not yes)
 
 
 def lines(check: Check) -> str:
@@ -55,16 +72,24 @@ def lines(check: Check) -> str:
 
 def examine(options: Options) -> Iterator[Check]:
     """Make every check, one after the other; none keeps the next from being made."""
-    areas: tuple[tuple[str, Callable[[Options], Iterator[Check]]], ...] = (
-        ("state", _of_state),
-        ("driver", _of_probe),
-        (options.runtime, _of_runtimes),
-    )
-    for name, area in areas:
-        try:
-            yield from area(options)
-        except (GputuiError, OSError) as error:
-            yield _failed(name, error)
+    yield from _guarded("state", lambda: _of_state(options))
+    found: list[ProbeReading] = []
+    yield from _guarded("driver", lambda: _of_probe(options, found))
+    has_gpus = any(reading.gpus for reading in found)
+    yield from _guarded(options.runtime, lambda: _of_runtimes(options, has_gpus))
+
+
+def _guarded(name: str, area: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    """Pass on the checks of an area; an error becomes the last of them."""
+    try:
+        yield from area()
+    except (GputuiError, OSError) as error:
+        yield _failed(name, error)
+
+
+def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[Check]:
+    found.append(bootstrap.read_gpus(options, PATIENCE))
+    yield from driver.of_probe(found[0])
 
 
 def _of_state(options: Options) -> Iterator[Check]:
@@ -100,25 +125,15 @@ def _space(path: Path) -> Check:
     return state.of_space(space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None, str(path))
 
 
-def _of_probe(options: Options) -> Iterator[Check]:
-    yield from driver.of_probe(bootstrap.read_gpus(options, PATIENCE))
-
-
-def _of_runtimes(options: Options) -> Iterator[Check]:
+def _of_runtimes(options: Options, has_gpus: bool) -> Iterator[Check]:
     for runtime in bootstrap.make_runtimes(options, "0" * 12):
         try:
-            yield from engine.of_runtime(runtime.check())
+            status = runtime.check()
         finally:
             runtime.close()
-    if options.runtime == "docker" and options.probe.simulated is None:
-        yield engine.of_toolkit(_toolkit())
-
-
-def _toolkit() -> str | None:
-    """Return the path of a part of the toolkit on this host."""
-    import shutil
-
-    return next((path for name in _TOOLKIT if (path := shutil.which(name))), None)
+        yield from engine.of_runtime(status, has_gpus)
+        if status.gpus and options.probe.simulated is None:
+            yield engine.of_gpu_access(status.gpus, engine_host.look(status.gpus))
 
 
 def _failed(name: str, error: GputuiError | OSError) -> Check:

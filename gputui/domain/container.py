@@ -98,6 +98,8 @@ class EngineGpus:
     """Device names that the engine lists; None: it does not list any, or is too old to."""
     is_local: bool = False
     """Whether the engine runs on this machine, so that its files can be looked at."""
+    address: str = ""
+    """URL by which the engine was reached."""
     is_rootless: bool = False
     is_podman: bool = False
     warnings: tuple[str, ...] = ()

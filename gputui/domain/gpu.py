@@ -167,6 +167,10 @@ class ProbeCode(StrEnum):
     WEDGED = "Wedged"
     DIED = "Died"
     FAILED = "Failed"
+    UNKNOWN_ERROR = "UnknownError"
+    BLOCKED = "Blocked"
+    RESET_REQUIRED = "ResetRequired"
+    GPU_LOST = "GpuLost"
 
 
 @dataclass(frozen=True)
@@ -192,6 +196,8 @@ class ProbeReading:
     driver_version: str | None = None
     notes: tuple[str, ...] = ()
     """Plain sentences: persistence mode off, another PID namespace, ..."""
+    cuda_version: str | None = None
+    """The newest CUDA that the driver supports, such as 12.8."""
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,12 @@ class LostError(Exception):
     """The GPU does not answer any more."""
 
 
+def words_of(error: Exception) -> str:
+    """Return the driver's words for an error, with NVML's number, by which advice can be looked up."""
+    number = getattr(error, "value", None)
+    return f"{error} (NVML error {number})" if number else str(error) or "the GPU is lost"
+
+
 def by_name(name: str, *arguments: object) -> Any:
     """Call pynvml's function of that name, which an older pynvml may not have."""
     function = getattr(pynvml, name, None)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
-from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading
+from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading, ProbeStatus
+from gputui.gpus.words import sentence
 from gputui.ports import GpuProbe
 
 
@@ -16,9 +18,17 @@ def first_reading(probe: GpuProbe, timeout: float) -> ProbeReading:
     try:
         if not is_whole(probe.latest()):
             came.wait(timeout)
-        return probe.latest()
+        return _in_time(probe.latest(), timeout)
     finally:
         probe.close()
+
+
+def _in_time(reading: ProbeReading, timeout: float) -> ProbeReading:
+    """Return the reading; where there is none after the whole time-out, it says that the driver hangs."""
+    if reading.status.code is not ProbeCode.STARTING:
+        return reading
+    text = sentence(ProbeCode.WEDGED_AT_START, f"{timeout:g}s")
+    return replace(reading, status=ProbeStatus(ProbeCode.WEDGED_AT_START, text, reading.status.since))
 
 
 def is_whole(reading: ProbeReading) -> bool:

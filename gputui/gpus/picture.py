@@ -30,6 +30,7 @@ class Picture:
         self._strays: set[int] = set()
         self._foreign_pids = False
         self._driver: str | None = None
+        self._cuda: str | None = None
         self._taken_at: datetime | None = None
 
     @property
@@ -48,10 +49,11 @@ class Picture:
         """Everything known now."""
         kept = {gpu.uuid: self._samples[gpu.uuid] for gpu in self.gpus if gpu.uuid in self._samples}
         samples = MappingProxyType(kept)
-        return ProbeReading(status, self.gpus, samples, self._taken_at, self._driver, tuple(self._notes()))
+        return ProbeReading(status, self.gpus, samples, self._taken_at, self._driver, tuple(self._notes()), self._cuda)
 
     def _take_facts(self, facts: wire.Facts, now: datetime) -> None:
         self._driver = facts.driver
+        self._cuda = f"{facts.cuda // 1000}.{facts.cuda % 1000 // 10}" if facts.cuda else None
         found_again = self._roll.take(facts.gpus)
         for uuid in found_again:  # it was reset or plugged in anew: what was wrong with it before is over
             self._fatal.pop(uuid, None)

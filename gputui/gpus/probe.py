@@ -20,7 +20,7 @@ import pynvml
 
 from gputui.gpus.focus import Focus
 from gputui.gpus.lists import other_processes, processes
-from gputui.gpus.nvml import LostError, call, light, pcie, read, slow
+from gputui.gpus.nvml import LostError, call, light, pcie, read, slow, words_of
 from gputui.gpus.procfs import Processes
 from gputui.gpus.roster import Card, facts, list_cards
 from gputui.gpus.topology import links_of
@@ -35,6 +35,9 @@ _FAILURES = {
     pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "DriverNotLoaded",
     pynvml.NVML_ERROR_UNINITIALIZED: "DriverNotLoaded",
     pynvml.NVML_ERROR_NO_PERMISSION: "NoPermission",
+    pynvml.NVML_ERROR_UNKNOWN: "UnknownError",
+    pynvml.NVML_ERROR_OPERATING_SYSTEM: "Blocked",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "ResetRequired",
 }
 
 
@@ -159,7 +162,8 @@ class Probe:
 
     def _tell_facts(self) -> None:
         told = [facts(card, self._links.get(card.uuid, [])) for card in self._cards]
-        emit({"kind": "facts", "driver": read("nvmlSystemGetDriverVersion"), "gpus": told})
+        versions = {"driver": read("nvmlSystemGetDriverVersion"), "cuda": read("nvmlSystemGetCudaDriverVersion_v2")}
+        emit({"kind": "facts", **versions, "gpus": told})
 
     def _sweep(self, *, lists: bool, seldom: bool, pcie_of: str | None = None) -> dict[str, object]:
         told: dict[str, object] = {
@@ -217,7 +221,7 @@ def _list_cards() -> list[Card]:
     try:
         cards = list_cards()
     except (pynvml.NVMLError, LostError) as error:
-        raise CannotGoOnError("CountFailed", str(error)) from None
+        raise CannotGoOnError("CountFailed", words_of(error)) from None
     if not cards:
         raise CannotGoOnError("NoGpus", "")
     return cards
@@ -259,8 +263,11 @@ def main(arguments: list[str]) -> int:
     except CannotGoOnError as error:
         emit({"kind": "failed", "code": error.code, "text": error.text})
         return 1
+    except LostError:
+        emit({"kind": "failed", "code": "GpuLost", "text": "nvmlInit"})
+        return 1
     except pynvml.NVMLError as error:
-        emit({"kind": "failed", "code": _FAILURES.get(error.value, "Failed"), "text": str(error)})
+        emit({"kind": "failed", "code": _FAILURES.get(error.value, "Failed"), "text": words_of(error)})
         return 1
     return 0
 

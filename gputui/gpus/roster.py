@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pynvml
 
-from gputui.gpus.nvml import LostError, call, memory_of, power_limit, read
+from gputui.gpus.nvml import LostError, call, memory_of, power_limit, read, words_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _card(index: int) -> Card:
     except LostError:
         return Card(index, unknown, None, "lost")
     except pynvml.NVMLError as error:
-        return Card(index, unknown, None, str(error))
+        return Card(index, unknown, None, words_of(error))
 
 
 def _instances(parent: Card) -> list[Card]:

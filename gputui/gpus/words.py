@@ -19,6 +19,12 @@ _WORDS = {
     ProbeCode.WEDGED: "the NVIDIA driver has stopped answering, for {detail} at least; look at dmesg, "
     "a reboot may be needed",
     ProbeCode.DIED: "the GPU probe died ({detail}); it is being restarted",
+    ProbeCode.UNKNOWN_ERROR: "the NVIDIA driver reports: {detail}; in a container its access to the GPUs was revoked, "
+    "else look at dmesg, a reboot may be needed",
+    ProbeCode.BLOCKED: "the operating system blocks access to the GPUs: {detail}; look at the device rules of the "
+    "cgroup or container that gputui runs in",
+    ProbeCode.RESET_REQUIRED: "the NVIDIA driver wants a GPU reset: {detail}; try nvidia-smi --gpu-reset, or reboot",
+    ProbeCode.GPU_LOST: "the NVIDIA driver has lost a GPU and answers no call ({detail}); reboot the host",
     ProbeCode.FAILED: "the NVIDIA driver reports: {detail}",
 }
 

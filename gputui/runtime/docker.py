@@ -297,5 +297,5 @@ def _status_of(facts: EngineFacts, connection: Connection) -> RuntimeStatus:
         version=facts.version,
         warnings=facts.warnings,
         capability=_CAPABILITY,
-        gpus=replace(facts.gpus, is_local=connection.is_local),
+        gpus=replace(facts.gpus, is_local=connection.is_local, address=connection.where),
     )

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from gputui import bootstrap
-from gputui.cli import doctor
+from gputui.cli import engine_host
 from gputui.cli.checks import Level, driver, engine, state
-from gputui.domain.container import RuntimeStatus
+from gputui.cli.checks.engine import EngineHost
+from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.errors import StoreAccessError
 from gputui.domain.gpu import Health, HealthCode, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.snapshot import Leader, Snapshot
@@ -21,6 +23,11 @@ from tests.cli.conftest import KeptStore, Run
 from tests.factories import NOW, gpu, sample, uuid
 
 GOOD = ProbeReading(ProbeStatus(ProbeCode.OK, "reads 1 GPU"), (gpu(),), {uuid(0): sample()}, NOW, "570.1")
+
+REGISTERED = EngineGpus(runtimes=(("nvidia", "nvidia-container-runtime"),), is_local=True)
+UNREGISTERED = EngineGpus(runtimes=(("runc", "runc"),), is_local=True)
+TOOLKIT = ("/usr/bin/nvidia-container-runtime-hook", "/usr/bin/nvidia-container-runtime")
+HOST = EngineHost(TOOLKIT)
 
 
 def levels(found: object) -> list[Level]:
@@ -92,11 +99,75 @@ def test_the_clock() -> None:
     assert state.of_clock(NOW.replace(year=1970), None).level is Level.FAIL
 
 
-def test_the_scheduler_and_the_toolkit() -> None:
+def test_the_scheduler() -> None:
     assert state.of_leader(None).level is Level.WARN
     assert "pid 7" in state.of_leader(Leader(7, "gpu1", "alice", "serve", NOW)).text
-    assert engine.of_toolkit("/usr/bin/nvidia-ctk").level is Level.OK
-    assert engine.of_toolkit(None).hint
+
+
+@pytest.mark.parametrize(
+    ("gpus", "host", "level", "word"),
+    [
+        (REGISTERED, HOST, Level.OK, "is registered"),
+        (REGISTERED, replace(HOST, path_exists=False), Level.FAIL, "does not exist"),
+        (REGISTERED, replace(HOST, toolkit=TOOLKIT[1:]), Level.FAIL, "not on the engine's PATH"),
+        (REGISTERED, replace(HOST, hook_is_new=True), Level.FAIL, "installed after the engine"),
+        (UNREGISTERED, EngineHost(), Level.FAIL, "is not installed"),
+        (UNREGISTERED, replace(HOST, toolkit=TOOLKIT[1:]), Level.FAIL, "is missing"),
+        (UNREGISTERED, replace(HOST, hook_is_new=True), Level.FAIL, "installed after the engine"),
+        (UNREGISTERED, HOST, Level.WARN, "not registered"),
+        (UNREGISTERED, None, Level.WARN, "not registered"),
+        (REGISTERED, None, Level.OK, "not looked at"),
+        (EngineGpus("cdi", cdi_devices=("nvidia.com/gpu=0",)), HOST, Level.OK, "nvidia.com/gpu=0"),
+        (EngineGpus("none", is_podman=True, warnings=("too old",)), HOST, Level.FAIL, "too old"),
+    ],
+)
+def test_whether_containers_get_gpus(gpus: EngineGpus, host: EngineHost | None, level: Level, word: str) -> None:
+    check = engine.of_gpu_access(gpus, host)
+    assert (check.level, word in check.text) == (level, True)
+    assert level is Level.OK or (check.why and check.hint)
+
+
+def test_a_toolkit_that_is_not_registered_gets_the_lines_and_the_restart() -> None:
+    hint = engine.of_gpu_access(UNREGISTERED, HOST).hint
+    assert '"runtimes": {"nvidia": {"args": [], "path": "nvidia-container-runtime"}}' in hint
+    assert "sudo systemctl restart docker" in hint
+    written = engine.of_gpu_access(UNREGISTERED, replace(HOST, is_written=True)).hint
+    assert "registers it already" in written
+    assert "doctor --fix" not in written
+
+
+def test_gpus_without_an_engine_are_told_of_the_process_runtime() -> None:
+    down = RuntimeStatus("docker", False, "Docker does not run")
+    assert "--runtime process" in next(engine.of_runtime(down, has_gpus=True)).hint
+    assert "--runtime process" not in next(engine.of_runtime(down)).hint
+
+
+@pytest.mark.parametrize("code", [code for code in ProbeCode if code is not ProbeCode.OK])
+def test_whatever_is_wrong_with_the_driver_has_a_reason_and_a_fix(code: ProbeCode) -> None:
+    [check] = driver.of_probe(ProbeReading(ProbeStatus(code, "it is so")))
+    assert check.level is Level.FAIL
+    assert check.why
+    assert check.hint
+
+
+def test_a_sick_gpu_has_a_command_that_drains_it() -> None:
+    sick = sample(health=Health(HealthCode.XID, "Xid 79: the GPU has fallen off the bus"))
+    found = list(driver.of_probe(replace(GOOD, samples={uuid(0): sick})))
+    assert found[1].hint.startswith("gputui drain 0 --reason 'Xid 79: the GPU has fallen off the bus'")
+
+
+@pytest.mark.parametrize(("at", "word"), [(NOW, "refuses to list"), (None, "has not listed")])
+def test_processes_that_cannot_be_listed(at: datetime | None, word: str) -> None:
+    unread = replace(sample(), processes=None, processes_at=at)
+    found = list(driver.of_probe(replace(GOOD, samples={uuid(0): unread})))
+    assert (found[1].level, word in found[1].text) == (Level.FAIL, True)
+    two = replace(GOOD, gpus=(gpu(), gpu(1)), samples={uuid(0): unread, uuid(1): sample(1)})
+    assert list(driver.of_probe(two))[1].level is Level.WARN
+
+
+def test_the_versions_of_driver_and_cuda() -> None:
+    [check] = driver.of_probe(replace(GOOD, cuda_version="12.8"))
+    assert check.text == "1 GPU, driver 570.1, CUDA 12.8"
 
 
 @pytest.fixture
@@ -105,12 +176,14 @@ def machine(monkeypatch: pytest.MonkeyPatch, store: KeptStore, tmp_path: Path) -
 
     def make(reading: ProbeReading = GOOD, up: bool = True, mode: int = 0o700) -> None:
         tmp_path.chmod(mode)
-        runtime = SimpleNamespace(check=lambda: RuntimeStatus("docker", up, "Docker"), close=lambda: None)
+        runtime = SimpleNamespace(
+            check=lambda: RuntimeStatus("docker", up, "Docker", gpus=REGISTERED if up else None), close=lambda: None
+        )
         monkeypatch.setattr(bootstrap, "read_gpus", lambda options, patience: reading)
         monkeypatch.setattr(bootstrap, "make_runtimes", lambda options, store_id: (runtime,))
         leader = Leader(7, "gpu1", "alice", "serve", NOW)
         monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store: Snapshot(leader=leader))
-        monkeypatch.setattr(doctor, "_toolkit", lambda: "/usr/bin/nvidia-ctk")
+        monkeypatch.setattr(engine_host, "look", lambda gpus: HOST)
         monkeypatch.setenv("GPUTUI_STATE", str(tmp_path))
 
     return make
@@ -127,7 +200,7 @@ def test_all_is_well(run: Run, machine: Callable[..., None]) -> None:
         "scheduler",
         "driver",
         "docker",
-        "toolkit",
+        "GPU",
     ]
 
 

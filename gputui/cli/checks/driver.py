@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from gputui.cli.checks.check import Check, fail, ok, warn
+from gputui.cli.checks.check import Check, Level, fail, ok, warn
 from gputui.domain.gpu import Gpu, GpuSample, Health, HealthCode, ProbeCode, ProbeReading
 from gputui.domain.units import plural
 
@@ -26,6 +26,12 @@ _ADVICE = {
     ProbeCode.WEDGED_AT_START: f"{_KERNEL_LOG}\nsudo reboot    # a driver that hangs cannot be restarted",
     ProbeCode.WEDGED: f"{_KERNEL_LOG}\nsudo reboot    # a driver that hangs cannot be restarted",
     ProbeCode.DIED: f"nvidia-smi\n{_KERNEL_LOG}",
+    ProbeCode.UNKNOWN_ERROR: f"nvidia-smi    # on the host, not in a container\n{_KERNEL_LOG}\n"
+    "sudo reboot    # when nvidia-smi fails on the host too; else restart the container: its devices were revoked",
+    ProbeCode.BLOCKED: "systemctl show -p DevicePolicy -p DeviceAllow gputui    # must allow /dev/nvidia*\n"
+    "docker restart CONTAINER    # where gputui runs in one",
+    ProbeCode.RESET_REQUIRED: "sudo nvidia-smi --gpu-reset    # with nothing running on the GPUs\nsudo reboot",
+    ProbeCode.GPU_LOST: f"{_KERNEL_LOG}\nsudo reboot",
     ProbeCode.FAILED: f"nvidia-smi\n{_KERNEL_LOG}\nsudo reboot",
 }
 _REPAIRS = {
@@ -38,6 +44,20 @@ _REPAIRS = {
     HealthCode.UNKNOWN: "nvidia-smi -q -i {index}\n" + _KERNEL_LOG,
 }
 
+_NOTES = (
+    (
+        "persistence mode is off",
+        "The driver initialises the GPUs again for every reading and job, which takes seconds.",
+        "sudo nvidia-smi -pm 1\nor for good: sudo systemctl enable --now nvidia-persistenced",
+    ),
+    (
+        "GPU processes live in another PID namespace",
+        "Processes of other people cannot be told from those of jobs.",
+        "run gputui on the host, or its container with --pid=host",
+    ),
+)
+"""Beginning of a note of the probe, why it matters, and what to do."""
+
 
 def of_probe(reading: ProbeReading) -> Iterator[Check]:
     """Judge the driver and each GPU."""
@@ -49,17 +69,30 @@ def of_probe(reading: ProbeReading) -> Iterator[Check]:
         yield fail("driver", f"no GPUs, {versions(reading)}", _NO_READING, _ADVICE[ProbeCode.NO_GPUS])
         return
     yield ok("driver", f"{plural(len(reading.gpus), 'GPU')}, {versions(reading)}")
-    for note in reading.notes:
-        text, _, hint = note.partition(": ")
-        yield warn("driver", text, "", hint)
+    yield from _of_notes(reading)
     for gpu in reading.gpus:
         if sample := reading.samples.get(gpu.uuid):
             yield from _of_gpu(gpu, sample)
+    yield from _of_lists(reading)
+
+
+def _of_notes(reading: ProbeReading) -> Iterator[Check]:
+    """Pass on the probe's notes; GPUs that cannot be identified are judged one by one instead."""
+    for note in reading.notes:
+        text, _, rest = note.partition(": ")
+        for start, why, hint in _NOTES:
+            if note.startswith(start):
+                yield warn("driver", text, why, hint)
+                break
+        else:
+            if "never identified" not in note:
+                yield warn("driver", text, rest, _KERNEL_LOG)
 
 
 def versions(reading: ProbeReading) -> str:
     """Return the versions of the driver and of CUDA, as far as the driver tells them."""
-    return f"driver {reading.driver_version}" if reading.driver_version else "no driver version"
+    driver = f"driver {reading.driver_version}" if reading.driver_version else "driver version unknown"
+    return f"{driver}, CUDA {reading.cuda_version}" if reading.cuda_version else driver
 
 
 def _of_gpu(gpu: Gpu, sample: GpuSample) -> Iterator[Check]:
@@ -77,3 +110,22 @@ def _of_gpu(gpu: Gpu, sample: GpuSample) -> Iterator[Check]:
 def _drain(gpu: Gpu, health: Health) -> str:
     """Return the command that keeps jobs off this GPU until it is repaired."""
     return f"gputui drain {gpu.index} --reason {shlex.quote(health.text[:60])}    # until it is repaired"
+
+
+def _of_lists(reading: ProbeReading) -> Iterator[Check]:
+    """Judge the process lists: a GPU whose processes are unknown is never given to a job."""
+    samples = [(gpu, reading.samples.get(gpu.uuid)) for gpu in reading.gpus if not gpu.mig_enabled]
+    usable = [(gpu, sample) for gpu, sample in samples if sample and sample.health.is_schedulable]
+    unread = [(gpu, sample) for gpu, sample in usable if sample.processes is None]
+    if not unread:
+        return
+    named = "GPU " + ", ".join(str(gpu.index) for gpu, _ in unread)
+    if all(sample.processes_at is None for _, sample in unread):
+        text, hint = f"the driver has not listed the processes on {named} in time", _KERNEL_LOG
+    else:
+        text = f"the driver refuses to list the processes on {named}"
+        hint = "nvidia-smi --query-compute-apps=gpu_uuid,pid --format=csv    # shows the driver's own error\n"
+        hint += "sudo gputui doctor    # when it works for root alone: run the scheduler as root\n"
+        hint += "In a container: docker run --pid=host --gpus all …; under WSL 2 the driver lists no processes"
+    why = "A GPU whose processes are unknown never counts as free, so no job starts on it."
+    yield Check("processes", Level.FAIL if len(unread) == len(usable) else Level.WARN, text, hint, why)

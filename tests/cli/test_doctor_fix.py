@@ -1,0 +1,136 @@
+"""`gputui doctor --fix`: the runtime `nvidia` in daemon.json, with everything else kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
+
+import pytest
+
+from gputui.cli import engine_host
+from gputui.cli.engine_settings import registration
+from gputui.domain.errors import GputuiError
+from tests.cli.conftest import Run
+
+ENTRY = {"args": [], "path": "nvidia-container-runtime"}
+ANSWERS = {
+    "/version": {"Version": "27.5.1", "ApiVersion": "1.47", "MinAPIVersion": "1.24"},
+    "/info": {"NCPU": 8, "LiveRestoreEnabled": True, "Runtimes": {"runc": {"path": "runc"}}},
+}
+
+
+class Engine(BaseHTTPRequestHandler):
+    """As much of an engine as doctor asks for."""
+
+    def do_GET(self) -> None:
+        body = json.dumps(next((a for path, a in ANSWERS.items() if self.path.endswith(path)), {})).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def address_string(self) -> str:
+        return "client"
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Server(ThreadingUnixStreamServer):
+    daemon_threads = True
+
+
+@pytest.fixture
+def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The settings file of an engine that answers on a socket of this process."""
+    path = tmp_path / "daemon.json"
+    monkeypatch.setattr(engine_host, "SYSTEM_SETTINGS", path)
+    monkeypatch.setattr(engine_host, "process_behind", lambda address: engine_host.EngineProcess())
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
+    with Server(f"{tmp_path}/docker.sock", Engine) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield path
+        server.shutdown()
+        thread.join()
+
+
+def test_it_writes_the_runtime_and_keeps_everything_else(run: Run, settings: Path) -> None:
+    settings.write_text('{\n  "live-restore": true,\n  "runtimes": {"kata": {"path": "kata"}}\n}\n')
+    settings.chmod(0o640)
+    done = run("doctor", "--fix", "--yes")
+    assert (done.code, done.err) == (0, "")
+    written = json.loads(settings.read_text())
+    assert written == {"live-restore": True, "runtimes": {"kata": {"path": "kata"}, "nvidia": ENTRY}}
+    assert list(written) == ["live-restore", "runtimes"]
+    assert settings.stat().st_mode & 0o777 == 0o640
+    [backup] = settings.parent.glob("daemon.json.*.bak")
+    assert "nvidia" not in backup.read_text()
+    assert '+      "path": "nvidia-container-runtime"' in done.out
+    assert "sudo systemctl restart docker" in done.out
+
+
+def test_a_second_time_there_is_nothing_to_do(run: Run, settings: Path) -> None:
+    assert run("doctor", "--fix", "--yes").code == 0
+    text = settings.read_text()
+    again = run("doctor", "--fix", "--yes")
+    assert (again.code, "registered already" in again.out) == (0, True)
+    assert settings.read_text() == text
+    assert list(settings.parent.glob("*.bak")) == []
+
+
+def test_it_asks_first(run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused = run("doctor", "--fix")
+    assert (refused.code, "give --yes" in refused.err) == (1, True)
+    assert not settings.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ('{"debug": true,}', "is not JSON"),
+        ("[]", "is not a JSON object"),
+        ('{"runtimes": []}', '"runtimes" is not an object'),
+        ('{"a": 1, "a": 2}', "'a' is there twice"),
+    ],
+)
+def test_what_dockerd_would_refuse_is_refused_and_kept(run: Run, settings: Path, text: str, word: str) -> None:
+    settings.write_text(text)
+    refused = run("doctor", "--fix", "--yes")
+    assert (refused.code, word in refused.err, str(settings) in refused.err) == (1, True, True)
+    assert settings.read_text() == text
+
+
+def test_a_wrong_path_is_corrected_and_its_arguments_are_kept(tmp_path: Path) -> None:
+    path = tmp_path / "daemon.json"
+    path.write_text('{"runtimes": {"nvidia": {"path": "/gone", "runtimeArgs": ["x"]}}}')
+    change = registration(path)
+    assert change is not None
+    assert json.loads(change.after)["runtimes"]["nvidia"] == {"path": ENTRY["path"], "runtimeArgs": ["x"]}
+
+
+def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(GputuiError, match="cannot be read"):
+        registration(tmp_path)
+
+
+def test_json_and_a_lone_yes_are_refused(run: Run) -> None:
+    assert run("doctor", "--yes").code == 2
+    assert run("doctor", "--fix", "--json").code == 2
+
+
+def test_the_engine_behind_a_socket_is_found_with_its_settings_file(tmp_path: Path) -> None:
+    with Server(f"{tmp_path}/docker.sock", Engine):
+        process = engine_host.process_behind(f"unix://{tmp_path}/docker.sock")
+    assert process.pid == os.getpid()
+    assert process.path == os.environ["PATH"]
+    there = engine_host.EngineProcess(1, ("dockerd", "--config-file", "/x/daemon.json"))
+    assert str(there.settings_file) == "/x/daemon.json"
+    assert there.restart == "sudo systemctl restart docker"
+    assert str(engine_host.EngineProcess(1, ("dockerd",)).settings_file) == "/etc/docker/daemon.json"
