@@ -162,14 +162,138 @@ def test_the_state_directory_of_root_and_of_a_user(monkeypatch: pytest.MonkeyPat
     assert resolve(environ={}).state == tmp_path / "xdg-state" / "gputui"
 
 
-def test_the_user_s_file_comes_before_the_site_s(tmp_path: Path) -> None:
-    (tmp_path / "site.toml").write_text("[store]\nkeep_finished = 1")
-    assert resolve(environ={}).settings.store.keep_finished == 1
+SITE = """
+overridable = ["store.lock_timeout", "gpus"]
+[policy]
+max_time = "2h"
+[store]
+keep_finished = 1
+[console]
+theme = "nord"
+toast = "failed"
+[console.keys]
+hold = "H"
+release = "R"
+"""
+
+
+def own_file(tmp_path: Path, content: str) -> Path:
     own = tmp_path / "xdg" / "gputui" / "config.toml"
     own.parent.mkdir(parents=True)
-    own.write_text("[store]\nkeep_finished = 2")
+    own.write_text(content)
+    return own
+
+
+def test_without_a_site_s_file_a_personal_one_sets_everything(tmp_path: Path) -> None:
+    own = own_file(tmp_path, "[store]\nkeep_finished = 2")
+    made = resolve(environ={"GPUTUI_POLICY_PATIENCE": "1h"})
+    assert (made.config, made.site, made.ignored) == (own, None, ())
+    assert (made.settings.store.keep_finished, made.settings.policy.patience) == (2, timedelta(hours=1))
+
+
+def test_a_personal_file_changes_the_console_and_what_the_site_lets_it(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text(SITE.replace("store.lock_timeout", "store.history_after"))
+    own = own_file(
+        tmp_path,
+        """
+        [console]
+        theme = "gputui-light"
+        keys = { hold = "h" }
+        [gpus]
+        sample_interval = "3s"
+        [store]
+        history_after = "1d"
+        keep_finished = 2
+        [policy]
+        max_time = "9d"
+        [hooks]
+        webhook = "http://example.org/"
+        """,
+    )
+    made = resolve(environ={"GPUTUI_POLICY_MAX_TIME": "9d", "GPUTUI_CONSOLE_BELL": "all"})
+    got = made.settings
+    assert (got.console.theme, got.console.toast, got.console.bell) == ("gputui-light", "failed", "all")
+    assert got.console.keys == {"hold": ("h",), "release": ("R",)}
+    assert (got.gpus.sample_interval, got.store.history_after) == (timedelta(seconds=3), timedelta(days=1))
+    assert (got.policy.max_time, got.store.keep_finished, got.hooks.webhook) == (timedelta(hours=2), 1, None)
+    refused = ("store.keep_finished", "policy.max_time", "hooks.webhook")
+    assert made.ignored == ((str(own), refused), ("environment", ("policy.max_time",)))
+
+
+def test_a_file_that_is_named_replaces_the_personal_one_and_not_the_site_s(tmp_path: Path) -> None:
+    site, named = tmp_path / "site.toml", tmp_path / "named.toml"
+    site.write_text(SITE.replace('"store.lock_timeout", ', ""))
+    named.write_text('[policy]\nmax_time = "9d"\n[console]\ntheme = "gputui-16"')
+    made = resolve(environ={"GPUTUI_CONFIG": str(named)})
+    assert (made.settings.policy.max_time, made.settings.console.theme) == (timedelta(hours=2), "gputui-16")
+    assert made.ignored == ((str(named), ("policy.max_time",)),)
+    itself = resolve(config=str(site), environ={})
+    assert (itself.config, itself.ignored, itself.settings.store.keep_finished) == (None, (), 1)
+
+
+def test_the_environment_names_a_site_s_file_only_where_there_is_none(tmp_path: Path) -> None:
+    other = tmp_path / "other.toml"
+    other.write_text("[store]\nkeep_finished = 7")
+    assert resolve(environ={"GPUTUI_SITE_CONFIG": str(other)}).settings.store.keep_finished == 7
+    (tmp_path / "site.toml").write_text("[store]\nkeep_finished = 1")
+    made = resolve(environ={"GPUTUI_SITE_CONFIG": str(other)})
+    assert (made.site, made.settings.store.keep_finished) == (tmp_path / "site.toml", 1)
+
+
+@pytest.mark.parametrize("text", ['"policy.max_time"', "[3]", '["nothing"]', '["policy.nothing"]'])
+def test_overridable_names_settings(tmp_path: Path, text: str) -> None:
+    (tmp_path / "site.toml").write_text(f"overridable = {text}")
+    with pytest.raises(InputError, match="overridable"):
+        resolve(environ={})
+
+
+def test_a_personal_file_makes_nothing_overridable(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").write_text("[store]\nkeep_finished = 1")
+    own = own_file(tmp_path, 'overridable = ["store"]\n[store]\nkeep_finished = 2')
     made = resolve(environ={})
-    assert (made.config, made.settings.store.keep_finished) == (own, 2)
+    assert made.settings.store.keep_finished == 1
+    assert made.ignored == ((str(own), ("overridable", "store.keep_finished")),)
+
+
+def test_a_site_s_file_that_cannot_be_read_is_not_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "site.toml").mkdir()
+    with pytest.raises(InputError, match=r"site\.toml: cannot be read"):
+        resolve(environ={})
+
+
+HOOKS = '[hooks]\non_job_end = ["/bin/true"]\n'
+
+
+@pytest.mark.parametrize(("mode", "directory"), [(0o664, 0o755), (0o646, 0o755), (0o644, 0o775), (0o644, 0o757)])
+def test_hooks_that_others_may_write_are_refused(tmp_path: Path, mode: int, directory: int) -> None:
+    place = tmp_path / "etc"
+    place.mkdir()
+    file = place / "config.toml"
+    file.write_text(HOOKS)
+    assert resolve(config=str(file), environ={}).settings.hooks.on_job_end == ("/bin/true",)
+    file.chmod(mode)
+    place.chmod(directory)
+    with pytest.raises(InputError, match="can be changed by others") as raised:
+        resolve(config=str(file), environ={})
+    wrong = file if mode != 0o644 else place
+    assert raised.value.hint == f"chmod go-w {wrong}"
+    file.write_text("[store]\nkeep_finished = 3")
+    assert resolve(config=str(file), environ={}).settings.store.keep_finished == 3
+
+
+def test_a_directory_where_nobody_can_replace_the_file_of_another_is_good_enough(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(HOOKS)
+    tmp_path.chmod(0o1777)
+    assert resolve(config=str(file), environ={}).settings.hooks.on_job_end
+
+
+def test_hooks_of_another_user_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(HOOKS)
+    os.chown(file, 54321, -1) if os.geteuid() == 0 else monkeypatch.setattr(os, "geteuid", lambda: 54322)
+    with pytest.raises(InputError, match="belongs to"):
+        resolve(config=str(file), environ={"GPUTUI_STATE": "/x"})
 
 
 @pytest.mark.parametrize(
@@ -227,7 +351,8 @@ KEYS = st.sampled_from(["tick_interval", "memory_floor", "host_jobs", "hand_over
 def test_whatever_a_table_holds_only_input_errors_come_out(
     table: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(settings_file, "read_toml", lambda path, where: {"scheduler": table})
+    status = Path("/").stat()
+    monkeypatch.setattr(settings_file, "read_with_status", lambda path, where: ({"scheduler": table}, status))
     try:
         load_settings(Path("config.toml"), {})
     except InputError as error:

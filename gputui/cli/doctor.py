@@ -12,7 +12,7 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import engine_host, readings
-from gputui.cli.checks import Check, Level, driver, engine, state
+from gputui.cli.checks import Check, Level, driver, engine, settings, state
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
@@ -72,6 +72,8 @@ def lines(check: Check) -> str:
 
 def examine(options: Options) -> Iterator[Check]:
     """Make every check, one after the other; none keeps the next from being made."""
+    site, own = (str(path) if path else None for path in (options.site, options.config))
+    yield from settings.of_sources(site, own, options.ignored)
     yield from _guarded("state", lambda: _of_state(options))
     found: list[ProbeReading] = []
     yield from _guarded("driver", lambda: _of_probe(options, found))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
@@ -11,9 +11,15 @@ from typing import TYPE_CHECKING
 import click
 
 from gputui.config import Options, resolve
+from gputui.domain.text import plain
 
 if TYPE_CHECKING:
     from gputui.ports import JobStore
+
+
+def ignored(options: Options, source: str, keys: Iterable[str]) -> str:
+    """Return the sentence that names settings which the site does not let this source change."""
+    return f"{source}: ignored {', '.join(keys)}: the site's {options.site} decides about that"
 
 
 class Session:
@@ -38,6 +44,8 @@ class Session:
     def options(self) -> Options:
         """The options, resolved once; only then are files read, so that help never fails."""
         options = resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
+        for source, keys in options.ignored:
+            click.echo(f"gputui: warning: {plain(ignored(options, source, keys))}", err=True)
         if options.probe.simulated is not None:
             from gputui import bootstrap
 

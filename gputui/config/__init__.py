@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from gputui.config.options import RUNTIMES, Options, ProbeSpec, parse_probe, parse_runtime, resolve, templates_path
+from gputui.config.options import (
+    RUNTIMES,
+    Options,
+    ProbeSpec,
+    parse_probe,
+    parse_runtime,
+    resolve,
+    site_config,
+    templates_path,
+)
 from gputui.config.ranges import SIZES
 from gputui.config.settings_file import TABLES, load_settings
 from gputui.config.toml import MAX_FILE, read_toml
@@ -19,5 +28,6 @@ __all__ = [
     "parse_runtime",
     "read_toml",
     "resolve",
+    "site_config",
     "templates_path",
 ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gputui.config.ranges import shown
-from gputui.config.settings_file import load_settings
+from gputui.config.settings_file import load_merged
 from gputui.domain.errors import InputError
 from gputui.domain.settings import Settings
 
@@ -41,11 +41,15 @@ class Options:
 
     state: Path
     config: Path | None = None
-    """None: there is no settings file."""
+    """The personal settings file, or the one that was named; None: there is none."""
     probe: ProbeSpec = ProbeSpec()
     runtime: str = "docker"
     """`docker` or `process`."""
     settings: Settings = Settings()
+    site: Path | None = None
+    """The site's settings file, whose policy, store, runtime and hooks win; None: there is none."""
+    ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Settings that the site does not let a personal file or the environment change: the source, and the keys."""
 
     def arguments(self) -> list[str]:
         """The options by which another gputui process gets the same ones."""
@@ -62,13 +66,17 @@ def resolve(
     environ: Mapping[str, str] = os.environ,
 ) -> Options:
     """The options of this process: what was given, else GPUTUI_…, else the defaults."""
-    path = _config_path(config or environ.get("GPUTUI_CONFIG") or None)
+    site = site_config(environ)
+    path = _config_path(config or environ.get("GPUTUI_CONFIG") or None, site)
+    loaded = load_merged(site, path, environ)
     return Options(
         state=_state_path(state or environ.get("GPUTUI_STATE") or None),
         config=path,
+        site=site,
         probe=parse_probe(probe or environ.get("GPUTUI_PROBE") or "nvml"),
         runtime=parse_runtime(runtime or environ.get("GPUTUI_RUNTIME") or "docker"),
-        settings=load_settings(path, environ),
+        settings=loaded.settings,
+        ignored=loaded.ignored,
     )
 
 
@@ -100,13 +108,42 @@ def _state_path(given: str | None) -> Path:
     return Path(platformdirs.user_state_dir("gputui"))
 
 
-def _config_path(given: str | None) -> Path | None:
+def site_config(environ: Mapping[str, str] = os.environ) -> Path | None:
+    """Return the site's settings file; None where there is none.
+
+    GPUTUI_SITE_CONFIG names one only where `/etc/gputui/config.toml` does not exist: nobody gets out of the site's
+    policy by it.
+    """
+    if _exists(SITE_CONFIG):
+        return SITE_CONFIG
+    given = environ.get("GPUTUI_SITE_CONFIG")
+    return _path(given, "GPUTUI_SITE_CONFIG") if given else None
+
+
+def _config_path(given: str | None, site: Path | None) -> Path | None:
+    """Return the personal settings file: the one that is named, else the user's own."""
     if given is not None:
-        return _path(given, "--config")
+        named = _path(given, "--config")
+        return None if site is not None and _is_same(named, site) else named
     import platformdirs
 
     own = Path(platformdirs.user_config_dir("gputui")) / "config.toml"
-    return next((path for path in (own, SITE_CONFIG) if path.exists()), None)
+    return own if _exists(own) else None
+
+
+def _exists(path: Path) -> bool:
+    """Return whether the file exists; one in a directory that may not be searched counts as there, to be refused."""
+    try:
+        return path.exists()
+    except PermissionError:
+        return True
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return False
 
 
 def templates_path() -> Path:

@@ -1,15 +1,17 @@
-"""Settings from a TOML file, over which the environment goes."""
+"""Settings from the site's TOML file, a personal one and the environment."""
 
 from __future__ import annotations
 
 import dataclasses
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias, cast
 
-from gputui.config.ranges import SIZES, check_range, gpu_names
-from gputui.config.toml import read_toml
+from gputui.config.ranges import SIZES, check_range, gpu_names, shown
+from gputui.config.toml import read_with_status
+from gputui.config.trust import check_trusted
 from gputui.domain.errors import InputError
 from gputui.domain.settings import (
     ConsoleSettings,
@@ -36,21 +38,99 @@ _GPU_LISTS = frozenset({"share", "prefer", "left_free"})
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
 
+OVERRIDABLE = "overridable"
+"""Key at the top of the site's file: the keys, or whole tables, that a personal file may change."""
+_ALWAYS_PERSONAL = "console"
+
+Tables: TypeAlias = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """Settings, and those that were asked for in vain."""
+
+    settings: Settings
+    ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """Each source (a personal file, the environment) whose keys the site does not let it change, with these keys."""
+
+
 def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
-    """The settings of the file, over which the environment goes; the defaults where neither speaks."""
-    wanted = _of_environment(environ)
-    if path is None and not wanted:
-        return Settings()
-    tables = _of_file(path) if path else {}
-    for (table, key), value in wanted.items():
-        tables = {**tables, table: {**tables.get(table, {}), key: value}}
-    return _converted(tables, str(path) if path else "environment")
+    """Return the settings of one file and the environment, which goes before it; the defaults where neither speaks."""
+    return load_merged(None, path, environ).settings
 
 
-def _of_file(path: Path) -> dict[str, Any]:
-    """The tables of the file, with its durations and sizes read."""
-    tables = read_toml(path, str(path))
+def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str]) -> Loaded:
+    """Return the settings of the site's file, a personal file and the environment; a later one goes before.
+
+    Where there is a site's file, the other two change only `[console]` and the keys that it names as overridable.
+    """
+    variables = _of_environment(environ)
+    if site is None and own is None and not variables:
+        return Loaded(Settings())
+    tables = _of_file(site) if site else {}
+    may_change = _overridable(site, tables) if site else None
+    ignored = []
+    for source, layer in ((str(own), _of_file(own) if own else {}), ("environment", variables)):
+        kept, refused = _split(layer, may_change)
+        tables = _laid_over(tables, kept)
+        if refused:
+            ignored.append((source, refused))
+    found = [str(path) for path in (site, own) if path]
+    return Loaded(_converted(tables, ", ".join(found) or "environment"), tuple(ignored))
+
+
+def _overridable(site: Path, tables: Tables) -> frozenset[str]:
+    """Take the list of overridable keys out of the site's tables; raises InputError for a name of no setting."""
+    where = f"{site}: {OVERRIDABLE}"
+    names = cast("object", tables.pop(OVERRIDABLE, []))
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError("expected a list of keys", where=where, hint='write ["store.lock_timeout"]')
+    for name in names:
+        table, _, key = name.partition(".")
+        fields = _fields(table, where)
+        if key and key not in fields:
+            raise InputError(f"{shown(name)} is no setting", where=where, hint="known: " + ", ".join(fields))
+    return frozenset({*names, _ALWAYS_PERSONAL})
+
+
+def _split(layer: Tables, may_change: frozenset[str] | None) -> tuple[Tables, tuple[str, ...]]:
+    """Return what a personal layer may change, and the names of its other keys."""
+    if may_change is None:
+        return {table: keys for table, keys in layer.items() if table != OVERRIDABLE}, ()
+    kept: Tables = {}
+    refused = []
+    for table, keys in layer.items():
+        if table == OVERRIDABLE:
+            refused.append(OVERRIDABLE)
+            continue
+        for key, value in keys.items():
+            if table in may_change or f"{table}.{key}" in may_change:
+                kept.setdefault(table, {})[key] = value
+            else:
+                refused.append(f"{table}.{key}")
+    return kept, tuple(refused)
+
+
+def _laid_over(tables: Tables, layer: Tables) -> Tables:
+    """Return the tables with the layer's keys in place of theirs; tables inside tables are merged too."""
+    merged = dict(tables)
+    for table, keys in layer.items():
+        below = dict(merged.get(table, {}))
+        for key, value in keys.items():
+            both = isinstance(value, dict) and isinstance(below.get(key), dict)
+            below[key] = {**below[key], **value} if both else value
+        merged[table] = below
+    return merged
+
+
+def _of_file(path: Path) -> Tables:
+    """Return the tables of a file, with its durations and sizes read."""
+    tables, status = read_with_status(path, str(path))
+    if tables.get("hooks"):
+        check_trusted(path, status)
     for table, keys in tables.items():
+        if table == OVERRIDABLE:
+            continue
         fields = _fields(table, where=f"{path}: {table}")
         if not isinstance(keys, dict):
             raise InputError("expected a table", where=f"{path}: {table}", hint=f"write [{table}]")
@@ -84,14 +164,14 @@ def _read(key: str, field: dataclasses.Field[Any], value: object, where: str) ->
     return value
 
 
-def _of_environment(environ: Mapping[str, str]) -> dict[tuple[str, str], object]:
-    """Settings named by GPUTUI_<TABLE>_<KEY>."""
-    return {
-        (table, field.name): _of_text(field, environ[name], name)
-        for table, kind in TABLES.items()
-        for field in dataclasses.fields(kind)
-        if (name := f"GPUTUI_{table}_{field.name}".upper()) in environ
-    }
+def _of_environment(environ: Mapping[str, str]) -> Tables:
+    """Return the settings named by GPUTUI_<TABLE>_<KEY>."""
+    found: Tables = {}
+    for table, kind in TABLES.items():
+        for field in dataclasses.fields(kind):
+            if (name := f"GPUTUI_{table}_{field.name}".upper()) in environ:
+                found.setdefault(table, {})[field.name] = _of_text(field, environ[name], name)
+    return found
 
 
 def _of_text(field: dataclasses.Field[Any], text: str, where: str) -> object:

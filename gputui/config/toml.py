@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +13,21 @@ MAX_FILE = 1024**2
 
 
 def read_toml(path: Path, where: str) -> dict[str, Any]:
-    """What a TOML file holds; raises InputError, naming it, where it holds no such thing."""
+    """Return the tables of a TOML file; raise InputError, naming it, where it cannot be read as one."""
+    return read_with_status(path, where)[0]
+
+
+def read_with_status(path: Path, where: str) -> tuple[dict[str, Any], os.stat_result]:
+    """Return the tables, and owner and mode of the very file that they were read from."""
     import tomllib
 
     try:
         with path.open("rb") as file:
+            status = os.fstat(file.fileno())
             content = file.read(MAX_FILE + 1)
         if len(content) > MAX_FILE:
             raise InputError("is larger than 1 MiB", where=where, hint="split it")
-        return tomllib.loads(content.decode())
+        return tomllib.loads(content.decode()), status
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=where) from error
     except UnicodeDecodeError as error:

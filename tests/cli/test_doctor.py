@@ -194,6 +194,7 @@ def test_all_is_well(run: Run, machine: Callable[..., None]) -> None:
     result = run("doctor")
     assert (result.code, result.err) == (0, "")
     assert [line.split()[1] for line in result.out.splitlines()] == [
+        "settings",
         "state",
         "disk",
         "clock",
@@ -208,7 +209,7 @@ def test_a_warning_is_not_a_failure(run: Run, machine: Callable[..., None]) -> N
     machine(mode=0o755)
     result = run("doctor")
     assert result.code == 0
-    assert result.out.startswith("warn  state")
+    assert "\nwarn  state" in result.out
     assert "chmod 0700" in result.out
 
 
