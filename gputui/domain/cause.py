@@ -29,6 +29,7 @@ class CauseCode(StrEnum):
     GPU_SETUP_FAILED = "GpuSetupFailed"
     GPU_LOST = "GpuLost"
     CONTAINER_LOST = "ContainerLost"
+    END_UNKNOWN = "EndUnknown"
     DISK_FULL = "DiskFull"
 
 
@@ -50,6 +51,7 @@ _BLAME = {
     CauseCode.OUT_OF_MEMORY: Blame.JOB,
     CauseCode.SIGNALLED: Blame.JOB,
     CauseCode.GPU_OUT_OF_MEMORY: Blame.JOB,
+    CauseCode.END_UNKNOWN: Blame.JOB,  # it may have done its work: to run it again is for its user to ask for
     CauseCode.TIME_LIMIT: Blame.OPERATOR,
     CauseCode.CANCELLED: Blame.OPERATOR,
     CauseCode.REQUEUED: Blame.OPERATOR,

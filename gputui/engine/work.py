@@ -106,8 +106,11 @@ def finished(job: Job, record: ContainerRecord, now: datetime, settings: Schedul
 
 
 def vanished(job: Job, now: datetime, settings: SchedulerSettings) -> Job:
-    """The job after its container was found gone."""
-    cause = Cause(CauseCode.CONTAINER_LOST, "its container is gone: removed by somebody, or lost by the engine")
+    """Return the job after its container was found gone; a host job may go on without its directory, or be done."""
+    if job.spec.is_host:
+        cause = Cause(CauseCode.END_UNKNOWN, "its directory in attempts/ is gone, so nobody knows how it ended")
+    else:
+        cause = Cause(CauseCode.CONTAINER_LOST, "its container is gone: removed by somebody, or lost by the engine")
     return conclude(job, cause, None, now, settings)
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import platform
+import select
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 
 from gputui.domain.cause import Cause, CauseCode
@@ -93,16 +95,20 @@ class ProcessRuntime:
             return self._make(place, launch)
 
     def start(self, container_id: str) -> None:
-        """Start the wrapper, which starts the command once, however often and from wherever it is asked to."""
+        """Start the wrapper, which starts the command once, however often and from wherever it is asked to.
+
+        When it stays open whether the command runs, that is RuntimeUnavailable: the next listing tells.
+        """
         deadline = time.monotonic() + _PATIENCE
         while not self._has_started(container_id):
-            answer = self._spawn(container_id)
-            if answer.startswith(b"refused "):
+            answer = self._spawn(container_id, deadline)
+            if self._has_started(container_id):  # whatever the wrapper could say or not
                 break
-            if answer not in {b"started", b"already", b"busy", b"moved"} or time.monotonic() > deadline:
+            if answer not in {b"already", b"busy", b"moved"}:
                 raise _fault(f"the wrapper of {container_id} did not come up: {answer[-500:].decode(errors='replace')}")
-            if answer == b"busy":  # another wrapper is about to write that it starts
-                time.sleep(0.002)
+            if time.monotonic() > deadline:
+                raise _unknown(container_id)
+            time.sleep(0.002)  # another wrapper is about to write that it starts
         record = self._there(container_id)
         if record.cause is not None and record.cause.code in process_refusal.CODES:
             raise RuntimeFault(record.cause)
@@ -214,7 +220,7 @@ class ProcessRuntime:
         manifest = folder.manifest()
         if manifest is None or manifest.gpus != launch.gpus:
             with folder.claimed() as mine:
-                if mine and not folder.records()[0]:
+                if mine and not folder.records().begun:
                     folder.move_away()
                     self._ledger.forget(launch.name)
                     return None
@@ -234,21 +240,35 @@ class ProcessRuntime:
         return self._there(container_id).state is not ContainerState.CREATED
 
     def _notice(self, record: ContainerRecord) -> None:
-        if record.state is ContainerState.RUNNING and not (record.pid and self._watch.has(record.pid)):
+        if record.state is ContainerState.RUNNING:
             for pid in self._ledger.awaited(record):
                 self._watch.add(pid)
 
-    def _spawn(self, container_id: str) -> bytes:
-        """Start a wrapper; its answer, once the command runs or will not."""
+    def _spawn(self, container_id: str, deadline: float) -> bytes:
+        """Start a wrapper; return its answer, once the command runs or will not."""
         command = [sys.executable, "-I", "-S", wrapper.__file__, str(self._root / container_id)]
+        loader = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
+        answers, answer = os.pipe()
         try:
-            with subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd="/"
-            ) as process:
-                assert process.stdout is not None
-                return process.stdout.read()
+            with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=answer, cwd="/", env=loader):
+                pass  # it forks away at once
         except OSError as error:
+            os.close(answers)
             raise _fault(f"the wrapper of {container_id} could not be started: {error.strerror}") from error
+        finally:
+            os.close(answer)
+        with open(answers, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+            return self._heard(file, container_id, deadline)
+
+    def _heard(self, file: FileIO, container_id: str, deadline: float) -> bytes:
+        """Read to the end, which is there when no wrapper has anything to say any more."""
+        heard, poll = b"", select.poll()
+        poll.register(file, select.POLLIN)
+        while poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            if not (part := file.read(4096)):
+                return heard
+            heard += part
+        raise _unknown(container_id)
 
     def _send(self, container_id: str, number: int) -> None:
         """Signal all its processes, and those they make meanwhile when they are to be killed."""
@@ -256,6 +276,8 @@ class ProcessRuntime:
         for _ in range(50):
             if self._there(container_id).state is not ContainerState.RUNNING:
                 return
+            if number == signal.SIGKILL:
+                process_cgroup.kill(self._groups(container_id))
             fresh = tuple(pid for pid in self._ledger.members(container_id) if pid not in seen)
             process_session.send(fresh, number)
             if fresh and number is not signal.SIGKILL:
@@ -265,6 +287,10 @@ class ProcessRuntime:
             seen.update(fresh)
             if not fresh:  # the wrapper is there, its command not yet
                 time.sleep(0.002)
+
+    def _groups(self, container_id: str) -> tuple[str, ...]:
+        manifest = self._folder(container_id).manifest()
+        return manifest.cgroups if manifest else ()
 
     @contextmanager
     def _disk(self) -> Iterator[None]:
@@ -276,6 +302,10 @@ class ProcessRuntime:
                 text = f"no space left for host jobs in {self._root}"
                 raise RuntimeFault(Cause(CauseCode.DISK_FULL, text), hint="free some space") from error
             raise RuntimeUnavailableError(f"{self._root}: {error.strerror or error}") from error
+
+
+def _unknown(container_id: str) -> RuntimeUnavailableError:
+    return RuntimeUnavailableError(f"the wrapper of {container_id} has not answered for {_PATIENCE:.0f} s")
 
 
 def _fault(text: str) -> RuntimeFault:

@@ -4,8 +4,8 @@
 attempts/<name>/          0700, the name is Launch.name and the container id
   launch.json             what gputui needs to know again (Manifest)
   plan                    what the wrapper is to do, secrets included: 0600
-  state                   two sectors the wrapper overwrites: who it is, how the command ended
-  claim                   locked by the wrapper as long as it lives
+  state                   four sectors the wrapper overwrites: its keeper, the end, its runner, the command's pid
+  claim                   locked by keeper and runner as long as one of them lives
   output.log              standard output and error
 ```
 It is made aside and renamed into place, so that it is there whole or not at all.
@@ -18,6 +18,7 @@ import os
 import re
 import secrets
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,8 +29,10 @@ import msgspec
 
 from gputui.domain.container import Launch
 from gputui.runtime.process_session import Identity
-from gputui.runtime.wrapper import SECTOR
+from gputui.runtime.wrapper import SECTOR, STATE_SIZE, unsealed
 
+_LOOKS = 10
+"""How often a record is read that seems damaged, a millisecond apart: it may be half written."""
 _NAME = re.compile(r"gputui-([a-z0-9]+)-(\d+)-(\d+)", re.ASCII)
 
 
@@ -47,21 +50,54 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Start:
-    """The wrapper's first record."""
+    """Start record of the wrapper."""
 
     leader: Identity
+    """The keeper, which leads the session."""
     at: datetime
 
 
 @dataclass(frozen=True)
 class End:
-    """The wrapper's second record."""
+    """End record of the wrapper."""
 
     code: int
     at: datetime
     oom_kills: int
     refusal: str = ""
     """`STEP ERRNO` when the command could not be run."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """The state file of an attempt, read."""
+
+    begun: bool
+    """Whether a wrapper has written anything: then no wrapper will begin the attempt again."""
+    start: Start | None
+    """None: not written yet, or damaged."""
+    end: End | None
+    runner: Identity | None
+    may_have_run: bool
+    """Whether the command may have run; a wrapper of gputui 0.1 did not say."""
+    is_damaged: bool
+
+    @classmethod
+    def of(cls, content: bytes) -> Records:
+        """Read the bytes of a state file; a file of two sectors is gputui 0.1's, without checksums."""
+        sectors = [content[at : at + SECTOR] for at in range(0, STATE_SIZE, SECTOR)]
+        is_old = len(content) <= 2 * SECTOR
+        start, end, runner, command = (sector.strip() if is_old else unsealed(sector) for sector in sectors)
+        began, ended = parse_start(start), parse_end(end)
+        parsed = (began, ended) if is_old else (began, ended, runner, command)
+        return cls(
+            begun=any(sector.strip() for sector in sectors[:2]),
+            start=began,
+            end=ended,
+            runner=parse_identity(runner),
+            may_have_run=is_old or bool(command),
+            is_damaged=any(sector.strip() and not found for sector, found in zip(sectors, parsed, strict=False)),
+        )
 
 
 def parse_name(name: str, store_id: str) -> tuple[int, int] | None:
@@ -88,14 +124,35 @@ class AttemptFolder:
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
 
-    def records(self) -> tuple[bytes, bytes]:
-        """The wrapper's two records, raw; empty ones were not written yet. Raises OSError."""
+    def records(self) -> Records:
+        """Return the wrapper's records; one that is just being written is awaited for a moment. Raises OSError."""
+        for _ in range(_LOOKS):
+            found = Records.of(self._state())
+            if not found.is_damaged:
+                break
+            time.sleep(0.001)
+        return found
+
+    def _state(self) -> bytes:
         descriptor = os.open(self.path / "state", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            both = os.read(descriptor, 2 * SECTOR)
+            return os.read(descriptor, STATE_SIZE)
         finally:
             os.close(descriptor)
-        return both[:SECTOR].strip(), both[SECTOR:].strip()
+
+    def is_watched(self) -> bool | None:
+        """Return whether keeper or runner lives; None for users who may not look."""
+        try:
+            descriptor = os.open(self.path / "claim", os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
 
     @contextmanager
     def claimed(self) -> Iterator[bool]:
@@ -114,16 +171,26 @@ class AttemptFolder:
 
 
 def parse_start(record: bytes) -> Start | None:
-    """The first record; None when it is damaged."""
+    """Return the start record; None when it is damaged."""
+    identity, _, at = record.rpartition(b" ")
+    leader = parse_identity(identity)
     try:
-        pid, ticks, boot, at = record.decode("ascii").split()
-        return Start(Identity(int(pid), int(ticks), boot), _time(at))
+        return Start(leader, _time(at.decode("ascii"))) if leader else None
+    except ValueError:
+        return None
+
+
+def parse_identity(record: bytes) -> Identity | None:
+    """Return the process that `PID TICKS BOOT` names; None when that is damaged."""
+    try:
+        pid, ticks, boot = record.decode("ascii").split()
+        return Identity(int(pid), int(ticks), boot)
     except ValueError:
         return None
 
 
 def parse_end(record: bytes) -> End | None:
-    """The second record; None when it is damaged."""
+    """Return the end record; None when it is damaged."""
     try:
         code, at, oom_kills, *refusal = record.decode("ascii").split(maxsplit=3)
         return End(int(code), _time(at), int(oom_kills), "".join(refusal))
@@ -139,7 +206,7 @@ def prepare(root: Path, launch: Launch, manifest: Manifest, plan: bytes) -> Path
     try:
         _write(aside / "launch.json", msgspec.json.encode(manifest))
         _write(aside / "plan", plan)
-        _write(aside / "state", b" " * (2 * SECTOR))
+        _write(aside / "state", b" " * STATE_SIZE)
         for name in ("claim", "output.log"):
             os.close(os.open(aside / name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
         _sync_folder(aside)

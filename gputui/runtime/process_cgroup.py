@@ -1,13 +1,14 @@
-"""Control groups for host jobs: memory and CPU limits where this host lets us make groups, a note where not.
+"""Control groups for host jobs: the kernel's list of an attempt's processes, and memory and CPU limits.
 
-Version 2 (Documentation/admin-guide/cgroup-v2.rst in Linux) below the highest group we may write to; version 1's
-memory and cpu trees (Documentation/admin-guide/cgroup-v1/) where the host still has those.
+Where this host lets us make no group, a limit becomes a note. Version 2 (Documentation/admin-guide/cgroup-v2.rst in
+Linux) below the highest group we may write to; version 1's memory and cpu trees (Documentation/admin-guide/cgroup-v1/)
+where the host still has those.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,22 +24,26 @@ class Group:
     """What was made for an attempt."""
 
     folders: tuple[str, ...] = ()
+    tracked: str | None = None
+    """The one of them that only lists the attempt's processes: it may run without that."""
     oom_events: str | None = None
     """The file in which the kernel counts what it killed for memory."""
     notes: tuple[str, ...] = ()
 
     def records(self) -> list[tuple[str, str]]:
         """What the wrapper must know."""
-        joins = [("cgroup", f"{folder}/cgroup.procs") for folder in self.folders]
+        joins = [
+            ("tracked" if folder == self.tracked else "cgroup", f"{folder}/cgroup.procs") for folder in self.folders
+        ]
         return joins + ([("oom_events", self.oom_events)] if self.oom_events else [])
 
 
 def make(name: str, options: ContainerOptions, mount: Path = MOUNT, own: Path = Path("/proc/self/cgroup")) -> Group:
-    """Groups that hold the attempt to its limits, as far as the host lets us."""
-    if options.memory is None and options.cpus is None and options.cpu_shares is None:
-        return Group()
+    """Make groups that list the attempt's processes and hold it to its limits, as far as the host lets us."""
     base = _base(mount, own)
-    folders, notes, events = [], [], None
+    folders: list[Path] = []
+    notes: list[str] = []
+    events = None
     if options.memory is not None:
         folder = _memory(base, mount, name, options.memory)
         if folder is None:
@@ -52,16 +57,60 @@ def make(name: str, options: ContainerOptions, mount: Path = MOUNT, own: Path = 
             notes.append("the CPU limit is not enforced: this host lets gputui make no control group for it")
         elif folder not in folders:
             folders.append(folder)
-    return Group(tuple(map(str, folders)), events, tuple(notes))
+    tracked = _tracking(name, mount, own)
+    if tracked is None or tracked in folders:
+        return Group(tuple(map(str, folders)), None, events, tuple(notes))
+    return Group((*map(str, folders), str(tracked)), str(tracked), events, tuple(notes))
 
 
-def remove(folders: tuple[str, ...]) -> None:
-    """Remove the attempt's groups; one that is gone or still holds a process stays as it is."""
+def members(folders: Iterable[str]) -> frozenset[int]:
+    """Return the pids of all processes in these groups and the groups below them."""
+    found: set[int] = set()
+    for folder in folders:
+        for place, _, _ in os.walk(folder):
+            try:
+                found.update(map(int, Path(place, "cgroup.procs").read_text().split()))
+            except (OSError, ValueError):
+                continue
+    return frozenset(found)
+
+
+def kill(folders: Iterable[str]) -> None:
+    """Send SIGKILL to all processes of these groups at once, where the kernel can (Linux 5.14)."""
     for folder in folders:
         try:
-            Path(folder).rmdir()
+            descriptor = os.open(f"{folder}/cgroup.kill", os.O_WRONLY | os.O_CLOEXEC)
         except OSError:
             continue
+        try:
+            os.write(descriptor, b"1")
+        except OSError:
+            continue
+        finally:
+            os.close(descriptor)
+
+
+def remove(folders: Iterable[str]) -> None:
+    """Remove the attempt's groups and those its processes made; one that still holds a process stays as it is."""
+    for folder in folders:
+        for place, _, _ in os.walk(folder, topdown=False):
+            try:
+                Path(place).rmdir()
+            except OSError:
+                break
+
+
+def _tracking(name: str, mount: Path, own: Path) -> Path | None:
+    """Make a group of version 2 without limits; None where we may not, or only version 1 is there."""
+    for tree in (mount, mount / "unified"):
+        if (base := _base(tree, own)) is not None:
+            folder = base / "gputui" / name
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError:
+                return None
+            return folder
+    return None
 
 
 def _base(mount: Path, own: Path) -> Path | None:
@@ -121,6 +170,6 @@ def _set(folder: Path, wishes: Mapping[str, object], required: str) -> bool:
             (folder / file).write_text(str(value))
         except OSError:
             if file == required:
-                remove((str(folder),))
+                remove([str(folder)])
                 return False
     return True

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import TypeAlias
 
 from gputui.domain.cause import Cause, CauseCode, of_exit
 from gputui.domain.container import ContainerRecord, ContainerState
-from gputui.runtime import process_session
-from gputui.runtime.process_attempt import AttemptFolder, End, Manifest, Start, parse_end, parse_name, parse_start
+from gputui.runtime import process_cgroup, process_session
+from gputui.runtime.process_attempt import AttemptFolder, Manifest, Records, parse_name
 from gputui.runtime.process_refusal import cause_of
 from gputui.runtime.process_session import Identity
+
+Stamp: TypeAlias = tuple[int, int]
+"""Inode and time of change of an attempt's directory."""
 
 
 class Ledger:
@@ -19,9 +23,9 @@ class Ledger:
     def __init__(self, store_id: str, root: Path) -> None:
         self._store_id = store_id
         self._root = root
-        self._manifests: dict[str, tuple[int, Manifest]] = {}
-        """With the inode of the directory they were read from: a replaced one is another directory."""
-        self._ended: dict[str, tuple[int, ContainerRecord]] = {}
+        self._manifests: dict[str, tuple[Stamp, Manifest]] = {}
+        """With the directory they were read from: a replaced one is another directory."""
+        self._ended: dict[str, tuple[Stamp, ContainerRecord]] = {}
 
     def all(self) -> tuple[ContainerRecord, ...]:
         """Every attempt, by job and attempt. Raises OSError."""
@@ -39,9 +43,9 @@ class Ledger:
             return None
         folder = AttemptFolder(self._root / name)
         try:
-            inode = folder.path.stat().st_ino
+            stamp = _stamp(folder)
             known = self._ended.get(name)
-            return known[1] if known and known[0] == inode else self._read(folder, inode, *place)
+            return known[1] if known and known[0] == stamp else self._read(folder, stamp, *place)
         except (FileNotFoundError, NotADirectoryError):
             return None
 
@@ -51,27 +55,29 @@ class Ledger:
         self._ended.pop(name, None)
 
     def members(self, name: str) -> tuple[int, ...]:
-        """Pids of its processes, the wrapper's aside."""
+        """Return the pids of its processes, the wrapper's aside."""
         folder = AttemptFolder(self._root / name)
-        start = parse_start(folder.records()[0])
-        return process_session.members(start.leader if start else _unknown(), self._tag(name))
+        return self._members(folder, folder.records())
 
     def awaited(self, record: ContainerRecord) -> tuple[int, ...]:
-        """Pids whose end may be the attempt's: the wrapper's, or the orphans' when it was killed."""
-        if record.pid is not None and process_session.stat(record.pid) is not None:
-            return (record.pid,)
+        """Return the pids whose end may be the attempt's: the runner's, else the keeper's, else the orphans'."""
+        records = AttemptFolder(self._root / record.id).records()
+        for who in (records.runner, records.start.leader if records.start else None):
+            if who is not None and process_session.is_alive(who):
+                return (who.pid,)
         return self.members(record.id)
 
-    def _read(self, folder: AttemptFolder, inode: int, job_id: int, attempt: int) -> ContainerRecord:
-        started, exited = folder.records()
-        manifest = self._manifest(folder, inode)
+    def _read(self, folder: AttemptFolder, stamp: Stamp, job_id: int, attempt: int) -> ContainerRecord:
+        """Judge by the end record alone, and where there is none, by the lock that whoever may write one holds."""
+        records = folder.records()
+        manifest = self._manifest(folder, stamp)
         gpus = manifest.gpus if manifest else ()
-        if not started and not exited:
+        if not records.begun:
             return ContainerRecord(folder.path.name, job_id, attempt, ContainerState.CREATED, gpus)
-        start = parse_start(started)
-        is_running = not exited and self._runs(folder.path.name, start)
-        if not is_running and not exited:  # it may have ended between the two looks
-            exited = folder.records()[1]
+        is_running = records.end is None and self._runs(folder, records)
+        if not is_running and records.end is None:  # it may have ended between the two looks
+            records = folder.records()
+        start = records.start
         record = ContainerRecord(
             folder.path.name,
             job_id,
@@ -83,24 +89,31 @@ class Ledger:
         )
         if is_running:
             return record
-        record = _ended(record, parse_end(exited), start, manifest)
-        self._ended[folder.path.name] = (inode, record)
+        record = _ended(record, records, manifest)
+        self._ended[folder.path.name] = (stamp, record)
         return record
 
-    def _manifest(self, folder: AttemptFolder, inode: int) -> Manifest | None:
+    def _manifest(self, folder: AttemptFolder, stamp: Stamp) -> Manifest | None:
         known = self._manifests.get(folder.path.name)
-        if known and known[0] == inode:
+        if known and known[0] == stamp:
             return known[1]
         manifest = folder.manifest()
         if manifest is not None:
-            self._manifests[folder.path.name] = (inode, manifest)
+            self._manifests[folder.path.name] = (stamp, manifest)
         return manifest
 
-    def _runs(self, name: str, start: Start | None) -> bool:
-        if start is not None and process_session.is_alive(start.leader):
-            return True
-        leader = start.leader if start else _unknown()
-        return bool(process_session.members(leader, self._tag(name)))
+    def _runs(self, folder: AttemptFolder, records: Records) -> bool:
+        is_watched = folder.is_watched()
+        if is_watched is None:
+            wrapper = (records.start.leader if records.start else None, records.runner)
+            is_watched = any(who is not None and process_session.is_alive(who) for who in wrapper)
+        return is_watched or bool(self._members(folder, records))
+
+    def _members(self, folder: AttemptFolder, records: Records) -> tuple[int, ...]:
+        leader = records.start.leader if records.start else _unknown()
+        manifest = folder.manifest()
+        grouped = process_cgroup.members(manifest.cgroups if manifest else ())
+        return process_session.members(leader, records.runner, self._tag(folder.path.name), grouped)
 
     def _tag(self, name: str) -> str:
         job_id, attempt = parse_name(name, self._store_id) or (0, 0)
@@ -112,9 +125,10 @@ def _unknown() -> Identity:
     return Identity(-1, 0, process_session.boot_id())
 
 
-def _ended(record: ContainerRecord, end: End | None, start: Start | None, manifest: Manifest | None) -> ContainerRecord:
+def _ended(record: ContainerRecord, records: Records, manifest: Manifest | None) -> ContainerRecord:
+    end = records.end
     if end is None:
-        return dataclasses.replace(record, cause=_lost(start))
+        return dataclasses.replace(record, cause=_lost(records))
     if end.refusal:
         cause: Cause | None = cause_of(end.refusal, manifest.command if manifest else "")
     else:
@@ -122,9 +136,18 @@ def _ended(record: ContainerRecord, end: End | None, start: Start | None, manife
     return dataclasses.replace(record, ended_at=end.at, exit_code=end.code, cause=cause)
 
 
-def _lost(start: Start | None) -> Cause:
-    if start is None:
-        return Cause(CauseCode.CONTAINER_LOST, "its record is damaged and none of its processes lives")
-    if start.leader.boot != process_session.boot_id():
+def _lost(records: Records) -> Cause:
+    """Return why there is no end record, and whether the command may have run to its end."""
+    start = records.start
+    if start is not None and start.leader.boot != process_session.boot_id():
         return Cause(CauseCode.CONTAINER_LOST, "the machine was restarted while it ran")
-    return Cause(CauseCode.CONTAINER_LOST, "its wrapper was killed, so nobody knows how it ended")
+    if not records.may_have_run and not records.is_damaged:
+        return Cause(CauseCode.CONTAINER_LOST, "its wrapper was killed before its command began")
+    why = "its record is damaged" if start is None or records.is_damaged else "its wrapper was killed"
+    return Cause(CauseCode.END_UNKNOWN, f"{why}, so nobody knows how it ended: it may have done its work")
+
+
+def _stamp(folder: AttemptFolder) -> Stamp:
+    """Tell a directory from the next one under its name, which may get its inode."""
+    status = folder.path.stat()
+    return status.st_ino, status.st_ctime_ns

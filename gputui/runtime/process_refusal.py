@@ -22,6 +22,8 @@ def cause_of(refusal: str, command: str) -> Cause:
     step, _, number = refusal.partition(" ")
     code = int(number) if number.isdigit() else 0
     words = os.strerror(code) if code else "not possible"
+    if step == "runner":
+        return Cause(CauseCode.RUNTIME_ERROR, "its runner was killed before the command began")
     if step in _STEPS:
         return Cause(CauseCode.BAD_SPEC, f"{_STEPS[step]} was refused: {words}")
     if step != "command":

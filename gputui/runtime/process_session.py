@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
@@ -52,20 +52,33 @@ def is_alive(who: Identity) -> bool:
     return found is not None and found.ticks == who.ticks and who.boot == boot_id()
 
 
-def members(leader: Identity, tag: str) -> tuple[int, ...]:
-    """Pids of an attempt's processes without the wrapper, which leads the session.
+def members(
+    leader: Identity, runner: Identity | None, tag: str, grouped: frozenset[int] = frozenset()
+) -> tuple[int, ...]:
+    """Return the pids of an attempt's processes without the wrapper's own two, keeper (`leader`) and runner.
 
-    While the wrapper lives they are its session and all its descendants: it is their subreaper, so that those
-    that daemonised are among them. If it was killed, they are those of the session (no other can have its number
-    while one of it lives) and those whose environment has the attempt's tag.
+    `grouped` are the processes of its control groups: those are always the attempt's. While the keeper or the runner
+    lives the session and all their descendants are, daemons included, as both are subreapers. If both were killed,
+    those of the session (no other can have its number while one of it lives) and those whose environment has the
+    attempt's tag.
     """
     if leader.boot != boot_id():
         return ()
     everything = {each.pid: each for each in _all()}
-    wrapper = everything.get(leader.pid)
-    if wrapper is not None and wrapper.ticks == leader.ticks:
-        return tuple(pid for pid in everything if _belongs(pid, leader.pid, everything))
-    return tuple(each.pid for each in everything.values() if _is_orphan(each, leader, tag, wrapper is not None))
+    keepers = {who.pid for who in (leader, runner) if who is not None and _is_there(who, everything)}
+    is_reused = leader.pid in everything and leader.pid not in keepers
+    found = {pid for pid in everything if pid in grouped}
+    if keepers:
+        session = None if is_reused else leader.pid
+        found |= {pid for pid in everything if _belongs(pid, session, keepers, everything)}
+    else:
+        found |= {each.pid for each in everything.values() if _is_orphan(each, leader, tag, is_reused)}
+    return tuple(found - keepers)
+
+
+def _is_there(who: Identity, everything: Mapping[int, Stat]) -> bool:
+    found = everything.get(who.pid)
+    return found is not None and found.ticks == who.ticks
 
 
 def send(pids: tuple[int, ...], number: int) -> None:
@@ -77,14 +90,12 @@ def send(pids: tuple[int, ...], number: int) -> None:
             continue
 
 
-def _belongs(pid: int, leader: int, everything: dict[int, Stat]) -> bool:
-    if pid == leader:
-        return False
-    if everything[pid].session == leader:
+def _belongs(pid: int, session: int | None, keepers: set[int], everything: Mapping[int, Stat]) -> bool:
+    if everything[pid].session == session:
         return True
     seen: set[int] = set()  # /proc is not read at one instant: a chain of parents may even bite its tail
     while (found := everything.get(pid)) is not None and pid not in seen:
-        if found.parent == leader:
+        if found.parent in keepers:
             return True
         seen.add(pid)
         pid = found.parent

@@ -1,15 +1,28 @@
-"""Runs one host attempt and keeps its exit code: `python -I -S wrapper.py DIRECTORY`, once per start().
+"""Runs one host attempt and records its end: `python -I -S wrapper.py DIRECTORY`, once per start().
 
 Standard library only and few imports, because every start of a host job waits for this file to load. It does not
 import gputui: it outlives every gputui process, and may outlive the version of gputui that started it.
 
-It forks away from its caller into a session of its own, takes the attempt's lock for as long as it lives, writes
-durably who it is before the command runs, and how the command ended afterwards. So the command never runs twice:
-without the lock, or once the first record is written, a wrapper goes away. Both records are overwritten in place,
-in a file whose blocks exist since create(): that works on a full disk, and one sector is written whole or not at all.
+Two processes watch over a command. The *keeper* leads a session of its own, takes the attempt's lock, writes durably
+that the attempt begins, and forks the *runner*, which forks the command and waits for it. Both are subreapers, so
+whatever the command leaves behind stays below them, and when the runner is killed the command becomes a child of the
+keeper, which then does the rest. When the keeper is killed the runner goes on alone.
 
-It is the subreaper of what it runs: daemons that left the session still become its children, and when the command
-has ended whatever it left behind is killed, as the rest of a container is when its first process ends.
+Why a command runs once and its end is found, whatever is killed when:
+
+1. A command runs only after the start record is on disk, and no wrapper runs a command of an attempt that has one.
+2. Keeper, runner and the command before its exec share one open lock. The lock is free only when all of them are gone
+   (or the command has taken over its process), so a free lock means that nobody will write another record.
+3. The command writes its pid before its exec. A free lock and no such pid mean that the command never ran.
+4. The runner looks at the exit status without reaping it (WNOWAIT) and reaps it, by ending, after the end record is
+   written. Until then the kernel keeps the status, and hands it to the keeper if the runner dies.
+5. Each record fills a sector of its own and begins with its checksum, so a reader that meets a writer halfway can tell.
+
+So an end is lost only if runner and keeper are both killed before the command ends. The command goes on then; when it
+is gone, nobody knows how it ended, and the scheduler says so instead of running it again.
+
+Records are overwritten in place, in a file whose blocks exist since create(): that works on a full disk, and one
+sector is written whole or not at all.
 """
 
 from __future__ import annotations
@@ -21,11 +34,12 @@ import resource
 import signal
 import sys
 import time
+import zlib
 
 SECTOR = 512
-STARTED_AT = 0
-EXITED_AT = SECTOR
-"""Offsets of the two records in the state file."""
+STARTED_AT, EXITED_AT, RUNNER_AT, COMMAND_AT = (SECTOR * place for place in range(4))
+"""Offsets of the records in the state file: the keeper and when it began, the end, the runner, the command."""
+STATE_SIZE = 4 * SECTOR
 TRIM_EVERY = 5.0
 """Seconds between looks at how large the output has grown."""
 REST_WITHIN = 60.0
@@ -38,7 +52,7 @@ Plan = dict[bytes, list[bytes]]
 
 def main() -> None:
     """Become independent of the caller, then run the attempt if it is ours to run."""
-    place = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
+    place = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     report = os.dup(1)
     if os.fork():
         os._exit(0)
@@ -50,12 +64,15 @@ def main() -> None:
     if answer:
         tell(report, answer)
         return
-    run(place, report)
+    keep(place, report)
 
 
 def claim(place: int) -> bytes:
-    """Take the lock, held until this process ends; else say who stands in the way."""
-    lock = os.open("claim", os.O_RDWR, dir_fd=place)
+    """Take the lock, held until keeper and runner have ended; else return what stands in the way."""
+    owner = os.fstat(place)
+    if owner.st_uid != os.geteuid() or owner.st_mode & 0o022:
+        return b"foreign"  # somebody else could have written the plan
+    lock = os.open("claim", os.O_RDWR | os.O_NOFOLLOW, dir_fd=place)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -66,30 +83,78 @@ def claim(place: int) -> bytes:
         moved = True
     if moved:  # replaced or removed while we came up
         return b"moved"
-    return b"already" if read_state(place).strip() else b""
+    return b"already" if read_state(place, STARTED_AT).strip() else b""
 
 
-def run(place: int, report: int) -> None:
-    """Run the command to its end, and write down both."""
+def keep(place: int, report: int) -> None:
+    """Write down that the attempt begins, have a runner run it, and stand in for the runner should it be killed."""
     plan = read_plan(place)
-    log = os.open("output.log", os.O_RDWR | os.O_APPEND, dir_fd=place)
+    log = os.open("output.log", os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW, dir_fd=place)
     for descriptor in (1, 2):
         os.dup2(log, descriptor)
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    write_state(place, STARTED_AT, identity())
-    child, refusal = spawn(plan, log)
+    collect_orphans()
+    write_state(place, STARTED_AT, b"%s %d" % (identity(), time.time_ns()))
+    try:
+        runner = os.fork()
+    except OSError as error:
+        write_exit(place, 127, plan, b"start %d" % (error.errno or 0))
+        return
+    if not runner:
+        be_runner(place, plan, log, report)
+    os.close(report)
+    os.waitpid(runner, 0)
+    take_over(place, plan, log)
+
+
+def be_runner(place: int, plan: Plan, log: int, report: int) -> None:
+    """Run the command in this process and end; never returns."""
+    try:
+        os.setpgid(0, 0)  # a signal to the keeper's group leaves one of the two alive
+        collect_orphans()
+        write_state(place, RUNNER_AT, identity(), durably=False)
+        run(place, plan, log, report)
+    except BaseException:  # noqa: BLE001 - the border of the process: it must not go on as the keeper
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(0)
+
+
+def run(place: int, plan: Plan, log: int, report: int) -> None:
+    """Run the command to its end and record that."""
+    child, refusal = spawn(place, plan, log)
     if refusal:
-        os.waitpid(child, 0)
         write_exit(place, 127, plan, refusal)
         tell(report, b"refused " + refusal)
         return
     tell(report, b"started")
     os.close(report)
-    keep_log_small(libc, log, int(plan[b"log_limit"][0]))
+    keep_log_small(log, int(plan[b"log_limit"][0]))
+    finish(place, plan, child)
+
+
+def take_over(place: int, plan: Plan, log: int) -> None:
+    """Do what is left to do once the runner is gone: nothing, unless it was killed."""
+    if unsealed(read_state(place, EXITED_AT)):
+        return
+    command = unsealed(read_state(place, COMMAND_AT))
+    child = int(command) if command else next(iter(children()), 0)
+    if child:
+        keep_log_small(log, int(plan[b"log_limit"][0]))
+        finish(place, plan, child)
+    else:
+        write_exit(place, 127, plan, b"runner 0")
+
+
+def finish(place: int, plan: Plan, child: int) -> None:
+    """Wait for the command, end what it left behind, and record its end."""
     code = wait(child)
-    end_the_rest()
+    end_the_rest(child)
     write_exit(place, code, plan, b"")
+
+
+def collect_orphans() -> None:
+    """Become the parent of processes below this one that lose theirs."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def tell(report: int, answer: bytes) -> None:
@@ -101,12 +166,12 @@ def tell(report: int, answer: bytes) -> None:
 
 
 def identity() -> bytes:
-    """Which process this is: pid, start in ticks since boot, the boot, and the time."""
+    """Return which process this is: pid, start in ticks since boot, the boot."""
     with open("/proc/self/stat", "rb") as file:  # noqa: PTH123 - pathlib is slow to import
         ticks = file.read().rpartition(b")")[2].split()[19]
     with open("/proc/sys/kernel/random/boot_id", "rb") as file:  # noqa: PTH123
         boot = file.read().strip()
-    return b"%d %s %s %d" % (os.getpid(), ticks, boot, time.time_ns())
+    return b"%d %s %s" % (os.getpid(), ticks, boot)
 
 
 def read_plan(place: int) -> Plan:
@@ -121,23 +186,36 @@ def read_plan(place: int) -> Plan:
     return plan
 
 
-def read_state(place: int) -> bytes:
-    """The two records."""
-    descriptor = os.open("state", os.O_RDONLY, dir_fd=place)
+def read_state(place: int, offset: int) -> bytes:
+    """Return one record as it is on disk."""
+    descriptor = os.open("state", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=place)
     try:
-        return os.read(descriptor, 2 * SECTOR)
+        return os.pread(descriptor, SECTOR, offset)
     finally:
         os.close(descriptor)
 
 
-def write_state(place: int, offset: int, record: bytes) -> None:
-    """Write a record durably; it fills one sector."""
-    descriptor = os.open("state", os.O_WRONLY, dir_fd=place)
+def write_state(place: int, offset: int, record: bytes, *, durably: bool = True) -> None:
+    """Write a record with its checksum; it fills one sector."""
+    descriptor = os.open("state", os.O_WRONLY | os.O_NOFOLLOW, dir_fd=place)
     try:
-        os.pwrite(descriptor, record.ljust(SECTOR - 1) + b"\n", offset)
-        os.fdatasync(descriptor)
+        os.pwrite(descriptor, sealed(record), offset)
+        if durably:
+            os.fdatasync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def sealed(record: bytes) -> bytes:
+    """Return the sector that holds a record and its checksum."""
+    record = record.strip()
+    return (b"%08x %s" % (zlib.crc32(record), record)).ljust(SECTOR - 1) + b"\n"
+
+
+def unsealed(sector: bytes) -> bytes:
+    """Return the record of a sector; empty when there is none, or it is damaged or only half written."""
+    seal, _, record = sector.strip().partition(b" ")
+    return record if seal == b"%08x" % zlib.crc32(record) else b""
 
 
 def write_exit(place: int, code: int, plan: Plan, refusal: bytes) -> None:
@@ -167,13 +245,17 @@ def oom_kills(plan: Plan) -> int:
     return 0
 
 
-def spawn(plan: Plan, log: int) -> tuple[int, bytes]:
-    """Start the command; its pid, and `STEP ERRNO` when that failed."""
+def spawn(place: int, plan: Plan, log: int) -> tuple[int, bytes]:
+    """Start the command; return its pid, and `STEP ERRNO` when that failed."""
     failed, failure = os.pipe()
-    child = os.fork()
+    try:
+        child = os.fork()
+    except OSError as error:
+        return 0, b"start %d" % (error.errno or 0)
     if not child:
         step = [b"start"]
         try:
+            write_state(place, COMMAND_AT, b"%d" % os.getpid(), durably=False)
             become(plan, log, step)
         except OSError as error:
             os.write(failure, b"%s %d" % (step[0], error.errno or 0))
@@ -198,6 +280,12 @@ def become(plan: Plan, log: int, step: list[bytes]) -> None:
     for path in plan.get(b"cgroup", []):
         with open(path, "wb", buffering=0) as file:  # noqa: PTH123
             file.write(b"0")
+    for path in plan.get(b"tracked", []):
+        try:
+            with open(path, "wb", buffering=0) as file:  # noqa: PTH123
+                file.write(b"0")
+        except OSError:
+            continue  # its processes are found in other ways too
     step[0] = b"ulimit"
     for limit in plan.get(b"rlimit", []):
         which, soft, hard = (int(part) for part in limit.split(b":"))
@@ -229,15 +317,19 @@ def execute(command: list[bytes], env: dict[bytes, bytes]) -> None:
 
 
 def wait(child: int) -> int:
-    """The child's exit code, 128 + n for a signal; orphans that were left to us are reaped on the way."""
+    """Return the exit code of the command, 128 + n for a signal, and leave its status in the kernel.
+
+    Orphans that became children of this process are reaped on the way.
+    """
     while True:
-        pid, status = os.waitpid(-1, 0)
-        if pid == child:
-            code = os.waitstatus_to_exitcode(status)
-            return code if code >= 0 else 128 - code
+        found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
+        if found is not None and found.si_pid == child:
+            return found.si_status if found.si_code == os.CLD_EXITED else 128 + found.si_status
+        if found is not None:
+            reap(found.si_pid)
 
 
-def end_the_rest() -> None:
+def end_the_rest(child: int) -> None:
     """Kill the processes that the command left behind, and wait until they are gone, for `REST_WITHIN` seconds.
 
     A process in uninterruptible sleep (a hung driver, a dead NFS server) or of another user may stay: the end of the
@@ -245,28 +337,44 @@ def end_the_rest() -> None:
     """
     pause, deadline = 0.001, time.monotonic() + REST_WITHIN
     while time.monotonic() < deadline:
-        try:
-            pid, _ = os.waitpid(-1, os.WNOHANG)
-        except ChildProcessError:
-            return
-        if pid:
-            continue
-        for orphan in children():
-            kill(orphan)
+        rest = [pid for pid in children() if pid != child and not reap(pid)]
+        killed = [kill(pid) for pid in rest]
+        if not any(killed):
+            return  # none is left, or all are beyond our rights
         time.sleep(pause)  # the children of a process that dies become ours: look again
         pause = min(2 * pause, 0.1)
 
 
-def kill(pid: int) -> None:
-    """Send SIGKILL; a process that is gone or belongs to another user is left alone."""
-    try:  # noqa: SIM105 - contextlib is slow to import
+def reap(pid: int) -> bool:
+    """Let go of a child that has ended; return whether it has."""
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
+
+
+def kill(pid: int) -> bool:
+    """Send SIGKILL; return False for a process of another user, which is left alone."""
+    try:
         os.kill(pid, signal.SIGKILL)
-    except (ProcessLookupError, PermissionError):
+    except ProcessLookupError:
         pass
+    except PermissionError:
+        return False
+    return True
 
 
 def children() -> list[int]:
-    """Pids of this process's children."""
+    """Return the pids of this process's children, zombies included."""
+    try:
+        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:  # noqa: PTH123
+            return [int(pid) for pid in file.read().split()]
+    except OSError:  # a kernel without CONFIG_PROC_CHILDREN
+        return children_by_search()
+
+
+def children_by_search() -> list[int]:
+    """Return the same from a search of /proc."""
     found = []
     for name in os.listdir("/proc"):  # noqa: PTH208
         if name.isdigit():
@@ -280,12 +388,14 @@ def children() -> list[int]:
     return found
 
 
-def keep_log_small(libc: ctypes.CDLL, log: int, limit: int) -> None:
+def keep_log_small(log: int, limit: int) -> None:
     """From now on give the oldest output back to the disk when there is more than `limit`.
 
     A hole is punched at the head of the file: the command writes on undisturbed, straight to the file, even when
     this process is gone, and readers see the rest at the same offsets.
     """
+
+    libc = ctypes.CDLL(None, use_errno=True)
 
     def trim(_signal: int, _frame: object) -> None:
         status = os.fstat(log)

@@ -12,6 +12,7 @@ BLAMED = {
         CauseCode.OUT_OF_MEMORY,
         CauseCode.GPU_OUT_OF_MEMORY,
         CauseCode.SIGNALLED,
+        CauseCode.END_UNKNOWN,
     },
     Blame.OPERATOR: {
         CauseCode.TIME_LIMIT,

@@ -28,10 +28,20 @@ def unified(tmp_path: Path) -> Path:
     return mount
 
 
-def test_without_limits_no_group_is_made(unified: Path) -> None:
+def test_without_limits_a_group_lists_the_processes(unified: Path) -> None:
     group = process_cgroup.make("one", ContainerOptions(), unified, unified.parent / "own")
-    assert group == process_cgroup.Group()
-    assert not (unified / "gputui" / "one").exists()
+    folder = unified / "gputui" / "one"
+    assert group == process_cgroup.Group((str(folder),), str(folder))
+    assert group.records() == [("tracked", f"{folder}/cgroup.procs")]
+    (folder / "below").mkdir()
+    (folder / "cgroup.procs").write_text("3\n4\n")
+    (folder / "below" / "cgroup.procs").write_text("5\n")
+    assert process_cgroup.members(group.folders) == {3, 4, 5}
+
+
+def test_a_host_without_version_2_lists_no_processes(tmp_path: Path) -> None:
+    assert process_cgroup.make("one", ContainerOptions(), tmp_path) == process_cgroup.Group()
+    assert process_cgroup.members(()) == frozenset()
 
 
 def test_the_limits_of_version_2(unified: Path) -> None:

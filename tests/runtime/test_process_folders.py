@@ -58,7 +58,7 @@ def test_a_damaged_record_does_not_hide_what_runs(harness: Harness, root: Path) 
     path.write_bytes(b"garbage".ljust(2 * SECTOR))
     cause = record(harness.open(), created.id).cause
     assert cause is not None
-    assert (cause.code, "damaged" in cause.text) == (CauseCode.CONTAINER_LOST, True)
+    assert (cause.code, "damaged" in cause.text) == (CauseCode.END_UNKNOWN, True)
 
 
 def test_strangers_in_the_directory_are_passed_over(harness: Harness, root: Path) -> None:

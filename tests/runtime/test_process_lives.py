@@ -18,7 +18,8 @@ from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerState
 from gputui.runtime import process_session, wrapper
 from gputui.runtime.process import ProcessRuntime
-from gputui.runtime.wrapper import SECTOR
+from gputui.runtime.process_attempt import AttemptFolder
+from gputui.runtime.wrapper import SECTOR, STATE_SIZE
 from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, output, record, seen, shell, until
 from tests.runtime.test_process import process_harness
 
@@ -79,10 +80,20 @@ def leader(runtime: ProcessRuntime, container_id: str) -> int:
     return pid
 
 
-def kill_wrapper(runtime: ProcessRuntime, container_id: str) -> None:
-    pid = leader(runtime, container_id)
-    os.kill(pid, signal.SIGKILL)
-    until(lambda: process_session.stat(pid) is None, "the wrapper is gone")
+def runner(runtime: ProcessRuntime, state: Path, container_id: str) -> int:
+    """The pid of the process that waits for the command."""
+    until(lambda: AttemptFolder(state / "attempts" / container_id).records().runner is not None, "there is a runner")
+    found = AttemptFolder(state / "attempts" / container_id).records().runner
+    assert found is not None
+    return found.pid
+
+
+def kill_wrapper(runtime: ProcessRuntime, state: Path, container_id: str) -> None:
+    """Kill both processes that watch over the command."""
+    pids = (leader(runtime, container_id), runner(runtime, state, container_id))
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+    until(lambda: all(process_session.stat(pid) is None for pid in pids), "the wrapper is gone")
 
 
 def number_printed(runtime: ProcessRuntime, container_id: str) -> int:
@@ -97,9 +108,9 @@ def rewrite_start(state: Path, container_id: str, place: int, word: bytes) -> No
     """Change one word of the record of who the wrapper is."""
     path = state / "attempts" / container_id / "state"
     content = path.read_bytes()
-    words = content[:SECTOR].split()
+    words = wrapper.unsealed(content[:SECTOR]).split()
     words[place] = word
-    path.write_bytes(b" ".join(words).ljust(SECTOR) + content[SECTOR:])
+    path.write_bytes(wrapper.sealed(b" ".join(words)) + content[SECTOR:])
 
 
 def test_a_killed_gputui_leaves_its_jobs_running(harness: Harness, state: Path) -> None:
@@ -158,7 +169,8 @@ def test_one_that_may_have_begun_is_never_begun_again(harness: Harness, runtime:
     """Killed between the record and the command: lost, which is tried again as another attempt."""
     container_id = runtime.create(harness.launch(shell("echo ran"))).id
     path = state / "attempts" / container_id / "state"
-    path.write_bytes(b"999999 1 " + process_session.boot_id().encode() + b" 1000000000\n" + path.read_bytes())
+    begun = wrapper.sealed(b"999999 1 " + process_session.boot_id().encode() + b" 1000000000")
+    path.write_bytes(begun + path.read_bytes()[SECTOR:])
     runtime.start(container_id)
     found = record(runtime, container_id)
     assert found.state is ContainerState.EXITED
@@ -210,12 +222,12 @@ def test_a_wrapper_of_a_replaced_attempt_goes_away(harness: Harness, runtime: Pr
     shutil.rmtree(old)
 
 
-def test_without_its_wrapper_it_still_runs(harness: Harness, runtime: ProcessRuntime) -> None:
+def test_without_its_wrapper_it_still_runs(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     woken = threading.Event()
     container_id = begin(harness, runtime, "echo $$; exec sleep 600")
     pid = number_printed(runtime, container_id)
     runtime.watch(woken.set)
-    kill_wrapper(runtime, container_id)
+    kill_wrapper(runtime, state, container_id)
     assert woken.wait(PATIENCE)
     (found,) = runtime.containers()
     assert found.state is ContainerState.RUNNING
@@ -225,14 +237,84 @@ def test_without_its_wrapper_it_still_runs(harness: Harness, runtime: ProcessRun
     ended = harness.ended(runtime, container_id)
     assert ended.exit_code is None
     assert ended.cause is not None
-    assert ended.cause.code is CauseCode.CONTAINER_LOST
+    assert ended.cause.code is CauseCode.END_UNKNOWN
     assert "wrapper was killed" in ended.cause.text
 
 
-def test_without_its_wrapper_it_can_still_be_ended(harness: Harness, runtime: ProcessRuntime) -> None:
+@pytest.mark.parametrize("which", ["keeper", "runner"])
+def test_one_of_the_two_is_enough_to_know_the_end(
+    harness: Harness, runtime: ProcessRuntime, state: Path, which: str
+) -> None:
+    script = "setsid sh -c 'exec env -i sleep 600' & read line < pipe; exit 7"
+    os.mkfifo(state.parent / "pipe")
+    container_id = runtime.create(harness.launch(shell(script), workdir=str(state.parent))).id
+    runtime.start(container_id)
+    until(lambda: len(runtime._ledger.members(container_id)) == 2, "the daemon is there")
+    pid = leader(runtime, container_id) if which == "keeper" else runner(runtime, state, container_id)
+    os.kill(pid, signal.SIGKILL)
+    until(lambda: process_session.stat(pid) is None, "it is gone")
+    members = harness.open()._ledger.members(container_id)  # type: ignore[attr-defined]
+    assert len(members) == 2
+    (state.parent / "pipe").write_text("go\n")
+    assert harness.ended(runtime, container_id).exit_code == 7
+    assert all(process_session.stat(member) is None for member in members)
+
+
+def test_an_end_before_its_record_is_found_by_the_keeper(harness: Harness, state: Path) -> None:
+    """The runner is killed after the command has ended: the kernel keeps the status until it is written down."""
+    runtime = harness.open()
+    assert isinstance(runtime, ProcessRuntime)
+    container_id = begin(harness, runtime, "read line < /dev/zero; exit 5")
+    first = runner(runtime, state, container_id)
+    (command,) = runtime._ledger.members(container_id)
+    os.kill(first, signal.SIGSTOP)
+    os.kill(command, signal.SIGTERM)
+    until(lambda: process_session.stat(command) is None, "the command has ended")
+    assert record(runtime, container_id).state is ContainerState.RUNNING
+    os.kill(first, signal.SIGKILL)
+    assert harness.ended(runtime, container_id).exit_code == 143
+
+
+def test_a_record_read_while_it_is_written_is_read_again(
+    harness: Harness, runtime: ProcessRuntime, state: Path
+) -> None:
+    container_id = begin(harness, runtime, "sleep 600")
+    path = state / "attempts" / container_id / "state"
+    whole = wrapper.sealed(b"3 1000000000 0")
+    for torn in (
+        whole[:9].ljust(SECTOR),
+        whole[:14].ljust(SECTOR),
+        whole[:20].ljust(SECTOR),
+        whole[:-1].ljust(SECTOR)[4:],
+    ):
+        content = path.read_bytes()
+        path.write_bytes(content[:SECTOR] + torn + content[2 * SECTOR :])
+        assert record(harness.open(), container_id).state is ContainerState.RUNNING
+    path.write_bytes(content[:SECTOR] + whole + content[2 * SECTOR :])
+    assert record(harness.open(), container_id).exit_code == 3
+    runtime.kill(container_id)
+
+
+def test_a_wrapper_of_version_0_1_is_understood(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+    """Two sectors without checksums: a job may have been started before gputui was upgraded."""
+    container_id = runtime.create(harness.launch(SLEEP)).id
+    path = state / "attempts" / container_id / "state"
+    boot = process_session.boot_id().encode()
+    own = process_session.stat(os.getpid())
+    assert own is not None
+    begun = (b"%d %d %s 1000000000" % (os.getpid(), own.ticks, boot)).ljust(SECTOR - 1) + b"\n"
+    path.write_bytes(begun.ljust(2 * SECTOR))
+    with (path.parent / "claim").open("r+b") as claim:
+        fcntl.flock(claim, fcntl.LOCK_EX)
+        assert record(runtime, container_id).state is ContainerState.RUNNING
+    path.write_bytes(begun + b"4 2000000000 0 ".ljust(SECTOR))
+    assert record(runtime, container_id).exit_code == 4
+
+
+def test_without_its_wrapper_it_can_still_be_ended(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     container_id = begin(harness, runtime, 'trap "" TERM; setsid sleep 600 & echo ready; while :; do sleep 0.1; done')
     seen(runtime, container_id, b"ready")
-    kill_wrapper(runtime, container_id)
+    kill_wrapper(runtime, state, container_id)
     runtime.terminate(container_id)
     assert record(runtime, container_id).state is ContainerState.RUNNING
     runtime.kill(container_id)
@@ -244,7 +326,8 @@ def test_another_process_with_its_pid_is_not_it(harness: Harness, runtime: Proce
     runtime.kill(container_id)
     harness.ended(runtime, container_id)
     path = state / "attempts" / container_id / "state"
-    path.write_bytes(path.read_bytes()[:SECTOR].ljust(2 * SECTOR))  # as if the wrapper had been killed
+    until(lambda: AttemptFolder(path.parent).is_watched() is False, "the wrapper is gone")
+    path.write_bytes(path.read_bytes()[:SECTOR].ljust(STATE_SIZE))  # as if the wrapper had been killed
     rewrite_start(state, container_id, 1, b"12345")  # ticks: both may have started within one
     stranger = subprocess.Popen(SLEEP, start_new_session=True)
     try:
@@ -255,7 +338,8 @@ def test_another_process_with_its_pid_is_not_it(harness: Harness, runtime: Proce
         later.kill(container_id)
         later.terminate(container_id)
         assert (
-            process_session.members(process_session.Identity(stranger.pid, 12345, process_session.boot_id()), "") == ()
+            process_session.members(process_session.Identity(stranger.pid, 12345, process_session.boot_id()), None, "")
+            == ()
         )
         assert stranger.poll() is None
     finally:
@@ -265,16 +349,14 @@ def test_another_process_with_its_pid_is_not_it(harness: Harness, runtime: Proce
 
 def test_a_restart_of_the_machine_loses_it(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     container_id = begin(harness, runtime, "sleep 600")
-    pid = leader(runtime, container_id)
-    boot = process_session.boot_id().encode()
+    kill_wrapper(runtime, state, container_id)
+    runtime.kill(container_id)
     rewrite_start(state, container_id, 2, b"00000000-0000-0000-0000-000000000000")
     found = record(harness.open(), container_id)
     assert found.state is ContainerState.EXITED
     assert found.cause is not None
     assert found.cause.code is CauseCode.CONTAINER_LOST
     assert "restarted" in found.cause.text
-    rewrite_start(state, container_id, 2, boot)
-    assert record(harness.open(), container_id).pid == pid
 
 
 @pytest.mark.parametrize(
@@ -338,16 +420,31 @@ def test_a_process_that_cannot_be_killed_holds_the_end_of_its_job_up_for_a_while
         wrapper.REST_WITHIN = 0.3
         child = subprocess.Popen(["sleep", "60"])
         kill, told = os.kill, []
-        def refused(pid, number):
-            told.append(pid)
-            raise PermissionError(1, "Operation not permitted")
-        os.kill = refused
+        os.kill = lambda pid, number: told.append(pid)
         begun = time.monotonic()
-        wrapper.end_the_rest()
+        wrapper.end_the_rest(0)
         print(0.3 <= time.monotonic() - begun < 30, set(told) == {child.pid})
         os.kill = kill
-        wrapper.end_the_rest()
+        wrapper.end_the_rest(0)
         print(child.poll() is not None)
     """
     words = [sys.executable, "-I", "-S", "-c", code, str(Path(wrapper.__file__).parent)]
     assert subprocess.run(words, capture_output=True, check=True, timeout=60).stdout == b"True True\nTrue\n"
+
+
+def test_a_child_of_another_user_does_not_hold_the_end_of_its_job_up() -> None:
+    """As `sudo sleep 60 &` leaves one: it goes on, and the end of the job is recorded."""
+    code = """if True:
+        import os, subprocess, sys, time
+        sys.path.insert(0, sys.argv[1])
+        import wrapper
+        child = subprocess.Popen(["sleep", "60"])
+        os.setresuid(54321, 54321, 0)
+        begun = time.monotonic()
+        wrapper.end_the_rest(0)
+        print(time.monotonic() - begun < 30, child.poll())
+        os.setresuid(0, 0, 0)
+        child.kill()
+    """
+    words = [sys.executable, "-I", "-S", "-c", code, str(Path(wrapper.__file__).parent)]
+    assert subprocess.run(words, capture_output=True, check=True, timeout=60).stdout == b"True None\n"

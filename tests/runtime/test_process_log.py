@@ -91,7 +91,7 @@ def test_a_flood_gives_its_oldest_output_back_to_the_disk(tmp_path: Path, monkey
     path.write_bytes(b"\n".join(lines) + b"\n")
     log = os.open(path, os.O_RDWR | os.O_APPEND)
     monkeypatch.setattr(wrapper, "TRIM_EVERY", 0.01)
-    wrapper.keep_log_small(ctypes.CDLL(None), log, 400_000)
+    wrapper.keep_log_small(log, 400_000)
     try:
         until(lambda: os.fstat(log).st_blocks * 512 <= 400_000, "the disk had some back")
         os.write(log, b"later\n")

@@ -19,7 +19,9 @@ _SHOWN = 160
 
 def may_have(job: Job, cause: Cause | None) -> bool:
     """Whether the output of its ended attempt is worth a look: it had GPUs, failed, and was not told to end."""
-    if cause is None or cause.blame is not Blame.JOB or cause.code is CauseCode.OUT_OF_MEMORY:
+    if cause is None or cause.blame is not Blame.JOB:
+        return False
+    if cause.code in {CauseCode.OUT_OF_MEMORY, CauseCode.END_UNKNOWN}:
         return False
     return bool(job.gpus) and job.stopping is None
 
