@@ -9,7 +9,7 @@ import click
 from gputui.cli import readings, table
 from gputui.cli.output import gpu_json, print_json
 from gputui.cli.session import Session, pass_session
-from gputui.domain.gpu import GpuView, HealthCode, Holder
+from gputui.domain.gpu import Drain, GpuState, GpuView, HealthCode, Holder
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
 
@@ -50,7 +50,7 @@ def row(view: GpuView) -> tuple[str, ...]:
     total = (sample.memory_total if sample else None) or gpu.memory_total
     return (
         str(gpu.index),
-        str(view.state),
+        state(view),
         (gpu.model or "-").removeprefix("NVIDIA ") + (f" {gpu.mig_profile}" if gpu.mig_profile else ""),
         _number(sample.utilization * 100 if sample and sample.utilization is not None else None, "%"),
         f"{format_size(sample.memory_used if sample else None)}/{format_size(total)}",
@@ -61,16 +61,30 @@ def row(view: GpuView) -> tuple[str, ...]:
     )
 
 
+def state(view: GpuView) -> str:
+    """Return the state, and `lost` or `draining` beside the job that is on the GPU."""
+    is_lost = view.health.code is HealthCode.LOST
+    if view.state is not GpuState.ALLOCATED:
+        return "LOST" if is_lost else str(view.state)
+    return f"{view.state}{', lost' if is_lost else ''}{', draining' if view.drain else ''}"
+
+
 def story(view: GpuView) -> str:
     """Who holds it, why it is not free, what is wrong with it, and how old that is."""
     ids = [f"{job_id} " for job_id in view.job_ids] + [""] * len(view.holders)
     parts = [_holder(holder, job_id) for holder, job_id in zip(view.holders, ids, strict=False)]
-    parts += [] if view.holders and view.health.code is HealthCode.OK else [view.why]
+    says_all = view.health.code is HealthCode.OK or view.state is GpuState.ALLOCATED
+    parts += [] if view.holders and says_all else [view.why]
+    parts += [_draining(view.drain)] if view.drain and "drained by" not in view.why else []
     parts += [f"nobody may join: {view.closed}"] if view.sharers and view.closed else []
     told = view.health.code is HealthCode.OK or view.health.text in view.why
     parts += [] if told else [f"{view.health.code}: {view.health.text}"]
     parts += [f"read {format_duration(view.age)} ago"] if view.stale and view.age is not None else []
     return "; ".join(dict.fromkeys(filter(None, parts)))
+
+
+def _draining(drain: Drain) -> str:
+    return f"drained by {drain.by}" + (f": {drain.reason}" if drain.reason else "")
 
 
 def _holder(holder: Holder, job_id: str) -> str:

@@ -8,9 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from gputui.domain.cause import Blame, CauseCode
 from gputui.domain.event import Event, ended, health_changes
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
+from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import plural
 from gputui.tui.present.status import pressing
@@ -47,18 +49,22 @@ class Watcher:
         self._before = EMPTY
         self._ends: dict[JobId, datetime | None] = {}
         self._troubles: dict[str, Notice] = {}
+        self._jobs: dict[JobId, Job] = {}
+        """Those of the picture before."""
 
     def look(self, snapshot: Snapshot, now: datetime) -> list[Happening]:
         """What is new, in the order in which it is told."""
         before, self._before = self._before, snapshot
         if snapshot is EMPTY:
             return []
-        ends = self._new_ends(snapshot) if snapshot.jobs is not before.jobs else []
+        is_changed = snapshot.jobs is not before.jobs
+        ends = self._new_ends(snapshot) if is_changed else []
+        stops = self._new_stops(snapshot, now) if is_changed else []
         troubles = self._new_troubles(snapshot, now)
         if before is EMPTY:
             return []
         health = [_told(event) for event in health_changes(before.gpus, snapshot.gpus, now)]
-        return [*troubles, *health, *self._of_ends(ends)]
+        return [*troubles, *health, *stops, *self._of_ends(ends)]
 
     def _new_ends(self, snapshot: Snapshot) -> list[Job]:
         """Jobs that have ended since the picture before; one that is run again may do so again."""
@@ -66,6 +72,16 @@ class Watcher:
         over = [job for job in snapshot.jobs if job.ended_at is not None and job.state.is_terminal]
         self._ends = {job.id: job.ended_at for job in over}
         return [job for job in over if known.get(job.id) != job.ended_at]
+
+    def _new_stops(self, snapshot: Snapshot, now: datetime) -> list[Happening]:
+        """Return which jobs are stopped because of their GPU, and which go back to the queue without blame."""
+        known, self._jobs = self._jobs, {job.id: job for job in snapshot.jobs}
+        found = []
+        for job in snapshot.jobs:
+            before = known.get(job.id)
+            if before is not None and before is not job and (words := _stop_words(before, job)):
+                found.append(Happening(now, "warning", plain(words, 500), self._concerns(job)))
+        return found
 
     def _of_ends(self, jobs: Sequence[Job]) -> list[Happening]:
         told = [job for job in jobs if self._concerns(job)]
@@ -86,6 +102,21 @@ class Watcher:
         new = [Happening(now, n.severity, plain(n.text, 500)) for key, n in self._troubles.items() if key not in known]
         over = [notice for key, notice in known.items() if key not in self._troubles]
         return [*new, *(Happening(now, "information", f"over: {plain(n.text, 400)}", is_told=False) for n in over)]
+
+
+def _stop_words(before: Job, job: Job) -> str:
+    """Return that the job is being stopped for a lost GPU, or is queued again through no fault of its own."""
+    name = f"job {job.id} {job.spec.name}".rstrip()
+    stopping = job.stopping
+    if stopping is not None and before.stopping is None and stopping.cause.code is CauseCode.GPU_LOST:
+        return f"{name} of {job.spec.tenant} is being stopped, its GPU is lost: {stopping.cause.text}"
+    last = job.attempts[-1] if job.attempts else None
+    if job.state is not JobState.PENDING or last is None or not last.is_over or last.cause is None:
+        return ""
+    was_over = any(attempt.number == last.number and attempt.is_over for attempt in before.attempts)
+    if was_over or last.cause.blame is not Blame.INFRASTRUCTURE or last.cause.code is CauseCode.PREEMPTED:
+        return ""
+    return f"{name} of {job.spec.tenant} was stopped and is queued again, free of charge: {last.cause.text}"
 
 
 def _kind(notice: Notice) -> str:

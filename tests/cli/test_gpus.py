@@ -12,10 +12,10 @@ import pytest
 from gputui import bootstrap
 from gputui.cli import gpus
 from gputui.config import resolve
-from gputui.domain.gpu import GpuState, Health, HealthCode, Holder, ProbeCode, ProbeReading, ProbeStatus, Sharer
+from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder, ProbeCode, ProbeReading, ProbeStatus, Sharer
 from gputui.domain.snapshot import Node, Snapshot
 from tests.cli.conftest import KeptStore, Run, picture, put
-from tests.factories import GIB, gpu, running, sample, snapshot, uuid, view
+from tests.factories import GIB, NOW, gpu, running, sample, snapshot, uuid, view
 
 
 def test_a_shared_gpu_names_its_jobs_by_number_and_says_why_nobody_may_join() -> None:
@@ -45,6 +45,33 @@ def test_a_row_says_who_holds_it_and_what_is_wrong(run: Run, store: KeptStore, m
     assert "0%" not in rows[2]
     assert rows[3].endswith("drained by alice; Xid: Xid 79")
     assert [each["uuid"] for each in json.loads(run("gpus", "--json").out)] == [uuid(i) for i in range(4)]
+
+
+def test_a_drain_is_told_beside_the_job_that_is_still_there_and_a_lost_gpu_is_called_lost(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lost = Health(HealthCode.LOST, "Xid 79: it fell off the bus")
+    drain = Drain("fan noise", "alice", NOW)
+    held = view(0, GpuState.ALLOCATED, job_id=7, job_ids=(7,), why="job 7", holders=(Holder("job", "train", "bob"),))
+    views = [
+        replace(held, drain=drain),
+        replace(held, gpu=gpu(1), health=lost),
+        view(2, GpuState.DRAINED, health=lost, why=lost.text, drain=drain),
+        view(3, GpuState.DRAINED, why="drained by alice: fan noise", drain=drain),
+    ]
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture(snapshot(gpus=views)))
+    rows = run("gpus").out.splitlines()[1:]
+    assert rows[0].split()[1:3] == ["ALLOCATED,", "draining"]
+    assert rows[0].endswith("job 7 train (bob); drained by alice: fan noise")
+    assert rows[1].split()[1:3] == ["ALLOCATED,", "lost"]
+    assert rows[1].endswith("job 7 train (bob); Lost: Xid 79: it fell off the bus")
+    assert rows[2].split()[1] == "LOST"
+    assert rows[2].endswith("Xid 79: it fell off the bus; drained by alice: fan noise")
+    assert rows[3].split()[1] == "DRAINED"
+    assert rows[3].count("drained by alice") == 1
+    shown = json.loads(run("gpus", "--json").out)
+    assert [each["state"] for each in shown] == ["ALLOCATED", "ALLOCATED", "DRAINED", "DRAINED"]
+    assert shown[0]["drain"]["by"] == "alice"
 
 
 def test_gpus_free_in_vain_are_told_below_the_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

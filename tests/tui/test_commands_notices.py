@@ -9,15 +9,21 @@ import pytest
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import Health, HealthCode
-from gputui.domain.job import Job
+from gputui.domain.job import Job, Stopping
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import JobState
 from gputui.tui.happenings import Happening, Watcher
 from gputui.tui.notify import Notifier, desktop_sequence
+from gputui.tui.present.cells import Cell
+from gputui.tui.present.status import notices, pressing, status_line
 from tests.factories import NOW, FakeClock, running, uuid
 from tests.tui.console import Console
-from tests.tui.sample import disk_full, gpus, rich_snapshot, with_job, with_node
+from tests.tui.sample import disk_full, gpus, rich_snapshot, stale, with_job, with_node
+
+
+def text_of(line: Cell) -> str:
+    return "".join(words for words, _ in line)
 
 
 def job_over(job_id: int, state: JobState = JobState.FAILED, tenant: str = "alice", after: int = 1) -> Job:
@@ -86,6 +92,54 @@ def test_a_gpu_that_falls_sick_and_is_well_again() -> None:
     assert "fell off the bus" in found[0].text
     well = _looked(rich_snapshot(), sick, rich_snapshot())
     assert [(each.severity, "is well again" in each.text) for each in well] == [("information", True)]
+
+
+def faulty(**changes: object) -> Snapshot:
+    """The busy node with GPU 2, which job 104 holds, changed."""
+    views = tuple(replace(view, **changes) if view.gpu.index == 2 else view for view in gpus()[:7])  # type: ignore[arg-type]
+    return with_node(gpus=views)
+
+
+def test_a_lost_sick_or_unread_gpu_is_in_the_status_line_and_under_now_until_it_is_over() -> None:
+    for code, word in ((HealthCode.LOST, "lost"), (HealthCode.XID, "sick"), (HealthCode.NEEDS_RESET, "sick")):
+        snapshot = faulty(health=Health(code, "it fell off the bus (Xid 79): reboot the host"))
+        assert f"of 7 GPUs free, 1 {word}" in text_of(status_line(snapshot, "node1"))
+        (notice,) = [each for each in notices(snapshot, NOW) if "GPU 2" in each.text]
+        assert notice.severity == "error"
+        assert notice.text.startswith(f"GPU 2 is {word} and takes no job (job 104 still holds it): it fell off the bus")
+        assert pressing(snapshot, NOW) == ()
+    old = faulty(stale=True, age=timedelta(seconds=42), health=Health(HealthCode.UNKNOWN, "no reading"))
+    assert "free, 1 not read" in text_of(status_line(old, "node1"))
+    assert [each.text.split(":")[0] for each in notices(old, NOW)] == [
+        "GPU 2 could not be read for 42s and takes no job"
+    ]
+    well = faulty()
+    assert notices(well, NOW) == ()
+    assert text_of(status_line(well, "node1")).endswith("GPUs free")
+
+
+def test_a_hung_driver_is_one_notice_and_a_count() -> None:
+    told = notices(stale(), NOW)
+    assert [each.severity for each in told] == ["error", "error"]
+    assert "1 lost, 7 not read" in text_of(status_line(stale(), "node1"))
+
+
+def test_a_job_stopped_by_its_lost_gpu_is_told_when_it_is_stopped_and_when_it_is_queued_again() -> None:
+    cause = Cause(CauseCode.GPU_LOST, "GPU 0: it fell off the bus")
+    ours = next(each for each in rich_snapshot().jobs if each.id == 101)
+    stopping = ours.evolve(state=JobState.COMPLETING, stopping=Stopping(cause, NOW))
+    over = replace(ours.attempts[-1], ended_at=NOW, cause=cause)
+    again = ours.evolve(state=JobState.PENDING, attempts=(*ours.attempts[:-1], over))
+    first = with_job(rich_snapshot(), [stopping])
+    (told,) = _looked(rich_snapshot(), first)
+    assert (told.severity, told.is_told) == ("warning", True)
+    assert told.text.endswith("is being stopped, its GPU is lost: GPU 0: it fell off the bus")
+    second = with_job(rich_snapshot(), [again])
+    for pictures in ((rich_snapshot(), first, second), (rich_snapshot(), second)):
+        (told,) = _looked(*pictures)
+        assert "was stopped and is queued again, free of charge: GPU 0" in told.text
+    held = with_job(rich_snapshot(), [again.evolve(held=True)])
+    assert _looked(rich_snapshot(), second, held) == []
 
 
 def test_trouble_is_told_once_while_its_figures_change_and_its_end_is_kept() -> None:

@@ -234,15 +234,17 @@ def test_counts_in_the_status_line() -> None:
 def test_notices_come_worst_first_and_say_what_to_do() -> None:
     both = replace(samples.no_docker(), leader=samples.SERVE, leads_here=False)
     found = notices(both, NOW)
-    assert [notice.severity for notice in found] == ["error", "information"]
+    assert [notice.severity for notice in found] == ["error", "error", "information"]
     assert "usermod" in found[0].text
     assert "gputui serve" in notices(samples.nobody_leads(), NOW)[0].text
-    assert "kernel update" in notices(samples.paused(), NOW)[0].text
-    assert notices(samples.rich_snapshot(), NOW) == ()
+    lost, paused = notices(samples.paused(), NOW)
+    assert "fell off the bus" in lost.text
+    assert "kernel update" in paused.text
+    assert notices(samples.empty_queue(), NOW) == ()
 
 
 def test_an_old_picture_is_said_to_be_old() -> None:
-    [notice] = notices(samples.rich_snapshot(), NOW + timedelta(seconds=30))
+    [notice] = notices(samples.empty_queue(), NOW + timedelta(seconds=30))
     assert "30s old" in notice.text
 
 
@@ -272,7 +274,7 @@ def with_warnings(snapshot: Snapshot, *warnings: str) -> Snapshot:
 
 def test_gpus_free_in_vain_are_told_where_there_is_room() -> None:
     stranded = samples.rich_snapshot(fragmentation=2)
-    assert "GPUs free │ 2 free that no waiting job can use" in text(status_line(stranded, "node1"))
+    assert "GPUs free, 1 lost │ 2 free that no waiting job can use" in text(status_line(stranded, "node1"))
     assert "no waiting job" not in text(status_line(stranded, "node1", 80))
     assert "no waiting job" not in text(status_line(samples.rich_snapshot(), "node1"))
 
@@ -281,7 +283,7 @@ def test_standing_warnings_are_a_number_in_the_status_line_and_no_banner() -> No
     warned = with_warnings(samples.viewer(), "live-restore is off", "cgroup v1")
     assert pressing(warned, NOW) == ()
     assert "2 warnings, ! shows" in text(status_line(warned, "node1"))
-    assert [notice.severity for notice in notices(warned, NOW)] == ["warning", "warning", "information"]
+    assert [notice.severity for notice in notices(warned, NOW)] == ["error", "warning", "warning", "information"]
 
 
 @pytest.mark.parametrize("day", [samples.paused, samples.nobody_leads, samples.no_docker, samples.disk_full])
@@ -311,7 +313,7 @@ def test_the_status_line_of_80_columns_shortens_words_and_keeps_the_free_gpus(da
 
 def test_the_status_line_shortens_no_more_words_than_it_must() -> None:
     warned = with_warnings(samples.viewer(), "live-restore is off")
-    told = [text(status_line(warned, "node1", room)) for room in range(120, 50, -1)]
+    told = [text(status_line(warned, "node1", room)) for room in range(130, 60, -1)]
     in_full = [
         [word for word in ("schedules", "warning, ! shows", "running", "node1", "gputui") if word in line]
         for line in told

@@ -16,6 +16,7 @@ from gputui.domain.text import broken, plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.key_words import keyed
 from gputui.tui.present.cells import Cell, Span, cell, width_of
+from gputui.tui.present.gpu_faults import fault_counts, gpu_faults
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG
 
 LATE = timedelta(seconds=10)
@@ -151,12 +152,12 @@ def _gpu_counts(snapshot: Snapshot) -> Cell:
     if not gpus:
         return ()
     free = sum(view.state is GpuState.FREE for view in gpus)
-    return ((f"{free}", PLAIN), (f" of {plural(len(gpus), 'GPU')} free", DIM))
+    return ((f"{free}", PLAIN), (f" of {plural(len(gpus), 'GPU')} free", DIM), *fault_counts(snapshot))
 
 
 def notices(snapshot: Snapshot, now: datetime) -> tuple[Notice, ...]:
     """What is wrong or odd, worst first, each with what to do."""
-    return _ranked([*pressing(snapshot, now), *standing(snapshot)])
+    return _ranked([*pressing(snapshot, now), *gpu_faults(snapshot), *standing(snapshot)])
 
 
 def pressing(snapshot: Snapshot, now: datetime) -> tuple[Notice, ...]:
