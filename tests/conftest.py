@@ -16,7 +16,7 @@ settings.register_profile(
 settings.load_profile("any load")
 
 REQUIRED = frozenset(filter(None, os.environ.get("GPUTUI_TEST_REQUIRE", "").split(",")))
-"""Engines without which a test fails instead of being skipped: any of docker, nvml, tmux, chromium."""
+"""Engines without which a test fails instead of being skipped: any of docker, ssh, nvml, tmux, chromium."""
 
 
 def lacks_docker() -> str | None:
@@ -27,6 +27,13 @@ def lacks_docker() -> str | None:
     if not shutil.which("busybox"):
         missing.append("busybox (busybox-static)")
     return f"not installed: {', '.join(missing)}" if missing else None
+
+
+def lacks_ssh() -> str | None:
+    """Why the tests cannot start an sshd of their own; None when they can."""
+    if os.geteuid() != 0:
+        return "starting a private sshd needs root"
+    return None if shutil.which("ssh") and shutil.which("/usr/sbin/sshd") else "not installed: openssh-server"
 
 
 def lacks_nvml() -> str | None:
@@ -48,6 +55,7 @@ LONG_LANE = os.environ.get("GPUTUI_TEST_LANE") == "long"
 
 LACKS: dict[str, Callable[[], str | None]] = {
     "docker": lacks_docker,
+    "ssh": lacks_ssh,
     "nvml": lacks_nvml,
     "tmux": lacks_tmux,
     "chromium": lacks_chromium,

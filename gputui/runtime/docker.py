@@ -24,10 +24,11 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Clock, LogStream
 from gputui.runtime.docker_connection import Connection
 from gputui.runtime.docker_create import request_for
-from gputui.runtime.docker_engine import EngineFacts, read_facts
+from gputui.runtime.docker_engine import EngineFacts, Json, read_facts
 from gputui.runtime.docker_events import EventWatcher
 from gputui.runtime.docker_faults import fault, is_conflict, is_missing
 from gputui.runtime.docker_logs import DockerLog, LogQuery, save
+from gputui.runtime.docker_machine import is_here
 from gputui.runtime.docker_naming import adoptable, by_name
 from gputui.runtime.docker_pull import pull
 from gputui.runtime.docker_survey import Survey
@@ -68,7 +69,7 @@ class DockerRuntime:
     def check(self) -> RuntimeStatus:
         """Ask it now, whatever the back-off says."""
         try:
-            facts = self._connection.call(_ask_facts, patient=False)
+            facts = self._facts_of(*self._connection.call(_ask, patient=False))
         except RuntimeFault as error:
             return self._note(error)
         self._facts = facts
@@ -86,9 +87,9 @@ class DockerRuntime:
             self._status = replace(status, since=since)
             return self._status
 
-    def _call(self, ask: Callable[[APIClient], T]) -> T:
+    def _call(self, ask: Callable[[APIClient], T], *, is_long: bool = False) -> T:
         try:
-            found = self._connection.call(ask)
+            found = self._connection.call(ask, is_long=is_long)
         except RuntimeUnavailableError as error:
             self._survey.outages.lost(self._clock.now())  # long before its events end, where it waits for containers
             self._note(error)
@@ -96,10 +97,14 @@ class DockerRuntime:
         self._survey.outages.back(self._clock.now())
         return found
 
+    def _facts_of(self, version: Json, info: Json) -> EngineFacts:
+        facts = read_facts(version, info)
+        return replace(facts, gpus=replace(facts.gpus, is_local=is_here(self._connection, info)))
+
     def _known(self) -> EngineFacts:
         """The engine's facts, asked for once per connection."""
         if self._facts is None:
-            self._facts = self._call(_ask_facts)
+            self._facts = self._facts_of(*self._call(_ask))
             self._stand(_status_of(self._facts, self._connection))
         return self._facts
 
@@ -116,7 +121,7 @@ class DockerRuntime:
 
     def pull(self, image: str, progress: Callable[[str], None]) -> None:
         """Fetch it, with the credentials of `docker login`."""
-        self._call(lambda client: pull(client, image, progress))
+        self._call(lambda client: pull(client, image, progress), is_long=True)
 
     # one container
 
@@ -231,7 +236,7 @@ class DockerRuntime:
 
     def save_log(self, container_id: str, path: Path) -> None:
         """Write all of its output to the file."""
-        self._call(lambda client: save(client, container_id, path))
+        self._call(lambda client: save(client, container_id, path), is_long=True)
 
     def logs(
         self, container_id: str, *, tail: int | None = None, follow: bool = False, stamped: bool = False
@@ -260,18 +265,18 @@ class DockerRuntime:
         self._survey.outages.back(self._clock.now())
         self._survey.forget_all()
         self.check()
-        if self._connection.is_local:
+        if self._facts and self._facts.gpus.is_local:
             self._survey.trust_boot_time()
 
     def close(self) -> None:
         """Let go of connections and of the watching thread."""
         if self._watcher:
             self._watcher.close()
-        self._connection.forget()
+        self._connection.close()
 
 
-def _ask_facts(client: APIClient) -> EngineFacts:
-    return read_facts(client.version(), client.info())
+def _ask(client: APIClient) -> tuple[Json, Json]:
+    return client.version(), client.info()
 
 
 def _create(client: APIClient, body: dict[str, Any], name: str) -> str:
@@ -297,5 +302,5 @@ def _status_of(facts: EngineFacts, connection: Connection) -> RuntimeStatus:
         version=facts.version,
         warnings=facts.warnings,
         capability=_CAPABILITY,
-        gpus=replace(facts.gpus, is_local=connection.is_local, address=connection.where),
+        gpus=replace(facts.gpus, address=connection.where),
     )

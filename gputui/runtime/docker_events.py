@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
@@ -13,7 +12,7 @@ from gputui.runtime.docker_connection import FIRST_PAUSE, Connection
 from gputui.runtime.docker_create import STORE
 
 if TYPE_CHECKING:
-    from docker.types import CancellableStream
+    from gputui.runtime.docker_transport import EngineClient
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ class EventWatcher:
         self._store_id = store_id
         self._on_end = on_end
         self._closed = threading.Event()
-        self._stream: CancellableStream[Mapping[str, Any]] | None = None
+        self._client: EngineClient | None = None
         self._since: int | None = None
 
     def start(self, wake: Callable[[], None], lost: Lost, back: Callable[[], None]) -> None:
@@ -45,10 +44,8 @@ class EventWatcher:
     def close(self) -> None:
         """End the thread, soon."""
         self._closed.set()
-        if stream := self._stream:
-            # over paramiko a stream cannot be ended; the daemon thread then ends with the process
-            with suppress(Exception):
-                stream.close()
+        if client := self._client:
+            client.shut_down()
 
     def _run(self, wake: Callable[[], None], lost: Lost, back: Callable[[], None]) -> None:
         pause = FIRST_PAUSE
@@ -67,22 +64,24 @@ class EventWatcher:
 
     def _watch(self, wake: Callable[[], None], back: Callable[[], None]) -> None:
         """Follow events until the stream ends; raises RuntimeFault when the engine does not answer at all."""
-        client = self._connection.open()
+        client = self._client = self._connection.open()
         try:
             with self._connection.translated():
                 filters = {"type": ["container"], "event": _EVENTS}
-                self._stream = client.events(decode=True, since=self._since, filters=filters)
+                stream = client.events(decode=True, since=self._since, filters=filters)
             if self._closed.is_set():
                 return
             back()
             wake()
-            for event in self._stream:
+            for event in stream:
                 self._see(event, wake)
+        except RuntimeFault:
+            raise
         # a border: whatever the stream or `wake` raised, the thread must live to connect again
         except Exception:
             log.debug("the event stream broke", exc_info=True)
         finally:
-            self._stream = None
+            self._client = None
             client.close()
             self._connection.forget()
 

@@ -11,6 +11,7 @@ from gputui.domain.errors import RuntimeFault
 from gputui.domain.process import ProcessRow, Shell
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker_connection import Connection
+from gputui.runtime.docker_machine import is_here
 from gputui.runtime.process_rows import Rows
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ class DockerInside:
         self._settings = settings
         self._connection = Connection(settings)
         self._rows = Rows()
+        self._runs_here: bool | None = None
 
     def shell(self, container_id: str) -> Shell:
         """`docker exec -it` on the very engine, with bash where the image has it."""
@@ -35,21 +37,29 @@ class DockerInside:
             raise _fault("the docker command is not installed here, and a shell in a container needs it")
         shell = self._connection.call(lambda client: _shell_in(client, container_id))
         # everything else that says which engine (DOCKER_HOST, DOCKER_CONTEXT, certificates) the command reads itself
-        host = ("--host", self._settings.docker_host) if self._settings.docker_host else ()
+        url = self._connection.client_url or self._settings.docker_host
+        host = ("--host", url) if url else ()
         arguments = (docker, *host, "exec", "-it", container_id, shell)
         return Shell(arguments, f"container {container_id[:12]}")
 
     def processes(self, container_id: str) -> tuple[ProcessRow, ...]:
         """By the kernel where the engine is on this host, else as the engine's own ps tells it."""
         told = self._connection.call(lambda client: _top(client, container_id))
-        if not self._connection.is_local:
+        if not self._is_here():
             return told
         seen = {row.pid: row for row in self._rows.of(row.pid for row in told)}
         return tuple(seen.get(row.pid, row) for row in told)
 
+    def _is_here(self) -> bool:
+        """Whether the engine runs on this machine; asked once."""
+        if self._runs_here is None:
+            info = self._connection.call(lambda client: client.info())
+            self._runs_here = is_here(self._connection, info)
+        return self._runs_here
+
     def close(self) -> None:
         """Drop the connection."""
-        self._connection.forget()
+        self._connection.close()
 
 
 def _shell_in(client: APIClient, container_id: str) -> str:

@@ -20,7 +20,6 @@ def kept(path: Path) -> Iterator[BinaryIO]:
 
     Each caller writes a part of its own, so two that save the same log at once cannot mix their output.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _sweep(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC

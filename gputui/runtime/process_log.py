@@ -87,6 +87,7 @@ class FileLogStream:
 
 def save(log: Path, path: Path) -> None:
     """Copy what is kept of the output, whole or not at all. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with kept(path) as copy, log.open("rb") as source:
         source.seek(first_byte(source.fileno()))
         shutil.copyfileobj(source, copy, 1024**2)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
@@ -16,7 +14,6 @@ from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime import docker_options
-from gputui.runtime.docker_connection import find_endpoint
 from gputui.runtime.docker_create import request_for
 from gputui.runtime.docker_engine import EngineFacts, GpuMode, read_facts
 from gputui.runtime.docker_faults import cause_of, cause_of_init, unavailable
@@ -423,63 +420,3 @@ def test_progress_of_a_pull() -> None:
 )
 def test_pulls_that_fail(text: str, code: CauseCode) -> None:
     assert pull_fault("x", text).cause.code is code
-
-
-# where it is
-
-
-@pytest.fixture
-def no_docker_env(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    return tmp_path
-
-
-def add_context(config: Path, name: str, host: str, *, current: bool) -> None:
-    from docker.context.config import get_context_id
-
-    (config / "config.json").write_text(json.dumps({"currentContext": name} if current else {}))
-    folder = config / "contexts" / "meta" / get_context_id(name)
-    folder.mkdir(parents=True)
-    meta = {"Name": name, "Metadata": {}, "Endpoints": {"docker": {"Host": host, "SkipTLSVerify": False}}}
-    (folder / "meta.json").write_text(json.dumps(meta))
-
-
-def test_the_default_address(no_docker_env: Path) -> None:
-    assert find_endpoint(RuntimeSettings()).url == "unix:///var/run/docker.sock"
-
-
-def test_the_current_context(no_docker_env: Path) -> None:
-    add_context(no_docker_env, "lab", "ssh://alice@gpu1", current=True)
-    found = find_endpoint(RuntimeSettings())
-    assert (found.url, found.is_local) == ("ssh://alice@gpu1", False)
-    assert "lab" in found.source
-
-
-def test_the_context_of_the_environment(no_docker_env: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_context(no_docker_env, "lab", "tcp://gpu1:2376", current=False)
-    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
-    assert find_endpoint(RuntimeSettings()).url == "tcp://gpu1:2376"
-    monkeypatch.setenv("DOCKER_CONTEXT", "none")
-    with pytest.raises(RuntimeFault, match="no docker context 'none'"):
-        find_endpoint(RuntimeSettings())
-
-
-def test_docker_host_wins_over_the_context(no_docker_env: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_context(no_docker_env, "lab", "tcp://gpu1:2376", current=True)
-    monkeypatch.setenv("DOCKER_HOST", "tcp://gpu2:2375")
-    assert find_endpoint(RuntimeSettings()).url == "tcp://gpu2:2375"
-    assert find_endpoint(RuntimeSettings(docker_host="unix:///x.sock")).url == "unix:///x.sock"
-
-
-def test_tls_of_the_environment(no_docker_env: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("ca.pem", "cert.pem", "key.pem"):
-        (no_docker_env / name).touch()
-    monkeypatch.setenv("DOCKER_HOST", "tcp://gpu2:2376")
-    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
-    monkeypatch.setenv("DOCKER_CERT_PATH", str(no_docker_env))
-    found = find_endpoint(RuntimeSettings())
-    assert found.tls is not None
-    assert found.tls.verify
-    assert find_endpoint(RuntimeSettings(docker_host="unix:///x.sock")).tls is None

@@ -1,0 +1,124 @@
+"""An sshd of the tests' own on loopback, and an `ssh` command that knows it only by its configuration file."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+_SSHD = "/usr/sbin/sshd"
+_SERVER = """Port {port}
+ListenAddress 127.0.0.1
+HostKey {here}/host
+AuthorizedKeysFile {here}/user.pub
+PidFile {here}/pid
+StrictModes no
+UsePAM no
+PermitRootLogin yes
+{more}
+"""
+_CLIENT = """Host lab
+    HostName 127.0.0.1
+    Port {port}
+    User {user}
+    IdentityFile {here}/user
+    IdentitiesOnly yes
+    UserKnownHostsFile {here}/known_hosts
+    GlobalKnownHostsFile /dev/null
+    StrictHostKeyChecking yes
+Host moved
+    HostName 127.0.0.1
+    Port 1
+Host nowhere
+    HostName no-such-host.invalid
+"""
+
+
+class Sshd:
+    """One server; the host `lab` of `environ`'s ssh command."""
+
+    def __init__(self, *more: str) -> None:
+        self.directory = Path(tempfile.mkdtemp(prefix="gputui-sshd-", dir="/tmp"))
+        self.port = _free_port()
+        for name in ("host", "user"):
+            words = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(self.directory / name)]
+            subprocess.run(words, check=True)
+        facts = {"port": self.port, "here": self.directory, "user": getpass.getuser(), "more": "\n".join(more)}
+        (self.directory / "sshd_config").write_text(_SERVER.format(**facts))
+        (self.directory / "config").write_text(_CLIENT.format(**facts))
+        self.trust(self.directory / "host.pub")
+        command = self.directory / "bin" / "ssh"
+        command.parent.mkdir()
+        command.write_text(f'#!/bin/sh\nexec /usr/bin/ssh -F {self.directory}/config "$@"\n')
+        command.chmod(0o755)
+        self.start()
+
+    @property
+    def path(self) -> str:
+        """PATH with the ssh command first."""
+        return f"{self.directory}/bin:{os.environ['PATH']}"
+
+    def start(self) -> None:
+        """Start it and wait until it listens."""
+        Path("/run/sshd").mkdir(exist_ok=True)
+        words = [_SSHD, "-D", "-e", "-f", str(self.directory / "sshd_config")]
+        with (self.directory / "log").open("ab") as log:
+            self.process = subprocess.Popen(words, stderr=log, stdin=subprocess.DEVNULL)
+        deadline = time.monotonic() + 20
+        while not _answers(self.port):
+            assert self.process.poll() is None, (self.directory / "log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+
+    def trust(self, key: Path) -> None:
+        """Have the client know that key as the server's, and no other."""
+        kind, content = key.read_text().split()[:2]
+        (self.directory / "known_hosts").write_text(f"[127.0.0.1]:{self.port} {kind} {content}\n")
+
+    def sessions(self) -> list[int]:
+        """Processes of the server that serve a connection each."""
+        return list(_children(self.process.pid))
+
+    def cut(self) -> None:
+        """End every connection, as a network does that fails."""
+        for pid in self.sessions():
+            for each in (*_children(pid), pid):
+                os.kill(each, signal.SIGKILL)
+
+    def freeze(self) -> list[int]:
+        """Stop the processes of every connection, which stays open and silent; returns them."""
+        frozen = [each for pid in self.sessions() for each in (*_children(pid), pid)]
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
+        return frozen
+
+    def close(self) -> None:
+        """End it and its connections."""
+        self.cut()
+        self.process.kill()
+        self.process.wait()
+
+
+def _children(pid: int) -> Iterable[int]:
+    for tasks in Path(f"/proc/{pid}/task").glob("*/children"):
+        yield from map(int, tasks.read_text().split())
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _answers(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), 1) as probe:
+            return probe.recv(4) == b"SSH-"
+    except OSError:
+        return False

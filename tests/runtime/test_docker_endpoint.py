@@ -1,0 +1,215 @@
+"""The engine's address and certificates, found as the docker command finds them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import ssl
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime.docker_connection import Connection
+from gputui.runtime.docker_endpoint import find_endpoint
+from gputui.runtime.docker_transport import base_url
+from tests.runtime.standin_engine import StandInEngine
+
+
+@pytest.fixture(autouse=True)
+def config(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty directory in place of ~/.docker."""
+    for name in ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_TLS", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    (tmp_path / "docker").mkdir()
+    return tmp_path / "docker"
+
+
+def add_context(config: Path, name: str, host: str, *, current: bool = False, skips: bool = False) -> Path:
+    """Add a context as `docker context create` does; returns where its certificates go."""
+    if current:
+        (config / "config.json").write_text(json.dumps({"currentContext": name}))
+    key = hashlib.sha256(name.encode()).hexdigest()
+    folder = config / "contexts" / "meta" / key
+    folder.mkdir(parents=True)
+    meta = {"Name": name, "Metadata": {}, "Endpoints": {"docker": {"Host": host, "SkipTLSVerify": skips}}}
+    (folder / "meta.json").write_text(json.dumps(meta))
+    return config / "contexts" / "tls" / key / "docker"
+
+
+def test_the_default_address() -> None:
+    assert find_endpoint(RuntimeSettings()).url == "unix:///var/run/docker.sock"
+
+
+def test_the_current_context(config: Path) -> None:
+    add_context(config, "lab", "ssh://alice@gpu1", current=True)
+    found = find_endpoint(RuntimeSettings())
+    assert (found.url, found.socket_path, found.is_ssh) == ("ssh://alice@gpu1", None, True)
+    assert "lab" in found.source
+
+
+def test_the_context_of_the_environment_needs_no_config_file(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_context(config, "lab", "tcp://gpu1:2376")
+    monkeypatch.setenv("DOCKER_CONTEXT", "lab")
+    assert not (config / "config.json").exists()
+    assert find_endpoint(RuntimeSettings()).url == "tcp://gpu1:2376"
+    monkeypatch.setenv("DOCKER_CONTEXT", "none")
+    with pytest.raises(RuntimeFault, match="no docker context 'none'"):
+        find_endpoint(RuntimeSettings())
+
+
+def test_docker_host_wins_over_the_context(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_context(config, "lab", "tcp://gpu1:2376", current=True)
+    monkeypatch.setenv("DOCKER_HOST", "tcp://gpu2:2375")
+    assert find_endpoint(RuntimeSettings()).url == "tcp://gpu2:2375"
+    assert find_endpoint(RuntimeSettings(docker_host="unix:///x.sock")).url == "unix:///x.sock"
+
+
+def test_a_config_file_that_cannot_be_read_is_named(config: Path) -> None:
+    (config / "config.json").write_text("{")
+    with pytest.raises(RuntimeFault, match=r"config\.json"):
+        find_endpoint(RuntimeSettings())
+
+
+@pytest.mark.parametrize("url", ["npipe:////./pipe/docker_engine", "fd://3", "ftp://x"])
+def test_an_address_of_another_kind_is_refused_in_words(url: str) -> None:
+    with pytest.raises(RuntimeFault, match="no address of an engine"):
+        find_endpoint(RuntimeSettings(docker_host=url))
+
+
+@pytest.mark.parametrize(
+    ("url", "expected"),
+    [
+        ("unix://var/run/x.sock", "unix:///var/run/x.sock"),
+        ("/run/x.sock", "unix:///run/x.sock"),
+        ("tcp://gpu1", "http://gpu1:2375"),
+        ("tcp://[::1]:9", "http://[::1]:9"),
+        ("https://gpu1", "https://gpu1:2376"),
+    ],
+)
+def test_addresses_as_docker_py_takes_them(url: str, expected: str) -> None:
+    assert base_url(find_endpoint(RuntimeSettings(docker_host=url))) == expected
+
+
+# TLS
+
+
+def fill(directory: Path, *names: str) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        (directory / name).touch()
+
+
+@pytest.mark.parametrize(
+    ("variables", "verifies"),
+    [
+        ({"DOCKER_TLS_VERIFY": "1"}, True),
+        ({"DOCKER_TLS_VERIFY": "0"}, True),
+        ({"DOCKER_TLS": "1"}, False),
+        ({"DOCKER_TLS": "1", "DOCKER_TLS_VERIFY": "yes"}, True),
+        ({"DOCKER_TLS_VERIFY": ""}, None),
+        ({}, None),
+    ],
+)
+def test_tls_of_the_environment(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], verifies: bool | None
+) -> None:
+    fill(config, "ca.pem")
+    fill(tmp_path / "certs", "ca.pem", "cert.pem", "key.pem")
+    monkeypatch.setenv("DOCKER_HOST", "tcp://gpu2:2376")
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    found = find_endpoint(RuntimeSettings()).tls
+    assert (found and found.verifies) == verifies
+    assert found is None or (found.ca, found.certificate) == (config / "ca.pem", None)
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(tmp_path / "certs"))
+    found = find_endpoint(RuntimeSettings()).tls
+    assert (found is None) == (verifies is None), "DOCKER_CERT_PATH alone turns nothing on"
+    assert found is None or found.key == tmp_path / "certs" / "key.pem"
+    assert find_endpoint(RuntimeSettings(docker_host="unix:///x.sock")).tls is None
+
+
+def test_half_a_pair_is_named(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(config, "cert.pem")
+    monkeypatch.setenv("DOCKER_TLS", "1")
+    with pytest.raises(RuntimeFault, match=r"key\.pem is missing"):
+        find_endpoint(RuntimeSettings(docker_host="tcp://gpu1:1"))
+
+
+def test_a_context_has_certificates_of_its_own(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(add_context(config, "lab", "tcp://gpu1:2376", current=True), "ca.pem", "cert.pem", "key.pem")
+    monkeypatch.setenv("DOCKER_TLS", "1")
+    found = find_endpoint(RuntimeSettings()).tls
+    assert found is not None
+    assert found.verifies
+    assert found.key is not None
+    add_context(config, "lax", "tcp://gpu1:2376", current=True, skips=True)
+    lax = find_endpoint(RuntimeSettings()).tls
+    assert lax is not None
+    assert not lax.verifies
+    add_context(config, "plain", "tcp://gpu1:2376", current=True)
+    assert find_endpoint(RuntimeSettings()).tls is None
+
+
+def openssl(directory: Path, *words: str) -> None:
+    subprocess.run(["openssl", *words], cwd=directory, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An authority, and a certificate for 127.0.0.1 that serves both sides."""
+    made = tmp_path_factory.mktemp("certificates")
+    new = ("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2")
+    openssl(made, *new, "-keyout", "ca-key.pem", "-out", "ca.pem", "-subj", "/CN=an authority")
+    names = ("-subj", "/CN=engine", "-addext", "subjectAltName=IP:127.0.0.1")
+    by = ("-CA", "ca.pem", "-CAkey", "ca-key.pem")
+    openssl(made, *new, "-keyout", "key.pem", "-out", "cert.pem", *names, "-addext", "basicConstraints=CA:FALSE", *by)
+    return made
+
+
+@pytest.fixture
+def secured(certificates: Path) -> Iterator[StandInEngine]:
+    """An engine that asks for a certificate of the authority."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "cert.pem", certificates / "key.pem")
+    context.load_verify_locations(certificates / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    engine = StandInEngine(tls=context)
+    yield engine
+    engine.close()
+
+
+def version(url: str) -> Any:
+    connection = Connection(RuntimeSettings(docker_host=url))
+    try:
+        return connection.call(lambda client: client.version())["Version"]
+    finally:
+        connection.close()
+
+
+def test_tls_whatever_bundles_the_environment_names(
+    secured: StandInEngine, certificates: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bundle for the web in REQUESTS_CA_BUNDLE does not replace the engine's authority."""
+    other = tmp_path / "other.pem"
+    openssl(tmp_path, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+            "-keyout", "other-key.pem", "-out", "other.pem", "-subj", "/CN=other")  # fmt: skip
+    monkeypatch.setenv("DOCKER_TLS_VERIFY", "1")
+    monkeypatch.setenv("DOCKER_CERT_PATH", str(certificates))
+    for name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"):
+        monkeypatch.setenv(name, str(other))
+        assert version(secured.url) == "28.3.0"
+    (certificates / "ca.pem").rename(certificates / "kept")
+    try:
+        with pytest.raises(RuntimeFault, match="certificate"):
+            version(secured.url)
+        monkeypatch.delenv("DOCKER_TLS_VERIFY")
+        monkeypatch.setenv("DOCKER_TLS", "1")
+        assert version(secured.url) == "28.3.0"
+    finally:
+        (certificates / "kept").rename(certificates / "ca.pem")

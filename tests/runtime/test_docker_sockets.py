@@ -1,0 +1,74 @@
+"""A runtime keeps few connections to its engine, whatever it was asked before."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.errors import RuntimeUnavailableError
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime import docker_connection
+from gputui.runtime.docker import DockerRuntime
+from gputui.runtime.docker_connection import MOST_IDLE, Connection
+from tests.factories import FakeClock
+from tests.runtime.contract import until
+from tests.runtime.standin_engine import Handler, StandInEngine
+
+WORKERS = 8
+
+
+def sockets() -> int:
+    """Sockets this process has open."""
+    return sum(1 for entry in Path("/proc/self/fd").iterdir() if _target(entry).startswith("socket:"))
+
+
+def _target(entry: Path) -> str:
+    try:
+        return str(entry.readlink())
+    except OSError:
+        return ""
+
+
+def test_few_sockets_after_200_containers_by_8_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = StandInEngine(tmp_path / "d.sock")
+    names = [f"{number:064x}" for number in range(200)]
+    for name in names:
+        engine.runs(name)
+    runtime = DockerRuntime("store0000000", RuntimeSettings(docker_host=engine.url), FakeClock())
+    runtime.check()
+    woken: list[int] = []
+    runtime.watch(lambda: woken.append(1))
+    until(lambda: bool(woken), "the events are watched")
+    before = sockets()
+    with ThreadPoolExecutor(WORKERS) as workers:
+        list(workers.map(runtime.inspect, names * 2))
+    # of each connection the stand-in, in this process too, has the other end
+    until(lambda: sockets() <= before + 2 * MOST_IDLE, "idle connections are few")
+    monkeypatch.setattr(docker_connection, "IDLE_FOR", 0.0)
+    runtime.inspect(names[0])
+    until(lambda: sockets() <= before, "they are closed after a while")
+    runtime.close()
+    engine.close()
+
+
+def test_a_call_that_drips_is_cut_off_as_a_whole(tmp_path: Path) -> None:
+    """Each byte comes in time, the answer never does."""
+    engine = StandInEngine(tmp_path / "d.sock")
+
+    def drip(handler: Handler, query: dict[str, str]) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Length", "1000000")
+        handler.end_headers()
+        while not engine.stopped.wait(0.02):
+            handler.wfile.write(b" ")
+
+    engine.special["/info"] = drip
+    connection = Connection(RuntimeSettings(docker_host=engine.url, docker_timeout=timedelta(seconds=0.3)))
+    with pytest.raises(RuntimeUnavailableError, match="did not answer in time"):
+        connection.call(lambda client: client.info())
+    assert connection.call(lambda client: client.version(), patient=False)["Version"]
+    connection.close()
+    engine.close()

@@ -1,0 +1,185 @@
+"""An engine behind a real sshd: one connection, made again when it is cut, and ssh's own words when it fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.errors import RuntimeUnavailableError
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime.docker import DockerRuntime
+from gputui.runtime.docker_connection import Connection
+from gputui.runtime.ssh_target import Target
+from gputui.runtime.ssh_tunnel import Tunnel
+from tests.factories import FakeClock
+from tests.runtime.contract import until
+from tests.runtime.sshd import Sshd
+from tests.runtime.standin_engine import StandInEngine, this_machine
+
+pytestmark = pytest.mark.ssh
+
+
+@pytest.fixture(scope="module")
+def sshd() -> Iterator[Sshd]:
+    server = Sshd()
+    yield server
+    server.close()
+    shutil.rmtree(server.directory)
+
+
+@pytest.fixture(autouse=True)
+def ssh_of_the_tests(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", sshd.path)
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Iterator[StandInEngine]:
+    made = StandInEngine(tmp_path / "d.sock", **this_machine())
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def url(engine: StandInEngine) -> str:
+    return engine.url.replace("unix://", "ssh://lab")
+
+
+@pytest.fixture
+def connect() -> Iterator[Callable[[str], Connection]]:
+    made: list[Connection] = []
+
+    def connect(url: str) -> Connection:
+        made.append(Connection(RuntimeSettings(docker_host=url)))
+        return made[-1]
+
+    yield connect
+    for connection in made:
+        connection.close()
+
+
+Connect = Callable[[str], Connection]
+
+
+def ssh_processes() -> list[str]:
+    """Command lines of ssh that this process started; zombies count."""
+    found = []
+    for entry in Path("/proc/self/task").glob("*/children"):
+        for pid in entry.read_text().split():
+            name = Path(f"/proc/{pid}/comm").read_text().strip()
+            found += [name] if name in {"ssh", "setpriv"} else []
+    return found
+
+
+def test_many_calls_at_once_share_one_login(sshd: Sshd, url: str, connect: Connect) -> None:
+    """The port is only in the configuration of ssh."""
+    first, second = connect(url), connect(url)
+    with ThreadPoolExecutor(8) as workers:
+        calls = [workers.submit(each.call, lambda client: client.info()) for each in (first, second) * 20]
+        assert all(call.result()["NCPU"] == 8 for call in calls)
+    assert ssh_processes() == ["ssh"]
+    assert len(sshd.sessions()) == 1
+    first.close()
+    assert second.call(lambda client: client.version())
+    second.close()
+    until(lambda: ssh_processes() == [], "the last to close ends ssh")
+
+
+def test_a_connection_that_was_cut_is_made_again(sshd: Sshd, url: str, engine: StandInEngine) -> None:
+    runtime = DockerRuntime("store0000000", RuntimeSettings(docker_host=url), FakeClock())
+    woken: list[int] = []
+    runtime.watch(lambda: woken.append(1))
+    until(lambda: bool(woken), "its events are watched")
+    sshd.cut()
+    before = len(woken)
+    until(lambda: len(woken) > before, "they are watched again")
+    assert runtime.check().up
+    assert runtime.containers() == ()
+    assert ssh_processes() == ["ssh"]
+    runtime.close()
+
+
+def test_ssh_has_no_terminal_and_asks_nothing(url: str, connect: Connect) -> None:
+    connection = connect(url)
+    connection.call(lambda client: client.version())
+    [pid] = [int(pid) for entry in Path("/proc/self/task").glob("*/children") for pid in entry.read_text().split()
+             if Path(f"/proc/{pid}/comm").read_text() == "ssh\n"]  # fmt: skip
+    session, terminal = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3:5]
+    assert int(session) == pid != os.getsid(0)
+    assert terminal == "0"
+    words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+    assert b"BatchMode=yes" in words
+    assert b"-p" not in words
+
+
+@pytest.mark.parametrize(
+    ("host", "what", "hint"),
+    [
+        ("nowhere", "Could not resolve hostname", "HostName in ~/.ssh/config"),
+        ("moved", "Connection refused", "Port in ~/.ssh/config"),
+        ("nobody@lab", "refused the login: .*Permission denied", "`ssh nobody@lab` must work without a password"),
+    ],
+)
+def test_the_words_of_ssh_reach_the_user(connect: Connect, host: str, what: str, hint: str) -> None:
+    with pytest.raises(RuntimeUnavailableError, match=what) as caught:
+        connect(f"ssh://{host}").call(lambda client: client.version())
+    assert hint in (caught.value.hint or "")
+
+
+def test_host_keys(sshd: Sshd, url: str, connect: Connect) -> None:
+    known = sshd.directory / "known_hosts"
+    (known).write_text("")
+    try:
+        with pytest.raises(RuntimeUnavailableError, match="no known host") as caught:
+            connect(url).call(lambda client: client.version())
+        assert caught.value.hint == "`ssh lab` once, and compare its key"
+        sshd.trust(sshd.directory / "user.pub")
+        with pytest.raises(RuntimeUnavailableError, match="host key of lab has changed") as caught:
+            Tunnel(url).socket_path()
+        assert f'ssh-keygen -f "{known}" -R "[127.0.0.1]:{sshd.port}"' in (caught.value.hint or "")
+    finally:
+        sshd.trust(sshd.directory / "host.pub")
+
+
+def test_a_socket_that_is_not_there(connect: Connect, tmp_path: Path) -> None:
+    with pytest.raises(RuntimeUnavailableError, match=f"the Docker socket {tmp_path}/none on lab cannot be opened"):
+        connect(f"ssh://lab{tmp_path}/none").call(lambda client: client.version())
+
+
+def test_a_login_that_failed_is_not_tried_at_once_again() -> None:
+    tunnel = Tunnel("ssh://moved")
+    for _ in range(2):
+        with pytest.raises(RuntimeUnavailableError, match="refused"):
+            tunnel.socket_path()
+    assert tunnel._login is None, "the second was told the first one's reason"
+
+
+def test_an_engine_of_this_machine_is_known_by_its_boot_id(url: str) -> None:
+    runtime = DockerRuntime("store0000000", RuntimeSettings(docker_host=url), FakeClock())
+    gpus = runtime.check().gpus
+    runtime.close()
+    assert gpus is not None
+    assert gpus.is_local
+
+
+@pytest.mark.parametrize(
+    ("url", "target"),
+    [
+        ("ssh://gpu1", Target("gpu1")),
+        ("ssh://alice@GPU1:2222", Target("GPU1", "alice", "2222")),
+        ("ssh://a@b@gpu1/run/user/7/docker.sock", Target("gpu1", "a@b", None, "/run/user/7/docker.sock")),
+        ("ssh://[::1]:22/", Target("::1", None, "22")),
+    ],
+)
+def test_addresses(url: str, target: Target) -> None:
+    assert Target.of(url) == target
+
+
+@pytest.mark.parametrize("url", ["ssh://", "ssh://-oProxyCommand=x", "ssh://-lx@y", "ssh://a:b", "ssh://a:secret@b"])
+def test_addresses_that_are_none(url: str) -> None:
+    with pytest.raises(RuntimeUnavailableError, match="no ssh address"):
+        Target.of(url)
