@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from email.message import EmailMessage
 from functools import partial
 from typing import TypeAlias
 
-from gputui.domain.errors import GputuiError
 from gputui.domain.event import Event
 from gputui.domain.settings import HookSettings
 from gputui.domain.text import plain
+from gputui.engine.webhook import NotDeliveredError, post
+
+__all__ = ["Deliver", "NotDeliveredError", "sinks"]
+
+MOST_KEPT = 64 * 1024
+"""Bytes of a command's stderr that are kept."""
+_LOOK_EVERY = 0.2
+"""Seconds between two looks whether a command has ended whose child keeps its stderr open."""
 
 Deliver: TypeAlias = Callable[[Event], None]
 """Tells somebody of it, or raises NotDeliveredError."""
-
-
-class NotDeliveredError(GputuiError):
-    """Nobody was told; it may be tried again."""
 
 
 def sinks(settings: HookSettings, host: str) -> Iterator[tuple[str, Callable[[Event], bool], Deliver]]:
@@ -60,45 +65,76 @@ def _run(command: tuple[str, ...], host: str, seconds: float, event: Event) -> N
 
 
 def _spawn(command: tuple[str, ...], given: bytes, seconds: float, environ: dict[str, str]) -> None:
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            env={**os.environ, **environ},
-            start_new_session=True,  # so that its children can be ended with it
-        )
-    except OSError as error:
-        raise NotDeliveredError(f"{plain(command[0], 200)}: {error.strerror}") from error
+    """Run a command to its end, within the time; raise NotDeliveredError unless it exits with 0."""
+    with _input(given) as stdin:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **environ},
+                start_new_session=True,  # so that its children can be ended with it
+            )
+        except OSError as error:
+            raise NotDeliveredError(f"{plain(command[0], 200)}: {error.strerror}") from error
     with process:
         try:
-            _, errors = process.communicate(given, timeout=seconds)
-        except subprocess.TimeoutExpired:
-            raise NotDeliveredError(f"did not end within {seconds:g} s") from None
+            errors = _errors_until_end(process, time.monotonic() + seconds)
         finally:
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
+    if errors is None:
+        raise NotDeliveredError(f"did not end within {seconds:g} s")
     if process.returncode:
         last = plain(errors.decode(errors="replace").strip().rpartition("\n")[2], 200)
         raise NotDeliveredError(f"exit code {process.returncode}" + (f": {last}" if last else ""))
 
 
-def _post(url: str, host: str, seconds: float, event: Event) -> None:
-    import urllib.error
-    import urllib.request
-
-    body = json.dumps(event.document(host)).encode()
-    headers = {"Content-Type": "application/json", "User-Agent": "gputui"}
-    request = urllib.request.Request(url, body, headers, method="POST")
+@contextmanager
+def _input(given: bytes) -> Iterator[int]:
+    """Open a file in memory that holds the input: a command that does not read it blocks nobody."""
+    fd = os.memfd_create("gputui-event", os.MFD_CLOEXEC)
     try:
-        with urllib.request.urlopen(request, timeout=seconds):
-            return
-    except urllib.error.HTTPError as error:
-        error.close()
-        raise NotDeliveredError(f"answered {error.code}") from error
-    except (OSError, ValueError) as error:
-        raise NotDeliveredError(plain(str(getattr(error, "reason", error)), 200)) from error
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(given)
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _errors_until_end(process: subprocess.Popen[bytes], deadline: float) -> bytes | None:
+    """Return the last of what the command writes on stderr until it ends; None when its time is over before.
+
+    What it writes beyond `MOST_KEPT` bytes is read and let go of. A child that keeps stderr open is not waited for.
+    """
+    assert process.stderr is not None
+    stream, kept = process.stderr.fileno(), b""
+    os.set_blocking(stream, False)
+    while (left := deadline - time.monotonic()) > 0:
+        has_ended = process.poll() is not None
+        ready, _, _ = select.select([stream], [], [], 0 if has_ended else min(left, _LOOK_EVERY))
+        data = os.read(stream, MOST_KEPT) if ready else None
+        kept = (kept + (data or b""))[-MOST_KEPT:]
+        if data == b"":
+            return kept if _ends(process, deadline) else None
+        if has_ended and data is None:
+            return kept
+    return None
+
+
+def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
+    """Wait for the end of a command that has closed its stderr."""
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _post(url: str, host: str, seconds: float, event: Event) -> None:
+    post(url, json.dumps(event.document(host)).encode(), seconds)
 
 
 def _mail(sendmail: str, to: tuple[str, ...], host: str, seconds: float, event: Event) -> None:

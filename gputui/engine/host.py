@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 WORKERS = 8
 """Starts, pulls and clean-ups at a time: an engine gains nothing from more."""
 TELLERS = 4
-"""Hooks at a time."""
+"""Deliveries at a time to one hook."""
 LOOK_EVERY = 1.0
 """Seconds between two pictures of a process that does not schedule, and between two tries to become the one."""
 STORE_POLL = 0.2
@@ -150,8 +150,8 @@ class Host:
         log.info("scheduling in %s", self._directory)
         adapters = await asyncio.to_thread(self._adapters)
         workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="hand")
-        tellers = DaemonExecutor(TELLERS, "hook")
         waker = Waker()
+        announcer = self._announcer(waker)
         scheduler = Scheduler(
             store=self._store,
             runtimes=adapters.runtimes,
@@ -163,7 +163,7 @@ class Host:
             leader=self._me,
             publish=self._publish,
             wake=waker.wake,
-            announcer=self._announcer(tellers, waker),
+            announcer=announcer,
         )
         self._probe = adapters.probe
         try:
@@ -172,13 +172,15 @@ class Host:
             ).run(self._stop)
         finally:
             self._probe = None
-            tellers.shutdown()
+            if announcer is not None:
+                announcer.close()
             await self._leave(workers, adapters)
 
-    def _announcer(self, tellers: DaemonExecutor, waker: Waker) -> Announcer | None:
-        """Who tells the hooks; nobody where none is set."""
+    def _announcer(self, waker: Waker) -> Announcer | None:
+        """Return the teller of all hooks; None where none is set."""
         hooks = list(sinks(self._settings.hooks, self._me.host))
-        return Announcer(self._store, self._settings.hooks, hooks, tellers, waker.wake) if hooks else None
+        workers = partial(DaemonExecutor, TELLERS)
+        return Announcer(self._store, self._settings.hooks, hooks, workers, waker.wake) if hooks else None
 
     async def _leave(self, workers: ThreadPoolExecutor, adapters: Adapters) -> None:
         """Let starts under way end, but not for ever: what is cut short here the next scheduler puts right."""

@@ -164,8 +164,8 @@ class Scheduler:
         if self._announcer is None:
             return notices
         if self._disk.is_low and not was_low:
-            self._announcer.tell(disk_low(self._disk.path, self._disk.free or 0, self._disk.words, now))
-        return (*notices, *self._announcer.notices)
+            self._announcer.tell(disk_low(self._disk.path, self._disk.free or 0, self._disk.words, now), now)
+        return (*notices, *self._announcer.notices(now))
 
     def _announce(self, now: datetime) -> None:
         """Tell the hooks what happened."""

@@ -15,9 +15,10 @@ from gputui.domain.gpu import Health, HealthCode
 from gputui.domain.settings import HookSettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.engine.announcer import AT_ONCE, Announcer
+from gputui.engine.announcer import Announcer
 from gputui.engine.delivery import NotDeliveredError
 from gputui.engine.disk import Disk
+from gputui.engine.outbox import BUSY, MOST
 from tests.engine.fakes import InlineExecutor, LaterExecutor
 from tests.engine.world import World
 from tests.factories import NOW, view
@@ -52,7 +53,7 @@ class Telling(World):
     def reborn(self) -> None:
         super().reborn()
         sinks = [("webhook", self.wants, self.ear), ("mail", lambda event: event.name == "job_failed", self.other)]
-        self.scheduler._announcer = Announcer(self.store, HOOKS, sinks, self.tellers)
+        self.scheduler._announcer = Announcer(self.store, HOOKS, sinks, lambda name: self.tellers)
 
     def run(self, code: int = 0, **changes: object) -> int:
         job_id = self.submit(1, **changes)
@@ -146,15 +147,33 @@ def test_no_more_than_so_many_are_told_at_once_and_all_in_the_end(world: Telling
     later = LaterExecutor()
     world.tellers = later
     world.reborn()
-    held = [world.submit(1, begin_at=NOW + timedelta(days=1)) for _ in range(AT_ONCE + 10)]
+    held = [world.submit(1, begin_at=NOW + timedelta(days=1)) for _ in range(BUSY + 10)]
     world.actions.cancel(held)
     world.tick(2)
     later.work()
-    assert len(world.ear.heard) == AT_ONCE
+    assert len(world.ear.heard) == BUSY
     for _ in range(4):
         world.tick()
         later.work()
     assert sorted(event.data["id"] for event in world.ear.heard) == held
+
+
+def test_a_slow_target_delays_no_other_and_its_lost_deliveries_are_told(tmp_path: Path) -> None:
+    world = Telling(tmp_path)
+    slow, quick = LaterExecutor(), InlineExecutor()
+    told = Ear()
+    sinks = [("webhook", lambda _: True, world.ear), ("on_job_end", lambda _: True, told)]
+    announcer = Announcer(world.store, HOOKS, sinks, lambda name: slow if name == "hook-webhook" else quick)
+    world.scheduler._announcer = announcer
+    held = [world.submit(1, begin_at=NOW + timedelta(days=1)) for _ in range(MOST + 10)]
+    world.actions.cancel(held)
+    world.tick(2)
+    assert sorted(event.data["id"] for event in told.heard) == held
+    assert "hooks.webhook: deliveries dropped: 10, waiting: 1000" in [notice.text for notice in world.tick().notices]
+    slow.work()
+    world.tick(2)
+    assert all(job.announced_end_at for job in world.store.jobs().values())
+    assert len(world.ear.heard) == MOST
 
 
 def test_an_end_that_could_not_be_written_down_as_told_is_not_forgotten(

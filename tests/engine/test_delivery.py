@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from email import message_from_bytes
 from email.policy import default
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import ClassVar
 
@@ -102,11 +106,14 @@ def is_running(pid: int) -> bool:
 
 class Receiver(BaseHTTPRequestHandler):
     answer = 204
+    location = ""
     bodies: ClassVar[list[dict[str, object]]]
 
     def do_POST(self) -> None:
         type(self).bodies.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
         self.send_response(self.answer)
+        if self.location:
+            self.send_header("Location", self.location)
         self.end_headers()
 
     def log_message(self, *_: object) -> None:
@@ -118,10 +125,18 @@ def receiver() -> Iterator[tuple[type[Receiver], str]]:
     class Own(Receiver):
         bodies: ClassVar[list[dict[str, object]]] = []
 
-    with HTTPServer(("127.0.0.1", 0), Own) as server:
+    with serving(Own) as url:
+        yield Own, url
+
+
+@contextmanager
+def serving(kind: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """The address of a server of this kind."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), kind) as server:
+        server.daemon_threads = True
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
-        yield Own, f"http://127.0.0.1:{server.server_port}/hook"
+        yield f"http://127.0.0.1:{server.server_port}/hook"
         server.shutdown()
         thread.join()
 
@@ -151,3 +166,80 @@ def test_mail_goes_through_sendmail_and_no_name_adds_a_header(tmp_path: Path) ->
     assert "is FAILED" in mail["Subject"]
     assert json.loads(mail.get_content().partition("\n\n")[2])["job"]["id"] == 7
     assert os.linesep not in mail["Subject"]
+
+
+def test_a_flood_of_errors_is_not_kept(tmp_path: Path) -> None:
+    flood = "head -c 64M /dev/zero | tr '\\0' 'x' >&2; echo >&2; echo last words >&2; exit 3"
+    deliver = only(HookSettings(on_job_end=(script(tmp_path / "hook", flood),)))
+    before = peak()
+    with pytest.raises(NotDeliveredError, match="exit code 3: last words"):
+        deliver(FAILED)
+    assert peak() - before < 16 * 1024
+
+
+def peak() -> int:
+    """Most memory this process ever had, in KiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def test_a_command_that_reads_nothing_and_leaves_a_child_behind_ends_at_once(tmp_path: Path) -> None:
+    deliver = only(HookSettings(on_job_end=(script(tmp_path / "hook", "sleep 600 >&2 &"),)))
+    before = time.monotonic()
+    deliver(FAILED)
+    assert time.monotonic() - before < 15
+
+
+class Slow(Receiver):
+    """Sends a byte every tenth of a second and never ends."""
+
+    drips = "head"
+
+    def do_POST(self) -> None:
+        if self.drips == "body":
+            self.send_response(500)
+            self.end_headers()
+        with suppress(OSError):
+            while True:
+                self.wfile.write(b"x")
+                time.sleep(0.1)
+
+
+@pytest.mark.parametrize(("drips", "what"), [("head", "did not answer within 0.5 s"), ("body", "answered 500")])
+def test_a_server_that_drips_is_left_in_time(drips: str, what: str) -> None:
+    kind = type("Own", (Slow,), {"bodies": [], "drips": drips})
+    with serving(kind) as url:
+        before = time.monotonic()
+        with pytest.raises(NotDeliveredError, match=what):
+            only(HookSettings(webhook=url, timeout=timedelta(seconds=0.5)))(FAILED)
+        assert time.monotonic() - before < 10
+
+
+def test_a_handshake_that_drips_is_left_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"https://127.0.0.1:{server.getsockname()[1]}/"
+        with pytest.raises(NotDeliveredError, match=r"did not answer within 0\.5 s"):
+            only(HookSettings(webhook=url, timeout=timedelta(seconds=0.5)))(FAILED)
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+def test_a_redirect_is_a_failure_and_is_not_followed(receiver: tuple[type[Receiver], str], code: int) -> None:
+    server, url = receiver
+    server.answer, server.location = code, url.replace("/hook", "/elsewhere")
+    with pytest.raises(NotDeliveredError, match=f"answered {code}, a redirect to http://127.*elsewhere"):
+        only(HookSettings(webhook=url))(FAILED)
+    assert len(server.bodies) == 1
+
+
+def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+    with serving(type("Own", (Receiver,), {"bodies": []})) as plain_url, pytest.raises(NotDeliveredError):
+        only(HookSettings(webhook=plain_url.replace("http:", "https:")))(FAILED)
+
+
+def test_a_proxy_of_the_environment_is_used(
+    receiver: tuple[type[Receiver], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, url = receiver
+    monkeypatch.setenv("http_proxy", url.removesuffix("/hook"))
+    monkeypatch.setenv("no_proxy", "")
+    only(HookSettings(webhook="http://hooks.example.org/x"))(FAILED)
+    assert len(server.bodies) == 1
