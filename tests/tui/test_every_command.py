@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,10 @@ from tests.tui.every.stages_screens import gpu_page
 from tests.tui.every.world import SIZE, foreseen, world
 
 ROWS = (*rows_queue.ROWS, *rows_screens.ROWS, *rows_log.ROWS, *rows_dialogs.ROWS)
-BY_KEY = [(row, key) for row in ROWS if row.has_key for key in row.command.keys]
+BY_KEY = [row for row in ROWS if row.has_key and row.command.keys]
+NO_BINDING = {"quit-queue", "last-help_", "down-help_"}
+"""Their further keys are Textual's own, or reach a widget of the dialog."""
+BY_OTHER_KEY = [(row, key) for row in BY_KEY if row.id in NO_BINDING for key in row.command.keys[1:]]
 BY_PALETTE = [row for row in ROWS if row.command.in_palette and row not in rows_dialogs.ROWS]
 BY_FOOTER = [row for row in ROWS if row.command.in_footer and row.footer]
 BY_MOUSE = [row for row in ROWS if row.mouse is not None]
@@ -68,6 +71,14 @@ STAGES = {
 }
 _REASON = re.compile(r"Not here: it works (on the|in a) [a-z].*\.|Not now: it needs [a-z].*\.")
 _ONLY_LOOKS = "Not here: this console only looks on."
+
+
+def _by_stage(rows: Iterable[Row]) -> list[list[Row]]:
+    """Group rows that begin at the same stage of the same console: one console serves them all."""
+    groups: dict[object, list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row.stage, row.make), []).append(row)
+    return list(groups.values())
 
 
 @pytest.fixture(autouse=True)
@@ -123,19 +134,52 @@ def test_every_command_has_a_row() -> None:
     assert len({(row.id, row.sees) for row in ROWS}) == len(ROWS)
 
 
-@pytest.mark.parametrize(("row", "key"), BY_KEY, ids=[f"{row.id}-{key}" for row, key in BY_KEY])
-async def test_by_key(row: Row, key: str) -> None:
+@pytest.mark.parametrize("row", BY_KEY, ids=lambda row: row.id)
+async def test_by_key(row: Row) -> None:
+    first, *others = row.command.keys
+
+    async def press(hand: Hand) -> None:
+        for key in others if row.id not in NO_BINDING else ():
+            assert _binding_of(hand, key) == row.name, f"{key} does something else here"
+        await hand.press(first)
+
+    await _does(row, press)
+
+
+@pytest.mark.parametrize(("row", "key"), BY_OTHER_KEY, ids=[f"{row.id}-{key}" for row, key in BY_OTHER_KEY])
+async def test_by_a_key_without_a_binding_of_its_own(row: Row, key: str) -> None:
     await _does(row, lambda hand: hand.press(key))
 
 
-@pytest.mark.parametrize("row", BY_PALETTE, ids=lambda row: row.id)
-async def test_by_palette(row: Row) -> None:
-    await _does(row, lambda hand: hand.choose(row.command))
+def _binding_of(hand: Hand, key: str) -> str | None:
+    """Return the id of the binding that a key reaches; `down` and `enter` may reach a widget's own."""
+    for _, found in hand.app.screen._modal_binding_chain:
+        for binding in found.key_to_bindings.get(key, ()):
+            return binding.id
+    return None
 
 
-@pytest.mark.parametrize("row", BY_FOOTER, ids=lambda row: row.id)
-async def test_by_its_words_in_the_key_bar(row: Row) -> None:
-    await _does(row, lambda hand: hand.click_words(row.command))
+@pytest.mark.parametrize("rows", _by_stage(BY_PALETTE), ids=lambda rows: rows[0].id)
+async def test_by_palette(rows: list[Row]) -> None:
+    """Every command of the stage is offered there; choosing one of them does it."""
+
+    async def choose(hand: Hand) -> None:
+        offered = {offer.command.name: offer.why_not for offer in offers(hand.app.screen)}
+        assert {row.name: offered.get(row.name) for row in rows} == {row.name: "" for row in rows}
+        await hand.choose(rows[0].command)
+
+    await _does(rows[0], choose)
+
+
+@pytest.mark.parametrize("rows", _by_stage(BY_FOOTER), ids=lambda rows: rows[0].id)
+async def test_by_its_words_in_the_key_bar(rows: list[Row]) -> None:
+    """The words of every command of the stage are in the key bar; a click on one of them does it."""
+
+    async def click(hand: Hand) -> None:
+        await hand.until(lambda: all(hand.words_at(row.command) for row in rows), "the key bar has all of them")
+        await hand.click_words(rows[0].command)
+
+    await _does(rows[0], click)
 
 
 @pytest.mark.parametrize("row", BY_MOUSE, ids=lambda row: row.id)
