@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -53,6 +54,8 @@ def lacks_chromium() -> str | None:
 LONG_LANE = os.environ.get("GPUTUI_TEST_LANE") == "long"
 """Run the long lane: only the tests marked `long` or `torture`. Without it, tests marked `long` are left out."""
 
+SLOW_FIRST = ("torture", "e2e", "runtime")
+
 LACKS: dict[str, Callable[[], str | None]] = {
     "docker": lacks_docker,
     "ssh": lacks_ssh,
@@ -72,12 +75,24 @@ def torture(request: pytest.FixtureRequest) -> float:
     return float(request.config.getoption("--torture"))
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Give out tests a few at a time: by default a worker is handed a twelfth of them at once, slow ones included."""
+    if getattr(config.option, "maxschedchunk", 0) is None:
+        config.option.maxschedchunk = 2
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Select the lane: deselected tests are not reported as skipped."""
-    chosen = [item for item in items if _is_in_lane(item)]
-    if len(chosen) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if not _is_in_lane(item)])
-        items[:] = chosen
+    left_out = [item for item in items if not _is_in_lane(item)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+    items[:] = sorted(filter(_is_in_lane, items), key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """Sort tests that wait long to the front, so that no worker begins one when the others are done."""
+    folder = item.path.relative_to(Path(__file__).parent).parts[0]
+    return SLOW_FIRST.index(folder) if folder in SLOW_FIRST else len(SLOW_FIRST)
 
 
 def _is_in_lane(item: pytest.Item) -> bool:

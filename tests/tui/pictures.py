@@ -46,16 +46,20 @@ class Look:
     day: Callable[[], Snapshot] = sample.rich_snapshot
     make: Callable[[Snapshot], Console] = Console
     then: Callable[[Console, Pilot[Leave]], Awaitable[None]] = field(default=_nothing)
-    sizes: tuple[str, ...] = tuple(SIZES)
-    """One that is a variant of another needs not all of them."""
+    sizes: tuple[str, ...] = ()
+    """By default every size for the main screen, whose layout differs at each; the least and the widest for others."""
     has_toasts: bool = False
     """What was told is seen; else it would hide what the picture is about."""
 
 
 def sizes_of(looks: Mapping[str, Look]) -> pytest.MarkDecorator:
     """Each of them at each of its sizes."""
-    pairs = [(name, size) for name, look in looks.items() for size in look.sizes]
+    pairs = [(name, size) for name, look in looks.items() for size in look.sizes or _sizes(look)]
     return pytest.mark.parametrize(("name", "size"), pairs, ids=[f"{name}-{size}" for name, size in pairs])
+
+
+def _sizes(look: Look) -> tuple[str, ...]:
+    return tuple(SIZES) if look.shows is Main else (SMALL, WIDE)
 
 
 def looks_as_it_did(snap_compare: Compare, look: Look, size: Size) -> bool:

@@ -11,7 +11,7 @@ from tests.tui import plans
 from tests.tui.foresight import explained, opened, select, timeline_of, watched
 from tests.tui.test_pictures import Compare
 
-SIZES = pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50)], ids=["80x24", "120x36", "200x50"])
+SIZES = pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
 
 
 @SIZES

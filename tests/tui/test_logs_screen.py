@@ -163,7 +163,7 @@ async def test_the_next_attempt_is_followed_when_it_starts() -> None:
         assert console.logs.opened[-1][0] == 101
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 36), (200, 50)], ids=["80x24", "120x36", "200x50"])
+@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
 class TestPictures:
     def matches(self, snap_compare: Compare, size: tuple[int, int], *keys: str) -> bool:
         console = twice()
