@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputui.config import Options
@@ -12,11 +15,12 @@ from gputui.domain.audit import Actor
 from gputui.domain.container import ForeignContainer
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.gpu import ProbeReading
+from gputui.domain.job import BootTime
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.engine.actions import Actions
 from gputui.engine.feed import Feed
-from gputui.ports import Clock, GpuProbe, Interior, JobStore, Runtime
+from gputui.ports import GpuProbe, Interior, JobStore, Runtime, SteadyClock
 
 if TYPE_CHECKING:
     from gputui.domain.gpu_history import TakenStep
@@ -34,8 +38,17 @@ class SystemClock:
         """The time, aware, in UTC."""
         return datetime.now(UTC)
 
+    def boot_time(self) -> BootTime:
+        """The seconds that this machine has been awake, and since which start of it."""
+        return BootTime(_boot_id(), time.monotonic())
 
-def clock() -> Clock:
+
+@cache
+def _boot_id() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def clock() -> SteadyClock:
     """The clock that everything goes by."""
     return SystemClock()
 

@@ -15,7 +15,7 @@ from typing import Protocol
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import ContainerRecord, Created, ForeignContainer, Launch, RuntimeStatus
 from gputui.domain.gpu import ProbeReading
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import BootTime, Job, JobId
 from gputui.domain.process import ProcessRow, Shell
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
@@ -26,6 +26,14 @@ class Clock(Protocol):
 
     def now(self) -> datetime:
         """The time, aware, in UTC."""
+        ...
+
+
+class SteadyClock(Clock, Protocol):
+    """A clock that also tells the time that really passes, however the other one is set."""
+
+    def boot_time(self) -> BootTime:
+        """The same for all processes of the machine; stands still while the machine is suspended."""
         ...
 
 

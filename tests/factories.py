@@ -10,7 +10,7 @@ from zoneinfo import ZoneInfo
 
 from gputui.domain.audit import Actor
 from gputui.domain.gpu import Gpu, GpuSample, GpuState, GpuView, Health
-from gputui.domain.job import Attempt, GpuRequest, Job, JobSpec, Submission
+from gputui.domain.job import Attempt, BootTime, GpuRequest, Job, JobSpec, Submission
 from gputui.domain.recurring import Recurrence, RecurringJob
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
@@ -25,12 +25,18 @@ class FakeClock:
 
     def __init__(self, now: datetime = NOW) -> None:
         self.time = now
+        self.awake = 1000.0
 
     def now(self) -> datetime:
         return self.time
 
-    def advance(self, seconds: float) -> None:
-        self.time += timedelta(seconds=seconds)
+    def boot_time(self) -> BootTime:
+        return BootTime("boot", self.awake)
+
+    def advance(self, seconds: float, shown: float | None = None) -> None:
+        """Let so many seconds pass; the wall clock shows `shown` when somebody sets it meanwhile."""
+        self.awake += seconds
+        self.time += timedelta(seconds=seconds if shown is None else shown)
 
 
 def uuid(index: int) -> str:

@@ -126,6 +126,15 @@ class JobSpec:
 
 
 @dataclass(frozen=True)
+class BootTime:
+    """A point on the clock that nobody sets: how long the machine has been awake since it was started."""
+
+    boot: str
+    """Which start of the machine."""
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Attempt:
     """One try at running a job."""
 
@@ -156,7 +165,9 @@ class Attempt:
     preempted_at: datetime | None = None
     """For which job it was told to make way, and when; it may have ended well before it had to."""
     clock_moved: timedelta = timedelta()
-    """By how much the clock was set ahead while it ran: its times above have gone along, those of the runtime not."""
+    """By how much the clock was set while it ran: its times above have gone along, those of the runtime not."""
+    began: BootTime | None = None
+    """`started_at` by the clock that nobody sets."""
 
     @property
     def is_over(self) -> bool:

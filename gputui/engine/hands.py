@@ -18,7 +18,7 @@ from gputui.domain.settings import SchedulerSettings
 from gputui.engine import work
 from gputui.engine.observer import Sequence
 from gputui.engine.reconcile import Key
-from gputui.ports import Clock, JobStore, Runtime
+from gputui.ports import JobStore, Runtime, SteadyClock
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class Hands:
         *,
         store: JobStore,
         workers: Executor,
-        clock: Clock,
+        clock: SteadyClock,
         directory: Path,
         settings: SchedulerSettings,
         sequence: Sequence,

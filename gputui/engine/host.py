@@ -24,7 +24,7 @@ from gputui.engine.leader import SILENT_AFTER, Leadership
 from gputui.engine.loop import Loop
 from gputui.engine.scheduler import Scheduler
 from gputui.engine.waker import Waker
-from gputui.ports import Clock, GpuProbe, JobStore, Runtime
+from gputui.ports import GpuProbe, JobStore, Runtime, SteadyClock
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +57,7 @@ class Host:
         store: JobStore,
         adapters: Callable[[], Adapters],
         settings: Settings,
-        clock: Clock,
+        clock: SteadyClock,
         directory: Path,
         me: Leader,
         feed: Feed,

@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from datetime import UTC, timedelta
+from datetime import UTC
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -176,10 +176,9 @@ class Loop:
         if not self._holds():
             return False
         before = self._version()
-        ticked_at, self._ticked_at = self._ticked_at, time.monotonic()
-        passed = timedelta(seconds=self._ticked_at - ticked_at) if ticked_at else None
+        self._ticked_at = time.monotonic()
         try:
-            self._scheduler.tick(self._clock.now(), passed)
+            self._scheduler.tick(self._clock.now())
         except Exception:  # the border of the tick: one that fails must not end dispatch
             log.exception("a tick failed")
         self._settle_memory()

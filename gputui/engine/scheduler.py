@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 
 from gputui.domain.errors import StoreError
@@ -23,7 +23,7 @@ from gputui.engine.picture import Queue
 from gputui.engine.planner import Planner
 from gputui.engine.reap import Reaper
 from gputui.engine.usage import PastUsage
-from gputui.ports import Clock, GpuProbe, JobStore, Runtime
+from gputui.ports import GpuProbe, JobStore, Runtime, SteadyClock
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Scheduler:
         probe: GpuProbe,
         settings: Settings,
         workers: Executor,
-        clock: Clock,
+        clock: SteadyClock,
         directory: Path,
         leader: Leader,
         publish: Callable[[Snapshot], None],
@@ -48,6 +48,7 @@ class Scheduler:
     ) -> None:
         self._probe = probe
         self._publish_to = publish
+        self._clock = clock
         self._wake = wake
         sequence = Sequence()
         interval = settings.scheduler.reconcile_interval
@@ -70,8 +71,6 @@ class Scheduler:
         self._trouble: tuple[Notice, ...] = ()
         self._checked: Queue | None = None
         self._ticked_at = datetime.min.replace(tzinfo=UTC)
-        self._clock_set = timedelta()
-        """By how much since jobs were last moved along."""
 
     def start(self) -> None:
         """Begin to watch runtimes and GPUs."""
@@ -90,16 +89,14 @@ class Scheduler:
         for observer in self.observers.values():
             observer.poke()
 
-    def tick(self, now: datetime, passed: timedelta | None = None) -> Snapshot:
-        """One pass. What the store refuses is told in the snapshot, and tried again at the next tick.
-
-        `passed` is the time that really went by since the tick before, where that is known: clocks are set.
-        """
+    def tick(self, now: datetime) -> Snapshot:
+        """One pass. What the store refuses is told in the snapshot, and tried again at the next tick."""
+        boot = self._clock.boot_time()  # at once: it is compared with `now`
         self._trouble = ()
-        self._mind_the_clock(now, passed)
+        self._mind_the_clock(now)
         try:
             self._ground.observe()
-            self._move_along()
+            corrected.move_along(self._ground, now, boot)
             self._reaper.reap(now)
             stops.enforce_limits(self._ground, now)
             self._cancel(now)
@@ -122,21 +119,13 @@ class Scheduler:
         run_at = recurring.next_run_at(self._ground.queue.recurring.values(), self._ticked_at)
         return min(self._planner.again_at, run_at) if run_at else self._planner.again_at
 
-    def _mind_the_clock(self, now: datetime, passed: timedelta | None) -> None:
-        """After the clock went back, let nothing wait until it is as late again; after it went ahead, end nothing."""
-        self._clock_set += corrected.set_by(now - self._ticked_at, passed)
+    def _mind_the_clock(self, now: datetime) -> None:
+        """After the clock went back, let nothing wait until it is as late again."""
         if now < self._ticked_at:
             log.warning("the clock went back by %s", format_duration(self._ticked_at - now))
             self._reaper.let_none_lie_ahead(now)
             self._planner.look_again_by(now)
         self._ticked_at = now
-
-    def _move_along(self) -> None:
-        """Before anything is judged by its time, and again until the store takes it."""
-        if self._clock_set:
-            log.warning("the clock was set by %.0f s: time limits go on as before", self._clock_set.total_seconds())
-            corrected.move_along(self._ground, self._clock_set)
-            self._clock_set = timedelta()
 
     def _worked(self, runtime_name: str) -> None:
         self.observers[runtime_name].poke()

@@ -13,7 +13,7 @@ from pathlib import Path
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import NotFoundError, RuntimeFault
-from gputui.domain.job import Attempt, Job, JobId, Placement
+from gputui.domain.job import Attempt, BootTime, Job, JobId, Placement
 from gputui.domain.policy import gpu_memory
 from gputui.domain.policy.retry import again, conclude
 from gputui.domain.settings import SchedulerSettings
@@ -21,7 +21,7 @@ from gputui.domain.state import JobState
 from gputui.engine.logs import log_path
 from gputui.engine.rivals import to_give_way_to
 from gputui.engine.sharing import make_directories, settle_path
-from gputui.ports import Clock, JobStore, Runtime, Transaction
+from gputui.ports import JobStore, Runtime, SteadyClock, Transaction
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ def launch_of(store_id: str, job: Job, attempt: Attempt) -> Launch:
 
 
 def start_attempt(
-    store: JobStore, runtime: Runtime, launch: Launch, clock: Clock, settings: SchedulerSettings
+    store: JobStore, runtime: Runtime, launch: Launch, clock: SteadyClock, settings: SchedulerSettings
 ) -> RuntimeFault | None:
     """Steps (b) to (d) of the start protocol: create, start, and RUNNING in the store. The fault, if one came up.
 
@@ -57,7 +57,7 @@ def start_attempt(
     with store.transaction() as transaction:
         job = under_way(transaction, launch.job_id, launch.attempt)
         if job is not None and job.state is JobState.CONFIGURING:
-            transaction.put(running(job, created.id, clock.now(), created.notes))
+            transaction.put(running(job, created.id, clock.now(), created.notes, began=clock.boot_time()))
     return None
 
 
@@ -70,9 +70,17 @@ def _give_way(store: JobStore, launch: Launch, rival: ContainerRecord) -> None:
             transaction.put(given_back(job))
 
 
-def running(job: Job, container_id: str, started_at: datetime, notes: tuple[str, ...] = ()) -> Job:
-    """The job, whose attempt's container has been started."""
-    started = job.with_attempt(container_id=container_id, started_at=started_at, notes=notes, clock_moved=timedelta())
+def running(
+    job: Job,
+    container_id: str,
+    started_at: datetime,
+    notes: tuple[str, ...] = (),
+    began: BootTime | None = None,
+) -> Job:
+    """Return the job, whose attempt's container has been started."""
+    started = job.with_attempt(
+        container_id=container_id, started_at=started_at, notes=notes, clock_moved=timedelta(), began=began
+    )
     return started.to(JobState.RUNNING, started_at=started_at, not_before=None, exit_code=None, cause=None)
 
 

@@ -11,13 +11,14 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from gputui.domain.errors import NotLeaderError, StoreFormatError
+from gputui.domain.job import BootTime
 from gputui.domain.snapshot import Leader, Snapshot
 from gputui.domain.state import JobState
 from gputui.engine import picture, published
 from gputui.engine.feed import Feed
 from gputui.engine.host import Adapters, Host
 from gputui.engine.leader import LOCK_FILE, Leadership
-from gputui.ports import Clock
+from gputui.ports import SteadyClock
 from tests.engine.fakes import FakeProbe, FakeRuntime
 from tests.engine.world import World
 from tests.factories import uuid
@@ -27,11 +28,14 @@ class RealClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
 
+    def boot_time(self) -> BootTime:
+        return BootTime("boot", time.monotonic())
+
 
 class Seat:
     """A host in a world, and what it showed."""
 
-    def __init__(self, world: World, clock: Clock, kind: str, *, may_lead: bool = True) -> None:
+    def __init__(self, world: World, clock: SteadyClock, kind: str, *, may_lead: bool = True) -> None:
         self.feed = Feed()
         self.seen = threading.Condition()
         self.feed.subscribe(self._show)

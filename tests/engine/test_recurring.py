@@ -15,7 +15,7 @@ from hypothesis import settings as how
 from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError, NotFoundError
-from gputui.domain.job import Job, JobId, Submission
+from gputui.domain.job import BootTime, Job, JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings
 from gputui.domain.snapshot import Snapshot
@@ -331,6 +331,9 @@ async def test_the_loop_wakes_up_at_the_very_moment(tmp_path: Path) -> None:
 
     class Shifted:
         shift = timedelta(seconds=59.5) - (datetime.now(UTC) - datetime.now(UTC).replace(second=0, microsecond=0))
+
+        def boot_time(self) -> BootTime:
+            return BootTime("boot", time.monotonic())
 
         def now(self) -> datetime:
             return datetime.now(UTC) + self.shift

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from gputui.domain.job import JobId, Submission
+from gputui.domain.job import BootTime, JobId, Submission
 from gputui.domain.settings import PolicySettings, Settings, StoreSettings
 from gputui.domain.snapshot import Leader
 from gputui.engine.actions import Actions
@@ -35,6 +35,9 @@ _LINE = b"\x1b[32mstep %d\x1b[0m loss=%.3f \xe8\xae\xad\xe7\xbb\x83 lr=3e-4 toke
 class RealClock:
     def now(self) -> datetime:
         return datetime.now(UTC)
+
+    def boot_time(self) -> BootTime:
+        return BootTime("boot", time.monotonic())
 
 
 class Flood:
