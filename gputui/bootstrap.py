@@ -23,6 +23,7 @@ from gputui.engine.feed import Feed
 from gputui.ports import GpuProbe, Interior, JobStore, Runtime, SteadyClock
 
 if TYPE_CHECKING:
+    from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
     from gputui.engine.host import Host
     from gputui.engine.inside import Inside
@@ -102,6 +103,16 @@ def current_snapshot(options: Options, store: JobStore) -> Snapshot:
     from gputui.engine import picture
 
     return picture.beside(store, options.state, options.settings, clock().now())
+
+
+def known_gpus(options: Options) -> tuple[Gpu, ...]:
+    """Return the GPUs that the scheduler lists now; none where nobody schedules, since GPUs are not read for this."""
+    from gputui.engine import published
+    from gputui.engine.leader import current_leader
+
+    if current_leader(options.state) is None or (live := published.read(options.state)) is None:
+        return ()
+    return tuple(view.gpu for node in live.nodes for view in node.gpus)
 
 
 def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:

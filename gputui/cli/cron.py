@@ -114,10 +114,12 @@ def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], 
         if given.pop(option):
             text = f"--{option.removeprefix('as_').replace('_', '-')}"
             raise InputError("is no option of what is submitted again and again", where=text)
-    words, host = given.pop("arguments"), given.pop("host")
+    words, host, anyway = given.pop("arguments"), given.pop("host"), given.pop("anyway")
     submitter = request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
     submission = options.submission_of(given, words, host, submitter)
     submit.check_runtime(submission, session.options)
+    if not anyway:
+        submit.check_gpus((submission,), session.options)
     if name and not given["name"]:
         submission = replace(submission, spec=replace(submission.spec, name=name))
     return submission

@@ -13,11 +13,11 @@ from gputui import bootstrap
 from gputui.cli.elements import Named, the_one
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
-from gputui.cli.submit import with_elements
+from gputui.cli.submit import check_gpus, with_elements
 from gputui.cli.wishes import OneJobId
 from gputui.domain.edit import Edit
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job, JobId, Submission
 from gputui.engine.edits import check_waits
 from gputui.ports import JobStore
 from gputui.request import draft as drafts
@@ -41,6 +41,7 @@ Without options the job opens in $EDITOR, as a job file, and what is changed the
 @click.option("--image", metavar="IMAGE", help="The image of its container.")
 @click.option("--unset", multiple=True, metavar="NAME", help="Ask for it no more: an option's name, as time-limit.")
 @click.option("--editor", is_flag=True, help="Open the job in $EDITOR.")
+@click.option("--anyway", is_flag=True, help="Also ask for GPUs that this server does not have.")
 @click.option("--json", "as_json", is_flag=True, help="Print the id and what was changed as JSON.")
 @click.option("--dry-run", is_flag=True, help="Print whose start would shift, and do nothing.")
 @click.argument("ids", type=OneJobId(), metavar="ID")
@@ -52,6 +53,7 @@ def command(
     image: str | None,
     unset: tuple[str, ...],
     editor: bool,
+    anyway: bool,
     as_json: bool,
     dry_run: bool,
     ids: tuple[Named, ...],
@@ -76,6 +78,9 @@ def command(
         if dry_run:
             _show(session, store, job.id, edit)
             return
+        spec = edit.apply(job.spec)
+        if spec.gpus != job.spec.gpus and not anyway:
+            check_gpus((Submission(spec),), session.options)
         bootstrap.actions(store, session.options).edit(job.id, edit, job)
         if as_json:
             now = edits.draft_of(store.get(job.id), by.now)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
@@ -37,6 +37,7 @@ A host process (--host) starts in the current directory, with your PATH.
 @with_options
 @click.option("--host", is_flag=True, help="Run COMMAND as a process of the host, without a container.")
 @click.option("-f", "--file", metavar="FILE.toml", help="Submit every [[job]] of a file, or none.")
+@click.option("--anyway", is_flag=True, help="Queue it even if this server does not have the GPUs that it asks for.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ids as JSON.")
 @click.option("--dry-run", is_flag=True, help="Print when it would start and whom it would put back; submit nothing.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="IMAGE [COMMAND...]")
@@ -48,6 +49,7 @@ def command(
     /,
     host: bool,
     file: str | None,
+    anyway: bool,
     as_json: bool,
     dry_run: bool,
     arguments: tuple[str, ...],
@@ -68,6 +70,8 @@ def command(
         submissions = (options.submission_of(given, arguments, host, submitter),)
     for submission in submissions:
         check_runtime(submission, session.options)
+    if not anyway and not dry_run:
+        check_gpus(submissions, session.options)
     with session.store() as store:
         if dry_run:
             _show(session, store, submissions)
@@ -101,6 +105,20 @@ def check_runtime(submission: Submission, options: Options) -> None:
     if not submission.spec.is_host and options.runtime == "process":
         hint = "submit --host -- COMMAND..., or leave out --runtime process"
         raise InputError("there is no engine here to run an image", where="IMAGE", hint=hint)
+
+
+def check_gpus(submissions: Iterable[Submission], options: Options, where: str = "--gpus") -> None:
+    """Raise InputError for a job that asks for GPUs that the server does not have. Unknown GPUs are not judged."""
+    asking = [submission.spec for submission in submissions if submission.spec.gpus.minimum]
+    if not asking:
+        return
+    from gputui.domain.policy.fitting import shortage  # only for jobs with GPUs
+
+    gpus = bootstrap.known_gpus(options)
+    for spec in asking:
+        if lack := shortage(spec.gpus, gpus):
+            hint = "--anyway queues it until such GPUs are here"
+            raise InputError(f"job {spec.name} {lack}", where=where, hint=hint)
 
 
 def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool) -> None:

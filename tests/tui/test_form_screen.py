@@ -428,3 +428,16 @@ class TestEditor:
             await pilot.press("ctrl+o")
             await pilot.pause()
             assert "no editor can be opened on this screen" in form.below.said
+
+
+async def test_a_job_that_asks_for_too_many_gpus_is_sent_only_when_it_is_sent_twice() -> None:
+    console = Console()
+    before = len(console.store.jobs())
+    async with opened(console) as (pilot, form):
+        await write(pilot, "busybox")
+        await pilot.press("down", "down", "9")
+        await console.press(pilot, "enter")
+        assert len(console.store.jobs()) == before
+        assert form.below.said == "It asks for 9 GPUs, and 8 are here. Send it again to queue it all the same."
+        await console.press(pilot, "enter")
+    assert newest(console).spec.gpus.minimum == 9

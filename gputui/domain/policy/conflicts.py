@@ -7,7 +7,7 @@ from datetime import datetime
 
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.gpu import Gpu
-from gputui.domain.policy.place import is_named
+from gputui.domain.policy.fitting import is_named
 from gputui.domain.settings import Window
 from gputui.domain.units import plural
 

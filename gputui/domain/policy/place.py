@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from gputui.domain.gpu import Gpu, GpuState, GpuView
 from gputui.domain.job import GpuRequest, Job
+from gputui.domain.policy.fitting import is_named, suitable
 from gputui.domain.policy.machine import Ask, Grant, Layout
 from gputui.domain.policy.sharing import Bay, Place
 from gputui.domain.policy.topology import layout
@@ -84,7 +85,7 @@ class Places:
 
     def named(self, names: Sequence[str]) -> tuple[int, ...]:
         """Of each node, the GPUs of these UUIDs or indices."""
-        return tuple(self._mask(node, [_named(row.gpu, names) for row in node]) for node in self.rows)
+        return tuple(self._mask(node, [is_named(row.gpu, names) for row in node]) for node in self.rows)
 
     def _ask(self, job: Job) -> Ask:
         request = job.spec.gpus
@@ -114,7 +115,7 @@ class Places:
 
     def is_left_free(self, gpu: Gpu) -> bool:
         """Whether only jobs that name it get it."""
-        return _named(gpu, self.left_free)
+        return is_named(gpu, self.left_free)
 
     def _given(self, gpu: Gpu, request: GpuRequest) -> bool:
         return bool(request.devices) or not self.is_left_free(gpu)
@@ -138,33 +139,20 @@ def is_plain(job: Job) -> bool:
 
 def _preferred(rows: Iterable[GpuView], prefer: Sequence[str]) -> tuple[GpuView, ...]:
     def place(row: GpuView) -> int:
-        return next((number for number, name in enumerate(prefer) if _named(row.gpu, (name,))), len(prefer))
+        return next((number for number, name in enumerate(prefer) if is_named(row.gpu, (name,))), len(prefer))
 
     return tuple(sorted((row for row in rows if not row.gpu.mig_enabled), key=place))
 
 
 def shareable(gpu: Gpu, settings: PolicySettings) -> bool:
     """Whether the site lets jobs share it."""
-    return "all" in settings.share or _named(gpu, settings.share)
-
-
-def suitable(job: Job, gpus: Iterable[Gpu]) -> list[Gpu]:
-    """Return the GPUs of the right model, memory and names for this job."""
-    request = job.spec.gpus
-    return [
-        gpu
-        for gpu in gpus
-        if (request.model is None or request.model.lower() in (gpu.model or "").lower())
-        and (request.memory is None or (gpu.memory_total or 0) >= request.memory)
-        and (not request.devices or _named(gpu, request.devices))
-        and not gpu.mig_enabled
-    ]
+    return "all" in settings.share or is_named(gpu, settings.share)
 
 
 def suits(job: Job, row: GpuView) -> bool:
     """Whether the job could use this one, and it has the memory free that the job asks for."""
     wanted = job.spec.gpus.free_memory
-    return bool(suitable(job, (row.gpu,))) and (wanted is None or _memory_free(row) >= wanted)
+    return bool(suitable(job.spec.gpus, (row.gpu,))) and (wanted is None or _memory_free(row) >= wanted)
 
 
 def _memory_free(row: GpuView) -> int:
@@ -172,15 +160,3 @@ def _memory_free(row: GpuView) -> int:
     total = row.gpu.memory_total or 0
     used = row.sample.memory_used if row.sample and row.state is not GpuState.ALLOCATED else 0
     return total - (used or 0)
-
-
-def _named(gpu: Gpu, names: Sequence[str]) -> bool:
-    """By UUID, by at least eight characters of its beginning as NVIDIA's tools take it, or by index."""
-    if any(gpu.uuid == name or (len(name) >= 8 and gpu.uuid.startswith(name)) for name in names):
-        return True
-    return gpu.mig_parent is None and str(gpu.index) in names
-
-
-def is_named(gpu: Gpu, names: Sequence[str]) -> bool:
-    """Whether one of the names, UUIDs or indices, means this GPU."""
-    return _named(gpu, names)

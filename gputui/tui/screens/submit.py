@@ -14,6 +14,7 @@ from textual.widgets import Input, Static
 
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job, Submission
+from gputui.domain.policy.fitting import shortage
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.request import draft as drafts
 from gputui.request import line, written
@@ -75,6 +76,8 @@ class Submit(TakesLines):
         self._hidden = dict(hidden or {})
         self._clean: Draft = drafts.typed(start)
         self._is_sent = False
+        self._warned_of: Submission | None = None
+        """The submission whose lack of GPUs was told: sent again, it is queued."""
         self._images = Images(snapshot)
         self.body = FormBody({"image": self._images})
         self.below = Below()
@@ -222,7 +225,15 @@ class Submit(TakesLines):
             found = self._judge(None)
             self.body.go_to(next((name for name in FIELDS if name in found), "image"))
             return
+        if (lack := self._shortage(asked)) and asked != self._warned_of:
+            self._warned_of = asked
+            self.say(f"It {lack}. Send it again to queue it all the same.", is_bad=True)
+            return
         self.send(asked)
+
+    def _shortage(self, asked: Submission) -> str:
+        """Return why the job could never start on the GPUs of this server; empty when it could."""
+        return shortage(asked.spec.gpus, [view.gpu for view in self._snapshot.gpus])
 
     def send(self, asked: Submission) -> None:
         """Have it submitted."""

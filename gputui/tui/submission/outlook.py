@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import ArrayRef, Job, JobId, JobSpec, Submission
+from gputui.domain.policy.fitting import suitable
 from gputui.domain.policy.hopeless import never
 from gputui.domain.policy.look import Look
-from gputui.domain.policy.place import suitable
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.timeline import Timeline, timeline
 from gputui.domain.policy.whatif import Comparison, Shift, compared, replaced, submitted
@@ -121,7 +121,7 @@ def gpu_line(spec: JobSpec | None, snapshot: Snapshot) -> Cell:
     views = [view for view in snapshot.gpus if not view.gpu.mig_enabled]
     if not views:
         return (("GPUs  ", DIM), ("there is none here", RED))
-    fitting = {gpu.uuid for gpu in suitable(Job(0, spec, snapshot.taken_at), (view.gpu for view in views))}
+    fitting = {gpu.uuid for gpu in suitable(spec.gpus, (view.gpu for view in views))}
     able = [view for view in views if view.gpu.uuid in fitting]
     free = [view for view in able if view.state is GpuState.FREE]
     words = f"{len(able)} of {plural(len(views), 'GPU')} fit, {len(free)} free" + (": " if free else "")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import ArrayRef, GpuRequest, Job
-from gputui.domain.policy.place import suitable
+from gputui.domain.policy.fitting import suitable
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Node, Snapshot
@@ -97,7 +97,7 @@ def test_the_beginning_of_a_uuid_names_a_gpu() -> None:
 def suitable_for(name: str) -> list[str]:
     """UUIDs of the GPUs that `--gpus device=name` may mean."""
     named = job(1, spec=replace(spec(1), gpus=GpuRequest(1, 1, devices=(name,))))
-    return [each.uuid for each in suitable(named, [gpu(i) for i in range(4)])]
+    return [each.uuid for each in suitable(named.spec.gpus, [gpu(i) for i in range(4)])]
 
 
 def test_named_devices_model_and_memory_are_obeyed() -> None:
