@@ -18,6 +18,7 @@ from gputui.domain.policy.lineup import Entry, Lineup
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.machine import size
 from gputui.domain.policy.needs import Supply, needs
+from gputui.domain.policy.occupancy import UNANSWERED
 from gputui.domain.policy.preempted import story, was_preempted
 from gputui.domain.state import PendingReason, Reason, moment
 from gputui.domain.units import format_duration, plural
@@ -107,7 +108,7 @@ class Reasons(Mapping[JobId, Reason]):
         if refused.why in _QUOTAS:
             return Reason(PendingReason.QUOTA_EXCEEDED, self._quota(entry, refused))
         if self._blind:
-            return Reason(PendingReason.NODE_UNKNOWN, f"no GPU can be judged free: {self._blind}")
+            return Reason(PendingReason.NODE_UNKNOWN, f"no GPU can be judged free: {self._blind}" + self._remedy(entry))
         self._times = []
         text = f"{self._needs(entry, refused)}: {self._supply.of(entry.key.ask)}"
         code, text = self._turn(entry, refused, text)
@@ -116,6 +117,12 @@ class Reasons(Mapping[JobId, Reason]):
             self._tails[entry.key, refused] = (text, times)
             text = f"{plural(ahead, 'job')} ahead of it; {text}"
         return Reason(code, text, times)
+
+    def _remedy(self, entry: Entry) -> str:
+        """Return what lets a host job start on a machine without Docker."""
+        if not entry.job.spec.is_host or self._blind != UNANSWERED:
+            return ""
+        return "; if this machine has no Docker, start the scheduler with --runtime process"
 
     def _turn(self, entry: Entry, refused: Refused, text: str) -> tuple[PendingReason, str]:
         """The code of a job that waits for GPUs, and its sentence, which begins as `text`."""

@@ -14,6 +14,7 @@ from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import ArrayRef, GpuRequest, Job
 from gputui.domain.policy.fitting import suitable
+from gputui.domain.policy.occupancy import UNANSWERED
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Node, Snapshot
@@ -163,6 +164,14 @@ def test_a_runtime_that_does_not_answer_holds_its_own_jobs_only() -> None:
     found = planned([job(1), job(2, spec=spec(image=None))], runtimes=down)
     assert set(started(found)) == {2}
     assert why(found, 1) == (PendingReason.NODE_UNKNOWN, "Docker does not answer")
+
+
+def test_a_host_job_that_waits_for_docker_is_told_how_to_do_without() -> None:
+    rows = [view(0, GpuState.UNKNOWN, why=UNANSWERED)]
+    code, text = why(planned([job(1, gpus=1, spec=spec(1, image=None))], rows), 1)
+    assert code is PendingReason.NODE_UNKNOWN
+    assert text.endswith("; if this machine has no Docker, start the scheduler with --runtime process")
+    assert "--runtime" not in why(planned([job(1, gpus=1)], rows), 1)[1]
 
 
 def test_no_known_gpu_is_a_reason_of_its_own() -> None:
