@@ -22,6 +22,9 @@ from gputui.engine.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.ports import GpuProbe, Interior, JobStore, Runtime, SteadyClock
 
+RESCUE_WAIT = 5.0
+"""Seconds that a repair waits for the scheduler to write down what it has in memory."""
+
 if TYPE_CHECKING:
     from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from gputui.engine.logs import Logs
     from gputui.engine.reservations import Reservations
     from gputui.engine.tenants import Tenants
+    from gputui.store.repair import Repair
 
 
 class SystemClock:
@@ -71,11 +75,30 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
-def open_store(options: Options) -> JobStore:
-    """The store in the state directory, made if there is none yet."""
+def open_store(options: Options, waiting: Callable[[str], None] | None = None) -> JobStore:
+    """The store in the state directory, made if there is none yet.
+
+    `waiting` is called with a sentence when another process keeps the queue locked for long; by default it is logged.
+    """
     from gputui.store import TinyJobStore
 
-    return TinyJobStore(options.state, options.settings.store)
+    if waiting is None:
+        return TinyJobStore(options.state, options.settings.store)
+    return TinyJobStore(options.state, options.settings.store, waiting)
+
+
+def open_repair(options: Options) -> Repair:
+    """The repair of the state directory. Gives a scheduler at work the time to write down what it has in memory."""
+    import time
+
+    from gputui.engine.leader import current_leader
+    from gputui.store.repair import repair_of
+
+    repair = repair_of(options.state, options.settings.store)
+    leader, deadline = current_leader(options.state), time.monotonic() + RESCUE_WAIT
+    while leader and repair.look() and not repair.has_rescue_of(leader.pid) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    return repair
 
 
 def actions(store: JobStore, options: Options | None = None) -> Actions:

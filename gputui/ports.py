@@ -121,6 +121,10 @@ class JobStore(Protocol):
         """
         ...
 
+    def hurried(self, seconds: float) -> AbstractContextManager[None]:
+        """In the block, let this thread wait no longer than so many seconds for other writers: StoreBusyError."""
+        ...
+
     def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
         """Append new jobs (their ids are ignored), all or none, with an audit entry each; the ids come back in order.
 
@@ -175,6 +179,13 @@ class JobStore(Protocol):
 
     def damage(self) -> tuple[str, ...]:
         """Sentences about what could not be read, each with its file; empty when all is well."""
+        ...
+
+    def check(self) -> None:
+        """Raise StoreDamagedError where acknowledged changes are missing, as far as the queue was read at all.
+
+        Until a repair nothing can be written; what is read is the last whole queue known, or a part of it.
+        """
         ...
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ from gputui.cli.checks import Check, Level, driver, engine, settings, state
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
-from gputui.domain.errors import GputuiError
+from gputui.domain.errors import GputuiError, StoreDamagedError
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.text import plain
 from gputui.ports import JobStore
@@ -118,6 +118,10 @@ def _of_store(options: Options, store: JobStore) -> Iterator[Check]:
     yield _space(options.state)
     yield from state.of_damage(store.damage())
     latest = max((job.submitted_at for job in store.jobs().values()), default=None)
+    try:
+        store.check()
+    except StoreDamagedError as error:
+        yield state.of_loss(f"{error.where}: {error.what}")
     yield state.of_clock(bootstrap.clock().now(), latest)
     yield state.of_leader(bootstrap.current_snapshot(options, store).leader)
 

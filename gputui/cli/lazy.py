@@ -32,6 +32,7 @@ COMMANDS = {
     "demo": "try it on simulated GPUs: needs neither GPU nor Docker",
     "replay": "what this scheduler and others would have made of a trace of jobs",
     "doctor": "check driver, engine, permissions and disk",
+    "state": "repair a queue whose files have lost something",
     "completions": "print the completion script of a shell",
 }
 """Every command, in the order of the help, with its short help. Each is `command` in a module of its name."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gputui.config import Options, resolve
+from gputui.domain.errors import NotFoundError
 from gputui.domain.text import plain
 
 if TYPE_CHECKING:
@@ -58,14 +59,24 @@ class Session:
 
     @contextmanager
     def store(self) -> Iterator[JobStore]:
-        """The store, closed afterwards."""
+        """The store, closed afterwards; raises StoreDamagedError at the end where what was read is not all."""
         from gputui import bootstrap
 
-        store = bootstrap.open_store(self.options)
+        store = bootstrap.open_store(self.options, _tell)
         try:
-            yield store
+            try:
+                yield store
+            except NotFoundError:
+                store.check()  # it may be among what is lost
+                raise
+            store.check()
         finally:
             store.close()
+
+
+def _tell(sentence: str) -> None:
+    """Say on stderr why nothing happens."""
+    click.echo(f"gputui: {plain(sentence)}", err=True)
 
 
 pass_session = click.make_pass_decorator(Session)

@@ -7,7 +7,10 @@ GputuiError
 ├── StoreError                the queue cannot be read or written        exit code 1
 │   ├── StoreFullError        no space left; nothing was lost
 │   ├── StoreAccessError      permissions, or a file system that cannot keep a promise
-│   └── StoreFormatError      written by a newer gputui, or not by gputui
+│   ├── StoreFormatError      not written by gputui
+│   │   └── StoreNewerError   written by a newer gputui
+│   ├── StoreDamagedError     acknowledged changes are missing: nothing is written until a repair
+│   └── StoreBusyError        another process kept the lock for too long
 ├── NotLeaderError            another process holds the scheduler lock   exit code 1
 └── RuntimeFault              the runtime could not do what was asked    exit code 1
     └── RuntimeUnavailableError   the engine does not answer
@@ -64,6 +67,18 @@ class StoreAccessError(StoreError):
 
 class StoreFormatError(StoreError):
     """The files were written by a newer gputui, or not by gputui."""
+
+
+class StoreNewerError(StoreFormatError):
+    """The files were written by a newer gputui."""
+
+
+class StoreDamagedError(StoreError):
+    """Acknowledged changes are missing from the files. Nothing is written until `gputui state repair`."""
+
+
+class StoreBusyError(StoreError):
+    """Another process kept the lock for longer than this one waits."""
 
 
 class NotLeaderError(GputuiError):

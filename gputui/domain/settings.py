@@ -60,6 +60,8 @@ class StoreSettings:
     """At most so many finished jobs stay in the queue file."""
     group: str | None = None
     """A group that may share the state directory; None: its owner alone."""
+    lock_timeout: timedelta = timedelta(seconds=60)
+    """How long a command waits for another process that holds `queue.json.lock`, before it gives up."""
 
 
 @dataclass(frozen=True)

@@ -35,14 +35,14 @@ class Ground:
         self.damage: tuple[Notice, ...] = ()
 
     def observe(self) -> None:
-        """See what the store says now, if it was written since we last looked."""
+        """Read the store if it was written since the last look; raises StoreDamagedError where it lost something."""
         version = self.store.version()
-        if version == self.version:
-            return
-        self.queue, self.version = Queue.of(self.store), version
-        self.damage = tuple(Notice("warning", sentence) for sentence in self.store.damage())
-        self.probe.follow(self.queue.active)
-        self.probe.forgive(self.queue.controls.resumed)
+        if version != self.version:
+            self.queue, self.version = Queue.of(self.store), version
+            self.damage = tuple(Notice("warning", sentence) for sentence in self.store.damage())
+            self.probe.follow(self.queue.active)
+            self.probe.forgive(self.queue.controls.resumed)
+        self.store.check()
 
     def observer_of(self, job: Job) -> Observer | None:
         """Who watches the runtime a job runs in; None when there is no such runtime here."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gputui.domain.errors import StoreError
 from gputui.domain.event import disk_low
+from gputui.domain.job import BootTime
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
 from gputui.domain.units import format_duration
@@ -26,6 +27,9 @@ from gputui.engine.usage import PastUsage
 from gputui.ports import GpuProbe, JobStore, Runtime, SteadyClock
 
 log = logging.getLogger(__name__)
+
+LOCK_PATIENCE = 2.0
+"""Seconds that a tick waits for whoever else writes to the queue: it has others to tell that it cannot go on."""
 
 
 class Scheduler:
@@ -69,6 +73,8 @@ class Scheduler:
         self._announcer = announcer
         self._disk = Disk(directory, settings.scheduler.disk_floor)
         self._trouble: tuple[Notice, ...] = ()
+        self._refusal = ""
+        """Why the store refused the last tick; logged once."""
         self._checked: Queue | None = None
         self._ticked_at = datetime.min.replace(tzinfo=UTC)
 
@@ -94,6 +100,12 @@ class Scheduler:
         boot = self._clock.boot_time()  # at once: it is compared with `now`
         self._trouble = ()
         self._mind_the_clock(now)
+        with self._ground.store.hurried(LOCK_PATIENCE):
+            self._pass(now, boot)
+        return self._publish(now)
+
+    def _pass(self, now: datetime, boot: BootTime) -> None:
+        """Take the steps of a tick, as far as the store lets them be taken."""
         try:
             self._ground.observe()
             corrected.move_along(self._ground, now, boot)
@@ -107,11 +119,13 @@ class Scheduler:
             self._preempt(now)
             self._start(now)
             self._announce(now)
+            self._refusal = ""
         except StoreError as error:
-            log.error("the store refused: %s", error)
+            if str(error) != self._refusal:
+                log.error("the store refused: %s", error)
+            self._refusal = str(error)
             self._trouble = (Notice("error", f"{error}; nothing is started until this is mended"),)
             self._plan(now)
-        return self._publish(now)
 
     @property
     def wake_at(self) -> datetime:

@@ -9,6 +9,8 @@ from gputui.store.faults import os_errors
 from gputui.store.filesystem import check_file_system
 from gputui.store.permissions import Permissions, permissions_for
 
+QUEUE = "queue.json"
+
 
 def open_directory(directory: Path, group: str | None, *, marker: str) -> Permissions:
     """The permissions its files are to have; `marker` is a file that shows it to be a state directory."""

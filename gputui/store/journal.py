@@ -77,17 +77,29 @@ def is_plausible(salvaged: int, known: int) -> bool:
     return known < salvaged <= known + _MAX_SALVAGE
 
 
+class UndoError(OSError):
+    """A write failed, and what it had written could not be taken back: it may be read later."""
+
+
 def append(fd: int, line: bytes) -> int:
-    """Append the line and sync it; the new length. On any failure the file is as it was before."""
+    """Append the line and sync it; the new length. On failure the file is as before, or UndoError is raised."""
     start = os.lseek(fd, 0, os.SEEK_END)
     try:
         write_all(fd, line)
         os.fdatasync(fd)
-    except BaseException:
+    except BaseException as error:
         # also on KeyboardInterrupt: what was not acknowledged must not be seen later
-        os.ftruncate(fd, start)
+        _take_back(fd, start, error)
         raise
     return start + len(line)
+
+
+def _take_back(fd: int, length: int, cause: BaseException) -> None:
+    try:
+        os.ftruncate(fd, length)
+    except OSError as error:
+        code = cause.errno if isinstance(cause, OSError) else error.errno
+        raise UndoError(code, os.strerror(code or 0)) from cause
 
 
 def write_all(fd: int, data: bytes) -> None:

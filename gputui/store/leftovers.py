@@ -5,9 +5,12 @@ from __future__ import annotations
 from contextlib import suppress
 from pathlib import Path
 
-from gputui.domain.errors import StoreAccessError, StoreFormatError
+from gputui.domain.errors import StoreAccessError, StoreBusyError, StoreFormatError
 from gputui.store.faults import os_errors
+from gputui.store.hint import read_hint_at
 from gputui.store.lock import StoreLock
+from gputui.store.replica import lock_path
+from gputui.store.rescue import rescue_paths
 from gputui.store.snapshot_file import read_meta
 
 
@@ -23,17 +26,14 @@ def next_generation(snapshot: Path, generation: int) -> int:
     return max([generation, *journals(snapshot)]) + 1
 
 
-def retire_journal(path: Path, *, is_damaged: bool) -> None:
-    """Remove a folded journal; one with damaged lines is kept, for whoever wants to look into them."""
+def retire_journal(path: Path) -> None:
+    """Remove a folded journal."""
     with os_errors(path):
-        if is_damaged:
-            path.replace(path.with_name(f"{path.name}.damaged"))
-        else:
-            path.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
 
 
 def kept_journals(snapshot: Path) -> list[Path]:
-    """Folded journals with damaged lines, which somebody has yet to look into and remove."""
+    """Journals with damaged lines that version 0.1 folded and kept."""
     return sorted(snapshot.parent.glob(f"{snapshot.name}.wal.*.damaged"))
 
 
@@ -41,21 +41,29 @@ def sweep(snapshot: Path, lock: StoreLock) -> None:
     """Remove half-written files, and journals that are folded already."""
     if not _leftovers(snapshot):
         return
-    # somebody who may only read leaves the sweeping to others
-    with suppress(StoreAccessError), lock.held():
+    # somebody who may only read, or would have to wait, leaves the sweeping to others
+    with suppress(StoreAccessError, StoreBusyError), lock.hurried(0), lock.held():
         for path in _leftovers(snapshot):
             with os_errors(path):
                 path.unlink(missing_ok=True)
 
 
+def is_lone(snapshot: Path) -> bool:
+    """Whether the snapshot is alone in its directory: somebody put it there, and it has no journal yet."""
+    return list(snapshot.parent.iterdir()) == [snapshot]
+
+
 def check_not_orphaned(snapshot: Path) -> None:
-    """Raise StoreFormatError when there is a journal that belongs to a snapshot which is gone."""
-    orphans = [path for path in journals(snapshot).values() if path.stat().st_size]
-    if orphans:
+    """Raise StoreFormatError when something tells of jobs in a snapshot that is gone."""
+    left = [path.name for path in (*journals(snapshot).values(), *rescue_paths(snapshot)) if path.stat().st_size]
+    record = read_hint_at(lock_path(snapshot))
+    if record is not None and record.next_id > 1:
+        left.append(f"{lock_path(snapshot).name}, which tells of ids up to {record.next_id - 1},")
+    if left:
         raise StoreFormatError(
-            f"the queue is gone, but {orphans[0].name} is still there",
+            f"the queue is gone, but {left[0]} is still there",
             where=str(snapshot),
-            hint="put queue.json back from a backup, or move the journal away to begin anew",
+            hint="put queue.json back from a backup, or run `gputui state repair`",
         )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from types import MappingProxyType
@@ -137,6 +137,11 @@ class MemoryJobStore:
             else:
                 outer.contents = inner.contents
 
+    def hurried(self, seconds: float) -> AbstractContextManager[None]:
+        """Nothing: no other process writes here."""
+        del seconds
+        return nullcontext()
+
     def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
         """Append new jobs, all or none, each with its audit entry; their ids."""
         batch = list(jobs)
@@ -207,6 +212,9 @@ class MemoryJobStore:
     def damage(self) -> tuple[str, ...]:
         """Nothing."""
         return ()
+
+    def check(self) -> None:
+        """Nothing can be missing."""
 
     def close(self) -> None:
         """Nothing to let go of."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from gputui.domain.errors import StoreFormatError
+from gputui.domain.errors import StoreNewerError
 
 Tables = dict[str, dict[str, dict[str, Any]]]
 
@@ -15,9 +15,9 @@ SCHEMA = 2
 
 
 def check_schema(schema: int, path: Path) -> None:
-    """Raise StoreFormatError for the files of a newer gputui."""
+    """Raise StoreNewerError for the files of a newer gputui."""
     if schema > SCHEMA:
-        raise StoreFormatError(
+        raise StoreNewerError(
             f"it has schema {schema}, and this gputui knows those up to {SCHEMA}",
             where=str(path),
             hint="upgrade gputui",

@@ -11,6 +11,7 @@ import msgspec
 
 from gputui.domain.errors import StoreFormatError
 from gputui.store.faults import of_os_error, os_errors
+from gputui.store.files import open_file, read_file
 from gputui.store.hint import Identity, identity_of
 from gputui.store.journal import write_all
 from gputui.store.migrations import SCHEMA, check_schema
@@ -20,6 +21,7 @@ Table = dict[str, dict[str, Any]]
 Tables = dict[str, Table]
 META = "_meta"
 _HEAD = 4096
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,12 @@ def read_meta(path: Path) -> tuple[Meta, Identity] | None:
 
 def _read(path: Path, size: int = -1) -> tuple[bytes, Identity] | None:
     try:
-        with path.open("rb") as file:
-            return file.read(size), identity_of(os.fstat(file.fileno()))
+        data, status = read_file(path, size)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise of_os_error(error, path) from error
+    return data, identity_of(status)
 
 
 def write_snapshot(path: Path, meta: Meta, tables: Tables, permissions: Permissions) -> Identity:
@@ -83,10 +85,9 @@ def write_snapshot(path: Path, meta: Meta, tables: Tables, permissions: Permissi
 def write_whole(path: Path, data: bytes, permissions: Permissions) -> Identity:
     """Replace the file by `data`, wholly or not at all, and durably."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
     with os_errors(path):
         try:
-            fd = os.open(temporary, flags, permissions.file_mode)
+            fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, permissions.file_mode)
             try:
                 permissions.settle_file(fd)
                 write_all(fd, data)
@@ -116,9 +117,13 @@ def parse_tables(data: bytes, path: Path) -> Tables:
     try:
         return msgspec.json.decode(data, type=Tables) if data.strip() else {}
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise StoreFormatError(
-            f"it cannot be read: {error}", where=str(path), hint="put it back from a backup; nothing was changed"
-        ) from None
+        hint = "put it back from a backup, or run `gputui state repair`; nothing was changed"
+        raise StoreFormatError(f"it cannot be read: {error}", where=str(path), hint=hint) from None
+
+
+def new_store_id() -> str:
+    """Return a random id for a new queue."""
+    return "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(12))
 
 
 def _meta_of(table: Table, path: Path) -> Meta:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -16,13 +17,16 @@ from gputui.domain.errors import StoreError
 from gputui.store.audit import AuditFiles, KeyedEntry
 from gputui.store.caps import caps_waiting
 from gputui.store.faults import os_errors
-from gputui.store.hint import Hint, Identity, identity_of, read_hint
+from gputui.store.files import is_same_file, open_file
+from gputui.store.hint import Hint, identity_of, read_hint
+from gputui.store.integrity import Loss
 from gputui.store.journal import Document, Entry, append, encode_line
 from gputui.store.leftovers import next_generation, retire_journal, sweep
 from gputui.store.lock import StoreLock
 from gputui.store.migrations import SCHEMA
 from gputui.store.permissions import Permissions
 from gputui.store.replica import CONTROLS, JOBS, Loaded, Replica, journal_path
+from gputui.store.rescue import rescue_path, write_rescue
 from gputui.store.snapshot_file import Meta, Table, Tables, sync_directory, write_snapshot
 
 FOLD_AT = 4 * 1024**2
@@ -34,16 +38,17 @@ FOLD_UNREAD_AT = 16 * FOLD_AT
 class JournalStorage(Storage):
     """Readers take no lock; a writer holds it from before its first look until its line is on disk."""
 
-    def __init__(self, path: Path, permissions: Permissions) -> None:
+    def __init__(self, path: Path, permissions: Permissions, lock: StoreLock) -> None:
         self._path = path
         self._permissions = permissions
-        self.lock = StoreLock(path.with_name(path.name + ".lock"), permissions)
+        self.lock = lock
         self.audit = AuditFiles(path.parent, permissions)
         self.memory = threading.RLock()
         """Held while the replica is read or brought up to date; never while waiting for another process."""
-        self.replica = Replica(path)
+        self.replica = Replica(path, self._write_rescue)
         self._pending: Entry | None = None
         self._writer: tuple[int, int] | None = None
+        self._rescue: Path | None = None
 
     # what TinyDB asks for
 
@@ -154,10 +159,11 @@ class JournalStorage(Storage):
                     self._join(make)
                 return
             entry = make(hint.next_id)
-            fd = self._writer_of(hint.generation)
-            with os_errors(journal_path(self._path, hint.generation)):
-                length = append(fd, encode_line(entry))
-            replace(hint, length=length, next_id=entry.next_id).write(self.lock.fd)
+            line = encode_line(entry)
+            status = self._append(hint.generation, line, hint.length)
+            checksum = None if hint.checksum is None else zlib.crc32(line, hint.checksum)
+            length, journal = status.st_size, identity_of(status)
+            replace(hint, length=length, next_id=entry.next_id, checksum=checksum, journal=journal).write(self.lock.fd)
         if length > FOLD_UNREAD_AT:
             with suppress(StoreError):
                 self.checkpoint()
@@ -197,18 +203,18 @@ class JournalStorage(Storage):
         identity = write_snapshot(self._path, meta, state.tables, self._permissions)
         with self.memory:
             self.replica.rebase(meta, identity)
-        self._leave_hint(state.tables, meta.generation, 0, state.next_id, identity)
-        retire_journal(journal_path(self._path, old), is_damaged=state.is_damaged)
+        self._leave_hint(self.replica.state)
+        retire_journal(journal_path(self._path, old))
 
     def _begin(self) -> Loaded:
         """Know all that was written, and make the journal fit to append to."""
         state = self._catch_up()
+        self._retire_rescue()
         if self.replica.is_old_schema:
             self._checkpoint(state)
             return self.replica.state
-        path = journal_path(self._path, state.meta.generation)
         fd = self._writer_of(state.meta.generation)
-        with os_errors(path):
+        with os_errors(journal_path(self._path, state.meta.generation)):
             if os.fstat(fd).st_size > state.offset:
                 os.ftruncate(fd, state.offset)  # the torn line of a writer that was killed
         return state
@@ -216,6 +222,8 @@ class JournalStorage(Storage):
     def _catch_up(self) -> Loaded:
         with self.memory:
             state = self.replica.refresh()
+            if self.replica.loss is not None:
+                raise self.replica.loss.error
             # the line that gave out the last ids may be damaged, and the hint may know them still
             hint = read_hint(self.lock.fd)
             if hint is not None:
@@ -224,13 +232,10 @@ class JournalStorage(Storage):
 
     def _commit(self, entry: Entry) -> None:
         state = self.replica.state
-        line = encode_line(entry)
-        fd = self._writer_of(state.meta.generation)
-        with os_errors(journal_path(self._path, state.meta.generation)):
-            append(fd, line)
+        self._append(state.meta.generation, encode_line(entry), state.offset)
         with self.memory:
             state = self.replica.refresh()
-        self._leave_hint(state.tables, state.meta.generation, state.offset, entry.next_id, state.identity)
+        self._leave_hint(state)
         if state.offset > max(FOLD_AT, state.identity[2] // 2):
             # what was acknowledged is on disk already: a fold that fails is tried again later
             with suppress(StoreError):
@@ -254,47 +259,101 @@ class JournalStorage(Storage):
         """Write an empty queue; the lock is held."""
         self._make_journal(meta.generation)
         identity = write_snapshot(self._path, meta, {JOBS: {}}, self._permissions)
-        self._leave_hint({}, meta.generation, 0, meta.next_id, identity)
+        self._leave_hint(Loaded(meta, identity, {}, None, meta.next_id))
+
+    def begin_journal(self, meta: Meta) -> None:
+        """Begin the journal of a snapshot that somebody put here by itself."""
+        with self.lock.held():
+            if not journal_path(self._path, meta.generation).exists():
+                self._make_journal(meta.generation)
+
+    def check(self) -> None:
+        """Raise StoreDamagedError where the files have lost something, as far as this process has read them."""
+        with self.memory:
+            if self.replica.is_loaded:
+                self.replica.refresh()
+            if self.replica.loss is not None:
+                raise self.replica.loss.error
+
+    def _append(self, generation: int, line: bytes, at: int) -> os.stat_result:
+        """Append a line at the end of the journal, which is at `at`; its status afterwards.
+
+        Whether the file under the path is the one written to is looked at before, and again before anybody is told
+        that the line is stored.
+        """
+        path = journal_path(self._path, generation)
+        with os_errors(path):
+            fd = self._writer_of(generation)
+            _check_journal(path, fd, at)
+            append(fd, line)
+            return _check_journal(path, fd, at + len(line))
 
     def _trusted_hint(self) -> Hint | None:
         """The hint, if snapshot and journal are just as its writer left them."""
         hint = read_hint(self.lock.fd)
-        if hint is None or hint.schema != SCHEMA:
+        if hint is None or hint.schema != SCHEMA or hint.journal is None or hint.journal[2] != hint.length:
             return None
         path = journal_path(self._path, hint.generation)
         with os_errors(path):
             try:
-                is_so = identity_of(self._path.stat()) == hint.snapshot and path.stat().st_size == hint.length
+                found = identity_of(self._path.stat()), identity_of(path.stat())
             except FileNotFoundError:
                 return None
-        return hint if is_so else None
+        return hint if found == (hint.snapshot, hint.journal) else None
 
-    def _leave_hint(self, tables: Tables, generation: int, length: int, next_id: int, identity: Identity) -> None:
-        Hint(SCHEMA, generation, length, next_id, identity, caps_waiting(tables.get(CONTROLS, {}))).write(self.lock.fd)
+    def _leave_hint(self, state: Loaded) -> None:
+        """Record where the journal ends."""
+        meta, capped = state.meta, caps_waiting(state.tables.get(CONTROLS, {}))
+        with os_errors(self._path):
+            journal = identity_of(journal_path(self._path, meta.generation).stat())
+        Hint(
+            SCHEMA, meta.generation, state.offset, state.next_id, state.identity, capped,
+            checksum=state.checksum, store_id=meta.store_id, journal=journal,
+        ).write(self.lock.fd)  # fmt: skip
 
     def _writer_of(self, generation: int) -> int:
         """Descriptor to append to the journal of that generation."""
-        if self._writer is None or self._writer[0] != generation:
+        path = journal_path(self._path, generation)
+        if self._writer is not None and (self._writer[0] != generation or not is_same_file(path, self._writer[1])):
             self._close_writer()
-            path = journal_path(self._path, generation)
+        if self._writer is None:
             with os_errors(path):
-                if not path.exists():
-                    self._make_journal(generation)
-                    sync_directory(path.parent)
-                self._writer = (generation, os.open(path, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC))
+                self._writer = (generation, open_file(path, os.O_RDWR | os.O_APPEND))
         return self._writer[1]
 
     def _make_journal(self, generation: int) -> None:
         path = journal_path(self._path, generation)
         with os_errors(path):
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-            fd = os.open(path, flags, self._permissions.file_mode)
+            fd = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._permissions.file_mode)
             try:
                 self._permissions.settle_file(fd)
             finally:
                 os.close(fd)
+            sync_directory(path.parent)  # a snapshot without its journal would pass for one that lost it
 
     def _close_writer(self) -> None:
         if self._writer is not None:
             os.close(self._writer[1])
             self._writer = None
+
+    # what memory has and the files have lost
+
+    def _write_rescue(self, state: Loaded) -> None:
+        """Write the queue in memory down, for `gputui state repair`."""
+        self._rescue = rescue_path(self._path)
+        write_rescue(self._rescue, state, self._permissions)
+
+    def _retire_rescue(self) -> None:
+        """Remove what was written down, once the files are whole again."""
+        if self._rescue is not None and self.replica.loss is None:
+            with suppress(OSError):
+                self._rescue.unlink(missing_ok=True)
+            self._rescue = None
+
+
+def _check_journal(path: Path, fd: int, length: int) -> os.stat_result:
+    """The status of the journal; raises StoreDamagedError where it is not the open file of that length."""
+    status = os.fstat(fd)
+    if status.st_size != length or not is_same_file(path, fd):
+        raise Loss(path, "the journal was removed, replaced or cut while it was written to").error
+    return status

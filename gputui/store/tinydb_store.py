@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
@@ -18,36 +17,43 @@ from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls
 from gputui.ports import Transaction
 from gputui.store.codec import decode_audit, decode_controls, decode_job, encode_audit, encode_jobs
-from gputui.store.directory import open_directory
+from gputui.store.directory import QUEUE, open_directory
 from gputui.store.history import HistoryFiles
 from gputui.store.job_cache import JobCache
 from gputui.store.journal import Document, Entry
-from gputui.store.leftovers import check_not_orphaned, kept_journals
+from gputui.store.leftovers import check_not_orphaned, is_lone, kept_journals
+from gputui.store.lock import StoreLock, log_waiting
 from gputui.store.recurring import RECURRING, Known, decoded
-from gputui.store.replica import CONTROLS, JOBS
+from gputui.store.replica import CONTROLS, JOBS, lock_path
 from gputui.store.retention import ended_at, month_of, outdated
-from gputui.store.snapshot_file import Meta, read_meta
+from gputui.store.snapshot_file import Meta, new_store_id, read_meta
 from gputui.store.storage import JournalStorage
 from gputui.store.submissions import submission_entry
 from gputui.store.table import JournalDB
 from gputui.store.transaction import JournalTransaction
 from gputui.store.watch import Watch
 
-QUEUE = "queue.json"
 FOLD_WHEN_IDLE_AT = 64 * 1024
 """Bytes of journal worth folding when there is nothing else to do."""
 DEFAULTS = StoreSettings()
-_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 
 
 class TinyJobStore:
     """The queue of one state directory, which is made if need be. To open it does not load the queue."""
 
-    def __init__(self, directory: Path, settings: StoreSettings = DEFAULTS) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        settings: StoreSettings = DEFAULTS,
+        waiting: Callable[[str], None] = log_waiting,
+    ) -> None:
+        """`waiting` is called with a sentence when another process keeps the lock for long."""
         self._settings = settings
         permissions = open_directory(directory, settings.group, marker=QUEUE)
         self._path = directory / QUEUE
-        self._database = JournalDB(self._path, permissions)
+        patience = settings.lock_timeout.total_seconds()
+        lock = StoreLock(lock_path(self._path), permissions, patience, waiting)
+        self._database = JournalDB(self._path, permissions, lock)
         storage = self._database.storage
         assert isinstance(storage, JournalStorage)
         self._storage = storage
@@ -71,6 +77,10 @@ class TinyJobStore:
                 yield transaction
             finally:
                 transaction.end()
+
+    def hurried(self, seconds: float) -> AbstractContextManager[None]:
+        """In the block, let this thread wait no longer than so many seconds for other writers."""
+        return self._storage.lock.hurried(seconds)
 
     def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
         """Append new jobs, all or none, each with its audit entry, without loading the queue; their ids."""
@@ -159,7 +169,7 @@ class TinyJobStore:
         if moved:
             with self._storage.lock.held():
                 self._move(outdated(self.jobs().values(), self._settings, now))
-        if moved or self._storage.journal_length >= FOLD_WHEN_IDLE_AT:
+        if self._storage.journal_length >= FOLD_WHEN_IDLE_AT:
             self._storage.checkpoint()
 
     def damage(self) -> tuple[str, ...]:
@@ -170,6 +180,10 @@ class TinyJobStore:
         told = {sentence.partition(":")[0] for sentence in found}
         kept = [path for path in kept_journals(self._path) if str(path.with_suffix("")) not in told]
         return found + tuple(f"{path}: kept for its damaged lines, which are lost to the queue" for path in kept)
+
+    def check(self) -> None:
+        """Raise StoreDamagedError where acknowledged changes are missing, as far as the queue was read at all."""
+        self._storage.check()
 
     def close(self) -> None:
         """Let go of files."""
@@ -187,6 +201,8 @@ class TinyJobStore:
     def _open(self) -> str:
         """The store's id; makes the queue when there is none."""
         found = read_meta(self._path)
+        if found is not None and is_lone(self._path):
+            self._storage.begin_journal(found[0])
         store_id = self._make() if found is None else found[0].store_id
         self._storage.sweep()
         return store_id
@@ -197,14 +213,10 @@ class TinyJobStore:
             if found is not None:
                 return found[0].store_id  # somebody else was faster
             check_not_orphaned(self._path)
-            meta = Meta(generation=1, next_id=self._history.highest_id() + 1, store_id=_new_store_id())
+            meta = Meta(generation=1, next_id=self._history.highest_id() + 1, store_id=new_store_id())
             self._storage.make_first(meta)
             return meta.store_id
 
 
 def _month(job: Job) -> str:
     return month_of(ended_at(job).astimezone(UTC))
-
-
-def _new_store_id() -> str:
-    return "".join(_LETTERS[byte % len(_LETTERS)] for byte in os.urandom(12))

@@ -61,7 +61,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
 def store(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> KeptStore:
     """The store that every command of this test opens."""
     store = KeptStore()
-    monkeypatch.setattr(bootstrap, "open_store", lambda options: store)
+    monkeypatch.setattr(bootstrap, "open_store", lambda options, waiting=None: store)
     monkeypatch.setattr(bootstrap, "actor", lambda: ACTOR)
     monkeypatch.setattr(bootstrap, "current_snapshot", picture())
     return store

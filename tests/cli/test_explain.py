@@ -53,7 +53,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JobStore:
         snapshot = Snapshot(taken_at=now, nodes=(node,), jobs=tuple(store.jobs().values()))
         return with_plan(snapshot, plan(snapshot, Settings(), now))
 
-    monkeypatch.setattr(bootstrap, "open_store", lambda options: found)
+    monkeypatch.setattr(bootstrap, "open_store", lambda options, waiting=None: found)
     monkeypatch.setattr(bootstrap, "current_snapshot", picture)
     monkeypatch.setenv("GPUTUI_STATE", str(tmp_path))
     return found

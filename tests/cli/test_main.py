@@ -85,7 +85,7 @@ def test_a_slip_of_the_finger_gets_a_hint(run: Run) -> None:
 def test_errors_become_a_sentence_and_an_exit_code(
     run: Run, monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int, sentence: str | None
 ) -> None:
-    def fail(options: object) -> None:
+    def fail(options: object, waiting: object = None) -> None:
         raise error
 
     monkeypatch.setattr(bootstrap, "open_store", fail)
@@ -98,7 +98,7 @@ def test_errors_become_a_sentence_and_an_exit_code(
 
 def test_a_programmer_gets_the_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUTUI_DEBUG", "1")
-    monkeypatch.setattr(bootstrap, "open_store", lambda options: 1 / 0)
+    monkeypatch.setattr(bootstrap, "open_store", lambda options, waiting=None: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         run("queue")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import zlib
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 from tinydb import Query, TinyDB
 
-from gputui.domain.errors import NotFoundError, StoreFormatError
+from gputui.domain.errors import NotFoundError, StoreDamagedError, StoreError, StoreFormatError
 from gputui.domain.job import DEFAULT_BACKOFF, GpuRequest
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
@@ -19,6 +20,7 @@ from gputui.store.replica import Replica
 from gputui.store.storage import JournalStorage
 from gputui.store.table import JournalDB
 from tests.factories import ACTOR, NOW, job
+from tests.store.repairing import repair
 
 DATA = Path(__file__).parent / "data"
 
@@ -263,28 +265,18 @@ def test_a_flipped_byte_costs_its_own_line_and_is_told(tiny: TinyJobStore, direc
         store.close()
 
 
-def test_a_damaged_journal_is_kept_when_it_is_folded(tiny: TinyJobStore, directory: Path) -> None:
-    tiny.submit([job()], actor=ACTOR)
-    tiny.submit([job()], actor=ACTOR)
-    path = journal(directory)
-    path.write_bytes(path.read_bytes().replace(b"busybox", b"busybux", 1))
-    store = TinyJobStore(directory)
-    assert list(store.jobs()) == [2]
-    fold(store)
-    assert path.with_name(path.name + ".damaged").exists()
-    fold(store)
-    assert len(list(directory.glob("*.damaged"))) == 1
-    assert len(store.damage()) == 1
-    store.close()
-    later = TinyJobStore(directory)
-    assert later.damage() == (f"{path}.damaged: kept for its damaged lines, which are lost to the queue",)
-    path.with_name(path.name + ".damaged").unlink()
-    assert later.damage() == ()
-    later.close()
+def test_a_journal_that_0_1_kept_for_its_damage_is_told(tiny: TinyJobStore, directory: Path) -> None:
+    kept = directory / "queue.json.wal.7.damaged"
+    kept.write_bytes(b"")
+    assert tiny.damage() == (f"{kept}: kept for its damaged lines, which are lost to the queue",)
+    kept.unlink()
+    assert tiny.damage() == ()
 
 
 @pytest.mark.parametrize("hint", ["kept", "zeroed", "removed", "torn"])
-def test_ids_of_a_damaged_last_line_are_not_given_out_again(directory: Path, hint: str) -> None:
+def test_a_damaged_line_is_refused_until_it_is_repaired_and_its_ids_are_not_given_out_again(
+    directory: Path, hint: str
+) -> None:
     store = TinyJobStore(directory)
     store.submit([job()] * 5, actor=ACTOR)
     store.close()
@@ -297,9 +289,15 @@ def test_ids_of_a_damaged_last_line_are_not_given_out_again(directory: Path, hin
     elif hint == "torn":
         os.truncate(lock, 17)
     store = TinyJobStore(directory)
+    with pytest.raises(StoreDamagedError):
+        store.submit([job()], actor=ACTOR)
+    assert store.damage()
+    store.close()
+    found = repair(directory)
+    assert found.lost == (1, 2, 3, 4, 5)
+    store = TinyJobStore(directory)
     assert store.submit([job()], actor=ACTOR) == (6,)
     assert list(store.jobs()) == [6]
-    assert store.damage()
     store.close()
 
 
@@ -365,6 +363,8 @@ def test_an_older_snapshot_put_back_never_meets_a_later_journal(tiny: TinyJobSto
     tiny.submit([job()], actor=ACTOR)
     tiny.close()
     (directory / "queue.json").write_bytes(backup)
+    (directory / "queue.json.wal.2").touch()
+    (directory / "queue.json.lock").unlink()
     store = TinyJobStore(directory)
     assert list(store.jobs()) == [1]
     fold(store)
@@ -400,13 +400,20 @@ def test_the_hint_says_where_the_journal_ends(tiny: TinyJobStore, directory: Pat
     assert (hint.length, hint.next_id) == (journal(directory).stat().st_size, 4)
 
 
-def test_a_line_that_was_cut_off_and_written_anew_is_read_anew(tiny: TinyJobStore, directory: Path) -> None:
+def test_a_line_that_was_cut_off_and_written_anew_is_read_anew(
+    tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tiny.submit([job()], actor=ACTOR)
-    start = journal(directory).stat().st_size
-    set_priority(tiny, 1, 70)
-    assert tiny.get(1).priority == 70
-    os.truncate(journal(directory), start)
     other = TinyJobStore(directory)
+
+    def seen_but_not_synced(_: int) -> None:
+        assert tiny.get(1).priority == 70
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", seen_but_not_synced)
+        with pytest.raises(StoreError):
+            set_priority(other, 1, 70)
     set_priority(other, 1, 71)
     other.submit([job()], actor=ACTOR)
     assert tiny.get(1).priority == 71

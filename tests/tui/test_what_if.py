@@ -416,7 +416,7 @@ async def test_its_numbers_are_those_of_the_dry_run(
     (tmp_path / "config.toml").write_text("[policy]\npredict = false\nduration_weight = 0.0\n")
     console.app._desk = replace(console.app._desk, settings=Settings(policy=replace(plans.KEPT, reservations=())))
     snapshot = plans.contended()
-    monkeypatch.setattr(bootstrap, "open_store", lambda options: console.store)
+    monkeypatch.setattr(bootstrap, "open_store", lambda options, waiting=None: console.store)
     monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store: snapshot)
     monkeypatch.setattr(bootstrap, "clock", lambda: console.clock)
     monkeypatch.setattr(console.store, "close", lambda: None)

@@ -45,6 +45,12 @@ def of_missing_directory(path: str, is_creatable: bool) -> Check:
     return fail("state", f"{path} does not exist and cannot be created by this user", "No job can be stored.", hint)
 
 
+def of_loss(sentence: str) -> Check:
+    """Report acknowledged changes that are missing from the files."""
+    why = "Jobs or changes that were acknowledged are missing, so nothing can be stored and no job starts."
+    return fail("queue", sentence, why, "gputui state repair    # says what is lost, then asks")
+
+
 def of_damage(sentences: Iterable[str]) -> Iterator[Check]:
     """Report parts of the queue that could not be read."""
     why = "Jobs may be missing from the queue."

@@ -1,0 +1,20 @@
+"""The repair of a damaged queue, for tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputui.domain.recovery import Recovery
+from gputui.domain.settings import StoreSettings
+from gputui.store.repair import repair_of
+from tests.factories import ACTOR, NOW
+
+
+def repair(directory: Path) -> Recovery:
+    """Repair it; what was found."""
+    found = repair_of(directory, StoreSettings())
+    recovery = found.look()
+    assert recovery is not None
+    found.carry_out(recovery, NOW, ACTOR)
+    assert found.look() is None
+    return recovery

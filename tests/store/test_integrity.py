@@ -1,0 +1,268 @@
+"""Journals that are missing, cut short or replaced: refused for writing, and told."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.errors import StoreBusyError, StoreDamagedError, StoreError, StoreFormatError
+from gputui.store import TinyJobStore
+from gputui.store.hint import read_hint_at
+from gputui.store.rescue import rescue_paths
+from tests.factories import ACTOR, job
+
+Spoil = Callable[[Path], object]
+WAL = "queue.json.wal.1"
+LOCK = "queue.json.lock"
+
+
+def replaced(directory: Path) -> None:
+    """Put other lines of the same length in its place."""
+    path = directory / WAL
+    size = path.stat().st_size
+    path.unlink()
+    path.write_bytes((b"%08x 1 {}\n" % zlib.crc32(b"1 {}")) * (size // 14) + b"\n" * (size % 14))
+
+
+def first_line(directory: Path) -> int:
+    return (directory / WAL).read_bytes().index(b"\n") + 1
+
+
+SPOILS: dict[str, Spoil] = {
+    "removed": lambda directory: (directory / WAL).unlink(),
+    "cut inside a line": lambda directory: os.truncate(directory / WAL, 500),
+    "cut by one byte": lambda directory: os.truncate(directory / WAL, (directory / WAL).stat().st_size - 1),
+    "cut between lines": lambda directory: os.truncate(
+        directory / WAL, (directory / WAL).read_bytes().index(b"\n") + 1
+    ),
+    "emptied": lambda directory: os.truncate(directory / WAL, 0),
+    "replaced": replaced,
+    "moved away": lambda directory: (directory / WAL).rename(directory / "elsewhere"),
+}
+
+
+@pytest.fixture(params=SPOILS)
+def spoil(request: pytest.FixtureRequest) -> Spoil:
+    """Every way in which a journal loses something."""
+    return SPOILS[request.param]
+
+
+def filled(directory: Path) -> None:
+    store = TinyJobStore(directory)
+    for _ in range(3):
+        store.submit([job(held=True)], actor=ACTOR)
+    store.close()
+
+
+def writes(store: TinyJobStore) -> list[Callable[[], object]]:
+    def change() -> None:
+        with store.transaction() as transaction:
+            transaction.add(job())
+
+    return [lambda: store.submit([job()], actor=ACTOR), change, store._storage.checkpoint]
+
+
+def test_a_damaged_queue_is_refused_for_writing_and_told_to_readers(directory: Path, spoil: Spoil) -> None:
+    filled(directory)
+    spoil(directory)
+    before = {path.name: path.read_bytes() for path in directory.iterdir()}
+    store = TinyJobStore(directory)
+    for write in writes(store):
+        with pytest.raises(StoreDamagedError, match=r"queue\.json\.wal\.1.*state repair"):
+            write()
+    assert set(store.jobs()) < {1, 2, 3}
+    with pytest.raises(StoreDamagedError):
+        store.check()
+    assert {path.name: path.read_bytes() for path in directory.iterdir()} == before
+    store.close()
+
+
+def test_a_process_with_the_queue_in_memory_keeps_and_rescues_it(directory: Path, spoil: Spoil) -> None:
+    filled(directory)
+    store = TinyJobStore(directory)
+    assert list(store.jobs()) == [1, 2, 3]
+    spoil(directory)
+    assert list(store.jobs()) == [1, 2, 3]
+    for write in writes(store):
+        with pytest.raises(StoreDamagedError):
+            write()
+    assert rescue_paths(directory / "queue.json")
+    store.close()
+
+
+def test_a_journal_that_is_put_back_is_taken_again(directory: Path) -> None:
+    filled(directory)
+    store = TinyJobStore(directory)
+    store.jobs()
+    (directory / WAL).rename(directory / "elsewhere")
+    with pytest.raises(StoreDamagedError):
+        store.submit([job()], actor=ACTOR)
+    (directory / "elsewhere").rename(directory / WAL)
+    assert store.submit([job()], actor=ACTOR) == (4,)
+    with store.transaction() as transaction:
+        assert transaction.add(job()).id == 5
+    assert list(store.jobs()) == [1, 2, 3, 4, 5]
+    assert not rescue_paths(directory / "queue.json")
+    store.close()
+
+
+def test_a_journal_replaced_by_a_copy_of_itself_is_written_on(directory: Path) -> None:
+    filled(directory)
+    store = TinyJobStore(directory)
+    store.submit([job()], actor=ACTOR)
+    shutil.copy(directory / WAL, directory / "copy")
+    (directory / "copy").replace(directory / WAL)
+    assert store.submit([job()], actor=ACTOR) == (5,)
+    other = TinyJobStore(directory)
+    assert list(other.jobs()) == list(store.jobs()) == [1, 2, 3, 4, 5]
+    for one in (store, other):
+        one.close()
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("call", ["submit", "transaction"])
+def test_a_journal_that_goes_away_during_a_write_is_not_written_to_in_secret(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, moment: str, call: str
+) -> None:
+    filled(directory)
+    store = TinyJobStore(directory)
+    store.submit([job()], actor=ACTOR)
+    real = os.fdatasync
+
+    def sync(fd: int) -> None:
+        if moment == "after":
+            real(fd)
+        (directory / WAL).unlink(missing_ok=True)
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    with pytest.raises(StoreDamagedError):
+        writes(store)[call == "transaction"]()
+    store.close()
+
+
+@pytest.mark.parametrize("record", ["removed", "zeroed", "torn", "old", "of 0.1"])
+def test_a_record_that_is_lost_or_old_proves_nothing(directory: Path, record: str) -> None:
+    store = TinyJobStore(directory)
+    store.submit([job()], actor=ACTOR)
+    old = (directory / LOCK).read_bytes()
+    store.submit([job()] * 2, actor=ACTOR)
+    lock = directory / LOCK
+    if record == "removed":
+        lock.unlink()
+    elif record == "of 0.1":
+        lock.write_bytes(as_0_1(lock.read_bytes()))
+    else:
+        lock.write_bytes({"zeroed": bytes(256), "torn": lock.read_bytes()[:40], "old": old}[record])
+    for one in (TinyJobStore(directory), store):
+        before = len(one.jobs())
+        assert one.submit([job()], actor=ACTOR) == (before + 1,)
+        with one.transaction() as transaction:
+            transaction.add(job())
+        assert list(one.jobs()) == list(range(1, before + 3))
+        one.close()
+    written = read_hint_at(lock)
+    assert written is not None
+    assert written.checksum == zlib.crc32((directory / WAL).read_bytes())
+
+
+def test_a_record_of_0_1_still_tells_of_a_journal_cut_short(directory: Path) -> None:
+    filled(directory)
+    (directory / LOCK).write_bytes(as_0_1((directory / LOCK).read_bytes()))
+    os.truncate(directory / WAL, 500)
+    with pytest.raises(StoreDamagedError, match="500 bytes"):
+        TinyJobStore(directory).submit([job()], actor=ACTOR)
+
+
+def as_0_1(record: bytes) -> bytes:
+    """The record as 0.1 writes it: eight numbers."""
+    body = b" ".join(record.split()[1:9])
+    return b"%08x %s\n" % (zlib.crc32(body), body.ljust(246))
+
+
+def test_a_lost_lock_file_never_lets_two_write_at_once(directory: Path) -> None:
+    filled(directory)
+    store = TinyJobStore(directory)
+    with store.transaction() as transaction:
+        transaction.add(job())
+        (directory / LOCK).unlink()
+    other = TinyJobStore(directory)
+    with other._storage.lock.held(), store._storage.lock.hurried(0), pytest.raises(StoreBusyError):
+        store.submit([job()], actor=ACTOR)
+    assert store.submit([job()], actor=ACTOR) == (5,)
+    for one in (store, other):
+        assert list(one.jobs()) == [1, 2, 3, 4, 5]
+        one.close()
+
+
+def test_a_copy_and_a_backup_put_back_are_taken_as_they_are(directory: Path, tmp_path: Path) -> None:
+    filled(directory)
+    copy = Path(shutil.copytree(directory, tmp_path / "copy"))
+    store = TinyJobStore(copy)
+    assert list(store.jobs()) == [1, 2, 3]
+    assert store.submit([job()], actor=ACTOR) == (4,)
+    store._storage.checkpoint()
+    store.submit([job()], actor=ACTOR)
+    store.close()
+    shutil.rmtree(copy)
+    shutil.copytree(directory, copy)
+    again = TinyJobStore(copy)
+    assert again.submit([job()], actor=ACTOR) == (4,)
+    again.close()
+
+
+def test_an_older_snapshot_put_back_beside_a_later_record_is_refused(directory: Path) -> None:
+    filled(directory)
+    backup = (directory / "queue.json").read_bytes()
+    store = TinyJobStore(directory)
+    store._storage.checkpoint()
+    (directory / "queue.json").write_bytes(backup)
+    for one in (store, TinyJobStore(directory)):
+        with pytest.raises(StoreDamagedError, match=r"generation 1 .* and 2 was acknowledged"):
+            one.submit([job()], actor=ACTOR)
+        one.close()
+
+
+def test_a_queue_that_is_gone_is_not_begun_anew_where_its_record_is_left(directory: Path) -> None:
+    filled(directory)
+    for name in ("queue.json", WAL):
+        (directory / name).unlink()
+    with pytest.raises(StoreFormatError, match="ids up to 3"):
+        TinyJobStore(directory)
+
+
+def test_a_damaged_line_behind_the_record_is_a_torn_tail(directory: Path) -> None:
+    filled(directory)
+    with (directory / WAL).open("ab") as file:
+        file.write(b"\0" * 100 + b'"}\n')
+    store = TinyJobStore(directory)
+    assert list(store.jobs()) == [1, 2, 3]
+    assert store.submit([job()], actor=ACTOR) == (4,)
+    assert b"\0" not in (directory / WAL).read_bytes()
+    store.close()
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "a symbolic link", "a directory"])
+@pytest.mark.parametrize("name", ["queue.json", WAL, LOCK])
+def test_a_file_that_is_none_is_refused_at_once(directory: Path, name: str, kind: str) -> None:
+    filled(directory)
+    path = directory / name
+    path.rename(directory / "kept")
+    if kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "a directory":
+        path.mkdir()
+    else:
+        path.symlink_to(directory / "kept")
+
+    def use() -> None:
+        store = TinyJobStore(directory)
+        store.jobs()
+        store.submit([job()], actor=ACTOR)
+
+    with pytest.raises(StoreError, match=f"{name}.*{kind}"):
+        use()
