@@ -217,6 +217,7 @@ def test_files_are_the_owners_alone_or_the_groups_as_well(directory: Path, group
     with store.transaction() as transaction:
         transaction.put(transaction.get(1).evolve(ended_at=NOW.replace(year=2025), state=JobState.FAILED))
     store.keep_house(NOW)
+    store._storage.checkpoint()
     store.submit([job()], actor=ACTOR)
     store.close()
     found = modes(directory)
