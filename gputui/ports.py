@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import datetime
 from pathlib import Path
+from threading import Event
 from typing import Protocol
 
 from gputui.domain.audit import Actor, AuditEntry
@@ -228,8 +229,12 @@ class Runtime(Protocol):
         """Whether the image is here; True where jobs have none."""
         ...
 
-    def pull(self, image: str, progress: Callable[[str], None]) -> None:
-        """Fetch the image, telling in words how far it is."""
+    def pull(self, image: str, progress: Callable[[str], None], cancelled: Event) -> None:
+        """Fetch the image, telling in words how far it is.
+
+        Once `cancelled` is set, and after a time without progress that the settings allow, the pull is ended and
+        RuntimeFault raised.
+        """
         ...
 
     def create(self, launch: Launch) -> Created:

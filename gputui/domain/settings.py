@@ -71,6 +71,8 @@ class RuntimeSettings:
     docker_host: str | None = None
     """`unix://…`, `tcp://…` or `ssh://…`; None: DOCKER_HOST, else the current docker context."""
     docker_timeout: timedelta = timedelta(seconds=60)
+    pull_stall: timedelta = timedelta(minutes=15)
+    """A pull of an image without any progress for so long is ended, and tried again like any other failed pull."""
     log_max_size: int = 64 * 1024**2
     log_max_files: int = 3
     """The engine's own rotation of a container's output."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from concurrent.futures import Executor
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +12,11 @@ from typing import Any
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord, Launch
 from gputui.domain.errors import RuntimeFault, StoreError
-from gputui.domain.job import JobId
 from gputui.domain.settings import SchedulerSettings
 from gputui.engine import work
 from gputui.engine.observer import Sequence
+from gputui.engine.pools import Pools, Work
+from gputui.engine.pulls import Pulls
 from gputui.engine.reconcile import Key
 from gputui.ports import JobStore, Runtime, SteadyClock
 
@@ -34,7 +34,7 @@ class Hands:
         self,
         *,
         store: JobStore,
-        workers: Executor,
+        pools: Pools,
         clock: SteadyClock,
         directory: Path,
         settings: SchedulerSettings,
@@ -42,7 +42,7 @@ class Hands:
         changed: Callable[[str], None],
     ) -> None:
         self._store = store
-        self._workers = workers
+        self._pools = pools
         self._clock = clock
         self._directory = directory
         self._settings = settings
@@ -55,11 +55,14 @@ class Hands:
         self._signs: dict[Key, str] = {}
         self._cleaned_at: dict[str, datetime] = {}
         self._cleaning: set[str] = set()
-        self._images: set[tuple[str, str]] = set()
-        self.progress: dict[JobId, str] = {}
+        self._telling: set[Key] = set()
+        self.pulls = Pulls(store, pools, clock, settings, changed)
 
     def is_busy(self, key: Key) -> bool:
-        """Whether a worker is on that attempt; number 0 stands for fetching the job's image."""
+        """Return whether a worker is on that attempt; number 0 stands for fetching the job's image."""
+        job_id, number = key
+        if not number:
+            return self.pulls.is_wanted_by(job_id)
         with self._lock:
             return key in self._busy
 
@@ -74,13 +77,13 @@ class Hands:
         with self._lock:
             self._busy.add(key)
             self._told.pop(key, None)
-        self._workers.submit(self._start, runtime, launch)
+        self._pools(Work.START, runtime.name).submit(self._start, runtime, launch)
 
     def _start(self, runtime: Runtime, launch: Launch) -> None:
         try:
             fault = work.start_attempt(self._store, runtime, launch, self._clock, self._settings)
             if fault is not None and fault.cause.code is CauseCode.IMAGE_NOT_FOUND:
-                self._images.discard((runtime.name, launch.spec.image or ""))
+                self.pulls.forget(runtime, launch.spec.image)
         except StoreError as error:  # reconcile says RUNNING as soon as the store can be written again
             log.warning("job %d was started, but the store cannot say so: %s", launch.job_id, error)
         except Exception:  # the border of a worker: the next listing tells how far it came
@@ -88,50 +91,33 @@ class Hands:
         finally:
             self._settle((launch.job_id, launch.attempt), runtime.name)
 
-    def has_image(self, runtime: Runtime, job_id: JobId, image: str | None) -> bool:
-        """Whether the image is known to be here. If not, a worker looks, and pulls it if need be."""
-        if image is None or (runtime.name, image) in self._images:
-            return True
-        with self._lock:
-            if (job_id, 0) in self._busy:
-                return False
-            self._busy.add((job_id, 0))
-        self._workers.submit(self._fetch, runtime, job_id, image)
-        return False
-
-    def _fetch(self, runtime: Runtime, job_id: JobId, image: str) -> None:
-        def tell(text: str) -> None:
-            self.progress[job_id] = text
-
-        try:
-            fault = work.fetch_image(self._store, runtime, job_id, image, tell)
-            if fault is None:
-                self._images.add((runtime.name, image))
-            work.end_pull(self._store, job_id, fault, self._clock.now(), self._settings)
-        except StoreError as error:
-            log.warning("image %s for job %d: %s", image, job_id, error)
-        except Exception:  # the border of a worker
-            log.exception("fetching %s", image)
-        finally:
-            self.progress.pop(job_id, None)
-            self._settle((job_id, 0), runtime.name)
-
     def tell(self, runtime: Runtime, key: Key, container_id: str, how: str) -> None:
-        """Have it told to end, once for each `how`: `terminate`, or any other word for SIGKILL."""
+        """Have it told to end, once for each `how`: `terminate`, or any other word for SIGKILL.
+
+        While an engine is slow to take one signal no further one is queued: the next tick asks again.
+        """
         with self._lock:
-            if self._told.get(key) == how:
+            if key in self._telling or self._told.get(key) == how:
                 return
             self._told[key] = how
+            self._telling.add(key)
             _forget_oldest(self._told)
-        self._workers.submit(self._tell, runtime, key, container_id, how)
+        self._pools(Work.STOP, runtime.name).submit(self._tell, runtime, key, container_id, how)
 
     def _tell(self, runtime: Runtime, key: Key, container_id: str, how: str) -> None:
+        is_told = False
         try:
             (runtime.terminate if how == "terminate" else runtime.kill)(container_id)
+            is_told = True
         except RuntimeFault as fault:
             log.warning("could not %s %s: %s", how, container_id[:12], fault)
+        except Exception:  # the border of a worker: the next tick asks again
+            log.exception("could not %s %s", how, container_id[:12])
+        finally:
             with self._lock:
-                self._told.pop(key, None)
+                self._telling.discard(key)
+                if not is_told:
+                    self._told.pop(key, None)
 
     def look(self, runtime: Runtime, record: ContainerRecord) -> str | None:
         """The sign of a GPU out of memory in an ended attempt's output, empty for none; None: a worker is looking."""
@@ -143,7 +129,7 @@ class Hands:
             else:
                 begin = False
         if begin:
-            self._workers.submit(self._look, runtime, record)
+            self._pools(Work.EXIT, runtime.name).submit(self._look, runtime, record)
         with self._lock:
             return self._signs.get(key)
 
@@ -165,14 +151,22 @@ class Hands:
 
     def warn(self, runtime: Runtime, key: Key, container_id: str, number: int) -> None:
         """Have it sent the signal that announces its time limit; the store says so already."""
-        self._workers.submit(self._warn, runtime, key, container_id, number)
+        self._pools(Work.STOP, runtime.name).submit(self._warn, runtime, key, container_id, number)
 
     def _warn(self, runtime: Runtime, key: Key, container_id: str, number: int) -> None:
         try:
             runtime.signal(container_id, number)
-        except RuntimeFault as fault:
-            log.warning("could not warn %s of its time limit, which is tried again: %s", container_id[:12], fault)
+        except Exception as fault:  # the border of a worker
+            is_known = isinstance(fault, RuntimeFault)
+            words = "could not warn %s of its time limit, which is tried again: %s"
+            log.warning(words, container_id[:12], fault, exc_info=None if is_known else fault)
+            self._unwarn(key)
+
+    def _unwarn(self, key: Key) -> None:
+        try:
             work.unwarn(self._store, key)
+        except Exception as error:  # noqa: BLE001 - the border of a worker
+            log.warning("job %d will not be warned of its time limit: %s", key[0], error)
 
     def clean(self, runtime: Runtime, record: ContainerRecord, now: datetime) -> None:
         """Save the output of an ended container and remove it; one clean-up at a time, repeated after a while."""
@@ -182,7 +176,7 @@ class Hands:
                 return
             self._cleaned_at[record.id] = now
             self._cleaning.add(record.id)
-        self._workers.submit(self._clean, runtime, record)
+        self._pools(Work.CLEAN, runtime.name).submit(self._clean, runtime, record)
 
     def _clean(self, runtime: Runtime, record: ContainerRecord) -> None:
         is_clean = False

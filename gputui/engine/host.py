@@ -6,7 +6,6 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -22,14 +21,13 @@ from gputui.engine.feed import Feed
 from gputui.engine.gpu_log import GpuLog
 from gputui.engine.leader import SILENT_AFTER, Leadership
 from gputui.engine.loop import Loop
+from gputui.engine.pools import WorkerPools
 from gputui.engine.scheduler import Scheduler
 from gputui.engine.waker import Waker
 from gputui.ports import GpuProbe, JobStore, Runtime, SteadyClock
 
 log = logging.getLogger(__name__)
 
-WORKERS = 8
-"""Starts, pulls and clean-ups at a time: an engine gains nothing from more."""
 TELLERS = 4
 """Deliveries at a time to one hook."""
 LOOK_EVERY = 1.0
@@ -149,7 +147,7 @@ class Host:
     async def _lead(self) -> None:
         log.info("scheduling in %s", self._directory)
         adapters = await asyncio.to_thread(self._adapters)
-        workers = ThreadPoolExecutor(WORKERS, thread_name_prefix="hand")
+        pools = WorkerPools()
         waker = Waker()
         announcer = self._announcer(waker)
         scheduler = Scheduler(
@@ -157,7 +155,7 @@ class Host:
             runtimes=adapters.runtimes,
             probe=adapters.probe,
             settings=self._settings,
-            workers=workers,
+            pools=pools,
             clock=self._clock,
             directory=self._directory,
             leader=self._me,
@@ -174,7 +172,7 @@ class Host:
             self._probe = None
             if announcer is not None:
                 announcer.close()
-            await self._leave(workers, adapters)
+            await self._leave(pools, adapters)
 
     def _announcer(self, waker: Waker) -> Announcer | None:
         """Return the teller of all hooks; None where none is set."""
@@ -182,13 +180,9 @@ class Host:
         workers = partial(DaemonExecutor, TELLERS)
         return Announcer(self._store, self._settings.hooks, hooks, workers, waker.wake) if hooks else None
 
-    async def _leave(self, workers: ThreadPoolExecutor, adapters: Adapters) -> None:
+    async def _leave(self, pools: WorkerPools, adapters: Adapters) -> None:
         """Let starts under way end, but not for ever: what is cut short here the next scheduler puts right."""
-        loop = asyncio.get_running_loop()
-        drained = loop.run_in_executor(None, partial(workers.shutdown, wait=True, cancel_futures=True))
-        try:
-            await asyncio.wait_for(asyncio.shield(drained), LEAVE_WITHIN)
-        except TimeoutError:
+        if not await asyncio.to_thread(pools.close, LEAVE_WITHIN):
             log.warning("starts under way are left to the next scheduler")
         adapters.probe.close()
         for runtime in adapters.runtimes.values():

@@ -116,7 +116,7 @@ def within(
         recurring=tuple(queue.recurring.values()),
         leader=leader,
         leads_here=True,
-        progress=dict(world.progress),
+        progress=world.progress,
         usage=world.usage,
         notices=(*world.notices, *(Notice("information", note) for note in world.reading.notes)),
     )

@@ -70,7 +70,7 @@ class Planner:
             reading=ground.probe.latest(),
             observations=tuple(observer.latest for observer in ground.observers.values()),
             freed_at=freed_at,
-            progress=ground.hands.progress,
+            progress=ground.hands.pulls.progress,
             notices=(*trouble, *ground.damage),
             usage=self._past_usage.at(now),
         )

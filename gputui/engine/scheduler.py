@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from concurrent.futures import Executor
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from gputui.engine.hands import Hands
 from gputui.engine.observer import Observer, Sequence
 from gputui.engine.picture import Queue
 from gputui.engine.planner import Planner
+from gputui.engine.pools import Pools, Work
 from gputui.engine.reap import Reaper
 from gputui.engine.usage import PastUsage
 from gputui.ports import GpuProbe, JobStore, Runtime, SteadyClock
@@ -42,7 +42,7 @@ class Scheduler:
         runtimes: Mapping[str, Runtime],
         probe: GpuProbe,
         settings: Settings,
-        workers: Executor,
+        pools: Pools,
         clock: SteadyClock,
         directory: Path,
         leader: Leader,
@@ -59,7 +59,7 @@ class Scheduler:
         self.observers = {name: Observer(runtime, sequence, wake, interval) for name, runtime in runtimes.items()}
         self.hands = Hands(
             store=store,
-            workers=workers,
+            pools=pools,
             clock=clock,
             directory=directory,
             settings=settings.scheduler,
@@ -68,7 +68,7 @@ class Scheduler:
         )
         self._ground = Ground(store, probe, self.observers, self.hands, settings)
         self._reaper = Reaper(self._ground)
-        past_usage = PastUsage(store, settings.policy.half_life, workers, wake)
+        past_usage = PastUsage(store, settings.policy.half_life, pools(Work.HISTORY, ""), wake)
         self._planner = Planner(self._ground, leader, past_usage)
         self._announcer = announcer
         self._disk = Disk(directory, settings.scheduler.disk_floor)
@@ -86,7 +86,8 @@ class Scheduler:
             observer.start()
 
     def stop(self) -> None:
-        """Watch no more. Containers run on."""
+        """Watch no more, and end pulls. Containers run on."""
+        self.hands.pulls.close()
         for observer in self.observers.values():
             observer.stop()
 
@@ -112,6 +113,7 @@ class Scheduler:
             self._reaper.reap(now)
             stops.enforce_limits(self._ground, now)
             self._cancel(now)
+            self.hands.pulls.keep_wanted(self._ground.queue.jobs)
             self._give_up_hopeless(now)
             recurring.make_due_runs(self._ground, now)
             self._plan(now)

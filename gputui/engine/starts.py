@@ -38,4 +38,4 @@ def _claim(ground: Ground, starts: list[Placement], now: datetime) -> list[Job]:
 def has_image(ground: Ground, job_id: JobId) -> bool:
     """Whether a job's image is known to be here; if not, it is being fetched."""
     job = ground.queue.jobs[job_id]
-    return ground.hands.has_image(ground.observers[runtime_of(job)].runtime, job.id, job.spec.image)
+    return ground.hands.pulls.is_here(ground.observers[runtime_of(job)].runtime, job.id, job.spec.image)

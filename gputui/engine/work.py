@@ -6,7 +6,7 @@ All are safe to be killed in at any point: `reconcile` finds out from the contai
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -165,41 +165,35 @@ def _record_failure(store: JobStore, launch: Launch, cause: Cause, now: datetime
         transaction.put(conclude(job, cause, _EXIT_CODES.get(cause.code), now, settings))
 
 
-def fetch_image(
-    store: JobStore, runtime: Runtime, job_id: JobId, image: str, progress: Callable[[str], None]
-) -> RuntimeFault | None:
-    """Have the image here; the job is CONFIGURING while it is being pulled, without holding any GPU."""
-    try:
-        if runtime.has_image(image):
-            return None
-        _begin_pull(store, job_id)
-        runtime.pull(image, progress)
-    except RuntimeFault as fault:
-        log.warning("image %s for job %d: %s", image, job_id, fault)
-        return fault
-    return None
-
-
-def _begin_pull(store: JobStore, job_id: JobId) -> None:
+def begin_pull(store: JobStore, jobs: Iterable[JobId]) -> None:
+    """Make the jobs that still wait CONFIGURING while their image is pulled, without giving them any GPU."""
     with store.transaction() as transaction:
-        job = transaction.get(job_id)
-        if job.state is JobState.PENDING:
-            transaction.put(job.to(JobState.CONFIGURING))
+        for job in _found(transaction, jobs):
+            if job.state is JobState.PENDING:
+                transaction.put(job.to(JobState.CONFIGURING))
 
 
 def end_pull(
-    store: JobStore, job_id: JobId, fault: RuntimeFault | None, now: datetime, settings: SchedulerSettings
+    store: JobStore, jobs: Iterable[JobId], fault: RuntimeFault | None, now: datetime, settings: SchedulerSettings
 ) -> None:
-    """Put the job back in the queue with its image, or write down the attempt that failed for want of it."""
+    """Put the jobs back in the queue with their image, or write down the attempt that failed for want of it."""
     with store.transaction() as transaction:
-        job = transaction.get(job_id)
-        is_fetching = job.state is JobState.CONFIGURING and (job.attempt is None or job.attempt.is_over)
-        if fault is None or fault.cause.code is CauseCode.RUNTIME_UNAVAILABLE:
-            if is_fetching:
-                transaction.put(given_back(job))
-            return
-        if is_fetching or job.state is JobState.PENDING:
-            transaction.put(_failed_pull(job, fault.cause, now, settings))
+        for job in _found(transaction, jobs):
+            is_fetching = job.state is JobState.CONFIGURING and (job.attempt is None or job.attempt.is_over)
+            if fault is None or fault.cause.code is CauseCode.RUNTIME_UNAVAILABLE:
+                if is_fetching:
+                    transaction.put(given_back(job))
+            elif is_fetching or job.state is JobState.PENDING:
+                transaction.put(_failed_pull(job, fault.cause, now, settings))
+
+
+def _found(transaction: Transaction, jobs: Iterable[JobId]) -> Iterator[Job]:
+    """Yield those of the jobs that are still there."""
+    for job_id in jobs:
+        try:
+            yield transaction.get(job_id)
+        except NotFoundError:
+            continue
 
 
 def _failed_pull(job: Job, cause: Cause, now: datetime, settings: SchedulerSettings) -> Job:

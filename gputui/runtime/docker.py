@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gputui.domain.cause import Cause, CauseCode
@@ -30,7 +31,7 @@ from gputui.runtime.docker_faults import fault, is_conflict, is_missing
 from gputui.runtime.docker_logs import DockerLog, LogQuery, save
 from gputui.runtime.docker_machine import is_here
 from gputui.runtime.docker_naming import adoptable, by_name
-from gputui.runtime.docker_pull import pull
+from gputui.runtime.docker_pull_process import PullProcess
 from gputui.runtime.docker_survey import Survey
 
 if TYPE_CHECKING:
@@ -119,9 +120,9 @@ class DockerRuntime:
         listed = self._call(lambda client: client.images())
         return tuple(sorted({name for image in listed for name in image.get("RepoTags") or () if "<none>" not in name}))
 
-    def pull(self, image: str, progress: Callable[[str], None]) -> None:
+    def pull(self, image: str, progress: Callable[[str], None], cancelled: Event) -> None:
         """Fetch it, with the credentials of `docker login`."""
-        self._call(lambda client: pull(client, image, progress), is_long=True)
+        PullProcess(image, self._settings).run(progress, cancelled)
 
     # one container
 

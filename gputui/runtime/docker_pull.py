@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 _DONE = {"Download complete", "Verifying Checksum", "Extracting", "Pull complete", "Already exists"}
 
+_NO_MOVE = ("Retrying", "Waiting")
+
 
 class Progress:
     """How far a pull is: the bytes of each layer that are here, of those known so far."""
@@ -22,11 +24,18 @@ class Progress:
         self._layers: dict[str, tuple[int, int]] = {}
         self._share = 0.0
         self._said = ""
+        self._states: dict[str, tuple[str, object]] = {}
+        self.moves = 0
+        """Events so far that brought the pull on; to wait for another try does not."""
 
     def see(self, event: Mapping[str, Any]) -> str | None:
         """What to say after this event of the engine; None when nothing changed for a reader."""
         layer, status = event.get("id"), str(event.get("status", ""))
         detail = event.get("progressDetail") or {}
+        state = (status, detail.get("current"))
+        if self._states.get(layer or "") != state and not status.startswith(_NO_MOVE):
+            self._states[layer or ""] = state
+            self.moves += 1
         if layer and status == "Downloading" and detail.get("total"):
             self._layers[layer] = (int(detail.get("current", 0)), int(detail["total"]))
         elif layer in self._layers and status in _DONE:
@@ -48,16 +57,21 @@ class Progress:
         return words
 
 
-def pull(client: APIClient, image: str, tell: Callable[[str], None]) -> None:
-    """Fetch the image; raises RuntimeFault, by whose fault it was."""
+def pull(client: APIClient, image: str, tell: Callable[[str | None], None]) -> None:
+    """Fetch the image, telling its progress in words, or None where it moved and the words are as before.
+
+    Raises RuntimeFault, which says whose fault it was.
+    """
     from docker.errors import APIError
 
-    progress = Progress()
+    progress, moves = Progress(), 0
     try:
         for event in client.pull(image, stream=True, decode=True):
             if "error" in event:
                 raise pull_fault(image, str(event["error"]))
-            if words := progress.see(event):
+            words = progress.see(event)
+            if words or progress.moves > moves:
+                moves = progress.moves
                 tell(words)
     except APIError as error:
         raise pull_fault(image, str(error.explanation or error)) from error

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
+from threading import Event
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import (
@@ -80,7 +81,7 @@ class ProcessRuntime:
         """True: host processes have none."""
         return True
 
-    def pull(self, image: str, progress: Callable[[str], None]) -> None:
+    def pull(self, image: str, progress: Callable[[str], None], cancelled: Event) -> None:
         """Nothing: host processes have no image."""
 
     def create(self, launch: Launch) -> Created:

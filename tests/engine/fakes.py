@@ -7,6 +7,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from threading import Event
 from typing import Any, ParamSpec, TypeVar
 
 from gputui.domain.cause import Cause, CauseCode, of_exit
@@ -112,7 +113,7 @@ class FakeRuntime:
         self._ask()
         return image in self.images
 
-    def pull(self, image: str, progress: Callable[[str], None]) -> None:
+    def pull(self, image: str, progress: Callable[[str], None], cancelled: Event) -> None:
         self._ask()
         progress(f"pulling {image}: 45 %")
         if image not in self.pullable:

@@ -54,3 +54,41 @@ def test_after_its_shutdown_nothing_is_begun() -> None:
     go_on.set()
     assert going.result(PATIENCE)
     assert done == []
+
+
+def test_no_work_waits_while_fewer_threads_than_allowed_are_busy() -> None:
+    for _ in range(50):
+        workers, all_there = DaemonExecutor(8, "test-daemons"), threading.Barrier(8)
+        waits = [workers.submit(all_there.wait, PATIENCE) for _ in range(8)]
+        assert sorted(future.result(PATIENCE) for future in waits) == list(range(8))
+        workers.shutdown()
+
+
+def test_work_that_fails_tells_its_caller_and_ends_no_thread() -> None:
+    workers = DaemonExecutor(1, "test-daemons")
+    failing, next_one = workers.submit(lambda: 1 // 0), workers.submit(lambda: "done")
+    assert isinstance(failing.exception(PATIENCE), ZeroDivisionError)
+    assert next_one.result(PATIENCE) == "done"
+    workers.shutdown()
+
+
+def test_draining_waits_for_work_under_way_alone_and_not_for_ever() -> None:
+    workers, begun, go_on = DaemonExecutor(1, "test-daemons"), threading.Event(), threading.Event()
+
+    def work() -> None:
+        begun.set()
+        go_on.wait(PATIENCE)
+
+    workers.submit(work)
+    waiting = workers.submit(lambda: None)
+    assert begun.wait(PATIENCE)
+    workers.shutdown()
+    assert not workers.drain(0.05)
+    go_on.set()
+    assert workers.drain(PATIENCE)
+    assert not waiting.done()
+    assert workers.submit(lambda: None).cancelled()
+    deadline = time.monotonic() + PATIENCE
+    while any(thread.is_alive() for thread in workers._threads):
+        assert time.monotonic() < deadline, "its threads stay"
+        time.sleep(0.01)

@@ -27,7 +27,7 @@ def test_one_clean_up_of_a_container_at_a_time(world: World, monkeypatch: pytest
     world.exit(job_id)
     ended = world.docker.made[record.id]
     book, workers = world.scheduler.hands, LaterExecutor()
-    monkeypatch.setattr(book, "_workers", workers)
+    monkeypatch.setattr(book, "_pools", lambda work, runtime: workers)
     for _ in range(3):
         book.clean(world.docker, ended, world.clock.now())
         world.clock.advance(60)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -329,10 +330,10 @@ def test_an_image_is_pulled_before_gpus_are_taken(world: World) -> None:
     seen: list[JobState] = []
     pull = world.docker.pull
 
-    def slow(image: str, progress: object) -> None:
+    def slow(image: str, progress: object, cancelled: Event) -> None:
         seen.append(world.job(wide).state)
         seen.append(JobState.PENDING if world.job(wide).gpus else JobState.CONFIGURING)
-        pull(image, progress)  # type: ignore[arg-type]
+        pull(image, progress, cancelled)  # type: ignore[arg-type]
 
     world.docker.pull = slow  # type: ignore[method-assign]
     for _ in range(4):

@@ -62,7 +62,7 @@ class World:
             runtimes={"docker": self.docker, "process": self.host},
             probe=self.probe,
             settings=self.settings,
-            workers=self.workers,
+            pools=lambda work, runtime: self.workers,
             clock=self.clock,
             directory=self.directory,
             leader=Leader(1, "here", "root", "serve", self.clock.now()),

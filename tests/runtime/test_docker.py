@@ -6,10 +6,13 @@ import re
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import IO, Any, cast
 
 import docker
 import pytest
@@ -20,6 +23,7 @@ from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.job import ContainerOptions, JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.request import gpu_specs
+from gputui.runtime import docker_pull
 from gputui.runtime.docker import DockerRuntime
 from tests.factories import FakeClock, uuid
 from tests.runtime.contract import OTHER_STORE, SLEEP, STORE, Harness, output, record, seen, shell
@@ -223,16 +227,118 @@ def test_a_registry_that_is_not_there(runtime: DockerRuntime) -> None:
     """Nobody listens at that port: the network's fault, so the job is tried again."""
     said: list[str] = []
     with pytest.raises(RuntimeFault) as fault:
-        runtime.pull("127.0.0.1:1/some/image:tag", said.append)
+        runtime.pull("127.0.0.1:1/some/image:tag", said.append, threading.Event())
     assert fault.value.cause.code is CauseCode.PULL_FAILED
     assert fault.value.cause.blame is Blame.INFRASTRUCTURE
     assert "127.0.0.1:1/some/image:tag" in fault.value.cause.text
 
 
+REGISTRY = """
+import hashlib, json, sys, threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+layer = b"x" * 1000
+config = json.dumps({
+    "architecture": "amd64", "os": "linux", "config": {}, "history": [],
+    "rootfs": {"type": "layers", "diff_ids": ["sha256:" + "0" * 64]},
+}).encode()
+def described(kind, blob):
+    return {"mediaType": kind, "size": len(blob), "digest": "sha256:" + hashlib.sha256(blob).hexdigest()}
+manifest = json.dumps({
+    "schemaVersion": 2, "mediaType": "application/vnd.docker.distribution.manifest.v2+json",
+    "config": described("application/vnd.docker.container.image.v1+json", config),
+    "layers": [described("application/vnd.docker.image.rootfs.diff.tar.gzip", layer)],
+}).encode()
+class Hanging(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def do_HEAD(self): self.do_GET()
+    def do_GET(self):
+        if self.path.endswith(hashlib.sha256(layer).hexdigest()):
+            print("asked", flush=True)
+            self.connection.recv(1)
+            return
+        body = manifest if "/manifests/" in self.path else config
+        self.send_response(200)
+        self.send_header("Content-Type", json.loads(manifest)["mediaType"])
+        self.send_header("Docker-Content-Digest", "sha256:" + hashlib.sha256(manifest).hexdigest())
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+    def log_message(self, *_): pass
+server = ThreadingHTTPServer(("127.0.0.1", 0), Hanging)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+"""A registry that has every image, and sends no layer of any."""
+
+
+@pytest.fixture
+def hanging(engine: Dockerd) -> Iterator[tuple[str, IO[bytes]]]:
+    """The name of an image there, and the registry's own words."""
+    assert engine._holder is not None
+    words = ["nsenter", "-t", str(engine._holder.pid), "-n", sys.executable, "-c", REGISTRY]
+    with subprocess.Popen(words, stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        yield f"127.0.0.1:{int(server.stdout.readline())}/some/image:tag", server.stdout
+        server.kill()
+
+
+def test_a_pull_that_hangs_can_be_cancelled_and_ends_in_the_engine_too(
+    engine: Dockerd, runtime: DockerRuntime, hanging: tuple[str, IO[bytes]]
+) -> None:
+    image, told = hanging
+    given_up = "Not continuing with pull after error: context canceled"
+    before = engine.log_path.read_text().count(given_up)
+    cancelled, said, faults = threading.Event(), list[str](), list[RuntimeFault]()
+
+    def pull() -> None:
+        with pytest.raises(RuntimeFault) as fault:
+            runtime.pull(image, said.append, cancelled)
+        faults.append(fault.value)
+
+    thread = threading.Thread(target=pull)
+    thread.start()
+    assert told.readline() == b"asked\n"
+    cancelled.set()
+    thread.join(10)
+    assert [fault.cause.code for fault in faults] == [CauseCode.CANCELLED]
+    assert said[0] == "pulling"
+    deadline = time.monotonic() + 20
+    while engine.log_path.read_text().count(given_up) == before:
+        assert time.monotonic() < deadline, "the engine pulls on"
+        time.sleep(0.05)
+
+
+def test_a_pull_without_progress_is_given_up(engine: Dockerd, hanging: tuple[str, IO[bytes]]) -> None:
+    settings = RuntimeSettings(docker_host=engine.host, pull_stall=timedelta(seconds=2))
+    stalled = DockerRuntime(STORE, settings, FakeClock())
+    with pytest.raises(RuntimeFault, match="no progress for 2s") as fault:
+        stalled.pull(hanging[0], lambda _: None, threading.Event())
+    assert fault.value.cause.code is CauseCode.PULL_FAILED
+    assert fault.value.cause.blame is Blame.INFRASTRUCTURE
+    stalled.close()
+
+
+def test_an_image_is_pulled_from_a_registry_that_answers_and_tells_its_progress() -> None:
+    """Only the words: the tests have no registry with an image in it."""
+    told = list[str | None]()
+    events = [
+        {"status": "Pulling from some/image"},
+        {"id": "a", "status": "Downloading", "progressDetail": {"current": 10, "total": 100}},
+        {"id": "a", "status": "Downloading", "progressDetail": {"current": 10, "total": 100}},
+        {"id": "a", "status": "Retrying in 5 seconds"},
+        {"id": "a", "status": "Retrying in 4 seconds"},
+        {"id": "a", "status": "Downloading", "progressDetail": {"current": 10.1, "total": 100}},
+    ]
+    client = SimpleNamespace(pull=lambda *_, **__: iter(events))
+    docker_pull.pull(cast("Any", client), "some/image", told.append)
+    assert told == ["pulling", "pulling 10 %", None]
+
+
 @pytest.mark.parametrize("image", ["Not A Name", "UPPER/case:1"])
 def test_an_image_that_is_no_name(harness: Harness, runtime: DockerRuntime, image: str) -> None:
     with pytest.raises(RuntimeFault) as fault:
-        runtime.pull(image, lambda _: None)
+        runtime.pull(image, lambda _: None, threading.Event())
     assert fault.value.cause.code is CauseCode.IMAGE_NOT_FOUND
     assert failure(runtime, launch(harness, image, SLEEP)).cause.blame is Blame.SPEC
 
