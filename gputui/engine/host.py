@@ -13,7 +13,7 @@ from pathlib import Path
 from gputui.domain.errors import NotLeaderError, StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Notice, Snapshot
-from gputui.engine import garbage, heap, picture, published
+from gputui.engine import garbage, gpu_focus, heap, picture, published
 from gputui.engine.announcer import Announcer
 from gputui.engine.daemons import DaemonExecutor
 from gputui.engine.delivery import sinks
@@ -78,6 +78,10 @@ class Host:
         self._published: object = None
         self._probe: GpuProbe | None = None
         """Ours, while we schedule."""
+        self._focus: str | None = None
+        """The GPU that this process shows in detail."""
+        self._followed: str | None = None
+        """The GPU that the probe was asked to read in detail."""
         self._is_settled = False
         """The queue that is looked on at is left out of garbage collections."""
         self._refusal: OSError | None = None
@@ -91,9 +95,17 @@ class Host:
         return self._leadership.is_mine
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Have PCIe throughput of this GPU alone read, while this process schedules. Never blocks."""
+        """Have PCIe and NVLink of this GPU alone read, by this process or by the one that schedules. Never blocks."""
+        self._focus = uuid
         if self._probe is not None:
             self._probe.want_pcie(uuid)
+
+    def _follow_focus(self) -> None:
+        """Read the GPU that another console shows, unless this one shows one."""
+        wanted = self._focus or gpu_focus.asked_for(self._directory)
+        if self._probe is not None and wanted != self._followed:
+            self._followed = wanted
+            self._probe.want_pcie(wanted)
 
     def stop(self) -> None:
         """End `run` soon. To be called on its event loop."""
@@ -163,7 +175,7 @@ class Host:
             wake=waker.wake,
             announcer=announcer,
         )
-        self._probe = adapters.probe
+        self._probe, self._followed = adapters.probe, None
         try:
             await Loop(
                 scheduler, self._store, self._settings.scheduler, self._clock, waker, self._leadership.holds
@@ -194,6 +206,7 @@ class Host:
         self._feed.publish(snapshot)
         self._leadership.beat()
         self._gpu_log.add(snapshot)
+        self._follow_focus()
         news = (
             tuple((view.gpu.uuid, view.state, view.job_ids) for view in snapshot.gpus),
             snapshot.progress,
@@ -225,6 +238,8 @@ class Host:
 
     def _show(self) -> None:
         now = self._clock.now()
+        if self._focus is not None:
+            gpu_focus.tell(self._directory, self._focus, self._mode)
         try:
             beside = picture.beside(self._store, self._directory, self._settings, now)
             self._feed.publish(replace(beside, notices=(*self._barred, *beside.notices)))

@@ -237,3 +237,18 @@ async def test_a_lock_that_may_not_be_taken_leaves_a_picture_that_says_so(
     ]
     seat.host.stop()
     await asyncio.wait_for(task, 10)
+
+
+async def test_the_gpu_that_a_console_beside_shows_is_read_in_detail(world: World) -> None:
+    leader = Seat(real(world), RealClock(), "serve")
+    leading = asyncio.create_task(leader.host.run())
+    await leader.until(lambda: leader.feed.latest.leads_here)
+    beside = Seat(world, RealClock(), "console")
+    looking = asyncio.create_task(beside.host.run())
+    beside.host.want_pcie(uuid(2))
+    await leader.until(lambda: leader.probe.pcie == [uuid(2)])
+    leader.host.want_pcie(uuid(1))  # what this process shows itself comes first
+    await leader.until(lambda: leader.probe.pcie[-1] == uuid(1))
+    for seat in (leader, beside):
+        seat.host.stop()
+    await asyncio.gather(leading, looking)

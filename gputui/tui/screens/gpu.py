@@ -80,8 +80,7 @@ class GpuDetail(Cover):
         row = self._picture.rows.get(self._uuid)
         if row is None:
             return
-        if snapshot.leads_here:
-            self._desk.want_pcie(self._uuid)  # again and again: another process may have led meanwhile
+        self._desk.want_pcie(self._uuid)  # again and again: another process may have led meanwhile
         shown = self.query_one(Page)
         keys = (keymap_of(self).key("detail"), keymap_of(self).key("next_job"))
         page = GpuPage(row, self._picture, snapshot, now, self._jobs(), self._why_no_pcie(), keys)
@@ -105,7 +104,7 @@ class GpuDetail(Cover):
         if leader is None:
             return "nobody reads the GPUs now"
         kind = "gputui serve" if leader.kind == "serve" else "a console"
-        return f"{kind} (pid {leader.pid}) reads the GPUs, and only the reader itself can ask for it"
+        return f"{kind} (pid {leader.pid}) reads the GPUs and is asked for it"
 
     def gpu(self) -> GpuView | None:
         """The GPU that is shown."""
