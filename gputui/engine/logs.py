@@ -78,6 +78,8 @@ class FileLog:
         self._path = path
         self._tail = tail
         self._closed = False
+        self.size = path.stat().st_size
+        """Bytes of the whole log."""
 
     def __iter__(self) -> Iterator[bytes]:
         with self._path.open("rb") as file:

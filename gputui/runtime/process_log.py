@@ -34,6 +34,8 @@ class FileLogStream:
             size = os.fstat(descriptor).st_size
             start = max(start, tail_start(size, tail, lambda at, count: os.pread(descriptor, count, at)))
         self._file.seek(start)
+        self.size = os.fstat(descriptor).st_size - start
+        """Bytes that there were to read when it was opened."""
 
     def __iter__(self) -> Iterator[bytes]:
         """Lines without their ends; ends when it is closed, or the attempt is over and all of it was read."""

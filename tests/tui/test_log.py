@@ -93,9 +93,9 @@ def test_a_follower_counts_what_it_had_to_skip() -> None:
     follower = LogFollower(logs, 1, None)
     follower.start()
     assert follower.join(10)
-    lines, skipped = follower.take()
+    lines, _, skipped = follower.take()
     assert (len(lines), skipped) == (INBOX, 500)
-    assert follower.take() == ([], 0)
+    assert follower.take() == ([], [], 0)
     assert follower.is_over
 
 

@@ -7,6 +7,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
 from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log.outside import Outside
 from gputui.tui.log.pattern import TooSlow, impatient, text_of
 from gputui.tui.present.log_stamp import without_stamp
 
@@ -26,7 +27,13 @@ class Finder:
         """Why it looks no further."""
         self.changes = 0
         """Grows whenever hits come or go."""
+        self.outside: Outside | None = None
+        """Hits before the lines in memory; None while all of the log is in memory."""
+        self.missed = 0
+        """Lines that left memory before they were looked at."""
         self._low = self._high = start
+        self._first: int | None = None
+        """Number of the oldest line in memory when it was last looked."""
 
     def is_done(self, buffer: LogBuffer) -> bool:
         """Whether every line that is kept was looked at."""
@@ -45,24 +52,46 @@ class Finder:
             self.fault = "takes too long"
         return self.changes != before
 
-    def knows(self, number: int, step: int) -> bool:
-        """Whether a hit that it has on that side of the line is the nearest one."""
-        return self._low <= number + 1 if step > 0 else self._high >= number
+    @property
+    def count(self) -> int:
+        """How many hits are known, in memory and before."""
+        return len(self.hits) + (self.outside.count if self.outside is not None else 0)
 
-    def after(self, number: int) -> int | None:
-        """The first hit behind that line."""
-        at = bisect_right(self.hits, number)
-        return self.hits[at] if at < len(self.hits) else None
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will be found before the lines in memory."""
+        return self.outside is None or self.outside.is_over
 
-    def before(self, number: int) -> int | None:
-        """The last hit before that line."""
-        at = bisect_left(self.hits, number)
-        return self.hits[at - 1] if at else None
+    def next_hit(self, buffer: LogBuffer, start: int, step: int) -> tuple[int | None, bool]:
+        """Return the nearest hit behind that line, or before it; and whether it is known to be that."""
+        return self._behind(buffer, start) if step > 0 else self._before(buffer, start)
+
+    def _behind(self, buffer: LogBuffer, start: int) -> tuple[int | None, bool]:
+        if self.outside is not None and start < buffer.first - 1:
+            if not self.outside.is_over:
+                return None, False
+            if (hit := self.outside.after(start)) is not None:
+                return hit, True
+        at = bisect_right(self.hits, start)
+        hit = self.hits[at] if at < len(self.hits) else None
+        is_nearest = hit is not None and self._low <= max(start + 1, buffer.first)
+        return hit, is_nearest or self.is_done(buffer)
+
+    def _before(self, buffer: LogBuffer, start: int) -> tuple[int | None, bool]:
+        if at := bisect_left(self.hits, start):
+            return self.hits[at - 1], self._high >= min(start, buffer.end) or self.is_done(buffer)
+        if not self.is_done(buffer) or not self.is_over:
+            return None, False
+        return (None if self.outside is None else self.outside.before(start)), True
 
     def rank(self, number: int) -> int | None:
         """Which hit it is, from 1; None if it is none."""
+        outside = self.outside
+        if outside is not None and (rank := outside.rank(number)) is not None:
+            return rank
         at = bisect_left(self.hits, number)
-        return at + 1 if at < len(self.hits) and self.hits[at] == number else None
+        known = at < len(self.hits) and self.hits[at] == number
+        return at + 1 + (outside.count if outside is not None else 0) if known else None
 
     def _look(self, buffer: LogBuffer) -> None:
         """Look at the next lines: newer ones first."""
@@ -85,8 +114,21 @@ class Finder:
         return [number for number, raw in buffer.between(start, end) if test(text_of(raw))]
 
     def _drop(self, first: int) -> None:
-        """Forget the lines that are not kept any more."""
+        """Take the hits of lines that have left memory for hits before it."""
+        self._count_missed(first)
         self._low, self._high = max(self._low, first), max(self._high, first)
         if gone := bisect_left(self.hits, first):
+            if self.outside is None:
+                self.outside = Outside()
+            self.outside.take_gone(self.hits[:gone])
             del self.hits[:gone]
             self.changes += 1
+        if self.outside is not None:
+            self.outside.forget_from(self._low)
+
+    def _count_missed(self, first: int) -> None:
+        """Count the lines that have left memory before they were looked at, and that no search of older ones finds."""
+        if self._first is not None:
+            start = self._first if self.outside is None else max(self._first, self.outside.border)
+            self.missed += max(0, min(first, self._low) - start)
+        self._first = first

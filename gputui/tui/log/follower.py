@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from rich.style import Style
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import JobId
 from gputui.ports import LogStream
-from gputui.tui.present.log import MOST
+from gputui.tui.present.log import MOST, style_after
+from gputui.tui.present.style import PLAIN
 
 TAIL = 1000
 """Lines asked for that were written before."""
@@ -33,6 +36,16 @@ class LogOpener(Protocol):
         ...
 
 
+class Taken(NamedTuple):
+    """Lines that came in."""
+
+    lines: list[bytes]
+    styles: list[Style]
+    """In which style each of them begins."""
+    skipped: int
+    """How many lines before them were skipped."""
+
+
 class LogFollower:
     """One log being read. The screen takes what came in, at its own pace."""
 
@@ -46,7 +59,7 @@ class LogFollower:
         self.is_stamped = False
         """Its lines begin with the time they were written."""
         self.opener = opener
-        self._inbox: deque[bytes] = deque(maxlen=INBOX)
+        self._inbox: deque[tuple[bytes, Style]] = deque(maxlen=INBOX)
         self.read = 0
         """Lines that came so far."""
         self._taken = 0
@@ -61,14 +74,14 @@ class LogFollower:
         self._tell = tell
         self._thread.start()
 
-    def take(self) -> tuple[list[bytes], int]:
-        """The lines that came in since, and how many before them were skipped."""
+    def take(self) -> Taken:
+        """Return the lines that came in since."""
         self._has_told = False  # first: a line that comes in from here on is told again, never forgotten
-        lines = [self._inbox.popleft() for _ in range(len(self._inbox))]
+        came = [self._inbox.popleft() for _ in range(len(self._inbox))]
         read = self.read
-        skipped = max(0, read - self._taken - len(lines) - len(self._inbox))
-        self._taken += len(lines) + skipped
-        return lines, skipped
+        skipped = max(0, read - self._taken - len(came) - len(self._inbox))
+        self._taken += len(came) + skipped
+        return Taken([line for line, _ in came], [style for _, style in came], skipped)
 
     def close(self) -> None:
         """Stop reading. Never blocks on the stream: its thread ends by itself."""
@@ -98,8 +111,12 @@ class LogFollower:
             self._tell()
 
     def _read_all(self, stream: LogStream) -> None:
-        for line in stream:
-            self._inbox.append(line[:MOST])
+        style = PLAIN
+        for whole in stream:
+            line = whole[:MOST]
+            self._inbox.append((line, style))
+            if b"\x1b" in line:  # followed here, or the screen would stand still for it
+                style = style_after(line, style)
             self.read += 1
             if not self._has_told:
                 self._has_told = True

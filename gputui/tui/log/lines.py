@@ -37,6 +37,15 @@ class LogLines:
             return min(max(number - numbers.start, 0), len(numbers))
         return bisect_left(numbers, number)
 
+    @property
+    def end(self) -> int:
+        """Number of the line that comes next in the log."""
+        return self._buffer.end
+
+    def leave_island(self) -> None:
+        """Show the lines in memory again."""
+        self._buffer.island = None
+
     def is_gap_before(self, index: int) -> bool:
         """Whether lines are left out just before that one, between it and another that is shown."""
         numbers = self._numbers
@@ -45,16 +54,31 @@ class LogLines:
     @property
     def _numbers(self) -> Sequence[int]:
         if self.filter is None:
-            return range(self._buffer.first, self._buffer.end)
-        hits = self.filter.hits
-        return self._with_context(self.filter) if self.context else hits
+            return self._whole_lines()
+        if self.context or (self.filter.outside is not None and self.filter.outside.numbers):
+            return self._filtered(self.filter)
+        return self.filter.hits
 
-    def _with_context(self, finder: Finder) -> Sequence[int]:
-        """Made anew only when lines came or went."""
-        first, end = self._buffer.first, self._buffer.end
-        known = (finder, finder.changes, self.context, first, end)
+    @property
+    def reaches_end(self) -> bool:
+        """Whether the last line shown is the log's last."""
+        island = self._buffer.island
+        return self.filter is not None or island is None or island.end >= self._buffer.first
+
+    def _whole_lines(self) -> range:
+        """Return the lines in memory; else those of the part that is looked at, and what follows where they meet."""
+        buffer, island = self._buffer, self._buffer.island
+        if island is None:
+            return range(buffer.first, buffer.end)
+        return range(min(island.first, buffer.first), buffer.end if island.end >= buffer.first else island.end)
+
+    def _filtered(self, finder: Finder) -> Sequence[int]:
+        """Return the hits whose text is here, with lines around those in memory; made anew only when any change."""
+        first, end, outside = self._buffer.first, self._buffer.end, finder.outside
+        known = (finder, finder.changes, self.context, first, end, outside and outside.changes)
         if known != self._known:
-            self._known, self._around = known, around(finder.hits, self.context, first, end)
+            older = [] if outside is None else [number for number in outside.numbers if number in self._buffer.found]
+            self._known, self._around = known, [*older, *around(finder.hits, self.context, first, end)]
         return self._around
 
 

@@ -61,7 +61,7 @@ class LogPainter:
     def row(self, row: Row, *, picked: bool, marked: bool) -> Strip:
         """One row of a line, as wide as the pane."""
         ground = _PICKED if picked else _GROUND
-        if not self._buffer.first <= row.number < self._buffer.end:
+        if not self._buffer.holds(row.number):
             return Strip.blank(self.width, _GROUND)
         strip, is_error = self._drawn(row.number, picked=picked)
         start = row.part * self._room if self.wraps else self.left

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log.earlier import Earlier
 from gputui.tui.log.follower import TAIL
 from gputui.tui.log.lines import LogLines
 from gputui.tui.log.painter import LogPainter
@@ -43,17 +44,19 @@ class LogReading:
         buffer = self.buffer
         return self._starts or (buffer.first == 0 and buffer.end < TAIL and not buffer.skipped)
 
-    def put_before(self, lines: tuple[bytes, ...], *, is_start: bool) -> None:
+    def put_before(self, earlier: Earlier) -> None:
         """Add what came before; what is in sight stays there."""
         self.buffer.keeps_earlier = self.was_extended = True
-        kept = self.buffer.add_earlier(lines)
-        self._starts, self._first = is_start and kept == len(lines), self.buffer.first
+        kept = self.buffer.add_earlier(earlier.lines, earlier.styles)
+        self._starts, self._first = earlier.is_start and kept == len(earlier.lines), self.buffer.first
 
     def settle(self) -> None:
         """Work out anew what is in sight."""
         if self.buffer.keeps_earlier and self.window.follows and self.search.is_done:
             self.buffer.keeps_earlier = False
             self.buffer.trim()
+        if self.window.follows:
+            self.lines.leave_island()
         self._starts = self._starts and self.buffer.first == self._first
         self.painter.found, self.painter.kept = self.search.pattern, self.search.narrowed
         self.window.settle()
@@ -65,4 +68,4 @@ class LogReading:
             numbers = self.picked.numbers(self.lines)
         else:
             numbers = list(dict.fromkeys(row.number for row in self.rows))
-        return [number for number in numbers if self.buffer.first <= number < self.buffer.end]
+        return [number for number in numbers if self.buffer.holds(number)]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from gputui.domain.units import plural
@@ -10,9 +11,13 @@ from gputui.tui.log.buffer import LogBuffer
 from gputui.tui.log.finder import Finder
 from gputui.tui.log.lines import MOST_CONTEXT, LogLines
 from gputui.tui.log.pattern import Pattern, text_of
+from gputui.tui.log.whole import MOST_FOUND
 from gputui.tui.log.window import LogWindow
 from gputui.tui.present.log_errors import error_in
 from gputui.tui.present.log_stamp import without_stamp
+
+_FAR_BACK = -(10**15)
+"""Less than the number of any line."""
 
 
 @dataclass(frozen=True)
@@ -46,10 +51,17 @@ class LogSearch:
         self._told: Finder | None = None
         """What the last jump was among: its rank is shown."""
         self._jump: Jump | None = None
+        self.awaited: int | None = None
+        """The line to go to as soon as it and its surroundings are loaded."""
+
+    @property
+    def hits(self) -> Finder | None:
+        """What finds the lines that are searched."""
+        return self._hits
 
     def look_for(self, pattern: Pattern | None) -> None:
         """Search it, and go to the first from the top of the window on, else to the last above."""
-        self.pattern, self.note = pattern, ""
+        self.pattern, self.note, self.awaited = pattern, "", None
         top = self._window.top
         self._hits = self._told = self._finder(pattern.is_in, top) if pattern else None
         self._jump = Jump(self._hits, 1, top - 1, turns=True) if self._hits else None
@@ -58,6 +70,18 @@ class LogSearch:
         """Show only lines with it; all when None."""
         self.narrowed = pattern
         self._lines.filter = self._finder(pattern.is_in, self._buffer.end) if pattern else None
+        self._buffer.found.clear()
+        self._buffer.on_leave = self._keep_found if pattern else None
+
+    def _keep_found(self, first: int, lines: Sequence[bytes]) -> None:
+        """Keep the lines that the filter shows when they leave memory."""
+        finder, found = self._lines.filter, self._buffer.found
+        hits = finder.hits if finder is not None else []
+        for number in hits[bisect_left(hits, first) : bisect_left(hits, first + len(lines))]:
+            found[number] = lines[number - first]
+        if len(found) > MOST_FOUND:
+            for number in sorted(found)[: MOST_FOUND // 10]:
+                del found[number]
 
     def widen(self, step: int) -> None:
         """Show more lines around those that match, or fewer."""
@@ -103,8 +127,13 @@ class LogSearch:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to be looked at."""
-        return self._jump is None and all(finder.is_done(self._buffer) for finder in self._finders())
+        """Whether nothing is left to be looked at in memory."""
+        return all(finder.is_done(self._buffer) for finder in self._finders()) and self._waits_for_older
+
+    @property
+    def _waits_for_older(self) -> bool:
+        """Whether no jump can be made before older lines are searched."""
+        return self._jump is None or not self._jump.finder.is_over
 
     def words(self) -> list[str]:
         """What is looked for and how much of it was found, for the title."""
@@ -113,23 +142,32 @@ class LogSearch:
             said.append(self._rank_words(self._told))
         if self.narrowed is not None and self._lines.filter is not None:
             around = f" ±{self._lines.context}" if self._lines.context else ""
-            found = self._lines.filter.fault or plural(len(self._lines.filter.hits), "line")
-            said.append(f"&{self.narrowed.text}{around} {found}")
+            said.append(f"&{self.narrowed.text}{around} {self._filter_words(self._lines.filter)}")
         return said
+
+    def _filter_words(self, finder: Finder) -> str:
+        shown = len(finder.hits) + len(self._buffer.found)
+        found = plural(finder.count, "line")
+        if shown < finder.count and finder.is_over:
+            found = f"the last {shown:,} of {found}"
+        return (finder.fault or found) + _left_words(finder)
 
     def _rank_words(self, finder: Finder) -> str:
         name = f"/{self.pattern.text}" if finder is self._hits and self.pattern else "error"
         if finder.fault:
             return f"{name} {finder.fault}"
-        if not finder.hits:
-            return f"{name}: {'none' if finder.is_done(self._buffer) else 'looking…'}"
+        left = _left_words(finder)
+        if not finder.count:
+            none = "none" if finder.is_over else "none yet"
+            return f"{name}: {none if finder.is_done(self._buffer) else 'looking…'}{left}"
         rank = finder.rank(self.at) if self.at is not None else None
-        count = f"{len(finder.hits):,}"
+        count = f"{finder.count:,}"
         kind = f": {self._kind_here()}" if finder is self._errors and rank else ""
-        return f"{name} {f'{rank:,} of {count}' if rank else count}{kind}{self.note}"
+        waits = ", loading…" if self.awaited is not None else ""
+        return f"{name} {f'{rank:,} of {count}' if rank else count}{kind}{self.note}{waits}{left}"
 
     def _kind_here(self) -> str:
-        known = self.at is not None and self._buffer.first <= self.at < self._buffer.end
+        known = self.at is not None and self._buffer.holds(self.at)
         raw = self._buffer.line(self.at) if known and self.at is not None else b""
         return error_in(text_of(without_stamp(raw) if self.is_stamped() else raw)) or ""
 
@@ -147,24 +185,47 @@ class LogSearch:
         jump = self._jump
         if jump is None:
             return False
-        is_done = jump.finder.is_done(self._buffer)
-        if not is_done and not jump.finder.knows(jump.start, jump.step):
+        target, is_known = jump.finder.next_hit(self._buffer, jump.start, jump.step)
+        note = ""
+        if target is None and is_known:
+            target, is_known, note = self._turn(jump)
+        if not is_known:
             return False
-        target = jump.finder.after(jump.start) if jump.step > 0 else jump.finder.before(jump.start)
-        if target is None and not is_done:
-            return False
-        self._jump, self.note = None, ""
-        self._land(jump, target)
+        self._jump, self.note = None, note if target is not None else ""
+        if target is not None:
+            self._land(target)
         return True
 
-    def _land(self, jump: Jump, target: int | None) -> None:
-        hits = jump.finder.hits
-        if target is None and hits:
-            if jump.turns:
-                target = hits[-1]
-            else:
-                target = hits[0] if jump.step > 0 else hits[-1]
-                self.note = ", from the start again" if jump.step > 0 else ", from the end again"
+    def _turn(self, jump: Jump) -> tuple[int | None, bool, str]:
+        """Return where to go where no hit lies ahead: to the nearest behind, or round."""
+        if jump.turns:
+            return *jump.finder.next_hit(self._buffer, jump.start + 1, -1), ""
+        if jump.step > 0:
+            return *jump.finder.next_hit(self._buffer, _FAR_BACK, 1), ", from the start again"
+        return *jump.finder.next_hit(self._buffer, self._buffer.end, -1), ", from the end again"
+
+    def _land(self, target: int) -> None:
+        """Show that line; wait for it where neither memory nor what was loaded has it."""
+        self.at = target
+        if self.narrowed is None and not self._buffer.holds_around(target):
+            self.awaited = target
+            self._window.follows = False
+            return
+        self.awaited = None
+        self._window.show(target)
+
+    def arrive(self) -> None:
+        """Show the line that was waited for."""
+        target, self.awaited = self.awaited, None
         if target is not None:
-            self.at = target
             self._window.show(target)
+
+
+def _left_words(finder: Finder) -> str:
+    """Return what is not searched yet, or will not be."""
+    outside, said = finder.outside, ""
+    if outside is not None and outside.progress:
+        said = f", searching: {outside.progress}"
+    elif outside is not None and outside.fault:
+        said = f", older lines not searched: {outside.fault}"
+    return said + (f", {plural(finder.missed, 'line')} not searched" if finder.missed else "")

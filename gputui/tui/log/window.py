@@ -51,6 +51,7 @@ class LogWindow:
 
     def to_last(self) -> None:
         """Follow the end."""
+        self.lines.leave_island()
         self.follows = True
         self.settle()
 
@@ -95,12 +96,19 @@ class LogWindow:
     def below(self) -> int:
         """Lines that begin below what is in sight."""
         rows = self.rows()
+        if rows and not self.lines.reaches_end:
+            return self.lines.end - rows[-1].number - 1
         return len(self.lines) - self.lines.index(rows[-1].number) - 1 if rows else 0
 
     @property
     def is_at_first(self) -> bool:
         """Nothing is above."""
         return self._index == 0 and self.part == 0
+
+    @property
+    def is_at_last(self) -> bool:
+        """Whether nothing is below."""
+        return (self._index, self.part) >= self._last_page()
 
     @property
     def _index(self) -> int:
@@ -115,7 +123,7 @@ class LogWindow:
 
     def _judge(self) -> None:
         """Whether this is the end, which is followed."""
-        self.follows = (self._index, self.part) >= self._last_page()
+        self.follows = self.is_at_last and self.lines.reaches_end
         self.settle()
 
     def _last_page(self) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rich.color import Color
 from rich.style import Style
@@ -36,6 +36,16 @@ def style_after(raw: bytes, style: Style) -> Style:
     for match in _RAW_COLOURS.finditer(raw, max(0, at), MOST):
         style = _after(style, match[1].decode("ascii"))
     return style
+
+
+def styles_before(lines: Iterable[bytes], style: Style = PLAIN) -> list[Style]:
+    """Return the style in which each line begins: colours last until they are reset, as on a terminal."""
+    styles = []
+    for line in lines:
+        styles.append(style)
+        if b"\x1b" in line:
+            style = style_after(line, style)
+    return styles
 
 
 def log_spans(raw: bytes, style: Style = PLAIN) -> list[Span]:

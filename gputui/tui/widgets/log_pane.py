@@ -16,6 +16,7 @@ from gputui.tui.log.pattern import pattern_of
 from gputui.tui.log.pick import copied_text
 from gputui.tui.newest import IsWanted, Newest
 from gputui.tui.widgets.log_saving import SavingView
+from gputui.tui.widgets.log_whole import IslandCame, ScanCame, ScanMoved, WholeLog
 
 _SHORTLY = 0.05
 
@@ -37,6 +38,7 @@ class LogPane(SavingView):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self._reads = Newest(self.post_message, lambda error: EarlierCame(self.follower, _failed(error)))
+        self._whole = WholeLog(self)
         self.is_loading = False
         """What came before is on its way."""
         self._picks = False
@@ -47,12 +49,16 @@ class LogPane(SavingView):
     def follow(self, follower: LogFollower, name: str) -> None:
         """Show this log from now on."""
         self.is_loading, self._then = False, _nothing
+        self._whole.forget()
+        self._whole.begin(None, None, is_filter=False)
+        self._whole.begin(None, None, is_filter=True)
         super().follow(follower, name)
 
     def on_unmount(self) -> None:
         """Leave no thread behind."""
         super().on_unmount()
         self._reads.close()
+        self._whole.close()
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Leave a key to others while it has nothing to do here."""
@@ -74,7 +80,9 @@ class LogPane(SavingView):
 
         def typed(text: str) -> None:
             window.top, window.part, window.follows, search.at = stood
+            self.buffer.drop_before_gap()
             search.look_for(pattern_of(text))
+            self._whole.begin(search.hits, search.pattern, is_filter=False)
             self.look()
 
         self._ask("/", search.pattern.text if search.pattern else "", typed)
@@ -89,7 +97,9 @@ class LogPane(SavingView):
         search = self.reading.search
 
         def typed(text: str) -> None:
+            self.buffer.drop_before_gap()
             search.narrow(pattern_of(text))
+            self._whole.begin(self.reading.lines.filter, search.narrowed, is_filter=True)
             self.look()
 
         self._ask("&", search.narrowed.text if search.narrowed else "", typed)
@@ -125,7 +135,12 @@ class LogPane(SavingView):
         if self.reading.picked.is_on:
             self.reading.picked.drop()
         else:
-            self.reading.search.clear()
+            search = self.reading.search
+            search.clear()
+            if search.pattern is None:
+                self._whole.begin(None, None, is_filter=False)
+            if search.narrowed is None:
+                self._whole.begin(None, None, is_filter=True)
         self.reading.painter.forget()
         self.repaint()
 
@@ -159,12 +174,48 @@ class LogPane(SavingView):
 
     def at_first(self, *, is_asked: bool) -> None:
         """Load what came before: a page, or as much as may be kept."""
-        if self.reading.is_whole:
+        if self.buffer.island is not None and self.reading.search.narrowed is None:
+            if is_asked:
+                self._whole.load_start(self.reading.window.to_first)
+            else:
+                self._whole.load_more(-1)
+        elif self.reading.is_whole:
             return
-        if is_asked:
+        elif is_asked:
             self._load(self.buffer.room, self.reading.window.to_first)
         else:
             self._load(min(PAGE, self.buffer.room), _nothing)
+
+    @property
+    def is_loading_part(self) -> bool:
+        """Whether a part of the log that is not in memory is on its way."""
+        return self._whole.is_loading
+
+    def at_last(self) -> None:
+        """Load what follows the part that is shown."""
+        self._whole.load_more(1)
+
+    def look(self) -> None:
+        """Look on in memory, and load the surroundings of a hit that is not there."""
+        super().look()
+        self._whole.load_awaited()
+
+    def on_scan_moved(self, message: ScanMoved) -> None:
+        """Say how far the search is."""
+        if self._whole.take_progress(message):
+            self.repaint()
+
+    def on_scan_came(self, message: ScanCame) -> None:
+        """Show what was found, or go there."""
+        if self._whole.take_scan(message):
+            self.reading.painter.forget()
+            self.look()
+            self.repaint()
+
+    def on_island_came(self, message: IslandCame) -> None:
+        """Show the part of the log that was gone to."""
+        self.reading.note = self._whole.take_island(message)
+        self.repaint()
 
     def _load(self, wanted: int, then: Callable[[], None]) -> None:
         follower, buffer = self.follower, self.buffer
@@ -189,7 +240,7 @@ class LogPane(SavingView):
             return
         reading, earlier = self.reading, message.earlier
         self.is_loading, reading.note = False, earlier.fault
-        reading.put_before(earlier.lines, is_start=earlier.is_start)
+        reading.put_before(earlier)
         self._then()
         self.repaint()
         self.look()

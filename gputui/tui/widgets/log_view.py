@@ -112,10 +112,10 @@ class LogView(Grip, can_focus=True):
         if follower is None:
             return
         is_over, stood = follower.is_over, self.reading.search.at
-        lines, skipped = follower.take()
+        lines, styles, skipped = follower.take()
         if lines or skipped:
             self.reading.painter.is_stamped = follower.is_stamped
-            self.buffer.add(lines, skipped)
+            self.buffer.add(lines, skipped, styles)
             self.reading.search.step(_LOOK / 2)
             self._look_later()
         if is_over != self._told_over or lines or skipped:
@@ -218,12 +218,17 @@ class LogView(Grip, can_focus=True):
     def at_first(self, *, is_asked: bool) -> None:
         """The oldest line is in sight: there may be earlier ones."""
 
+    def at_last(self) -> None:
+        """The last line that is shown is in sight, and is not the log's last."""
+
     def _scroll(self, rows: int) -> None:
         window = self.reading.window
         window.move(rows)
         self.repaint()
         if rows < 0 and window.is_at_first:
             self.at_first(is_asked=False)
+        elif rows > 0 and window.is_at_last and not self.reading.lines.reaches_end:
+            self.at_last()
 
     def _pick_further(self, step: int) -> None:
         lines, picked = self.reading.lines, self.reading.picked
