@@ -17,7 +17,8 @@ from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.domain.errors import GputuiError, StoreDamagedError
-from gputui.domain.gpu import ProbeReading
+from gputui.domain.gpu import Gpu, ProbeReading
+from gputui.domain.policy.engine_gpus import present
 from gputui.domain.text import plain
 from gputui.ports import JobStore
 
@@ -77,8 +78,8 @@ def examine(options: Options) -> Iterator[Check]:
     yield from _guarded("state", lambda: _of_state(options))
     found: list[ProbeReading] = []
     yield from _guarded("driver", lambda: _of_probe(options, found))
-    has_gpus = any(reading.gpus for reading in found)
-    yield from _guarded(options.runtime, lambda: _of_runtimes(options, has_gpus))
+    gpus = present(found[0]) if found else ()
+    yield from _guarded(options.runtime, lambda: _of_runtimes(options, gpus))
 
 
 def _guarded(name: str, area: Callable[[], Iterator[Check]]) -> Iterator[Check]:
@@ -131,14 +132,16 @@ def _space(path: Path) -> Check:
     return state.of_space(space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None, str(path))
 
 
-def _of_runtimes(options: Options, has_gpus: bool) -> Iterator[Check]:
+def _of_runtimes(options: Options, gpus: tuple[Gpu, ...]) -> Iterator[Check]:
     for runtime in bootstrap.make_runtimes(options, "0" * 12):
         try:
             status = runtime.check()
         finally:
             runtime.close()
-        yield from engine.of_runtime(status, has_gpus)
-        if status.gpus and options.probe.simulated is None:
+        yield from engine.of_runtime(status, bool(gpus))
+        if status.gpus and (refused := engine.of_gpus(status.gpus, gpus)):
+            yield refused
+        elif status.gpus and options.probe.simulated is None:
             yield engine.of_gpu_access(status.gpus, engine_host.look(status.gpus))
 
 

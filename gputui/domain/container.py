@@ -21,6 +21,8 @@ class Launch:
     gpus: tuple[str, ...]
     """UUIDs; empty: the job must see no GPU at all."""
     array_index: int | None = None
+    gpu_names: tuple[str, ...] = ()
+    """Names by which the engine's CDI specifications know these GPUs; empty: their UUIDs."""
 
     @property
     def name(self) -> str:

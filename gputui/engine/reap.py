@@ -9,7 +9,7 @@ from datetime import datetime
 from gputui.domain.job import Job
 from gputui.domain.policy import gpu_memory
 from gputui.domain.state import JobState
-from gputui.engine import reconcile, work
+from gputui.engine import reconcile, starts, work
 from gputui.engine.ground import Ground, runtime_of
 from gputui.ports import Runtime, Transaction
 
@@ -49,7 +49,7 @@ class Reaper:
                 ground.hands.clean(runtime, decision.record, now)
             elif isinstance(decision, reconcile.StartAgain):
                 job = ground.queue.jobs[decision.job_id]
-                ground.hands.start(runtime, work.launch_of(ground.store.store_id, job, job.attempts[-1]))
+                ground.hands.start(runtime, starts.launch_of(ground, job))
             elif isinstance(decision, reconcile.KillStray):
                 record = decision.record
                 again = now.timestamp() // _KILL_STRAYS_EVERY

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
+from gputui.domain.container import Launch
 from gputui.domain.job import Job, JobId, Placement
+from gputui.domain.policy.engine_gpus import cdi_names, present
 from gputui.domain.state import JobState
 from gputui.engine import work
 from gputui.engine.ground import Ground, runtime_of
@@ -15,11 +17,17 @@ def begin(ground: Ground, planned: Iterable[Placement], now: datetime) -> list[J
     """Claim the GPUs of those whose image is here, and have them started; the jobs as they are then."""
     claims = _claim(ground, [start for start in planned if has_image(ground, start.job_id)], now)
     for job in claims:
-        launch = work.launch_of(ground.store.store_id, job, job.attempts[-1])
-        ground.hands.start(ground.observers[runtime_of(job)].runtime, launch)
+        ground.hands.start(ground.observers[runtime_of(job)].runtime, launch_of(ground, job))
     if claims:
         ground.observe()
     return claims
+
+
+def launch_of(ground: Ground, job: Job) -> Launch:
+    """Return the job's latest attempt as its runtime is to create it."""
+    attempt, engine = job.attempts[-1], ground.observers[runtime_of(job)].latest.status.gpus
+    names = cdi_names(engine, present(ground.probe.latest()), attempt.gpus) if engine else ()
+    return work.launch_of(ground.store.store_id, job, attempt, names)
 
 
 def _claim(ground: Ground, starts: list[Placement], now: datetime) -> list[Job]:

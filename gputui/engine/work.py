@@ -28,10 +28,10 @@ log = logging.getLogger(__name__)
 _EXIT_CODES = {CauseCode.COMMAND_NOT_FOUND: 127, CauseCode.COMMAND_NOT_EXECUTABLE: 126}
 
 
-def launch_of(store_id: str, job: Job, attempt: Attempt) -> Launch:
-    """The attempt as its runtime is to create it."""
+def launch_of(store_id: str, job: Job, attempt: Attempt, gpu_names: tuple[str, ...] = ()) -> Launch:
+    """Return the attempt as its runtime is to create it."""
     index = job.array.index if job.array else None
-    return Launch(store_id, job.id, attempt.number, job.spec, attempt.gpus, index)
+    return Launch(store_id, job.id, attempt.number, job.spec, attempt.gpus, index, gpu_names)
 
 
 def start_attempt(

@@ -23,9 +23,10 @@ from gputui.domain.container import (
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Clock, LogStream
+from gputui.runtime import cdi_specs
 from gputui.runtime.docker_connection import Connection
 from gputui.runtime.docker_create import request_for
-from gputui.runtime.docker_engine import EngineFacts, Json, read_facts
+from gputui.runtime.docker_engine import EngineFacts, GpuMode, Json, read_facts
 from gputui.runtime.docker_events import EventWatcher
 from gputui.runtime.docker_faults import fault, is_conflict, is_missing
 from gputui.runtime.docker_logs import DockerLog, LogQuery, save
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 NAME = "docker"
 _CAPABILITY = Capability(images=True, limits=True, foreign=True)
+_FACTS_FOR = 60.0
+"""Seconds for which an engine's facts are believed."""
 _NAME_TRIES = 20
 _NAME_PAUSE = 0.1
 """Seconds between two looks at a name that is taken by a container not yet, or no longer, to be seen."""
@@ -58,6 +61,7 @@ class DockerRuntime:
         self._survey = Survey(store_id, self._connection.knock)
         self._watcher: EventWatcher | None = None
         self._facts: EngineFacts | None = None
+        self._facts_at = 0.0
         self._status = RuntimeStatus(NAME, False, "Docker was not asked yet", capability=_CAPABILITY, asked=False)
         self._status_lock = threading.Lock()
 
@@ -73,7 +77,7 @@ class DockerRuntime:
             facts = self._facts_of(*self._connection.call(_ask, patient=False))
         except RuntimeFault as error:
             return self._note(error)
-        self._facts = facts
+        self._facts, self._facts_at = facts, time.monotonic()
         return self._stand(_status_of(facts, self._connection))
 
     def _note(self, error: RuntimeFault) -> RuntimeStatus:
@@ -100,14 +104,19 @@ class DockerRuntime:
 
     def _facts_of(self, version: Json, info: Json) -> EngineFacts:
         facts = read_facts(version, info)
-        return replace(facts, gpus=replace(facts.gpus, is_local=is_here(self._connection, info)))
+        gpus = replace(facts.gpus, is_local=is_here(self._connection, info))
+        if gpus.is_local and gpus.mode == GpuMode.CDI and gpus.cdi_devices is None:
+            gpus = replace(gpus, cdi_devices=cdi_specs.listed(info.get("CDISpecDirs") or ()))
+        return replace(facts, gpus=gpus)
 
     def _known(self) -> EngineFacts:
-        """The engine's facts, asked for once per connection."""
-        if self._facts is None:
-            self._facts = self._facts_of(*self._call(_ask))
-            self._stand(_status_of(self._facts, self._connection))
-        return self._facts
+        """Return the engine's facts, asked for again after a while: CDI devices come and go while it runs."""
+        facts = self._facts
+        if facts is None or time.monotonic() - self._facts_at > _FACTS_FOR:
+            facts = self._facts = self._facts_of(*self._call(_ask))
+            self._facts_at = time.monotonic()
+            self._stand(_status_of(facts, self._connection))
+        return facts
 
     # images
 
@@ -128,7 +137,11 @@ class DockerRuntime:
 
     def create(self, launch: Launch) -> Created:
         """Make the container, or adopt the one that has its name."""
-        request = request_for(launch, self._known(), self._settings)
+        facts = self._known()
+        if launch.gpus and not facts.gpus.is_local:
+            text = f"{facts.name} at {self._connection.where} has the GPUs of another machine"
+            raise RuntimeFault(Cause(CauseCode.GPU_SETUP_FAILED, text), hint="run `gputui doctor`")
+        request = request_for(launch, facts, self._settings)
         for _ in range(_NAME_TRIES):
             try:
                 made = self._call(lambda client: _create(client, request.body, launch.name))
@@ -226,7 +239,10 @@ class DockerRuntime:
 
     def foreign(self) -> tuple[ForeignContainer, ...]:
         """Running containers of others that asked for GPUs."""
-        default_runtime = self._known().default_runtime
+        facts = self._known()
+        if not facts.gpus.is_local:
+            return ()  # they have GPUs of another machine
+        default_runtime = facts.default_runtime
         return self._call(lambda client: self._survey.foreign(client, default_runtime))
 
     def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:

@@ -9,9 +9,10 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import Launch
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job import ContainerOptions
+from gputui.domain.policy.engine_gpus import CDI_KIND
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime import docker_options
-from gputui.runtime.docker_engine import CDI_KIND, EngineFacts, GpuMode
+from gputui.runtime.docker_engine import EngineFacts, GpuMode
 from gputui.runtime.docker_faults import bad_spec
 
 STORE = "gputui.store"
@@ -85,7 +86,7 @@ def _device_requests(launch: Launch, facts: EngineFacts) -> list[dict[str, Any]]
     if not launch.gpus:
         return []
     if facts.gpu_mode is GpuMode.CDI:
-        return [{"Driver": "cdi", "DeviceIDs": [f"{CDI_KIND}={gpu}" for gpu in launch.gpus]}]
+        return [{"Driver": "cdi", "DeviceIDs": [f"{CDI_KIND}={name}" for name in launch.gpu_names or launch.gpus]}]
     if facts.gpu_mode is GpuMode.NONE:
         cause = Cause(CauseCode.GPU_SETUP_FAILED, f"{facts.name} would ignore the request for GPUs without a word")
         raise RuntimeFault(cause, hint="run `gputui doctor`")

@@ -9,10 +9,10 @@ from enum import StrEnum
 from typing import Any
 
 from gputui.domain.container import EngineGpus
+from gputui.domain.policy.engine_gpus import CDI_KIND
 
 Json = Mapping[str, Any]
 
-CDI_KIND = "nvidia.com/gpu"
 _LEAST_API = (1, 40)
 _LEAST_PODMAN = (5, 4)
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gputui.domain.container import ForeignContainer
+from gputui.domain.policy.engine_gpus import CDI_KIND
 from gputui.runtime.docker_create import USER
-from gputui.runtime.docker_engine import CDI_KIND
 
 Json = Mapping[str, Any]
 

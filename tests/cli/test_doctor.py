@@ -118,7 +118,6 @@ def test_the_scheduler() -> None:
         (UNREGISTERED, None, Level.WARN, "not registered"),
         (REGISTERED, None, Level.OK, "not looked at"),
         (EngineGpus("cdi", cdi_devices=("nvidia.com/gpu=0",)), HOST, Level.OK, "nvidia.com/gpu=0"),
-        (EngineGpus("none", is_podman=True, warnings=("too old",)), HOST, Level.FAIL, "too old"),
     ],
 )
 def test_whether_containers_get_gpus(gpus: EngineGpus, host: EngineHost | None, level: Level, word: str) -> None:

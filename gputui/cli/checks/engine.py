@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gputui.cli.checks.check import Check, fail, ok, warn
 from gputui.domain.container import EngineGpus, RuntimeStatus
+from gputui.domain.gpu import Gpu
+from gputui.domain.job import GpuRequest
+from gputui.domain.policy.engine_gpus import support
 
 HOOK = "nvidia-container-runtime-hook"
 """Program that a Docker engine must have on its PATH when it starts, or `--gpus` fails."""
@@ -77,11 +80,18 @@ def _down(status: RuntimeStatus, has_gpus: bool) -> Check:
     return fail("docker", status.text, why, hint)
 
 
+def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu]) -> Check | None:
+    """Judge whether the engine could give this machine's GPUs to containers at all; None: nothing speaks against it."""
+    found = support(engine, gpus)
+    if found.refusal:
+        return fail(_NAME, found.refusal.text, _NO_GPUS, found.refusal.hint)
+    if found.together and (refusal := found.refuses(GpuRequest(1, 1))):
+        return warn(_NAME, refusal.text, "Jobs that ask for fewer cannot start.", refusal.hint)
+    return None
+
+
 def of_gpu_access(gpus: EngineGpus, host: EngineHost | None) -> Check:
     """Judge whether the engine can give GPUs to containers; `host` is None where its files cannot be looked at."""
-    if gpus.mode == "none":
-        hint = "install Podman 5.4 or newer, or Docker" if gpus.is_podman else "install Docker 19.03 or newer"
-        return fail(_NAME, "; ".join(gpus.warnings) or "the engine ignores requests for GPUs", _NO_GPUS, hint)
     if gpus.mode == "cdi":
         return ok(_NAME, f"by CDI: {_devices(gpus)}")
     if host is None:

@@ -9,8 +9,10 @@ from functools import cached_property
 from typing import TypeAlias
 
 from gputui.domain.container import RuntimeStatus
+from gputui.domain.gpu import Gpu, HealthCode
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.dependency import Dependencies
+from gputui.domain.policy.engine_gpus import Support, support
 from gputui.domain.policy.guard import Guard
 from gputui.domain.policy.retry import JITTER
 from gputui.domain.settings import SchedulerSettings
@@ -29,6 +31,8 @@ class Situation:
     guard: Guard
     snapshot: Snapshot
     runtimes: Mapping[str, RuntimeStatus]
+    support: Support
+    """How far the container engine can give GPUs to containers."""
     gates: tuple[Gate, ...]
     gates_all: bool
     """Whether one of them may refuse a job whatever it asked for."""
@@ -56,7 +60,9 @@ class Situation:
     def of(cls, snapshot: Snapshot, settings: SchedulerSettings, now: datetime) -> Situation:
         """The situation a snapshot shows."""
         runtimes = {status.name: status for node in snapshot.nodes for status in node.runtimes}
-        gates, guard = _gates(snapshot, runtimes), Guard.of(snapshot.jobs, settings)
+        docker = runtimes.get("docker")
+        gives = support(docker.gpus if docker else None, _present(snapshot))
+        gates, guard = _gates(snapshot, runtimes, gives), Guard.of(snapshot.jobs, settings)
         return cls(
             now=now,
             settings=settings,
@@ -64,6 +70,7 @@ class Situation:
             guard=guard,
             snapshot=snapshot,
             runtimes=runtimes,
+            support=gives,
             gates=gates,
             gates_all=bool(guard) or _paused in gates or _runtime in gates,
         )
@@ -86,7 +93,7 @@ def gate(job: Job, situation: Situation) -> Reason | None:
     spec = job.spec
     has_gates = job.held or job.not_before or spec.after or spec.after_any or spec.begin_at
     if not (has_gates or situation.guard):
-        return situation.paused or situation.down[spec.is_host]  # what all have in common
+        return situation.paused or _runtime(job, situation)  # what all have in common
     for check in situation.gates:
         if reason := check(job, situation):
             return reason
@@ -137,7 +144,18 @@ def _paused(_: Job, situation: Situation) -> Reason | None:
 
 
 def _runtime(job: Job, situation: Situation) -> Reason | None:
-    return situation.down[job.spec.is_host]
+    return situation.down[job.spec.is_host] or _refused(job, situation)
+
+
+def _refused(job: Job, situation: Situation) -> Reason | None:
+    """Why the engine cannot give it the GPUs it asks for."""
+    found = None if job.spec.is_host else situation.support.refuses(job.spec.gpus)
+    return Reason(PendingReason.NODE_UNKNOWN, found.sentence) if found else None
+
+
+def _present(snapshot: Snapshot) -> list[Gpu]:
+    """Return all GPUs but for those that are lost, which the engine does not know either."""
+    return [view.gpu for view in snapshot.gpus if view.health.code is not HealthCode.LOST]
 
 
 def _down(situation: Situation, *, is_host: bool) -> Reason | None:
@@ -156,9 +174,8 @@ def _down(situation: Situation, *, is_host: bool) -> Reason | None:
 _GATES: tuple[Gate, ...] = (_held, _dependency, _begin, _back_off, _guard, _paused, _runtime)
 
 
-def _gates(snapshot: Snapshot, runtimes: Mapping[str, RuntimeStatus]) -> tuple[Gate, ...]:
+def _gates(snapshot: Snapshot, runtimes: Mapping[str, RuntimeStatus], gives: Support) -> tuple[Gate, ...]:
     """Those that can refuse anybody now."""
-    all_up = all(name in runtimes and runtimes[name].up for name in ("docker", "process"))
-    all_up = all_up and not (snapshot.leader and snapshot.leader.silent_for)
+    all_up = gives.is_full and all(name in runtimes and runtimes[name].up for name in ("docker", "process"))
     idle = {gate for gate, is_idle in ((_paused, not snapshot.controls.paused), (_runtime, all_up)) if is_idle}
     return tuple(gate for gate in _GATES if gate not in idle)
