@@ -141,7 +141,7 @@ async def test_the_gpu_can_be_drained_from_here() -> None:
         assert console.audited() == [("drain", uuid(0))]
 
 
-async def test_pcie_is_read_of_this_gpu_alone_and_only_where_gpus_are_read() -> None:
+async def test_pcie_is_read_of_this_gpu_alone_whoever_reads_the_gpus() -> None:
     wanted: list[str | None] = []
     console = Console(sample.linked(), want_pcie=wanted.append)
     async with console.app.run_test(size=WIDE) as pilot:
@@ -160,7 +160,7 @@ async def test_pcie_is_read_of_this_gpu_alone_and_only_where_gpus_are_read() -> 
         await console.show(pilot, replace(sample.linked(), leader=sample.SERVE, leads_here=False))
         await pilot.press("i")
         await pilot.pause()
-        assert not wanted
+        assert set(wanted) == {uuid(0)}
         assert "gputui serve (pid 812) reads the GPUs" in console.screen_text
 
 
