@@ -109,14 +109,16 @@ def add(
 
 def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], name: str) -> Submission:
     """What is submitted each time, read as `gputui submit` reads it."""
-    given = submit.command.make_context("submit", list(arguments), parent=ctx).params
+    inner = submit.command.make_context("submit", list(arguments), parent=ctx)
+    given, found = inner.params, options.tidied(inner)
     for option in ("file", "as_json", "dry_run"):
         if given.pop(option):
             text = f"--{option.removeprefix('as_').replace('_', '-')}"
             raise InputError("is no option of what is submitted again and again", where=text)
     words, host, anyway = given.pop("arguments"), given.pop("host"), given.pop("anyway")
     submitter = request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
-    submission = options.submission_of(given, words, host, submitter)
+    submission = options.submission_of(given, words, host, submitter, found)
+    submit.tell(found)
     submit.check_runtime(submission, session.options)
     if not anyway:
         submit.check_gpus((submission,), session.options)

@@ -25,7 +25,7 @@ from gputui.request import edits, written
 from gputui.request import submitter as request
 from gputui.request.draft import YES, Draft
 from gputui.request.keys import BY_NAME, Key, Kind
-from gputui.request.options import unsigned, with_known
+from gputui.request.options import unsigned, with_options
 from gputui.request.submitter import Submitter
 from gputui.request.texts import quoted
 
@@ -37,7 +37,7 @@ Without options the job opens in $EDITOR, as a job file, and what is changed the
 
 
 @click.command("edit", epilog=_EPILOG)
-@with_known
+@with_options
 @click.option("--image", metavar="IMAGE", help="The image of its container.")
 @click.option("--unset", multiple=True, metavar="NAME", help="Ask for it no more: an option's name, as time-limit.")
 @click.option("--editor", is_flag=True, help="Open the job in $EDITOR.")

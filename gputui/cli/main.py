@@ -14,7 +14,7 @@ from gputui import __version__
 from gputui.cli.lazy import LazyGroup
 from gputui.cli.orphan import end_with_parent
 from gputui.cli.session import Session
-from gputui.domain.errors import GputuiError
+from gputui.domain.errors import GputuiError, InputErrors
 from gputui.domain.text import plain
 
 PROGRAM = "gputui"
@@ -102,6 +102,8 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:  # whoever read our output has gone, as `head` does
         _discard_stdout()
         return 0
+    except InputErrors as error:
+        return [_complain(str(each), error.exit_code) for each in error.errors][-1]
     except GputuiError as error:
         return _complain(str(error), error.exit_code)
     except OSError as error:

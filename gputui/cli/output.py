@@ -152,10 +152,17 @@ def _spec(spec: JobSpec) -> Json:
         "share": gpus.share,
         "gpu_model": gpus.model,
         "gpu_capabilities": list(gpus.capabilities),
-        **{key: list(value) if isinstance(value, tuple) else value for key, value in vars(options).items()},
+        **{key: _plain(value) for key, value in vars(options).items()},
         "env": dict.fromkeys((name for name, _ in options.env), MASK),
         "labels": dict(options.labels),
     }
+
+
+def _plain(value: object) -> object:
+    """Return an option's value as JSON has it: seconds of a duration."""
+    if isinstance(value, timedelta):
+        return _seconds(value)
+    return list(value) if isinstance(value, tuple) else value
 
 
 def gpu_json(view: GpuView) -> Json:

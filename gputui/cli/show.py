@@ -22,8 +22,9 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.ports import JobStore
+from gputui.request.docker_keys import DOCKER_KEYS
 
-LABEL = 16
+LABEL = 22
 
 
 @click.command("show")
@@ -137,11 +138,12 @@ def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
     yield "preemptible", "yes" if spec.preemptible else None
     yield "environment", " ".join(f"{name}={MASK}" for name, _ in options.env)
     yield "labels", " ".join(f"{name}={value}" for name, value in options.labels)
-    for name, value in vars(options).items():
-        if name in {"memory", "shm_size"} and value is not None:
-            yield name.replace("_", " "), format_size(value)
-        elif name not in {"env", "labels", "memory", "shm_size"}:
-            yield name.replace("_", " "), " ".join(value) if isinstance(value, tuple) else value
+    for key in DOCKER_KEYS:
+        value = getattr(options, key.field) if key.field else None
+        if key.field in {"memory", "shm_size"} and value is not None:
+            yield key.field.replace("_", " "), format_size(value)
+        elif value is not None:
+            yield (key.field or key.name).replace("_", " "), key.written(value)
 
 
 def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object]]:

@@ -14,15 +14,17 @@ from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.domain.errors import InputError
 from gputui.domain.job import JobId, Submission
+from gputui.domain.text import plain
 from gputui.ports import JobStore
-from gputui.request import options
+from gputui.request import command_line, options
 from gputui.request import submitter as request
 from gputui.request.keys import BY_NAME
 from gputui.request.options import SubmitCommand, with_options
 
 _EPILOG = """\b
-Options of docker run that every job has anyhow are taken and change nothing: --rm, -d, --init.
-Options after IMAGE belong to the job's own command.
+Options of docker run that change nothing about a job are taken, and a line on stderr says what they mean here:
+-d, --rm, --restart, -i, -t, -a. Flags also take a value: --privileged=true, --init=false.
+Options after IMAGE belong to the job's own command. -h is docker run's --hostname.
 A host process (--host) starts in the current directory, with your PATH.
 """
 
@@ -63,11 +65,14 @@ def command(
     if file is not None:
         from gputui.request import jobfile  # not needed for one job
 
+        command_line.raised(options.tidied(ctx).faults)
         _refuse_others(given, arguments, host)
         submissions = jobfile.read(file, submitter)
     else:
         given = with_elements(session, given)
-        submissions = (options.submission_of(given, arguments, host, submitter),)
+        found = options.tidied(ctx)
+        submissions = (options.submission_of(given, arguments, host, submitter, found),)
+        tell(found)
     for submission in submissions:
         check_runtime(submission, session.options)
     if not anyway and not dry_run:
@@ -77,6 +82,12 @@ def command(
             _show(session, store, submissions)
             return
         _print_ids(bootstrap.actions(store, session.options).submit(submissions), as_json)
+
+
+def tell(found: command_line.Tidied) -> None:
+    """Say on stderr what docker's options mean here that change nothing."""
+    if found.note:
+        click.echo(f"gputui: note: {plain(found.note)}", err=True)
 
 
 def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) -> None:

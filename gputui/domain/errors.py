@@ -2,6 +2,7 @@
 
 GputuiError
 ├── InputError                an option, key or file is wrong            exit code 2
+│   └── InputErrors           several of them                            exit code 2
 ├── NotFoundError             no such job or GPU                         exit code 3
 ├── TransitionError           a job cannot go from here to there         exit code 1
 ├── StoreError                the queue cannot be read or written        exit code 1
@@ -41,6 +42,15 @@ class InputError(GputuiError):
     """An option, key or file is wrong; `where` names it."""
 
     exit_code = 2
+
+
+class InputErrors(InputError):  # noqa: N818 - a plural of them
+    """Several things are wrong with one input."""
+
+    def __init__(self, errors: tuple[InputError, ...]) -> None:
+        super().__init__("; ".join(map(str, errors)))
+        self.args = (errors,)
+        self.errors = errors
 
 
 class NotFoundError(GputuiError):

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+from gputui.domain import docker_args
 from gputui.domain.errors import InputError
 from gputui.domain.job import Pairs
 from gputui.request.texts import any_text, one_line, quoted, token
@@ -21,10 +22,6 @@ _ULIMIT = re.compile(
     re.ASCII,
 )
 _MODE = re.compile(r"r[ow]|[zZ]|r?(?:shared|slave|private)|nocopy|cached|delegated|consistent")
-_MOUNT_KEY = re.compile(
-    r"type|source|src|target|dst|destination|readonly|ro|consistency|bind-(?:propagation|recursive)"
-    r"|volume-(?:driver|label|nocopy|opt|subpath)|tmpfs-(?:size|mode)"
-)
 
 
 def image(text: str, where: str) -> str:
@@ -99,6 +96,14 @@ def label(text: str, where: str) -> tuple[str, str | None]:
     return name, value or ""
 
 
+def label_file(text: str, where: str) -> tuple[tuple[str, str | None], ...]:
+    """Return the labels in a file of `NAME=VALUE` lines."""
+    pairs = env_file(text, where)
+    return tuple(
+        label(name if value is None else f"{name}={value}", f"{where} {quoted(text)}") for name, value in pairs
+    )
+
+
 def volume(text: str, where: str) -> str:
     """`source:target[:mode]` or `target`; a source that begins with a dot is made absolute here."""
     parts = one_line(text, where, 8192).split(":")
@@ -111,7 +116,7 @@ def volume(text: str, where: str) -> str:
     if source is None:
         return text
     if source.startswith("."):
-        source = str(Path(source).absolute().resolve())
+        source = _absolute(source)
     elif not re.fullmatch(r"/.*|[a-zA-Z0-9][a-zA-Z0-9_.-]*", source):
         hint = "an absolute path, one that begins with ./, or a volume's name"
         raise InputError(f"{quoted(source)} is not a source", where=where, hint=hint)
@@ -119,22 +124,18 @@ def volume(text: str, where: str) -> str:
 
 
 def mount(text: str, where: str) -> str:
-    """`type=bind,source=…,target=…`, with no key that docker does not know."""
+    """Return `type=bind,source=…,target=…`, checked; a bind source that begins with a dot is made absolute here."""
     one_line(text, where, 8192)
-    values = dict(part.partition("=")[::2] for part in text.split(","))
-    for key in values:
-        if not _MOUNT_KEY.fullmatch(key):
-            raise InputError(f"unknown key {quoted(key)}", where=where, hint="write type=bind,source=…,target=…")
-    kind = values.get("type", "volume")
-    if kind not in {"bind", "volume", "tmpfs"}:
-        raise InputError(f"{quoted(kind)} is not a type", where=where, hint="bind, volume or tmpfs")
-    target = values.get("target") or values.get("dst") or values.get("destination") or ""
-    source = values.get("source") or values.get("src") or ""
-    if not target.startswith("/"):
-        raise InputError("has no absolute target", where=where, hint="add target=/path")
-    if kind == "bind" and not source.startswith("/"):
-        raise InputError("has no absolute source", where=where, hint="add source=/path")
+    text = re.sub(r"(^|,)(source|src)=(\.[^,]*)", lambda found: f"{found[1]}{found[2]}={_absolute(found[3])}", text)
+    try:
+        docker_args.mount(text)
+    except ValueError as error:
+        raise InputError(str(error), where=where, hint="write type=bind,source=/path,target=/path") from error
     return text
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).absolute().resolve())
 
 
 def ulimit(text: str, where: str) -> str:
@@ -172,5 +173,10 @@ def workdir(text: str, where: str) -> str:
 
 
 def entrypoint(text: str, where: str) -> str:
-    """A program; empty: none, whatever the image says."""
-    return any_text(text, where)
+    """Return a program; empty, also as a pair of quotes: none, whatever the image says."""
+    return "" if text in {"''", '""'} else any_text(text, where)
+
+
+def entrypoint_text(program: str) -> str:
+    """Return the text of an entry point in a draft, where blank means that nothing was said."""
+    return program or "''"

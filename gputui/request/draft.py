@@ -14,13 +14,15 @@ from typing import TypeAlias
 from gputui.domain.errors import InputError
 from gputui.domain.job import Submission
 from gputui.request import docker_specs, specs, submitter
+from gputui.request.key import YES as YES
 from gputui.request.keys import BY_NAME, Key, Kind
 from gputui.request.submitter import Submitter
 
 Draft: TypeAlias = Mapping[str, str]
-YES = "yes"
 MASK = "••••••"
 """What stands for the value of a variable that is not to be shown."""
+FURTHER = "further"
+"""Name of a form's text of docker's rarer options, in a draft only while it cannot be read."""
 NAMES = ("image", "command", *BY_NAME)
 """All that a draft may have."""
 _SECRET = re.compile(
@@ -30,6 +32,7 @@ _SECRET = re.compile(
 
 def asked(draft: Draft, by: Submitter) -> Submission:
     """The submission meant; raises InputError, whose `where` is the name of what is wrong."""
+    check_further(draft)
     if not text_of(draft, "image") and not text_of(draft, "command"):
         raise InputError("name an image, or a command to run on this host", where="image")
     values = {name: value_of(draft, name) for name in BY_NAME if text_of(draft, name)}
@@ -40,6 +43,10 @@ def asked(draft: Draft, by: Submitter) -> Submission:
 def faults(draft: Draft, by: Submitter) -> dict[str, InputError]:
     """What is wrong, by name, as far as it can be told at once."""
     found: dict[str, InputError] = {}
+    try:
+        check_further(draft)
+    except InputError as error:
+        found[FURTHER] = error
     for name in NAMES:
         try:
             _check(draft, name, by)
@@ -51,6 +58,15 @@ def faults(draft: Draft, by: Submitter) -> dict[str, InputError]:
         except InputError as error:
             found[error.where or "image"] = error
     return found
+
+
+def check_further(draft: Draft) -> None:
+    """Raise InputError for options of docker run that a form holds as one text, because they cannot be read."""
+    if text := text_of(draft, FURTHER):
+        from gputui.request import further  # which needs this module
+
+        further.unfolded(text)
+        raise InputError("is not taken apart", where=FURTHER)
 
 
 def _check(draft: Draft, name: str, by: Submitter) -> None:
@@ -93,7 +109,7 @@ def words(text: str, where: str) -> tuple[str, ...]:
 
 def typed(draft: Draft) -> dict[str, str]:
     """What of it is not blank, in the order of the names."""
-    return {name: text for name in NAMES if (text := text_of(draft, name))}
+    return {name: text for name in (*NAMES, FURTHER) if (text := text_of(draft, name))}
 
 
 def _image(text: str) -> str:

@@ -13,6 +13,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.job import Job, JobSpec, Submission
 from gputui.request import draft as drafts
 from gputui.request import written
+from gputui.request.docker_keys import DOCKER_KEYS
 from gputui.request.draft import NAMES, YES, Draft
 from gputui.request.submitter import HOST_ENV, Submitter
 
@@ -21,10 +22,9 @@ _PLACES: Mapping[str, str] = MappingProxyType(
         "signal": "warning",
         "begin": "begin_at",
         "env_file": "env",
-        "volume": "volumes",
-        "mount": "mounts",
-        "ulimit": "ulimits",
         "label": "labels",
+        "label_file": "labels",
+        **{key.name: key.field for key in DOCKER_KEYS if key.field},
     }
 )
 """Fields that go by another name than the option."""
@@ -66,6 +66,7 @@ def read(job: Job, before: Draft, after: Draft, by: Submitter) -> Edit:
 
     What was left as it is, is not read at all: it may be such as nobody could write.
     """
+    drafts.check_further(after)
     names = changed(before, after)
     if not names:
         return Edit()

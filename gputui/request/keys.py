@@ -2,42 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
-
-from gputui.request import docker_specs, endings, gpu_specs, numbers, specs, texts
-
-
-class Kind(Enum):
-    """How often a thing can be given, and of what kind."""
-
-    ONE = "one"
-    MANY = "many"
-    FLAG = "flag"
-    PAIRS = "pairs"
-
-
-@dataclass(frozen=True)
-class Key:
-    """One thing a job may be asked for."""
-
-    name: str
-    """The key in a job file; the option is the same with hyphens."""
-    help: str
-    read: Callable[[str, str], object] = texts.any_text
-    metavar: str = "TEXT"
-    kind: Kind = Kind.ONE
-    short: tuple[str, ...] = ()
-    """Other ways to write the option."""
-    container: bool = False
-    """Makes sense for containers alone."""
-
-    @property
-    def option(self) -> str:
-        """The long option."""
-        return "--" + self.name.replace("_", "-")
-
+from gputui.request import endings, gpu_specs, numbers, specs, texts
+from gputui.request.docker_keys import DOCKER_KEYS
+from gputui.request.key import Key as Key
+from gputui.request.key import Kind as Kind
 
 KEYS = (
     Key(
@@ -82,36 +50,6 @@ KEYS = (
     Key("hold", "Wait until released.", kind=Kind.FLAG),
     Key("preemptible", "May be stopped and requeued for a higher class.", kind=Kind.FLAG),
     Key("name", "The job's name; the default is the image's or the command's.", texts.job_name, "NAME"),
-    Key(
-        "env",
-        "Set an environment variable; NAME alone takes its value from here.",
-        docker_specs.pair,
-        "NAME[=VALUE]",
-        Kind.PAIRS,
-        ("-e",),
-    ),
-    Key("env_file", "Read environment variables from a file.", docker_specs.env_file, "FILE", Kind.MANY),
-    Key(
-        "volume",
-        "Mount a host directory or a volume.",
-        docker_specs.volume,
-        "SOURCE:TARGET[:ro]",
-        Kind.MANY,
-        ("-v",),
-        container=True,
-    ),
-    Key("mount", "Mount as docker's --mount does.", docker_specs.mount, "type=…,…", Kind.MANY, container=True),
-    Key("workdir", "Working directory.", docker_specs.workdir, "DIR", short=("-w",)),
-    Key("user", "User to run as.", docker_specs.user, "NAME|UID[:GID]", short=("-u",)),
-    Key("entrypoint", "Run this instead of the image's entry point.", docker_specs.entrypoint, container=True),
-    Key("cpus", "How many CPUs it may use.", numbers.cpus, "N"),
-    Key("cpu_shares", "Its weight where CPUs are scarce.", numbers.cpu_shares, "N", short=("-c",)),
-    Key("memory", "Memory limit.", numbers.memory, "SIZE", short=("-m",)),
-    Key("shm_size", "Size of /dev/shm.", numbers.size, "SIZE", container=True),
-    Key("ipc", "IPC mode.", docker_specs.ipc, "MODE", container=True),
-    Key("network", "Network to join.", texts.token, "NAME", short=("--net",), container=True),
-    Key("ulimit", "A limit, such as memlock=-1.", docker_specs.ulimit, "NAME=SOFT[:HARD]", Kind.MANY),
-    Key("label", "Label the container.", docker_specs.label, "NAME[=VALUE]", Kind.PAIRS, ("-l",)),
-    Key("runtime", "OCI runtime, as the engine knows it.", texts.token, "NAME", container=True),
+    *DOCKER_KEYS,
 )
 BY_NAME = {key.name: key for key in KEYS}

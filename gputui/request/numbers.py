@@ -1,4 +1,4 @@
-"""Numbers, sizes and durations as options give them, each within bounds."""
+"""Numbers, sizes and durations as options give them, each within bounds, and the text that gives them again."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from gputui.request.texts import quoted
 
 MAX_ID = 2**53
 """The largest whole number that every JSON reader keeps exact."""
+_UNITS = (("t", 1024**4), ("g", 1024**3), ("m", 1024**2), ("k", 1024))
+_PARTS = (("d", 86_400), ("h", 3_600), ("m", 60))
 
 
 def whole(low: int, high: int) -> Callable[[str, str], int]:
@@ -44,6 +46,11 @@ def cpus(text: str, where: str) -> float:
     if not 0.01 <= float(text) <= 8192:
         raise InputError(f"{text} is out of range", where=where, hint="0.01 to 8192")
     return float(text)
+
+
+def cpus_text(number: float) -> str:
+    """Return the text of a number of processors."""
+    return f"{number:.9f}".rstrip("0").rstrip(".")
 
 
 def size(text: str, where: str) -> int:
@@ -85,3 +92,25 @@ def job_ids(text: str, where: str) -> tuple[int, ...]:
             raise InputError(f"{quoted(part)} is not a range of job ids", where=where)
         ids.update(dict.fromkeys(range(first, last + 1)))
     return tuple(ids)
+
+
+def size_text(size: int | None) -> str:
+    """The size to the byte, in the largest unit that goes into it."""
+    if size is None:
+        return ""
+    letter, unit = next(((letter, unit) for letter, unit in _UNITS if size and size % unit == 0), ("", 1))
+    return f"{size // unit}{letter}"
+
+
+def duration_text(length: timedelta | None) -> str:
+    """The duration to the microsecond."""
+    if length is None:
+        return ""
+    seconds, shown = length.total_seconds(), ""
+    if not seconds.is_integer():
+        return f"{seconds:.6f}".rstrip("0")
+    left = int(seconds)
+    for letter, unit in _PARTS:
+        count, left = divmod(left, unit)
+        shown += f"{count}{letter}" if count else ""
+    return shown + (f"{left}s" if left or not shown else "")

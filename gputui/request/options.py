@@ -9,61 +9,72 @@ import click
 
 from gputui.domain.errors import InputError
 from gputui.domain.job import Submission
-from gputui.request import docker_only, submitter
+from gputui.request import submitter
+from gputui.request.command_line import Tidied, raised, tidy
 from gputui.request.keys import BY_NAME, KEYS, Key, Kind
 from gputui.request.submitter import Submitter
 
+_TIDIED = "gputui.request.tidied"
+
 
 class SubmitCommand(click.Command):
-    """Refuses an option it does not know with what to write instead."""
+    """Reads options as docker run does, and finds all that is wrong with them before it says so."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; options end at the image, or at `--`."""
-        try:
-            return super().parse_args(ctx, args)
-        except click.NoSuchOption as error:
-            hint = docker_only.hint(error.option_name)
-            if hint is None:
-                raise
-            raise click.UsageError(f"{error.option_name} is not an option of submit ({hint})", ctx) from error
+        options = {
+            name: not parameter.is_flag
+            for parameter in self.get_params(ctx)
+            if isinstance(parameter, click.Option)
+            for name in parameter.opts
+        }
+        found = ctx.meta[_TIDIED] = tidy(args, options)
+        if found.faults and _only_names_the_host(found):
+            raise found.faults[0]
+        return super().parse_args(ctx, found.words)
 
 
-def _refuse(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    if value:
-        option = parameter.opts[0]
-        raise click.UsageError(f"{option} is not an option of submit ({docker_only.hint(option)})", ctx)
+def _only_names_the_host(found: Tidied) -> bool:
+    """Whether the line is `-h` alone, by which somebody wants the help."""
+    return not found.words and [fault.where for fault in found.faults] == ["-h"]
+
+
+def tidied(ctx: click.Context) -> Tidied:
+    """Return what was found when the arguments of this command were read."""
+    found = ctx.meta.get(_TIDIED)
+    return found if isinstance(found, Tidied) else Tidied()
+
+
+def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with an option for every key."""
+    for key in reversed(KEYS):
+        function = _option(key)(function)
+    return function
 
 
 def _option(key: Key) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     names = (*key.short, key.option, key.name)
     if key.kind is Kind.FLAG:
         return click.option(*names, is_flag=True, help=key.help)
-    many = key.kind in {Kind.MANY, Kind.PAIRS}
-    return click.option(*names, multiple=many, metavar=key.metavar, help=key.help)
+    return click.option(*names, multiple=key.is_several, metavar=key.metavar, help=key.help)
 
 
-def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with an option for every key, those of docker that change nothing, and those refused."""
-    function = with_known(function)
-    for options in (("-i", "--interactive"), ("-t", "--tty")):
-        refused = click.option(*options, is_flag=True, hidden=True, expose_value=False, callback=_refuse)
-        function = refused(function)
-    return function
-
-
-def with_known(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with an option for every key, and those of docker that change nothing."""
-    for key in reversed(KEYS):
-        function = _option(key)(function)
-    return click.option(*docker_only.IGNORED, "ignored", is_flag=True, hidden=True, expose_value=False)(function)
-
-
-def submission_of(given: dict[str, Any], arguments: tuple[str, ...], host: bool, by: Submitter) -> Submission:
-    """What the options and arguments ask for."""
+def submission_of(
+    given: dict[str, Any], arguments: tuple[str, ...], host: bool, by: Submitter, found: Tidied | None = None
+) -> Submission:
+    """What the options and arguments ask for; raises InputError, or InputErrors with all that is wrong."""
+    faults = list(found.faults) if found else []
     image, rest = (None, arguments) if host else (arguments[0] if arguments else "", arguments[1:])
-    if image == "":
-        raise InputError("is missing", where="IMAGE", hint="gputui submit [OPTIONS] IMAGE [COMMAND...]")
-    values = {name: _read(BY_NAME[name], value) for name, value in given.items() if value not in (None, (), False)}
+    if image == "" and not faults:
+        faults.append(InputError("is missing", where="IMAGE", hint="gputui submit [OPTIONS] IMAGE [COMMAND...]"))
+    values: dict[str, object] = {}
+    for name, value in given.items():
+        if value not in (None, (), False):
+            try:
+                values[name] = _read(BY_NAME[name], value)
+            except InputError as error:
+                faults.append(error)
+    raised(faults)
     return submitter.submission(values, image, rest, by, _option_name)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from gputui.domain.errors import InputError
 from gputui.domain.job import DEFAULT_BACKOFF, NORMAL_PRIORITY, ContainerOptions, GpuRequest, JobSpec, Submission
 from gputui.request import docker_specs, specs, texts
+from gputui.request.docker_keys import DOCKER_KEYS
 from gputui.request.keys import KEYS
 
 MAX_ARGUMENTS = 1024**2
@@ -65,7 +66,7 @@ def _check_host(values: Mapping[str, Any], command: tuple[str, ...], where: Call
     if not command or not command[0]:
         raise InputError("a host job needs a command", where=where("command"))
     for key in KEYS:
-        if key.container and values.get(key.name):
+        if key.container and values.get(key.name) not in (None, ()) and values[key.name] is not False:
             raise InputError("a host job has no container to give that to", where=where(key.name))
 
 
@@ -128,20 +129,12 @@ def _options(
     in_files = tuple(pair for file in values.get("env_file", ()) for pair in file)
     inherited = tuple((name, None) for name in HOST_ENV) if is_host else ()
     given = (*inherited, *in_files, *values.get("env", ()))
+    labels = (*(pair for file in values.get("label_file", ()) for pair in file), *values.get("label", ()))
+    fields = {key.field: values[key.name] for key in DOCKER_KEYS if key.field and key.name in values}
+    if is_host:
+        fields.setdefault("workdir", str(submitter.directory))
     return ContainerOptions(
         env=docker_specs.merged_env(given, submitter.environ, where("env")),
-        volumes=values.get("volume", ()),
-        mounts=values.get("mount", ()),
-        workdir=values.get("workdir") or (str(submitter.directory) if is_host else None),
-        user=values.get("user"),
-        entrypoint=values.get("entrypoint"),
-        cpus=values.get("cpus"),
-        cpu_shares=values.get("cpu_shares"),
-        memory=values.get("memory"),
-        shm_size=values.get("shm_size"),
-        ipc=values.get("ipc"),
-        network=values.get("network"),
-        ulimits=values.get("ulimit", ()),
-        labels=tuple(dict(values.get("label", ())).items()),
-        runtime=values.get("runtime"),
+        labels=tuple(dict(labels).items()),
+        **fields,
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gputui.domain.errors import InputError
 from gputui.request import jobfile
-from gputui.request.draft import Draft, typed
+from gputui.request.draft import Draft, check_further, typed
 from gputui.request.keys import BY_NAME, KEYS, Kind
 from gputui.request.submitter import Submitter
 
@@ -19,6 +19,7 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 def written(draft: Draft, *, with_others: bool = False) -> str:
     """The job file; `with_others` has a line, commented out, for each key that it does not use."""
+    check_further(draft)
     texts = typed(draft)
     lines = ["[[job]]", *_head(texts)]
     lines += [f"{name} = {_value(name, text)}" for name, text in texts.items() if name in BY_NAME]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import shlex
 import signal
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
+from datetime import datetime
 
 from gputui.domain.job import DEFAULT_BACKOFF, NORMAL_PRIORITY, ContainerOptions, GpuRequest, JobSpec, LimitWarning
 from gputui.request import gpu_specs
-from gputui.request.draft import YES
+from gputui.request.docker_keys import DOCKER_KEYS
+from gputui.request.key import YES
+from gputui.request.numbers import duration_text, size_text
 from gputui.request.submitter import HOST_ENV
-
-_UNITS = (("t", 1024**4), ("g", 1024**3), ("m", 1024**2), ("k", 1024))
-_PARTS = (("d", 86_400), ("h", 3_600), ("m", 60))
 
 
 def of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
@@ -26,13 +25,13 @@ def of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
         "image": spec.image or "",
         "command": shlex.join(spec.command),
         **_resources(spec.gpus),
-        "gpu_memory_step": _size(spec.gpu_memory_step),
+        "gpu_memory_step": size_text(spec.gpu_memory_step),
         "priority": "" if spec.priority == NORMAL_PRIORITY else str(spec.priority),
         "nice": str(spec.nice) if spec.nice else "",
-        "time_limit": duration(spec.time_limit),
+        "time_limit": duration_text(spec.time_limit),
         "signal": _warning(spec.warning),
         "retries": str(spec.retries) if spec.retries else "",
-        "backoff": "" if spec.backoff == DEFAULT_BACKOFF else duration(spec.backoff),
+        "backoff": "" if spec.backoff == DEFAULT_BACKOFF else duration_text(spec.backoff),
         "retry_on": ",".join(spec.retry_on),
         "after": ",".join(map(str, spec.after)),
         "after_any": ",".join(map(str, spec.after_any)),
@@ -48,7 +47,7 @@ def of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
 def _resources(request: GpuRequest) -> dict[str, str]:
     return {
         "gpus": gpu_specs.written(request),
-        "gpu_memory": _size(request.memory),
+        "gpu_memory": size_text(request.memory),
         "gpu_model": request.model or "",
         "share": YES if request.share else "",
     }
@@ -56,23 +55,8 @@ def _resources(request: GpuRequest) -> dict[str, str]:
 
 def _container(options: ContainerOptions, *, is_host: bool) -> dict[str, str]:
     env = [(name, value) for name, value in options.env if not (is_host and name in HOST_ENV)]
-    return {
-        "env": _pairs(env),
-        "volume": shlex.join(options.volumes),
-        "mount": shlex.join(options.mounts),
-        "workdir": options.workdir or "",
-        "user": options.user or "",
-        "entrypoint": options.entrypoint or "",
-        "cpus": "" if options.cpus is None else f"{options.cpus:.9f}".rstrip("0").rstrip("."),
-        "cpu_shares": "" if options.cpu_shares is None else str(options.cpu_shares),
-        "memory": _size(options.memory),
-        "shm_size": _size(options.shm_size),
-        "ipc": options.ipc or "",
-        "network": options.network or "",
-        "ulimit": shlex.join(options.ulimits),
-        "label": _pairs(options.labels),
-        "runtime": options.runtime or "",
-    }
+    texts = {key.name: key.written(getattr(options, key.field)) for key in DOCKER_KEYS if key.field}
+    return {**texts, "env": _pairs(env), "label": _pairs(options.labels)}
 
 
 def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
@@ -84,28 +68,6 @@ def hidden(spec: JobSpec) -> Mapping[str, str]:
     return dict(spec.options.env)
 
 
-def _size(size: int | None) -> str:
-    """The size to the byte, in the largest unit that goes into it."""
-    if size is None:
-        return ""
-    letter, unit = next(((letter, unit) for letter, unit in _UNITS if size and size % unit == 0), ("", 1))
-    return f"{size // unit}{letter}"
-
-
-def duration(length: timedelta | None) -> str:
-    """The duration to the microsecond."""
-    if length is None:
-        return ""
-    seconds, shown = length.total_seconds(), ""
-    if not seconds.is_integer():
-        return f"{seconds:.6f}".rstrip("0")
-    left = int(seconds)
-    for letter, unit in _PARTS:
-        count, left = divmod(left, unit)
-        shown += f"{count}{letter}" if count else ""
-    return shown + (f"{left}s" if left or not shown else "")
-
-
 def _warning(warning: LimitWarning | None) -> str:
     if warning is None:
         return ""
@@ -113,4 +75,4 @@ def _warning(warning: LimitWarning | None) -> str:
         name = signal.Signals(warning.number).name.removeprefix("SIG")
     except ValueError:
         name = str(warning.number)
-    return f"{name}@{duration(warning.before)}"
+    return f"{name}@{duration_text(warning.before)}"

@@ -11,7 +11,7 @@ from gputui.domain.errors import RuntimeFault
 from gputui.domain.job import ContainerOptions
 from gputui.domain.policy.engine_gpus import CDI_KIND
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime import docker_options
+from gputui.runtime import docker_fields, docker_options
 from gputui.runtime.docker_engine import EngineFacts, GpuMode
 from gputui.runtime.docker_faults import bad_spec
 
@@ -41,13 +41,16 @@ def request_for(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -
     options = launch.spec.options
     cpus, cpu_notes = _cpus(options, facts)
     env, env_notes = _env(launch, facts)
+    host = _given(_host(launch, facts, settings) | {"NanoCpus": cpus}) | docker_fields.unmasked(options)
     body: dict[str, Any] = {
         "Image": launch.spec.image,
         "Env": env,
         "Labels": _labels(launch),
         "Volumes": {path: {} for path in options.volumes if docker_options.is_anonymous(path)},
-        "HostConfig": _given(_host(launch, facts, settings) | {"NanoCpus": cpus}),
+        "HostConfig": host,
         **_given({"Cmd": list(launch.spec.command), "WorkingDir": options.workdir, "User": options.user}),
+        **_given(docker_fields.config_fields(options)),
+        **_given({"NetworkingConfig": docker_fields.networking(options)}),
     }
     if options.entrypoint is not None:
         body["Entrypoint"] = [options.entrypoint]
@@ -56,29 +59,33 @@ def request_for(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -
 
 def _host(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> dict[str, Any]:
     options = launch.spec.options
-    return {
+    return docker_fields.host_fields(options) | {
         # as PID 1 a job ignores SIGTERM unless it handles it; below an init it ends
-        "Init": True,
+        "Init": None if options.no_init else True,
         # the exit code is gone with the container if the event was missed
         "AutoRemove": False,
-        "LogConfig": {
-            "Type": "json-file",
-            "Config": {"max-size": str(settings.log_max_size), "max-file": str(settings.log_max_files)},
-        },
-        "Memory": options.memory,
-        # the same, else swap doubles it
-        "MemorySwap": options.memory,
-        "CpuShares": options.cpu_shares,
-        "ShmSize": options.shm_size,
-        "IpcMode": options.ipc,
-        "NetworkMode": options.network,
-        "Runtime": options.runtime,
-        "PidsLimit": settings.pids_limit,
+        "LogConfig": _log_config(options, settings),
+        "PidsLimit": _pids_limit(options, settings),
         "Ulimits": [docker_options.ulimit(text) for text in options.ulimits],
         "Binds": [docker_options.bind(text) for text in options.volumes if not docker_options.is_anonymous(text)],
         "Mounts": [docker_options.mount(text) for text in options.mounts],
-        "DeviceRequests": _device_requests(launch, facts),
+        "DeviceRequests": [*_device_requests(launch, facts), *docker_fields.other_devices(options)],
     }
+
+
+def _log_config(options: ContainerOptions, settings: RuntimeSettings) -> dict[str, Any]:
+    """Return where output is kept: rotated as the site says, unless the job says otherwise."""
+    rotation = {"max-size": str(settings.log_max_size), "max-file": str(settings.log_max_files)}
+    own = {name: value for name, _, value in (text.partition("=") for text in options.log_opt)}
+    return {"Type": options.log_driver or "json-file", "Config": rotation | own}
+
+
+def _pids_limit(options: ContainerOptions, settings: RuntimeSettings) -> int | None:
+    """Return how many processes it may have: the site's number is the most."""
+    wanted, most = options.pids_limit, settings.pids_limit
+    if most is None or wanted is None:
+        return most if wanted is None else wanted
+    return most if wanted <= 0 else min(wanted, most)
 
 
 def _device_requests(launch: Launch, facts: EngineFacts) -> list[dict[str, Any]]:

@@ -2,106 +2,85 @@
 
 from __future__ import annotations
 
-import csv
 from typing import Any
 
+from gputui.domain import docker_args
+from gputui.domain.docker_args import MountSpec
 from gputui.domain.errors import InputError
 from gputui.domain.units import parse_size
 from gputui.runtime.docker_faults import bad_spec
 
-_ALIASES = {"src": "source", "dst": "target", "destination": "target", "ro": "readonly"}
-_FLAGS = {"readonly", "bind-nonrecursive", "volume-nocopy"}
-
 
 def mount(text: str) -> dict[str, Any]:
-    """The API's Mount of `type=bind,source=/a,target=/b,readonly`."""
-    fields = _fields(text)
-    kind = fields.pop("type", "volume")
-    if kind not in {"bind", "volume", "tmpfs"}:
-        raise bad_spec("--mount", f"type is bind, volume or tmpfs, not {kind!r}")
-    target = fields.pop("target", "")
-    if not target:
-        raise bad_spec("--mount", f"{text!r} has no target")
-    made: dict[str, Any] = {"Type": kind, "Target": target}
-    source = fields.pop("source", "")
-    if kind == "bind" and not source.startswith("/"):
-        raise bad_spec("--mount", f"the source of a bind mount is an absolute path, not {source!r}")
-    if source:
-        made["Source"] = source
-    if _is_true(fields.pop("readonly", "false")):
+    """Return the API's Mount of `type=bind,source=/a,target=/b,readonly`."""
+    try:
+        spec = docker_args.mount(text)
+        special = _SPECIAL[spec.kind](spec)
+    except ValueError as error:
+        raise bad_spec("--mount", f"{text!r}: {error}") from error
+    made: dict[str, Any] = {"Type": spec.kind, "Target": spec.target}
+    if spec.source:
+        made["Source"] = spec.source
+    if spec.readonly:
         made["ReadOnly"] = True
-    return made | _special(kind, fields)
+    if special:
+        made[f"{spec.kind.capitalize()}Options"] = special
+    return made
 
 
-def _fields(text: str) -> dict[str, str]:
-    """The comma-separated pairs; values with commas are quoted as in CSV, flags may stand alone."""
-    fields: dict[str, str] = {}
-    for part in next(csv.reader([text]), []):
-        key, equals, value = part.partition("=")
-        key = _ALIASES.get(key.strip().lower(), key.strip().lower())
-        if not equals and key not in _FLAGS:
-            raise bad_spec("--mount", f"{part!r} is not key=value")
-        value = value if equals else "true"
-        fields[key] = f"{fields[key]}\n{value}" if key in {"volume-label", "volume-opt"} and key in fields else value
-    return fields
-
-
-def _special(kind: str, fields: dict[str, str]) -> dict[str, Any]:
-    """BindOptions, VolumeOptions or TmpfsOptions, from the fields that remain."""
-    takers = {"bind": _bind, "volume": _volume, "tmpfs": _tmpfs}
-    fields.pop("consistency", None)  # only ever meant something on macOS
-    options = takers[kind](fields)
-    if fields:
-        raise bad_spec("--mount", f"{kind} mounts take no {', '.join(sorted(fields))}")
-    return {f"{kind.capitalize()}Options": options} if options else {}
-
-
-def _bind(fields: dict[str, str]) -> dict[str, Any]:
+def _bind(spec: MountSpec) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if "bind-propagation" in fields:
-        options["Propagation"] = fields.pop("bind-propagation")
-    if _is_true(fields.pop("bind-nonrecursive", "false")):
+    if propagation := spec.get("bind-propagation"):
+        options["Propagation"] = propagation
+    recursive = spec.get("bind-recursive")
+    if docker_args.is_true(spec.get("bind-nonrecursive") or "false") or recursive == "disabled":
         options["NonRecursive"] = True
+    options |= {"ReadOnlyNonRecursive": True} if recursive == "writable" else {}
+    options |= {"ReadOnlyForceRecursive": True} if recursive == "readonly" else {}
+    if recursive not in {"", "enabled", "disabled", "writable", "readonly"}:
+        raise ValueError(f"bind-recursive is enabled, disabled, writable or readonly, not {recursive!a}")
     return options
 
 
-def _volume(fields: dict[str, str]) -> dict[str, Any]:
+def _volume(spec: MountSpec) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if _is_true(fields.pop("volume-nocopy", "false")):
+    if docker_args.is_true(spec.get("volume-nocopy") or "false"):
         options["NoCopy"] = True
-    if "volume-label" in fields:
-        options["Labels"] = _pairs(fields.pop("volume-label"))
+    if labels := spec.every("volume-label"):
+        options["Labels"] = _pairs(labels)
+    if subpath := spec.get("volume-subpath"):
+        options["Subpath"] = subpath
     driver: dict[str, Any] = {}
-    if "volume-driver" in fields:
-        driver["Name"] = fields.pop("volume-driver")
-    if "volume-opt" in fields:
-        driver["Options"] = _pairs(fields.pop("volume-opt"))
+    if name := spec.get("volume-driver"):
+        driver["Name"] = name
+    if own := spec.every("volume-opt"):
+        driver["Options"] = _pairs(own)
     return options | ({"DriverConfig": driver} if driver else {})
 
 
-def _tmpfs(fields: dict[str, str]) -> dict[str, Any]:
+def _tmpfs(spec: MountSpec) -> dict[str, Any]:
     options: dict[str, Any] = {}
-    if "tmpfs-size" in fields:
-        try:
-            options["SizeBytes"] = parse_size(fields.pop("tmpfs-size"))
-        except InputError as error:
-            raise bad_spec("--mount", f"tmpfs-size: {error}") from error
-    if "tmpfs-mode" in fields:
-        try:
-            options["Mode"] = int(fields.pop("tmpfs-mode"), 8)
-        except ValueError as error:
-            raise bad_spec("--mount", "tmpfs-mode is an octal number") from error
+    try:
+        if size := spec.get("tmpfs-size"):
+            options["SizeBytes"] = parse_size(size)
+    except InputError as error:
+        raise ValueError(f"tmpfs-size: {error}") from error
+    if mode := spec.get("tmpfs-mode"):
+        if not mode.isascii() or not mode.isdigit() or set(mode) & {"8", "9"}:
+            raise ValueError("tmpfs-mode is an octal number")
+        options["Mode"] = int(mode, 8)
     return options
 
 
-def _pairs(text: str) -> dict[str, str]:
-    return {key: value for key, _, value in (line.partition("=") for line in text.split("\n"))}
+def _image(spec: MountSpec) -> dict[str, Any]:
+    return {"Subpath": spec.get("image-subpath")} if spec.get("image-subpath") else {}
 
 
-def _is_true(text: str) -> bool:
-    if text.lower() not in {"true", "1", "false", "0"}:
-        raise bad_spec("--mount", f"{text!r} is neither true nor false")
-    return text.lower() in {"true", "1"}
+_SPECIAL = {"bind": _bind, "volume": _volume, "tmpfs": _tmpfs, "image": _image}
+
+
+def _pairs(texts: tuple[str, ...]) -> dict[str, str]:
+    return {name: value for name, _, value in (text.partition("=") for text in texts)}
 
 
 def is_anonymous(volume: str) -> bool:

@@ -12,15 +12,9 @@ from gputui.domain.errors import RuntimeFault
 from gputui.domain.job import ContainerOptions
 from gputui.runtime.process_user import Account, account_of
 
-_CONTAINERS_ONLY = {
-    "volumes": "--volume",
-    "mounts": "--mount",
-    "entrypoint": "--entrypoint",
-    "shm_size": "--shm-size",
-    "ipc": "--ipc",
-    "network": "--network",
-    "runtime": "--runtime",
-}
+_OF_HOSTS = frozenset({"env", "workdir", "user", "cpus", "cpu_shares", "memory", "ulimits", "labels"})
+"""Options that a host process has too; the others are for containers."""
+_OPTIONS = {"volumes": "--volume", "mounts": "--mount"}
 _SHARED = ("PATH", "LANG", "LANGUAGE", "TZ")
 _SERVICE = frozenset({"NOTIFY_SOCKET", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_PID", "MAINPID"})
 """What a service manager told the process that schedules."""
@@ -42,8 +36,9 @@ def check(launch: Launch) -> None:
         raise refused("the job has an image, but this runtime runs commands of the host, without containers")
     if not spec.command or not spec.command[0]:
         raise refused("a host job needs a command")
-    for field, option in _CONTAINERS_ONLY.items():
-        if getattr(spec.options, field) not in (None, ()):
+    for field, value in vars(spec.options).items():
+        if field not in _OF_HOSTS and value not in (None, ()) and value is not False:
+            option = _OPTIONS.get(field) or "--" + field.replace("_", "-")
             raise refused(f"{option} is for containers: a host job cannot have it")
 
 

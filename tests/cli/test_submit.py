@@ -13,6 +13,7 @@ from gputui.request import docker_only
 from gputui.request.keys import KEYS
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, NOW
+from tests.request import docker_values
 
 
 def spec_of(store: KeptStore, job_id: int = 1) -> JobSpec:
@@ -39,7 +40,7 @@ def test_a_docker_run_line_works_with_two_words_replaced(
     import shlex
 
     result = run("submit", *shlex.split(line))
-    assert (result.code, result.out, result.err) == (0, "1\n", "")
+    assert (result.code, result.out) == (0, "1\n")
     spec = spec_of(store)
     assert spec.image == "nvcr.io/nvidia/pytorch:24.05-py3"
     assert spec.command == ("-c", "true")
@@ -126,7 +127,9 @@ def test_a_host_job_finds_the_programs_of_its_submitter(
 def test_a_host_job_takes_nothing_for_containers(run: Run, store: KeptStore, key: object) -> None:
     option = getattr(key, "option")  # noqa: B009 - parametrised
     values = {"--volume": "/a:/b", "--mount": "type=tmpfs,target=/t", "--shm-size": "1g", "--ipc": "host"}
-    result = run("submit", option, values.get(option, "x"), "--host", "--", "true")
+    name = option[2:].replace("-", "_")
+    value = [] if name in docker_values.FLAGS else [values.get(option, docker_values.GOOD.get(name, "x").split()[0])]
+    result = run("submit", option, *value, "--host", "--", "true")
     assert result.code == 2
     assert option in result.err
     assert not store.jobs()
@@ -150,20 +153,52 @@ def test_without_an_engine_an_image_is_refused(run: Run, store: KeptStore, tmp_p
     assert run("--runtime", "process", "submit", "--host", "--", "true").code == 0
 
 
-@pytest.mark.parametrize("option", sorted(docker_only.HINTS))
+@pytest.mark.parametrize("option", sorted(docker_only.REFUSED))
 def test_what_docker_takes_and_we_do_not_is_refused_with_what_to_write(run: Run, store: KeptStore, option: str) -> None:
-    result = run("submit", option, "busybox")
+    value = [] if option in docker_only.WITHOUT_VALUE else ["x"]
+    result = run("submit", option, *value, "busybox")
     assert (result.code, result.out) == (2, "")
-    shown = {"--tty": "-t", "--interactive": "-i"}.get(option, option)
-    assert result.err.startswith(f"gputui: error: {shown} is not an option of submit (")
+    assert result.err.startswith(f"gputui: error: {option}: is not an option of submit (")
     assert not store.jobs()
 
 
-@pytest.mark.parametrize("line", [["-it"], ["-ti"], ["-dit"]])
-def test_a_terminal_is_refused(run: Run, line: list[str]) -> None:
-    result = run("submit", *line, "busybox")
-    assert result.code == 2
+@pytest.mark.parametrize("line", [["-it"], ["-ti"], ["-dit"], ["-i", "-t"], ["-d=true", "-it", "--rm=true"]])
+def test_a_terminal_is_taken_with_a_word_on_what_it_means(run: Run, store: KeptStore, line: list[str]) -> None:
+    result = run("submit", *line, "-itp", "80:80", "busybox", "top", "-b")
+    assert (result.code, result.out) == (0, "1\n")
+    assert result.err.startswith("gputui: note: ")
+    assert result.err.count("\n") == 1
     assert "a job has no terminal" in result.err
+    assert spec_of(store).options.publish == ("80:80",)
+    assert spec_of(store).command == ("top", "-b")
+
+
+def test_options_that_change_nothing_are_silent_or_one_line(run: Run) -> None:
+    assert run("submit", "--init", "-q", "--restart=no", "--rm=false", "busybox").err == ""
+    result = run("submit", "-d", "--rm", "--restart", "unless-stopped", "busybox")
+    assert (result.code, result.err.count("\n")) == (0, 1)
+    assert "--retries N" in result.err
+
+
+def test_all_that_is_wrong_is_told_at_once(run: Run, store: KeptStore) -> None:
+    line = "--frobnicate --memory lots --cidfile c --privileged=perhaps -p 99999:1 --wobble=3 --device /dev/nvidia0"
+    result = run("submit", *line.split(), "busybox", "--ignored")
+    assert (result.code, result.out) == (2, "")
+    named = [told.split(":")[2].strip() for told in result.err.splitlines()]
+    assert set(named) == {"--frobnicate", "--memory", "--cidfile", "--privileged", "--publish", "--wobble", "--device"}
+    assert "--gpus" in result.err
+    assert not store.jobs()
+
+
+def test_h_names_the_host_as_in_docker_run(run: Run, store: KeptStore) -> None:
+    assert run("submit", "-h", "node1", "--gpus", "1", "busybox", "true").code == 0
+    assert spec_of(store).options.hostname == "node1"
+    result = run("submit", "-h")
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 1)
+    assert "--help" in result.err
+    result = run("submit", "-h", "--gpus", "1", "busybox")
+    assert (result.code, "--help" in result.err) == (2, True)
+    assert run("submit", "--help").code == 0
 
 
 def test_an_unknown_option_is_named_with_its_neighbour(run: Run) -> None:
@@ -226,6 +261,8 @@ def test_an_unknown_option_is_named_with_its_neighbour(run: Run) -> None:
         ("--ulimit", "nofile=x"),
         ("--label", "user=x"),
         ("--runtime", ""),
+        ("--label-file", "/does/not/exist"),
+        *((f"--{name.replace('_', '-')}", text) for name, text in docker_values.BAD.items()),
     ],
 )
 def test_bad_values_are_refused_by_name_and_nothing_is_done(
@@ -243,7 +280,8 @@ def test_bad_values_are_refused_by_name_and_nothing_is_done(
 def test_every_option_with_a_value_has_a_bad_one_above() -> None:
     marks = test_bad_values_are_refused_by_name_and_nothing_is_done.pytestmark  # type: ignore[attr-defined]
     tried = {option for option, _ in marks[0].args[1]}
-    takes_any = {"--entrypoint", "--hold", "--preemptible", "--share"}
+    flags = {f"--{name.replace('_', '-')}" for name in docker_values.FLAGS}
+    takes_any = {"--entrypoint", "--hold", "--preemptible", "--share", *flags}
     assert {key.option for key in KEYS} == tried | takes_any
 
 

@@ -15,6 +15,7 @@ from gputui.request import edits, written
 from gputui.request.keys import BY_NAME
 from gputui.request.submitter import Submitter
 from tests.factories import GIB, NOW, job
+from tests.request.docker_values import GOOD
 from tests.request.test_written import RICH
 
 BY = Submitter("mallory", NOW, Path("/home/mallory"), {"PATH": "/evil", "HERE": "yes"})
@@ -61,6 +62,7 @@ ANEW = {
     "ulimit": "nofile=5:6",
     "label": "k=other",
     "runtime": "runc",
+    **GOOD,
 }
 
 
@@ -88,7 +90,7 @@ def test_left_as_it_is_nothing_changes() -> None:
 
 
 def test_everything_that_submit_sets_can_be_changed_or_says_why_not() -> None:
-    assert {*ANEW, *edits.locked(JOB), "env_file"} == {"image", "command", *BY_NAME}
+    assert {*ANEW, *edits.locked(JOB), "env_file", "label_file"} == {"image", "command", *BY_NAME}
 
 
 @pytest.mark.parametrize("name", sorted(ANEW))

@@ -18,7 +18,7 @@ from tests.factories import NOW
 
 FUZZ = st.text(max_size=60) | st.from_regex(r"[0-9a-zA-Z=:,%+./ -]{0,40}", fullmatch=True)
 READERS = {
-    **{key.option: key.read for key in KEYS if key.name != "env_file"},
+    **{key.option: key.read for key in KEYS if not key.name.endswith("_file")},
     "ids": numbers.job_ids,
     "attempt": numbers.attempt,
     "priority change": specs.priority_change,

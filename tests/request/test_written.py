@@ -13,10 +13,12 @@ from hypothesis import strategies as st
 from gputui.domain.errors import InputError
 from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec, LimitWarning
 from gputui.request import jobfile, toml, written
+from gputui.request.docker_keys import DOCKER_KEYS, RARER
 from gputui.request.draft import asked, typed
 from gputui.request.keys import KEYS
 from gputui.request.submitter import Submitter
 from tests.factories import GIB, NOW, spec
+from tests.request.docker_values import GOOD
 
 BY = Submitter("alice", NOW, Path("/home/alice"), {"PATH": "/bin"})
 RICH = JobSpec(
@@ -64,6 +66,18 @@ SPECS = [
     replace(spec(), warning=LimitWarning(35, timedelta(seconds=90)), time_limit=timedelta(hours=1)),
     replace(spec(), image=None, options=ContainerOptions(env=(("PATH", "/bin"), ("A", "1")), workdir="/home/alice")),
 ]
+
+
+def test_every_rarer_option_of_docker_comes_back(tmp_path: Path) -> None:
+    assert {*GOOD} == {key.name for key in DOCKER_KEYS if key.name in RARER}
+    wanted = asked({"image": "busybox", "entrypoint": "''", **GOOD}, BY)
+    draft = written.of_spec(wanted.spec, NOW)
+    assert {name: draft[name] for name in GOOD} == GOOD
+    assert asked(draft, BY) == wanted
+    assert wanted.spec.options.entrypoint == ""
+    file = tmp_path / "job.toml"
+    file.write_text(toml.written(draft))
+    assert jobfile.read(str(file), BY) == (wanted,)
 
 
 @pytest.mark.parametrize("wanted", SPECS, ids=range(len(SPECS)))

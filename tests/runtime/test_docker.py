@@ -117,7 +117,7 @@ def test_options_reach_the_engine(
     assert (host["Init"], host["AutoRemove"], host["RestartPolicy"]["Name"] or "no") == (True, False, "no")
     assert host["LogConfig"] == {"Type": "json-file", "Config": {"max-size": "5000000", "max-file": "2"}}
     assert (host["NanoCpus"], host["CpuShares"], host["PidsLimit"]) == (1_500_000_000, 512, 100)
-    assert host["Memory"] == host["MemorySwap"] == 64 * 2**20
+    assert (host["Memory"], host["MemorySwap"]) == (64 * 2**20, 128 * 2**20), "twice the memory, as with docker run"
     assert host["ShmSize"] == 2**30
     assert {(each["Name"], each["Soft"], each["Hard"]) for each in host["Ulimits"]} == {
         ("memlock", -1, -1),

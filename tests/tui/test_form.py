@@ -15,12 +15,14 @@ from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
+from gputui.request import further
 from gputui.request.draft import NAMES, Draft
 from gputui.tui.remembered import Remembered
 from gputui.tui.submission.form import FIELDS, HINTS, Origin, faults, gpus_alone, submission
 from gputui.tui.submission.history import MOST, keep, lines_of, past
 from gputui.tui.submission.outlook import Prospect, elements, gpu_line, prospect, start_line
 from tests.factories import NOW, job, running, snapshot, uuid, view
+from tests.request.docker_values import GOOD as DOCKER_OPTIONS
 
 HERE = Origin("alice", "/home/alice", {"PATH": "/bin"})
 GOOD = {"image": "busybox", "gpus": "1"}
@@ -31,8 +33,37 @@ def words(cells: tuple[tuple[str, object], ...]) -> str:
     return "".join(text for text, _ in cells)
 
 
+def test_rarer_options_of_docker_are_one_text_and_come_back() -> None:
+    text = further.folded(DOCKER_OPTIONS)
+    assert "--cap-add IPC_LOCK --cap-add SYS_PTRACE" in text
+    kept = {name: words for name, words in DOCKER_OPTIONS.items() if name in further.NAMES}
+    assert further.of_form({"image": "busybox", further.FIELD: text}) == {"image": "busybox", **kept}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("--cap-add", "--cap-add: needs a value"),
+        ("--frobnicate", "--frobnicate: is not an option"),
+        ("--gpus 2", "--gpus: has a field of its own"),
+        ("busybox", "are no options"),
+        ("--rm", "--rm: is no option of a job"),
+        ("--dns 'open", "quotation"),
+        ("--stop-timeout soon", "--stop-timeout: 'soon' is not a whole number"),
+    ],
+)
+def test_what_is_wrong_with_that_text_is_told_at_its_field(text: str, words: str) -> None:
+    typed = further.of_form({**GOOD, further.FIELD: text})
+    found = faults(typed, HERE, NOW)
+    assert found.keys() == {further.FIELD}
+    assert words in found[further.FIELD]
+    with pytest.raises(InputError):
+        submission(typed, HERE, NOW)
+
+
 def test_the_form_has_a_field_for_everything_that_can_be_asked_for() -> None:
-    assert sorted(FIELDS) == sorted(NAMES)
+    assert sorted({*FIELDS, *further.NAMES}) == sorted({*NAMES, further.FIELD})
+    assert not {*FIELDS} & {*further.NAMES}
     assert HINTS.keys() == set(FIELDS)
 
 

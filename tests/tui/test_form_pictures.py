@@ -21,8 +21,8 @@ from tests.tui.foresight import select, until, watched
 
 SIZES = {"80x24": (80, 24), "200x50": (200, 50)}
 LINE = (
-    "docker run --rm -it --gpus 1-2 -e WANDB_MODE=offline -v /data:/data:ro --ipc host --shm-size 16g --cap-add X "
-    "nvcr.io/nvidia/pytorch:24.10-py3 torchrun --nproc-per-node 2 train.py --epochs 3"
+    "docker run --rm -it --gpus 1-2 -e WANDB_MODE=offline -v /data:/data:ro --ipc host --shm-size 16g "
+    "--cap-add IPC_LOCK nvcr.io/nvidia/pytorch:24.10-py3 torchrun --nproc-per-node 2 train.py --epochs 3"
 )
 WRONG = {
     "image": "PyTorch",

@@ -146,12 +146,16 @@ async def test_a_whole_line_is_pasted_anywhere(where: str) -> None:
     async with opened(console) as (pilot, form):
         form.body.go_to(where)
         await pilot.pause()
-        await paste(pilot, "docker run --rm -it \\\n --gpus 2 -e TOKEN=hush --cap-add X --ipc host busybox sleep 3\n")
+        await paste(
+            pilot, "docker run --rm -it \\\n --gpus 2 -e TOKEN=hush --cap-add IPC_LOCK --ipc host busybox sleep 3\n"
+        )
         assert form.draft() | {"image": "busybox", "command": "sleep 3", "gpus": "2", "ipc": "host"} == form.draft()
-        assert "Left out: -i, -t (a job has no" in console.screen_text
+        assert form.draft()["cap_add"] == "IPC_LOCK"
+        assert "Left out: -i (a job has no input); -t (a job has no" in console.screen_text
         await console.press(pilot, "ctrl+s")
     spec = newest(console).spec
     assert (spec.options.env, spec.options.ipc) == ((("TOKEN", "hush"),), "host")
+    assert spec.options.cap_add == ("IPC_LOCK",)
 
 
 async def test_a_line_typed_as_an_image_is_filled_in_rather_than_sent() -> None:

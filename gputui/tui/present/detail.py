@@ -10,6 +10,7 @@ from gputui.domain.job import Attempt, Job
 from gputui.domain.policy.durations import Planned, Source
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
+from gputui.request.docker_keys import DOCKER_KEYS, RARER
 from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.explained import Told, score_lines, sureness
 from gputui.tui.present.job import JobContext, elapsed, gpu_list, gpus_wanted, why
@@ -210,4 +211,7 @@ def _options(job: Job) -> list[Line]:
             lines.append((name, cell(format_size(size))))
     if options.cpus:
         lines.append(("cpus", cell(f"{options.cpus:g}")))
+    for key in DOCKER_KEYS:
+        if key.name in RARER and (text := key.written(getattr(options, key.field))):
+            lines.append((key.name.replace("_", " "), cell(plain(text, 300))))
     return lines

@@ -19,7 +19,7 @@ from gputui.tui.edit_proposal import EditProposal, doubt_of
 from gputui.tui.messages import WishMade
 from gputui.tui.present.detail import job_title
 from gputui.tui.screens.submit import Submit
-from gputui.tui.submission.form import fault_words, label, within
+from gputui.tui.submission.form import label, placed_faults, within
 from gputui.tui.submission.lines import EMPTY
 from gputui.tui.submission.wish import Answered
 
@@ -78,7 +78,7 @@ class EditJob(Submit):
             self.body.set_changed(names)
             return super().faults()
         self.body.set_changed(edits.changed(self._before, self.draft()))
-        return {name: fault_words(error) for name, error in found.items()}
+        return placed_faults(found)
 
     @property
     def _was(self) -> Draft:

@@ -11,11 +11,12 @@ from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input
 
+from gputui.request import further
 from gputui.request.draft import Draft
 from gputui.tui.commands.command import Command
 from gputui.tui.commands.submission import MORE_FIELDS
 from gputui.tui.submission.fields import Field, FieldRow, FlagField, Fold, put_in, text_in
-from gputui.tui.submission.form import MORE, USUAL, is_folded
+from gputui.tui.submission.form import MORE, USUAL, is_folded, place_of
 
 AROUND = 7
 """Rows of the form that are no fields."""
@@ -81,11 +82,12 @@ class FormBody(VerticalScroll, can_focus=False):
 
     def draft(self) -> dict[str, str]:
         """What is typed now."""
-        return {name: text_in(field) for name, field in self._fields.items()}
+        return further.of_form({name: text_in(field) for name, field in self._fields.items()})
 
     def put(self, draft: Draft) -> None:
         """Hold this instead, and let nobody hear of it."""
         self.unfold(not is_folded(draft))
+        draft = {further.FIELD: further.folded(draft), **draft}
         with self.prevent(Input.Changed, FlagField.Changed):
             for name, field in self._fields.items():
                 put_in(field, draft.get(name, ""))
@@ -108,7 +110,7 @@ class FormBody(VerticalScroll, can_focus=False):
 
     def set_changed(self, names: Iterable[str]) -> None:
         """Mark these as changed, and no others."""
-        changed = frozenset(names)
+        changed = frozenset(map(place_of, names))
         for row in self._rows.values():
             row.set_changed(changed)
 

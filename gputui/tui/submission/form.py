@@ -14,6 +14,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.engine.bounds import limited
 from gputui.request import draft as drafts
+from gputui.request import further
 from gputui.request.draft import Draft
 from gputui.request.keys import BY_NAME, KEYS, Kind
 from gputui.request.submitter import Submitter
@@ -47,6 +48,8 @@ MORE = (
     ("env_file", "runtime"),
     ("ulimit",),
     ("label",),
+    ("publish",),
+    (further.FIELD,),
 )
 """Those that are folded away."""
 ROWS = (*USUAL, *MORE)
@@ -91,6 +94,8 @@ HINTS = {
     "runtime": "of the engine",
     "ulimit": "memlock=-1 nofile=1024:4096",
     "label": "NAME=value",
+    "publish": "auto:8888 127.0.0.1:80:80",
+    "further": "--cap-add SYS_PTRACE --device /dev/infiniband --privileged …",
 }
 
 _LABELS = {
@@ -101,6 +106,7 @@ _LABELS = {
     "cpus": "CPUs",
     "cpu_shares": "CPU shares",
     "ipc": "IPC",
+    "further": "docker run",
 }
 
 
@@ -157,7 +163,21 @@ def faults(draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
             submission(draft, origin, now)
         except InputError as error:
             found[field_of(error) or "image"] = error
-    return {name: fault_words(error) for name, error in found.items()}
+    return placed_faults(found)
+
+
+def placed_faults(found: Mapping[str, InputError]) -> dict[str, str]:
+    """Return what is wrong by field, in words; with an option that has no field of its own its name is told."""
+    told: dict[str, str] = {}
+    for name, error in found.items():
+        option = f"{BY_NAME[name].option}: " if name in further.NAMES else ""
+        told.setdefault(place_of(name), option + fault_words(error))
+    return told
+
+
+def place_of(name: str) -> str:
+    """Return the field in which that part of a draft is."""
+    return further.FIELD if name in further.NAMES else name
 
 
 def fault_words(error: InputError) -> str:
@@ -168,7 +188,7 @@ def fault_words(error: InputError) -> str:
 def field_of(error: InputError) -> str:
     """The field that the error is about; empty where it is none."""
     name = (error.where or "").partition(" ")[0].removeprefix("--").replace("-", "_").lower()
-    return name if name in FIELDS else ""
+    return place_of(name) if place_of(name) in FIELDS else ""
 
 
 def _fields(hint: str) -> str:
@@ -184,7 +204,7 @@ def label(name: str) -> str:
 
 def is_folded(draft: Draft) -> bool:
     """Whether nothing of it is in the fields that are folded away."""
-    return not any(drafts.text_of(draft, name) for row in MORE for name in row)
+    return not any(drafts.text_of(draft, name) for name in (*further.NAMES, *(name for row in MORE for name in row)))
 
 
 def gpus_alone(draft: Draft, origin: Origin, now: datetime) -> JobSpec | None:

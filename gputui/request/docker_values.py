@@ -1,0 +1,210 @@
+"""Values of `docker run`'s rarer options, checked as docker checks them before anything is submitted."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import signal
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+from gputui.domain import docker_args
+from gputui.domain.errors import InputError
+from gputui.domain.units import parse_duration, parse_size
+from gputui.request.texts import any_text, one_line, quoted, token
+
+Reader = Callable[[str, str], str]
+MAX_PROFILE = 1024**2
+"""Bytes of a seccomp profile."""
+_GO_DURATION = re.compile(r"(?:\d+(?:\.\d*)?(?:h|ms|us|µs|ns|m|s))+", re.ASCII)
+_GO_PART = re.compile(r"(\d+(?:\.\d*)?)(h|ms|us|ns|m|s)", re.ASCII)
+_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
+_CPUS = re.compile(r"\d{1,4}(-\d{1,4})?(,\d{1,4}(-\d{1,4})?)*", re.ASCII)
+_CONTAINER = r"container:[\w][\w.-]{0,127}"
+
+
+def _shaped(pattern: str, noun: str, hint: str) -> Reader:
+    """Return a reader of texts of that shape."""
+    compiled = re.compile(pattern, re.ASCII)
+
+    def read(text: str, where: str) -> str:
+        if not compiled.fullmatch(one_line(text, where, 4096)):
+            raise InputError(f"{quoted(text)} is not {noun}", where=where, hint=hint)
+        return text
+
+    return read
+
+
+def _parsed(parse: Callable[[str], object]) -> Reader:
+    """Return a reader of texts that `parse` takes without a ValueError."""
+
+    def read(text: str, where: str) -> str:
+        try:
+            parse(one_line(text, where, 8192))
+        except ValueError as error:
+            raise InputError(str(error), where=where) from error
+        return text
+
+    return read
+
+
+publish = _parsed(docker_args.published_ports)
+expose = _parsed(docker_args.exposed_ports)
+mount = _parsed(docker_args.mount)
+capability = _shaped(r"[A-Za-z_]{2,40}", "a capability", "write SYS_PTRACE, IPC_LOCK or ALL")
+device_rule = _shaped(r"[acb] (\d+|\*):(\d+|\*) [rwm]{1,3}", "a rule for devices", "write 'c 10:* rwm'")
+tmpfs = _shaped(r"/[^:,]*(:.+)?", "a directory for tmpfs", "write /run or /run:size=64m,mode=1777")
+pid = _shaped(rf"host|{_CONTAINER}", "a PID namespace", "host or container:NAME")
+uts = _shaped("host", "a UTS namespace", "host")
+userns = _shaped("host", "a user namespace", "host")
+cgroupns = _shaped("host|private", "a cgroup namespace", "host or private")
+pull = _shaped("always|missing|never", "a way to pull", "always, missing or never")
+platform = _shaped(r"[\w.-]+(/[\w.-]+){0,2}", "a platform", "write linux/amd64 or linux/arm64/v8")
+mac_address = _shaped(r"([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}", "a MAC address", "write 02:42:ac:11:00:02")
+name_value = _shaped(r"[^=\s]+=.*", "NAME=VALUE", "write NAME=VALUE")
+volumes_from = _shaped(r"[\w][\w.-]*(:(r[ow]|[zZ])(,(r[ow]|[zZ]))*)?", "a container", "write NAME or NAME:ro")
+weight_device = _shaped(r"/[^:]+:\d{1,4}", "a device with its weight", "write /dev/sda:500")
+device_operations = _shaped(r"/[^:]+:\d{1,12}", "a device with its rate", "write /dev/sda:1000")
+link = _shaped(r"[\w][\w.-]*(:[\w][\w.-]*)?", "a link", "write NAME or NAME:ALIAS")
+
+
+def network(text: str, where: str) -> str:
+    """Return a network: a name, a mode, or `name=NAME,alias=A,ip=…`."""
+    return _parsed(docker_args.network)(token(text, where), where)
+
+
+def hostname(text: str, where: str) -> str:
+    """Return a host name: a value that looks like an option is one, taken for a value."""
+    if text.startswith("-"):
+        hint = "as in docker run, -h names the host; the help is --help"
+        raise InputError(f"{quoted(text)} is not a host name", where=where, hint=hint)
+    return token(text, where)
+
+
+def device(text: str, where: str) -> str:
+    """Return a device of the host; a GPU is none."""
+    _parsed(docker_args.device)(text, where)
+    spec = docker_args.device(text)
+    if spec.cdi.startswith("nvidia.com/") or re.fullmatch(r"/dev/nvidia\d+", spec.host, re.ASCII):
+        hint = "write --gpus N, --gpus all or --gpus device=0"
+        raise InputError(f"{quoted(text)} is a GPU, and the scheduler gives those", where=where, hint=hint)
+    return text
+
+
+def device_rate(text: str, where: str) -> str:
+    """Return a device with bytes a second: `/dev/sda:10mb`."""
+    path, colon, rate = one_line(text, where, 4096).rpartition(":")
+    if not colon or not path.startswith("/"):
+        raise InputError(f"{quoted(text)} is not a device with its rate", where=where, hint="write /dev/sda:10mb")
+    parse_size(rate, where=where)
+    return text
+
+
+def add_host(text: str, where: str) -> str:
+    """Return `NAME:ADDRESS`, which newer clients also write with an equals sign."""
+    name, sign, address = one_line(text, where).partition("=" if "=" in text else ":")
+    address = address.removeprefix("[").removesuffix("]")
+    if not name or not sign or not (address == "host-gateway" or _is_address(address)):
+        hint = "write NAME:192.0.2.1 or NAME:host-gateway"
+        raise InputError(f"{quoted(text)} is not a host with its address", where=where, hint=hint)
+    return f"{name}:{address}"
+
+
+def address(text: str, where: str) -> str:
+    """Return an IP address."""
+    if not _is_address(text):
+        raise InputError(f"{quoted(text)} is not an IP address", where=where)
+    return text
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def security(text: str, where: str) -> str:
+    """Return a security option; a seccomp profile is read from its file, as docker's client reads it."""
+    name, sign, value = any_text(text, where).partition("=")
+    if not sign and ":" in name:
+        name, _, value = name.partition(":")
+    if name != "no-new-privileges" and not value:
+        hint = "write no-new-privileges, seccomp=unconfined, apparmor=unconfined or label=disable"
+        raise InputError(f"{quoted(text)} is not a security option", where=where, hint=hint)
+    if name == "seccomp" and value not in {"unconfined", "builtin"}:
+        return f"seccomp={_profile(value, where)}"
+    return one_line(text, where, 4096)
+
+
+def _profile(value: str, where: str) -> str:
+    """Return the JSON of a profile, given as that or as the name of a file."""
+    try:
+        content = value if value.startswith("{") else _content(Path(value))
+        return json.dumps(json.loads(content), separators=(",", ":"))
+    except OSError as error:
+        raise InputError(f"{quoted(value)} cannot be read: {error.strerror}", where=where) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{quoted(value)} is not a seccomp profile in JSON", where=where) from error
+
+
+def _content(path: Path) -> str:
+    with path.open("rb") as file:
+        content = file.read(MAX_PROFILE + 1)
+    if len(content) > MAX_PROFILE:
+        raise ValueError("too large")
+    return content.decode()
+
+
+def cpu_list(text: str, where: str) -> str:
+    """Return a list of CPUs or memory nodes: `0-3,8`."""
+    if not _CPUS.fullmatch(text):
+        raise InputError(f"{quoted(text)} is not a list of CPUs", where=where, hint="write 0-3 or 0,2")
+    return text
+
+
+def stop_signal(text: str, where: str) -> str:
+    """Return a signal's name or number."""
+    name = text.upper().removeprefix("SIG")
+    known = {each.name.removeprefix("SIG") for each in signal.Signals}
+    if not (name in known or re.fullmatch(r"RTM(IN|AX)([+-]\d{1,2})?", name) or _is_signal_number(text)):
+        raise InputError(f"{quoted(text)} is not a signal", where=where, hint="write SIGINT, TERM or 15")
+    return text
+
+
+def _is_signal_number(text: str) -> bool:
+    return bool(re.fullmatch(r"\d{1,2}", text, re.ASCII)) and 0 < int(text) < 65
+
+
+def log_driver(text: str, where: str) -> str:
+    """Return a log driver whose logs can be read again."""
+    if text not in {"json-file", "local"}:
+        hint = "write json-file or local, or leave it out"
+        raise InputError(f"what {quoted(text)} takes away, gputui logs cannot show", where=where, hint=hint)
+    return text
+
+
+def swap(text: str, where: str) -> int:
+    """Return bytes of memory and swap together; -1 for no limit of swap."""
+    return -1 if text.strip() == "-1" else parse_size(text, where=where)
+
+
+def swap_text(size: int) -> str:
+    """Return the text of such a size."""
+    from gputui.request.numbers import size_text
+
+    return "-1" if size == -1 else size_text(size)
+
+
+def go_duration(text: str, where: str) -> timedelta:
+    """Return the duration of `30s`, `1m30s` or `500ms`, as Go programs write them."""
+    text = text.strip().replace("µs", "us")
+    if not _GO_DURATION.fullmatch(text) or len(text) > 40:
+        return parse_duration(text, where=where)
+    seconds = sum(float(number) * _SECONDS[unit] for number, unit in _GO_PART.findall(text))
+    if seconds and not 0.001 <= seconds <= 10 * 365 * 86_400:
+        raise InputError(f"{quoted(text)} is out of range", where=where, hint="1ms to ten years")
+    return timedelta(seconds=seconds)
