@@ -10,6 +10,9 @@ from pathlib import Path
 
 from gputui.domain.errors import StoreAccessError
 
+SHARED = 0o2770
+_SHARED_FILE = 0o660
+
 
 @dataclass(frozen=True)
 class Permissions:
@@ -23,12 +26,12 @@ class Permissions:
     @property
     def file_mode(self) -> int:
         """Of every file."""
-        return 0o600 if self.gid is None else 0o660
+        return 0o600 if self.gid is None else _SHARED_FILE
 
     @property
     def directory_mode(self) -> int:
         """Of the directory. Setgid, so that what others put there is the group's too."""
-        return 0o700 if self.gid is None else 0o2770
+        return 0o700 if self.gid is None else SHARED
 
     def settle_file(self, fd: int) -> None:
         """Give an open file its mode and owners, if it is ours to change."""
@@ -51,16 +54,28 @@ class Permissions:
             directory.chmod(self.directory_mode)
 
 
-def permissions_for(directory: Path, group: str | None) -> Permissions:
-    """Those of an existing directory that is shared with `group`."""
-    owner = directory.stat().st_uid
-    uid = owner if os.geteuid() == 0 and owner != 0 else None
-    return Permissions(gid=_gid_of(group), uid=uid)
+def permissions_for(directory: Path, group: str | None, queue: Path) -> Permissions:
+    """The permissions in an existing directory that is shared with `group`.
+
+    Without a group those that the queue has by now: who shares it may have said so in other settings.
+    """
+    status = directory.stat()
+    uid = status.st_uid if os.geteuid() == 0 and status.st_uid != 0 else None
+    gid = _gid_of(group) if group is not None else _shared_with(status, queue)
+    return Permissions(gid=gid, uid=uid)
 
 
-def _gid_of(group: str | None) -> int | None:
-    if group is None:
+def _shared_with(directory: os.stat_result, queue: Path) -> int | None:
+    """The group that the directory and the queue in it are shared with already."""
+    try:
+        status = queue.lstat()
+    except OSError:
         return None
+    is_shared = directory.st_mode & SHARED == SHARED and stat.S_IMODE(status.st_mode) == _SHARED_FILE
+    return status.st_gid if is_shared and status.st_gid == directory.st_gid else None
+
+
+def _gid_of(group: str) -> int:
     try:
         return grp.getgrnam(group).gr_gid
     except KeyError:

@@ -249,7 +249,7 @@ def repair_of(directory: Path, settings: StoreSettings) -> Repair:
     """The repair of an existing state directory; raises StoreAccessError where there is none."""
     if not directory.is_dir():
         raise StoreAccessError("there is no state directory", where=str(directory), hint="name it by --state")
-    permissions = open_directory(directory, settings.group, marker=QUEUE)
+    permissions = open_directory(directory, settings.group)
     snapshot = directory / QUEUE
     return Repair(snapshot, permissions, StoreLock(lock_path(snapshot), permissions))
 

@@ -49,7 +49,7 @@ class TinyJobStore:
     ) -> None:
         """`waiting` is called with a sentence when another process keeps the lock for long."""
         self._settings = settings
-        permissions = open_directory(directory, settings.group, marker=QUEUE)
+        permissions = open_directory(directory, settings.group)
         self._path = directory / QUEUE
         patience = settings.lock_timeout.total_seconds()
         lock = StoreLock(lock_path(self._path), permissions, patience, waiting)

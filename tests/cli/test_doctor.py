@@ -69,6 +69,8 @@ def test_a_runtime() -> None:
         (0o770, True, True, None, Level.WARN),
         (0o2770, False, True, "gpu", Level.OK),
         (0o777, True, True, "gpu", Level.WARN),
+        (0o700, True, True, "gpu", Level.WARN),
+        (0o1777, True, True, None, Level.WARN),
         (0o700, False, True, None, Level.WARN),
         (0o700, False, False, None, Level.FAIL),
     ],

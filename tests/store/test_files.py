@@ -352,7 +352,7 @@ def test_leftovers_of_killed_writers_are_removed(directory: Path) -> None:
         (directory / name).write_bytes(b"{" if name.endswith(("tmp", "1")) else b"")
     assert priorities(directory) == {1: 50}
     left = {path.name for path in directory.iterdir() if not path.name.startswith("audit")}
-    assert left == {"queue.json", "queue.json.lock", "queue.json.wal.2"}
+    assert left == {".gputui", "queue.json", "queue.json.lock", "queue.json.wal.2"}
 
 
 def test_an_older_snapshot_put_back_never_meets_a_later_journal(tiny: TinyJobStore, directory: Path) -> None:

@@ -223,25 +223,79 @@ def test_files_are_the_owners_alone_or_the_groups_as_well(directory: Path, group
     found = modes(directory)
     assert found.pop("state") == (0o700 if group is None else 0o2770)
     assert set(found.values()) == {0o600 if group is None else 0o660}
-    assert len(found) == 5
+    assert len(found) == 6
     if name is not None:
         assert {path.group() for path in [directory, *directory.iterdir()]} == {name}
 
 
-def test_a_directory_that_was_open_is_closed(directory: Path) -> None:
-    directory.mkdir(mode=0o755)
-    TinyJobStore(directory).close()
-    assert modes(directory)["state"] == 0o700
-
-
-def test_a_directory_of_other_things_keeps_its_mode(directory: Path) -> None:
+@pytest.mark.parametrize("mode", [0o755, 0o1777, 0o2775, 0o700])
+@pytest.mark.parametrize("others", [True, False])
+@pytest.mark.parametrize("group", [None, "own"])
+def test_a_directory_that_was_there_keeps_its_mode_at_every_command(
+    directory: Path, mode: int, others: bool, group: str | None
+) -> None:
     directory.mkdir()
-    directory.chmod(0o755)
-    (directory / "thesis.tex").write_text("")
+    directory.chmod(mode)
+    if others:
+        (directory / "thesis.tex").write_text("")
+    settings = StoreSettings(group=None if group is None else grp.getgrgid(os.getgid()).gr_name)
+    for _ in range(3):
+        store = TinyJobStore(directory, settings)
+        store.submit([job()], actor=ACTOR)
+        store.close()
+        found = modes(directory)
+        assert found["state"] == mode
+    files = {name: each for name, each in found.items() if name.startswith("queue.json")}
+    assert set(files.values()) == {0o600 if group is None else 0o660}
+
+
+def test_a_directory_that_0_1_made_can_be_shared(directory: Path) -> None:
     TinyJobStore(directory).close()
-    assert modes(directory) | {"thesis.tex": 0} == {
-        "state": 0o755, "thesis.tex": 0, "queue.json": 0o600, "queue.json.wal.1": 0o600, "queue.json.lock": 0o600
-    }  # fmt: skip
+    (directory / ".gputui").unlink()
+    (directory / "logs").mkdir()
+    TinyJobStore(directory, StoreSettings(group=grp.getgrgid(os.getgid()).gr_name)).close()
+    assert modes(directory)["state"] == 0o2770
+    assert (directory / ".gputui").is_file()
+
+
+def test_an_owner_without_the_setting_leaves_a_shared_queue_shared(directory: Path) -> None:
+    TinyJobStore(directory, StoreSettings(group=grp.getgrgid(os.getgid()).gr_name)).close()
+    store = TinyJobStore(directory)
+    store.submit([job()], actor=ACTOR)
+    store._storage.checkpoint()
+    store.close()
+    found = modes(directory)
+    assert found.pop("state") == 0o2770
+    assert set(found.values()) == {0o660}
+
+
+def test_the_names_of_a_new_directory_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    synced = []
+    real = os.fsync
+
+    def sync(fd: int) -> None:
+        synced.append(Path(f"/proc/self/fd/{fd}").readlink())
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", sync)
+    TinyJobStore(tmp_path / "a" / "b" / "state").close()
+    assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "state"} <= set(synced)
+
+
+def test_a_line_that_cannot_be_taken_back_is_not_told_as_refused(
+    tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    tiny.submit([job()], actor=ACTOR)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fdatasync", broken)
+        patched.setattr(os, "ftruncate", broken)
+        with pytest.raises(StoreError, match=r"whether this was stored is not known.*gputui queue"):
+            tiny.submit([job()], actor=ACTOR)
+    assert list(tiny.jobs()) == [1, 2]
+    assert tiny.submit([job()], actor=ACTOR) == (3,)
 
 
 def test_an_unknown_group_is_named(directory: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import stat
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
@@ -27,6 +28,13 @@ def of_directory(path: str, mode: int, is_owner: bool, is_writable: bool, group:
         hint = f"gputui --state OTHER_DIRECTORY …\nor as its owner or root: ls -ld {quoted}"
         return fail(name, f"{shown} and cannot be written by this user", why, hint)
     allowed = 0o2770 if group else 0o700
+    if mode & stat.S_ISVTX:
+        why = "Anybody can put files there that gputui takes for its own."
+        return warn(name, f"{shown}: it is for everybody", why, "gputui --state A_DIRECTORY_OF_ITS_OWN …")
+    if group and mode & 0o2070 != 0o2070:
+        why = f"Others of the group {group} cannot use the queue, and gputui changes only directories that it made."
+        hint = f"sudo chgrp {shlex.quote(group)} {quoted} && sudo chmod 2770 {quoted}"
+        return warn(name, f"{shown}: it is not shared with the group {group}", why, hint)
     if mode & 0o777 & ~allowed:
         why = "Other users can read the queue, with the environment of its jobs, or change it."
         return warn(name, f"{shown}: it is open to other users", why, f"chmod {allowed:04o} {quoted}")
