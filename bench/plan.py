@@ -31,6 +31,9 @@ from gputui.replay.trace import Site, prepare, read
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 TENANTS = ("alice", "bob", "carol", "dan", "eve")
 GPUS, BUSY = 64, 60
+RANGES = ((2, 4), (1, 2), (1, 8), (4, 8))
+CROWDS = ((10_000, 0), (10_000, 1000), (10_000, 2000), (0, 1000), (0, 2000), (0, 4000))
+"""Jobs of a fixed number of GPUs, and with a range."""
 COUNTS = (100, 1000, 10_000, 100_000)
 GOAL = 0.05
 """Seconds for 10,000 jobs."""
@@ -52,6 +55,21 @@ def waiting(number: int) -> Job:
     return Job(number, spec, NOW - timedelta(seconds=number % 86_400), priority=spec.priority)
 
 
+def ranged(number: int, *, fresh: bool = False) -> Job:
+    """Return a job that takes a range of GPUs: one of four; if `fresh`, it does not settle for the fewest yet."""
+    low, high = RANGES[number % len(RANGES)]
+    age = number % 2000 * 0.15 if fresh else number % 86_400
+    spec = JobSpec(
+        image="busybox",
+        name=f"range-{number}",
+        tenant=TENANTS[number % 5],
+        gpus=GpuRequest(low, high),
+        priority=number % 101,
+        time_limit=LIMITS[number % 5] + timedelta(seconds=number),
+    )
+    return Job(10**7 + number, spec, NOW - timedelta(seconds=age), priority=spec.priority)
+
+
 def running(number: int, gpu: Gpu) -> Job:
     """A job that holds one GPU."""
     started = NOW - timedelta(minutes=number)
@@ -60,7 +78,7 @@ def running(number: int, gpu: Gpu) -> Job:
     return Job(10**6 + number, spec, started, JobState.RUNNING, started_at=started, attempts=(attempt,))
 
 
-def queue_of(count: int) -> Snapshot:
+def queue_of(count: int, ranges: int = 0, *, fresh: bool = False) -> Snapshot:
     """So many jobs waiting on 8 nodes of 8 GPUs, nearly all of which are held."""
     gpus = [Gpu(f"GPU-{number:08d}", number % 8, "H100", 80 * 2**30) for number in range(GPUS)]
     states = [GpuState.ALLOCATED if number < BUSY else GpuState.FREE for number in range(GPUS)]
@@ -68,16 +86,17 @@ def queue_of(count: int) -> Snapshot:
     up = (RuntimeStatus("docker", True, "Docker"), RuntimeStatus("process", True, "host"))
     nodes = tuple(Node(f"n{node}", tuple(rows[8 * node : 8 * node + 8]), runtimes=up) for node in range(8))
     jobs = [running(number, gpu) for number, gpu in enumerate(gpus[:BUSY])]
-    return Snapshot(taken_at=NOW, nodes=nodes, jobs=(*map(waiting, range(1, count + 1)), *jobs))
+    crowd = (ranged(number, fresh=fresh) for number in range(1, ranges + 1))
+    return Snapshot(taken_at=NOW, nodes=nodes, jobs=(*map(waiting, range(1, count + 1)), *crowd, *jobs))
 
 
-def plan_seconds(count: int, known: Known | None = None, rounds: int = 15) -> list[float]:
+def plan_seconds(snapshot: Snapshot, known: Known | None = None) -> list[float]:
     """The CPU time of each of many plans, sorted; without `known` each is a first one."""
-    snapshot, taken = queue_of(count), []
+    taken = []
     gc.freeze()  # as the scheduler does once it has read its queue
     if known is not None:
         plan(snapshot, Settings(), NOW, known)
-    for _ in range(rounds if count <= 10_000 else 5):
+    for _ in range(15 if len(snapshot.jobs) < 15_000 else 5):
         begun = time.process_time()
         plan(snapshot, Settings(), NOW, known)
         taken.append(time.process_time() - begun)
@@ -116,7 +135,16 @@ def main() -> None:
     print(machine())
     print(f"plan() on {GPUS} GPUs, {BUSY} of them held; goal {GOAL * 1000:.0f} ms at 10,000, growth of n log n at most")
     for label, known in (("first", lambda: None), ("next", Known)):
-        table(label, {count: plan_seconds(count, known()) for count in COUNTS})
+        table(label, {count: plan_seconds(queue_of(count), known()) for count in COUNTS})
+    for plain, ranges in CROWDS:
+        for fresh in (False, True):
+            taken = plan_seconds(queue_of(plain, ranges, fresh=fresh))
+            words = "that take more for now" if fresh else "most of which settle for the fewest"
+            print(
+                f"  ranges: {plain:>7} plain, {ranges:>5} ranges {words}: least {taken[0] * 1000:.1f} ms, "
+                f"median {statistics.median(taken) * 1000:.1f} ms",
+                flush=True,
+            )
     trace = Path(sys.argv[1]) if len(sys.argv) > 1 else None
     for limits in ("bucket", "exact"):
         count, seconds = replay_seconds(trace, limits)

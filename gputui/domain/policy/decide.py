@@ -14,9 +14,14 @@ from typing import NamedTuple
 
 from gputui.domain.job import JobId
 from gputui.domain.policy.board import Board, Run
-from gputui.domain.policy.lanes import Lane, LaneKey, Rank, Waiting
+from gputui.domain.policy.lanes import Lane, LaneKey, Rank, Unlike, Waiting
 from gputui.domain.policy.machine import Ask, Grant, size
 from gputui.domain.policy.shadow import Hold, kept, kept_for, most, needed, shadow
+
+_FOREVER = float("inf")
+_ROUNDED = 0.001
+"""Seconds by which sums of times may differ from each other."""
+_NO_LIMITS = (_FOREVER, _FOREVER)
 
 
 class Refusal(Enum):
@@ -48,6 +53,10 @@ class Outcome:
     """What is left for the first job that did not fit."""
     refusals: dict[JobId, Refused] = field(default_factory=dict)
     """Why a job was refused, and with it those behind it in its lane up to the next one told of here."""
+    settles_at: float = _FOREVER
+    """When the job that was promised its turn takes fewer GPUs."""
+    limits: dict[LaneKey, tuple[float, float]] = field(default_factory=dict)
+    """Of a lane: the planned durations from which its jobs are refused, of those that settle and of the others."""
     first_refused: JobId | None = None
     """The first that had to wait for GPUs, of those that some number of GPUs here could ever do for."""
 
@@ -71,6 +80,7 @@ class _Pass:
         self.standing = False
         self.known: dict[Ask, tuple[int, float, Refusal]] = {}
         """Of each ask the need and the duration that were refused: GPUs only get fewer in a pass."""
+        self.limits = self.outcome.limits
         self.promised: tuple[str, int] | None = None
         """Tenant and GPUs of the job that was promised its turn."""
 
@@ -117,23 +127,59 @@ class _Pass:
             if least is not None and item.priority >= least and not is_hopeless(lane.key.ask):
                 self.standing = True
         self.outcome.refusals[item.id] = Refused(refusal, need)
-        return self._next(lane, position, refusal)
+        return self._next(lane, position, refusal, need)
 
-    def _next(self, lane: Lane, position: int, refusal: Refusal) -> int:
-        """The next job of the lane that need not be refused for the same reason."""
-        ask = lane.key.ask
+    def _next(self, lane: Lane, position: int, refusal: Refusal, need: int) -> int:
+        """Return the place of the next job of the lane that need not be refused for the same reason."""
+        rules, ask = self.board.rules, lane.key.ask
         if refusal in _LANE_WIDE:
             return len(lane.items)
-        if self.board.rules.standing_priority is not None and not self.standing:
+        if rules.standing_priority is not None and not self.standing:
             return position + 1  # one further behind may be important enough to stop all below it
-        if refusal is Refusal.RESOURCES and ask.minimum == ask.maximum:
+        if refusal is Refusal.STANDING and rules.standing_priority is not None:
+            return lane.next_above(position + 1, rules.standing_priority)
+        if ask.minimum != ask.maximum and not self._is_promised(ask):
+            return position + 1  # one of another length or priority may be promised its turn
+        if refusal is Refusal.RESOURCES and need == ask.minimum:
             return len(lane.items)
-        if refusal in _FOR_ITS_TIME and ask.minimum == ask.maximum:
-            item = lane.items[position]
-            if any(keep.priority is not None for keep in self.board.keeps):
-                return lane.next_shorter_or_above(position + 1, item)
-            return lane.next_shorter(position + 1, item.duration)
-        return position + 1
+        above = lane.items[position].priority if self._admits_by_priority() else None
+        limits = self._limits(lane, position, refusal, need)
+        return lane.next_unlike(position + 1, Unlike(*limits, above, self.now, rules.patience))
+
+    def _limits(self, lane: Lane, position: int, refusal: Refusal, need: int) -> tuple[float, float]:
+        """Return the planned durations from which jobs of the lane are refused: of those that settle, of the others.
+
+        What was refused to one that settles for the fewest GPUs is refused to all. Under a cap on GPUs the others
+        may need fewer at their turn, so nothing is known of them.
+        """
+        key = lane.key
+        below = self._refused_from(refusal, lane.items[position].duration)
+        settled, unsettled = (_FOREVER, _FOREVER) if self._admits_by_priority() else self.limits.get(key, _NO_LIMITS)
+        caps = self.board.rules.caps.get(key.tenant)
+        if need == key.ask.minimum:
+            settled = min(settled, below)
+        elif caps is None or caps.gpus is None:
+            unsettled = min(unsettled, below)
+        self.limits[key] = (settled, unsettled)
+        return settled, unsettled
+
+    def _refused_from(self, refusal: Refusal, duration: float) -> float:
+        """Return the planned duration from which jobs of a lane are refused as the one of that duration was."""
+        if refusal is Refusal.RESOURCES:
+            return 0.0
+        hold = self.outcome.hold
+        if refusal is Refusal.WINDOW or hold is None or self.board.keeps:
+            return duration
+        return 0.0 if hold.is_firm else min(duration, hold.at - self.now + _ROUNDED)  # it would run into the promise
+
+    def _admits_by_priority(self) -> bool:
+        """Whether GPUs are kept for jobs of a priority, so that one further behind may have them."""
+        return any(keep.priority is not None for keep in self.board.keeps)
+
+    def _is_promised(self, ask: Ask) -> bool:
+        """Whether the promise is given, or no job of that request will get it where one of them did not."""
+        is_alike = not self.board.keeps and self.board.victims is None
+        return self.outcome.hold is not None or is_alike or is_hopeless(ask)
 
     def _known(self, ask: Ask, need: int, duration: float) -> Refusal | None:
         """What the same request was refused for before, if no less was asked then."""
@@ -192,6 +238,7 @@ class _Pass:
                 outcome.hold = board.victims.promise(outcome.hold, board, key, item, need, self.now)
             if outcome.hold is not None:
                 self.promised = (key.tenant, size(outcome.hold.grant))
+                outcome.settles_at = item.submitted + board.rules.patience if need > key.ask.minimum else _FOREVER
         if board.choose(board.usable(key.ask), key.ask, need, need) is None:
             self._learn(key.ask, need, 0.0, Refusal.RESOURCES)
             return Refusal.RESOURCES
@@ -207,9 +254,6 @@ class _Pass:
         if self.outcome.hold is not None:
             self.known[ask] = (need, duration, refusal)
 
-
-_FOR_ITS_TIME = frozenset({Refusal.BACKFILL, Refusal.WINDOW})
-"""What holds for all jobs of a lane that are planned to run as long, if no window is open to them that was not."""
 
 _LANE_WIDE = frozenset({Refusal.QUOTA, Refusal.ARRAY, Refusal.CPU})
 """What holds for all jobs of a lane."""
@@ -230,3 +274,23 @@ def over_cap(board: Board, key: LaneKey, need: int, owed: int = 0) -> Refusal | 
     if caps.gpus is not None and board.gpus_held[key.tenant] + owed + need > caps.gpus:
         return Refusal.QUOTA
     return None
+
+
+def next_settling(board: Board, outcome: Outcome, now: float) -> float:
+    """Return when waiting on has made a job take fewer GPUs, of those that might start then or let others start."""
+    patience, moments = board.rules.patience, [outcome.settles_at]
+    for key, lane in board.lanes.items():
+        ask = key.ask
+        if ask.minimum == ask.maximum or not lane.items:
+            continue
+        if board.choose(board.usable(ask), ask, ask.minimum, ask.minimum) is not None:
+            moments.append(lane.next_settling(now, patience, _ends_by(board, outcome, key)))
+    return min(moments)
+
+
+def _ends_by(board: Board, outcome: Outcome, key: LaneKey) -> float:
+    """Return by when jobs of the lane that settle must be planned to end, or they run into the promise."""
+    was_refused = outcome.limits.get(key, _NO_LIMITS)[0] < _FOREVER
+    if outcome.hold is None or board.keeps or not was_refused:
+        return _FOREVER
+    return -_FOREVER if outcome.hold.is_firm else outcome.hold.at + _ROUNDED

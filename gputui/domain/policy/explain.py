@@ -13,10 +13,10 @@ from gputui.domain.policy.hopeless import never
 from gputui.domain.policy.lineup import fair_shares, in_order
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.order import ScoreTerms, score_terms
-from gputui.domain.policy.whatif import expected
+from gputui.domain.policy.timeline import timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, Reason
+from gputui.domain.state import JobState, Reason, moment
 from gputui.domain.units import format_duration, plural
 
 
@@ -58,7 +58,7 @@ def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> 
     order = [entry.job for entry in in_order(look)]
     fair = fair_shares(look, order)[job.spec.tenant]
     planned = look.durations.seconds(job)
-    start = snapshot.expected_starts.get(job.id) or expected(snapshot, settings, now).get(job.id)
+    start, until = _foreseen(snapshot, job, settings, now)
     return Explanation(
         reason=snapshot.reasons.get(job.id),
         terms=score_terms(job, settings.policy, fair, planned, now),
@@ -68,8 +68,19 @@ def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> 
         waiting=len(order),
         waits_for=_waits_for(snapshot, job),
         expected_start_at=start,
-        certainty=_certainty(look, job, start, order),
+        certainty=_certainty(look, job, start, order, until),
     )
+
+
+def _foreseen(
+    snapshot: Snapshot, job: Job, settings: Settings, now: datetime
+) -> tuple[datetime | None, datetime | None]:
+    """Return when it is expected to start, and how far was looked if not all that is to come was."""
+    known = snapshot.expected_starts.get(job.id)
+    if known is not None:
+        return known, None
+    found = timeline(snapshot, settings, now)
+    return found.starts.get(job.id), found.until
 
 
 def told_terms(job: Job, told: Explanation, now: datetime) -> tuple[TermWords, ...]:
@@ -93,9 +104,11 @@ def _waits_for(snapshot: Snapshot, job: Job) -> tuple[JobId, ...]:
     return tuple(other.id for other in snapshot.jobs if other.gpus and other.state is not JobState.PENDING)
 
 
-def _certainty(look: Look, job: Job, start: datetime | None, order: Sequence[Job]) -> str:
+def _certainty(look: Look, job: Job, start: datetime | None, order: Sequence[Job], until: datetime | None) -> str:
     if start is None and (why := never(look, job)):
         return f"never, as things are: {why}"
+    if start is None and until is not None and not job.held:
+        return f"not known: the forecast reaches to {moment(until, look.now)}, and it does not start until then"
     if start is None:
         return "not known: it waits for something that has no known end"
     sources = Counter(look.sources.values())

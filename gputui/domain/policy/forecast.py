@@ -4,36 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
-from itertools import islice
 
 from gputui.domain.job import JobId
 from gputui.domain.policy.board import Run
 from gputui.domain.policy.dependency import Dependencies
-from gputui.domain.policy.forward import Arrival, patience_ends, run_forward
+from gputui.domain.policy.forward import Arrival, Reach, run_forward
 from gputui.domain.policy.lineup import Entry, as_they_wait
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.settling import SOON
 
-
-def expected_starts(look: Look, gated: Iterable[Entry], most: int) -> dict[JobId, datetime]:
-    """Of the first `most` jobs to start after those that start now, when that is planned to be."""
-    return {run.id: look.when(run.started) for run in expected_runs(look, gated, most)}
+WORK, WORK_A_START = 5_000, 100
+"""Most steps of a forecast: a lane looked at or a job refused is one, of some microseconds."""
 
 
-def expected_runs(look: Look, gated: Iterable[Entry], most: int) -> Iterator[Run]:
-    """Those starts themselves, with the GPUs that the plan foresees; made as they are asked for."""
-    if most <= 0:
-        return iter(())
+def expected_starts(look: Look, gated: Iterable[Entry], most: int, reach: Reach | None = None) -> dict[JobId, datetime]:
+    """Return when the first `most` jobs to start after those that start now are planned to."""
+    return {run.id: look.when(run.started) for run in expected_runs(look, gated, most, reach)}
+
+
+def expected_runs(look: Look, gated: Iterable[Entry], most: int, reach: Reach | None = None) -> Iterator[Run]:
+    """Yield those starts themselves, with the GPUs that the plan foresees; `reach` tells how far that is."""
+    reach = reach or Reach()
+    reach.work = WORK + WORK_A_START * most
+    for number, run in enumerate(_runs(look, gated, reach) if most > 0 else (), 1):
+        yield run
+        if number == most:
+            reach.at, reach.is_short = run.started, True
+            return
+
+
+def _runs(look: Look, gated: Iterable[Entry], reach: Reach) -> Iterator[Run]:
     board = look.board.copy()
     # what was given back a moment ago is as good as free
     board.free = [free | settling for free, settling in zip(board.free, board.settling, strict=True)]
     later = list(gated)
     known, behind = _coming(look, later)
-    lanes = [*((key.ask, lane.items) for key, lane in board.lanes.items()), *((e.key.ask, [e.item]) for e in later)]
-    settling = patience_ends(board.rules, lanes)
-    moments = [*settling, *(keep.end for keep in board.keeps), *(keep.start for keep in board.keeps)]
-    runs = run_forward(board, look.second, known, moments=moments, ended=behind.ended)
-    return islice(runs, most)
+    moments = [*(keep.end for keep in board.keeps), *(keep.start for keep in board.keeps)]
+    return run_forward(board, look.second, known, moments=moments, ended=behind.ended, reach=reach)
 
 
 def _coming(look: Look, gated: Iterable[Entry]) -> tuple[list[Arrival], _Dependents]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 
-from gputui.domain.policy.board import Board, Rules, Run
-from gputui.domain.policy.decide import can_decide, decide
+from gputui.domain.policy.board import Board, Run
+from gputui.domain.policy.decide import can_decide, decide, next_settling
 from gputui.domain.policy.lanes import LaneKey, Waiting
-from gputui.domain.policy.machine import Ask
 
 
 class Arrival(NamedTuple):
@@ -20,6 +20,18 @@ class Arrival(NamedTuple):
     item: Waiting
 
 
+@dataclass(eq=False, slots=True)
+class Reach:
+    """How far a run forward may go, and went."""
+
+    work: float = float("inf")
+    """So many steps may be taken; counted down. A lane looked at is one, and a job refused."""
+    at: float = 0.0
+    """Up to here every start is foreseen."""
+    is_short: bool = False
+    """It stopped there although more was to come."""
+
+
 def run_forward(
     board: Board,
     now: float,
@@ -27,12 +39,14 @@ def run_forward(
     lasts: Callable[[Run], float] = lambda run: run.duration,
     moments: Iterable[float] = (),
     ended: Callable[[Run, float], Iterable[Arrival]] = lambda run, at: (),
+    reach: Reach | None = None,
 ) -> Iterator[Run]:
-    """Each start from now on, in order, played out on the board itself.
+    """Yield each start from now on, in order, played out on the board itself, as far as `reach` allows.
 
     `lasts` says how many seconds a run really takes; `moments` are further times at which to look; `ended` may answer
     the end of a run with jobs that waited for it. What can never start is never told of.
     """
+    reach = reach or Reach()
     ends = [(max(now, run.ends(now)), run.id) for run in board.runs.values()]
     heapify(ends)
     coming = [(arrival.at, number, arrival) for number, arrival in enumerate(arrivals)]
@@ -49,17 +63,22 @@ def run_forward(
             board.add(arrival.key, arrival.item)
         while looks and looks[0] <= at:
             heappop(looks)
+        settling = []
         if can_decide(board) and board.lanes:
-            for run in decide(board, at).starts:
+            outcome = decide(board, at)
+            reach.work -= len(board.lanes) + len(outcome.refusals)
+            for run in outcome.starts:
                 heappush(ends, (at + lasts(run), run.id))
                 yield run
-        following = [queue[0][0] for queue in (ends, coming) if queue] + looks[:1]
-        if not following:
+            settling = [next_settling(board, outcome, at)]
+        reach.at = at
+        following = [queue[0][0] for queue in (ends, coming) if queue] + looks[:1] + settling
+        if not following or min(following) == _NEVER:
+            return
+        if reach.work <= 0:
+            reach.is_short = True
             return
         at = max(at, min(following))
 
 
-def patience_ends(rules: Rules, waiting: Iterable[tuple[Ask, Iterable[Waiting]]]) -> list[float]:
-    """When waiting jobs will settle for fewer GPUs."""
-    ranges = (items for ask, items in waiting if ask.minimum != ask.maximum)
-    return [item.submitted + rules.patience for items in ranges for item in items]
+_NEVER = float("inf")

@@ -43,6 +43,20 @@ class LaneKey(NamedTuple):
     array_limit: int = 0
 
 
+class Unlike(NamedTuple):
+    """Jobs that may start although others before them in their lane may not."""
+
+    settled_below: float
+    """Those that settle for the fewest GPUs and are planned to run shorter than that."""
+    below: float
+    """Those that want more GPUs and are planned to run shorter than that."""
+    above: int | None
+    """Those of higher priority than that; None: priority makes no difference."""
+    now: float
+    patience: float
+    """Those settle that have waited for so long by now."""
+
+
 @dataclass(frozen=True)
 class Ageing:
     """Points for waiting: so many a second, up to a most."""
@@ -145,16 +159,26 @@ class Lane:
         if taken.duration <= self.shortest:
             self.is_shortest_gone = True
 
-    def next_shorter_or_above(self, position: int, item: Waiting) -> int:
-        """The first job from there on that is planned to run shorter, or is of higher priority, than this one."""
-        items, duration, priority = self.items, item.duration, item.priority
-        unlike = (
-            n for n in range(position, len(items)) if items[n].duration < duration or items[n].priority > priority
-        )
-        return next(unlike, len(items))
+    def next_above(self, position: int, priority: int) -> int:
+        """Return the first place from there on with a job of at least that priority; past the end: none."""
+        items = self.items
+        return next((n for n in range(position, len(items)) if items[n].priority >= priority), len(items))
 
-    def next_shorter(self, position: int, duration: float) -> int:
-        """The next job from there on that is planned to run shorter; past the end when there is none."""
+    def next_unlike(self, position: int, unlike: Unlike) -> int:
+        """Return the first place from there on with such a job; past the end: none."""
+        items, ask = self.items, self.key.ask
+        settled_below, below, above, now, patience = unlike
+        if above is None and ask.minimum == ask.maximum:
+            return self._next_shorter(position, settled_below)
+        below = min(below, settled_below)
+        for place in range(position, len(items)):
+            other = items[place]
+            limit = settled_below if other[0] + patience <= now else below
+            if other[2] < limit or (above is not None and other[4] > above):
+                return place
+        return len(items)
+
+    def _next_shorter(self, position: int, duration: float) -> int:
         items = self.items
         if self.is_shortest_gone:
             self.shortest, self.is_shortest_gone = min(map(_duration, items), default=_FOREVER), False
@@ -163,3 +187,8 @@ class Lane:
         while position < len(items) and items[position].duration >= duration:
             position += 1
         return position
+
+    def next_settling(self, now: float, patience: float, ends_by: float) -> float:
+        """Return when the next job settles for fewer GPUs, of those that are planned to end by then if they start."""
+        times = (at for item in self.items if (at := item[0] + patience) > now and at + item[2] <= ends_by)
+        return min(times, default=_FOREVER)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gputui.domain.job import JobId, Placement, Preemption
 from gputui.domain.policy.decide import Outcome, decide
 from gputui.domain.policy.forecast import expected_starts
+from gputui.domain.policy.forward import Reach
 from gputui.domain.policy.lineup import Known, Lineup, in_order
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.reasons import Gated, Reasons
@@ -35,6 +36,8 @@ class Plan:
     """Running jobs that are to make way for it."""
     forecast: Mapping[JobId, datetime] = field(default_factory=dict)
     """When each is expected to start, where that is known."""
+    forecast_until: datetime | None = None
+    """How far the forecast reaches; None: every start that can be foreseen is in it."""
     promised_at: datetime | None = None
     """When they will be its own."""
     fragmentation: int = 0
@@ -82,7 +85,8 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: Known | N
     What is `known` from an earlier look only saves work.
     """
     look, waiting, gated, outcome = decision(snapshot, settings, now, known)
-    forecast = expected_starts(look, gated.line, settings.policy.forecast_jobs)
+    reach = Reach()
+    forecast = expected_starts(look, gated.line, settings.policy.forecast_jobs, reach)
     return Plan(
         starts=tuple(Placement(run.id, look.places.uuids(run.grant), run.gpu_share) for run in outcome.starts),
         order=tuple([job.id for job in waiting.jobs]),
@@ -90,6 +94,7 @@ def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: Known | N
         reservations=_reservations(look, outcome),
         preemptions=_preemptions(outcome),
         forecast=forecast,
+        forecast_until=look.when(reach.at) if reach.is_short else None,
         promised_at=look.when(outcome.hold.at) if outcome.hold else None,
         fragmentation=fragmentation(look),
         windows=look.windows,

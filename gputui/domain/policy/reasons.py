@@ -20,6 +20,7 @@ from gputui.domain.policy.machine import size
 from gputui.domain.policy.needs import Supply, needs
 from gputui.domain.policy.occupancy import UNANSWERED
 from gputui.domain.policy.preempted import story, was_preempted
+from gputui.domain.policy.shadow import needed
 from gputui.domain.state import PendingReason, Reason, moment
 from gputui.domain.units import format_duration, plural
 
@@ -89,8 +90,16 @@ class Reasons(Mapping[JobId, Reason]):
         for ahead, (job, key) in enumerate(zip(able.jobs, able.keys, strict=True)):
             if job.id in told:
                 latest[key] = told[job.id]
-            found[job.id] = (ahead, latest[key])
+            found[job.id] = (ahead, latest[key] if job.id in told else self._as_for(ahead, latest[key]))
         return found
+
+    def _as_for(self, ahead: int, refused: Refused) -> Refused:
+        """The refusal of one before it in its lane, with the GPUs that this one takes at this moment."""
+        entry, board = self._able.entry(ahead), self._look.board
+        if entry.key.ask.minimum == entry.key.ask.maximum or refused.why in _BEFORE_ITS_NEED:
+            return refused
+        owed = self._owed(entry.key.tenant)
+        return refused._replace(need=needed(board, entry.key, entry.item, self._look.second, owed))
 
     def _reason(self, ahead: int, refused: Refused) -> Reason:
         entry = self._able.entry(ahead)
@@ -113,8 +122,9 @@ class Reasons(Mapping[JobId, Reason]):
         text = f"{self._needs(entry, refused)}: {self._supply.of(entry.key.ask)}"
         code, text = self._turn(entry, refused, text)
         times = tuple(self._times)
-        if code is PendingReason.PRIORITY:
+        if code is PendingReason.PRIORITY and refused.need == entry.key.ask.minimum:
             self._tails[entry.key, refused] = (text, times)
+        if code is PendingReason.PRIORITY:
             text = f"{plural(ahead, 'job')} ahead of it; {text}"
         return Reason(code, text, times)
 
@@ -240,3 +250,5 @@ def _are(count: int) -> str:
 
 
 _QUOTAS = frozenset({Refusal.ARRAY, Refusal.CPU, Refusal.QUOTA})
+_BEFORE_ITS_NEED = _QUOTAS | {Refusal.STANDING}
+"""What a job is refused for before it is asked how many GPUs it takes."""

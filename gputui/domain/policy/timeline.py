@@ -13,6 +13,7 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.policy.board import Run
 from gputui.domain.policy.durations import Source
 from gputui.domain.policy.forecast import expected_runs
+from gputui.domain.policy.forward import Reach
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.plan import Decision, decision
 from gputui.domain.settings import Settings
@@ -72,6 +73,8 @@ class Timeline:
     windows: tuple[KeptWindow, ...] = ()
     promise: Bar | None = None
     """What is kept for the head of the queue now; its bar among the others is where the forecast puts it."""
+    until: datetime | None = None
+    """How far it reaches; None: every start that can be foreseen is in it."""
 
     @cached_property
     def starts(self) -> Mapping[JobId, datetime]:
@@ -100,12 +103,15 @@ def timeline(
     look, outcome = decided.look, decided.outcome
     jobs = {job.id: job for job in snapshot.jobs}
     head = outcome.hold
-    runs = [*outcome.starts, *takewhile(lambda _: is_wanted(), expected_runs(look, decided.gated.line, most))]
+    reach = Reach()
+    foreseen = expected_runs(look, decided.gated.line, most, reach)
+    runs = [*outcome.starts, *takewhile(lambda _: is_wanted(), foreseen)]
     planned = [_bar(look, jobs[run.id], run, head is not None and run.id == head.id) for run in runs]
     promise = _promise(decided, jobs)
     if promise is not None and all(bar.job_id != promise.job_id for bar in planned):
         planned.append(promise)
-    return Timeline(now, (*_running(look, snapshot.jobs), *planned), tuple(_windows(look)), promise)
+    until = look.when(reach.at) if reach.is_short else None
+    return Timeline(now, (*_running(look, snapshot.jobs), *planned), tuple(_windows(look)), promise, until)
 
 
 def _bar(look: Look, job: Job, run: Run, is_head: bool) -> Bar:

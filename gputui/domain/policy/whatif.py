@@ -11,7 +11,7 @@ from typing import TypeAlias
 from gputui.domain.edit import Edit
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health
 from gputui.domain.job import Job, JobId
-from gputui.domain.policy.timeline import MOST, BarKind, Timeline, timeline
+from gputui.domain.policy.timeline import BarKind, Timeline, timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -75,11 +75,6 @@ def compared(
     """The same forecast, made twice; `before` where it is known already. Worthless once it is wanted no more."""
     before = before or timeline(snapshot, settings, now, is_wanted=is_wanted)
     return Comparison(before, timeline(change(snapshot), settings, now, is_wanted=is_wanted))
-
-
-def expected(snapshot: Snapshot, settings: Settings, now: datetime) -> dict[JobId, datetime]:
-    """When each waiting job is expected to start, where that is known: those that start now included."""
-    return dict(timeline(snapshot, settings, now, MOST).starts)
 
 
 def prioritised(job_ids: Iterable[JobId], value: int, *, relative: bool = False) -> Change:

@@ -1,0 +1,137 @@
+"""Crowds of jobs that ask for a range of GPUs: planned as if each was asked in its turn, and quickly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from bench.plan import NOW as BENCH_NOW
+from bench.plan import queue_of
+from gputui.domain.container import RuntimeStatus
+from gputui.domain.job import GpuRequest, Job, JobSpec
+from gputui.domain.policy import decide as deciding
+from gputui.domain.policy import forecast as forecasting
+from gputui.domain.policy import forward
+from gputui.domain.policy.explain import explain
+from gputui.domain.policy.plan import Plan, plan
+from gputui.domain.policy.timeline import timeline
+from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
+from gputui.domain.snapshot import Snapshot
+from tests.domain.policy.cases import HOUR, MINUTE, Case, cases
+from tests.domain.policy.checker import check
+from tests.domain.policy.test_growth import calls
+from tests.factories import NOW, job, running, uuid
+from tests.factories import snapshot as made
+
+SLOW = settings(max_examples=50, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+RANGES = st.sampled_from([(1, 2), (2, 4), (1, 8), (2, 3)])
+
+
+def snapshot(jobs: Iterable[Job], gpus: int) -> Snapshot:
+    """Those jobs on one node, whose engine answers."""
+    seen = made(jobs, gpus=gpus)
+    up = (RuntimeStatus("docker", up=True, text="Docker"),)
+    return replace(seen, nodes=tuple(replace(node, runtimes=up) for node in seen.nodes))
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> list[Job]:
+    """Jobs of one range or two; some have waited long enough to settle for fewer GPUs, some will soon."""
+    ranges = draw(st.lists(RANGES, min_size=1, max_size=2))
+    limits, ages = st.integers(1, 90), st.one_of(st.integers(0, 400), st.integers(290, 310))
+    found = []
+    for number in range(20, 20 + draw(st.integers(2, 14))):
+        low, high = draw(st.sampled_from(ranges))
+        limit = draw(limits) * MINUTE
+        spec = JobSpec(image="busybox", tenant=draw(st.sampled_from(["alice", "bob"])), time_limit=limit)
+        spec = replace(spec, gpus=GpuRequest(low, high), priority=draw(st.sampled_from([50, 50, 80])))
+        found.append(Job(number, spec, NOW - timedelta(seconds=draw(ages)), priority=spec.priority))
+    return found
+
+
+@given(cases(), crowds())
+@SLOW
+def test_plans_of_crowds_are_right_by_brute_force(case: Case, crowd: list[Job]) -> None:
+    """With caps, reservations, preemption, shared GPUs, and whatever else a server may have."""
+    seen = replace(case.snapshot, jobs=(*case.snapshot.jobs, *crowd))
+    check(seen, case.settings, NOW, plan(seen, case.settings, NOW))
+
+
+@given(cases(), crowds())
+@SLOW
+def test_no_job_that_would_start_is_passed_over(case: Case, crowd: list[Job]) -> None:
+    seen = replace(case.snapshot, jobs=(*case.snapshot.jobs, *crowd))
+    found = plan(seen, case.settings, NOW)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deciding._Pass, "_next", lambda self, lane, position, refusal, need: position + 1)
+        slow = plan(seen, case.settings, NOW)
+    assert (found.starts, found.reservations, found.preemptions) == (slow.starts, slow.reservations, slow.preemptions)
+
+
+@given(crowds(), st.integers(2, 8), st.integers(0, 3))
+@SLOW
+def test_the_forecast_is_that_of_looking_whenever_a_job_settles(crowd: list[Job], gpus: int, held: int) -> None:
+    """Of one tenant: shares of several shift with the clock, so more looks may put them in another order."""
+    alone = [one.evolve(spec=replace(one.spec, tenant="alice")) for one in crowd]
+    busy = [running(1 + n, on=(uuid(n),), time_limit=(1 + n) * HOUR, tenant="alice") for n in range(min(held, gpus))]
+    seen = snapshot([*busy, *alone], gpus=gpus)
+    found = plan(seen, Settings(), NOW)
+    assert found.starts or found.forecast
+    assert found.forecast == _every_look(seen).forecast
+
+
+def _every_look(seen: Snapshot) -> Plan:
+    """The plan whose forecast looks at each job, whenever one settles."""
+    patience = PolicySettings().patience
+    settling = sorted((one.submitted_at + patience).timestamp() for one in seen.jobs)
+    run_forward = forward.run_forward
+
+    def looking(*args: Any, **kwargs: Any) -> Any:
+        return run_forward(*args, **{**kwargs, "moments": [*kwargs["moments"], *settling]})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deciding._Pass, "_next", lambda self, lane, position, refusal, need: position + 1)
+        patch.setattr(forecasting, "run_forward", looking)
+        return plan(seen, Settings(), NOW)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_ranges_cost_little_more_than_plain_jobs(fresh: bool) -> None:
+    """However many have waited just short of the time after which they settle."""
+    few, many = (calls(queue_of(1000, count, fresh=fresh)) for count in (500, 3000))
+    assert many < 6 * 1.3 * few
+    assert many < 80 * 4000
+
+
+def test_ranges_under_every_rule_stay_bounded() -> None:
+    window = Window("w", BENCH_NOW + 2 * HOUR, BENCH_NOW + 9 * HOUR, 16, tenant="zoe", priority=90)
+    capped = tuple(TenantSettings(name, gpus=3) for name in ("alice", "bob"))
+    for policy in (PolicySettings(reservations=(window,)), PolicySettings(tenants=capped, standing_priority=80)):
+        assert calls(queue_of(0, 1000, fresh=True), policy=policy) < 1_500_000
+
+
+def test_a_forecast_that_stops_says_how_far_it_reaches() -> None:
+    jobs = [job(n, gpus=1, time_limit=HOUR) for n in range(1, 6)]
+    seen = snapshot(jobs, gpus=1)
+    short = Settings(policy=PolicySettings(forecast_jobs=2))
+    found = plan(seen, short, NOW)
+    assert (sorted(found.forecast), found.forecast_until) == ([2, 3], NOW + 2 * HOUR)
+    assert plan(seen, Settings(), NOW).forecast_until is None
+    assert timeline(seen, short, NOW, most=3).until == NOW + 3 * HOUR
+
+
+def test_steps_bound_it_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(forecasting, "WORK", 3)
+    monkeypatch.setattr(forecasting, "WORK_A_START", 0)
+    seen = snapshot([job(n, gpus=1, time_limit=HOUR) for n in range(1, 6)], gpus=1)
+    found = plan(seen, Settings(), NOW)
+    assert (dict(found.forecast), found.forecast_until) == ({2: NOW + HOUR}, NOW + HOUR)
+    told = explain(seen, seen.jobs[4], Settings(), NOW)
+    assert told.expected_start_at is None
+    assert told.certainty == "not known: the forecast reaches to 13:00 UTC, and it does not start until then"
