@@ -10,6 +10,7 @@ import pytest
 from gputui.cli import web
 from gputui.config import Options
 from gputui.tui.web.door import Door, is_loopback, url_host
+from gputui.tui.web.frames import BadFrameError, parse
 from gputui.tui.web.viewer import bounded, environment
 from tests.cli.conftest import Run
 
@@ -72,6 +73,7 @@ def test_only_names_of_ours_are_answered_to(listens: str, host: str, ours: bool)
         ("http://localhost:8643", None, False),
         ("http://evil.example", "cross-site", False),
         ("null", None, False),
+        ("http://[::1", None, False),
         (None, "cross-site", False),
     ],
 )
@@ -132,3 +134,20 @@ def test_view_only_is_for_the_console_alone(run: Run) -> None:
     done = run("--view-only", "queue")
     assert done.code == 2
     assert "--view-only is for the console alone" in done.err
+
+
+STRANGE = ("", "no", "3", "{}", "[]", "[3]", '["stdin"]', '["stdin", 3]', "[" * 100_000)
+SIZES = ("3", '{"width": 3}', '{"width": true, "height": 3}', '{"width": 1e999, "height": 3}')
+
+
+@pytest.mark.parametrize("text", [*STRANGE, *(f'["resize", {size}]' for size in SIZES)])
+def test_frames_that_no_page_of_ours_sends_are_refused(text: str) -> None:
+    with pytest.raises(BadFrameError):
+        parse(text)
+
+
+def test_frames_of_our_page_are_read() -> None:
+    assert parse('["stdin", "x"]') == ("stdin", "x")
+    assert parse('["resize", {"width": 3, "height": 4}]') == ("resize", (3, 4))
+    assert parse('["focus"]') == ("focus", None)
+    assert parse('["new", {"a": 1}]') == ("new", {"a": 1})

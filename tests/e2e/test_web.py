@@ -209,6 +209,30 @@ async def test_several_tabs_show_the_console_send_wishes_and_never_schedule(serv
     assert served.errors == ""
 
 
+async def test_no_client_gets_a_traceback_out_of_the_server(served: Served) -> None:
+    host, port = urlsplit(served.base).hostname, urlsplit(served.base).port
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(b"GET / HTTP/1.0\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.0 400 ")
+    writer.close()
+    async with visitor(served) as guest:
+        await guest.enter(served.link)
+        assert await guest.status(guest.place, Origin="http://[::1") == 403
+        for text in ("no json", "[]", '["stdin", 3]', '["resize", {"width": 1e999, "height": 2}]'):
+            async with guest.tab() as tab:
+                await tab.socket.send_str(text)
+                async with asyncio.timeout(_SECONDS):
+                    while not tab.socket.closed:
+                        await tab.socket.receive()
+                assert tab.socket.close_code == aiohttp.WSCloseCode.UNSUPPORTED_DATA
+        for _ in range(3):
+            async with guest.tab():
+                pass  # it leaves before its console has begun
+        await served.until_consoles(0)
+    await asyncio.to_thread(served.end)
+    assert served.errors == ""
+
+
 async def test_the_end_of_the_server_leaves_no_process(served: Served) -> None:
     async with visitor(served) as guest:
         await guest.enter(served.link)

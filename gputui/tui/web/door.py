@@ -51,7 +51,7 @@ class Door:
         """Whether no page of another site made the browser ask: `site` is what Sec-Fetch-Site says."""
         if site is not None and site not in _SAME:
             return False
-        return origin is None or urlsplit(origin).netloc.lower() == host.lower()
+        return origin is None or _netloc_of(origin) == host.lower()
 
 
 def is_loopback(host: str) -> bool:
@@ -69,6 +69,14 @@ def _name_of(host: str) -> str:
     """The name of a Host header, without its port: a tunnel may have another one."""
     try:
         return (urlsplit(f"//{host}").hostname or "").lower()
+    except ValueError:
+        return ""
+
+
+def _netloc_of(origin: str) -> str:
+    """Return host and port of an Origin header; empty for one that is none."""
+    try:
+        return urlsplit(origin).netloc.lower()
     except ValueError:
         return ""
 

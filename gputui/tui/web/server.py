@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import html
 import os
 import signal
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from aiohttp import web
+from aiohttp import WSCloseCode, WSMsgType, hdrs, web
 from aiohttp.typedefs import Middleware
 from textual_serve.server import Server, to_int
 
 from gputui.domain.errors import GputuiError
 from gputui.tui.web.door import Door, url_host
+from gputui.tui.web.frames import BadFrameError, obey, parse
 from gputui.tui.web.viewer import Viewer
 
 MOST_VIEWERS = 16
@@ -26,6 +28,7 @@ _ENTER = (
     '<a href="{path}">gputui</a>\n'
 )
 """By a page of ours, not by a redirect: after a link from elsewhere a browser keeps SameSite=Strict cookies back."""
+_USUAL = (("width", 80), ("height", 24))
 _NO_ENTRY = "Open the link that `gputui web` printed last: each works once, in one browser.\n"
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -101,6 +104,8 @@ class ConsoleServer(Server):
         @web.middleware
         async def guard(request: web.Request, handler: _HANDLER) -> web.StreamResponse:
             """Let in who has the cookie, by a name of ours, sent by no other site."""
+            if hdrs.HOST not in request.headers:  # aiohttp would put the name of this machine in its place
+                raise web.HTTPBadRequest(text="The request names no host.\n")
             if not self._door.is_for_us(request.host):
                 raise web.HTTPForbidden(text="This is not the name of this server.\n")
             if request.path == "/":
@@ -152,9 +157,11 @@ class ConsoleServer(Server):
         viewer = Viewer(self._words, socket, self.download_manager)
         self._viewers[viewer] = socket
         try:
-            await socket.prepare(request)
-            await viewer.start(to_int(request.query.get("width", ""), 80), to_int(request.query.get("height", ""), 24))
-            await self._process_messages(socket, viewer)
+            with contextlib.suppress(ConnectionError):  # the tab may leave at any time
+                await socket.prepare(request)
+                width, height = (to_int(request.query.get(name, ""), usual) for name, usual in _USUAL)
+                await viewer.start(width, height)
+                await _take_frames(socket, viewer)
         finally:
             await asyncio.shield(self._end(viewer))
         return socket
@@ -162,6 +169,22 @@ class ConsoleServer(Server):
     async def _end(self, viewer: Viewer) -> None:
         await viewer.stop()
         self._viewers.pop(viewer, None)
+
+
+async def _take_frames(socket: web.WebSocketResponse, viewer: Viewer) -> None:
+    """Pass on what the tab sends until it leaves; a tab that sends what no page of ours does is closed."""
+    async for message in socket:
+        if message.type is not WSMsgType.TEXT:
+            continue
+        try:
+            kind, content = parse(message.data)
+        except BadFrameError as error:
+            await socket.close(code=WSCloseCode.UNSUPPORTED_DATA, message=str(error).encode())
+            return
+        if kind == "ping":
+            await socket.send_json(["pong", content])
+        else:
+            await obey(kind, content, viewer)
 
 
 async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:

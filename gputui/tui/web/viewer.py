@@ -44,6 +44,14 @@ class Viewer(AppService):
         )
         self._words = command
         self._socket = socket
+        self._has_left = False
+
+    async def start(self, width: int, height: int) -> None:
+        """Start the console, unless the tab has left meanwhile."""
+        if self._has_left:
+            return
+        process = await self._open_app_process(width, height)
+        self._task = asyncio.create_task(self._serve(process))
 
     async def _close(self) -> None:
         await self._socket.close()
@@ -65,12 +73,11 @@ class Viewer(AppService):
         """Tell the console how large the window is."""
         await super().set_terminal_size(*bounded(width, height))
 
-    async def run(self) -> None:
-        """Pass on what the console draws, until it ends; then the tab is told."""
-        process = self._process
-        assert process is not None
+    async def _serve(self, process: Process) -> None:
+        """Pass on what the console draws, until it ends; then close the tab. `stop` may come at any time."""
         assert process.stdout is not None
-        errors = asyncio.create_task(self._read_errors())
+        assert process.stderr is not None
+        errors = asyncio.create_task(self._read_errors(process.stderr))
         try:
             await self._pass_on(process.stdout)
         finally:
@@ -95,18 +102,19 @@ class Viewer(AppService):
         elif kind == b"P":
             await self.on_packed(payload)
 
-    async def _read_errors(self) -> None:
-        """Say on our stderr what the console said on its."""
-        assert self._process is not None
-        assert self._process.stderr is not None
+    async def _read_errors(self, stderr: asyncio.StreamReader) -> None:
+        """Repeat on our stderr what the console wrote on its, unless the tab left: it may fail when it quits early."""
         said = b""
-        while more := await self._process.stderr.read(4096):
+        while more := await stderr.read(4096):
             said = (said + more)[-_MOST_ERRORS:]
+        if self._has_left:
+            return
         for line in said.decode(errors="replace").splitlines():
             print(plain(line, 500), file=sys.stderr, flush=True)
 
     async def stop(self) -> None:
         """End the console, kindly at first, and wait until it has ended."""
+        self._has_left = True
         process, task = self._process, self._task
         self._process = self._task = None
         if process is None:

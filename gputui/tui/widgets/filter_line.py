@@ -76,7 +76,7 @@ class FilterLine(Vertical):
     @property
     def is_typed(self) -> bool:
         """Whether keys go to it."""
-        return self.query_one(Input).has_focus
+        return any(line.has_focus for line in self.query(Input))  # none yet while the console opens
 
     def open(self, history: FilterHistory) -> None:
         """Type there."""
