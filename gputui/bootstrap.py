@@ -20,6 +20,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.engine.actions import Actions
 from gputui.engine.feed import Feed
+from gputui.engine.permissions import Permissions
 from gputui.ports import GpuProbe, Interior, JobStore, Runtime, SteadyClock
 
 RESCUE_WAIT = 5.0
@@ -104,7 +105,8 @@ def open_repair(options: Options) -> Repair:
 def actions(store: JobStore, options: Options | None = None) -> Actions:
     """What the user of this process may ask for, within the settings of `options`."""
     settings = options.settings if options else Settings()
-    return Actions(store, clock(), actor(), settings.scheduler, settings.policy)
+    permissions = Permissions(options.state, settings) if options else None
+    return Actions(store, clock(), actor(), settings.scheduler, settings.policy, permissions)
 
 
 def reservations(store: JobStore, options: Options) -> Reservations:

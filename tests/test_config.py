@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gputui.config import Options, ProbeSpec, load_settings, options, parse_probe, resolve, settings_file
 from gputui.domain.errors import InputError
-from gputui.domain.settings import Settings, TenantSettings
+from gputui.domain.settings import AllowSettings, Settings, TenantSettings
 
 
 @pytest.fixture(autouse=True)
@@ -441,3 +441,33 @@ def test_a_policy_that_cannot_be_is_refused(tmp_path: Path, content: str, where:
 def test_a_number_in_the_environment_is_checked(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="GPUTUI_POLICY_AGE_CAP: expected a number"):
         read(tmp_path, "", GPUTUI_POLICY_AGE_CAP="three")
+
+
+def test_options_of_docker_run_are_allowed_one_by_one(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(
+        '[policy]\noperators = ["alice", "@wheel"]\n'
+        '[policy.allow]\nprivileged = false\nnetwork = true\nmounts = ["/data", "/scratch"]\n'
+    )
+    policy = load_settings(file, {}).policy
+    assert policy.operators == ("alice", "@wheel")
+    assert policy.allow == AllowSettings({"privileged": False, "network": True}, ("/data", "/scratch"))
+    environ = {"GPUTUI_POLICY_ALLOW": "privileged=false mounts=/data"}
+    assert load_settings(None, environ).policy.allow == AllowSettings({"privileged": False}, ("/data",))
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        ("allow = 1", "policy.allow"),
+        ("[policy.allow]\nprivilaged = false", "policy.allow.privilaged"),
+        ('[policy.allow]\nprivileged = "no"', "policy.allow.privileged"),
+        ('[policy.allow]\nmounts = ["data"]', "policy.allow.mounts"),
+    ],
+)
+def test_what_is_no_such_table_is_refused_by_key(tmp_path: Path, content: str, key: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(f"[policy]\n{content}\n")
+    with pytest.raises(InputError) as caught:
+        load_settings(file, {})
+    assert (caught.value.where or "").endswith(key)

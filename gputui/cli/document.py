@@ -78,7 +78,7 @@ def settings() -> Iterator[str]:
 def _default(name: str, value: object) -> str:
     if value is None:
         return "none"
-    if value is dataclasses.MISSING:
+    if value is dataclasses.MISSING or dataclasses.is_dataclass(value):
         return "`{}`"
     if isinstance(value, timedelta):
         return f'`"{format_duration(value)}"`'

@@ -158,6 +158,10 @@ def _read(key: str, field: dataclasses.Field[Any], value: object, where: str) ->
         value = parse_size(value, where=where)
     elif key in _GPU_LISTS:
         value = gpu_names(value)
+    elif key == "allow":
+        from gputui.config.allowed import allowed  # few sites have the table
+
+        value = allowed(value, where)
     elif key == "keys" and isinstance(value, dict):
         value = {name: [keys] if isinstance(keys, str) else keys for name, keys in value.items()}
     check_range(key, value, where)
@@ -182,6 +186,10 @@ def _of_text(field: dataclasses.Field[Any], text: str, where: str) -> object:
         value = tuple(part.strip() for part in text.split(",") if part.strip())
     elif kind.startswith("Mapping"):
         value = {name: keys.split(",") for name, _, keys in (pair.partition("=") for pair in text.split())}
+    elif kind == "AllowSettings":
+        from gputui.config.allowed import allowed_of_text
+
+        value = allowed_of_text(text)
     elif kind == "bool":
         if text.lower() not in _BOOLEANS:
             raise InputError("expected true or false", where=where)

@@ -21,6 +21,7 @@ class CauseCode(StrEnum):
     DEPENDENCY_NEVER_MET = "DependencyNeverMet"
     IMAGE_NOT_FOUND = "ImageNotFound"
     BAD_SPEC = "BadSpec"
+    NOT_ALLOWED = "NotAllowed"
     COMMAND_NOT_FOUND = "CommandNotFound"
     COMMAND_NOT_EXECUTABLE = "CommandNotExecutable"
     PULL_FAILED = "PullFailed"
@@ -59,6 +60,7 @@ _BLAME = {
     CauseCode.PREEMPTED: Blame.INFRASTRUCTURE,
     CauseCode.IMAGE_NOT_FOUND: Blame.SPEC,
     CauseCode.BAD_SPEC: Blame.SPEC,
+    CauseCode.NOT_ALLOWED: Blame.SPEC,
     CauseCode.COMMAND_NOT_FOUND: Blame.SPEC,
     CauseCode.COMMAND_NOT_EXECUTABLE: Blame.SPEC,
     CauseCode.PULL_FAILED: Blame.INFRASTRUCTURE,

@@ -7,7 +7,6 @@ a sentence. The grammar is docker's: docs.docker.com/reference/cli/docker/contai
 from __future__ import annotations
 
 import csv
-import ipaddress
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -88,6 +87,8 @@ def _parts_of_port(text: str) -> tuple[str, str, str]:
         raise ValueError(f"{host!a} is not a port of the host")
     bare = ip.removeprefix("[").removesuffix("]")
     if bare:
+        import ipaddress  # few lines name one
+
         try:
             ipaddress.ip_address(bare)
         except ValueError as error:
@@ -190,6 +191,17 @@ def _mount_pairs(text: str) -> Iterator[tuple[str, str]]:
         if not equals and key not in _MOUNT_FLAGS:
             raise ValueError(f"{part!a} is not key=value")
         yield key, value if equals else "true"
+
+
+def with_source(text: str, source: str) -> str:
+    """Return the mount with another source."""
+    parts = next(csv.reader([text], strict=True), [])
+    kept = [part for part in parts if part.partition("=")[0].strip().lower() not in {"source", "src"}]
+    return ",".join(_quoted(part) for part in (*kept, f"source={source}"))
+
+
+def _quoted(field: str) -> str:
+    return '"' + field.replace('"', '""') + '"' if "," in field or '"' in field else field
 
 
 def is_true(text: str) -> bool:

@@ -136,6 +136,17 @@ class Window:
 
 
 @dataclass(frozen=True)
+class AllowSettings:
+    """Options of `docker run` that jobs may use."""
+
+    options: Mapping[str, bool] = field(default_factory=dict)
+    """By their names in a job file: false forbids one to all, true allows it to all. In a shared queue others may be
+    for operators alone."""
+    mounts: tuple[str, ...] | None = None
+    """Directories of the host that may be mounted, with all below them; None: all, but none in a shared queue."""
+
+
+@dataclass(frozen=True)
 class PolicySettings:
     """Which job is next, and where it goes."""
 
@@ -191,6 +202,10 @@ class PolicySettings:
     """At most so many jobs are preempted within an hour."""
     tenants: tuple[TenantSettings, ...] = ()
     reservations: tuple[Window, ...] = ()
+    allow: AllowSettings = AllowSettings()
+    """In the file a table: `[policy.allow]`, with a key for each option, and `mounts`."""
+    operators: tuple[str, ...] = ()
+    """Users, and groups after an @, who may use every option in a shared queue, as root and its owner may."""
 
 
 QUEUE_COLUMNS = (

@@ -19,6 +19,7 @@ from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
 from gputui.engine.bounds import check_priority, limited
 from gputui.engine.edits import EditWishes
+from gputui.engine.permissions import Permissions
 from gputui.engine.quota import check_within, submit_within
 from gputui.engine.recurring_wishes import RecurringWishes
 from gputui.engine.reservations import Reservations
@@ -42,12 +43,14 @@ class Actions(EditWishes, RecurringWishes):
         actor: Actor,
         settings: SchedulerSettings = DEFAULT_SETTINGS,
         policy: PolicySettings = DEFAULT_POLICY,
+        permissions: Permissions | None = None,
     ) -> None:
         self._store = store
         self._clock = clock
         self._actor = actor
         self._settings = settings
         self._policy = policy
+        self._permissions = permissions
         self.on_change: Callable[[WishedChange], None] = lambda change: None
         """Hears, within the transaction, of what can be taken back."""
         self.on_progress: Callable[[int, int], None] = lambda done, total: None
@@ -72,7 +75,7 @@ class Actions(EditWishes, RecurringWishes):
         now = self._clock.now()
         jobs: list[Job] = []
         for submission in submissions:
-            spec = self._waiting_for(limited(submission.spec, self._settings))
+            spec = self._waiting_for(self._within_limits(submission.spec))
             first = -len(jobs) - 1
             job = Job(
                 id=0,
@@ -179,10 +182,12 @@ class Actions(EditWishes, RecurringWishes):
         Reservations(self._store, self._clock, self._actor, self._policy).remove(name)
 
     def _within_limits(self, spec: JobSpec) -> JobSpec:
+        if self._permissions:
+            self._permissions.check(spec, self._actor.uid)
         return limited(spec, self._settings)
 
     def _check(self, spec: JobSpec) -> None:
-        self._waiting_for(limited(spec, self._settings))
+        self._waiting_for(self._within_limits(spec))
 
     def _each(self, ids: Iterable[JobId], verb: str, change: Callable[[Job], Job]) -> tuple[JobId, ...]:
         changed = []

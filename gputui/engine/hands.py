@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gputui.domain.errors import RuntimeFault, StoreError
 from gputui.domain.settings import SchedulerSettings
 from gputui.engine import work
 from gputui.engine.observer import Sequence
+from gputui.engine.permissions import Permissions, uid_of
 from gputui.engine.pools import Pools, Work
 from gputui.engine.pulls import Pulls
 from gputui.engine.reconcile import Key
@@ -40,7 +42,9 @@ class Hands:
         settings: SchedulerSettings,
         sequence: Sequence,
         changed: Callable[[str], None],
+        permissions: Permissions | None = None,
     ) -> None:
+        self._permissions = permissions
         self._store = store
         self._pools = pools
         self._clock = clock
@@ -81,7 +85,7 @@ class Hands:
 
     def _start(self, runtime: Runtime, launch: Launch) -> None:
         try:
-            fault = work.start_attempt(self._store, runtime, launch, self._clock, self._settings)
+            fault = work.start_attempt(self._store, runtime, launch, self._clock, self._settings, self._permitted)
             if fault is not None and fault.cause.code is CauseCode.IMAGE_NOT_FOUND:
                 self.pulls.forget(runtime, launch.spec.image)
         except StoreError as error:  # reconcile says RUNNING as soon as the store can be written again
@@ -90,6 +94,13 @@ class Hands:
             log.exception("starting job %d", launch.job_id)
         finally:
             self._settle((launch.job_id, launch.attempt), runtime.name)
+
+    def _permitted(self, launch: Launch) -> Launch:
+        """Return the launch as the site allows it to its submitter; raises RuntimeFault."""
+        if self._permissions is None:
+            return launch
+        job = self._store.get(launch.job_id)
+        return replace(launch, spec=self._permissions.at_start(launch.spec, uid_of(job.submitted_by)))
 
     def tell(self, runtime: Runtime, key: Key, container_id: str, how: str) -> None:
         """Have it told to end, once for each `how`: `terminate`, or any other word for SIGKILL.

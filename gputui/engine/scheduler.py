@@ -19,6 +19,7 @@ from gputui.engine.disk import Disk
 from gputui.engine.ground import Ground
 from gputui.engine.hands import Hands
 from gputui.engine.observer import Observer, Sequence
+from gputui.engine.permissions import Permissions
 from gputui.engine.picture import Queue
 from gputui.engine.planner import Planner
 from gputui.engine.pools import Pools, Work
@@ -65,6 +66,7 @@ class Scheduler:
             settings=settings.scheduler,
             sequence=sequence,
             changed=self._worked,
+            permissions=Permissions(directory, settings),
         )
         self._ground = Ground(store, probe, self.observers, self.hands, settings)
         self._reaper = Reaper(self._ground)

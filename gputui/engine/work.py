@@ -6,9 +6,10 @@ All are safe to be killed in at any point: `reconcile` finds out from the contai
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import TypeAlias
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
@@ -28,6 +29,10 @@ log = logging.getLogger(__name__)
 _EXIT_CODES = {CauseCode.COMMAND_NOT_FOUND: 127, CauseCode.COMMAND_NOT_EXECUTABLE: 126}
 
 
+Permit: TypeAlias = Callable[[Launch], Launch]
+"""Returns the launch as the site allows it; raises RuntimeFault where it does not."""
+
+
 def launch_of(store_id: str, job: Job, attempt: Attempt, gpu_names: tuple[str, ...] = ()) -> Launch:
     """Return the attempt as its runtime is to create it."""
     index = job.array.index if job.array else None
@@ -35,7 +40,12 @@ def launch_of(store_id: str, job: Job, attempt: Attempt, gpu_names: tuple[str, .
 
 
 def start_attempt(
-    store: JobStore, runtime: Runtime, launch: Launch, clock: SteadyClock, settings: SchedulerSettings
+    store: JobStore,
+    runtime: Runtime,
+    launch: Launch,
+    clock: SteadyClock,
+    settings: SchedulerSettings,
+    permit: Permit = lambda launch: launch,
 ) -> RuntimeFault | None:
     """Steps (b) to (d) of the start protocol: create, start, and RUNNING in the store. The fault, if one came up.
 
@@ -43,6 +53,7 @@ def start_attempt(
     the next listing tells.
     """
     try:
+        launch = permit(launch)
         created = runtime.create(launch)
         if launch.gpus and (rival := to_give_way_to(runtime, created.id)):
             runtime.remove(created.id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import json
 import re
 import signal
@@ -120,6 +119,8 @@ def address(text: str, where: str) -> str:
 
 
 def _is_address(text: str) -> bool:
+    import ipaddress  # few lines name one
+
     try:
         ipaddress.ip_address(text)
     except ValueError:

@@ -1,0 +1,141 @@
+"""Who may ask for which of docker run's options: asked when a job is submitted, and again when it starts.
+
+The second time counts where a group shares the queue: its members can write the store without any command of ours.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from gputui.domain import docker_args
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import InputError, InputErrors, RuntimeFault
+from gputui.domain.job import JobSpec
+from gputui.domain.policy.permitted import SOCKETS, Refusal, Rules, Source, refusals, source_refusal, sources
+from gputui.domain.settings import Settings
+
+
+class Permissions:
+    """The site's rules for one state directory."""
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        self._directory = directory
+        self._settings = settings
+
+    def check(self, spec: JobSpec, uid: int) -> None:
+        """Raise InputError, or InputErrors with all of them, for options that this user may not ask for."""
+        errors = tuple(
+            InputError(each.what, where=each.option, hint=each.hint) for each in self._refusals(spec, self._rules(uid))
+        )
+        if errors:
+            raise errors[0] if len(errors) == 1 else InputErrors(errors)
+
+    def at_start(self, spec: JobSpec, uid: int | None) -> JobSpec:
+        """Return the spec to start, with links in its mounts resolved where mounts are restricted.
+
+        Raises RuntimeFault for what this user may not ask for; None: nobody knows who submitted it.
+        """
+        rules = self._rules(uid)
+        try:
+            for each in self._refusals(spec, rules):
+                raise _not_allowed(f"{each.option}: {each.what} ({each.hint})")
+            is_free = rules.allow.mounts is None and not rules.is_restricted
+            return spec if is_free else _resolved(spec)
+        except ValueError as error:  # no command of ours wrote this
+            raise _not_allowed(f"an option cannot be read: {error}") from error
+
+    def _rules(self, uid: int | None) -> Rules:
+        return Rules(self._settings.policy.allow, self.is_shared and not (uid is not None and self.is_operator(uid)))
+
+    def _refusals(self, spec: JobSpec, rules: Rules) -> Iterator[Refusal]:
+        yield from refusals(spec.options, rules)
+        guarded = [os.path.realpath(path) for path in self._sockets()]
+        own = os.path.realpath(self._directory)
+        for source in sources(spec.options):
+            if found := source_refusal(source, _real(source), rules, guarded, own):
+                yield found
+
+    def _sockets(self) -> Iterator[str]:
+        yield from SOCKETS
+        address = self._settings.runtime.docker_host or os.environ.get("DOCKER_HOST", "")
+        if address.startswith("unix://"):
+            yield address.removeprefix("unix://")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others than its owner may write the queue."""
+        if self._settings.store.group is not None:
+            return True
+        try:
+            return bool(self._directory.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        except OSError:
+            return False
+
+    def is_operator(self, uid: int) -> bool:
+        """Whether this user is root, owns the state directory, or is named by `policy.operators`."""
+        if uid == 0:
+            return True
+        try:
+            if self._directory.stat().st_uid == uid:
+                return True
+        except OSError:
+            pass
+        return any(_is(uid, name) for name in self._settings.policy.operators)
+
+
+def uid_of(user: str) -> int | None:
+    """Return the number of a user; None for a name that there is none of."""
+    import pwd
+
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        return int(user) if user.isascii() and user.isdigit() and len(user) < 11 else None
+
+
+def _is(uid: int, name: str) -> bool:
+    """Whether the name, or the group after an @, is this user's."""
+    import grp
+    import pwd
+
+    try:
+        if not name.startswith("@"):
+            return uid == (int(name) if name.isascii() and name.isdigit() else pwd.getpwnam(name).pw_uid)
+        account = pwd.getpwuid(uid)
+        return grp.getgrnam(name[1:]).gr_gid in os.getgrouplist(account.pw_name, account.pw_gid)
+    except KeyError:
+        return False
+
+
+def _real(source: Source) -> str:
+    return os.path.realpath(source.path)
+
+
+def _resolved(spec: JobSpec) -> JobSpec:
+    """Return the spec whose mounts are named by paths without links, as they were judged."""
+    volumes = tuple(_resolved_volume(text) for text in spec.options.volumes)
+    mounts = tuple(_resolved_mount(text) for text in spec.options.mounts)
+    return replace(spec, options=replace(spec.options, volumes=volumes, mounts=mounts))
+
+
+def _resolved_volume(text: str) -> str:
+    source = docker_args.volume_source(text)
+    if not source.startswith("/"):
+        return text
+    real = os.path.realpath(source)
+    if ":" in real:
+        raise ValueError(f"{source} is {real}, which has a colon in it")
+    return real + text[len(source) :]
+
+
+def _resolved_mount(text: str) -> str:
+    spec = docker_args.mount(text)
+    return docker_args.with_source(text, os.path.realpath(spec.source)) if spec.kind == "bind" else text
+
+
+def _not_allowed(text: str) -> RuntimeFault:
+    return RuntimeFault(Cause(CauseCode.NOT_ALLOWED, text))

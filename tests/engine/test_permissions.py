@@ -1,0 +1,165 @@
+"""Options of docker run that a site forbids: refused when submitted, and again when a job starts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputui.domain.cause import CauseCode
+from gputui.domain.errors import InputError, InputErrors, RuntimeFault
+from gputui.domain.job import ContainerOptions, JobSpec, Submission
+from gputui.domain.settings import AllowSettings, PolicySettings, Settings, StoreSettings
+from gputui.domain.state import JobState
+from gputui.engine.actions import Actions
+from gputui.engine.permissions import Permissions
+from tests.engine.world import World
+from tests.factories import ACTOR, spec
+
+MEMBER = 61_234
+"""Nobody's uid."""
+
+
+def settings(group: str | None = None, operators: tuple[str, ...] = (), **allow: Any) -> Settings:
+    policy = PolicySettings(allow=AllowSettings(**allow), operators=operators)
+    return Settings(policy=policy, store=StoreSettings(group=group))
+
+
+def asking(**options: Any) -> JobSpec:
+    return spec(options=ContainerOptions(**options))
+
+
+GUARDED: list[dict[str, Any]] = [
+    {"privileged": True},
+    {"device": ("/dev/fuse",)},
+    {"device_cgroup_rule": ("c 10:* rwm",)},
+    {"cap_add": ("SYS_ADMIN",)},
+    {"security_opt": ("seccomp=unconfined",)},
+    {"volumes_from": ("other",)},
+    {"pid": "host"},
+    {"pid": "container:other"},
+    {"ipc": "host"},
+    {"uts": "host"},
+    {"userns": "host"},
+    {"cgroupns": "host"},
+    {"network": "host"},
+    {"network": "name=host"},
+    {"volumes": ("/var/run/docker.sock:/s",)},
+    {"volumes": ("/run:/r",)},
+    {"volumes": ("/etc:/e",)},
+    {"mounts": ("type=bind,src=/,dst=/host",)},
+    {"mounts": ("type=volume,src=v,dst=/v,volume-opt=type=none,volume-opt=o=bind,volume-opt=device=/etc",)},
+]
+HARMLESS: list[dict[str, Any]] = [
+    {"security_opt": ("no-new-privileges",), "cap_drop": ("ALL",), "read_only": True},
+    {"network": "lab", "ipc": "private", "publish": ("auto:8888",), "volumes": ("data:/data", "/scratch")},
+    {"mounts": ("type=tmpfs,dst=/t", "type=volume,src=v,dst=/v")},
+]
+
+
+@pytest.mark.parametrize("options", [*GUARDED, *HARMLESS])
+def test_a_private_queue_allows_everything(tmp_path: Path, options: dict[str, Any]) -> None:
+    tmp_path.chmod(0o700)
+    permissions = Permissions(tmp_path, settings())
+    permissions.check(asking(**options), MEMBER)
+    assert permissions.at_start(asking(**options), None) == asking(**options)
+
+
+@pytest.mark.parametrize("options", GUARDED)
+@pytest.mark.parametrize("how", ["group", "mode"])
+def test_in_a_shared_queue_what_makes_root_is_for_operators(tmp_path: Path, options: dict[str, Any], how: str) -> None:
+    tmp_path.chmod(0o2770 if how == "mode" else 0o700)
+    permissions = Permissions(tmp_path, settings("lab" if how == "group" else None))
+    with pytest.raises(InputError) as told:
+        permissions.check(asking(**options), MEMBER)
+    assert (told.value.where or "").startswith("--")
+    assert told.value.exit_code == 2
+    for uid in (MEMBER, None):
+        with pytest.raises(RuntimeFault) as fault:
+            permissions.at_start(asking(**options), uid)
+        assert fault.value.cause.code is CauseCode.NOT_ALLOWED
+    permissions.check(asking(**options), 0)
+    permissions.check(asking(**options), tmp_path.stat().st_uid)
+
+
+@pytest.mark.parametrize("options", HARMLESS)
+def test_in_a_shared_queue_the_rest_is_for_all(tmp_path: Path, options: dict[str, Any]) -> None:
+    Permissions(tmp_path, settings("lab")).check(asking(**options), MEMBER)
+
+
+@pytest.mark.parametrize("name", [str(MEMBER), "root"])
+def test_operators_are_named_by_the_site(tmp_path: Path, name: str) -> None:
+    permissions = Permissions(tmp_path, settings("lab", operators=("no-such-user", "@no-such-group", name)))
+    assert permissions.is_operator(MEMBER) is (name != "root")
+
+
+def test_a_group_of_operators(tmp_path: Path) -> None:
+    assert Permissions(tmp_path, settings("lab", operators=("@root",))).is_operator(0)
+    assert not Permissions(tmp_path, settings("lab", operators=("@root",))).is_operator(MEMBER)
+
+
+def test_a_switch_forbids_to_all_and_allows_to_all(tmp_path: Path) -> None:
+    forbidden = Permissions(tmp_path, settings(options={"privileged": False, "publish": False}))
+    with pytest.raises(InputErrors) as told:
+        forbidden.check(asking(privileged=True, publish=("80:80",), cap_add=("SYS_PTRACE",)), 0)
+    assert {error.where for error in told.value.errors} == {"--privileged", "--publish"}
+    allowed = Permissions(tmp_path, settings("lab", options={"network": True, "docker_socket": True}, mounts=("/run",)))
+    allowed.check(asking(network="host", volumes=("/run/docker.sock:/s",)), MEMBER)
+
+
+def test_mounts_stay_below_the_directories_listed_whatever_links_there_are(tmp_path: Path) -> None:
+    data, own = tmp_path / "data", tmp_path / "state"
+    (data / "set").mkdir(parents=True)
+    own.mkdir()
+    (data / "out").symlink_to("/etc")
+    (data / "in").symlink_to(data / "set")
+    permissions = Permissions(own, settings("lab", mounts=(str(data),)))
+    good = asking(volumes=(f"{data}/set:/a:ro", f"{data}/in:/b"), mounts=(f"type=bind,src={data}/in/new,dst=/c",))
+    permissions.check(good, MEMBER)
+    started = permissions.at_start(good, MEMBER).options
+    assert started.volumes == (f"{data}/set:/a:ro", f"{data}/set:/b")
+    assert started.mounts == (f"type=bind,dst=/c,source={data}/set/new",)
+    for source in (f"{data}/out", f"{data}/../state", f"{data}x", str(tmp_path), "/"):
+        with pytest.raises(InputError):
+            permissions.check(asking(volumes=(f"{source}:/x",)), MEMBER)
+        with pytest.raises(RuntimeFault):
+            permissions.at_start(asking(mounts=(f"type=bind,source={source},target=/x",)), MEMBER)
+    with pytest.raises(RuntimeFault, match="outside"):
+        Permissions(own, settings(mounts=(str(data),))).at_start(asking(volumes=("/etc:/e",)), 0)
+
+
+def test_the_queue_s_own_directory_is_shown_to_no_member(tmp_path: Path) -> None:
+    permissions = Permissions(tmp_path / "state", settings("lab", mounts=(str(tmp_path),)))
+    for path in (tmp_path, tmp_path / "state", tmp_path / "state" / "logs"):
+        with pytest.raises(InputError, match="own files"):
+            permissions.check(asking(volumes=(f"{path}:/x",)), MEMBER)
+
+
+def test_an_option_that_cannot_be_read_does_not_pass(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeFault) as fault:
+        Permissions(tmp_path, settings("lab")).at_start(asking(mounts=("type=",)), MEMBER)
+    assert fault.value.cause.code is CauseCode.NOT_ALLOWED
+
+
+def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(tmp_path: Path) -> None:
+    world = World(tmp_path / "state", settings=settings("lab"))
+    job_id = world.submit(1, options=ContainerOptions(privileged=True), retries=3)
+    world.tick(4)
+    job = world.job(job_id)
+    assert (job.state, len(job.attempts)) == (JobState.FAILED, 1)
+    assert job.cause is not None
+    assert job.cause.code is CauseCode.NOT_ALLOWED
+    assert "--privileged" in job.cause.text
+    assert not world.docker.running()
+
+
+def test_every_way_to_ask_is_checked(tmp_path: Path) -> None:
+    world = World(tmp_path / "state")
+    permissions = Permissions(tmp_path, settings("lab"))
+    member = Actions(world.store, world.clock, replace(ACTOR, uid=MEMBER), permissions=permissions)
+    asked = Submission(asking(privileged=True))
+    for wish in (member.submit, member.rehearse):
+        with pytest.raises(InputError, match="--privileged"):
+            wish([asked])
