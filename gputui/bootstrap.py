@@ -284,6 +284,7 @@ def measured_snapshot(
         store_id=store.store_id,
         jobs=tuple(job for job in store.jobs().values() if job.gpus),
         controls=store.controls(),
+        unreadable=store.unreadable(),
         foreign=foreign,
     )
     now = clock().now()

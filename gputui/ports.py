@@ -20,6 +20,7 @@ from gputui.domain.job import BootTime, Job, JobId
 from gputui.domain.process import ProcessRow, Shell
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
+from gputui.domain.unreadable import Unreadable
 
 
 class Clock(Protocol):
@@ -180,6 +181,10 @@ class JobStore(Protocol):
 
     def damage(self) -> tuple[str, ...]:
         """Sentences about what could not be read, each with its file; empty when all is well."""
+        ...
+
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """Entries that were left out when jobs and recurring jobs were read; empty where nothing was read."""
         ...
 
     def check(self) -> None:

@@ -119,6 +119,7 @@ def _of_store(options: Options, store: JobStore) -> Iterator[Check]:
     yield _space(options.state)
     yield from state.of_damage(store.damage())
     latest = max((job.submitted_at for job in store.jobs().values()), default=None)
+    yield from state.of_unreadable(store.unreadable())
     try:
         store.check()
     except StoreDamagedError as error:

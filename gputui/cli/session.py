@@ -69,6 +69,8 @@ class Session:
             except NotFoundError:
                 store.check()  # it may be among what is lost
                 raise
+            for entry in store.unreadable():
+                _tell(f"warning: {entry.sentence}")
             store.check()
         finally:
             store.close()

@@ -13,6 +13,7 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import TenantSettings, Window
 from gputui.domain.state import Reason
+from gputui.domain.unreadable import Unreadable
 from gputui.domain.window import WindowView
 
 EMPTY_MAP: Mapping[JobId, str] = MappingProxyType({})
@@ -112,6 +113,8 @@ class Snapshot:
     progress: Mapping[JobId, str] = field(default_factory=lambda: EMPTY_MAP)
     """What a CONFIGURING job is doing: pulling its image, 45 %."""
     notices: tuple[Notice, ...] = ()
+    unreadable: tuple[Unreadable, ...] = ()
+    """Stored entries that are left out, because this version cannot read them."""
     usage: Usage = Usage()
     """What tenants used in jobs that have moved to history."""
     recurring: tuple[RecurringJob, ...] = ()

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gputui.domain.container import ContainerRecord, ForeignContainer
-from gputui.domain.errors import NotFoundError
+from gputui.domain.errors import NotFoundError, StoreFormatError
 from gputui.domain.gpu import Drain, GpuState, GpuView, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.occupancy import Evidence, views
@@ -19,6 +19,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot, Usage
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
+from gputui.domain.unreadable import Unreadable
 from gputui.engine import published
 from gputui.engine.leader import current_leader
 from gputui.engine.observer import Observation
@@ -67,6 +68,7 @@ class Queue:
     """Those in history that waiting ones depend on."""
     controls: Controls = Controls()
     recurring: Mapping[JobId, RecurringJob] = field(default_factory=dict)
+    unreadable: tuple[Unreadable, ...] = ()
 
     @cached_property
     def everything(self) -> tuple[Job, ...]:
@@ -79,7 +81,8 @@ class Queue:
         jobs = store.jobs()
         active = tuple(job for job in jobs.values() if job.state.is_active)
         wished = tuple(job for job in jobs.values() if job.cancel_requested or job.requeue_requested)
-        return cls(jobs, active, wished, tuple(dependencies(store, jobs)), store.controls(), store.recurring())
+        elsewhere, recurring = tuple(dependencies(store, jobs)), store.recurring()
+        return cls(jobs, active, wished, elsewhere, store.controls(), recurring, store.unreadable())
 
 
 def within(
@@ -96,6 +99,7 @@ def within(
         store_id=store_id,
         jobs=queue.active,
         controls=queue.controls,
+        unreadable=queue.unreadable,
         foreign=_foreign(queue.jobs, world.observations),
         is_asked=_is_asked(world.observations),
         freed_at=world.freed_at,
@@ -114,6 +118,7 @@ def within(
         jobs=queue.everything,
         controls=queue.controls,
         recurring=tuple(queue.recurring.values()),
+        unreadable=queue.unreadable,
         leader=leader,
         leads_here=True,
         progress=world.progress,
@@ -164,7 +169,7 @@ def dependencies(store: JobStore, jobs: Mapping[JobId, Job]) -> Iterable[Job]:
     for job_id in sorted(wanted - jobs.keys()):
         try:
             yield store.get(job_id)
-        except NotFoundError:
+        except (NotFoundError, StoreFormatError):
             continue
 
 
@@ -174,20 +179,29 @@ def beside(store: JobStore, directory: Path, settings: Settings, now: datetime, 
     live = published.read(directory) if leader else None
     age = max(now - live.taken_at, leader.silent_for) if live and leader else timedelta()
     jobs, controls = store.jobs(), store.controls()
+    recurring = tuple(store.recurring().values())
+    unreadable, told = store.unreadable(), live.notices if live else ()
     snapshot = Snapshot(
         taken_at=now,
+        unreadable=unreadable,
         nodes=tuple(_drained(_aged(node, age, settings), controls) for node in live.nodes) if live else (),
         jobs=(*jobs.values(), *dependencies(store, jobs)),
         controls=controls,
-        recurring=tuple(store.recurring().values()),
+        recurring=recurring,
         leader=leader,
         progress=live.progress if live else {},
         usage=live.usage if live else Usage(),
-        notices=(*(live.notices if live else ()), *_silence(leader)),
+        notices=(*told, *_silence(leader), *_left_out(unreadable, told)),
     )
     if leader is None:
         snapshot = replace(snapshot, nodes=(Node(name="", probe=NOBODY),))
     return with_plan(snapshot, plan(snapshot, settings, now)) if planned else snapshot
+
+
+def _left_out(unreadable: Iterable[Unreadable], told: Iterable[Notice]) -> Iterable[Notice]:
+    """Tell of entries that cannot be read, unless the scheduler has."""
+    known = {notice.text for notice in told}
+    return (Notice("warning", entry.sentence) for entry in unreadable if entry.sentence not in known)
 
 
 def _silence(leader: Leader | None) -> Iterable[Notice]:

@@ -19,4 +19,5 @@ def caps_waiting(controls: Rows) -> bool:
 def count_waiting(jobs: Rows) -> Mapping[str, int]:
     """How many jobs of each tenant wait, without making jobs of their documents."""
     waiting = str(JobState.PENDING)
-    return Counter(job["spec"].get("tenant", "") for job in jobs.values() if job["state"] == waiting)
+    specs = (job.get("spec") for job in jobs.values() if isinstance(job, dict) and job.get("state") == waiting)
+    return Counter(spec.get("tenant", "") for spec in specs if isinstance(spec, dict))

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from gputui.domain.audit import AuditEntry
-from gputui.domain.errors import InputError, StoreFormatError
+from gputui.domain.errors import GputuiError, InputError, StoreFormatError
 from gputui.domain.job import Job, JobId, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
@@ -54,7 +54,12 @@ def _new_document(job: Job, spec: Document) -> Document:
 
 def decode_job(job_id: JobId, document: Document) -> Job:
     """The job of a document. Keys of a newer gputui are passed over."""
-    return _decoded({**document, "id": job_id}, Job, f"job {job_id}")
+    return _decoded(with_id(document, job_id), Job, f"job {job_id}")
+
+
+def with_id(document: object, entry: JobId) -> object:
+    """The document with its id; what somebody stored in the place of a document is left as it is."""
+    return {**document, "id": entry} if isinstance(document, dict) else document
 
 
 def encode_recurring(entry: RecurringJob) -> Document:
@@ -66,7 +71,7 @@ def encode_recurring(entry: RecurringJob) -> Document:
 
 def decode_recurring(recurring: JobId, document: Document) -> RecurringJob:
     """The recurring job of a document."""
-    return _decoded({**document, "id": recurring}, RecurringJob, f"recurring job {recurring}")
+    return _decoded(with_id(document, recurring), RecurringJob, f"recurring job {recurring}")
 
 
 def keep_unknown(document: Document, before: Document, kind: Hashable = Job) -> Document:
@@ -104,12 +109,12 @@ def decode_audit(document: Document) -> AuditEntry:
     return _decoded(document, AuditEntry, "audit")
 
 
-def _decoded(document: Document, kind: type[T], where: str) -> T:
+def _decoded(document: object, kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
+    except (msgspec.MsgspecError, GputuiError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise StoreFormatError(
-            f"it cannot be read: {error}", where=where, hint="upgrade gputui, or put queue.json back from a backup"
+            f"it cannot be read: {error}", where=where, hint="upgrade gputui, or correct it in queue.json"
         ) from None
 
 

@@ -18,6 +18,7 @@ from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
+from gputui.domain.unreadable import Unreadable
 from gputui.ports import StoreWatch, Transaction
 from gputui.store.recurring import no_recurring
 from gputui.store.retention import ended_at, month_of, outdated
@@ -210,6 +211,10 @@ class MemoryJobStore:
                 self._contents = replace(self._contents, jobs=jobs, history=history)
 
     def damage(self) -> tuple[str, ...]:
+        """Nothing."""
+        return ()
+
+    def unreadable(self) -> tuple[Unreadable, ...]:
         """Nothing."""
         return ()
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from gputui.domain.errors import StoreNewerError
 
-Tables = dict[str, dict[str, dict[str, Any]]]
+Tables = dict[str, dict[str, Any]]
 
 SCHEMA = 2
 """Raised only when an older gputui could no longer read the files rightly; a new key alone is no reason."""
@@ -33,8 +33,9 @@ def migrate(tables: Tables, schema: int) -> None:
 def _priority_in_full(tables: Tables) -> None:
     """Schema 1 called the priority `prio`, on the job and in its spec."""
     for document in tables.get("jobs", {}).values():
-        for holder in (document, document.get("spec", {})):
-            if "prio" in holder:
+        spec = document.get("spec") if isinstance(document, dict) else None  # by hand anything may be there
+        for holder in (document, spec):
+            if isinstance(holder, dict) and "prio" in holder:
                 holder["priority"] = holder.pop("prio")
 
 

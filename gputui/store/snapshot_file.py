@@ -17,7 +17,7 @@ from gputui.store.journal import write_all
 from gputui.store.migrations import SCHEMA, check_schema
 from gputui.store.permissions import Permissions
 
-Table = dict[str, dict[str, Any]]
+Table = dict[str, Any]
 Tables = dict[str, Table]
 META = "_meta"
 _HEAD = 4096

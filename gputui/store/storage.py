@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +25,7 @@ from gputui.store.leftovers import next_generation, retire_journal, sweep
 from gputui.store.lock import StoreLock
 from gputui.store.migrations import SCHEMA
 from gputui.store.permissions import Permissions
+from gputui.store.raw import raw_documents
 from gputui.store.replica import CONTROLS, JOBS, Loaded, Replica, journal_path
 from gputui.store.rescue import rescue_path, write_rescue
 from gputui.store.snapshot_file import Meta, Table, Tables, sync_directory, write_snapshot
@@ -46,6 +47,8 @@ class JournalStorage(Storage):
         self.memory = threading.RLock()
         """Held while the replica is read or brought up to date; never while waiting for another process."""
         self.replica = Replica(path, self._write_rescue)
+        self.unreadable_jobs: Callable[[], Iterable[str]] = tuple
+        """Tells the keys of jobs that cannot be read; their documents are kept byte for byte."""
         self._pending: Entry | None = None
         self._writer: tuple[int, int] | None = None
         self._rescue: Path | None = None
@@ -200,11 +203,19 @@ class JournalStorage(Storage):
         self.audit.append(state.audit)
         self._close_writer()
         self._make_journal(meta.generation)
-        identity = write_snapshot(self._path, meta, state.tables, self._permissions)
+        identity = write_snapshot(self._path, meta, self._with_raw(state), self._permissions)
         with self.memory:
             self.replica.rebase(meta, identity)
         self._leave_hint(self.replica.state)
         retire_journal(journal_path(self._path, old))
+
+    def _with_raw(self, state: Loaded) -> Tables:
+        """The tables, with the very bytes of jobs that cannot be read."""
+        keys = set(self.unreadable_jobs())
+        if not keys:
+            return state.tables
+        raw = raw_documents(self._path, journal_path(self._path, state.meta.generation), JOBS, keys)
+        return {**state.tables, JOBS: {**state.tables[JOBS], **raw}}
 
     def _begin(self) -> Loaded:
         """Know all that was written, and make the journal fit to append to."""

@@ -9,12 +9,13 @@ from itertools import groupby
 from pathlib import Path
 
 from gputui.domain.audit import Actor, AuditEntry
-from gputui.domain.errors import NotFoundError, StoreError
+from gputui.domain.errors import NotFoundError, StoreError, StoreFormatError
 from gputui.domain.job import Job, JobId
 from gputui.domain.numbering import numbered
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls
+from gputui.domain.unreadable import Unreadable
 from gputui.ports import Transaction
 from gputui.store.codec import decode_audit, decode_controls, decode_job, encode_audit, encode_jobs
 from gputui.store.directory import QUEUE, open_directory
@@ -61,6 +62,9 @@ class TinyJobStore:
         self._cache = JobCache()
         self._controls: tuple[Document, Controls] = ({}, decode_controls({}))
         self._recurring: Known = {}
+        self._unreadable: dict[str, Unreadable] = {}
+        """Recurring jobs that cannot be read."""
+        storage.unreadable_jobs = self._unreadable_jobs
         self._store_id = self._open()
 
     @property
@@ -106,13 +110,22 @@ class TinyJobStore:
             state = self._storage.replica.refresh()
             return self._cache.updated(state.tables[JOBS], self._storage.replica.take_touched())
 
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """Entries that were left out when they were read; empty where nothing was read."""
+        with self._storage.memory:
+            return (*self._cache.unreadable.values(), *self._unreadable.values())
+
+    def _unreadable_jobs(self) -> Iterable[str]:
+        """Keys of the jobs that cannot be read, now."""
+        self.jobs()
+        return self._cache.unreadable
+
     def get(self, job_id: JobId) -> Job:
         """The job, from the queue or from history; raises NotFoundError."""
         with self._storage.memory:
             state = self._storage.replica.refresh()
-            document = state.tables[JOBS].get(str(job_id))
-            if document is not None:
-                return self._cache.decoded(str(job_id), document)
+            if str(job_id) in state.tables[JOBS]:
+                return self._cache.decoded(str(job_id), state.tables[JOBS][str(job_id)])
         document = self._history.find(str(job_id)) if 0 < job_id < state.next_id else None
         if document is None:
             raise NotFoundError(f"there is no job {job_id}")
@@ -129,7 +142,9 @@ class TinyJobStore:
     def recurring(self) -> Mapping[JobId, RecurringJob]:
         """All recurring jobs, in the order of their ids."""
         with self._storage.memory:
-            return decoded(self._storage.replica.refresh().tables.get(RECURRING, {}), self._recurring)
+            self._unreadable.clear()
+            table = self._storage.replica.refresh().tables.get(RECURRING, {})
+            return decoded(table, self._recurring, self._unreadable)
 
     def version(self) -> object:
         """A token that differs whenever anything was written by any process."""
@@ -147,7 +162,10 @@ class TinyJobStore:
         """Finished jobs that were moved out of the queue, by month and then by id; with `since`, ended since then."""
         in_queue = self.jobs().keys()
         for key, document in self._history.documents(None if since is None else month_of(since)):
-            job = decode_job(int(key), document)
+            try:
+                job = decode_job(int(key), document)
+            except StoreFormatError:
+                continue  # one that cannot be read keeps nobody from the others
             if job.id not in in_queue and (since is None or ended_at(job) >= since):
                 yield job
 

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from gputui.cli.checks.check import Check, fail, ok, warn
 from gputui.domain.snapshot import Leader
 from gputui.domain.units import format_duration, format_size
+from gputui.domain.unreadable import Unreadable
 
 BORN = datetime.fromisoformat("2025-06-01T00:00:00+00:00")
 """Before gputui was written: a clock that shows an earlier time is wrong."""
@@ -57,6 +58,14 @@ def of_loss(sentence: str) -> Check:
     """Report acknowledged changes that are missing from the files."""
     why = "Jobs or changes that were acknowledged are missing, so nothing can be stored and no job starts."
     return fail("queue", sentence, why, "gputui state repair    # says what is lost, then asks")
+
+
+def of_unreadable(entries: Iterable[Unreadable]) -> Iterator[Check]:
+    """Report stored entries that this version cannot read."""
+    why = "It neither starts nor ends here; it is kept as it is."
+    hint = "upgrade gputui if a newer version wrote it, else correct it in queue.json"
+    for entry in entries:
+        yield warn("queue", entry.sentence, why, hint)
 
 
 def of_damage(sentences: Iterable[str]) -> Iterator[Check]:

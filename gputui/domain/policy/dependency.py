@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from gputui.domain.job import Job, JobId
 from gputui.domain.state import JobState
 from gputui.domain.units import plural
+from gputui.domain.unreadable import Unreadable
 
 
 @dataclass
@@ -25,10 +26,13 @@ class Dependencies:
 
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     arrays: Mapping[JobId, Tally] = field(default_factory=dict)
+    unreadable: frozenset[str] = frozenset()
+    """Ids of jobs that cannot be read: nobody knows whether they are over."""
 
     @classmethod
-    def of(cls, jobs: Iterable[Job]) -> Dependencies:
+    def of(cls, jobs: Iterable[Job], unreadable: Iterable[Unreadable] = ()) -> Dependencies:
         """Those of these jobs; arrays are gone through only where a job waits for one."""
+        left_out = frozenset(entry.key for entry in unreadable)
         known = tuple(jobs)
         specs = [job.spec for job in known if (job.spec.after or job.spec.after_any) and job.state is JobState.PENDING]
         wanted = {job_id for spec in specs for job_id in spec.after + spec.after_any}
@@ -40,7 +44,7 @@ class Dependencies:
             for job in known:
                 if job.array and (tally := arrays.get(job.array.id)):
                     _count(tally, job)
-        return cls(found, {job_id: tally for job_id, tally in arrays.items() if tally.known > 1})
+        return cls(found, {job_id: tally for job_id, tally in arrays.items() if tally.known > 1}, left_out)
 
     def unmet(self, job: Job) -> str | None:
         """What it still waits for, in words; None when nothing."""
@@ -84,6 +88,8 @@ class Dependencies:
                 return f"array {job_id} {how}: {plural(len(tally.left), 'element')} of it to go"
             failed = tally.failed if successful else None
             return f"array {job_id} {how}: job {failed.id} is {failed.state}" if failed else None
+        if str(job_id) in self.unreadable:
+            return f"job {job_id} {how}: it cannot be read"
         other = self.jobs.get(job_id)
         if other is None or (other.state is JobState.COMPLETED if successful else other.state.is_terminal):
             return None

@@ -27,6 +27,7 @@ from gputui.domain.policy.sharers import Measured, accounted, measured, sharers
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.units import format_duration, format_size, listed
+from gputui.domain.unreadable import Unreadable
 
 AWAITED = "waiting for a reading taken since its last job ended"
 UNANSWERED = "Docker does not answer, so other containers cannot be seen"
@@ -42,6 +43,8 @@ class Evidence:
     jobs: tuple[Job, ...] = ()
     """Those that hold GPUs."""
     controls: Controls = Controls()
+    unreadable: tuple[Unreadable, ...] = ()
+    """Jobs that cannot be read, and may hold GPUs."""
     foreign: tuple[ForeignContainer, ...] | None = ()
     """None: the engine does not answer, so nobody knows what else runs."""
     is_asked: bool = True
@@ -152,6 +155,8 @@ def _judge(
         return GpuState.DRAINED, sample.health.text
     if drain := evidence.controls.drains.get(gpu.uuid):
         return GpuState.DRAINED, f"drained by {drain.by}: {drain.reason}" if drain.reason else f"drained by {drain.by}"
+    if kept := next((entry for entry in evidence.unreadable if gpu.uuid in entry.gpus), None):
+        return GpuState.UNKNOWN, f"{kept.kind} {kept.key}, which cannot be read, may hold it"
     if gpu.mig_enabled:
         return GpuState.DRAINED, "cut into MIG instances, which are scheduled instead"
     if evidence.reading.status.code is not ProbeCode.OK:

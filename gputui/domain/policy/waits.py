@@ -66,7 +66,7 @@ class Situation:
         return cls(
             now=now,
             settings=settings,
-            dependencies=Dependencies.of(snapshot.jobs),
+            dependencies=Dependencies.of(snapshot.jobs, snapshot.unreadable),
             guard=guard,
             snapshot=snapshot,
             runtimes=runtimes,

@@ -23,6 +23,7 @@ from gputui.domain.gpu import (
 from gputui.domain.policy.occupancy import Evidence, resolve_devices, views
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Controls
+from gputui.domain.unreadable import Unreadable
 from tests.factories import GIB, NOW, gpu, running, sample, uuid
 
 SETTINGS = SchedulerSettings()
@@ -58,6 +59,11 @@ def test_an_idle_healthy_gpu_with_a_fresh_reading_is_free() -> None:
 
 
 NOT_FREE = {
+    "held by a job that cannot be read": (
+        evidence(unreadable=(Unreadable("job", "7", "newer", (uuid(0),)),)),
+        GpuState.UNKNOWN,
+        "job 7, which cannot be read, may hold it",
+    ),
     "allocated": (evidence(jobs=(running(7, on=[uuid(0)]),)), GpuState.ALLOCATED, "job 7"),
     "lost": (with_sample(health=Health(HealthCode.LOST, "fell off the bus")), GpuState.DRAINED, "fell off the bus"),
     "fatal Xid": (with_sample(health=Health(HealthCode.XID, "Xid 79")), GpuState.DRAINED, "Xid 79"),

@@ -1,0 +1,119 @@
+"""Jobs that this version cannot read: left out, told, kept byte for byte, and in nobody's way."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.errors import StoreFormatError
+from gputui.store import TinyJobStore
+from gputui.store.codec import encode_job
+from tests.factories import ACTOR, NOW, job, recurring, running, uuid
+from tests.store.test_files import crc_line, fold
+
+STRANGE = {
+    "a newer state": b'{"state":"SLEEPING",  "spec":{"image":"x"},"submitted_at":"2026-03-02T12:00:00Z"}',
+    "a wrong type": b'{"spec":{"gpus":"many"},"submitted_at":"2026-03-02T12:00:00Z","big":1e5}',
+    "no object": b"[1, 2]",
+    "null": b"null",
+    "nothing known": b'{"\\u00fc":1.0}',
+}
+
+
+def edited(directory: Path, key: str, document: bytes) -> None:
+    """Put a document into queue.json by hand."""
+    path = directory / "queue.json"
+    marked = path.read_bytes().replace(b'"jobs":{', b'"jobs":{"%s":%s,' % (key.encode(), document), 1)
+    path.write_bytes(marked)
+    json.loads(marked)
+
+
+def written(directory: Path, key: str, document: bytes) -> None:
+    """Have a newer gputui write a document."""
+    [path] = directory.glob("queue.json.wal.*")
+    line = crc_line(b'9 {"t":{"jobs":{"%s":%s}},"a":[]}' % (key.encode(), document))
+    with path.open("ab") as file:
+        file.write(line)
+
+
+@pytest.fixture
+def store(directory: Path) -> TinyJobStore:
+    """Three jobs in a folded queue."""
+    made = TinyJobStore(directory)
+    made.submit([job(), job(), job()], actor=ACTOR)
+    fold(made)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("put", "strange"),
+    # a null in a journal is a removal
+    [(edited, name) for name in STRANGE] + [(written, name) for name in STRANGE if name != "null"],
+)
+def test_one_job_that_cannot_be_read_hides_no_other_and_is_kept(
+    store: TinyJobStore, directory: Path, strange: str, put: Callable[[Path, str, bytes], None]
+) -> None:
+    document = STRANGE[strange]
+    put(directory, "7", document)
+    for one in (store, TinyJobStore(directory)):
+        for _ in range(2):
+            assert list(one.jobs()) == [1, 2, 3]
+        [told] = one.unreadable()
+        assert (told.kind, told.key) == ("job", "7")
+        assert told.why
+        with pytest.raises(StoreFormatError, match="job 7"):
+            one.get(7)
+        with one.transaction() as transaction:
+            transaction.put(transaction.get(1).evolve(priority=one.get(1).priority + 1))
+            assert transaction.waiting()["alice"] == 3
+        assert list(one.jobs()) == [1, 2, 3]
+        one.keep_house(NOW)
+        for _ in range(2):
+            fold(one)
+            assert b'"7":' + document in (directory / "queue.json").read_bytes()
+        one.close()
+    last = TinyJobStore(directory)
+    assert last.submit([job()], actor=ACTOR)[0] > 7
+    last.close()
+
+
+def test_a_key_that_is_no_number_is_left_out_too(store: TinyJobStore, directory: Path) -> None:
+    edited(directory, "seven", b'{"spec":{}}')
+    assert list(store.jobs()) == [1, 2, 3]
+    assert [entry.key for entry in store.unreadable()] == ["seven"]
+    assert store.submit([job()], actor=ACTOR) == (4,)
+    fold(store)
+    assert b'"seven":{"spec":{}}' in (directory / "queue.json").read_bytes()
+    store.close()
+
+
+def test_one_that_becomes_readable_is_there_again(store: TinyJobStore, directory: Path) -> None:
+    written(directory, "2", STRANGE["a newer state"])
+    assert list(store.jobs()) == [1, 3]
+    written(directory, "2", json.dumps(encode_job(job(2, name="again"))).encode())
+    assert store.jobs()[2].spec.name == "again"
+    assert store.unreadable() == ()
+    store.close()
+
+
+def test_its_gpus_are_told_while_its_attempt_is_not_over(store: TinyJobStore, directory: Path) -> None:
+    document = encode_job(running(2, on=[uuid(3), uuid(4)])) | {"state": "SLEEPING"}
+    written(directory, "2", json.dumps(document).encode())
+    store.jobs()
+    assert [entry.gpus for entry in store.unreadable()] == [(uuid(3), uuid(4))]
+    store.close()
+
+
+def test_a_recurring_job_that_cannot_be_read_hides_no_other(store: TinyJobStore, directory: Path) -> None:
+    with store.transaction() as transaction:
+        first = transaction.add_recurring(recurring())
+        second = transaction.add_recurring(recurring())
+    fold(store)
+    path = directory / "queue.json"
+    path.write_bytes(path.read_bytes().replace(b'"expression":', b'"expresion":', 1))
+    assert list(store.recurring()) == [second.id]
+    assert [(entry.kind, entry.key) for entry in store.unreadable()] == [("recurring job", str(first.id))]
+    store.close()
