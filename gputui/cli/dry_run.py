@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from types import MappingProxyType
 
 from gputui import bootstrap
 from gputui.cli.session import Session
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobId
 from gputui.domain.policy.hopeless import never
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.plan import plan
@@ -17,6 +18,7 @@ from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import fit, plain
+from gputui.domain.units import format_duration
 from gputui.ports import JobStore
 
 MOST_LINES = 100
@@ -26,19 +28,31 @@ def show(session: Session, store: JobStore, change: Change) -> None:
     """Print which waiting jobs would start earlier or later, and which would not start at all."""
     snapshot, now = bootstrap.current_snapshot(session.options, store), bootstrap.clock().now()
     found = compared(snapshot, change, session.options.settings, now)
-    told = lines(snapshot, found.shifts)
     changed = change(snapshot)
+    told = lines(snapshot, found.shifts, fates(snapshot, changed))
     stuck = list(without_start(snapshot, changed, found))
     told = shortened(told) + (shortened(reasons(changed, stuck, session.options.settings, now)) if stuck else [])
     sys.stdout.writelines(f"{line}\n" for line in told or ["nothing shifts"])
 
 
-def lines(snapshot: Snapshot, shifts: Iterable[Shift]) -> list[str]:
-    """A line for each job that would start at another time."""
+def fates(snapshot: Snapshot, changed: Snapshot) -> dict[JobId, str]:
+    """Return what becomes of the jobs that are asked not to start: `cancelled`, `held`."""
+    left = {job.id: job for job in changed.jobs}
+    found = {}
+    for job in snapshot.jobs:
+        if job.id not in left:
+            found[job.id] = "cancelled"
+        elif left[job.id].held and not job.held:
+            found[job.id] = "held"
+    return found
+
+
+def lines(snapshot: Snapshot, shifts: Iterable[Shift], fates: Mapping[JobId, str] = MappingProxyType({})) -> list[str]:
+    """Return a line for each job that would start at another time, or not at all."""
     names = {job.id: job.spec.name for job in snapshot.jobs}
     found = [
         f"{shift.job_id:>6}  {fit(plain(names.get(shift.job_id, 'the new job')), 24)}  "
-        f"{_before(shift):>19} -> {_time(shift.after):<19}  {_by(shift)}".rstrip()
+        f"{_before(shift):>19} -> {fates.get(shift.job_id) or _time(shift.after):<19}  {_by(shift)}".rstrip()
         for shift in shifts
     ]
     return [f"{'ID':>6}  {'NAME':<24}  {'STARTS':>19} -> {'WOULD START':<19}", *found] if found else []
@@ -83,5 +97,5 @@ def _time(at: datetime | None) -> str:
 def _by(shift: Shift) -> str:
     if shift.before is None or shift.after is None:
         return ""
-    seconds = round((shift.after - shift.before).total_seconds())
-    return f"{'+' if seconds > 0 else '-'}{abs(seconds)}s"
+    by = format_duration(abs(shift.after - shift.before))
+    return f"{by} {'later' if shift.after > shift.before else 'earlier'}"

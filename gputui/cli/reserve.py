@@ -64,8 +64,10 @@ def add(session: Session, /, dry_run: bool, **given: Any) -> None:
         reservations = bootstrap.reservations(store, session.options)
         if dry_run:
             _show(session, store, reservations.checked(window, gpus))
+            _warn(session, store, window)
             return
         click.echo(reservations.add(window, gpus).name)
+        _warn(session, store, window)
 
 
 @command.command("list")
@@ -131,6 +133,18 @@ def _show(session: Session, store: JobStore, window: Window) -> None:
     from gputui.domain.policy.standing import reserved
 
     dry_run.show(session, store, reserved(window))
+
+
+def _warn(session: Session, store: JobStore, window: Window) -> None:
+    """Say on stderr which jobs may still hold the GPUs that are named."""
+    if not window.gpus:
+        return
+    from gputui.domain.policy.occupants import warnings
+
+    snapshot = bootstrap.current_snapshot(session.options, store)
+    names = {view.gpu.uuid: str(view.gpu.index) for view in snapshot.gpus}
+    for warning in warnings(window, snapshot, names):
+        click.echo(f"warning: {warning}", err=True)
 
 
 def _views(session: Session, snapshot: Snapshot) -> tuple[WindowView, ...]:

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from gputui.domain.gpu import Gpu
 from gputui.domain.job import JobId
 from gputui.domain.policy import standing
+from gputui.domain.policy.occupants import warnings
 from gputui.domain.policy.whatif import Change
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
@@ -49,9 +50,11 @@ class WindowProposal:
         return ""
 
     def doubt(self, snapshot: Snapshot) -> str:
-        """Why it makes no sense any more."""
+        """Return why it makes no sense any more, or what keeps it from being of use."""
+        if self.is_new:
+            return "; ".join(warnings(self.window, snapshot, Labels.of(snapshot).by_uuid))
         is_there = any(view.window.key == self.window.key for view in snapshot.windows)
-        return f"There is no reservation {self.window.name} any more." if not (self.is_new or is_there) else ""
+        return f"There is no reservation {self.window.name} any more." if not is_there else ""
 
     def change(self, now: datetime) -> Change:
         """What the plan is asked."""

@@ -104,8 +104,8 @@ def test_priority_dry_run_shows_the_shift_and_changes_nothing(store: JobStore, c
     assert run(["priority", "3", "+20", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == ["ID", "3", "2"]
-    assert lines[1].endswith("-3600s")
-    assert lines[2].endswith("+3600s")
+    assert lines[1].endswith("1h00m earlier")
+    assert lines[2].endswith("1h00m later")
     assert store.get(3).priority == 50
 
 
@@ -127,7 +127,8 @@ def test_a_dry_run_tells_who_would_be_preempted(
 def test_cancel_dry_run_shows_who_moves_up(store: JobStore, capsys: Captured) -> None:
     assert run(["cancel", "2", "--dry-run"]) == 0
     shown = capsys.readouterr().out
-    assert "-3600s" in shown
+    assert "1h00m earlier" in shown
+    assert shown.splitlines()[-1].endswith("-> cancelled")
     assert not store.get(2).cancel_requested
 
 

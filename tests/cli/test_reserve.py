@@ -13,11 +13,12 @@ from pathlib import Path
 import pytest
 
 from gputui import bootstrap
+from gputui.domain.policy.occupants import warnings
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Controls, Standing
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.domain.policy.test_decide import seen
-from tests.factories import NOW, job, uuid
+from tests.factories import NOW, job, running, snapshot, uuid
 
 HOUR = timedelta(hours=1)
 FILE = """
@@ -195,8 +196,28 @@ def test_what_it_would_shift(run: Run, store: KeptStore, monkeypatch: pytest.Mon
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(seen([])))
     result = run("reserve", "add", "--gpus", "8", "--start", "+1h", "--for", "3h", "--tenant", "bob", "--dry-run")
     assert result.code == 0
-    assert result.out.splitlines()[1].endswith("+14400s")
+    assert result.out.splitlines()[1].endswith("4h00m later")
     assert windows(store) == ()
+
+
+def test_a_job_without_a_limit_on_the_named_gpus_is_warned_of(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = running(7, on=[uuid(0)], name="notebook")
+    short = running(8, on=[uuid(1)], time_limit=HOUR)
+    long = running(9, on=[uuid(2)], time_limit=9 * HOUR)
+    pictured = snapshot([endless, short, long], gpus=8)
+    put(store, endless)
+    monkeypatch.setattr(bootstrap, "current_snapshot", picture(pictured))
+    window = Window("w", NOW + 2 * HOUR, NOW + 4 * HOUR, gpus=(uuid(0), uuid(1), uuid(2)))
+    told = list(warnings(window, pictured, {uuid(i): str(i) for i in range(3)}))
+    assert [each.split(":")[0] for each in told] == [
+        "GPU 0 is held by job 7, which has no time limit",
+        "GPU 2 is held by job 9, which may run 6h59m into it",
+    ]
+    result = run("reserve", "add", "--gpu", "0", "--start", "+1h", "--for", "3h", "--tenant", "bob")
+    assert result.code == 0
+    assert result.err.startswith("warning: GPU 0 is held by job 1, which has no time limit")
 
 
 def test_the_standing_rule(run: Run, store: KeptStore) -> None:

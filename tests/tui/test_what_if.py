@@ -17,10 +17,11 @@ from gputui.cli.main import run
 from gputui.domain.gpu import Drain
 from gputui.domain.policy import timeline as policy
 from gputui.domain.policy.timeline import Timeline
-from gputui.domain.policy.whatif import prioritised, what_if
-from gputui.domain.settings import Settings
+from gputui.domain.policy.whatif import compared, prioritised, what_if
+from gputui.domain.settings import Settings, Window
 from gputui.domain.snapshot import Controls, Snapshot
 from gputui.tui.newest import Pace
+from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
 from gputui.tui.proposals import JobProposal
 from gputui.tui.screens import what_if as module
 from gputui.tui.screens.confirm import Confirm
@@ -28,17 +29,58 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.gpu_grid import GpuGrid
+from gputui.tui.window_proposals import WindowProposal
 from tests.factories import NOW, job, uuid
 from tests.tui import plans, sample
 from tests.tui.console import Console
 from tests.tui.foresight import PATIENCE, opened, select, until, watched
 
 SIZE = (100, 30)
+SETTINGS = replace(Settings(), policy=plans.KEPT)
 
 
 def ended(snapshot: Snapshot, job_id: int) -> Snapshot:
     """The picture without that job."""
     return replace(snapshot, jobs=tuple(job for job in snapshot.jobs if job.id != job_id))
+
+
+def panel_of(proposal: JobProposal | WindowProposal, settings: Settings, snapshot: Snapshot | None = None) -> list[str]:
+    """The panel's lines for a proposal on the full node."""
+    shown = snapshot or plans.contended()
+    found = compared(shown, proposal.change(NOW), settings, NOW)
+    subject = Subject("x", proposal.job_ids, doubt=proposal.doubt(shown), fate=proposal.fate())
+    lines = what_if_lines(subject, Outlook(shown, NOW, found, is_current=True), 110, 20)
+    return ["".join(text for text, _ in line) for line in lines]
+
+
+def test_jobs_that_are_cancelled_or_held_are_not_said_to_start_never() -> None:
+    for verb, word in (("cancel", "cancelled"), ("hold", "held")):
+        lines = panel_of(JobProposal(107, verb, others=(108, 111)), SETTINGS)
+        assert lines[1].startswith(f"3 starts {word}; "), lines
+        assert "never" not in "\n".join(lines)
+        assert sum(line.rstrip().endswith(word) for line in lines) == 3
+    last = panel_of(JobProposal(111, "cancel"), SETTINGS)
+    assert "nobody else's start shifts" in last[1]
+
+
+def test_a_move_in_the_queue_is_told_before_whom_it_delays() -> None:
+    lines = panel_of(JobProposal(108, "raise", delta=10), SETTINGS)
+    place = next(i for i, line in enumerate(lines) if "moves from place" in line)
+    assert lines[place].startswith("It moves from place 3 to ")
+    assert all(place < i for i, line in enumerate(lines) if "later" in line and "shift" not in line)
+    far = replace(plans.contended(), jobs=tuple(job(i, gpus=8, age=100.0 - i) for i in range(1, 5)), order=(1, 2, 3, 4))
+    alone = panel_of(JobProposal(3, "top"), SETTINGS, far)
+    assert any(line.startswith("It moves from place 3 to 1 of 4 in the queue, now before job 1") for line in alone)
+
+
+def test_a_reservation_of_tomorrow_is_in_sight_and_warns_of_a_job_without_a_limit() -> None:
+    tomorrow = Window("exam", NOW + timedelta(days=1), NOW + timedelta(days=1, hours=4), gpus=(uuid(4),), tenant="ci")
+    lines = panel_of(WindowProposal(tomorrow), Settings())
+    assert lines[1].startswith("! GPU 4 is held by job 103, which has no time limit")
+    was = next(i for i, line in enumerate(lines) if "was  " in line)
+    assert "GPU 4" in lines[was]
+    assert "exam" not in lines[was]
+    assert "exam" in lines[was + 1]
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,8 @@ class Timeline:
     bars: tuple[Bar, ...] = ()
     """Those that run, then the others in the order of their starts."""
     windows: tuple[KeptWindow, ...] = ()
+    order: tuple[JobId, ...] = ()
+    """All waiting jobs, first to start first."""
     promise: Bar | None = None
     """What is kept for the head of the queue now; its bar among the others is where the forecast puts it."""
     until: datetime | None = None
@@ -110,8 +112,10 @@ def timeline(
     promise = _promise(decided, jobs)
     if promise is not None and all(bar.job_id != promise.job_id for bar in planned):
         planned.append(promise)
+    bars = (*_running(look, snapshot.jobs), *planned)
+    order = tuple([job.id for job in decided.waiting.jobs])
     until = look.when(reach.at) if reach.is_short else None
-    return Timeline(now, (*_running(look, snapshot.jobs), *planned), tuple(_windows(look)), promise, until)
+    return Timeline(now, bars, tuple(_windows(look)), order, promise, until)
 
 
 def _bar(look: Look, job: Job, run: Run, is_head: bool) -> Bar:

@@ -40,6 +40,15 @@ class Shift:
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a waiting job stands in the queue, from 1, before and after a change."""
+
+    job_id: JobId
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
 class Comparison:
     """What is to come, without a change and with it."""
 
@@ -57,6 +66,16 @@ class Comparison:
             for job_id in order
         )
         return tuple(shift for shift in shifts if shift.is_felt)
+
+    @cached_property
+    def moves(self) -> tuple[Place, ...]:
+        """The waiting jobs that come to stand in another place of the queue, in the order after the change."""
+        before = {job_id: place for place, job_id in enumerate(self.before.order, 1)}
+        return tuple(
+            Place(job_id, before[job_id], place)
+            for place, job_id in enumerate(self.after.order, 1)
+            if before.get(job_id, place) != place
+        )
 
 
 def what_if(snapshot: Snapshot, change: Change, settings: Settings, now: datetime) -> tuple[Shift, ...]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import JobId
-from gputui.domain.policy.timeline import Bar, Timeline
+from gputui.domain.policy.timeline import Bar, KeptWindow, Timeline
 from gputui.domain.policy.whatif import Comparison, Shift
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain, width
@@ -43,6 +43,9 @@ class Subject:
     """What becomes of its own start when it has none afterwards."""
 
 
+NOBODY = Subject("")
+
+
 @dataclass(frozen=True)
 class Outlook:
     """What is known of what it would do."""
@@ -62,10 +65,11 @@ def what_if_lines(subject: Subject, outlook: Outlook, room: int, rows: int, mark
     lines = [cell(fit_words(subject.words, room), STRONG)]
     lines += [cell(fit_words(f"! {subject.doubt}", room), AMBER)] if subject.doubt else []
     lines += [cell(fit_words(subject.cost, room), RED)] if subject.cost else []
-    lines.append(summary(outlook))
+    lines.append(summary(outlook, subject))
     comparison = outlook.comparison
     if comparison is None or not outlook.is_current:
         return lines[:rows]
+    lines += place_lines(comparison, subject, room)
     ordered = by_impact(comparison.shifts, subject.job_ids)
     groups = changed_groups(comparison, outlook.snapshot, subject.job_ids)
     left = rows - len(lines)
@@ -81,7 +85,26 @@ def fit_words(words: str, room: int) -> str:
     return words if width(words) <= room else fit(words, room)
 
 
-def summary(outlook: Outlook) -> Cell:
+_PLACES = 3
+"""Jobs whose places are told, each in a line."""
+
+
+def place_lines(comparison: Comparison, subject: Subject, room: int) -> list[Cell]:
+    """Return where the jobs it is about come to stand in the queue, and beside whom."""
+    order = comparison.after.order
+    moved = [place for place in comparison.moves if place.job_id in subject.job_ids]
+    lines = []
+    for place in moved[:_PLACES]:
+        behind = order[place.after] if place.after < len(order) else None
+        now = f", now before job {behind}" if place.after < place.before and behind is not None else ""
+        now = f", now behind job {order[place.after - 2]}" if place.after > place.before else now
+        who = "It" if len(subject.job_ids) == 1 else f"Job {place.job_id}"
+        words = f"{who} moves from place {place.before} to {place.after} of {len(order)} in the queue{now}"
+        lines.append(cell(fit_words(words, room), GREEN if place.after < place.before else AMBER))
+    return lines
+
+
+def summary(outlook: Outlook, subject: Subject = NOBODY) -> Cell:
     """How many shift, and of when that is."""
     if outlook.failure:
         return cell(f"The forecast failed: {plain(outlook.failure, 200)}", RED)
@@ -89,7 +112,7 @@ def summary(outlook: Outlook) -> Cell:
     if comparison is None or not outlook.is_current:
         return cell("Working out whose start would shift …", DIM)
     age = outlook.now - comparison.before.at
-    spans: list[Span] = [*_counts(comparison.shifts)]
+    spans: list[Span] = [*_counts(comparison.shifts, subject)]
     if outlook.snapshot.controls.paused:
         spans.append((", while the scheduler is paused", AMBER))
     elif outlook.snapshot.leader is None:
@@ -99,9 +122,22 @@ def summary(outlook: Outlook) -> Cell:
     return tuple(spans)
 
 
-def _counts(shifts: Sequence[Shift]) -> Cell:
+_WILLED = frozenset({"cancelled", "held"})
+"""What becomes of a job because it was asked for: it is no consequence."""
+
+
+def _counts(shifts: Sequence[Shift], subject: Subject) -> Cell:
+    willed = [shift for shift in shifts if shift.job_id in subject.job_ids and shift.after is None]
+    if subject.fate not in _WILLED or not willed:
+        return _shift_counts(shifts, "Nobody's start shifts")
+    others = [shift for shift in shifts if shift not in willed]
+    own: Span = (f"{plural(len(willed), 'start')} {subject.fate}; ", PLAIN)
+    return (own, *_shift_counts(others, "nobody else's start shifts"))
+
+
+def _shift_counts(shifts: Sequence[Shift], nobody: str) -> Cell:
     if not shifts:
-        return cell("Nobody's start shifts", PLAIN)
+        return cell(nobody, PLAIN)
     earlier = sum(direction(shift) in {EARLIER, NEW} for shift in shifts)
     spans: list[Span] = [(f"{plural(len(shifts), 'start')} would shift: ", PLAIN)]
     spans += [(f"{EARLIER} {earlier} earlier", GREEN)] if earlier else []
@@ -183,22 +219,39 @@ class Group:
 
 
 def changed_groups(comparison: Comparison, snapshot: Snapshot, first: Sequence[JobId]) -> list[Group]:
-    """The GPUs on which anything changes, those of the job it is about first."""
+    """The GPUs on which anything changes, those of the job or the reservation it is about first."""
     found: dict[object, list[GpuView]] = {}
     before, after = comparison.before.by_gpu, comparison.after.by_gpu
     for view in snapshot.gpus:
-        was, then = before.get(view.gpu.uuid, ()), after.get(view.gpu.uuid, ())
-        if _alike(was) != _alike(then):
-            found.setdefault((_alike(was), _alike(then)), []).append(view)
+        uuid = view.gpu.uuid
+        was = (_alike(before.get(uuid, ())), _kept(comparison.before, uuid))
+        then = (_alike(after.get(uuid, ())), _kept(comparison.after, uuid))
+        if was != then:
+            found.setdefault((was, then), []).append(view)
     groups = [
         Group(tuple(views), before.get(views[0].gpu.uuid, ()), after.get(views[0].gpu.uuid, ()))
         for views in found.values()
     ]
-    return sorted(groups, key=lambda group: not any(bar.job_id in first for bar in (*group.before, *group.after)))
+
+    def is_remote(group: Group) -> bool:
+        uuid = group.views[0].gpu.uuid
+        has_window = _kept(comparison.before, uuid) != _kept(comparison.after, uuid)
+        return not has_window and not any(bar.job_id in first for bar in (*group.before, *group.after))
+
+    return sorted(groups, key=is_remote)
+
+
+_MOST_OF_A_WINDOW = timedelta(hours=12)
+"""So much of a long reservation is shown at least."""
 
 
 def _alike(bars: Iterable[Bar]) -> tuple[tuple[JobId, datetime, datetime], ...]:
     return tuple((bar.job_id, bar.start, bar.end) for bar in bars)
+
+
+def _kept(seen: Timeline, uuid: str) -> tuple[KeptWindow, ...]:
+    """The reservations that the GPU is kept for."""
+    return tuple(replace(window, gpus=()) for window in seen.windows if uuid in window.gpus)
 
 
 def _group_lines(
@@ -224,18 +277,20 @@ def _group_lines(
             (f"{fit(label, wide)}was  ", group.before, comparison.before),
             (" " * wide + "then ", group.after, comparison.after),
         ):
-            lines.append(((words, DIM), *_row(scale, bars, seen, outlook, marks)))
+            lines.append(((words, DIM), *_row(scale, bars, seen, outlook, marks, group.views[0])))
     return lines
 
 
-def _row(scale: Scale, bars: Iterable[Bar], seen: Timeline, outlook: Outlook, marks: Marks) -> Cell:
-    return gpu_row(Drawn(scale, seen.at, seen.windows, outlook.names, marks), bars)
+def _row(scale: Scale, bars: Iterable[Bar], seen: Timeline, outlook: Outlook, marks: Marks, view: GpuView) -> Cell:
+    return gpu_row(Drawn(scale, seen.at, seen.windows, outlook.names, marks), bars, view)
 
 
 def _scale(comparison: Comparison, shown: Sequence[Shift], cells: int) -> Scale:
-    """From now until a little after the last of the starts that are told."""
+    """From now until a little after the last of the starts and reservations that change."""
     at = comparison.before.at
     starts = [start for shift in shown for start in (shift.before, shift.after) if start is not None]
+    changed = set(comparison.before.windows) ^ set(comparison.after.windows)
+    starts += [window.start + min(window.end - window.start, _MOST_OF_A_WINDOW) for window in changed]
     span = max((start - at for start in starts), default=timedelta(0)) * 4 / 3
     step = step_for(max(span, timedelta(minutes=1)), max(1, cells))
     return Scale(at, step, max(1, cells))
