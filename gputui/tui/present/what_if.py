@@ -65,11 +65,10 @@ def what_if_lines(subject: Subject, outlook: Outlook, room: int, rows: int, mark
     lines = [cell(fit_words(subject.words, room), STRONG)]
     lines += [cell(fit_words(f"! {subject.doubt}", room), AMBER)] if subject.doubt else []
     lines += [cell(fit_words(subject.cost, room), RED)] if subject.cost else []
-    lines.append(summary(outlook, subject))
     comparison = outlook.comparison
     if comparison is None or not outlook.is_current:
-        return lines[:rows]
-    lines += place_lines(comparison, subject, room)
+        return [*lines, summary(outlook, subject)][:rows]
+    lines += [*place_lines(comparison, subject, room), summary(outlook, subject)]
     ordered = by_impact(comparison.shifts, subject.job_ids)
     groups = changed_groups(comparison, outlook.snapshot, subject.job_ids)
     left = rows - len(lines)
