@@ -142,6 +142,9 @@ def sign_of_gpu_memory(runtime: Runtime, record: ContainerRecord) -> str:
         return ""
     try:
         return gpu_memory.sign_in(stream)
+    except RuntimeFault as fault:
+        log.warning("job %d: its last lines could not be read to the end: %s", record.job_id, fault)
+        return ""
     finally:
         stream.close()
 

@@ -259,13 +259,7 @@ class DockerRuntime:
         self, container_id: str, *, tail: int | None = None, follow: bool = False, stamped: bool = False
     ) -> LogStream:
         """Its output, on a connection of its own."""
-        client = self._connection.open(patient=True)
-        try:
-            with self._connection.translated():
-                return DockerLog(client, LogQuery(container_id, tail, follow, stamped))
-        except BaseException:
-            client.close()
-            raise
+        return DockerLog(self._connection, LogQuery(container_id, tail, follow, stamped))
 
     # over time
 

@@ -3,37 +3,56 @@
 from __future__ import annotations
 
 import errno
+import logging
+import re
 import struct
 import threading
+from collections import Counter, deque
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.container import ContainerState
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.runtime.docker_connection import Connection
 from gputui.runtime.docker_faults import fault
+from gputui.runtime.docker_naming import by_name
+from gputui.runtime.docker_records import state_of
 from gputui.runtime.kept_log import kept
 
 if TYPE_CHECKING:
     import requests
     from docker import APIClient
 
+    from gputui.runtime.docker_transport import EngineClient
+
+log = logging.getLogger(__name__)
+
 Part: TypeAlias = tuple[int, bytes]
-"""Of which stream, and what."""
+"""Number of the stream, and its bytes."""
+Message: TypeAlias = tuple[int, bytes, bytes]
+"""Number of the stream, its bytes, and their time; the time is empty where it was not asked for."""
 
 _HEADER = 8
 """Of a frame: the stream's number, three zeros, and the length of what follows, big-endian."""
 _CHUNK = 64 * 1024
+_ENGINE_ERROR = 3
+"""Stream on which the engine says why it cannot read on."""
+_RAW = "application/vnd.docker.raw-stream"
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0
+"""Seconds between two tries to open a followed log again."""
 _LONGEST_LINE = 1024 * 1024
 """Bytes after which a line without an end is handed out in pieces."""
 
 
 @dataclass(frozen=True)
 class LogQuery:
-    """Which part of a container's output is asked for."""
+    """Part of a container's output that is asked for."""
 
     container_id: str
     tail: int | None = None
@@ -43,88 +62,185 @@ class LogQuery:
     since: str | None = None
 
 
-class DockerLog:
-    """Lines of a container's two streams. A lost engine ends it: whoever follows opens it again."""
+_REMEMBERED = 4096
+"""Messages that are known again after a followed log was opened again."""
 
-    def __init__(self, client: APIClient, query: LogQuery) -> None:
-        self._client = client
+
+class DockerLog:
+    """Lines of a container's two streams, all of them or an error.
+
+    A followed log goes on until its container has ended: where the stream breaks off it is opened again behind the
+    last message seen.
+    """
+
+    def __init__(self, connection: Connection, query: LogQuery) -> None:
+        self._connection = connection
         self._query = replace(query, stamped=query.follow or query.stamped)
         self.is_stamped = query.stamped
         """Lines begin with the time at which the engine took them."""
-        self._response = open_log(client, self._query)
         self._closed = threading.Event()
         self._is_read = False
+        self._client: EngineClient | None = None
+        self._seen: deque[tuple[int, bytes]] = deque(maxlen=_REMEMBERED)
+        """Stream and stamp of the latest messages: by these they are known again."""
+        self._response = self._open(self._query)
 
     def __iter__(self) -> Iterator[bytes]:
-        from requests import RequestException
-
+        """Yield lines. Raises RuntimeFault where the rest cannot be read."""
         self._is_read = True
         try:
-            yield from lines(self._stamped() if self.is_stamped else (part[:2] for part in self._parts()))
-        # closed from another thread, or the engine went away: both end a stream, in one of many ways
-        except (RequestException, RuntimeFault, OSError, ValueError, AttributeError):
-            return
+            messages = self._followed() if self._query.follow else self._messages(self._query)
+            yield from lines(self._shown(messages))
+        except Exception:
+            # closed from another thread: that ends a stream in one of many ways
+            if not self._closed.is_set():
+                raise
         finally:
             self._let_go()
 
     def close(self) -> None:
         """End the iteration, from any thread."""
-        if not self._closed.is_set():
-            self._closed.set()
-            hang_up(self._response)
-            if not self._is_read:
-                self._let_go()
+        self._closed.set()
+        if client := self._client:
+            client.shut_down()
+        if not self._is_read:
+            self._let_go()
 
-    def _stamped(self) -> Iterator[Part]:
-        """The time in front of what begins a line: a long line comes in several messages, each with its own."""
+    def _shown(self, messages: Iterator[Message]) -> Iterator[Part]:
+        """Yield output, with the time in front of what begins a line: long lines come in several messages."""
         begins: dict[int, bool] = {}
-        for stream, content, stamp in self._parts():
-            yield stream, stamp + b" " + content if begins.get(stream, True) else content
+        for stream, content, stamp in messages:
+            is_stamped = self.is_stamped and begins.get(stream, True)
+            yield stream, stamp + b" " + content if is_stamped else content
             begins[stream] = content.endswith(b"\n")
 
-    def _parts(self) -> Iterator[tuple[int, bytes, bytes]]:
-        """Of which stream, what, and when where that was asked for."""
-        if not self._query.stamped:
-            for stream, message in frames(self._response.iter_content(_CHUNK)):
-                yield stream, message, b""
-            return
-        last, alike = b"", 0
-        for stream, message in frames(self._response.iter_content(_CHUNK)):
-            stamp, _, content = message.partition(b" ")
-            last, alike = stamp, alike + 1 if stamp == last else 1
-            yield stream, content, stamp
-        if self._query.follow and not self._closed.is_set():
-            yield from self._missed(last, alike)
+    def _followed(self) -> Iterator[Message]:
+        """Yield messages until the container has ended, whatever becomes of the connection."""
+        query, pause = self._query, _FIRST_PAUSE
+        while not self._closed.is_set():
+            before, broke = self._latest, None
+            try:
+                yield from self._messages(query)
+            except (_BrokenOffError, RuntimeUnavailableError) as error:
+                broke = error
+            if broke is None and not query.follow:
+                return
+            if self._latest != before:
+                pause = _FIRST_PAUSE
+            runs = self._runs(broke)
+            if runs is None:
+                return
+            # once it has ended the rest is read without following: Docker 20.10 drops the last messages else
+            query = replace(self._resumed(), follow=runs)
+            if broke:
+                self._closed.wait(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
 
-    def _missed(self, last: bytes, alike: int) -> Iterator[tuple[int, bytes, bytes]]:
-        """What came after the last message seen: Docker 20.10 drops the final ones of a container that is followed."""
-        self._response.close()
-        query = replace(self._query, follow=False)
-        if last:
-            query = replace(query, tail=None, since=_unix(last))
-        self._response = open_log(self._client, query)
-        for stream, message in frames(self._response.iter_content(_CHUNK)):
-            stamp, _, content = message.partition(b" ")
-            if stamp == last and alike:
-                alike -= 1
-            elif stamp >= last:
+    @property
+    def _latest(self) -> object:
+        return self._seen[-1] if self._seen else None
+
+    def _runs(self, broke: RuntimeFault | None) -> bool | None:
+        """Return whether the container runs, as far as is known; None: it is gone, and all of its output was read.
+
+        Raises RuntimeFault where it is gone with output that was not read.
+        """
+        try:
+            found = self._connection.call(lambda client: by_name(client, self._query.container_id), patient=False)
+        except RuntimeUnavailableError:
+            return True
+        if found is None and broke:
+            raise _IncompleteError("its container was removed before all of it was read") from broke
+        return None if found is None else state_of(found["State"]["Status"]) is not ContainerState.EXITED
+
+    def _resumed(self) -> LogQuery:
+        """Return the query for what comes after the messages seen, with some of these once more.
+
+        Times of the two streams may be out of order by a little, so it begins well before the last one.
+        """
+        if not self._seen:
+            return self._query
+        stamps = sorted(_unix(stamp) for _, stamp in self._seen)
+        is_all = len(stamps) < _REMEMBERED
+        return replace(self._query, tail=None, since=stamps[0 if is_all else _REMEMBERED // 2])
+
+    def _messages(self, query: LogQuery) -> Iterator[Message]:
+        """Yield what the engine sends, but for messages seen before. Raises RuntimeFault where it breaks off."""
+        response, self._response = self._response or self._open(query), None
+        if response is None:
+            return
+        known = Counter(self._seen)
+        with self._whole(response):
+            for stream, message in frames_of(response):
+                if not query.stamped:
+                    yield stream, message, b""
+                    continue
+                stamp, _, content = message.partition(b" ")
+                key = (stream, stamp)
+                if known and known[key] > 0:
+                    known[key] -= 1
+                    continue
+                self._seen.append(key)
                 yield stream, content, stamp
+
+    def _open(self, query: LogQuery) -> requests.Response | None:
+        """Open the log on a connection of its own; None when it was closed meanwhile. Raises RuntimeFault."""
+        if self._client:
+            self._client.close()
+        client = self._client = self._connection.open(patient=not query.follow)
+        if self._closed.is_set():
+            client.close()
+            return None
+        try:
+            with self._connection.translated():
+                return open_log(client, query)
+        except BaseException:
+            client.close()
+            raise
+
+    @contextmanager
+    def _whole(self, response: requests.Response) -> Iterator[None]:
+        """Raise RuntimeFault where the response ends before its end; let go of it."""
+        from requests import RequestException
+
+        try:
+            yield
+        except (RequestException, OSError, ValueError, AttributeError) as error:
+            raise _BrokenOffError(f"the connection to Docker at {self._connection.where} broke off") from error
+        finally:
+            response.close()
 
     def _let_go(self) -> None:
         self._closed.set()
-        self._response.close()
-        self._client.close()
+        if self._response:
+            self._response.close()
+        if self._client:
+            self._client.close()
+
+
+class _IncompleteError(RuntimeFault):
+    """The rest of a log cannot be read."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(Cause(CauseCode.RUNTIME_ERROR, f"the log is incomplete: {why}"), hint="read it again")
+        self.args = (why,)
+
+
+class _BrokenOffError(_IncompleteError):
+    """The connection ended before the log: it can be opened again."""
 
 
 def _unix(stamp: bytes) -> str:
-    """Seconds since 1970 with nanoseconds, as the engine takes them for `since`."""
-    whole, _, fraction = stamp.decode("ascii").removesuffix("Z").partition(".")
-    seconds = int(datetime.fromisoformat(f"{whole}+00:00").timestamp())
-    return f"{seconds}.{fraction or 0:0<9}"
+    """Return an RFC 3339 time as the engine takes it for `since`: seconds since 1970 with nanoseconds."""
+    found = _STAMP.fullmatch(stamp.decode("ascii", "replace"))
+    if not found:
+        raise _IncompleteError(f"the engine's time {stamp!r} is not understood")
+    zone = "+00:00" if found[3] == "Z" else found[3]
+    return f"{int(datetime.fromisoformat(found[1] + zone).timestamp())}.{found[2] or '0':0<9}"
 
 
 def open_log(client: APIClient, query: LogQuery) -> requests.Response:
-    """The engine's answer, whose content is yet to be read.
+    """Return the engine's answer, whose content is yet to be read.
 
     Asked for by hand: docker-py's streams end without a word when the engine is lost, so that half a log would pass
     for a whole one, and they cannot tell stdout from stderr.
@@ -149,18 +265,22 @@ def open_log(client: APIClient, query: LogQuery) -> requests.Response:
     return response
 
 
-def hang_up(response: requests.Response) -> None:
-    """End a stream that another thread reads: closing the response alone would wait for that thread."""
-    from docker.errors import DockerException
-    from docker.types import CancellableStream
-
-    # over paramiko it cannot be done; then the reader ends with the next line, or with the process
-    with suppress(OSError, AttributeError, DockerException):
-        CancellableStream(iter(()), response).close()
+def frames_of(response: requests.Response) -> Iterator[Part]:
+    """Yield (stream, bytes) of a log. Raises ValueError where it breaks off, RuntimeFault for the engine's errors."""
+    chunks = response.iter_content(_CHUNK)
+    if response.headers.get("Content-Type") == _RAW:
+        yield from ((1, chunk) for chunk in chunks)  # of a container with a terminal
+    else:
+        for stream, content in frames(chunks):
+            if stream == _ENGINE_ERROR:
+                raise _IncompleteError(f"the engine says: {content.decode(errors='replace').strip()}")
+            yield stream, content
+    if not (response.raw.chunked or "Content-Length" in response.headers):
+        raise ValueError("the engine did not say where the log ends")
 
 
 def frames(chunks: Iterator[bytes]) -> Iterator[Part]:
-    """(stream, bytes) of the engine's multiplexed format; raises ValueError where it breaks off inside a frame."""
+    """Yield (stream, bytes) of the engine's multiplexed format. Raises ValueError for half a frame."""
     buffer = bytearray()
     for chunk in chunks:
         buffer += chunk
@@ -178,16 +298,20 @@ def frames(chunks: Iterator[bytes]) -> Iterator[Part]:
 
 
 def lines(parts: Iterator[Part]) -> Iterator[bytes]:
-    """Whole lines, without their ends; a line's pieces are put together per stream."""
+    """Yield whole lines, without their ends; a line's pieces are put together per stream."""
     rests: dict[int, bytes] = {}
-    for stream, part in parts:
-        *whole, rest = (rests.get(stream, b"") + part).split(b"\n")
-        for line in whole:
-            yield line.removesuffix(b"\r")
-        if len(rest) > _LONGEST_LINE:
-            yield rest
-            rest = b""
-        rests[stream] = rest
+    try:
+        for stream, part in parts:
+            *whole, rest = (rests.get(stream, b"") + part).split(b"\n")
+            for line in whole:
+                yield line.removesuffix(b"\r")
+            if len(rest) > _LONGEST_LINE:
+                yield rest
+                rest = b""
+            rests[stream] = rest
+    except RuntimeFault:
+        yield from filter(None, rests.values())
+        raise
     yield from filter(None, rests.values())
 
 
@@ -197,10 +321,12 @@ def save(client: APIClient, container_id: str, path: Path) -> None:
 
     try:
         with open_log(client, LogQuery(container_id)) as response, kept(path) as file:
-            for _, content in frames(response.iter_content(_CHUNK)):
+            for _, content in frames_of(response):
                 file.write(content)
     except RequestException:
         raise  # an OSError too, but the engine's fault and not the disk's
+    except ValueError as error:
+        raise _IncompleteError(str(error)) from error
     except OSError as error:
         code = CauseCode.DISK_FULL if error.errno in {errno.ENOSPC, errno.EDQUOT} else CauseCode.RUNTIME_ERROR
         raise RuntimeFault(Cause(code, f"cannot keep the log at {path}: {error.strerror or error}")) from error

@@ -8,7 +8,8 @@ import pytest
 
 from gputui import bootstrap
 from gputui.cli import logs
-from gputui.domain.errors import NotFoundError
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import NotFoundError, RuntimeFault
 from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import NOW, job, running
@@ -108,6 +109,17 @@ def test_an_interrupt_ends_it_quietly(run: Run, store: KeptStore, monkeypatch: p
     monkeypatch.setattr(bootstrap, "open_logs", lambda options, store: found)
     result = run("logs", "-f", "7")
     assert (result.code, result.out, result.err.strip()) == (130, "one\n", "")
+    assert found.stream.closed
+
+
+def test_a_log_that_breaks_off_fails(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    put(store, *(running() for _ in range(7)))
+    fault = RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, "the log is incomplete: the connection broke off"))
+    found = Logs(Stream(b"one", fails=fault))
+    monkeypatch.setattr(bootstrap, "open_logs", lambda options, store: found)
+    result = run("logs", "7")
+    assert (result.code, result.out) == (1, "one\n")
+    assert "the log is incomplete" in result.err
     assert found.stream.closed
 
 

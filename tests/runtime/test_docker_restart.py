@@ -150,16 +150,23 @@ def test_jobs_that_end_at_once_are_not_charged_for_an_engine_that_waits_for_anot
         assert cause.code is CauseCode.CONTAINER_LOST, cause
 
 
-def test_a_lost_engine_ends_followed_logs(watched: Watched) -> None:
-    container_id = watched.run("exec sleep 600")
-    stream = watched.runtime.logs(container_id, follow=True)
-    lines: list[bytes] = []
+def test_a_followed_log_outlives_its_engine(live: Watched, tmp_path: Path) -> None:
+    """Nothing is lost or repeated, and it ends with the container."""
+    script = "i=0; while [ ! -e /data/end ]; do i=$((i + 1)); echo line $i; sleep 0.01; done; echo last"
+    container_id = live.run(script, volumes=(f"{tmp_path}:/data",))
+    stream, lines = live.runtime.logs(container_id, follow=True), list[bytes]()
     thread = threading.Thread(target=lambda: lines.extend(stream), daemon=True)
     thread.start()
-    watched.engine.kill()
+    until(lambda: len(lines) > 20, "it is followed")
+    live.engine.kill()
+    live.down()
+    live.engine.launch(live_restore=True)
+    before = len(lines)
+    until(lambda: len(lines) > before + 20, "it is followed again")
+    (tmp_path / "end").touch()
     thread.join(PATIENCE)
     assert not thread.is_alive()
-    assert lines == [b"ready"]
+    assert lines == [b"ready", *(f"line {number}".encode() for number in range(1, len(lines) - 1)), b"last"]
 
 
 def test_it_answers_again_without_being_watched(own_engine: Dockerd) -> None:
