@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import shutil
@@ -19,9 +20,13 @@ from gputui.domain.job import Job, JobId, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.engine.actions import Actions
 from gputui.store import TinyJobStore
+from tests.e2e.commands import Commands
 from tests.factories import ACTOR
 from tests.gpus import standin
 from tests.runtime.dockerd import IMAGE, Dockerd
+
+COMMANDS = Commands()
+atexit.register(COMMANDS.close)
 
 
 class RealClock:
@@ -70,11 +75,10 @@ class Site:
 
     def run(self, *words: str, check: bool = True, stdin: bytes = b"") -> subprocess.CompletedProcess[str]:
         """A gputui command; fails the test when it does, unless `check` is off."""
-        command = [sys.executable, "-m", "gputui", *words]
-        done = subprocess.run(command, env=self.environ, capture_output=True, input=stdin, timeout=60, check=False)
-        stdout, stderr = done.stdout.decode(), done.stderr.decode()
-        assert not check or done.returncode == 0, f"gputui {' '.join(words)}: {done.returncode}\n{stdout}{stderr}"
-        return subprocess.CompletedProcess(command, done.returncode, stdout, stderr)
+        code, out, err = COMMANDS.run(words, self.environ, stdin, timeout=60)
+        stdout, stderr = out.decode(), err.decode()
+        assert not check or code == 0, f"gputui {' '.join(words)}: {code}\n{stdout}{stderr}"
+        return subprocess.CompletedProcess(["gputui", *words], code, stdout, stderr)
 
     def json(self, *words: str) -> Any:
         return json.loads(self.run(*words, "--json").stdout)
