@@ -15,8 +15,6 @@ from gputui.runtime.docker_faults import bad_spec
 T = TypeVar("T")
 _AS_THEY_ARE = {
     "BlkioWeight": "blkio_weight",
-    "CapAdd": "cap_add",
-    "CapDrop": "cap_drop",
     "CgroupParent": "cgroup_parent",
     "CgroupnsMode": "cgroupns",
     "CpuPeriod": "cpu_period",
@@ -69,6 +67,7 @@ def host_fields(options: ContainerOptions) -> dict[str, Any]:
     fields |= {name: True for name, field in _FLAGS.items() if getattr(options, field)}
     fields |= {name: _pairs(getattr(options, field)) for name, field in _PAIRS.items() if getattr(options, field)}
     fields |= {name: _rates(options, *rate) for name, rate in _RATES.items()}
+    fields["CapAdd"], fields["CapDrop"] = _capabilities(options)
     fields["BlkioWeightDevice"] = [{"Path": path, "Weight": weight} for path, weight in _split(options, int)]
     fields["Tmpfs"] = {path: rest for path, _, rest in (text.partition(":") for text in options.tmpfs)} or None
     fields["Devices"] = [_device(spec) for spec in _devices(options) if not spec.cdi]
@@ -76,6 +75,18 @@ def host_fields(options: ContainerOptions) -> dict[str, Any]:
     fields["NetworkMode"] = _parsed("--network", docker_args.network, options.network).name if options.network else None
     fields["SecurityOpt"] = [text for text in options.security_opt if text != _UNMASKED]
     return fields
+
+
+def _capabilities(options: ContainerOptions) -> tuple[list[str], list[str]]:
+    """Return the capabilities added and dropped, by the names and in the order docker's client sends."""
+    added, dropped = ({_capability(name) for name in names} for names in (options.cap_add, options.cap_drop))
+    kept = {"ALL"} if "ALL" in dropped else dropped - added
+    return sorted({"ALL"} if "ALL" in added else added), sorted(kept)
+
+
+def _capability(name: str) -> str:
+    name = name.upper()
+    return name if name == "ALL" or name.startswith("CAP_") else f"CAP_{name}"
 
 
 def unmasked(options: ContainerOptions) -> dict[str, Any]:
