@@ -132,6 +132,8 @@ class RuntimeStatus:
     """Whether it was asked at all: before that it is not up, and nothing is wrong."""
     gpus: EngineGpus | None = None
     """None for a runtime without containers, and for an engine that does not answer."""
+    hint: str = ""
+    """What to do when it is not up; the text ends with it in brackets."""
 
     @property
     def all_warnings(self) -> tuple[str, ...]:

@@ -28,7 +28,7 @@ from gputui.runtime.docker_connection import Connection
 from gputui.runtime.docker_create import request_for
 from gputui.runtime.docker_engine import EngineFacts, GpuMode, Json, read_facts
 from gputui.runtime.docker_events import EventWatcher
-from gputui.runtime.docker_faults import fault, is_conflict, is_missing
+from gputui.runtime.docker_faults import SilentError, fault, is_conflict, is_missing
 from gputui.runtime.docker_logs import DockerLog, LogQuery, save
 from gputui.runtime.docker_machine import is_here
 from gputui.runtime.docker_naming import adoptable, by_name
@@ -83,7 +83,9 @@ class DockerRuntime:
     def _note(self, error: RuntimeFault) -> RuntimeStatus:
         """Remember that it does not answer."""
         self._facts = None
-        return self._stand(RuntimeStatus(NAME, up=False, text=str(error), capability=_CAPABILITY))
+        return self._stand(
+            RuntimeStatus(NAME, up=False, text=str(error), hint=error.hint or "", capability=_CAPABILITY)
+        )
 
     def _stand(self, status: RuntimeStatus) -> RuntimeStatus:
         with self._status_lock:
@@ -96,7 +98,11 @@ class DockerRuntime:
         try:
             found = self._connection.call(ask, is_long=is_long)
         except RuntimeUnavailableError as error:
-            self._survey.outages.lost(self._clock.now())  # long before its events end, where it waits for containers
+            now = self._clock.now()
+            if isinstance(error, SilentError):
+                self._survey.outages.silent(now)
+            else:
+                self._survey.outages.lost(now)  # long before its events end, where it waits for containers
             self._note(error)
             raise
         self._survey.outages.back(self._clock.now())

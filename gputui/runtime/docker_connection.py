@@ -182,7 +182,7 @@ class Connection:
     def _take(self, patient: bool) -> EngineClient:
         with self._lock:
             if patient and self._last_error and not self._is_near and time.monotonic() < self._closed_until:
-                raise RuntimeUnavailableError(self._last_error.what, hint=self._last_error.hint)
+                raise type(self._last_error)(self._last_error.what, hint=self._last_error.hint)
             kept = self._idle.pop().client if self._idle else None
         return self._still_answering(kept) if kept else self._connect()
 

@@ -119,6 +119,10 @@ def bad_spec(option: str, problem: str) -> RuntimeFault:
     return RuntimeFault(Cause(CauseCode.BAD_SPEC, f"{option}: {problem}"))
 
 
+class SilentError(RuntimeUnavailableError):
+    """The engine did not answer in time: it may hang, and still be there."""
+
+
 def unavailable(where: str, error: BaseException) -> RuntimeUnavailableError:
     """The error for an engine that does not answer, with what to do about it."""
     text = str(error)
@@ -130,7 +134,7 @@ def unavailable(where: str, error: BaseException) -> RuntimeUnavailableError:
     if "no such file" in lower or "connection refused" in lower:
         return RuntimeUnavailableError(f"Docker does not run at {where}", hint="`systemctl start docker`")
     if "timed out" in lower or "timeout" in lower:
-        return RuntimeUnavailableError(f"Docker at {where} did not answer in time", hint="`systemctl status docker`")
+        return SilentError(f"Docker at {where} did not answer in time", hint="`systemctl status docker`")
     return RuntimeUnavailableError(
         f"Docker at {where} does not answer: {_tidy(text)}", hint="`systemctl status docker`"
     )

@@ -17,21 +17,32 @@ _KEPT = 32
 
 
 class Outages:
-    """When the engine did not answer. Ends by signal inside such a time are CONTAINER_LOST: no fault of the job."""
+    """Times in which the engine was not there. Ends by signal inside them are CONTAINER_LOST: no fault of the job.
+
+    An engine that does not answer in time may only hang. That becomes an outage when its events end or nobody
+    listens any more, and is forgotten when it answers again.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._windows: list[tuple[datetime, datetime | None]] = []
+        self._silent_since: datetime | None = None
+
+    def silent(self, now: datetime) -> None:
+        """Note that the engine did not answer in time."""
+        with self._lock:
+            self._silent_since = self._silent_since or now
 
     def lost(self, now: datetime) -> None:
-        """The engine went away."""
+        """Note that the engine went away: as early as it fell silent."""
         with self._lock:
             if not self._windows or self._windows[-1][1] is not None:
-                self._windows = [*self._windows[-_KEPT:], (now, None)]
+                self._windows = [*self._windows[-_KEPT:], (self._silent_since or now, None)]
 
     def back(self, now: datetime) -> None:
-        """It answers again."""
+        """Note that it answers again."""
         with self._lock:
+            self._silent_since = None
             if self._windows and self._windows[-1][1] is None:
                 self._windows[-1] = (self._windows[-1][0], now)
 

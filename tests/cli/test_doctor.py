@@ -137,6 +137,22 @@ def test_a_toolkit_that_is_not_registered_gets_the_lines_and_the_restart() -> No
     assert "doctor --fix" not in written
 
 
+def test_an_engine_behind_ssh_is_explained_in_the_words_of_ssh() -> None:
+    hint = "`ssh lab` once, and compare its key"
+    down = RuntimeStatus("docker", False, f"ssh: lab is no known host ({hint})", hint=hint)
+    [check] = engine.of_runtime(down)
+    assert (check.level, check.text) == (Level.FAIL, "ssh: lab is no known host")
+    assert check.hint.startswith(hint)
+    assert "systemctl" not in check.hint
+
+
+def test_gpus_that_the_engine_cannot_give() -> None:
+    check = engine.of_gpus(EngineGpus("nvidia", address="ssh://gpu1"), ())
+    assert check is not None
+    assert (check.level, "ssh://gpu1 runs on another machine" in check.text) == (Level.FAIL, True)
+    assert engine.of_gpus(EngineGpus("nvidia", is_local=True), ()) is None
+
+
 def test_gpus_without_an_engine_are_told_of_the_process_runtime() -> None:
     down = RuntimeStatus("docker", False, "Docker does not run")
     assert "--runtime process" in next(engine.of_runtime(down, has_gpus=True)).hint

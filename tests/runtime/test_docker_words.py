@@ -294,6 +294,25 @@ def test_ends_while_the_engine_was_away(record: ContainerRecord, lost: bool) -> 
     assert (cause.code is CauseCode.CONTAINER_LOST) is lost
 
 
+def test_an_engine_that_hung_and_answers_again_was_not_restarted() -> None:
+    outages = Outages()
+    outages.silent(NOW + timedelta(seconds=10))
+    assert outages.judge(ended(137, 15), None).cause == ended(137, 15).cause, "the call that is answered first judges"
+    outages.back(NOW + timedelta(seconds=20))
+    assert outages.judge(ended(137, 15), None).cause == ended(137, 15).cause
+
+
+def test_an_engine_that_hung_and_then_went_was_away_since_it_hung() -> None:
+    outages = Outages()
+    outages.silent(NOW + timedelta(seconds=10))
+    outages.silent(NOW + timedelta(seconds=13))
+    outages.lost(NOW + timedelta(seconds=18))
+    outages.back(NOW + timedelta(seconds=20))
+    cause = outages.judge(ended(137, 12), None).cause
+    assert cause is not None
+    assert cause.code is CauseCode.CONTAINER_LOST
+
+
 class Ended:
     """A client of an engine that has one container, which was sent SIGTERM."""
 

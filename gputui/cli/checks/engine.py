@@ -72,12 +72,14 @@ def of_runtime(status: RuntimeStatus, has_gpus: bool = False) -> Iterator[Check]
 def _down(status: RuntimeStatus, has_gpus: bool) -> Check:
     if status.name != "docker":
         return fail(status.name, status.text, "No host job can start.", "")
-    hint = "sudo systemctl enable --now docker\ndocker info    # with the same DOCKER_HOST and docker context"
+    is_special = status.hint and "systemctl" not in status.hint
+    hint = status.hint if is_special else "sudo systemctl enable --now docker"
+    hint += "\ndocker info    # with the same DOCKER_HOST and docker context"
     if has_gpus:
         hint += "\nwithout Docker, jobs run as host processes: gputui --runtime process serve\n"
         hint += "gputui --runtime process submit --host --gpus 1 -- COMMAND    # or: export GPUTUI_RUNTIME=process"
     why = "No job with an image can start, and GPUs that containers use are unknown."
-    return fail("docker", status.text, why, hint)
+    return fail("docker", status.text.removesuffix(f" ({status.hint})"), why, hint)
 
 
 def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu]) -> Check | None:

@@ -32,7 +32,7 @@ def backoff(first: timedelta, failures: int, cap: timedelta, seed: str) -> timed
 
 def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime, settings: SchedulerSettings) -> Job:
     """The job after its last attempt ended at `at`, because of `cause` (None: it ended well)."""
-    if job.stopping is not None and (cause is None or cause.blame is Blame.JOB) and not _made_it(job, cause):
+    if job.stopping is not None and _may_be_our_doing(cause) and not _made_it(job, cause):
         cause = job.stopping.cause  # how it died follows from our having told it to
     free = cause is not None and cause.blame in {Blame.INFRASTRUCTURE, Blame.OPERATOR} and not is_asked_for(job, cause)
     ended = job.with_attempt(ended_at=at, exit_code=exit_code, cause=cause, charged=not free)
@@ -46,6 +46,11 @@ def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime,
     if cause is None:
         return ended.to(JobState.COMPLETED)
     return _failed(ended, cause, at, settings)
+
+
+def _may_be_our_doing(cause: Cause | None) -> bool:
+    """Whether a job that was told to end may have ended so for that reason; lost containers were to end too."""
+    return cause is None or cause.blame is Blame.JOB or cause.code is CauseCode.CONTAINER_LOST
 
 
 def _made_it(job: Job, cause: Cause | None) -> bool:

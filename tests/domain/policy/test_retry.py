@@ -121,6 +121,12 @@ def test_memory_and_time_have_ends_of_their_own() -> None:
     assert (timed_out.state, timed_out.exit_code) == (JobState.TIMEOUT, 143)
 
 
+def test_a_container_that_was_told_to_end_and_got_lost_ended_for_that_reason() -> None:
+    stopped = running(1).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.TIME_LIMIT, "over"), NOW))
+    lost = broken(stopped, CauseCode.CONTAINER_LOST)
+    assert (lost.state, lost.cause) == (JobState.TIMEOUT, Cause(CauseCode.TIME_LIMIT, "over"))
+
+
 def test_a_time_limit_counts_even_when_the_job_obeys_with_0() -> None:
     stopped = running(1, retries=3).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.TIME_LIMIT, "over"), NOW))
     assert ended(stopped, 0).state is JobState.TIMEOUT
