@@ -199,10 +199,12 @@ def make_host(
     *,
     may_lead: bool = True,
     started: Callable[[], GpuProbe | None] = lambda: None,
+    hand_over: Callable[[], object] | None = None,
 ) -> Host:
     """What keeps the feed supplied in this process, `console` or `serve`; its adapters are made when it leads.
 
-    `started` may give a probe that reads already, once.
+    `started` may give a probe that reads already, once. `hand_over` begins a background scheduler, for when scheduling
+    fails here again and again.
     """
     import socket
 
@@ -222,6 +224,7 @@ def make_host(
         me=Leader(os.getpid(), socket.gethostname(), actor().user, kind, clock().now()),
         feed=feed,
         may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
+        hand_over=hand_over,
     )
 
 

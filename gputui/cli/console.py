@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
@@ -11,18 +10,17 @@ import socket
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from threading import Thread
 from typing import TYPE_CHECKING
 
 from gputui import bootstrap
 from gputui.cli import serving
+from gputui.cli.behind import Behind
 from gputui.cli.first import EarlyProbe
 from gputui.cli.painted import PaintedConsole
 from gputui.cli.reopening import Reopening, ScreenFailedError
 from gputui.config import Options, templates_path
-from gputui.domain.snapshot import Notice, Snapshot
 from gputui.domain.text import plain
 from gputui.engine.feed import Feed
 from gputui.engine.leader import current_leader
@@ -40,8 +38,6 @@ log = logging.getLogger(__name__)
 
 GIVE_WAY_AFTER = 0.001
 """Seconds after which a thread lets others run that wait: a key must not wait for a plan at each of its steps."""
-AGAIN_AFTER = 1.0
-"""Seconds after which what failed behind the screen is tried again."""
 WANTED_WITHIN = 10.0
 """Seconds for which a probe that was begun early is kept for the scheduler."""
 LET_GO_WITHIN = 12.0
@@ -71,7 +67,8 @@ class Console:
         self._is_opened = False
         """A screen has taken over from what was shown before it."""
         self._probe = probe
-        self._host: Host | None = None
+        self._feed = Feed()
+        self._behind = Behind(self._make_host, self._feed)
 
     def run(self) -> int:
         """Show it until it is quit; the exit code. Raises ScreenFailedError where that cannot be."""
@@ -86,30 +83,30 @@ class Console:
             self._tidy_up()
 
     async def _run(self) -> int:
-        feed = Feed()
-        screens = Reopening(partial(self._app, feed), serving.log_path(self._options.state))
+        screens = Reopening(self._app, serving.log_path(self._options.state))
         hung_up = asyncio.Event()
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, hung_up.set)
         loop.add_signal_handler(signal.SIGTERM, self._terminate, screens)
         screen = asyncio.create_task(screens.run())
-        scheduling = asyncio.create_task(self._behind(screens.painted, feed))
+        beginning = asyncio.create_task(self._begin_behind(screens.painted))
         hang_up = asyncio.create_task(hung_up.wait())
         await asyncio.wait({screen, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+        beginning.cancel()
         if hung_up.is_set():
-            return await self._hang_up(scheduling)
+            return await self._hang_up()
         hang_up.cancel()
         try:
             how, code = await screen
         except ScreenFailedError as error:
-            await self._give_up(scheduling, error)
+            await self._give_up(error)
             raise
-        await self._let_go(scheduling, hand_over=how is Leave.HAND_OVER and self._leads)
+        await self._let_go(hand_over=how is Leave.HAND_OVER and self._behind.leads)
         return code
 
-    def _app(self, feed: Feed) -> PaintedConsole:
+    def _app(self) -> PaintedConsole:
         app = PaintedConsole(
-            feed,
+            self._feed,
             bootstrap.actions(self._store, self._options),
             bootstrap.open_logs(self._options, self._store),
             self._options.settings,
@@ -119,7 +116,7 @@ class Console:
             remembered=self._remembered,
             inside=bootstrap.open_inside(self._options, self._store),
             look=wish_of(self._options.settings.console, os.environ),
-            want_pcie=self._want_pcie,
+            want_pcie=self._behind.want_pcie,
             past=self._store.history,
             gpu_past=partial(bootstrap.gpu_past, self._options),
             forms=FormSources(lambda: bootstrap.local_images(self._options), templates_path()),
@@ -139,71 +136,52 @@ class Console:
         return self._options.settings.scheduler.hand_over != "never"
 
     @property
-    def _leads(self) -> bool:
-        return self._host is not None and self._host.leads
-
-    @property
     def _would_lead(self) -> bool:
         """Whether the scheduler is here, or would be: nobody is one, and this console was about to be."""
         may = self._may_lead and not self._options.settings.console.read_only
-        return self._leads or (may and current_leader(self._options.state) is None)
+        return self._behind.leads or (may and current_leader(self._options.state) is None)
 
-    def _want_pcie(self, uuid: str | None) -> None:
-        """Pass on which GPU somebody looks at."""
-        if self._host is not None:
-            self._host.want_pcie(uuid)
-
-    async def _behind(self, painted: asyncio.Event, feed: Feed) -> None:
+    async def _begin_behind(self, painted: asyncio.Event) -> None:
         """Begin only when the first frame is painted: importing and connecting would delay it."""
         await painted.wait()
         if self._probe is not None:  # another may have begun to schedule since
             asyncio.get_running_loop().call_later(WANTED_WITHIN, Thread(target=self._probe.close, daemon=True).start)
-        while True:
-            try:
-                if self._host is None:
-                    self._host = await asyncio.to_thread(self._make_host, feed)
-                return await self._host.run()
-            except Exception as error:  # a border: the screen would go on showing the last picture as if it were new
-                log.exception("scheduling failed")
-                feed.publish(picture_of(error, feed.latest))
-                await asyncio.sleep(AGAIN_AFTER)
+        self._behind.begin()
 
-    def _make_host(self, feed: Feed) -> Host:
+    def _make_host(self) -> Host:
         started = self._probe.take if self._probe is not None else lambda: None
+        hand_over = partial(serving.hand_over, self._options) if self._hands_over else None
         return bootstrap.make_host(
-            self._options, self._store, feed, "console", may_lead=self._may_lead, started=started
+            self._options,
+            self._store,
+            self._feed,
+            "console",
+            may_lead=self._may_lead,
+            started=started,
+            hand_over=hand_over,
         )
 
-    async def _hang_up(self, scheduling: asyncio.Task[None]) -> int:
+    async def _hang_up(self) -> int:
         """The terminal is gone: hand over if we schedule, and end without another word to the screen."""
-        await self._let_go(scheduling, hand_over=self._hands_over and self._leads)
+        await self._let_go(hand_over=self._hands_over and self._behind.leads)
         self._tidy_up()
         self._store.close()
         os._exit(128 + signal.SIGHUP)  # the screen's driver would wait for a terminal that will not answer
 
-    async def _give_up(self, scheduling: asyncio.Task[None], error: ScreenFailedError) -> None:
+    async def _give_up(self, error: ScreenFailedError) -> None:
         """There will be no screen, but jobs are to start as before; say what becomes of that."""
         would_lead = self._would_lead
         if would_lead:
             goes_on = "jobs start as before, by a background scheduler"
             error.hint = f"{goes_on if self._hands_over else 'no job starts until gputui serve runs'}; {error.hint}"
-        await self._let_go(scheduling, hand_over=would_lead and self._hands_over)
+        await self._let_go(hand_over=would_lead and self._hands_over)
 
-    async def _let_go(self, scheduling: asyncio.Task[None], *, hand_over: bool) -> None:
+    async def _let_go(self, *, hand_over: bool) -> None:
         if hand_over:
             serving.hand_over(self._options)
-        if self._host is None:
-            scheduling.cancel()
-        else:
-            self._host.stop()
-        with contextlib.suppress(TimeoutError, asyncio.CancelledError):
-            await asyncio.wait_for(scheduling, LET_GO_WITHIN)
-
-
-def picture_of(error: Exception, latest: Snapshot) -> Snapshot:
-    """The last picture, which says that nothing is scheduled here and why."""
-    words = f"scheduling here failed, and is tried again: {type(error).__name__}: {error}"
-    return replace(latest, leader=None, leads_here=False, notices=(Notice("error", words),))
+        self._behind.stop()
+        if not await asyncio.to_thread(self._behind.end, LET_GO_WITHIN):
+            log.warning("the scheduler does not let go, and ends with the process")
 
 
 def tell(fault: BaseException) -> None:

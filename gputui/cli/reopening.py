@@ -6,12 +6,12 @@ import asyncio
 import gc
 import logging
 import time
-from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
 from gputui.cli.painted import PaintedConsole
 from gputui.domain.errors import GputuiError
+from gputui.engine.faults import Count, in_words
 from gputui.tui.happenings import Happening
 from gputui.tui.leave import Leave
 from gputui.tui.steady import hung_up
@@ -19,9 +19,7 @@ from gputui.tui.steady import hung_up
 log = logging.getLogger(__name__)
 
 MOST = 3
-"""Times that the screen is opened again within `WITHIN`."""
-WITHIN = 60.0
-"""Seconds."""
+"""Times that the screen is opened again within a minute."""
 ENDS_WITHIN = 3.0
 """Seconds that a screen which failed may take to end by itself."""
 WISHES_WITHIN = 5.0
@@ -35,21 +33,6 @@ class ScreenFailedError(GputuiError):
         how_often = f"failed {times} times within a minute, the last time by" if times > 1 else "failed:"
         super().__init__(f"the screen {how_often} {in_words(fault)}", hint=f"{path} tells more")
         self.fault = fault
-
-
-class Faults:
-    """How often it failed of late."""
-
-    def __init__(self) -> None:
-        self._at: deque[float] = deque(maxlen=MOST + 1)
-
-    def add(self, at: float) -> bool:
-        """Count one more, at that time in seconds; whether it may be opened again."""
-        self._at.append(at)
-        return len(self._at) <= MOST or at - self._at[0] > WITHIN
-
-    def __len__(self) -> int:
-        return len(self._at)
 
 
 class Reopening:
@@ -72,7 +55,7 @@ class Reopening:
 
     async def run(self) -> tuple[Leave | None, int]:
         """Show it until it is left; how, and the exit code. Raises ScreenFailedError where it fails too often."""
-        faults, news = Faults(), ""
+        faults, news = Count(MOST), ""
         while self._asked is None:
             fault = await self._show(news)
             if fault is None:
@@ -100,7 +83,7 @@ class Reopening:
         await to_its_end(app)
         return app.fault if app.has_failed else None
 
-    async def _after(self, fault: BaseException, faults: Faults) -> None:
+    async def _after(self, fault: BaseException, faults: Count) -> None:
         """Clear away what failed. Raises ScreenFailedError where it is not to be opened again."""
         app = self._app
         if app is not None and app.has_hung_up:
@@ -138,8 +121,3 @@ async def to_its_end(app: PaintedConsole) -> None:
         log.error("the screen failed as it ended", exc_info=error)
         app.fault = app.fault or error
     app.end()
-
-
-def in_words(fault: BaseException) -> str:
-    """Its kind, and what it says."""
-    return f"{type(fault).__name__}: {fault}" if str(fault) else type(fault).__name__

@@ -9,14 +9,17 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from io import TextIOWrapper
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from gputui import bootstrap
 from gputui.config import Options
 from gputui.domain.errors import NotLeaderError
+from gputui.domain.text import plain
 from gputui.domain.units import format_duration
+from gputui.engine.faults import GivenUpError
 from gputui.engine.feed import Feed
 from gputui.engine.leader import current_leader
 from gputui.engine.sharing import settle_path
@@ -27,6 +30,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+ANEW_AFTER = 2.0
+"""Seconds before a scheduler that gave up begins anew: a console that looks on takes over meanwhile."""
+WAIT_ANEW = 10**7
+"""Seconds for which it then waits for another scheduler to go: as long as it takes."""
 HAND_OVER_WAIT = 60
 """Seconds for which the background scheduler tries to take over from the process that started it."""
 
@@ -69,9 +76,20 @@ def serve(options: Options, wait: float) -> int:
             does = f"has not responded for {format_duration(silence)}, and holds the lock" if silence else "schedules"
             hint = "end it, or use --wait to queue up behind it" if silence else "use --wait to queue up behind it"
             raise NotLeaderError(f"{who}, {does} in {options.state} already", hint=hint)
+    except GivenUpError as error:
+        print(f"gputui serve: {plain(str(error))}; starting anew", file=sys.stderr, flush=True)
+        store.close()
+        _start_anew(options)
     finally:
         store.close()
     return 0
+
+
+def _start_anew(options: Options) -> NoReturn:
+    """Become a new `gputui serve`, with the same pid for whoever watches over it; it waits for a console that leads."""
+    time.sleep(ANEW_AFTER)
+    command = [sys.executable, "-m", "gputui", *options.arguments(), "serve", "--wait", f"{WAIT_ANEW}s"]
+    os.execv(command[0], command)
 
 
 async def _serve(options: Options, store: JobStore, wait: float) -> bool:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable
 
 from gputui.domain.snapshot import EMPTY, Snapshot
+
+log = logging.getLogger(__name__)
 
 
 class Feed:
@@ -22,12 +25,15 @@ class Feed:
         return self._latest
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Make this the latest and tell every subscriber, in the calling thread."""
+        """Make this the latest and tell every subscriber, in the calling thread; none keeps another from hearing."""
         with self._lock:
             self._latest = snapshot
             subscribers = tuple(self._subscribers)
         for tell in subscribers:
-            tell(snapshot)
+            try:
+                tell(snapshot)
+            except Exception:  # a border: a screen that fails must not fail the tick
+                log.exception("a picture could not be shown")
 
     def subscribe(self, tell: Callable[[Snapshot], None]) -> Callable[[], None]:
         """Call `tell` with each snapshot from now on; returns what ends that."""

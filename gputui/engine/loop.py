@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import time
-from collections.abc import Callable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
 from datetime import UTC
-from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.settings import SchedulerSettings
 from gputui.engine import garbage
+from gputui.engine.daemons import DaemonExecutor
+from gputui.engine.faults import Faults, GivenUpError
 from gputui.engine.scheduler import Scheduler
 from gputui.engine.waker import Waker
 from gputui.ports import Clock, JobStore, StoreWatch
 
 if TYPE_CHECKING:
+    from apscheduler.events import JobExecutionEvent
     from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
 log = logging.getLogger(__name__)
@@ -29,6 +30,12 @@ STORE_POLL = 0.1
 STORE_LOOK = 1.0
 """The same where somebody does: for a writer that was killed before it could."""
 HOUSEKEEPING = 10.0
+AGAIN_AFTER = 1.0
+"""Seconds after which a part that failed is begun again."""
+MOST_FAULTS = 4
+"""Faults within a minute after which scheduling goes on; with one more this process gives up."""
+END_TICK_WITHIN = 30.0
+"""Seconds that a tick under way may take when the loop ends."""
 MIN_PAUSE = 0.01
 """Seconds between two ticks at least, so that a burst of events costs a few ticks and not one each."""
 
@@ -44,6 +51,8 @@ class Loop:
         clock: Clock,
         waker: Waker,
         holds: Callable[[], bool] = lambda: True,
+        faults: Faults | None = None,
+        told: Callable[[], None] = lambda: None,
     ) -> None:
         self._scheduler = scheduler
         self._store = store
@@ -51,9 +60,14 @@ class Loop:
         self._clock = clock
         self._waker = waker
         self._holds = holds
+        self._faults = faults or Faults(MOST_FAULTS)
+        self._told = told
+        """Called when there is a notice of a fault."""
+        self._given_up: GivenUpError | None = None
+        self._is_ending = False
         self._lost = asyncio.Event()
         self._has_ticked = asyncio.Event()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="tick")
+        self._thread = DaemonExecutor(1, "tick")
         self._house: Future[None] = Future()
         self._house.set_result(None)
         self._seen: object = None
@@ -62,20 +76,62 @@ class Loop:
         self._is_settled = False
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Schedule until `stop` is set or the leadership is lost. A tick under way is finished first."""
+        """Schedule until `stop` is set or the leadership is lost. A tick under way is finished first.
+
+        Raises GivenUpError when parts of it failed too often.
+        """
         self._waker.bind()
         self._scheduler.start()
-        tasks = [asyncio.create_task(task) for task in (self._dispatch(), self._watch_store(), self._keep_time())]
+        parts = {"a tick": self._dispatch, "the watch for wishes": self._watch_store, "the timer": self._keep_time}
+        tasks = [asyncio.create_task(self._supervise(name, part)) for name, part in parts.items()]
         ends = [asyncio.create_task(each.wait()) for each in (stop, self._lost)]
         try:
             await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._is_ending = True
             for task in (*tasks, *ends):
                 task.cancel()
             await asyncio.gather(*tasks, *ends, return_exceptions=True)
             await asyncio.sleep(0)
             self._scheduler.stop()
-            await _drained(self._thread)
+            await self._end_tick()
+        if self._given_up is not None:
+            raise self._given_up
+
+    async def _end_tick(self) -> None:
+        """Wait for a tick under way, but not for ever: one that hangs writes nothing once it finds its store locked."""
+        self._thread.shutdown()
+        for _ in range(round(END_TICK_WITHIN / MIN_PAUSE)):
+            if self._thread.drain(0):
+                return
+            await asyncio.sleep(MIN_PAUSE)
+        log.warning("a tick does not end, and is left to itself")
+
+    async def _supervise(self, name: str, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a part that has no end of its own, and begin it again after each fault."""
+        while self._given_up is None:
+            try:
+                await part()
+                fault: BaseException = RuntimeError("it ended")
+            except asyncio.CancelledError as error:
+                if self._is_ending:
+                    raise
+                fault = error
+            except Exception as error:  # noqa: BLE001 - the border of the part
+                fault = error
+            self._note(name, fault)
+            await asyncio.sleep(AGAIN_AFTER)
+
+    def _note(self, name: str, fault: BaseException) -> None:
+        """Log and tell a fault; where there are too many, have `run` give up."""
+        log.error("the scheduler failed in %s", name, exc_info=fault)
+        self._given_up = self._given_up or self._faults.add(name, fault)
+        if self._given_up is not None:
+            self._lost.set()
+        try:
+            self._told()
+        except Exception:  # a border: the notice comes with the next picture
+            log.exception("a fault could not be told")
 
     async def _keep_time(self) -> None:
         """Begin after the first tick: to import what keeps time takes longer than that, and somebody looks at GPUs."""
@@ -88,14 +144,20 @@ class Loop:
             timer.shutdown(wait=False)
 
     def _timer(self) -> AsyncIOScheduler:
+        from apscheduler.events import EVENT_JOB_ERROR
         from apscheduler.schedulers.asyncio import AsyncIOScheduler
 
         defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
         timer = AsyncIOScheduler(job_defaults=defaults, timezone=UTC)
+        timer.add_listener(self._job_failed, EVENT_JOB_ERROR)
         timer.add_job(self._tick_due, "interval", seconds=self._settings.tick_interval.total_seconds())
         timer.add_job(self._reconcile_due, "interval", seconds=self._settings.reconcile_interval.total_seconds())
         timer.add_job(self._keep_house, "interval", seconds=HOUSEKEEPING)
         return timer
+
+    def _job_failed(self, event: JobExecutionEvent) -> None:
+        """Hear from APScheduler, which goes on by itself."""
+        self._note("the timer", event.exception)
 
     async def _tick_due(self) -> None:
         """Time alone calls for a tick only where nothing else did: readings come every second as a rule."""
@@ -108,8 +170,7 @@ class Loop:
     async def _keep_house(self) -> None:
         """Not awaited: when we are stopped, APScheduler would cancel it and report that as a failure."""
         if self._house.done():
-            with contextlib.suppress(RuntimeError):  # the thread is gone: we are being stopped
-                self._house = self._thread.submit(self._keep_house_now)
+            self._house = self._thread.submit(self._keep_house_now)
 
     def _keep_house_now(self) -> None:
         garbage.SWEEPER.tend(time.monotonic())
@@ -123,13 +184,24 @@ class Loop:
     async def _watch_store(self) -> None:
         """Ring when another process wrote a wish."""
         loop, watch = asyncio.get_running_loop(), self._store.watch()
+        failed: asyncio.Future[None] = loop.create_future()
+
+        def hear(watch: StoreWatch) -> None:
+            try:
+                self._hear(watch)
+            except Exception as error:  # noqa: BLE001 - the loop would call it again at once, for ever
+                loop.remove_reader(watch.fileno())
+                failed.set_exception(error)
+
         if watch is not None:
-            loop.add_reader(watch.fileno(), self._hear, watch)
+            loop.add_reader(watch.fileno(), hear, watch)
         try:
-            while True:
-                await asyncio.sleep(STORE_POLL if watch is None else STORE_LOOK)
+            while not failed.done():
+                await asyncio.wait({failed}, timeout=STORE_POLL if watch is None else STORE_LOOK)
                 self._look_at_store()
+            failed.result()
         finally:
+            failed.cancel()
             if watch is not None:
                 loop.remove_reader(watch.fileno())
                 watch.close()
@@ -139,7 +211,7 @@ class Loop:
         self._look_at_store()
 
     def _look_at_store(self) -> None:
-        if self._version() != self._seen:
+        if self._has_ticked.is_set() and self._version() != self._seen:
             self._waker.wake()
 
     def _version(self) -> object:
@@ -177,10 +249,7 @@ class Loop:
             return False
         before = self._version()
         self._ticked_at = time.monotonic()
-        try:
-            self._scheduler.tick(self._clock.now())
-        except Exception:  # the border of the tick: one that fails must not end dispatch
-            log.exception("a tick failed")
+        self._scheduler.tick(self._clock.now())
         self._settle_memory()
         # Our own writes make one more tick due; another process's between `before` and the reading of the store too.
         self._seen = before
@@ -191,8 +260,3 @@ class Loop:
         if not self._is_settled:
             self._is_settled = True
             garbage.settle()
-
-
-async def _drained(executor: Executor) -> None:
-    """Wait for what the executor is at, without blocking the event loop."""
-    await asyncio.get_running_loop().run_in_executor(None, partial(executor.shutdown, wait=True, cancel_futures=True))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from datetime import datetime
@@ -109,6 +110,9 @@ class Gputui(AsideApp[Leave]):
         self.keymap = Keymap.of(settings.console.keys)
         self.keymap.rebind(self._bindings)
         self._unsubscribe: Callable[[], None] = lambda: None
+        self._taking = threading.Lock()
+        self._taken: Snapshot | None = None
+        """The newest picture, from when it came until the screen takes it."""
         self._has_recalled = False
         self.pacer = Pacer(self._desk.pace, self._show, self.set_timer)
         self.dress(look, self._desk.remembered)
@@ -141,16 +145,22 @@ class Gputui(AsideApp[Leave]):
         self._desk.remembered.close()
 
     def _take(self, snapshot: Snapshot) -> None:
-        self._tell(SnapshotTaken(snapshot))
+        """Hear of a picture, in the scheduler's thread; only the newest waits while the screen is busy or lent."""
+        with self._taking:
+            is_told, self._taken = self._taken is not None, snapshot
+        if not is_told:
+            self._tell(SnapshotTaken(snapshot))
 
     def _tell(self, message: Message) -> None:
         """Post from any thread; what comes after the end is dropped."""
         self.post_message(message)
 
     def on_snapshot_taken(self, message: SnapshotTaken) -> None:
-        """Show it."""
-        self.pacer.take(message.snapshot)
-        self.notifier.take(message.snapshot)
+        """Show it, or the newest since."""
+        with self._taking:
+            snapshot, self._taken = self._taken or message.snapshot, None
+        self.pacer.take(snapshot)
+        self.notifier.take(snapshot)
 
     def _show(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot

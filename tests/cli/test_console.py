@@ -1,56 +1,102 @@
-"""What is behind the console's screen."""
+"""The thread behind the console's screen."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 
 import pytest
 
 from gputui import bootstrap
-from gputui.cli import console
-from gputui.cli.console import Console
+from gputui.cli import behind
+from gputui.cli.behind import Behind
 from gputui.config import Options
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.feed import Feed
+from gputui.engine.host import Host
+
+PATIENCE = 20.0
 
 
-class FailsOnce:
+class FailsOnce(Host):
     """A host that fails at its first run."""
 
     runs = 0
 
     async def run(self) -> None:
-        self.runs += 1
-        if self.runs == 1:
+        FailsOnce.runs += 1
+        if FailsOnce.runs == 1:
             raise RuntimeError("it broke")
+        await super().run()
 
 
-@pytest.mark.parametrize("makes_it_at_once", [True, False])
-async def test_a_failure_behind_the_screen_is_told_and_tried_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, makes_it_at_once: bool
+@pytest.mark.parametrize("fails_when", ["made", "run"])
+def test_a_failure_behind_the_screen_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_when: str
 ) -> None:
-    monkeypatch.setattr(console, "AGAIN_AFTER", 0.0)
-    options = Options(state=tmp_path / "state")
-    host, feed, seen = FailsOnce(), Feed(), list[Snapshot]()
-    feed.subscribe(seen.append)
-    store = bootstrap.open_store(options)
-    there = Console(options, store)
-    host.runs = 0 if makes_it_at_once else 1
-    made = iter([] if makes_it_at_once else [RuntimeError("it broke")])
+    monkeypatch.setattr(behind, "AGAIN_AFTER", 0.0)
+    monkeypatch.setattr("gputui.engine.host.Host", FailsOnce)
+    FailsOnce.runs = 0 if fails_when == "run" else 1
+    options, feed, seen = Options(state=tmp_path / "state"), Feed(), list[Snapshot]()
+    store, shown = bootstrap.open_store(options), threading.Event()
+    errors = iter([] if fails_when == "run" else [RuntimeError("it broke")])
 
-    def make(_: Feed) -> FailsOnce:
-        if error := next(made, None):
+    def hear(snapshot: Snapshot) -> None:
+        seen.append(snapshot)
+        if snapshot.taken_at.year > 2000:
+            shown.set()
+
+    def make() -> Host:
+        if error := next(errors, None):
             raise error
-        return host
+        return bootstrap.make_host(options, store, feed, "console", may_lead=False)
 
-    monkeypatch.setattr(there, "_make_host", make)
-    painted = asyncio.Event()
-    painted.set()
-    await there._behind(painted, feed)
+    feed.subscribe(hear)
+    there = Behind(make, feed)
+    there.begin()
+    assert shown.wait(PATIENCE)
+    there.stop()
+    assert there.end(PATIENCE)
     store.close()
-    assert host.runs == 2
-    assert [notice.text for notice in seen[-1].notices] == [
+    assert [notice.text for notice in seen[0].notices] == [
         "scheduling here failed, and is tried again: RuntimeError: it broke"
     ]
-    assert seen[-1].leader is None
+    assert seen[0].leader is None
+
+
+def test_it_ends_whether_or_not_it_had_begun(tmp_path: Path) -> None:
+    options = Options(state=tmp_path / "state")
+    store = bootstrap.open_store(options)
+    for begins in (True, False):
+        there = Behind(lambda: bootstrap.make_host(options, store, Feed(), "console", may_lead=False), Feed())
+        if begins:
+            there.begin()
+        there.stop()
+        assert there.end(PATIENCE)
+        assert not there.leads
+    store.close()
+
+
+async def test_the_loop_of_the_screen_does_not_run_what_is_behind_it(tmp_path: Path) -> None:
+    options, feed, loops = Options(state=tmp_path / "state"), Feed(), list[object]()
+    store, shown = bootstrap.open_store(options), threading.Event()
+
+    class Seen(Host):
+        async def run(self) -> None:
+            loops.append(asyncio.get_running_loop())
+            shown.set()
+            await super().run()
+
+    def make() -> Host:
+        made = bootstrap.make_host(options, store, feed, "console", may_lead=False)
+        made.__class__ = Seen
+        return made
+
+    there = Behind(make, feed)
+    there.begin()
+    assert shown.wait(PATIENCE)  # blocks this loop
+    there.stop()
+    assert there.end(PATIENCE)
+    store.close()
+    assert loops != [asyncio.get_running_loop()]

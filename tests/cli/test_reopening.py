@@ -17,10 +17,11 @@ from textual.widget import Widget
 
 from gputui.cli import reopening
 from gputui.cli.painted import PaintedConsole
-from gputui.cli.reopening import MOST, WITHIN, Faults, Reopening, ScreenFailedError
+from gputui.cli.reopening import MOST, Reopening, ScreenFailedError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY
 from gputui.engine.actions import Actions
+from gputui.engine.faults import WITHIN, Count
 from gputui.engine.feed import Feed
 from gputui.store import MemoryJobStore
 from gputui.tui.leave import Leave
@@ -339,13 +340,13 @@ async def test_nothing_is_left_of_one_that_failed(monkeypatch: pytest.MonkeyPatc
 
 
 def test_three_faults_in_a_minute_are_borne_and_the_fourth_is_not() -> None:
-    faults = Faults()
+    faults = Count(MOST)
     assert [faults.add(at) for at in (0.0, 1.0, 2.0)] == [True] * MOST
     assert not faults.add(WITHIN)
 
 
 def test_faults_of_long_ago_do_not_count() -> None:
-    faults = Faults()
+    faults = Count(MOST)
     assert all(faults.add(number * (WITHIN / MOST + 0.1)) for number in range(50))
     assert all(faults.add(at) for at in (10_000.0, 10_000.1, 10_000.2))
     assert not faults.add(10_000.3)

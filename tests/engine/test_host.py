@@ -7,21 +7,26 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 
 from gputui.domain.errors import NotLeaderError, StoreFormatError
-from gputui.domain.job import BootTime
+from gputui.domain.job import BootTime, Submission
 from gputui.domain.snapshot import Leader, Snapshot
 from gputui.domain.state import JobState
-from gputui.engine import picture, published
+from gputui.engine import host, loop, picture, published
+from gputui.engine.actions import Actions
+from gputui.engine.faults import GivenUpError
 from gputui.engine.feed import Feed
 from gputui.engine.host import Adapters, Host
 from gputui.engine.leader import LOCK_FILE, Leadership
+from gputui.engine.scheduler import Scheduler
 from gputui.ports import SteadyClock
+from gputui.store import TinyJobStore
 from tests.engine.fakes import FakeProbe, FakeRuntime
 from tests.engine.world import World
-from tests.factories import uuid
+from tests.factories import ACTOR, spec, uuid
 
 
 class RealClock:
@@ -255,3 +260,119 @@ async def test_the_gpu_that_a_console_beside_shows_is_read_in_detail(world: Worl
     for seat in (leader, beside):
         seat.host.stop()
     await asyncio.gather(leading, looking)
+
+
+async def test_a_scheduler_that_fails_again_and_again_hands_over_and_leaves_the_leadership_free(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loop, "AGAIN_AFTER", 0.0)
+    seat, handed_over = Seat(real(world), RealClock(), "console"), list[bool]()
+    seat.host._hand_over = lambda: handed_over.append(seat.host.leads)
+    tick = Scheduler.tick
+
+    def broken(scheduler: Scheduler, now: datetime) -> Snapshot:
+        if threading.current_thread().name == "tick" and seat.host.leads:
+            raise KeyError("oh")
+        return tick(scheduler, now)
+
+    monkeypatch.setattr(Scheduler, "tick", broken)
+    task = asyncio.create_task(seat.host.run())
+    await seat.until(lambda: any("a background `gputui serve` goes on" in n.text for n in seat.feed.latest.notices))
+    assert handed_over == [False]
+    assert not seat.feed.latest.leads_here
+    [told] = [notice.text for notice in seat.feed.latest.notices]
+    assert "scheduling here failed 5 times within a minute, the last time in a tick by KeyError: 'oh'" in told
+    next_one, job_id = Seat(world, RealClock(), "serve"), world.submit()
+    leading = asyncio.create_task(next_one.host.lead(10))
+    await next_one.until(lambda: world.job(job_id).state is JobState.RUNNING)
+    for one in (seat, next_one):
+        one.host.stop()
+    await asyncio.wait_for(asyncio.gather(task, leading), 10)
+
+
+async def test_serve_that_fails_again_and_again_says_so(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "AGAIN_AFTER", 0.0)
+    monkeypatch.setattr(Scheduler, "tick", lambda *_: 1 // 0)
+    seat = Seat(real(world), RealClock(), "serve")
+    with pytest.raises(GivenUpError, match=r"failed 5 times .* ZeroDivisionError"):
+        await asyncio.wait_for(seat.host.lead(0), 10)
+    assert not seat.host.leads
+
+
+async def test_what_cannot_be_begun_is_told_and_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host, "AGAIN_AFTER", 0.0)
+    seat = Seat(real(world), RealClock(), "console")
+    start, failing = Scheduler.start, iter([True, True])
+
+    def begin(scheduler: Scheduler) -> None:
+        if next(failing, False):
+            raise OSError(24, "Too many open files")
+        start(scheduler)
+
+    monkeypatch.setattr(Scheduler, "start", begin)
+    texts: list[str] = []
+    seat.feed.subscribe(lambda snapshot: texts.extend(notice.text for notice in snapshot.notices))
+    task = asyncio.create_task(seat.host.run())
+    await seat.until(lambda: seat.feed.latest.leads_here)
+    assert any(text.startswith("scheduling here failed, and is tried again: OSError") for text in texts)
+    seat.host.stop()
+    await asyncio.wait_for(task, 10)
+
+
+def test_stopped_from_another_thread_before_or_while_it_runs_it_ends(world: World) -> None:
+    real(world)
+    for before in (True, False):
+        seat = Seat(world, RealClock(), "console")
+        if before:
+            seat.host.stop()
+        thread = threading.Thread(target=lambda seat=seat: asyncio.run(seat.host.run()))
+        thread.start()
+        while not before and not seat.feed.latest.leads_here:
+            time.sleep(0.01)
+        seat.host.stop()
+        thread.join(10)
+        assert not thread.is_alive()
+        seat.host.stop()
+
+
+async def test_a_screen_that_cannot_take_a_picture_fails_no_tick(
+    world: World, caplog: pytest.LogCaptureFixture
+) -> None:
+    seat = Seat(real(world), RealClock(), "console")
+
+    def broken(_: Snapshot) -> None:
+        raise KeyError("no such widget")
+
+    seat.feed.subscribe(broken)
+    task = asyncio.create_task(seat.host.run())
+    job_id = world.submit()
+    await seat.until(lambda: world.job(job_id).state is JobState.RUNNING)
+    seat.host.stop()
+    await asyncio.wait_for(task, 10)
+    assert "a picture could not be shown" in caplog.text
+    assert "the scheduler failed" not in caplog.text
+
+
+async def test_a_console_whose_directory_was_replaced_says_so_and_leaves_the_new_one_to_others(
+    world: World, tmp_path: Path
+) -> None:
+    real(world)
+    world.directory = state = tmp_path / "state"
+    world.store = TinyJobStore(state)
+    seat = Seat(world, RealClock(), "console")
+    task = asyncio.create_task(seat.host.run())
+    await seat.until(lambda: seat.feed.latest.leads_here)
+    TinyJobStore(tmp_path / "new").close()
+    state.rename(tmp_path / "old")
+    (tmp_path / "new").rename(state)
+    await seat.until(lambda: any("was removed or replaced" in n.text for n in seat.feed.latest.notices))
+    assert not seat.host.leads
+    world.store = TinyJobStore(state)
+    actions, other = Actions(world.store, RealClock(), ACTOR), Seat(world, RealClock(), "serve")
+    leading = asyncio.create_task(other.host.lead(0))
+    [job_id] = actions.submit([Submission(spec(0))])
+    await other.until(lambda: world.job(job_id).state is JobState.RUNNING)
+    assert not seat.host.leads
+    for one in (seat, other):
+        one.host.stop()
+    await asyncio.wait_for(asyncio.gather(task, leading), 10)

@@ -13,6 +13,7 @@ import pytest
 
 from gputui.domain.settings import SchedulerSettings
 from gputui.engine import loop
+from gputui.engine.faults import Faults, GivenUpError
 from gputui.engine.scheduler import Scheduler
 from gputui.engine.waker import Waker
 from gputui.store import TinyJobStore
@@ -92,6 +93,125 @@ class Slow(TinyJobStore):
         self.begun.set()
         assert self.let_go.wait(20)
         self.kept += 1
+
+
+PARTS = {"_dispatch": "a tick", "_watch_store": "the watch for wishes", "_keep_time": "the timer", "_tick": "a tick"}
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that fail are begun again at once."""
+    monkeypatch.setattr(loop, "AGAIN_AFTER", 0.0)
+    monkeypatch.setattr(loop, "HOUSEKEEPING", 0.01)
+
+
+class Supervised:
+    """A loop of which one part fails the first times."""
+
+    def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, part: str, times: float) -> None:
+        self.left, self.told, self.stop = times, list[str](), asyncio.Event()
+        self.is_told = asyncio.Event()
+        self.store, self.ticks, self.waker = TinyJobStore(directory), Ticks(), Waker()
+        self.faults = Faults(loop.MOST_FAULTS)
+        settings = SchedulerSettings(tick_interval=timedelta(seconds=0.05))
+        self.loop = loop.Loop(
+            cast("Scheduler", self.ticks),
+            self.store,
+            settings,
+            FakeClock(),
+            self.waker,
+            faults=self.faults,
+            told=self.tell,
+        )
+        whole = getattr(self.loop, part)
+        monkeypatch.setattr(self.loop, part, self.broken if part in ("_tick", "_hear") else self.broken_part)
+        self.whole = whole
+
+    def tell(self) -> None:
+        self.told += [notice.text for notice in self.faults.notices]
+        self.is_told.set()
+
+    def fail(self) -> None:
+        self.left -= 1
+        if self.left >= 0:
+            raise KeyError("oh")
+
+    async def broken_part(self) -> None:
+        self.fail()
+        await self.whole()
+
+    def broken(self, *words: object) -> object:
+        self.fail()
+        return self.whole(*words)
+
+    async def goes_on(self) -> None:
+        """A write of another process is followed by a tick, and so is time alone."""
+        other = TinyJobStore(self.store._path.parent)
+        for _ in range(3):
+            await self.ticks.next()
+        other.submit([job()], actor=ACTOR)
+        await self.ticks.next()
+        other.close()
+
+    def close(self) -> None:
+        self.store.close()
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_part_that_fails_once_is_begun_again_and_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    there = Supervised(tmp_path / "state", monkeypatch, part, times=1)
+    running = asyncio.create_task(there.loop.run(there.stop))
+    await there.goes_on()
+    there.stop.set()
+    await asyncio.wait_for(running, 20)
+    told = f"the scheduler failed in {PARTS[part]} and goes on: KeyError: 'oh'; "
+    assert there.told == [f"{told}gputui.log in the state directory has the details"]
+    assert f"the scheduler failed in {PARTS[part]}" in caplog.text
+    assert "Traceback" in caplog.text
+    there.close()
+
+
+@pytest.mark.usefixtures("at_once")
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_part_that_always_fails_ends_scheduling_in_this_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    there = Supervised(tmp_path / "state", monkeypatch, part, times=float("inf"))
+    with pytest.raises(
+        GivenUpError, match=rf"failed 5 times within a minute, the last time in {PARTS[part]} by KeyError"
+    ):
+        await asyncio.wait_for(there.loop.run(there.stop), 20)
+    there.close()
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_a_job_of_the_timer_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Supervised(tmp_path / "state", monkeypatch, "_tick_due", times=1)
+    running = asyncio.create_task(there.loop.run(there.stop))
+    await there.goes_on()
+    there.stop.set()
+    await asyncio.wait_for(running, 20)
+    assert len(there.told) == 1
+    there.close()
+
+
+@pytest.mark.usefixtures("at_once")
+async def test_word_of_writes_that_cannot_be_taken_is_no_endless_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Supervised(tmp_path / "state", monkeypatch, "_hear", times=1)
+    running = asyncio.create_task(there.loop.run(there.stop))
+    await there.ticks.next()
+    there.store.submit([job()], actor=ACTOR)
+    await asyncio.wait_for(there.is_told.wait(), 20)
+    await there.goes_on()
+    there.stop.set()
+    await asyncio.wait_for(running, 20)
+    assert len(there.told) == 1
+    there.close()
 
 
 async def test_house_that_is_kept_when_the_loop_ends_is_kept_to_the_end_and_is_no_failure(

@@ -1,0 +1,112 @@
+"""A console's screen and its scheduler are apart: whatever holds up the screen, jobs start and end on time."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.terminal import Terminal
+
+PATIENCE = 30.0
+CONSOLE = [sys.executable, "-m", "gputui"]
+ASLEEP = """
+import sys, time
+from gputui.tui.app import Gputui
+told = sys.argv.pop()
+def sleep(self):
+    open(told, "w").close()
+    time.sleep(5)
+    raise KeyError("overslept")
+Gputui.action_help = sleep
+from gputui.__main__ import main
+main()
+"""
+"""A console whose screen sleeps when asked for help, and then fails."""
+
+
+class Place:
+    """A state directory, and commands on it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        editor = path / "editor"
+        editor.write_text(f"#!/bin/sh\ntouch {path}/open\nuntil [ -e {path}/close ]; do sleep 0.05; done\n")
+        editor.chmod(editor.stat().st_mode | stat.S_IXUSR)
+        self.environ = {
+            "GPUTUI_STATE": str(path / "state"),
+            "GPUTUI_PROBE": "sim:1",
+            "GPUTUI_RUNTIME": "process",
+            "GPUTUI_CONFIG": "/dev/null",
+            "GPUTUI_SCHEDULER_HAND_OVER": "never",
+            "XDG_STATE_HOME": str(path / "home"),
+            "PYTHONPATH": str(Path(__file__).parents[2]),
+            "EDITOR": str(editor),
+        }
+
+    def run(self, *words: str) -> str:
+        command = [sys.executable, "-m", "gputui", *words]
+        done = subprocess.run(command, env={**os.environ, **self.environ}, capture_output=True, check=True, timeout=60)
+        return done.stdout.decode()
+
+    def script(self, text: str, *options: str) -> None:
+        self.run("submit", "--host", "--gpus", "1", *options, "--", "sh", "-c", text)
+
+    def has(self, name: str) -> bool:
+        return (self.path / name).exists()
+
+    def began(self, name: str) -> float:
+        return (self.path / name).stat().st_mtime
+
+
+def until(is_so: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not is_so():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.02)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    yield Place(tmp_path)
+    (tmp_path / "close").touch()
+
+
+@pytest.mark.tmux
+def test_an_open_editor_delays_neither_a_time_limit_nor_the_next_start(place: Place) -> None:
+    with Terminal(CONSOLE, place.environ, 120, 40) as terminal:
+        terminal.until("scheduling", "1 of 1 GPU free")
+        terminal.press("s")
+        terminal.until("Submit")
+        terminal.press("C-o")
+        until(lambda: place.has("open"), "the editor does not open")
+        place.script(f"touch {place.path}/first; sleep 60", "--time-limit", "2s")
+        place.script(f"touch {place.path}/second; sleep 60")
+        until(lambda: place.has("second"), "the next job does not start while the editor is open")
+        assert place.began("second") - place.began("first") < 12
+        assert "TIMEOUT" in place.run("queue", "--all", "--json")
+        place.run("cancel", "2")
+        until(lambda: "CANCELLED" in place.run("queue", "--all", "--json"), "nothing is cancelled")
+        assert not place.has("close")
+        (place.path / "close").touch()
+        terminal.until("Submit")
+
+
+@pytest.mark.tmux
+def test_a_screen_that_sleeps_and_fails_delays_no_start(place: Place) -> None:
+    asleep = place.path / "asleep"
+    with Terminal([sys.executable, "-c", ASLEEP, str(asleep)], place.environ, 120, 40) as terminal:
+        terminal.until("scheduling", "1 of 1 GPU free")
+        terminal.press("?")
+        until(asleep.exists, "the screen is not asked for help")
+        for name in ("first", "second", "third"):
+            place.script(f"touch {place.path}/{name}")
+        until(lambda: place.has("third"), "jobs do not start while the screen sleeps")
+        assert place.began("third") < place.began("asleep") + 5
+        terminal.until("was opened again", "overslept")
