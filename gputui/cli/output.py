@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
@@ -124,6 +125,7 @@ def _attempt(attempt: Attempt) -> Json:
         "charged": attempt.charged,
         "gpu_share": attempt.gpu_share,
         "notes": list(attempt.notes),
+        "ports": [{**vars(port), "ssh": port.ssh(platform.node())} for port in attempt.ports],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 import sys
 from collections.abc import Iterator
 from datetime import datetime
@@ -160,6 +161,9 @@ def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object
     yield "cause", f"{attempt.cause.code}: {attempt.cause.text}" if attempt.cause else None
     yield "charged", None if attempt.charged else "no: it does not count against the retries"
     yield "log", attempt.log_path
+    for port in attempt.ports:
+        yield "port", port
+        yield "from elsewhere", None if attempt.is_over else port.ssh(platform.node())
     for note in attempt.notes:
         yield "note", note
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 from gputui.domain.cause import Cause
-from gputui.domain.job import JobId, JobSpec
+from gputui.domain.job import JobId, JobSpec, PublishedPort
 
 
 @dataclass(frozen=True)
@@ -65,6 +65,7 @@ class ContainerRecord:
     """Why it ended, unless it ended well."""
     pid: int | None = None
     """Of its first process, or of a host attempt's session leader."""
+    ports: tuple[PublishedPort, ...] = ()
 
 
 @dataclass(frozen=True)

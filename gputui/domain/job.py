@@ -211,6 +211,28 @@ class BootTime:
 
 
 @dataclass(frozen=True)
+class PublishedPort:
+    """A port of a container, and the port of the host that leads to it."""
+
+    container_port: int
+    host_port: int
+    protocol: str = "tcp"
+    host_ip: str = "0.0.0.0"
+
+    def __str__(self) -> str:
+        host = f"[{self.host_ip}]" if ":" in self.host_ip else self.host_ip
+        return f"{host}:{self.host_port} -> {self.container_port}/{self.protocol}"
+
+    def ssh(self, server: str) -> str | None:
+        """Return the command that leads to it from another machine, as http://localhost:PORT; None unless it is TCP."""
+        if self.protocol != "tcp":
+            return None
+        here = self.container_port if self.container_port >= 1024 else self.host_port
+        there = "localhost" if self.host_ip in {"0.0.0.0", "::", "127.0.0.1", "::1", ""} else self.host_ip
+        return f"ssh -N -L {here}:{there}:{self.host_port} {server}"
+
+
+@dataclass(frozen=True)
 class Attempt:
     """One try at running a job."""
 
@@ -233,6 +255,8 @@ class Attempt:
     """Whether it counts against the job's retries."""
     notes: tuple[str, ...] = ()
     """What the runtime changed and said so: cpus clamped to the host's, ..."""
+    ports: tuple[PublishedPort, ...] = ()
+    """Those it publishes, as the engine chose them when it started."""
     warned_at: datetime | None = None
     """When it was sent the signal that announces its time limit."""
     gpu_share: float = 1.0

@@ -38,6 +38,8 @@ class Pull:
     """Its progress."""
     cancelled: threading.Event = field(default_factory=threading.Event)
     """No job wants it any more."""
+    always: dict[JobId, int] = field(default_factory=dict)
+    """Jobs that want it fetched even if it is here, each with the number of the attempt it is for."""
 
     @property
     def key(self) -> Key:
@@ -63,27 +65,34 @@ class Pulls:
         self._changed = changed
         self._lock = threading.Lock()
         self._here: set[Key] = set()
+        self._fresh: dict[JobId, int] = {}
+        """Attempts whose image was pulled for them because they always want it."""
         self._pulls: dict[Key, Pull] = {}
         self._ending: list[Pull] = []
         """Pulls that have ended, and whose jobs the store does not know of yet."""
 
-    def is_here(self, runtime: Runtime, job_id: JobId, image: str | None) -> bool:
-        """Return whether the image is known to be here; if not, have it looked for, and pulled where it is missing."""
+    def is_here(self, runtime: Runtime, job_id: JobId, image: str | None, always: int | None = None) -> bool:
+        """Return whether the image is known to be here; if not, have it looked for, and pulled where it is missing.
+
+        `always`: the number of the attempt for which it is pulled even if it is here.
+        """
         if image is None:
             return True
         key = (runtime.name, image)
         with self._lock:
-            if key in self._here:
+            if self._fresh.get(job_id) == always if always is not None else key in self._here:
                 return True
             pull = self._pulls.get(key)
             if pull is not None:
+                if always is not None:
+                    pull.always[job_id] = always
                 if job_id in pull.wanted:
                     return False
                 pull.wanted.add(job_id)
                 if not pull.is_pulling:
                     return False
         if pull is None:
-            pull = Pull(runtime, image, {job_id})
+            pull = Pull(runtime, image, {job_id}, always={} if always is None else {job_id: always})
             with self._lock:
                 self._pulls[key] = pull
             self._pools(Work.LOOK, runtime.name).submit(self._look, pull)
@@ -135,12 +144,12 @@ class Pulls:
             is_here, fault = False, error
         except Exception as error:  # noqa: BLE001 - the border of a worker
             is_here, fault = False, _unexpected(pull.image, error)
-        if is_here or fault is not None:
+        with self._lock:
+            pull.is_pulling = fault is None and (not is_here or bool(pull.always))
+            jobs = sorted(pull.wanted)
+        if not pull.is_pulling:
             self._end(pull, fault)
             return
-        with self._lock:
-            pull.is_pulling = True
-            jobs = sorted(pull.wanted)
         if self._begin(pull, jobs):
             self._pools(Work.PULL, pull.runtime.name).submit(self._pull, pull)
 
@@ -193,6 +202,7 @@ class Pulls:
                 del self._pulls[pull.key]
             if fault is None:
                 self._here.add(pull.key)
+                self._fresh |= pull.always if pull.is_pulling else {}
             self._ending.append(pull)
             jobs = sorted(pull.wanted)
         if fault is not None:

@@ -46,4 +46,8 @@ def _claim(ground: Ground, starts: list[Placement], now: datetime) -> list[Job]:
 def has_image(ground: Ground, job_id: JobId) -> bool:
     """Whether a job's image is known to be here; if not, it is being fetched."""
     job = ground.queue.jobs[job_id]
-    return ground.hands.pulls.is_here(ground.observers[runtime_of(job)].runtime, job.id, job.spec.image)
+    wish = job.spec.options.pull
+    if wish == "never":  # an engine without it says so when the container is created
+        return True
+    always = len(job.attempts) + 1 if wish == "always" else None
+    return ground.hands.pulls.is_here(ground.observers[runtime_of(job)].runtime, job.id, job.spec.image, always)

@@ -92,7 +92,7 @@ def _see_it_end(ground: Ground, job: Job, now: datetime) -> None:
     observer = ground.observer_of(job)
     if attempt is None or attempt.container_id is None or stopping is None or observer is None:
         return
-    grace = max(grace_of(stopping.cause, ground.settings), timedelta(milliseconds=100))
+    grace = max(grace_of(job, stopping.cause, ground.settings), timedelta(milliseconds=100))
     if stopping.cause.code is CauseCode.GPU_LOST and now - stopping.at > _UNKILLABLE:
         _give_up(ground, job, attempt.number, stopping.cause, now)
         return

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import NotFoundError, RuntimeFault
-from gputui.domain.job import Attempt, BootTime, Job, JobId, Placement
+from gputui.domain.job import Attempt, BootTime, Job, JobId, Placement, PublishedPort
 from gputui.domain.policy import gpu_memory
 from gputui.domain.policy.retry import again, conclude
 from gputui.domain.settings import SchedulerSettings
@@ -60,6 +60,7 @@ def start_attempt(
             _give_way(store, launch, rival)
             return None
         runtime.start(created.id)
+        ports = _ports(runtime, launch, created.id)
     except RuntimeFault as fault:
         log.warning("job %d attempt %d did not start: %s", launch.job_id, launch.attempt, fault)
         if fault.cause.code is not CauseCode.RUNTIME_UNAVAILABLE:
@@ -68,8 +69,18 @@ def start_attempt(
     with store.transaction() as transaction:
         job = under_way(transaction, launch.job_id, launch.attempt)
         if job is not None and job.state is JobState.CONFIGURING:
-            transaction.put(running(job, created.id, clock.now(), created.notes, began=clock.boot_time()))
+            started = running(job, created.id, clock.now(), created.notes, began=clock.boot_time())
+            transaction.put(started.with_attempt(ports=ports))
     return None
+
+
+def _ports(runtime: Runtime, launch: Launch, container_id: str) -> tuple[PublishedPort, ...]:
+    """Return the ports that the container publishes, of which the engine may have chosen some a moment ago."""
+    options = launch.spec.options
+    if not options.publish and not options.publish_all:
+        return ()
+    record = runtime.inspect(container_id)
+    return record.ports if record else ()
 
 
 def _give_way(store: JobStore, launch: Launch, rival: ContainerRecord) -> None:
@@ -101,7 +112,7 @@ def adopted(job: Job, record: ContainerRecord, now: datetime) -> Job:
     if job.state is JobState.PENDING:  # its start outlived the scheduler that began it
         attempt = Attempt(record.attempt, record.gpus, claimed_at=started_at)
         job = job.to(JobState.CONFIGURING, attempts=(*job.attempts, attempt))
-    return running(job.with_attempt(gpus=record.gpus), record.id, started_at)
+    return running(job.with_attempt(gpus=record.gpus, ports=record.ports), record.id, started_at)
 
 
 def given_back(job: Job) -> Job:
@@ -173,7 +184,8 @@ def _record_failure(store: JobStore, launch: Launch, cause: Cause, now: datetime
         job = under_way(transaction, launch.job_id, launch.attempt)
         if job is None:
             return
-        if cause.code is CauseCode.IMAGE_NOT_FOUND:  # it was there a moment ago: fetch it, then try again
+        may_pull = launch.spec.options.pull != "never"
+        if cause.code is CauseCode.IMAGE_NOT_FOUND and may_pull:  # it was there a moment ago: fetch it, then try again
             transaction.put(given_back(job))
             return
         transaction.put(conclude(job, cause, _EXIT_CODES.get(cause.code), now, settings))

@@ -155,10 +155,10 @@ _RARER = (
     _key("oom_score_adj", "Preference of the kernel to kill it.", numbers.whole(-1000, 1000), "N"),
     _key("pids_limit", "How many processes it may have; -1: no limit but the site's.", numbers.whole(-1, 2**22), "N"),
     _key("stop_signal", "Signal that asks it to end.", docker_values.stop_signal, "SIGNAL"),
-    _key("stop_timeout", "Seconds from that signal to SIGKILL.", numbers.whole(0, 86_400), "N"),
+    _key("stop_timeout", "Seconds from that signal to SIGKILL.", numbers.whole(0, 3600), "N"),
     _key("no_init", "Make the command process 1 itself (--init=false).", kind=_FLAG),
     _key("pull", "Fetch the image before it starts.", docker_values.pull, "always|missing|never"),
-    _key("platform", "Platform of the image.", docker_values.platform, "OS/ARCH"),
+    _key("platform", "Platform that the image must have.", docker_values.platform, "OS/ARCH"),
     _key("health_cmd", "Command that checks its health.", texts.any_text, "COMMAND"),
     _key(
         "health_interval",

@@ -133,6 +133,9 @@ def _options(
     fields = {key.field: values[key.name] for key in DOCKER_KEYS if key.field and key.name in values}
     if is_host:
         fields.setdefault("workdir", str(submitter.directory))
+    if values.get("network") == "host" and any("auto:" in text for text in values.get("publish", ())):
+        hint = "with the host's network a job listens on the host's own ports: choose one by the job's own option"
+        raise InputError("cannot choose a port", where=where("publish"), hint=hint)
     return ContainerOptions(
         env=docker_specs.merged_env(given, submitter.environ, where("env")),
         labels=tuple(dict(labels).items()),

@@ -150,7 +150,7 @@ class DockerRuntime:
         request = request_for(launch, facts, self._settings)
         for _ in range(_NAME_TRIES):
             try:
-                made = self._call(lambda client: _create(client, request.body, launch.name))
+                made = self._call(lambda client: _create(client, request.body, launch))
                 return Created(made, notes=request.notes)
             except RuntimeFault as error:
                 if not is_conflict(error):
@@ -296,8 +296,9 @@ def _ask(client: APIClient) -> tuple[Json, Json]:
     return client.version(), client.info()
 
 
-def _create(client: APIClient, body: dict[str, Any], name: str) -> str:
-    made: dict[str, Any] = client.create_container_from_config(body, name)  # type: ignore[no-untyped-call]
+def _create(client: APIClient, body: dict[str, Any], launch: Launch) -> str:
+    platform = launch.spec.options.platform
+    made: dict[str, Any] = client.create_container_from_config(body, launch.name, platform)  # type: ignore[no-untyped-call]
     return str(made["Id"])
 
 

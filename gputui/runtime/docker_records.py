@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
 from gputui.domain.cause import Cause, of_exit
 from gputui.domain.container import ContainerRecord, ContainerState
+from gputui.domain.job import PublishedPort
 from gputui.runtime.docker_create import ATTEMPT, GPUS, JOB
 from gputui.runtime.docker_faults import cause_of
 
@@ -49,7 +50,18 @@ def record_of(inspected: Json, *, cause: Cause | None = None) -> ContainerRecord
         exit_code=int(state["ExitCode"]) if is_over else None,
         cause=(cause or _why(state)) if is_over else None,
         pid=state.get("Pid") or None,
+        ports=tuple(_ports((inspected.get("NetworkSettings") or {}).get("Ports") or {})),
     )
+
+
+def _ports(listed: Json) -> Iterator[PublishedPort]:
+    """Yield the ports of `{"8888/tcp": [{"HostIp": "0.0.0.0", "HostPort": "49153"}]}`, one for both kinds of IP."""
+    for key, bindings in sorted(listed.items()):
+        port, _, protocol = key.partition("/")
+        told = {(each.get("HostIp"), each.get("HostPort")) for each in bindings or ()}
+        for ip, host_port in sorted(told, key=str):
+            if host_port and not (ip == "::" and ("0.0.0.0", host_port) in told):
+                yield PublishedPort(int(port), int(host_port), protocol or "tcp", ip or "0.0.0.0")
 
 
 def gpus_of(labels: Mapping[str, str]) -> tuple[str, ...]:

@@ -207,6 +207,26 @@ def test_an_image_of_nvidia_gives_no_gpu_to_a_job_without(
     assert "GPUTUI_GPUS=0\n" in text
 
 
+# ports
+
+
+def test_ports_that_the_engine_chose_are_told(harness: Harness, runtime: DockerRuntime) -> None:
+    made = launch(harness, IMAGE, SLEEP, publish=("auto:8888", "127.0.0.1:auto:9000/udp", "127.0.0.1:39217:80"))
+    created = runtime.create(made)
+    runtime.start(created.id)
+    found = {port.container_port: port for port in record(runtime, created.id).ports}
+    assert {port: (each.protocol, each.host_ip) for port, each in found.items()} == {
+        80: ("tcp", "127.0.0.1"),
+        8888: ("tcp", "0.0.0.0"),
+        9000: ("udp", "127.0.0.1"),
+    }
+    assert found[80].host_port == 39217
+    assert found[8888].host_port >= 1024
+    assert found[8888].ssh("gpu1") == f"ssh -N -L 8888:localhost:{found[8888].host_port} gpu1"
+    assert found[80].ssh("gpu1") == "ssh -N -L 39217:localhost:39217 gpu1"
+    assert found[9000].ssh("gpu1") is None
+
+
 # causes
 
 
@@ -358,6 +378,9 @@ def test_an_image_that_is_no_name(harness: Harness, runtime: DockerRuntime, imag
         ({"ulimits": ("nofile=9:1",)}, "--ulimit"),
         ({"ipc": "nonsense"}, "--ipc"),
         ({"cpus": 0.001}, "--cpus"),
+        ({"platform": "linux/s390x"}, "--platform"),
+        ({"publish": ("x:80",)}, "--publish"),
+        ({"device": ("fuse",)}, "--device"),
     ],
 )
 def test_a_bad_option_is_named(harness: Harness, runtime: DockerRuntime, options: dict[str, Any], option: str) -> None:

@@ -67,17 +67,18 @@ def _is_sound(row: GpuView) -> bool:
     return row.health.is_schedulable and all(holder.kind == "job" for holder in row.holders)
 
 
-def grace_of(cause: Cause, settings: Settings) -> timedelta:
-    """How long an attempt told to end for that cause has before it is killed."""
+def grace_of(job: Job, cause: Cause, settings: Settings) -> timedelta:
+    """Return how long an attempt told to end for that cause has before it is killed: its own --stop-timeout, if any."""
     if cause.code is CauseCode.PREEMPTED:
         return settings.policy.preemption_grace
-    return settings.scheduler.stop_grace
+    own = job.spec.options.stop_timeout
+    return settings.scheduler.stop_grace if own is None else timedelta(seconds=own)
 
 
 def leaves_at(job: Job, settings: Settings) -> float | None:
     """The second by which an attempt that was told to end has; None when it was not."""
     stopping = job.stopping
-    return (stopping.at + grace_of(stopping.cause, settings)).timestamp() if stopping else None
+    return (stopping.at + grace_of(job, stopping.cause, settings)).timestamp() if stopping else None
 
 
 def cause_for(preemptor: Job) -> Cause:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -33,7 +34,7 @@ class Live:
 def job_lines(job: Job, context: JobContext, told: Told | None = None, live: Live | None = None) -> tuple[Line, ...]:
     """The job from what it is now to what was asked for; `told` of one that waits, `live` of one that runs."""
     live = live or Live()
-    now = (*_state(job, context, live), *live.gpus, *_times(job, context, told, live))
+    now = (*_state(job, context, live), *_ports(job), *live.gpus, *_times(job, context, told, live))
     return (*now, *_attempts(job, context), *_asked(job), *_options(job))
 
 
@@ -53,6 +54,16 @@ def _state(job: Job, context: JobContext, live: Live) -> list[Line]:
         label = "where" if job.state.is_active else "why"
         lines.append((label, ((f"{reason.code}: " if reason and not job.held else "", DIM), *here)))
     return lines
+
+
+def _ports(job: Job) -> list[Line]:
+    """Ports of a running job, each with the command that leads to it from another machine."""
+    attempt = job.attempt
+    if attempt is None or attempt.is_over:
+        return []
+    server = plain(platform.node(), 80)
+    told = [(str(port), port.ssh(server)) for port in attempt.ports]
+    return [("port", ((plain(words, 80), PLAIN), (f"   {ssh}" if ssh else "", DIM))) for words, ssh in told]
 
 
 def _times(job: Job, context: JobContext, told: Told | None, live: Live) -> list[Line]:
