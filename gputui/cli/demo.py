@@ -17,7 +17,7 @@ from gputui import bootstrap
 from gputui.cli import serving
 from gputui.cli.session import Session, pass_session
 from gputui.cli.slow import prepare
-from gputui.cli.terminal import check_terminal
+from gputui.cli.terminal import terminal
 from gputui.config import Options, ProbeSpec
 from gputui.domain.container import ContainerState
 from gputui.domain.job import GpuRequest, JobSpec, Submission
@@ -74,7 +74,6 @@ def submissions() -> Iterable[Submission]:
 
 def run(options: Options) -> int:
     """Show the console on a throw-away state directory; nothing of it is left afterwards."""
-    check_terminal()
     prepare(options)
     from gputui.cli.console import Console  # Textual comes with it
 
@@ -119,4 +118,5 @@ def _wait_for_ends(runtime: Runtime) -> None:
 @pass_session
 def command(session: Session) -> int:
     """Open the console on eight simulated GPUs with real short jobs, in a throw-away state directory."""
-    return run(session.options)
+    with terminal():
+        return run(session.options)

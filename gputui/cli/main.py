@@ -60,13 +60,18 @@ def cli(
         if slow and ctx.invoked_subcommand != "demo":
             raise click.UsageError("--slow is for the console alone", ctx)
         return None
-    from gputui.cli.slow import prepare
-    from gputui.cli.terminal import check_terminal
+    from gputui.cli.terminal import terminal
 
-    check_terminal()
-    prepare(session.options)
+    with terminal():
+        return _open_console(session, read_only=read_only, view_only=view_only)
+
+
+def _open_console(session: Session, *, read_only: bool, view_only: bool) -> int:
+    """Show the console until it is closed; return the exit code."""
     from gputui.cli import first
+    from gputui.cli.slow import prepare
 
+    prepare(session.options)
     kept, options = first.remembered(), first.read_only(session.options) if read_only else session.options
     with first.no_collections(), first.opening(options, kept) as opening:
         if view_only:

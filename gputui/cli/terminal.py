@@ -1,20 +1,60 @@
-"""Whether there is a terminal for a console to be on."""
+"""The terminal that a console is on: whether there is one, and drawing on it when stderr goes elsewhere."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 
 from gputui.domain.errors import GputuiError
 
 _HINT = "gputui top prints one picture, gputui serve schedules without a screen"
+_TERMINAL = "/dev/tty"
+
+
+@contextmanager
+def terminal(environ: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Have file 2, on which the console draws, be the terminal; raise GputuiError where there is none.
+
+    Where stderr was redirected, errors still go there: `gputui 2>errors` draws on the terminal.
+    """
+    check_terminal(environ)
+    if environ.get("TEXTUAL_DRIVER") or os.isatty(2):
+        yield
+        return
+    sys.stderr.flush()
+    before, stream = os.dup(2), sys.stderr
+    fd = _open_terminal()
+    os.dup2(fd, 2)
+    os.close(fd)
+    with os.fdopen(before, "w", buffering=1, errors="replace", closefd=False) as errors:
+        sys.stderr = errors
+        try:
+            yield
+        finally:
+            sys.stderr = stream
+            os.dup2(before, 2)
+            os.close(before)
 
 
 def check_terminal(environ: Mapping[str, str] = os.environ) -> None:
-    """Raise where nobody could see the console, or quit it: its keys come from file 0, its pictures go to file 2."""
+    """Raise GputuiError where nobody could see the console, or press its keys, which come from file 0."""
     if environ.get("TEXTUAL_DRIVER"):
-        return  # somebody drives it who is no terminal: the browser's server
-    if not (os.isatty(0) and os.isatty(2)):
+        return  # it is driven by the server for browsers
+    if not os.isatty(0) or not (os.isatty(2) or _has_terminal()):
         raise GputuiError("the console needs a terminal (over ssh: ssh -t)", hint=_HINT)
     if environ.get("TERM", "") == "dumb":
         raise GputuiError("this terminal cannot move its cursor (TERM=dumb)", hint=_HINT)
+
+
+def _has_terminal() -> bool:
+    with suppress(OSError):
+        os.close(_open_terminal())
+        return True
+    return False
+
+
+def _open_terminal() -> int:
+    """Open the terminal of stdout, else the one that controls this process."""
+    return os.dup(1) if os.isatty(1) else os.open(_TERMINAL, os.O_RDWR | os.O_NOCTTY)
