@@ -68,6 +68,7 @@ class Loop:
         self._lost = asyncio.Event()
         self._has_ticked = asyncio.Event()
         self._thread = DaemonExecutor(1, "tick")
+        self._house_thread = DaemonExecutor(1, "house")
         self._house: Future[None] = Future()
         self._house.set_result(None)
         self._seen: object = None
@@ -100,9 +101,11 @@ class Loop:
 
     async def _end_tick(self) -> None:
         """Wait for a tick under way, but not for ever: one that hangs writes nothing once it finds its store locked."""
-        self._thread.shutdown()
+        executors = (self._thread, self._house_thread)
+        for executor in executors:
+            executor.shutdown()
         for _ in range(round(END_TICK_WITHIN / MIN_PAUSE)):
-            if self._thread.drain(0):
+            if all(executor.drain(0) for executor in executors):
                 return
             await asyncio.sleep(MIN_PAUSE)
         log.warning("a tick does not end, and is left to itself")
@@ -170,7 +173,7 @@ class Loop:
     async def _keep_house(self) -> None:
         """Not awaited: when we are stopped, APScheduler would cancel it and report that as a failure."""
         if self._house.done():
-            self._house = self._thread.submit(self._keep_house_now)
+            self._house = self._house_thread.submit(self._keep_house_now)
 
     def _keep_house_now(self) -> None:
         garbage.SWEEPER.tend(time.monotonic())

@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 
 from gputui.store.faults import os_errors
-from gputui.store.journal import Document, append
+from gputui.store.files import open_file
+from gputui.store.journal import Document
+from gputui.store.lines import append_lines
 from gputui.store.permissions import Permissions
 from gputui.store.replica import AuditKey
 from gputui.store.retention import month_of
-from gputui.store.snapshot_file import sync_directory
 
 KeyedEntry = tuple[AuditKey, Document]
-_STEP = 1 << 16
 
 
 class AuditFiles:
@@ -37,42 +37,16 @@ class AuditFiles:
             month = month_of(datetime.fromisoformat(document["at"]))
             months.setdefault(month, []).append(msgspec.json.encode({"id": key, **document}) + b"\n")
         for month, lines in months.items():
-            self._append_to(self._directory / f"audit-{month}.jsonl", b"".join(lines))
+            append_lines(self._directory / f"audit-{month}.jsonl", b"".join(lines), self._permissions)
 
     def read(self) -> Iterator[KeyedEntry]:
         """All entries, each once, in the order of their months."""
         for path in sorted(self._directory.glob("audit-????-??.jsonl")):
             yield from _once_each(_entries(path))
 
-    def _append_to(self, path: Path, data: bytes) -> None:
-        is_new = not path.exists()
-        with os_errors(path):
-            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, self._permissions.file_mode)
-            try:
-                if is_new:
-                    self._permissions.settle_file(fd)
-                os.ftruncate(fd, _whole_lines(fd))
-                append(fd, data)
-            finally:
-                os.close(fd)
-            if is_new:
-                sync_directory(path.parent)
-
-
-def _whole_lines(fd: int) -> int:
-    """Length of the file up to the end of its last whole line."""
-    end = os.fstat(fd).st_size
-    while end > 0:
-        start = max(0, end - _STEP)
-        newline = os.pread(fd, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
-
 
 def _entries(path: Path) -> Iterator[KeyedEntry]:
-    with os_errors(path), path.open("rb") as file:
+    with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         for line in file:
             try:
                 document: Document = msgspec.json.decode(line)

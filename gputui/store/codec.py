@@ -22,6 +22,7 @@ from gputui.domain.snapshot import Controls
 from gputui.store.journal import Document
 
 T = TypeVar("T")
+CANNOT = "it cannot be read: "
 
 
 def encode_job(job: Job) -> Document:
@@ -114,7 +115,7 @@ def _decoded(document: object, kind: type[T], where: str) -> T:
         return msgspec.convert(document, kind)
     except (msgspec.MsgspecError, GputuiError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise StoreFormatError(
-            f"it cannot be read: {error}", where=where, hint="upgrade gputui, or correct it in queue.json"
+            f"{CANNOT}{error}", where=where, hint="upgrade gputui, or correct it in queue.json"
         ) from None
 
 

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from gputui.domain.errors import StoreFormatError
 from gputui.domain.job import Job, JobId
 from gputui.domain.unreadable import Unreadable
-from gputui.store.codec import decode_job
+from gputui.store.codec import CANNOT, decode_job
 from gputui.store.journal import Document
 from gputui.store.replica import no_collection
 
@@ -54,7 +54,7 @@ class JobCache:
         try:
             return self.decoded(key, document)
         except StoreFormatError as error:
-            self._unreadable[key] = Unreadable("job", key, error.what, may_hold(document))
+            self._unreadable[key] = Unreadable("job", key, error.what.removeprefix(CANNOT), may_hold(document))
         except ValueError:
             self._unreadable[key] = Unreadable("job", key, "its id is no number", may_hold(document))
         return None

@@ -9,7 +9,7 @@ from gputui.domain.errors import NotFoundError, StoreFormatError
 from gputui.domain.job import JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.unreadable import Unreadable
-from gputui.store.codec import decode_recurring
+from gputui.store.codec import CANNOT, decode_recurring
 from gputui.store.journal import Document
 
 RECURRING = "recurring"
@@ -33,7 +33,7 @@ def decoded(
         except (StoreFormatError, ValueError) as error:
             known.pop(key, None)
             if unreadable is not None:
-                why = error.what if isinstance(error, StoreFormatError) else "its id is no number"
+                why = error.what.removeprefix(CANNOT) if isinstance(error, StoreFormatError) else "its id is no number"
                 unreadable[key] = Unreadable("recurring job", key, why)
     return MappingProxyType(dict(sorted(entries.items())))
 

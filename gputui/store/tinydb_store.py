@@ -183,10 +183,7 @@ class TinyJobStore:
 
     def keep_house(self, now: datetime) -> None:
         """Move old finished jobs to history and fold the journal."""
-        moved = outdated(self.jobs().values(), self._settings, now)
-        if moved:
-            with self._storage.lock.held():
-                self._move(outdated(self.jobs().values(), self._settings, now))
+        self._move(outdated(self.jobs().values(), self._settings, now))
         if self._storage.journal_length >= FOLD_WHEN_IDLE_AT:
             self._storage.checkpoint()
 
@@ -197,6 +194,7 @@ class TinyJobStore:
             found = tuple(self._storage.replica.damage)
         told = {sentence.partition(":")[0] for sentence in found}
         kept = [path for path in kept_journals(self._path) if str(path.with_suffix("")) not in told]
+        found += tuple(self._history.damage())
         return found + tuple(f"{path}: kept for its damaged lines, which are lost to the queue" for path in kept)
 
     def check(self) -> None:
@@ -208,13 +206,26 @@ class TinyJobStore:
         self._database.close()
 
     def _move(self, jobs: list[Job]) -> None:
-        """Into history first: a crash before they leave the queue leaves them in both, and the queue is right."""
-        table = self._storage.table(JOBS)
-        by_month = sorted(jobs, key=_month)
+        """Append jobs to history, and then take them out of the queue if they are still the same.
+
+        The lock is not held meanwhile. A crash in between leaves them in both, and the queue is right.
+        """
+        documents = {job.id: document for job in jobs if (document := self._document_of(job)) is not None}
+        by_month = sorted((job for job in jobs if job.id in documents), key=_month)
         for month, group in groupby(by_month, key=_month):
-            self._history.add(month, {str(job.id): table[str(job.id)] for job in group})
-        with self._storage.transaction():
-            self._storage.stage(JOBS, {str(job.id): None for job in jobs})
+            self._history.add(month, {str(job.id): documents[job.id] for job in group})
+        if documents:
+            with self._storage.transaction():
+                table = self._storage.table(JOBS)
+                same = [str(job_id) for job_id, document in documents.items() if table.get(str(job_id)) == document]
+                self._storage.stage(JOBS, dict.fromkeys(same))
+
+    def _document_of(self, job: Job) -> Document | None:
+        """The document that says what the job does; None where it has changed meanwhile."""
+        with self._storage.memory:
+            document = self._storage.replica.state.tables[JOBS].get(str(job.id))
+            is_so = document is not None and self._cache.decoded(str(job.id), document) == job
+            return document if is_so else None
 
     def _open(self) -> str:
         """The store's id; makes the queue when there is none."""

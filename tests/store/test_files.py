@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 import zlib
@@ -62,9 +63,8 @@ def test_stock_tinydb_opens_the_files(tiny: TinyJobStore, directory: Path) -> No
         assert (found.doc_id, found["spec"]["name"]) == (1, "a")
         assert stock.table("_meta").all()[0]["store_id"] == tiny.store_id
     tiny.keep_house(NOW)
-    with TinyDB(directory / "history-2025-03.json", access_mode="r") as stock:
-        [found] = stock.table("jobs").all()
-        assert (found.doc_id, found["spec"]["name"]) == (2, "b")
+    [line] = (directory / "history-2025-03.jsonl").read_text().splitlines()
+    assert (json.loads(line)["id"], json.loads(line)["job"]["spec"]["name"]) == (2, "b")
 
 
 def test_what_stock_tinydb_changed_is_seen_and_its_ids_are_not_given_out_again(
@@ -431,7 +431,7 @@ def test_a_job_in_both_files_is_the_queues(
         patched.setattr(JournalStorage, "stage", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             tiny.keep_house(NOW)
-    assert (directory / "history-2024-03.json").exists()
+    assert (directory / "history-2024-03.jsonl").exists()
     assert list(tiny.jobs()) == [1]
     assert list(tiny.history()) == []
     tiny.keep_house(NOW)

@@ -1,0 +1,134 @@
+"""The history: files of lines that only grow, beside those of 0.1."""
+
+from __future__ import annotations
+
+import json
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
+from gputui.store import TinyJobStore
+from gputui.store.codec import encode_job
+from gputui.store.history import HistoryFiles
+from gputui.store.permissions import Permissions
+from tests.factories import ACTOR, NOW, job
+from tests.store.conftest import SETTINGS
+from tests.store.test_kills import python
+
+MONTH = "history-2026-03.jsonl"
+
+
+def over(job_id: int, name: str = "job") -> Job:
+    return job(job_id, name=name).evolve(state=JobState.COMPLETED, ended_at=NOW - timedelta(days=1))
+
+
+def files(directory: Path) -> HistoryFiles:
+    directory.mkdir(exist_ok=True)
+    return HistoryFiles(directory, Permissions())
+
+
+def add(history: HistoryFiles, *jobs: Job) -> None:
+    history.add("2026-03", {str(one.id): encode_job(one) for one in jobs})
+
+
+def names(history: HistoryFiles) -> dict[str, str]:
+    return {key: document["spec"]["name"] for key, document in history.documents()}
+
+
+def test_jobs_are_appended_and_found(directory: Path) -> None:
+    history, other = files(directory), files(directory)
+    add(history, over(7, name="seven"), over(5, name="five"))
+    before = (directory / MONTH).read_bytes()
+    assert list(names(other)) == ["5", "7"]
+    add(history, over(6, name="six"), over(7, name="again"))
+    assert (directory / MONTH).read_bytes().startswith(before)
+    for one in (history, other, files(directory)):
+        assert names(one) == {"5": "five", "6": "six", "7": "again"}
+        found = one.find("7")
+        assert found is not None
+        assert found["spec"]["name"] == "again"
+        assert one.find("8") is None
+        assert one.highest_id() == 7
+
+
+def test_a_torn_last_line_was_never_there_and_is_cut_away(directory: Path) -> None:
+    history = files(directory)
+    add(history, over(1), over(2))
+    whole = (directory / MONTH).stat().st_size
+    add(history, over(3))
+    for cut in range(whole, (directory / MONTH).stat().st_size):
+        os.truncate(directory / MONTH, cut)
+        assert list(names(files(directory))) == ["1", "2"]
+        add(files(directory), over(3))
+        assert list(names(files(directory))) == ["1", "2", "3"]
+    assert list(names(history)) == ["1", "2", "3"]
+
+
+def test_a_damaged_line_costs_itself_and_is_told(tiny: TinyJobStore, directory: Path) -> None:
+    tiny.submit([job(), job(), job()], actor=ACTOR)
+    add(files(directory), over(1), over(2), over(3))
+    path = directory / MONTH
+    path.write_bytes(path.read_bytes().replace(b'{"id":2,', b'("id":2,'))
+    history = files(directory)
+    assert list(names(history)) == ["1", "3"]
+    assert list(history.damage()) == [f"{path}: 1 line cannot be read and are left out"]
+
+
+def test_a_month_of_0_1_is_read_beside_the_new_file(directory: Path) -> None:
+    history = files(directory)
+    old = {"_meta": {"1": {"schema": 2}}, "jobs": {str(n): encode_job(over(n, name="old")) for n in (9, 1, 4)}}
+    (directory / "history-2026-03.json").write_text(json.dumps(old))
+    add(history, over(4, name="new"), over(2, name="new"))
+    assert names(history) == {"1": "old", "2": "new", "4": "new", "9": "old"}
+    assert list(names(history)) == ["1", "2", "4", "9"]
+    found = history.find("9")
+    assert found is not None
+    assert found["spec"]["name"] == "old"
+
+
+def test_a_job_that_changes_while_it_is_moved_stays_in_the_queue(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, other = TinyJobStore(directory, SETTINGS), TinyJobStore(directory, SETTINGS)
+    store.submit([job(), job()], actor=ACTOR)
+    with store.transaction() as transaction:
+        for job_id in (1, 2):
+            ended = NOW - timedelta(days=30)
+            transaction.put(transaction.get(job_id).evolve(state=JobState.COMPLETED, ended_at=ended))
+    real = HistoryFiles.add
+
+    def meanwhile(self: HistoryFiles, month: str, documents: dict[str, object]) -> None:
+        real(self, month, documents)  # type: ignore[arg-type]
+        with other._storage.lock.hurried(0), other.transaction() as transaction:  # so the lock is free
+            transaction.put(transaction.get(1).evolve(requeue_requested=True))
+
+    monkeypatch.setattr(HistoryFiles, "add", meanwhile)
+    store.keep_house(NOW)
+    assert list(store.jobs()) == [1]
+    assert store.jobs()[1].requeue_requested
+    assert [one.id for one in store.history()] == [2]
+    for one in (store, other):
+        one.close()
+
+
+APPENDER = """
+import sys
+from pathlib import Path
+from tests.store.test_history import add, files, over
+history = files(Path(sys.argv[1]))
+for n in range(30):
+    add(history, over(int(sys.argv[2]) + n, name="x" * 5000))
+"""
+
+
+def test_processes_append_in_turns(directory: Path) -> None:
+    directory.mkdir()
+    for process in [python("-c", APPENDER, directory, first) for first in (1, 1001)]:
+        process.communicate(timeout=60)
+        assert process.returncode == 0
+    assert len(names(files(directory))) == 60
+    assert len((directory / MONTH).read_bytes().splitlines()) == 60
