@@ -28,10 +28,11 @@ FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
 _LASTS = 10.0
 """Seconds after which a connection counts as established."""
 _KEPT_LINES = 40
+_PREFIX = "gputui-ssh-"
 _OPTIONS = {
     "BatchMode": "yes",
     "ConnectTimeout": "10",
-    "ServerAliveInterval": "5",  # with two misses a cut line is noticed within 15 s
+    "ServerAliveInterval": "3",  # after two misses a silent line is given up: within 10 s
     "ServerAliveCountMax": "2",
     "TCPKeepAlive": "yes",
     "ExitOnForwardFailure": "no",  # forwards of the user's configuration may be taken by another ssh
@@ -226,8 +227,20 @@ def _private_directory() -> Path:
     for parent in (runtime, tempfile.gettempdir(), "/tmp"):
         if parent and len(parent) <= 60:
             with contextlib.suppress(OSError):
-                return Path(tempfile.mkdtemp(prefix="gputui-", dir=parent))
+                _sweep(Path(parent))
+                made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+                (made / "pid").write_text(str(os.getpid()))
+                return made
     raise RuntimeUnavailableError("there is no directory for the socket of an ssh connection", hint="set TMPDIR=/tmp")
+
+
+def _sweep(parent: Path) -> None:
+    """Remove directories of this user's processes that were killed before they could."""
+    for directory in parent.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError, ValueError):
+            is_mine = directory.lstat().st_uid == os.geteuid() and not directory.is_symlink()
+            if is_mine and not Path("/proc", str(int((directory / "pid").read_text()))).exists():
+                shutil.rmtree(directory)
 
 
 class Tunnels:

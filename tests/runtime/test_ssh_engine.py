@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import tempfile
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -103,6 +106,24 @@ def test_a_connection_that_was_cut_is_made_again(sshd: Sshd, url: str, engine: S
     runtime.close()
 
 
+@pytest.mark.long
+def test_a_line_that_falls_silent_is_given_up_within_15_seconds(sshd: Sshd, url: str) -> None:
+    """As behind a firewall that forgets a connection: nobody says that it is gone."""
+    runtime = DockerRuntime("store0000000", RuntimeSettings(docker_host=url), FakeClock())
+    woken: list[float] = []
+    runtime.watch(lambda: woken.append(time.monotonic()))
+    until(lambda: bool(woken), "its events are watched")
+    frozen, frozen_at = sshd.freeze(), time.monotonic()
+    try:
+        until(lambda: woken[-1] > frozen_at, "they are watched again, over another connection")
+        assert woken[-1] - frozen_at < 15
+        assert runtime.check().up
+    finally:
+        for pid in frozen:
+            os.kill(pid, signal.SIGKILL)
+        runtime.close()
+
+
 def test_ssh_has_no_terminal_and_asks_nothing(url: str, connect: Connect) -> None:
     connection = connect(url)
     connection.call(lambda client: client.version())
@@ -156,6 +177,19 @@ def test_a_login_that_failed_is_not_tried_at_once_again() -> None:
         with pytest.raises(RuntimeUnavailableError, match="refused"):
             tunnel.socket_path()
     assert tunnel._login is None, "the second was told the first one's reason"
+
+
+def test_what_killed_processes_left_is_removed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with tempfile.TemporaryDirectory(dir="/tmp") as place:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", place)
+        dead, alive = Path(place, "gputui-ssh-dead"), Path(place, "gputui-ssh-alive")
+        for directory, pid in ((dead, 2**22 + 1), (alive, os.getpid())):
+            directory.mkdir()
+            (directory / "pid").write_text(str(pid))
+        tunnel = Tunnel(url)
+        assert tunnel.socket_path().startswith(place)
+        tunnel.close()
+        assert list(Path(place).iterdir()) == [alive]
 
 
 def test_an_engine_of_this_machine_is_known_by_its_boot_id(url: str) -> None:
