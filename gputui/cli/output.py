@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import platform
 import sys
@@ -125,7 +126,7 @@ def _attempt(attempt: Attempt) -> Json:
         "charged": attempt.charged,
         "gpu_share": attempt.gpu_share,
         "notes": list(attempt.notes),
-        "ports": [{**vars(port), "ssh": port.ssh(platform.node())} for port in attempt.ports],
+        "ports": [{**dataclasses.asdict(port), "ssh": port.ssh(platform.node())} for port in attempt.ports],
     }
 
 
@@ -154,7 +155,7 @@ def _spec(spec: JobSpec) -> Json:
         "share": gpus.share,
         "gpu_model": gpus.model,
         "gpu_capabilities": list(gpus.capabilities),
-        **{key: _plain(value) for key, value in vars(options).items()},
+        **{each.name: _plain(getattr(options, each.name)) for each in dataclasses.fields(options)},
         "env": dict.fromkeys((name for name, _ in options.env), MASK),
         "labels": dict(options.labels),
     }

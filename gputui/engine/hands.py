@@ -12,7 +12,7 @@ from typing import Any
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord, Launch
-from gputui.domain.errors import RuntimeFault, StoreError
+from gputui.domain.errors import GputuiError, RuntimeFault, StoreError
 from gputui.domain.settings import SchedulerSettings
 from gputui.engine import work
 from gputui.engine.observer import Sequence
@@ -99,8 +99,20 @@ class Hands:
         """Return the launch as the site allows it to its submitter; raises RuntimeFault."""
         if self._permissions is None:
             return launch
-        job = self._store.get(launch.job_id)
-        return replace(launch, spec=self._permissions.at_start(launch.spec, uid_of(job.submitted_by)))
+        return replace(launch, spec=self._permissions.at_start(launch.spec, self._submitter(launch)))
+
+    def _submitter(self, launch: Launch) -> int | None:
+        """Return the uid of whoever submitted the job; None where that is not known, or not proven."""
+        voucher = getattr(
+            self._store, "voucher", None
+        )  # a store that others may write proves it; the name is only told
+        if voucher is None:
+            return uid_of(self._store.get(launch.job_id).submitted_by)
+        try:
+            return int(voucher(launch.spec).uid)
+        except GputuiError as error:
+            log.warning("job %d: nothing proves who submitted it: %s", launch.job_id, error)
+            return None
 
     def tell(self, runtime: Runtime, key: Key, container_id: str, how: str) -> None:
         """Have it told to end, once for each `how`: `terminate`, or any other word for SIGKILL.

@@ -130,7 +130,7 @@ class _Reader:
             self.found.taken.append(name)
 
     def _unknown(self, name: str) -> None:
-        near = difflib.get_close_matches(name, [each for each in self._own if each.startswith("--")], 1)
+        near = difflib.get_close_matches(name, [each for each in self._own if each.startswith("--")], 1, 0.75)
         hint = f"did you mean {near[0]}?" if near else "gputui submit --help lists the options"
         self.found.faults.append(InputError("is not an option of submit", where=name, hint=hint))
 

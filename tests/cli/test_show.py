@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from datetime import timedelta
 
 from gputui.cli import show
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import ContainerOptions
+from gputui.domain.job import ContainerOptions, PublishedPort
 from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import GIB, NOW, job, running, snapshot, uuid
@@ -67,3 +68,23 @@ def test_more_than_one_id_is_refused(run: Run, store: KeptStore) -> None:
     put(store, job(), job())
     for ids in (["1", "2"], ["1,2"], ["1-2"]):
         assert run("show", *ids).code == 2
+
+
+def test_a_published_port_is_told_with_the_way_there(run: Run, store: KeptStore) -> None:
+    options = ContainerOptions(publish=("auto:8888",), cap_add=("IPC_LOCK",), read_only=True)
+    serving = running(on=[uuid(0)], options=options).with_attempt(ports=(PublishedPort(8888, 49153),))
+    put(store, serving)
+    shown = lines(run("show", "1").out)
+    assert (shown["publish"], shown["cap add"], shown["read only"]) == ("auto:8888", "IPC_LOCK", "yes")
+    assert shown["port"] == "0.0.0.0:49153 -> 8888/tcp"
+    assert shown["from elsewhere"].startswith("ssh -N -L 8888:localhost:49153 ")
+    told = json.loads(run("show", "--json", "1").out)
+    [port] = told["attempts"][0]["ports"]
+    assert port["ssh"] == shown["from elsewhere"]
+    assert (port["container_port"], port["host_port"], port["protocol"], port["host_ip"]) == (
+        8888,
+        49153,
+        "tcp",
+        "0.0.0.0",
+    )
+    assert {each.name for each in fields(ContainerOptions)} <= told["spec"].keys()

@@ -8,7 +8,7 @@ import pytest
 
 from gputui.domain.errors import NotFoundError
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import Job
+from gputui.domain.job import ContainerOptions, Job, PublishedPort
 from gputui.domain.state import JobState
 from gputui.tui.commands.document import keys_document
 from gputui.tui.key_names import key_name, key_of
@@ -23,7 +23,7 @@ from gputui.tui.present.style import DIM, PLAIN
 from gputui.tui.queue.columns import COLUMNS, ENDED
 from gputui.tui.screens.main import Main
 from gputui.tui.widgets.filter_line import FilterLine
-from tests.factories import NOW
+from tests.factories import NOW, running
 from tests.tui import days, sample
 from tests.tui.console import Console
 from tests.tui.test_queue import queue, with_array
@@ -174,3 +174,11 @@ def test_what_does_not_fit_on_a_card_is_left_out_whole() -> None:
     row = GpuRow(lost, sample.jobs()[3], now=NOW)
     card = ["".join(value for value, _ in line).rstrip() for line in card_lines(row, 28, 7)]
     assert card[1:4] == ["the driver cannot reach it;", "reset it or reboot the host", "#101 llama-7b-sft alice"]
+
+
+def test_ports_of_a_running_job_are_told_with_the_way_there() -> None:
+    options = ContainerOptions(publish=("auto:8888",), device=("/dev/infiniband",))
+    made = running(options=options).with_attempt(ports=(PublishedPort(8888, 49153),))
+    lines = {label: "".join(text for text, _ in cell) for label, cell in job_lines(made, JobContext(NOW))}
+    assert lines["port"].startswith("0.0.0.0:49153 -> 8888/tcp   ssh -N -L 8888:localhost:49153 ")
+    assert (lines["publish"], lines["device"]) == ("auto:8888", "/dev/infiniband")
