@@ -11,7 +11,7 @@ import pytest
 
 from gputui.domain.container import EngineGpus, Launch
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.policy.engine_gpus import cdi_names
+from gputui.domain.policy.engine_gpus import cdi_names, support
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime import cdi_specs, docker
 from gputui.runtime.docker import DockerRuntime
@@ -79,6 +79,15 @@ def test_devices_that_come_while_the_engine_runs_are_noticed(
     found = runtime.status().gpus
     assert found is not None
     assert found.cdi_devices == ("nvidia.com/gpu=0", "nvidia.com/gpu=1")
+
+
+def test_an_old_podman_is_asked_for_no_gpus(engine: StandInEngine, runtime: DockerRuntime) -> None:
+    """It would start containers without them, and say nothing."""
+    engine.version |= {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
+    assert support(gives(runtime), TWO).refusal is not None
+    with pytest.raises(RuntimeFault, match="would ignore"):
+        runtime.create(launch())
+    assert not engine.created
 
 
 def test_our_gpus_are_never_sent_to_another_machine(engine: StandInEngine, runtime: DockerRuntime) -> None:
