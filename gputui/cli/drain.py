@@ -5,14 +5,14 @@ from __future__ import annotations
 import click
 
 from gputui import bootstrap
-from gputui.cli import readings
+from gputui.cli import completing, readings
 from gputui.cli.session import Session, pass_session
 from gputui.ports import JobStore
 from gputui.request import texts
 
 
 @click.command("drain")
-@click.argument("gpus", nargs=-1, required=True, metavar="GPU...")
+@click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=completing.gpus)
 @click.option("-r", "--reason", default="", metavar="TEXT", help="Why; shown to everybody.")
 @click.option("--dry-run", is_flag=True, help="Print whose start would shift, and do nothing.")
 @pass_session

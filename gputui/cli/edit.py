@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from gputui import bootstrap
+from gputui.cli import completing
 from gputui.cli.elements import Named, the_one
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
@@ -25,7 +26,7 @@ from gputui.request import edits, written
 from gputui.request import submitter as request
 from gputui.request.draft import YES, Draft
 from gputui.request.keys import BY_NAME, Key, Kind
-from gputui.request.options import unsigned, with_options
+from gputui.request.options import unsigned
 from gputui.request.submitter import Submitter
 from gputui.request.texts import quoted
 
@@ -37,7 +38,7 @@ Without options the job opens in $EDITOR, as a job file, and what is changed the
 
 
 @click.command("edit", epilog=_EPILOG)
-@with_options
+@completing.with_options
 @click.option("--image", metavar="IMAGE", help="The image of its container.")
 @click.option("--unset", multiple=True, metavar="NAME", help="Ask for it no more: an option's name, as time-limit.")
 @click.option("--editor", is_flag=True, help="Open the job in $EDITOR.")

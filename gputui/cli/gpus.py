@@ -10,6 +10,7 @@ from gputui.cli import readings, table
 from gputui.cli.output import gpu_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.gpu import Drain, GpuState, GpuView, HealthCode, Holder
+from gputui.domain.short_names import short_names
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
 
@@ -21,7 +22,7 @@ COLUMNS = (
     table.Column("MEMORY", right=True),
     table.Column("TEMP", right=True),
     table.Column("POWER", right=True),
-    table.Column("UUID", 12, least=8),
+    table.Column("UUID"),
     table.Column("HOLDER OR WHY"),
 )
 
@@ -36,7 +37,9 @@ def command(session: Session, as_json: bool) -> None:
     if as_json:
         print_json([gpu_json(view) for view in snapshot.gpus])
         return
-    written = table.lines(COLUMNS, map(row, snapshot.gpus), table.terminal_width())
+    short = short_names(view.gpu.uuid for view in snapshot.gpus)
+    rows = [row(view, short[view.gpu.uuid]) for view in snapshot.gpus]
+    written = table.lines(COLUMNS, rows, table.terminal_width())
     if snapshot.fragmentation:
         written.append(f"{plural(snapshot.fragmentation, 'GPU')} free that no waiting job can use")
     sys.stdout.write("\n".join(written) + "\n")
@@ -44,8 +47,8 @@ def command(session: Session, as_json: bool) -> None:
         sys.stderr.writelines(f"{plain(notice.text)}\n" for notice in snapshot.notices if notice.severity == "error")
 
 
-def row(view: GpuView) -> tuple[str, ...]:
-    """A GPU's cells; what could not be read is a dash, never 0."""
+def row(view: GpuView, uuid: str) -> tuple[str, ...]:
+    """Return a GPU's cells, with its UUID in that short form; what could not be read is a dash, never 0."""
     gpu, sample = view.gpu, view.sample
     total = (sample.memory_total if sample else None) or gpu.memory_total
     return (
@@ -56,7 +59,7 @@ def row(view: GpuView) -> tuple[str, ...]:
         f"{format_size(sample.memory_used if sample else None)}/{format_size(total)}",
         _number(sample.temperature if sample else None, "C"),
         _number(sample.power if sample else None, "W"),
-        gpu.uuid[:12],
+        uuid,
         story(view),
     )
 

@@ -9,7 +9,7 @@ from datetime import datetime
 import click
 
 from gputui import bootstrap
-from gputui.cli import table
+from gputui.cli import completing, table
 from gputui.cli.output import job_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
@@ -17,6 +17,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS, Seen, parse_filter, shown_text
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import GpuRequest, Job, JobId
+from gputui.domain.short_names import short_names
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason
 from gputui.domain.text import plain
@@ -44,8 +45,16 @@ FILTER_HELP = (
 
 @click.command("queue", epilog=FILTER_HELP)
 @click.option("-a", "--all", "everything", is_flag=True, help="Finished jobs too, as far as the queue still has them.")
-@click.option("-s", "--state", "states", metavar="STATE[,…]", multiple=True, help="Only these states (PD or PENDING).")
-@click.option("-t", "--tenant", metavar="NAME", help="Only this tenant's.")
+@click.option(
+    "-s",
+    "--state",
+    "states",
+    metavar="STATE[,…]",
+    multiple=True,
+    shell_complete=completing.states,
+    help="Only these states (PD or PENDING).",
+)
+@click.option("-t", "--tenant", metavar="NAME", shell_complete=completing.tenants, help="Only this tenant's.")
 @click.option(
     "-f",
     "--filter",
@@ -162,7 +171,8 @@ def request_word(gpus: GpuRequest) -> str:
     if gpus.everything:
         return "all"
     if gpus.devices:
-        return "#" + ",".join(name if name.isdigit() else name[:8] for name in gpus.devices)
+        short = short_names(gpus.devices, least=8)
+        return "#" + ",".join(name if name.isdigit() else short[name] for name in gpus.devices)
     if not gpus.minimum:
         return "-"
     count = str(gpus.minimum) if gpus.minimum == gpus.maximum else f"{gpus.minimum}-{gpus.maximum}"

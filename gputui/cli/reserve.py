@@ -11,12 +11,13 @@ from typing import Any
 import click
 
 from gputui import bootstrap
-from gputui.cli import readings, table
+from gputui.cli import completing, readings, table
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import InputError
 from gputui.domain.gpu import Gpu
 from gputui.domain.settings import Window
+from gputui.domain.short_names import short_names
 from gputui.domain.snapshot import Snapshot, Standing
 from gputui.domain.window import WindowView
 from gputui.engine.actions import find_gpu
@@ -43,7 +44,14 @@ def command() -> None:
 
 @command.command("add")
 @click.option("--gpus", metavar="N", help="Any so many GPUs.")
-@click.option("--gpu", "named", multiple=True, metavar="GPU", help="These, by index or UUID; again for each.")
+@click.option(
+    "--gpu",
+    "named",
+    multiple=True,
+    metavar="GPU",
+    shell_complete=completing.gpus,
+    help="These, by index or UUID; again for each.",
+)
 @click.option(
     "--start", default="+0", metavar="TIME", help="2026-12-01T09:00 (your zone if it has none), 18:00 or +2h; now."
 )
@@ -87,7 +95,7 @@ def list_(session: Session, as_json: bool) -> None:
 
 
 @command.command("remove")
-@click.argument("name", metavar="NAME")
+@click.argument("name", metavar="NAME", shell_complete=completing.reservations)
 @pass_session
 def remove(session: Session, name: str) -> None:
     """Give a reservation up: its GPUs are anybody's again."""
@@ -161,7 +169,8 @@ def _row(view: WindowView, snapshot: Snapshot) -> tuple[str, ...]:
 
     window = view.window
     indices = {gpu.gpu.uuid: gpu.gpu.index for gpu in snapshot.gpus}
-    named = ",".join(str(indices.get(name, name[:12])) for name in window.gpus)
+    short = short_names(window.gpus)
+    named = ",".join(str(indices.get(name, short[name])) for name in window.gpus)
     return (
         window.name,
         str(view.state),

@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import click
 
 from gputui import bootstrap
-from gputui.cli import readings
+from gputui.cli import completing, readings
 from gputui.cli.session import Session, pass_session
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 
 
 @click.command("resume")
-@click.argument("gpus", nargs=-1, required=True, metavar="GPU...")
+@click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=completing.gpus)
 @pass_session
 def command(session: Session, gpus: tuple[str, ...]) -> None:
     """Let jobs start again on GPUs that were drained, or that a fatal Xid stopped and that have been reset since."""

@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from gputui import bootstrap
+from gputui.cli import completing
 from gputui.cli.elements import as_ids
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
@@ -19,7 +20,7 @@ from gputui.ports import JobStore
 from gputui.request import command_line, options
 from gputui.request import submitter as request
 from gputui.request.keys import BY_NAME
-from gputui.request.options import SubmitCommand, with_options
+from gputui.request.options import SubmitCommand
 
 _EPILOG = """\b
 Options of docker run that change nothing about a job are taken, and a line on stderr says what they mean here:
@@ -36,7 +37,7 @@ A host process (--host) starts in the current directory, with your PATH.
     context_settings={"allow_interspersed_args": False},
     short_help="put a job, or a file of jobs, into the queue",
 )
-@with_options
+@completing.with_options
 @click.option("--host", is_flag=True, help="Run COMMAND as a process of the host, without a container.")
 @click.option("-f", "--file", metavar="FILE.toml", help="Submit every [[job]] of a file, or none.")
 @click.option("--anyway", is_flag=True, help="Queue it even if this server does not have the GPUs that it asks for.")

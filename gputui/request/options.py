@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 import click
@@ -45,18 +46,21 @@ def tidied(ctx: click.Context) -> Tidied:
     return found if isinstance(found, Tidied) else Tidied()
 
 
-def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with an option for every key."""
+def with_options(
+    function: Callable[..., Any], completers: Mapping[str, Callable[..., Any]] = MappingProxyType({})
+) -> Callable[..., Any]:
+    """Return the function with an option for every key; `completers` complete their values in a shell, by key."""
     for key in reversed(KEYS):
-        function = _option(key)(function)
+        function = _option(key, completers.get(key.name))(function)
     return function
 
 
-def _option(key: Key) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _option(key: Key, completer: Callable[..., Any] | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     names = (*key.short, key.option, key.name)
     if key.kind is Kind.FLAG:
         return click.option(*names, is_flag=True, help=key.help)
-    return click.option(*names, multiple=key.is_several, metavar=key.metavar, help=key.help)
+    several = key.is_several
+    return click.option(*names, multiple=several, metavar=key.metavar, help=key.help, shell_complete=completer)
 
 
 def submission_of(

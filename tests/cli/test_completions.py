@@ -6,13 +6,16 @@ import os
 import shutil
 import subprocess
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from gputui.cli.main import cli
+from gputui.domain.settings import Window
+from gputui.domain.snapshot import Controls
 from tests.cli.conftest import KeptStore, Run, put
-from tests.factories import job, running
+from tests.factories import NOW, job, running
 
 
 def completed(words: str, place: int) -> list[str]:
@@ -45,9 +48,37 @@ def test_ids_of_live_jobs_are_completed(store: KeptStore, monkeypatch: pytest.Mo
     assert completed("gputui show 2", 2) == ["2"]
 
 
+def test_gpus_and_their_models_are_completed(store: KeptStore, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPUTUI_PROBE", "sim:2:H100")
+    for command in ("drain", "resume", "reserve add --gpu"):
+        assert completed(f"gputui {command}", len(command.split()) + 1) == ["0", "1"]
+    [first, second] = completed("gputui drain G", 2)
+    assert first.startswith("GPU-")
+    assert completed(f"gputui drain {second[:20]}", 2) == [second]
+    assert completed("gputui submit --gpu-model h", 3) == ["h100", "hbm3"]
+
+
+def test_states_tenants_and_reservations_are_completed(store: KeptStore) -> None:
+    put(store, job(), job(2, tenant="zoe"))
+    window = Window("r1", NOW, NOW + timedelta(hours=1), count=1)
+    with store.transaction() as transaction:
+        transaction.set_controls(Controls(reservations=(window,)))
+    assert completed("gputui queue --state c", 3) == ["CONFIGURING", "COMPLETING", "COMPLETED", "CANCELLED"]
+    assert completed("gputui queue --state pd,r", 3) == ["PD,RUNNING"]
+    assert completed("gputui queue --tenant z", 3) == ["zoe"]
+    assert completed("gputui submit --tenant z", 3) == ["zoe"]
+    assert completed("gputui reserve remove", 3) == ["r1"]
+
+
+def test_fish_gets_descriptions_with_their_commas(run: Run) -> None:
+    script = run("completions", "fish").out
+    assert 'string split --max 1 "," $completion' in script
+    assert 'string split "," $completion' not in script
+
+
 def test_a_store_that_cannot_be_read_completes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUTUI_STATE", "/proc/nowhere")
-    assert completed("gputui cancel", 2) == []
+    assert completed("gputui cancel", 2) == completed("gputui drain", 2) == completed("gputui reserve remove", 3) == []
     monkeypatch.setenv("GPUTUI_CONFIG", "/missing")
     assert completed("gputui cancel", 2) == []
 

@@ -84,7 +84,7 @@ def test_gpus_free_in_vain_are_told_below_the_table(run: Run, monkeypatch: pytes
 
 
 def test_an_instance_shows_its_profile() -> None:
-    assert gpus.row(view(gpu=gpu(mig_profile="1g.10gb")))[2].endswith(" 1g.10gb")
+    assert gpus.row(view(gpu=gpu(mig_profile="1g.10gb")), "MIG-1")[2].endswith(" 1g.10gb")
 
 
 def test_nothing_acts_on_the_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,5 +134,6 @@ def test_a_probe_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch)
 
     silent = Silent()
     monkeypatch.setattr(bootstrap, "make_probe", lambda options: silent)
-    assert bootstrap.read_gpus(resolve(environ={}), 0.01) is there_is
+    told = bootstrap.read_gpus(resolve(environ={}), 0.01)
+    assert (told.status.code, told.gpus) == (ProbeCode.WEDGED_AT_START, there_is.gpus)
     assert silent.closed

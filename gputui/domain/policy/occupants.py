@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from gputui.domain.job import Job
 from gputui.domain.settings import Window
+from gputui.domain.short_names import short_names
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.units import format_duration
 
@@ -19,7 +20,8 @@ def warnings(window: Window, snapshot: Snapshot, names: Mapping[str, str]) -> It
         held = [uuid for uuid in window.gpus if job.state.is_active and uuid in job.gpus]
         why = _why_it_stays(job, window)
         if held and why:
-            gpus = ", ".join(names.get(uuid, uuid[:12]) for uuid in held)
+            short = short_names(held)
+            gpus = ", ".join(names.get(uuid, short[uuid]) for uuid in held)
             verb = "is" if len(held) == 1 else "are"
             kind = "GPU" if len(held) == 1 else "GPUs"
             yield f"{kind} {gpus} {verb} held by job {job.id}, which {why}: the reservation waits for its end"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from gputui.domain.recurring import RecurringJob
+from gputui.domain.short_names import short_names
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.domain.window import WindowState, WindowView
@@ -72,7 +73,8 @@ def window_cell(view: WindowView, column: str, names: dict[str, str], now: datet
 def _gpus(view: WindowView, names: dict[str, str]) -> str:
     kept = [names.get(uuid, "?") for uuid in view.gpus]
     if view.window.gpus or not kept:
-        named = [names.get(name, name[:12]) for name in view.window.gpus]
+        short = short_names(view.window.gpus)
+        named = [names.get(name, short[name]) for name in view.window.gpus]
         return ",".join(named) or str(view.window.count)
     return f"{view.window.count}: {','.join(kept)}"
 

@@ -1,0 +1,111 @@
+"""Completes words in a shell: GPUs, models, states, reservations, tenants. A shell that completes shows no errors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from gputui import bootstrap
+from gputui.cli.session import Session
+from gputui.domain.errors import GputuiError
+from gputui.domain.gpu import Gpu
+from gputui.domain.state import JobState
+from gputui.domain.text import plain
+from gputui.ports import JobStore
+from gputui.request import options
+
+PATIENCE = 1.5
+"""Seconds a reading of the GPUs may take while somebody waits for the shell."""
+
+Items = list[CompletionItem[str]]
+_Completer = Callable[[click.Context, click.Parameter, str], Items]
+
+
+def _quiet(complete: _Completer) -> _Completer:
+    """Have a completer offer nothing where it cannot read what it needs."""
+
+    @wraps(complete)
+    def offer(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+        try:
+            return complete(ctx, param, incomplete)
+        except (GputuiError, OSError):
+            return []
+
+    return offer
+
+
+@_quiet
+def gpus(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Return the indices of GPUs, with their models; UUIDs for a word that begins like one."""
+    del param
+    by_uuid = incomplete[:1].isalpha()
+    found = ((gpu.uuid if by_uuid else str(gpu.index), gpu.model or "") for gpu in _known_gpus(ctx))
+    return _matching(found, incomplete)
+
+
+@_quiet
+def models(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Return the parts of the GPUs' model names, in lower case: `h100` of NVIDIA H100 80GB HBM3."""
+    del param
+    words = {word: gpu.model for gpu in _known_gpus(ctx) if gpu.model for word in gpu.model.lower().split()}
+    words.pop("nvidia", None)
+    return _matching(((word, words[word] or "") for word in sorted(words)), incomplete.lower())
+
+
+def states(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Return states of jobs; in a list with commas the last one is completed."""
+    del ctx, param
+    before, comma, last = incomplete.upper().rpartition(",")
+    found = _matching(((state.value, state.short) for state in JobState), last)
+    return [CompletionItem(f"{before}{comma}{item.value}", help=item.help) for item in found]
+
+
+@_quiet
+def reservations(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Return the names of reservations that a command may remove."""
+    del param
+    with _store(ctx) as (_, store):
+        windows = store.controls().reservations
+        return _matching(((window.name, f"{window.start.astimezone():%b %d %H:%M}") for window in windows), incomplete)
+
+
+@_quiet
+def tenants(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
+    """Return the names of tenants that have jobs or settings."""
+    del param
+    with _store(ctx) as (session, store):
+        names = {job.spec.tenant for job in store.jobs().values()}
+        told = (*session.options.settings.policy.tenants, *store.controls().tenants)
+        names |= {tenant.name for tenant in told}
+        return _matching(((name, "") for name in sorted(names)), incomplete)
+
+
+def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the function with the options of a job, completed where their values are known."""
+    return options.with_options(function, {"gpu_model": models, "tenant": tenants})
+
+
+def _matching(found: Iterable[tuple[str, str]], incomplete: str) -> Items:
+    return [CompletionItem(word, help=plain(words, 60) or None) for word, words in found if word.startswith(incomplete)]
+
+
+def _known_gpus(ctx: click.Context) -> tuple[Gpu, ...]:
+    """Return the GPUs of the scheduler's last picture, else those of a reading of our own."""
+    with _store(ctx) as (session, store):
+        views = bootstrap.current_snapshot(session.options, store).gpus
+        return tuple(view.gpu for view in views) or bootstrap.read_gpus(session.options, PATIENCE).gpus
+
+
+@contextmanager
+def _store(ctx: click.Context) -> Iterator[tuple[Session, JobStore]]:
+    session = ctx.find_object(Session) or Session()
+    store = bootstrap.open_store(session.options)
+    try:
+        yield session, store
+    finally:
+        store.close()
