@@ -63,6 +63,7 @@ ANEW = {
     "label": "k=other",
     "runtime": "runc",
     **GOOD,
+    "publish": "127.0.0.1:8080:80",
 }
 
 
