@@ -1,0 +1,52 @@
+"""docs/troubleshooting.md quotes what the code prints: every message is found in a string of the source."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs" / "troubleshooting.md").read_text()
+QUOTED = re.findall(r"^> (.+)$", PAGE, re.MULTILINE)
+GAP = "…"
+
+
+@cache
+def strings() -> tuple[str, ...]:
+    """All strings of the source, with a gap for each value that is put in."""
+    return tuple(text for path in (ROOT / "gputui").rglob("*.py") for text in strings_of(ast.parse(path.read_text())))
+
+
+def strings_of(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.JoinedStr):
+            parts = (part.value if isinstance(part, ast.Constant) else GAP for part in node.values)
+            yield "".join(map(str, parts))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            yield re.sub(r"\{\w+\}", GAP, node.value)
+
+
+@pytest.mark.parametrize("message", QUOTED)
+def test_a_quoted_message_is_one_that_the_code_prints(message: str) -> None:
+    pieces = [re.escape(piece) for piece in message.split(GAP) if piece.strip()]
+    assert pieces, message
+    pattern = re.compile(".*".join(pieces), re.DOTALL)
+    assert any(pattern.search(text) for text in strings()), message
+
+
+def test_every_entry_says_what_to_do() -> None:
+    entries = re.split(r"^> ", PAGE, flags=re.MULTILINE)[1:]
+    assert len(entries) == len(QUOTED) > 15
+    assert [entry.partition("\n")[0] for entry in entries if "\nDo: " not in entry] == []
+
+
+def test_every_command_of_ours_exists() -> None:
+    from gputui.cli.lazy import COMMANDS
+
+    named = set(re.findall(r"`(?:sudo )?gputui ([a-z]+)", PAGE))
+    assert named <= set(COMMANDS), named - set(COMMANDS)
