@@ -20,6 +20,7 @@ from gputui.domain.text import plain
 PROGRAM = "gputui"
 INTERRUPTED = 130
 """What shells report for a program ended by SIGINT."""
+_LIMITS = "raise its limits: ulimit -v and -u in a shell, MemoryMax and TasksMax of a service"
 
 
 @click.group(
@@ -117,8 +118,15 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # the border: nobody should have to read a traceback
         if os.environ.get("GPUTUI_DEBUG"):
             raise
+        if _is_limit(error):
+            return _complain(f"the system gives this process no more memory or threads ({_LIMITS})", 1)
         what = f"this should not have happened: {type(error).__name__}: {error}"
         return _complain(f"{what} (run it again with GPUTUI_DEBUG=1 and report what it prints)", 1)
+
+
+def _is_limit(error: Exception) -> bool:
+    """Return whether the system refused memory or a thread."""
+    return isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "start new thread" in str(error))
 
 
 def _usage(error: click.ClickException) -> str:

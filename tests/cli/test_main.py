@@ -73,6 +73,8 @@ def test_a_slip_of_the_finger_gets_a_hint(run: Run) -> None:
         (StoreFullError("no space left", where="/state"), 1, "/state: no space left"),
         (PermissionError(13, "Permission denied", "/state"), 1, "/state: Permission denied"),
         (GputuiError("\x1b[2Jevil\nlines"), 1, "evil lines"),
+        (MemoryError(), 1, "the system gives this process no more memory or threads (raise its limits: ulimit -v"),
+        (RuntimeError("can't start new thread"), 1, "the system gives this process no more memory or threads"),
         (KeyboardInterrupt(), 130, None),
         (BrokenPipeError(), 0, None),
         (
