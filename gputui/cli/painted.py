@@ -39,7 +39,7 @@ class PaintedConsole(Gputui):
     _opening: Opening | None = None
 
     def get_driver_class(self) -> type[Driver]:
-        """One that never waits for the terminal: what is scheduled here does not wait for it either."""
+        """Return one that never waits for the terminal, so that the console hears signals meanwhile."""
         return steady(super().get_driver_class())
 
     def take_over(self, opening: Opening) -> None:

@@ -1,4 +1,4 @@
-"""A console's screen, which is opened again when it fails: what is scheduled behind it must not end with it."""
+"""A console's screen, which is opened again when it fails; the scheduler behind it goes on meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Another program on the terminal while the console steps aside; what it schedules and watches goes on meanwhile."""
+"""Another program on the terminal while the console steps aside; the console hears signals and wishes meanwhile."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class AsideApp(DressedApp[T]):
     async def run_aside(self, shell: Shell, words: str) -> int:
         """Run it to its end with the terminal to itself; its exit code. Raises SuspendNotSupported, or OSError.
 
-        The event loop goes on: jobs are started and ends are seen. The screen is kept back by a batch, and drawn whole
+        The event loop goes on, so that SIGTERM and SIGHUP are heard. The screen is kept back by a batch, and drawn whole
         afterwards.
         """
         try:
