@@ -30,8 +30,8 @@ class AsideApp(DressedApp[T]):
     async def run_aside(self, shell: Shell, words: str) -> int:
         """Run it to its end with the terminal to itself; its exit code. Raises SuspendNotSupported, or OSError.
 
-        The event loop goes on, so that SIGTERM and SIGHUP are heard. The screen is kept back by a batch, and drawn whole
-        afterwards.
+        The event loop goes on, so that SIGTERM and SIGHUP are heard. The screen is kept back by a batch, and drawn
+        whole afterwards.
         """
         try:
             with self.batch_update(), self.suspend(), self._away():

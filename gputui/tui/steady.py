@@ -1,8 +1,8 @@
 """A driver that a terminal cannot stop: a console on a frozen line still hears that it is to end, and hands over.
 
-Textual's own waits until the terminal has taken the last picture. A terminal that takes nothing any more (a laptop that
-was closed, a link that is down: for hours, until TCP gives up) would stop the screen's event loop, which handles SIGTERM
-and SIGHUP too.
+Textual's own waits until the terminal has taken the last picture. A terminal that takes nothing any more (a laptop
+that was closed, a link that is down: for hours, until TCP gives up) would stop the screen's event loop, which handles
+SIGTERM and SIGHUP too.
 """
 
 from __future__ import annotations
