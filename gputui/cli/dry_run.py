@@ -50,8 +50,9 @@ def fates(snapshot: Snapshot, changed: Snapshot) -> dict[JobId, str]:
 def lines(snapshot: Snapshot, shifts: Iterable[Shift], fates: Mapping[JobId, str] = MappingProxyType({})) -> list[str]:
     """Return a line for each job that would start at another time, or not at all."""
     names = {job.id: job.spec.name for job in snapshot.jobs}
+    ids = {job.id: job.shown_id for job in snapshot.jobs if job.array}
     found = [
-        f"{shift.job_id:>6}  {fit(plain(names.get(shift.job_id, 'the new job')), 24)}  "
+        f"{ids.get(shift.job_id, str(shift.job_id)):>6}  {fit(plain(names.get(shift.job_id, 'the new job')), 24)}  "
         f"{_before(shift):>19} -> {fates.get(shift.job_id) or _time(shift.after):<19}  {_by(shift)}".rstrip()
         for shift in shifts
     ]
@@ -80,9 +81,9 @@ def reasons(changed: Snapshot, jobs: Iterable[Job], settings: Settings, now: dat
     for job in jobs:
         reason, ever = why.get(job.id), never(look, job)
         if ever:
-            told.append(f"job {job.id} would never start: {ever}")
+            told.append(f"job {job.shown_id} would never start: {ever}")
         elif reason is not None:
-            told.append(f"job {job.id} would have no known start: {reason.code}: {plain(reason.local(now))}")
+            told.append(f"job {job.shown_id} would have no known start: {reason.code}: {plain(reason.local(now))}")
     return told
 
 

@@ -33,7 +33,7 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
         snapshot = bootstrap.current_snapshot(session.options, store)
     job = next((seen for seen in snapshot.jobs if seen.id == job.id), job)
     if job.state is not JobState.PENDING:
-        raise GputuiError(f"job {job.id} is {job.state}: it does not wait", hint=f"gputui show {job.id}")
+        raise GputuiError(f"job {job.shown_id} is {job.state}: it does not wait", hint=f"gputui show {job.shown_id}")
     now = bootstrap.clock().now()
     told = explain(snapshot, job, session.options.settings, now)
     if as_json:
@@ -44,7 +44,7 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
 
 def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
     """The explanation, line by line."""
-    yield f"job {job.id} {job.spec.name}: number {told.position} of {told.waiting} waiting"
+    yield f"job {job.shown_id} {job.spec.name}: number {told.position} of {told.waiting} waiting"
     yield f"why       {told.reason.local(now) if told.reason else 'it starts at the next look'}"
     if told.expected_start_at is not None:
         left = format_duration(told.expected_start_at - now)

@@ -146,9 +146,7 @@ def row(job: Job, snapshot: Snapshot, group: tuple[Job, ...] = ()) -> tuple[str,
         arrays.id_word(group or (job,)),
         job.state.short,
         str(job.priority),
-        job.spec.name
-        + (f"[{job.array.index}]" if job.array and len(group) < 2 else "")
-        + (f" (cron {job.recurring})" if job.recurring else ""),
+        job.spec.name + (f" (cron {job.recurring})" if job.recurring else ""),
         job.spec.tenant,
         gpus_word(job, snapshot.gpus),
         time_word(job, snapshot.taken_at),

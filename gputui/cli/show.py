@@ -71,7 +71,7 @@ def _named(facts: Iterator[tuple[str, object]]) -> Iterator[str]:
 
 
 def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
-    yield "job", job.id
+    yield "job", job.shown_id + (f" (id {job.id})" if job.array else "")
     yield "name", job.spec.name
     yield "state", str(job.state) + (" (cancel requested)" if job.cancel_requested else "")
     yield _why_label(job), queue.why(job, snapshot)
@@ -91,7 +91,8 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
 
 
 def _element(array: ArrayRef) -> str:
-    return f"{array.id}_{array.index}: element {array.index} of {array.id}"
+    at_once = f", of which at most {array.limit} run at once" if array.limit else ""
+    return f"element {array.index} of array {array.id}{at_once}; GPUTUI_ARRAY_INDEX is {array.index}"
 
 
 def _why_label(job: Job) -> str:

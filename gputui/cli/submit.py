@@ -27,6 +27,13 @@ Options of docker run that change nothing about a job are taken, and a line on s
 -d, --rm, --restart, -i, -t, -a. Flags also take a value: --privileged=true, --init=false.
 Options after IMAGE belong to the job's own command. -h is docker run's --hostname.
 A host process (--host) starts in the current directory, with your PATH.
+A job finds in its environment:
+    GPUTUI_JOB_ID       its id
+    GPUTUI_ARRAY_INDEX  its index, if it is an element of an array (--array)
+    GPUTUI_GPUS         how many GPUs it has
+    GPUTUI_GPU_MEMORY   bytes it may use of each GPU, if it shares them (--share)
+    GPUTUI_ATTEMPT      STORE:JOB:ATTEMPT; the attempt is 1 at the first try
+A host process finds the UUIDs of its GPUs in CUDA_VISIBLE_DEVICES; a container sees no others.
 """
 
 

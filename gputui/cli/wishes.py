@@ -48,7 +48,7 @@ class JobIds(click.ParamType[tuple[Named, ...]]):
 
 
 def _word(job: Job, *, element: bool) -> str:
-    return f"{job.array.id}_{job.array.index}" if element and job.array else str(job.id)
+    return job.shown_id if element else str(job.id)
 
 
 class OneJobId(JobIds):

@@ -27,10 +27,10 @@ def _likeness(job: Job) -> object:
 
 
 def id_word(group: tuple[Job, ...]) -> str:
-    """`12`, or `12_[0-99999%8]` for elements of array 12 of which eight may run at once."""
+    """Return `12`, `12_7`, or `12_[0-99999%8]` for elements of array 12 of which eight may run at once."""
     first = group[0]
     if len(group) == 1 or first.array is None:
-        return str(first.id)
+        return first.shown_id
     limit = f"%{first.array.limit}" if first.array.limit else ""
     return f"{first.array.id}_[{indices_word(job.array.index for job in group if job.array)}{limit}]"
 

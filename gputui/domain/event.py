@@ -96,7 +96,7 @@ def _sentence(job: Job) -> str:
     name = f" {spec.name}" if spec.name else ""
     ran = f" after {format_duration(job.ended_at - job.started_at)}" if job.ended_at and job.started_at else ""
     why = f": {job.cause.text}" if job.cause else ""
-    return plain(f"job {job.id}{name} of {spec.tenant} is {job.state}{ran}{why}", 500)
+    return plain(f"job {job.shown_id}{name} of {spec.tenant} is {job.state}{ran}{why}", 500)
 
 
 def _job_data(job: Job) -> dict[str, Any]:

@@ -56,7 +56,17 @@ def shown_text(job: Job, reason: Reason | None) -> str:
     why = f"{reason.code} {reason.text}" if reason else ""
     held = "held" if _FLAGS["held"](job) else ""
     spec = job.spec
-    words = (f"#{job.id}", spec.name, spec.tenant, job.state, job.state.short, spec.image or "host", why, held)
+    words = (
+        f"#{job.id}",
+        f"#{job.shown_id}" if job.array else "",
+        spec.name,
+        spec.tenant,
+        job.state,
+        job.state.short,
+        spec.image or "host",
+        why,
+        held,
+    )
     return plain(" ".join(words)).casefold()
 
 

@@ -350,6 +350,11 @@ class Job:
         return self.evolve(priority=min(MAX_PRIORITY, max(0, wanted)), topped_at=None)
 
     @property
+    def shown_id(self) -> str:
+        """Return `7`, or `5_19` for element 19 of array 5: as commands take it and lists show it."""
+        return str(self.id) if self.array is None else f"{self.array.id}_{self.array.index}"
+
+    @property
     def attempt(self) -> Attempt | None:
         """The attempt under way, or else the last one."""
         return self.attempts[-1] if self.attempts else None

@@ -262,7 +262,9 @@ def _cancel(job: Job) -> Job:
 
 def _hold(job: Job) -> Job:
     if job.state is not JobState.PENDING:
-        raise GputuiError(f"job {job.id} is {job.state}: only a waiting job can be held", hint="cancel or requeue it")
+        raise GputuiError(
+            f"job {job.shown_id} is {job.state}: only a waiting job can be held", hint="cancel or requeue it"
+        )
     return job.evolve(held=True, hold_reason=None)
 
 
@@ -279,7 +281,7 @@ def _release(job: Job, now: datetime) -> Job:
 
 def _requeue(job: Job) -> Job:
     if job.state is JobState.PENDING:
-        raise GputuiError(f"job {job.id} is waiting already")
+        raise GputuiError(f"job {job.shown_id} is waiting already")
     return job.evolve(requeue_requested=True, cancel_requested=False)
 
 

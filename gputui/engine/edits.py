@@ -89,9 +89,9 @@ def check_waits(job: Job) -> None:
     """Raise where it waits no more."""
     if job.state is not JobState.PENDING:
         hint = "submit another like it instead"
-        raise GputuiError(f"job {job.id} is {job.state}: only a waiting job can be edited", hint=hint)
+        raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job can be edited", hint=hint)
     if job.cancel_requested:
-        raise GputuiError(f"job {job.id} is being cancelled")
+        raise GputuiError(f"job {job.shown_id} is being cancelled")
 
 
 def check_unchanged(now: Job, seen: Job | None) -> None:

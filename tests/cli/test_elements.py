@@ -96,7 +96,7 @@ def test_where_none_of_an_array_suits_it_is_said(run: Run, store: KeptStore) -> 
     put(store, job(), element(0, running()))
     result = run("hold", "2")
     assert result.code == 1
-    assert "job 2 is RUNNING" in result.err
+    assert "job 2_0 is RUNNING" in result.err
 
 
 @pytest.mark.parametrize("command", ["cancel", "hold", "requeue", "show", "logs", "explain"])

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from gputui.cli import show
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import ContainerOptions, PublishedPort
+from gputui.domain.job import ArrayRef, ContainerOptions, PublishedPort
 from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import GIB, NOW, job, running, snapshot, uuid
@@ -88,3 +88,11 @@ def test_a_published_port_is_told_with_the_way_there(run: Run, store: KeptStore)
         "0.0.0.0",
     )
     assert {each.name for each in fields(ContainerOptions)} <= told["spec"].keys()
+
+
+def test_an_element_of_an_array_is_named_as_in_the_queue(run: Run, store: KeptStore) -> None:
+    put(store, job(array=ArrayRef(1, 3, 2)), job(array=ArrayRef(1, 7, 2)))
+    lines = run("show", "1_7").out.splitlines()
+    assert lines[0].split(maxsplit=1) == ["job", "1_7 (id 2)"]
+    told = next(line for line in lines if line.startswith("array"))
+    assert told.endswith("element 7 of array 1, of which at most 2 run at once; GPUTUI_ARRAY_INDEX is 7")

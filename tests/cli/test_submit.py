@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from gputui.domain.container import Launch
 from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec
 from gputui.request import docker_only
 from gputui.request.keys import KEYS
+from gputui.runtime.process_plan import environment
 from tests.cli.conftest import KeptStore, Run
-from tests.factories import GIB, NOW
+from tests.factories import GIB, NOW, spec, uuid
 from tests.request import docker_values
 
 
@@ -329,3 +333,14 @@ def test_bytes_that_are_no_text_are_refused(run: Run) -> None:
 def test_names_of_any_script_are_kept(run: Run, store: KeptStore, name: str) -> None:
     assert run("submit", "--name", name, "busybox").code == 0
     assert spec_of(store).name == name
+
+
+def test_the_help_names_every_variable_that_a_job_gets(run: Run) -> None:
+    launch = Launch("store", 1, 1, spec(1), (uuid(0),), array_index=3)
+    shared = replace(launch.spec.gpus, memory=GIB, share=True)
+    found = environment(replace(launch, spec=replace(launch.spec, image=None, gpus=shared)), {}, None)
+    ours = {name for name in found if name.startswith("GPUTUI_")}
+    told = run("submit", "--help").out
+    assert ours == {name for name in re.findall(r"GPUTUI_\w+", told) if name in found}
+    assert found["GPUTUI_ARRAY_INDEX"] == "3"
+    assert "GPUTUI_ARRAY_INDEX" in Path("docs/cli.md").read_text(encoding="utf-8")

@@ -41,7 +41,7 @@ def queue(console: Console) -> JobTable:
 
 def test_an_element_of_an_array_is_named_with_its_place() -> None:
     titles = {job_title(job) for job in with_array().jobs}
-    assert {"#10 sweep[0]", "#15 sweep[5]", "#30 eval"} < titles
+    assert {"#10_0 sweep", "#10_5 sweep", "#30 eval"} < titles
 
 
 def with_array() -> Snapshot:

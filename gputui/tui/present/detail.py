@@ -39,9 +39,8 @@ def job_lines(job: Job, context: JobContext, told: Told | None = None, live: Liv
 
 
 def job_title(job: Job) -> str:
-    """`#17 train`, `#18 sweep[1]`, harmless."""
-    place = f"[{job.array.index}]" if job.array and job.spec.name else ""
-    return f"#{job.id} {plain(job.spec.name, 60)}{place}".rstrip()
+    """Return `#17 train`, `#18_1 sweep`, harmless."""
+    return f"#{job.shown_id} {plain(job.spec.name, 60)}".rstrip()
 
 
 def _state(job: Job, context: JobContext, live: Live) -> list[Line]:

@@ -165,7 +165,8 @@ def _sharers(row: GpuRow, room: int) -> Cell:
 def _job(job_id: int, job: Job | None) -> Cell:
     name = plain(job.spec.name, 80) if job else ""
     tenant = plain(job.spec.tenant, 32) if job else ""
-    return ((f"#{job_id} ", BLUE), (name, PLAIN), (f" {tenant}" if tenant else "", DIM))
+    shown = job.shown_id if job else str(job_id)
+    return ((f"#{shown} ", BLUE), (name, PLAIN), (f" {tenant}" if tenant else "", DIM))
 
 
 def _foreign(holder: Holder) -> Cell:

@@ -114,7 +114,7 @@ def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
     is_meant = number == 0 and len(page.jobs) > 1
     hint: Span = (f"◂ {page.keys[0]} opens it, {page.keys[1]} the next  ", AMBER) if is_meant else ("", DIM)
     words = ", ".join(part for part in parts if part)
-    return _line("job", (f"#{job.id} ", BLUE), (f"{plain(job.spec.name, 60)} ", PLAIN), hint, (words, DIM))
+    return _line("job", (f"#{job.shown_id} ", BLUE), (f"{plain(job.spec.name, 60)} ", PLAIN), hint, (words, DIM))
 
 
 def _windows(page: GpuPage) -> list[Cell]:

@@ -122,7 +122,7 @@ def _is_over(job: Job) -> bool:
 
 
 def _id(job: Job, context: JobContext) -> Cell:
-    return cell(str(job.id), DIM if _is_over(job) else BLUE)
+    return cell(job.shown_id, DIM if _is_over(job) else BLUE)
 
 
 def _state(job: Job, context: JobContext) -> Cell:
@@ -138,8 +138,7 @@ def _priority(job: Job, context: JobContext) -> Cell:
 
 def _name(job: Job, context: JobContext) -> Cell:
     shown = plain(job.spec.name, 120) or plain(job.spec.image or " ".join(job.spec.command[:3]), 120)
-    index = f"[{job.array.index}]" if job.array else ""
-    return ((shown, DIM if _is_over(job) else PLAIN), (index, DIM))
+    return cell(shown, DIM if _is_over(job) else PLAIN)
 
 
 def _tenant(job: Job, context: JobContext) -> Cell:

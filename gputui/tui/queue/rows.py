@@ -31,6 +31,8 @@ class QueueRows:
         self._filter: Filter = EVERY_JOB
         self.finished = True
         """Whether ended jobs are shown."""
+        self.id_width = 0
+        """Cells of the longest id; 0: of no element of an array."""
         self.sorts = 0
         """How often all jobs were gone through: what a test counts."""
         self._snapshot: Snapshot = EMPTY
@@ -193,6 +195,12 @@ class QueueRows:
         self.arranged = rows(self._matching, self.jobs, self._folds, self._dependents)
         self.keys = self.arranged.keys
         self.positions = {key: row for row, key in enumerate(self.keys)}
+        self.id_width = 0 if self.keys is self._matching else self._longest_id()
+
+    def _longest_id(self) -> int:
+        """Return the cells that the longest id of a row takes."""
+        shown = (self.jobs.get(key) for key in self.keys)
+        return max((len(job.shown_id) for job in shown if job is not None), default=0)
 
     @property
     def shown(self) -> Sequence[JobId]:

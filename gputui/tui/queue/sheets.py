@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 from gputui.domain.job import Job, JobId
@@ -106,8 +106,11 @@ class QueueSheet:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Those chosen."""
-        return self.chosen.columns
+        """Those chosen, with room for the longest id."""
+        columns, room = self.chosen.columns, self.rows.id_width
+        return tuple(
+            replace(column, width=max(room, column.width)) if column.key == "id" else column for column in columns
+        )
 
     def cell(self, key: Key, column: str, context: JobContext) -> Cell:
         """What stands in that cell."""

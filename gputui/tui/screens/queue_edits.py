@@ -185,7 +185,7 @@ class QueueEdits(QueueScreen):
                 self.post_message(WishMade(tabs.again(job, expression)))
 
         detail = "Minute hour day month weekday, as in a crontab: 0 3 * * *  or  @daily"
-        self.app.push_screen(Prompt(f"Submit a job like #{job.id} again and again", "when", detail), answered)
+        self.app.push_screen(Prompt(f"Submit a job like #{job.shown_id} again and again", "when", detail), answered)
 
     def action_pause_recurring(self) -> None:
         """Make no run of it."""

@@ -91,7 +91,7 @@ class Submit(TakesLines):
         """The form filled with what that job asked for; values of its environment are taken over unseen."""
         draft = drafts.masked(written.of_spec(job.spec, desk.clock.now()))
         hidden = written.hidden(job.spec)
-        return cls(desk, snapshot, draft, hidden=hidden, title=f"Submit a job like #{job.id}")
+        return cls(desk, snapshot, draft, hidden=hidden, title=f"Submit a job like #{job.shown_id}")
 
     def compose(self) -> ComposeResult:
         """The fields, what would become of the job, and the keys."""
