@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -12,7 +13,8 @@ from gputui.domain.settings import Settings
 from gputui.request import jobfile
 from gputui.request.keys import KEYS
 from gputui.request.submitter import Submitter
-from tests.factories import NOW
+from tests.cli.conftest import KeptStore, Run, put
+from tests.factories import NOW, job
 
 PATH = Path(__file__).parents[2] / "docs" / "cli.md"
 
@@ -47,3 +49,27 @@ def test_the_documented_job_file_can_be_submitted(tmp_path: Path) -> None:
     file.write_text(example)
     first, second = jobfile.read(str(file), Submitter("alice", NOW))
     assert (first.spec.gpus.maximum, second.spec.is_host) == (4, True)
+
+
+def documented(heading: str) -> set[str]:
+    """The keys that a section on JSON names in the first column of its table."""
+    section = PATH.read_text(encoding="utf-8").partition(f"{heading}\n")[2].partition("\n### ")[0]
+    rows = re.findall(r"^\| (`[^|]*) \|", section, re.MULTILINE)
+    return {key for row in rows for key in re.findall(r"`(\w+)`", row)}
+
+
+def test_the_keys_of_an_explanation_are_documented(run: Run, store: KeptStore) -> None:
+    put(store, job())
+    assert documented("### An explanation: `explain --json` (object)") == set(
+        json.loads(run("explain", "1", "--json").out)
+    )
+
+
+def test_the_keys_of_a_replay_are_documented(run: Run, tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("submit_time_s,duration_s,gpus,vc\n0,60,1,a\n10,120,2,b\n")
+    told = json.loads(run("replay", str(trace), "--gpus", "2", "--policy", "fifo", "--json").out)
+    named = documented("### A replay: `replay --json` (object)")
+    assert named == {*told, "history", "notes"}
+    text = PATH.read_text(encoding="utf-8")
+    assert [key for key in told["policies"]["fifo"] if f"`{key}`" not in text] == []
