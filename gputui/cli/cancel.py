@@ -7,7 +7,7 @@ import click
 from gputui import bootstrap
 from gputui.cli.elements import Named
 from gputui.cli.session import Session, pass_session
-from gputui.cli.wishes import flat, ids_argument
+from gputui.cli.wishes import flat, ids_argument, left_alone
 from gputui.domain.job import JobId
 from gputui.ports import JobStore
 
@@ -22,7 +22,9 @@ def command(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool)
         if dry_run:
             _show(session, store, flat(store, ids))
             return
-        bootstrap.actions(store).cancel(flat(store, ids))
+        asked = flat(store, ids)
+        for line in left_alone(store, asked, bootstrap.actions(store).cancel(asked)):
+            click.echo(line, err=True)
 
 
 def _show(session: Session, store: JobStore, ids: tuple[JobId, ...]) -> None:

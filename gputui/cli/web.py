@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 import socket
 import sys
+from importlib.metadata import requires
 from importlib.util import find_spec
 
 import click
@@ -29,11 +31,17 @@ _WARNING = (
 def command(session: Session, port: int, host: str, read_only: bool) -> int:
     """Show the console in a browser, by a link that works once. It schedules never: `gputui serve` does.
 
-    Needs the extra `web`: pip install 'gputui[web]'. Each tab is a console of its own, and ends with its tab.
+    Needs the extra `web`. Each tab is a console of its own, and ends with its tab.
     """
     if not all(find_spec(name) for name in ("aiohttp", "textual_serve")):
-        raise GputuiError("textual-serve is not installed", hint="pip install 'gputui[web]'")
+        raise GputuiError("textual-serve is not installed", hint=f"pip install {' '.join(_requirements())}")
     return serve(session.options, host, port, read_only=read_only)
+
+
+def _requirements() -> list[str]:
+    """Return what the extra `web` needs, quoted for a shell: it can be installed beside any installation."""
+    named = (requirement.partition(";") for requirement in requires("gputui") or ())
+    return [shlex.quote(what.strip()) for what, _, extra in named if "'web'" in extra.replace('"', "'")]
 
 
 def serve(options: Options, host: str, port: int, *, read_only: bool) -> int:

@@ -14,11 +14,14 @@ from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import Job, JobId
 from gputui.domain.text import plain
+from gputui.domain.units import listed
 from gputui.engine.actions import Actions
 from gputui.ports import JobStore
 from gputui.request.texts import quoted
 
 MAX_COMPLETIONS = 200
+_NAMED = 10
+"""Jobs that are named in one sentence."""
 
 
 class JobIds(click.ParamType[tuple[Named, ...]]):
@@ -79,6 +82,18 @@ def flat(
 ) -> tuple[JobId, ...]:
     """All jobs meant, each once; of whole arrays only those that suit."""
     return elements.every(store, (named for some in ids for named in some), suits)
+
+
+def left_alone(store: JobStore, asked: Sequence[JobId], done: Sequence[JobId]) -> list[str]:
+    """Return a sentence about the jobs that nothing was wished of because they have ended."""
+    news = frozenset(done)
+    over = [job for job in map(store.get, (job_id for job_id in asked if job_id not in news)) if job.state.is_terminal]
+    if not over:
+        return []
+    if len(over) == 1:
+        return [f"job {over[0].id} has ended already: it is {over[0].state}"]
+    named = [str(job.id) for job in over[:_NAMED]] + ([f"{len(over) - _NAMED} more"] if len(over) > _NAMED else [])
+    return [f"{len(over)} jobs have ended already: {listed(named)}"]
 
 
 def wish_command(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -99,7 +100,9 @@ def _check_known(wanted: Iterable[str], vocabulary: frozenset[str], where: str |
 
 def _pattern(value: str, where: str | None) -> re.Pattern[str]:
     try:
-        return re.compile(value, re.IGNORECASE)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # printed for `[[`
+            return re.compile(value, re.IGNORECASE)
     except re.error as error:
         raise InputError(f"'{plain(value, 40)}' is not a pattern: {error}", where=where) from None
 

@@ -213,6 +213,8 @@ class Holder:
     container_id: str | None = None
     memory: int | None = None
     """Bytes; None when the driver does not say."""
+    image: str | None = None
+    """The image of a container that is not gputui's."""
 
 
 @dataclass(frozen=True)

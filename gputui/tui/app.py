@@ -10,11 +10,13 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
 
+from textual import events
 from textual.dom import DOMNode
 from textual.message import Message
 from textual.reactive import var
 from textual.screen import Screen
 from textual.widget import Widget
+from textual.widgets import Input
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_history import TakenStep
@@ -27,7 +29,7 @@ from gputui.engine.feed import Feed
 from gputui.ports import Clock
 from gputui.tui.action_thread import ActionThread
 from gputui.tui.aside import AsideApp
-from gputui.tui.commands import APP_COMMANDS, CHANGING, WORK_COMMANDS, bindings, place_of
+from gputui.tui.commands import APP_COMMANDS, CHANGING, COMMANDS, WORK_COMMANDS, bindings, place_of
 from gputui.tui.desk import Desk, ShowsSnapshot
 from gputui.tui.interiors import Closed, Interiors
 from gputui.tui.keymap import Keymap
@@ -66,7 +68,10 @@ class Gputui(AsideApp[Leave]):
     ALLOW_SELECT = False
     """No text by dragging: Textual 8.2 fails where the widget under the pointer goes away just then. The terminal's own
     selection, with Shift as a rule, has all there is; and `y` copies."""
-    CSS = "Toast { max-width: 80; }"
+    CSS = """
+    Toast { max-width: 80; }
+    ToastRack { dock: top; align: right top; margin: 1 0 0 0; }
+    """  # at the top: the newest lines of logs stand at the bottom
 
     snapshot: var[Snapshot] = var(EMPTY, always_update=True, init=False)
     """The latest picture."""
@@ -194,6 +199,21 @@ class Gputui(AsideApp[Leave]):
             self.on_wish_failed(WishFailed(GputuiError("this console only looks on", hint=READ_ONLY_HINT)))
             return
         self.works.watch(self.wishes.add(message.call))
+
+    def on_key(self, event: events.Key) -> None:
+        """Say why a key that would change something does nothing in a console that only looks on."""
+        if not self._desk.is_read_only or isinstance(self.focused, Input):
+            return
+        told = (self.keymap.told(command) for command in COMMANDS if command.changes)
+        command = next((command for command in told if event.key in command.keys), None)
+        if command is not None and not self._is_known_elsewhere(event.key):
+            self.clear_notifications()
+            words = f"{command.title}: not in this console, it is read-only. {READ_ONLY_HINT.capitalize()}."
+            self.notify(words, severity="warning", markup=False, timeout=4)
+
+    def _is_known_elsewhere(self, key: str) -> bool:
+        """Return whether the key has a command in front that changes nothing, and works now."""
+        return key in self.screen.active_bindings and self.screen.active_bindings[key].enabled
 
     def on_work_begun(self, message: WorkBegun) -> None:
         """Show how far it is, where it takes long."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from gputui.domain.cause import Blame, CauseCode
 from gputui.domain.event import Event, ended, health_changes
@@ -18,7 +18,9 @@ from gputui.domain.units import plural
 from gputui.tui.present.status import pressing
 
 AT_ONCE = 3
-"""More jobs than this that end at the same time are told of in one sentence."""
+"""More jobs than this that end within a moment are told of in one sentence."""
+_QUIET = timedelta(seconds=20)
+"""The moment."""
 _SEVERITIES = {"job_failed": "error", "gpu_sick": "error", "disk_low": "warning"}
 _BAD = ("error", "warning")
 
@@ -49,6 +51,14 @@ class Watcher:
         self._before = EMPTY
         self._ends: dict[JobId, datetime | None] = {}
         self._troubles: dict[str, Notice] = {}
+        self._told_at: deque[datetime] = deque()
+        """When ends were told lately."""
+        self._waiting: list[Job] = []
+        """Ends that are to be told together."""
+        self._together_at: datetime | None = None
+        """When ends were told together last."""
+        self._failed: set[JobId] = set()
+        """Arrays of which a failure was told."""
         self._jobs: dict[JobId, Job] = {}
         """Those of the picture before."""
 
@@ -64,7 +74,7 @@ class Watcher:
         if before is EMPTY:
             return []
         health = [_told(event) for event in health_changes(before.gpus, snapshot.gpus, now)]
-        return [*troubles, *health, *stops, *self._of_ends(ends)]
+        return [*troubles, *health, *stops, *self._of_ends(ends, snapshot, now)]
 
     def _new_ends(self, snapshot: Snapshot) -> list[Job]:
         """Jobs that have ended since the picture before; one that is run again may do so again."""
@@ -83,12 +93,45 @@ class Watcher:
                 found.append(Happening(now, "warning", plain(words, 500), self._concerns(job)))
         return found
 
-    def _of_ends(self, jobs: Sequence[Job]) -> list[Happening]:
-        told = [job for job in jobs if self._concerns(job)]
-        others = [_told(ended(job), is_told=False) for job in jobs if not self._concerns(job)]
-        if len(told) <= AT_ONCE:
-            return [*others, *(_told(ended(job)) for job in told)]
-        return [*others, *(_told(ended(job), is_told=False) for job in told), _together(told)]
+    def _of_ends(self, jobs: Sequence[Job], snapshot: Snapshot, now: datetime) -> list[Happening]:
+        """Return every end for the log; few of them are told singly, the others together."""
+        singly, together = self._parted([job for job in jobs if self._concerns(job)], now)
+        each = [_told(ended(job), is_told=job in singly) for job in jobs]
+        arrays = self._arrays_over(together, snapshot)
+        self._waiting += [job for job in together if job.array is None]
+        if self._waiting and (self._together_at is None or now - self._together_at >= _QUIET):
+            arrays.append(_together(self._waiting))
+            self._waiting, self._together_at = [], now
+        return [*each, *arrays]
+
+    def _parted(self, jobs: Sequence[Job], now: datetime) -> tuple[list[Job], list[Job]]:
+        """Return the jobs whose end is told singly, and those told together: of an array, all but its first failure."""
+        while self._told_at and now - self._told_at[0] >= _QUIET:
+            self._told_at.popleft()
+        singly: list[Job] = []
+        together: list[Job] = []
+        alone = [job for job in jobs if job.array is None]
+        for job in jobs:
+            is_failure = job.array is not None and job.array.id not in self._failed and _is_bad(job)
+            if is_failure and job.array is not None:
+                self._failed.add(job.array.id)
+            fits = job.array is None and len(alone) + len(self._told_at) <= AT_ONCE
+            (singly if fits or is_failure else together).append(job)
+        self._told_at.extend(now for job in singly if job.array is None)
+        return singly, together
+
+    def _arrays_over(self, jobs: Iterable[Job], snapshot: Snapshot) -> list[Happening]:
+        """Return a sentence for each array of which an element ended, and none is left."""
+        ids = {job.array.id for job in jobs if job.array is not None}
+        if not ids:
+            return []
+        elements: dict[JobId, list[Job]] = {}
+        for job in snapshot.jobs:
+            if job.array is not None and job.array.id in ids:
+                elements.setdefault(job.array.id, []).append(job)
+        over = [jobs for jobs in elements.values() if all(job.state.is_terminal for job in jobs)]
+        self._failed -= {jobs[0].array.id for jobs in over if jobs[0].array}
+        return [_together(jobs, f"array {jobs[0].array.id} {jobs[0].spec.name}") for jobs in over if jobs[0].array]
 
     def _concerns(self, job: Job) -> bool:
         return not self._mine_only or self._user in {job.submitted_by, job.spec.tenant}
@@ -127,11 +170,16 @@ def _told(event: Event, *, is_told: bool = True) -> Happening:
     return Happening(event.at, _SEVERITIES.get(event.name, "information"), event.text, is_told)
 
 
-def _together(jobs: Iterable[Job]) -> Happening:
-    """Many ends in one sentence."""
+def _is_bad(job: Job) -> bool:
+    return _SEVERITIES.get(ended(job).name) is not None
+
+
+def _together(jobs: Iterable[Job], name: str = "") -> Happening:
+    """Return many ends in one sentence."""
     over = list(jobs)
     counts = Counter(str(job.state) for job in over)
     severity = "error" if any(_SEVERITIES.get(ended(job).name) for job in over) else "information"
     states = ", ".join(f"{count} {state}" for state, count in counts.most_common())
     at = max(job.ended_at for job in over if job.ended_at)
-    return Happening(at, severity, f"{plural(len(over), 'job')} ended: {states}")
+    who = f"{plain(name, 80)} ended" if name else f"{plural(len(over), 'job')} ended"
+    return Happening(at, severity, f"{who}: {states}")

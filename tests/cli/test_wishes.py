@@ -75,6 +75,13 @@ def test_priorities(run: Run, store: KeptStore, value: str, priority: int) -> No
     assert store.get(2).priority == 50
 
 
+def test_a_cancel_of_jobs_that_have_ended_says_so(run: Run, store: KeptStore) -> None:
+    put(store, *(job(i).evolve(state=JobState.CANCELLED, ended_at=NOW) for i in (1, 2, 3)))
+    done = run("cancel", "1")
+    assert (done.code, done.out, done.err) == (0, "", "job 1 has ended already: it is CANCELLED\n")
+    assert run("cancel", "1-3").err == "3 jobs have ended already: 1, 2 and 3\n"
+
+
 def test_the_top_of_the_queue(run: Run, store: KeptStore) -> None:
     put(store, job(), job())
     assert run("priority", "1-2", "top").code == 0

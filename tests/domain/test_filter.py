@@ -98,6 +98,7 @@ def test_what_it_shows(text: str, expected: list[int]) -> None:
         ("gpus~4", "not compared with ~"),
         ("name>a", "not compared with >"),
         ("name~[", "not a pattern"),
+        ("name~[[", "not a pattern"),
         ("state:sleeping", "'sleeping' is none of its values"),
         ("reason:because", "'because' is none"),
         ("is:red", "'red' is none"),

@@ -9,7 +9,7 @@ import pytest
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import Health, HealthCode
-from gputui.domain.job import Job, Stopping
+from gputui.domain.job import ArrayRef, Job, Stopping
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import JobState
@@ -81,6 +81,43 @@ def test_many_ends_at_once_are_one_sentence_and_all_of_them_in_the_log() -> None
     assert [each.text for each in found if each.is_told] == ["11 jobs ended: 10 COMPLETED, 1 FAILED"]
     assert [each.severity for each in found if each.is_told] == ["error"]
     assert len(found) == 12
+
+
+def test_an_array_is_one_sentence_at_its_end_and_one_at_its_first_failure() -> None:
+    def at(*states: JobState) -> Snapshot:
+        elements = []
+        for i, state in enumerate(states):
+            one = replace(job_over(500 + i, state), array=ArrayRef(500, i, len(states)))
+            elements.append(one if state.is_terminal else one.evolve(state=state, ended_at=None, cause=None))
+        return replace(rich_snapshot(), jobs=(*rich_snapshot().jobs, *elements))
+
+    run, done, bad = JobState.RUNNING, JobState.COMPLETED, JobState.FAILED
+    watcher, told = Watcher("alice", mine_only=True), []
+    for number, states in enumerate(
+        [
+            (run,) * 5,
+            (done, *(run,) * 4),
+            (done, bad, *(run,) * 3),
+            (done, bad, bad, run, run),
+            (done, bad, bad, done, done),
+        ]
+    ):
+        found = watcher.look(at(*states), NOW + timedelta(minutes=number))
+        told.append([each.text.split(" of ")[0] for each in found if each.is_told])
+    assert told == [[], [], ["job 501 train-501"], [], ["array 500 train-500 ended: 3 COMPLETED, 2 FAILED"]]
+
+
+def test_ends_that_follow_one_another_closely_are_told_together() -> None:
+    watcher, told = Watcher("alice", mine_only=True), []
+    jobs: tuple[Job, ...] = ()
+    for number in range(30):
+        jobs = (*jobs, job_over(600 + number, JobState.COMPLETED, after=number))
+        found = watcher.look(
+            replace(rich_snapshot(), jobs=(*rich_snapshot().jobs, *jobs)), NOW + timedelta(seconds=number)
+        )
+        told += [each.text for each in found if each.is_told]
+    assert 3 <= len(told) <= 8
+    assert sum(int(text.split()[0]) if " ended:" in text else 1 for text in told) >= 22
 
 
 def test_a_gpu_that_falls_sick_and_is_well_again() -> None:

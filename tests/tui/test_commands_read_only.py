@@ -28,6 +28,14 @@ async def test_no_key_makes_a_wish_and_none_is_offered() -> None:
             for key in command.keys if command.changes else ():
                 await console.press(pilot, key)
                 assert console.app.screen is console.app.screen_stack[0], command.name
+        assert console.told
+        console.app.clear_notifications()
+        for key in ("s", "c"):
+            await console.press(pilot, key)
+            assert "this console, it is read-only" in console.told[-1], key
+        console.app.clear_notifications()
+        await console.press(pilot, "j", "question_mark", "escape", "slash", *"sc", "escape")
+        assert console.told == []
         await console.press(pilot, "shift+tab", "d")
         assert len(console.app.screen_stack) == 1
         assert console.audited() == []

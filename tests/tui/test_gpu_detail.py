@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 from textual.screen import Screen
 
-from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode, Link, Sharer
+from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, GpuState, GpuView, Health, HealthCode, Holder, Link, Sharer
 from gputui.domain.gpu_history import History
 from gputui.domain.gpu_past import STEP
 from gputui.domain.job import Job
@@ -19,6 +19,7 @@ from gputui.tui.compositor import ExactUpdate
 from gputui.tui.gpu_rows import gpu_picture
 from gputui.tui.present.cells import UNKNOWN, Cell
 from gputui.tui.present.gpu_detail import GpuPage, gpu_lines, holders
+from gputui.tui.present.gpu_graphs import graph_lines
 from gputui.tui.present.topology import topology_lines
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetail
@@ -260,6 +261,20 @@ class TestPage:
         told = page(sample.linked(), 3)
         for part in ("jupyter-bob", "bob", "pid 22110 python -m ipykernel_launcher", "31G", "container f00df00df00d"):
             assert part in told
+        views = sample.linked().gpus
+        holder = Holder("container", "jupyter-bob", None, container_id="f00d" * 16, image="jupyter/torch:7")
+        named = page(sample.with_node(gpus=(*views[:3], replace(views[3], holders=(holder,)), *views[4:])), 3)
+        assert "user bob, image jupyter/torch:7, container f00df00df00d" in named
+
+    def test_the_clock_of_a_gpu_at_rest_is_drawn_low(self) -> None:
+        history = History()
+        for step in range(30):
+            history.add(replace(sample.linked(), taken_at=NOW + timedelta(seconds=10 * step)))
+        row = gpu_picture(sample.linked(), {}, history, NOW).rows[uuid(4)]
+        lines = ["".join(words for words, _ in line) for line in graph_lines(row, 100, 24)]
+        clock = next(line for line in lines if "SM clock" in line)
+        assert "345MHz" in clock
+        assert "█" not in clock
 
     def test_processes_that_cannot_be_read_are_not_none(self) -> None:
         blind = replace(sample.busy(0), sample=replace(sample_of(sample.busy(0)), processes=None))

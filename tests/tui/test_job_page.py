@@ -81,11 +81,21 @@ class TestItsGpus:
         history = History()
         for step in range(30):
             history.add(replace(sample.rich_snapshot(), taken_at=NOW + timedelta(seconds=10 * step)))
-        wide = told(on(0), picture(history=history), 150)["GPU 0"]
+        old = on(0).with_attempt(started_at=NOW - HOUR)
+        wide = told(old, picture(history=history), 150)["GPU 0"]
         assert wide.endswith("▅" * 29 + " in 4m50s")
-        assert "▅" not in told(on(0), picture(history=history), 64)["GPU 0"]
+        assert "▅" not in told(old, picture(history=history), 64)["GPU 0"]
+        young = on(0).with_attempt(started_at=NOW - timedelta(seconds=36))
+        assert told(young, picture(history=history), 150)["GPU 0"].endswith(" ▅▅▅ in 30s"), "not what ran there before"
+        new = on(0).with_attempt(started_at=NOW)
+        assert "▅" not in told(new, picture(history=history), 150)["GPU 0"]
         spare = replace(picture(history=history), left_out=frozenset({"history"}))
         assert "▅" not in told(on(0), spare, 150)["GPU 0"]
+
+
+def test_a_command_is_quoted_as_a_shell_would_need_it() -> None:
+    subject = job(7, command=("sh", "-c", "echo 'a b' > /tmp/x"))
+    assert page(subject, Live())["command"] == """sh -c 'echo '"'"'a b'"'"' > /tmp/x'"""
 
 
 def page(subject: Job, live: Live) -> dict[str, str]:

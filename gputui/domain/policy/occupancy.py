@@ -269,7 +269,7 @@ def _holders(
     uses: Mapping[JobId, Measured],
 ) -> tuple[Holder, ...]:
     holders = [_job_holder(job, _used(job, sample, uses, is_alone=len(jobs) == 1)) for job in jobs]
-    holders += [Holder("container", c.name, user=c.user, container_id=c.id) for c in claims]
+    holders += [Holder("container", c.name, c.user, container_id=c.id, image=c.image or None) for c in claims]
     known = {c.id for c in claims}
     holders += [
         Holder(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -60,7 +61,9 @@ def _compiled(text: str) -> tuple[re.Pattern[str], str]:
     has_capital = any(char.isupper() for char in _ESCAPED.sub("", text))
     flags = 0 if has_capital else re.IGNORECASE
     try:
-        return re.compile(text, flags), ""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile(text, flags), ""
     except (re.error, OverflowError, RecursionError) as error:
         return re.compile(re.escape(text), flags), str(error)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -176,7 +177,7 @@ def _asked(job: Job) -> list[Line]:
     wants += f", driver capabilities {', '.join(request.capabilities)}" if request.capabilities else ""
     lines: list[Line] = [
         ("image", cell(plain(spec.image, 200)) if spec.image is not None else cell("none: a host process", DIM)),
-        ("command", cell(" ".join(plain(word, 400) for word in spec.command))),
+        ("command", cell(shlex.join(plain(word, 400) for word in spec.command))),
         ("tenant", cell(plain(spec.tenant, 80))),
         ("GPUs", cell(wants)),
         ("limits", cell(_limits(job))),

@@ -19,6 +19,8 @@ _WIDE = 110
 """Cells from which there is room for two side by side."""
 _GAP = 3
 _HOTTEST = 100.0
+_LEAST_TOP = {"sm_clock": 2000.0, "pcie_rx": 1e9, "pcie_tx": 1e9, "nvlink_rx": 1e9, "nvlink_tx": 1e9}
+"""What the top of a graph stands for at least, in its own unit: else a GPU at rest fills it."""
 
 
 def graph_lines(row: GpuRow, room: int, rows: int) -> list[Cell]:
@@ -76,7 +78,7 @@ def _top(row: GpuRow, name: str, values: Sequence[float]) -> float:
     """What the top of a graph stands for."""
     if name in {"utilization", "memory_utilization", "memory_used", "power"}:
         return most_of(row, name) or 1.0
-    return _HOTTEST if name == "temperature" else max(values, default=0.0) or 1.0
+    return _HOTTEST if name == "temperature" else max([_LEAST_TOP.get(name, 1.0), *values])
 
 
 def _figures(label: str, unit: str, now: float | None, peak: float | None, height: int) -> list[Cell]:

@@ -68,7 +68,7 @@ def process_of(view: GpuView, holder: Holder) -> GpuProcess | None:
 
 
 def foreign_words(view: GpuView, holder: Holder) -> str:
-    """`pid 22110 python train.py, 31G, container f00df00df00d`: what else there is to say, beside its name and kind."""
+    """Return what its name and kind do not say: `pid 22110 python train.py, 31G, image jupyter:7, container f00d…`."""
     process = process_of(view, holder)
     pid = holder.pid if holder.pid is not None else (process.pid if process else None)
     command = process.command if process and process.command else None
@@ -77,7 +77,10 @@ def foreign_words(view: GpuView, holder: Holder) -> str:
     parts += [plain(command, 60)] if command and not (is_told and command == holder.name) else []
     memory = holder.memory if holder.memory is not None else (process.memory if process else None)
     container = holder.container_id or (process.container_id if process else None)
+    user = process.user if process and process.user and not holder.user else None
     words = [" ".join(part for part in parts if part), format_size(memory) if memory else ""]
+    words.append(f"user {plain(user, 32)}" if user else "")
+    words.append(f"image {plain(holder.image, 100)}" if holder.image else "")
     words.append(f"container {_short_id(container)}" if container else "")
     return ", ".join(word for word in words if word)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import TypeAlias
 
 from gputui.domain.gpu_past import STEP
@@ -34,12 +35,13 @@ def gpu_lines(job: Job, picture: GpuPicture, room: int, *, is_compact: bool = Fa
     mine = [rows[uuid] for uuid in job.gpus if uuid in rows]
     gone = [uuid for uuid in job.gpus if uuid not in rows] if rows else []
     has_graphs = "history" not in picture.left_out
-    one_each = [_one(row, room, has_graphs=has_graphs) for row in mine]
+    since = job.attempt.started_at if job.attempt else None
+    one_each = [_one(row, room, since, has_graphs=has_graphs) for row in mine]
     lines = [_all_of_them(mine)] if is_compact and len(mine) > _FEW else one_each
     return lines + [("GPU gone", cell(f"{plain(uuid, 48)} is listed no more", RED)) for uuid in gone]
 
 
-def _one(row: GpuRow, room: int, *, has_graphs: bool) -> Line:
+def _one(row: GpuRow, room: int, since: datetime | None, *, has_graphs: bool) -> Line:
     parts = [tuple(fitted(gpu_cells(row, key, cells), cells)) for key, cells, least in _FIGURES if room >= least]
     if room >= _LIMIT_FROM:
         parts[-1] = (
@@ -50,8 +52,8 @@ def _one(row: GpuRow, room: int, *, has_graphs: bool) -> Line:
     parts += _wrong(row)
     told = _apart(parts)
     steps = min(_MOST_STEPS, room - width_of(told) - len("   in 10m00s"))
-    if has_graphs and steps >= _LEAST_STEPS and row.past.steps:
-        told += _graph(row, min(steps, len(row.past.steps)))
+    if has_graphs and steps >= _LEAST_STEPS and (known := min(steps, _steps_since(row, since))) > 0:
+        told += _graph(row, known)
     return f"GPU {label_of(row)}", told
 
 
@@ -62,6 +64,13 @@ def _wrong(row: GpuRow) -> list[Cell]:
     if view.sample is not None and view.sample.throttle and not row.is_old:
         parts.append(cell(slowed_words(view.sample.throttle, 60), AMBER))
     return parts
+
+
+def _steps_since(row: GpuRow, since: datetime | None) -> int:
+    """Return how many steps of the GPU's past lie within the job's own time."""
+    if since is None or row.now is None:
+        return 0
+    return min(len(row.past.steps), (row.now - since) // STEP)
 
 
 def _graph(row: GpuRow, steps: int) -> Cell:
