@@ -118,7 +118,7 @@ def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], 
     words, host, anyway = given.pop("arguments"), given.pop("host"), given.pop("anyway")
     submitter = request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
     submission = options.submission_of(given, words, host, submitter, found)
-    submit.tell(found)
+    submit.tell(found, submission)
     submit.check_runtime(submission, session.options)
     if not anyway:
         submit.check_gpus((submission,), session.options)

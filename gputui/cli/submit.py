@@ -80,7 +80,7 @@ def command(
         given = with_elements(session, given)
         found = options.tidied(ctx)
         submissions = (options.submission_of(given, arguments, host, submitter, found),)
-        tell(found)
+        tell(found, submissions[0])
     for submission in submissions:
         check_runtime(submission, session.options)
     if not anyway and not dry_run:
@@ -92,10 +92,14 @@ def command(
         _print_ids(bootstrap.actions(store, session.options).submit(submissions), as_json)
 
 
-def tell(found: command_line.Tidied) -> None:
+def tell(found: command_line.Tidied, submission: Submission) -> None:
     """Say on stderr what docker's options mean here that change nothing."""
-    if found.note:
-        click.echo(f"gputui: note: {plain(found.note)}", err=True)
+    notes = [found.note] if found.note else []
+    spec = submission.spec
+    if not spec.gpus.minimum and "NVIDIA_VISIBLE_DEVICES" in dict(spec.options.env):
+        notes.append("-e NVIDIA_VISIBLE_DEVICES gives no GPU here: ask for them by --gpus N or --gpus all")
+    if notes:
+        click.echo(f"gputui: note: {plain('; '.join(notes))}", err=True)
 
 
 def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) -> None:

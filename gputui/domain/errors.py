@@ -45,12 +45,15 @@ class InputError(GputuiError):
 
 
 class InputErrors(InputError):  # noqa: N818 - a plural of them
-    """Several things are wrong with one input."""
+    """Several things are wrong with one input; where one is asked for, it is the first."""
 
     def __init__(self, errors: tuple[InputError, ...]) -> None:
-        super().__init__("; ".join(map(str, errors)))
+        super().__init__(errors[0].what, where=errors[0].where, hint=errors[0].hint)
         self.args = (errors,)
         self.errors = errors
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.errors))
 
 
 class NotFoundError(GputuiError):

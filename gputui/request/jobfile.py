@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from gputui.config import read_toml
 from gputui.domain.errors import InputError
 from gputui.domain.job import Submission
+from gputui.request.command_line import raised
 from gputui.request.keys import BY_NAME, Key, Kind
 from gputui.request.submitter import Submitter, submission
 from gputui.request.texts import quoted
@@ -47,20 +48,28 @@ def _job(table: dict[str, Any], place: str, submitter: Submitter) -> Submission:
     def where(key: str) -> str:
         return f"{place}.{_shown(key)}"
 
-    _check_keys(table, where)
-    values = {name: _value(BY_NAME[name], value, where(name)) for name, value in table.items() if name in BY_NAME}
+    faults = list(_unknown(table, where))
+    values: dict[str, object] = {}
+    for name, value in table.items():
+        if name in BY_NAME:
+            try:
+                values[name] = _value(BY_NAME[name], value, where(name))
+            except InputError as error:
+                faults.append(error)
+    raised(faults)
     command = _texts(table.get("command", []), where("command"))
     return submission(values, _image(table, where), command, submitter, where)
 
 
-def _check_keys(table: dict[str, Any], where: Callable[[str], str]) -> None:
+def _unknown(table: dict[str, Any], where: Callable[[str], str]) -> Iterator[InputError]:
+    """Yield an error for each key that there is not."""
     import difflib
 
     known = (*_BESIDES, *BY_NAME)
     for key in table:
         if key not in known:
             near = difflib.get_close_matches(key, known, 1)
-            raise InputError("unknown key", where=where(key), hint=f"did you mean {near[0]}?" if near else None)
+            yield InputError("unknown key", where=where(key), hint=f"did you mean {near[0]}?" if near else None)
 
 
 def _image(table: dict[str, Any], where: Callable[[str], str]) -> str | None:

@@ -173,3 +173,21 @@ def test_whatever_a_table_holds_only_input_errors_come_out(
         assert str(error.where).startswith("jobs.toml: job[1]")  # noqa: PT017 - only some tables are refused
     else:
         assert submission.spec.name
+
+
+def test_all_that_is_wrong_with_a_job_is_told_at_once(run: Run, store: KeptStore, tmp_path: Path) -> None:
+    path = write(tmp_path, JOB + 'memory = "lots"\ncap_ad = ["X"]\npublish = ["x:1"]\nprivileged = "yes"')
+    result = run("submit", "-f", path)
+    assert (result.code, result.out, result.err.count("\n")) == (2, "", 4)
+    assert all(f"job[1].{key}:" in result.err for key in ("memory", "cap_ad", "publish", "privileged"))
+    assert not store.jobs()
+
+
+def test_options_of_docker_run_are_keys(run: Run, store: KeptStore, tmp_path: Path) -> None:
+    text = (
+        'publish = ["auto:8888"]\ncap_add = ["IPC_LOCK"]\nprivileged = true\nstop_timeout = 60\nhealth_interval = "30s"'
+    )
+    assert run("submit", "-f", write(tmp_path, JOB + text)).code == 0
+    options = store.get(1).spec.options
+    assert (options.publish, options.cap_add, options.privileged) == (("auto:8888",), ("IPC_LOCK",), True)
+    assert (options.stop_timeout, options.health_interval) == (60, timedelta(seconds=30))

@@ -184,6 +184,13 @@ def test_options_that_change_nothing_are_silent_or_one_line(run: Run) -> None:
     assert "--retries N" in result.err
 
 
+def test_a_choice_of_gpus_by_the_environment_is_told_to_be_none(run: Run) -> None:
+    line = ["--runtime=nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=all"]
+    result = run("submit", *line, "busybox")
+    assert (result.code, "--gpus all" in result.err) == (0, True)
+    assert run("submit", "--gpus", "all", *line, "busybox").err == ""
+
+
 def test_all_that_is_wrong_is_told_at_once(run: Run, store: KeptStore) -> None:
     line = "--frobnicate --memory lots --cidfile c --privileged=perhaps -p 99999:1 --wobble=3 --device /dev/nvidia0"
     result = run("submit", *line.split(), "busybox", "--ignored")
