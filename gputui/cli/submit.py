@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate
 from typing import Any
 
 import click
@@ -89,7 +90,7 @@ def command(
         if dry_run:
             _show(session, store, submissions)
             return
-        _print_ids(bootstrap.actions(store, session.options).submit(submissions), as_json)
+        _print_ids(bootstrap.actions(store, session.options).submit(submissions), submissions, as_json)
 
 
 def tell(found: command_line.Tidied, submission: Submission) -> None:
@@ -153,10 +154,22 @@ def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool
         raise InputError("cannot be given beside --file", where=names[0], hint="write it into the file")
 
 
-def _print_ids(ids: Sequence[JobId], as_json: bool) -> None:
+def _print_ids(ids: Sequence[JobId], submissions: Sequence[Submission], as_json: bool) -> None:
+    """Print an id a line: of an array its own, which means all its elements."""
+    first = accumulate((len(each.array) or 1 for each in submissions), initial=0)
+    told = [(ids[place], each) for place, each in zip(first, submissions, strict=False)]
     if not as_json:
-        click.echo("\n".join(map(str, ids)))
-    elif len(ids) == 1:
-        print_json({"id": ids[0]})
+        click.echo("\n".join(str(job_id) for job_id, _ in told))
+    elif len(told) == 1:
+        print_json(_submitted_json(*told[0]))
     else:
-        print_json([{"id": job_id} for job_id in ids])
+        print_json([_submitted_json(*each) for each in told])
+
+
+def _submitted_json(job_id: JobId, submission: Submission) -> dict[str, Any]:
+    """Return the id and, of an array, its elements: element `n` of array 5 is `5_n`."""
+    indices = submission.array
+    if not indices:
+        return {"id": job_id}
+    counts = {"count": len(indices), "first": indices[0], "last": indices[-1]}
+    return {"id": job_id, "array": {**counts, "limit": submission.array_limit}}
