@@ -91,8 +91,8 @@ def left_alone(store: JobStore, asked: Sequence[JobId], done: Sequence[JobId]) -
     if not over:
         return []
     if len(over) == 1:
-        return [f"job {over[0].id} has ended already: it is {over[0].state}"]
-    named = [str(job.id) for job in over[:_NAMED]] + ([f"{len(over) - _NAMED} more"] if len(over) > _NAMED else [])
+        return [f"job {over[0].shown_id} has ended already: it is {over[0].state}"]
+    named = [job.shown_id for job in over[:_NAMED]] + ([f"{len(over) - _NAMED} more"] if len(over) > _NAMED else [])
     return [f"{len(over)} jobs have ended already: {listed(named)}"]
 
 

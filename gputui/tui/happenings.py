@@ -149,7 +149,7 @@ class Watcher:
 
 def _stop_words(before: Job, job: Job) -> str:
     """Return that the job is being stopped for a lost GPU, or is queued again through no fault of its own."""
-    name = f"job {job.id} {job.spec.name}".rstrip()
+    name = f"job {job.shown_id} {job.spec.name}".rstrip()
     stopping = job.stopping
     if stopping is not None and before.stopping is None and stopping.cause.code is CauseCode.GPU_LOST:
         return f"{name} of {job.spec.tenant} is being stopped, its GPU is lost: {stopping.cause.text}"

@@ -104,7 +104,7 @@ def test_an_array_is_one_sentence_at_its_end_and_one_at_its_first_failure() -> N
     ):
         found = watcher.look(at(*states), NOW + timedelta(minutes=number))
         told.append([each.text.split(" of ")[0] for each in found if each.is_told])
-    assert told == [[], [], ["job 501 train-501"], [], ["array 500 train-500 ended: 3 COMPLETED, 2 FAILED"]]
+    assert told == [[], [], ["job 500_1 train-501"], [], ["array 500 train-500 ended: 3 COMPLETED, 2 FAILED"]]
 
 
 def test_ends_that_follow_one_another_closely_are_told_together() -> None:

@@ -1,0 +1,74 @@
+"""A search goes through the whole log of a running container, of which the console keeps the end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from gputui.domain.job import JobId
+from gputui.domain.settings import RuntimeSettings
+from gputui.ports import LogStream
+from gputui.runtime.docker import DockerRuntime
+from gputui.tui.log.earlier import ANCHOR, Known
+from gputui.tui.log.follower import TAIL, LogFollower
+from gputui.tui.log.pattern import Pattern
+from gputui.tui.log.whole import read_island, scan
+from gputui.tui.present.log_stamp import without_stamp
+from tests.factories import FakeClock
+from tests.runtime.contract import Harness, shell
+from tests.runtime.dockerd import IMAGE, Dockerd
+
+pytestmark = pytest.mark.docker
+
+LINES = 6000
+SCRIPT = f"""i=0; while [ $i -lt {LINES} ]; do
+case $i in *007) echo "step $i needle";; *) echo "step $i";; esac; i=$((i + 1)); done; sleep 60"""
+
+
+class Opener:
+    """The log of one container."""
+
+    def __init__(self, runtime: DockerRuntime, container_id: str) -> None:
+        self._runtime, self._container_id = runtime, container_id
+
+    def open(
+        self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
+    ) -> LogStream:
+        return self._runtime.logs(self._container_id, tail=tail, follow=follow, stamped=stamped)
+
+
+@pytest.fixture
+def harness(engine: Dockerd) -> Iterator[Harness]:
+    settings = RuntimeSettings(docker_host=engine.host)
+    harness = Harness(lambda store: DockerRuntime(store, settings, FakeClock()), image=IMAGE, name="docker")
+    yield harness
+    harness.clean()
+
+
+def test_all_of_a_running_containers_log_is_searched(harness: Harness) -> None:
+    runtime = harness.open()
+    assert isinstance(runtime, DockerRuntime)
+    created = runtime.create(harness.launch(shell(SCRIPT)))
+    runtime.start(created.id)
+    first = runtime.logs(created.id, follow=True)
+    for line in first:
+        if line == b"step %d" % (LINES - 1):
+            break
+    first.close()
+    arrived = threading.Event()
+    follower = LogFollower(Opener(runtime, created.id), 1, 1)
+    lines: list[bytes] = []
+    follower.start(arrived.set)
+    while len(lines) < TAIL:
+        assert arrived.wait(20)
+        arrived.clear()
+        lines += follower.take().lines
+    told: list[str] = []
+    found = scan(follower, Pattern("needle$"), Known(tuple(lines[:ANCHOR]), len(lines)), 0, lambda: True, told.append)
+    assert (found.fault, found.shift) == ("", LINES - TAIL)
+    assert [number + found.shift for number in found.numbers] == [1007, 2007, 3007, 4007]
+    island = read_island(follower, found.shift, found.numbers[0], lambda: True)
+    assert without_stamp(island.lines[found.numbers[0] - island.first]) == b"step 1007 needle"
+    follower.close()
