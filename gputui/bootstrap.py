@@ -76,6 +76,13 @@ def _user_name(uid: int) -> str:
         return str(uid)
 
 
+def has_queue(options: Options) -> bool:
+    """Return whether there is a queue, or something left of one, in the state directory; creates nothing."""
+    from gputui.store.directory import QUEUE
+
+    return any(options.state.glob(f"{QUEUE}*"))
+
+
 def open_store(options: Options, waiting: Callable[[str], None] | None = None) -> JobStore:
     """The store in the state directory, made if there is none yet.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import wraps
 from typing import Any
 
@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 
 from gputui import bootstrap
 from gputui.cli.session import Session
-from gputui.domain.errors import GputuiError
+from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu import Gpu
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
@@ -96,16 +96,15 @@ def _matching(found: Iterable[tuple[str, str]], incomplete: str) -> Items:
 
 def _known_gpus(ctx: click.Context) -> tuple[Gpu, ...]:
     """Return the GPUs of the scheduler's last picture, else those of a reading of our own."""
-    with _store(ctx) as (session, store):
-        views = bootstrap.current_snapshot(session.options, store).gpus
-        return tuple(view.gpu for view in views) or bootstrap.read_gpus(session.options, PATIENCE).gpus
+    session = ctx.find_object(Session) or Session()
+    with suppress(NotFoundError), session.existing_store() as store:
+        if views := bootstrap.current_snapshot(session.options, store).gpus:
+            return tuple(view.gpu for view in views)
+    return bootstrap.read_gpus(session.options, PATIENCE).gpus
 
 
 @contextmanager
 def _store(ctx: click.Context) -> Iterator[tuple[Session, JobStore]]:
     session = ctx.find_object(Session) or Session()
-    store = bootstrap.open_store(session.options)
-    try:
+    with session.existing_store() as store:
         yield session, store
-    finally:
-        store.close()

@@ -202,7 +202,7 @@ class RecurringIds(click.ParamType[tuple[JobId, ...]]):
         del param
         session = ctx.find_object(Session)
         try:
-            with session.store() if session else Session().store() as store:
+            with (session or Session()).existing_store() as store:
                 entries = store.recurring().values()
         except (GputuiError, OSError):  # a shell that completes shows no errors
             return []

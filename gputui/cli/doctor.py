@@ -96,13 +96,15 @@ def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[Check]:
 
 
 def _of_state(options: Options) -> Iterator[Check]:
-    """Look at the state directory as it is; a directory that does not exist is not created."""
+    """Look at the state directory as it is; neither a directory nor a queue is created."""
     if not options.state.exists():
         parent = next(parent for parent in options.state.parents if parent.exists())
         yield state.of_missing_directory(str(options.state), os.access(parent, os.W_OK | os.X_OK))
-        yield _space(parent)
-        yield state.of_clock(bootstrap.clock().now(), None)
-        yield state.of_leader(None)
+        yield from _without_queue(parent)
+        return
+    if not bootstrap.has_queue(options):
+        yield _directory(options)
+        yield from _without_queue(options.state)
         return
     store = bootstrap.open_store(options)
     try:
@@ -111,11 +113,21 @@ def _of_state(options: Options) -> Iterator[Check]:
         store.close()
 
 
-def _of_store(options: Options, store: JobStore) -> Iterator[Check]:
+def _without_queue(place: Path) -> Iterator[Check]:
+    yield _space(place)
+    yield state.of_clock(bootstrap.clock().now(), None)
+    yield state.of_leader(None)
+
+
+def _directory(options: Options) -> Check:
     status = options.state.stat()
     is_writable = os.access(options.state, os.W_OK | os.X_OK)
     mode, group = stat.S_IMODE(status.st_mode), options.settings.store.group
-    yield state.of_directory(str(options.state), mode, status.st_uid == os.geteuid(), is_writable, group)
+    return state.of_directory(str(options.state), mode, status.st_uid == os.geteuid(), is_writable, group)
+
+
+def _of_store(options: Options, store: JobStore) -> Iterator[Check]:
+    yield _directory(options)
     yield _space(options.state)
     yield from state.of_damage(store.damage())
     latest = max((job.submitted_at for job in store.jobs().values()), default=None)

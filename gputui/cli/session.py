@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,6 +17,10 @@ from gputui.domain.text import plain
 
 if TYPE_CHECKING:
     from gputui.ports import JobStore
+
+
+_COMPLETING = "_GPUTUI_COMPLETE"
+"""Set by a shell that completes a word: what goes to stderr then would be in the middle of its line."""
 
 
 def ignored(options: Options, source: str, keys: Iterable[str]) -> str:
@@ -45,7 +50,7 @@ class Session:
     def options(self) -> Options:
         """The options, resolved once; only then are files read, so that help never fails."""
         options = resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
-        for source, keys in options.ignored:
+        for source, keys in options.ignored if _COMPLETING not in os.environ else ():
             click.echo(f"gputui: warning: {plain(ignored(options, source, keys))}", err=True)
         if options.probe.simulated is not None:
             from gputui import bootstrap
@@ -74,6 +79,16 @@ class Session:
             store.check()
         finally:
             store.close()
+
+    @contextmanager
+    def existing_store(self) -> Iterator[JobStore]:
+        """Open the store for a shell that completes a word: create none, and say nothing."""
+        from gputui import bootstrap
+
+        if not bootstrap.has_queue(self.options):
+            raise NotFoundError("there is no queue yet", where=str(self.options.state))
+        with closing(bootstrap.open_store(self.options)) as store:
+            yield store
 
 
 def _tell(sentence: str) -> None:

@@ -41,7 +41,7 @@ class JobIds(click.ParamType[tuple[Named, ...]]):
         del param
         session = ctx.find_object(Session)
         try:
-            with session.store() if session else Session().store() as store:
+            with (session or Session()).existing_store() as store:
                 jobs = [job for job in store.jobs().values() if not job.state.is_terminal]
         except (GputuiError, OSError):  # a shell that completes shows no errors
             return []

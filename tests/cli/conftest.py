@@ -62,6 +62,7 @@ def store(monkeypatch: pytest.MonkeyPatch, clock: FakeClock) -> KeptStore:
     """The store that every command of this test opens."""
     store = KeptStore()
     monkeypatch.setattr(bootstrap, "open_store", lambda options, waiting=None: store)
+    monkeypatch.setattr(bootstrap, "has_queue", lambda options: True)
     monkeypatch.setattr(bootstrap, "actor", lambda: ACTOR)
     monkeypatch.setattr(bootstrap, "current_snapshot", picture())
     return store

@@ -70,6 +70,14 @@ def test_states_tenants_and_reservations_are_completed(store: KeptStore) -> None
     assert completed("gputui reserve remove", 3) == ["r1"]
 
 
+def test_completing_a_word_creates_no_state_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GPUTUI_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("GPUTUI_PROBE", "sim:1")
+    assert completed("gputui cancel", 2) == []
+    assert completed("gputui drain", 2) == ["0"]
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_fish_gets_descriptions_with_their_commas(run: Run) -> None:
     script = run("completions", "fish").out
     assert 'string split --max 1 "," $completion' in script

@@ -276,3 +276,20 @@ def test_the_store_is_asked_for_damage(
     machine()
     monkeypatch.setattr(store, "damage", lambda: ("line 7 is damaged",))
     assert "warn  queue       line 7 is damaged" in run("doctor").out
+
+
+def test_it_creates_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    simulated = ("--probe", "sim:2", "--runtime", "process", "doctor")
+    result = run("--state", str(tmp_path / "a" / "state"), *simulated)
+    assert (result.code, "does not exist yet" in result.out) == (0, True)
+    assert list(tmp_path.iterdir()) == []
+    assert run("--state", str(tmp_path), *simulated).code == 0
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_every_check_that_is_not_ok_says_why_and_what_to_do(run: Run, machine: Callable[..., None]) -> None:
+    machine(up=False, mode=0o755, reading=ProbeReading(ProbeStatus(ProbeCode.UNKNOWN_ERROR, "NVML error 999")))
+    found = json.loads(run("doctor", "--json").out)
+    assert [check["name"] for check in found if check["level"] != "ok" and not (check["why"] and check["hint"])] == []

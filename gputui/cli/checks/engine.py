@@ -19,6 +19,7 @@ INSTALL = (
     "sudo apt install nvidia-container-toolkit    # or dnf; the repository: "
     "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/install-guide.html"
 )
+LIVE_RESTORE = 'in /etc/docker/daemon.json: {"live-restore": true}\nsudo systemctl reload docker    # ends no container'
 _NO_GPUS = "No container gets a GPU, so no job with an image and GPUs can start."
 _NAME = "GPU access"
 
@@ -66,6 +67,7 @@ def of_runtime(status: RuntimeStatus, has_gpus: bool = False) -> Iterator[Check]
     for warning in status.warnings:
         text, _, hint = warning.partition("; ")
         what, _, why = text.partition(": ")
+        hint = LIVE_RESTORE if "live-restore" in what else hint
         yield warn(status.name, what, f"{why[:1].upper()}{why[1:]}." if why else "", hint)
 
 
