@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gputui.engine.leader import current_leader
 from tests.e2e.terminal import Terminal
 
 PATIENCE = 30.0
@@ -110,3 +112,53 @@ def test_a_screen_that_sleeps_and_fails_delays_no_start(place: Place) -> None:
         until(lambda: place.has("third"), "jobs do not start while the screen sleeps")
         assert place.began("third") < place.began("asleep") + 5
         terminal.until("was opened again", "overslept")
+
+
+FAULTY = """
+import os, sys
+from gputui.engine.scheduler import Scheduler
+tick, faulty = Scheduler.tick, sys.argv.pop()
+def fail(self, *words):
+    if os.path.exists(faulty):
+        raise KeyError("no such gpu")
+    return tick(self, *words)
+Scheduler.tick = fail
+from gputui.__main__ import main
+main()
+"""
+"""A process whose ticks fail as long as a file is there. The new process that follows is without fault."""
+
+
+@pytest.mark.long
+@pytest.mark.tmux
+def test_a_console_whose_scheduler_fails_again_and_again_hands_over_and_says_so(place: Place) -> None:
+    place.environ["GPUTUI_SCHEDULER_HAND_OVER"] = "auto"
+    with Terminal([sys.executable, "-c", FAULTY, str(place.path / "faulty")], place.environ, 160, 40) as terminal:
+        terminal.until("scheduling", "1 of 1 GPU free")
+        (place.path / "faulty").touch()
+        terminal.until("the scheduler failed in a tick and goes on", "no such gpu")
+        terminal.until("a background `gputui serve` goes on", "gputui serve schedules", seconds=40)
+        place.script(f"touch {place.path}/ran")
+        until(lambda: place.has("ran"), "the background scheduler starts nothing")
+        found = current_leader(place.path / "state")
+        assert found is not None
+        assert found.kind == "serve"
+        os.kill(found.pid, signal.SIGTERM)
+
+
+@pytest.mark.long
+def test_serve_that_fails_again_and_again_begins_anew_in_the_same_process(place: Place) -> None:
+    words = [sys.executable, "-c", FAULTY, "serve", str(place.path / "faulty")]
+    (place.path / "faulty").touch()
+    environ = {**os.environ, **place.environ}
+    with subprocess.Popen(words, env=environ, stderr=subprocess.PIPE) as serve:
+        place.script(f"touch {place.path}/ran")
+        until(lambda: place.has("ran"), "nothing is started anew")
+        found = current_leader(place.path / "state")
+        assert found is not None
+        assert found.pid == serve.pid
+        serve.terminate()
+        assert serve.stderr is not None
+        told = serve.stderr.read().decode()
+        assert serve.wait(PATIENCE) == 0
+    assert "failed 5 times within a minute, the last time in a tick by KeyError: 'no such gpu'; starting anew" in told
