@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import logging.handlers
 import os
@@ -68,7 +69,7 @@ def serve(options: Options, wait: float) -> int:
     try:
         log_to_file(options.state)
         where = f"state in {options.state}, log in {log_path(options.state)}"
-        print(f"gputui serve: {where}; Ctrl-C ends it, jobs run on", file=sys.stderr, flush=True)
+        _say(f"{where}; Ctrl-C ends it, jobs run on")
         if not asyncio.run(_serve(options, store, wait)):
             leader = current_leader(options.state)
             who = f"{leader.kind} of {leader.user}, pid {leader.pid}" if leader else "another process"
@@ -77,12 +78,18 @@ def serve(options: Options, wait: float) -> int:
             hint = "end it, or use --wait to queue up behind it" if silence else "use --wait to queue up behind it"
             raise NotLeaderError(f"{who}, {does} in {options.state} already", hint=hint)
     except GivenUpError as error:
-        print(f"gputui serve: {plain(str(error))}; starting anew", file=sys.stderr, flush=True)
+        _say(f"{plain(str(error))}; starting anew")
         store.close()
         _start_anew(options)
     finally:
         store.close()
     return 0
+
+
+def _say(sentence: str) -> None:
+    """Tell on stderr, which may be a file on a full disk: that is no reason not to schedule."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"gputui serve: {sentence}", file=sys.stderr, flush=True)
 
 
 def _start_anew(options: Options) -> NoReturn:

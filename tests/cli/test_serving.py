@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import stat
@@ -69,3 +70,13 @@ def test_every_command_tells_of_a_scheduler_that_does_not_respond(
     assert doctor.code == 1
     assert ", and holds the lock in " in run(*words, "serve").err
     leadership.release()
+
+
+def test_serve_schedules_though_its_stderr_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        serving._say("state in /state")
+        full.write("")
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()
