@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -216,9 +217,16 @@ def _bound_to_us() -> list[str]:
     return [found, "--pdeathsig", "TERM", "--"] if found and _knows_pdeathsig(found) else []
 
 
+@functools.cache
 def _knows_pdeathsig(setpriv: str) -> bool:
-    """Whether it is that of util-linux: busybox's does not know the option."""
-    return "busybox" not in str(Path(setpriv).resolve())
+    """Return whether it has the option: util-linux before 2.33 and busybox have not."""
+    try:
+        told = subprocess.run(
+            [setpriv, "--help"], capture_output=True, stdin=subprocess.DEVNULL, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return b"--pdeathsig" in told.stdout + told.stderr
 
 
 def _private_directory() -> Path:

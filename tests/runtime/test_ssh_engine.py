@@ -15,12 +15,14 @@ import pytest
 
 from gputui.domain.errors import RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
+from gputui.runtime import ssh_tunnel
 from gputui.runtime.docker import DockerRuntime
 from gputui.runtime.docker_connection import Connection
 from gputui.runtime.ssh_target import Target
 from gputui.runtime.ssh_tunnel import Tunnel
 from tests.factories import FakeClock
-from tests.runtime.contract import until
+from tests.runtime.contract import Harness, shell, until
+from tests.runtime.dockerd import IMAGE, Dockerd
 from tests.runtime.sshd import Sshd
 from tests.runtime.standin_engine import StandInEngine, this_machine
 
@@ -38,18 +40,19 @@ def sshd() -> Iterator[Sshd]:
 @pytest.fixture(autouse=True)
 def ssh_of_the_tests(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", sshd.path)
+    monkeypatch.setattr(ssh_tunnel, "FIRST_PAUSE", 0.3)
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[StandInEngine]:
+def standin(tmp_path: Path) -> Iterator[StandInEngine]:
     made = StandInEngine(tmp_path / "d.sock", **this_machine())
     yield made
     made.close()
 
 
 @pytest.fixture
-def url(engine: StandInEngine) -> str:
-    return engine.url.replace("unix://", "ssh://lab")
+def url(standin: StandInEngine) -> str:
+    return standin.url.replace("unix://", "ssh://lab")
 
 
 @pytest.fixture
@@ -92,7 +95,7 @@ def test_many_calls_at_once_share_one_login(sshd: Sshd, url: str, connect: Conne
     until(lambda: ssh_processes() == [], "the last to close ends ssh")
 
 
-def test_a_connection_that_was_cut_is_made_again(sshd: Sshd, url: str, engine: StandInEngine) -> None:
+def test_a_connection_that_was_cut_is_made_again(sshd: Sshd, url: str) -> None:
     runtime = DockerRuntime("store0000000", RuntimeSettings(docker_host=url), FakeClock())
     woken: list[int] = []
     runtime.watch(lambda: woken.append(1))
@@ -103,6 +106,27 @@ def test_a_connection_that_was_cut_is_made_again(sshd: Sshd, url: str, engine: S
     assert runtime.check().up
     assert runtime.containers() == ()
     assert ssh_processes() == ["ssh"]
+    runtime.close()
+
+
+@pytest.mark.docker
+def test_containers_run_over_ssh(engine: Dockerd, tmp_path: Path) -> None:
+    """A few jobs on a real engine, with their logs."""
+    url = engine.host.replace("unix://", "ssh://lab")
+    harness = Harness(lambda store: DockerRuntime(store, RuntimeSettings(docker_host=url), FakeClock()), image=IMAGE)
+    runtime = harness.open()
+    made = [runtime.create(harness.launch(shell(f"echo {number}; sleep 0.3; echo end"))).id for number in range(4)]
+    for container_id in made:
+        runtime.start(container_id)
+    with ThreadPoolExecutor(4) as readers:
+        logs = [readers.submit(list, runtime.logs(container_id, follow=True)) for container_id in made]
+        assert [log.result() for log in logs] == [[str(number).encode(), b"end"] for number in range(4)]
+    assert ssh_processes() == ["ssh"]
+    for number, container_id in enumerate(made):
+        runtime.save_log(container_id, tmp_path / "log")
+        assert (tmp_path / "log").read_text() == f"{number}\nend\n"
+        runtime.remove(container_id)
+    assert runtime.containers() == ()
     runtime.close()
 
 
@@ -177,6 +201,16 @@ def test_a_login_that_failed_is_not_tried_at_once_again() -> None:
         with pytest.raises(RuntimeUnavailableError, match="refused"):
             tunnel.socket_path()
     assert tunnel._login is None, "the second was told the first one's reason"
+
+
+def test_a_setpriv_without_the_option_is_left_out(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    old = tmp_path / "setpriv"
+    old.write_text("#!/bin/sh\necho 'Usage: setpriv [options] <program>'\nexit 1\n")
+    old.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    tunnel = Tunnel(url)
+    assert tunnel.socket_path()
+    tunnel.close()
 
 
 def test_what_killed_processes_left_is_removed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
