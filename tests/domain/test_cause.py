@@ -23,6 +23,7 @@ BLAMED = {
     Blame.SPEC: {
         CauseCode.IMAGE_NOT_FOUND,
         CauseCode.BAD_SPEC,
+        CauseCode.NOT_ALLOWED,
         CauseCode.COMMAND_NOT_FOUND,
         CauseCode.COMMAND_NOT_EXECUTABLE,
     },

@@ -10,26 +10,34 @@ from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.errors import (
     GputuiError,
     InputError,
+    InputErrors,
     NotFoundError,
     NotLeaderError,
     RuntimeFault,
     RuntimeUnavailableError,
     StoreAccessError,
+    StoreBusyError,
+    StoreDamagedError,
     StoreError,
     StoreFormatError,
     StoreFullError,
+    StoreNewerError,
     TransitionError,
 )
 
 EXIT_CODES = {
     GputuiError: 1,
     InputError: 2,
+    InputErrors: 2,
     NotFoundError: 3,
     TransitionError: 1,
     StoreError: 1,
     StoreFullError: 1,
     StoreAccessError: 1,
     StoreFormatError: 1,
+    StoreBusyError: 1,
+    StoreDamagedError: 1,
+    StoreNewerError: 1,
     NotLeaderError: 1,
     RuntimeFault: 1,
     RuntimeUnavailableError: 1,
@@ -45,7 +53,15 @@ def test_every_error_has_its_exit_code() -> None:
 
 
 def test_store_errors_are_told_apart_from_the_others() -> None:
-    assert family(StoreError) == {StoreError, StoreFullError, StoreAccessError, StoreFormatError}
+    ones = {
+        StoreFullError,
+        StoreAccessError,
+        StoreFormatError,
+        StoreNewerError,
+        StoreDamagedError,
+        StoreBusyError,
+    }
+    assert family(StoreError) == {StoreError, *ones}
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,13 @@ def test_pauses_double_up_to_the_cap_with_a_little_jitter(failures: int, seed: s
 
 @pytest.mark.parametrize(
     "code",
-    [CauseCode.IMAGE_NOT_FOUND, CauseCode.BAD_SPEC, CauseCode.COMMAND_NOT_FOUND, CauseCode.COMMAND_NOT_EXECUTABLE],
+    [
+        CauseCode.IMAGE_NOT_FOUND,
+        CauseCode.BAD_SPEC,
+        CauseCode.NOT_ALLOWED,
+        CauseCode.COMMAND_NOT_FOUND,
+        CauseCode.COMMAND_NOT_EXECUTABLE,
+    ],
 )
 def test_what_cannot_run_as_written_is_never_retried(code: CauseCode) -> None:
     assert broken(running(1, retries=5), code).state is JobState.FAILED
