@@ -21,6 +21,7 @@ from gputui.domain.container import (
     RuntimeStatus,
 )
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.policy.engine_gpus import refusal
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Clock, LogStream
 from gputui.runtime import cdi_specs
@@ -110,7 +111,10 @@ class DockerRuntime:
 
     def _facts_of(self, version: Json, info: Json) -> EngineFacts:
         facts = read_facts(version, info)
-        gpus = replace(facts.gpus, is_local=is_here(self._connection, info))
+        is_local = is_here(self._connection, info)
+        gpus = replace(facts.gpus, is_local=is_local, address=self._connection.where)
+        if not is_local and (elsewhere := refusal(gpus, ())):
+            gpus = replace(gpus, warnings=(elsewhere.sentence,))
         if gpus.is_local and gpus.mode == GpuMode.CDI and gpus.cdi_devices is None:
             gpus = replace(gpus, cdi_devices=cdi_specs.listed(info.get("CDISpecDirs") or ()))
         return replace(facts, gpus=gpus)
@@ -320,5 +324,5 @@ def _status_of(facts: EngineFacts, connection: Connection) -> RuntimeStatus:
         version=facts.version,
         warnings=facts.warnings,
         capability=_CAPABILITY,
-        gpus=replace(facts.gpus, address=connection.where),
+        gpus=facts.gpus,
     )

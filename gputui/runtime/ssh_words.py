@@ -41,6 +41,11 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
         "is it up, and is the network? Try `{command}`",
     ),
     (
+        r"Broken pipe|Connection (closed|reset)|kex_exchange_identification",
+        "the connection to {host} was cut: {line}",
+        "it is made again by itself; is the network up, and sshd on {host}?",
+    ),
+    (
         r"administratively prohibited|forwarding (is )?(disabled|request failed)",
         "sshd on {host} forbids forwarding to a socket",
         "set AllowStreamLocalForwarding yes in its sshd_config",

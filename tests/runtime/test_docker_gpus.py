@@ -95,6 +95,7 @@ def test_our_gpus_are_never_sent_to_another_machine(engine: StandInEngine, runti
     engine.info |= {"KernelVersion": "1.2.3-elsewhere"}
     engine.runs("f" * 64)
     assert not gives(runtime).is_local
+    assert "runs on another machine" in runtime.status().all_warnings[-1]
     with pytest.raises(RuntimeFault, match="has the GPUs of another machine"):
         runtime.create(launch())
     assert not [path for _, path in engine.requests if path == "/containers/create"]
