@@ -20,7 +20,7 @@ from gputui.engine.leader import current_leader
 from tests.e2e.terminal import Terminal
 from tests.torture.test_bad_days import fill
 
-pytestmark = [pytest.mark.torture, pytest.mark.tmux, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.torture, pytest.mark.long, pytest.mark.tmux, pytest.mark.timeout(1800)]
 
 PATIENCE = 90.0
 GPUTUI = [sys.executable, "-m", "gputui"]
