@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from gputui.domain.errors import NotLeaderError, StoreError
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Leader, Notice, Snapshot
+from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
 from gputui.engine import garbage, gpu_focus, heap, picture, published
 from gputui.engine.announcer import Announcer
 from gputui.engine.daemons import DaemonExecutor
@@ -145,13 +145,16 @@ class Host:
         heap.settle()
 
     async def run(self) -> None:
-        """Keep the feed supplied until stopped. Becomes the scheduler whenever there is none."""
+        """Keep the feed supplied until stopped, once. Becomes the scheduler whenever there is none."""
         self._bind()
-        while not self._stop.is_set():
-            if self._may_try and await self._elsewhere(self._acquire):
-                await self._lead_once()
-            else:
-                await self._look_on()
+        try:
+            while not self._stop.is_set():
+                if self._may_try and await self._elsewhere(self._acquire):
+                    await self._lead_once()
+                else:
+                    await self._look_on()
+        finally:
+            self._threads.shutdown()
 
     @property
     def _may_try(self) -> bool:
@@ -230,21 +233,29 @@ class Host:
         queue's StoreError. Raises GivenUpError when scheduling fails again and again.
         """
         self._bind()
-        deadline = time.monotonic() + wait
+        try:
+            if not await self._wait_to_lead(time.monotonic() + wait):
+                return False
+            try:
+                await self._lead()
+            finally:
+                self._leadership.release()
+        finally:
+            self._threads.shutdown()
+        if not self._stop.is_set():
+            raise NotLeaderError(
+                f"{self._directory} was removed or replaced: this process schedules no more", hint="start it again"
+            )
+        return True
+
+    async def _wait_to_lead(self, deadline: float) -> bool:
+        """Try for the leadership until that time of the monotonic clock; return whether this process has it."""
         while not await self._elsewhere(self._acquire):
             if time.monotonic() >= deadline or self._stop.is_set():
                 if self._refusal is not None:
                     raise self._refusal
                 return False
             await asyncio.sleep(0.1)
-        try:
-            await self._lead()
-        finally:
-            self._leadership.release()
-        if not self._stop.is_set():
-            raise NotLeaderError(
-                f"{self._directory} was removed or replaced: this process schedules no more", hint="start it again"
-            )
         return True
 
     async def _lead(self) -> None:
@@ -359,8 +370,9 @@ class Host:
         except StoreError as error:
             latest = self._feed.latest
             told = self._own_notices if self._barred else (*self._own_notices, Notice("error", str(error)))
-            leader = None if latest.leads_here else latest.leader
-            self._feed.publish(replace(latest, taken_at=now, leader=leader, leads_here=False, notices=told))
+            if latest.leads_here:  # its readings are ours, and grow old
+                latest = replace(latest, leader=None, leads_here=False, nodes=(Node("", probe=picture.NOBODY),))
+            self._feed.publish(replace(latest, taken_at=now, notices=told))
             return
         if not self._is_settled:
             self._is_settled = True

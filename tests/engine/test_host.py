@@ -367,6 +367,7 @@ async def test_a_console_whose_directory_was_replaced_says_so_and_leaves_the_new
     (tmp_path / "new").rename(state)
     await seat.until(lambda: any("was removed or replaced" in n.text for n in seat.feed.latest.notices))
     assert not seat.host.leads
+    assert seat.feed.latest.gpus == ()  # nobody reads them
     world.store = TinyJobStore(state)
     actions, other = Actions(world.store, RealClock(), ACTOR), Seat(world, RealClock(), "serve")
     leading = asyncio.create_task(other.host.lead(0))
