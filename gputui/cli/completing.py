@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 from click.shell_completion import CompletionItem
@@ -22,7 +22,7 @@ from gputui.request import options
 PATIENCE = 1.5
 """Seconds a reading of the GPUs may take while somebody waits for the shell."""
 
-Items = list[CompletionItem[str]]
+Items: TypeAlias = "list[CompletionItem[str]]"
 _Completer = Callable[[click.Context, click.Parameter, str], Items]
 
 

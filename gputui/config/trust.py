@@ -23,7 +23,7 @@ def check_trusted(path: Path, opened: os.stat_result) -> None:
 
 def _check(path: Path, status: os.stat_result, noun: str) -> None:
     quoted = shlex.quote(str(path))
-    why = "so others could run commands as this user: its [hooks] are not used"
+    why = "so others could run commands as this user through its [hooks]"
     if status.st_uid not in {0, os.geteuid()}:
         what = f"this {noun} belongs to {_user_name(status.st_uid)}, {why}"
         raise InputError(what, where=str(path), hint=f"chown {_user_name(os.geteuid())} {quoted}")
