@@ -29,10 +29,22 @@ def show(session: Session, store: JobStore, change: Change) -> None:
     snapshot, now = bootstrap.current_snapshot(session.options, store), bootstrap.clock().now()
     found = compared(snapshot, change, session.options.settings, now)
     changed = change(snapshot)
-    told = lines(snapshot, found.shifts, fates(snapshot, changed))
+    told = [*places(snapshot, changed, found), *lines(snapshot, found.shifts, fates(snapshot, changed))]
     stuck = list(without_start(snapshot, changed, found))
     told = shortened(told) + (shortened(reasons(changed, stuck, session.options.settings, now)) if stuck else [])
     sys.stdout.writelines(f"{line}\n" for line in told or ["nothing shifts"])
+
+
+def places(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> list[str]:
+    """Return where the changed jobs come to stand in the queue."""
+    before = {job.id: job for job in snapshot.jobs}
+    own = {job.id for job in changed.jobs if job.id in before and job is not before[job.id]}
+    count = len(found.after.order)
+    return [
+        f"job {place.job_id} moves from place {place.before} to {place.after} of {count} in the queue"
+        for place in found.moves
+        if place.job_id in own
+    ]
 
 
 def fates(snapshot: Snapshot, changed: Snapshot) -> dict[JobId, str]:

@@ -103,6 +103,7 @@ def test_explain_tells_of_a_wait_that_counts_for_more_than_a_class(store: JobSto
 def test_priority_dry_run_shows_the_shift_and_changes_nothing(store: JobStore, capsys: Captured) -> None:
     assert run(["priority", "3", "+20", "--dry-run"]) == 0
     lines = capsys.readouterr().out.splitlines()
+    assert lines.pop(0) == "job 3 moves from place 2 to 1 of 2 in the queue"
     assert [line.split()[0] for line in lines] == ["ID", "3", "2"]
     assert lines[1].endswith("1h00m earlier")
     assert lines[2].endswith("1h00m later")

@@ -465,7 +465,8 @@ async def test_its_numbers_are_those_of_the_dry_run(
     monkeypatch.setenv("GPUTUI_STATE", str(tmp_path))
     monkeypatch.setenv("GPUTUI_CONFIG", str(tmp_path / "config.toml"))
     assert run(["priority", "111", "+20", "--dry-run"]) == 0
-    printed = capsys.readouterr().out.splitlines()
+    place, *printed = capsys.readouterr().out.splitlines()
+    assert place == "job 111 moves from place 6 to 1 of 6 in the queue"
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         await select(console, 111)
