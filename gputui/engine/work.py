@@ -53,8 +53,8 @@ def start_attempt(
     the next listing tells.
     """
     try:
-        launch = permit(launch)
-        created = runtime.create(launch)
+        # last of all, for it resolves links in mounts: what proves who submitted a spec is about the spec as submitted
+        created = runtime.create(permit(launch))
         if launch.gpus and (rival := to_give_way_to(runtime, created.id)):
             runtime.remove(created.id)
             _give_way(store, launch, rival)

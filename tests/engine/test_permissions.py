@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.errors import InputError, InputErrors, RuntimeFault
+from gputui.domain.errors import GputuiError, InputError, InputErrors, RuntimeFault
 from gputui.domain.job import ContainerOptions, JobSpec, Submission
 from gputui.domain.settings import AllowSettings, PolicySettings, Settings, StoreSettings
 from gputui.domain.state import JobState
 from gputui.engine.actions import Actions
 from gputui.engine.permissions import Permissions
+from gputui.ports import JobStore
 from tests.engine.world import World
 from tests.factories import ACTOR, spec
 
@@ -153,6 +155,36 @@ def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(tmp_path:
     assert job.cause.code is CauseCode.NOT_ALLOWED
     assert "--privileged" in job.cause.text
     assert not world.docker.running()
+
+
+class Proving:
+    """A store that proves who submitted a job, whatever the job says; nobody for None."""
+
+    def __init__(self, store: JobStore, uid: int | None) -> None:
+        self._store = store
+        self._uid = uid
+
+    def voucher(self, asked: JobSpec) -> SimpleNamespace:
+        if self._uid is None:
+            raise GputuiError("nothing proves it")
+        return SimpleNamespace(uid=self._uid)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+
+@pytest.mark.parametrize(("uid", "state"), [(0, JobState.RUNNING), (MEMBER, JobState.FAILED), (None, JobState.FAILED)])
+def test_a_proof_of_who_submitted_it_counts_for_more_than_a_name(
+    tmp_path: Path, uid: int | None, state: JobState
+) -> None:
+    world = World(tmp_path / "state", settings=settings("lab"))
+    job_id = world.submit(options=ContainerOptions(privileged=True))
+    with world.store.transaction() as transaction:
+        transaction.put(transaction.get(job_id).evolve(submitted_by="root"))
+    world.store = cast("JobStore", Proving(world.store, uid))
+    world.reborn()
+    world.tick(3)
+    assert world.job(job_id).state is state
 
 
 def test_every_way_to_ask_is_checked(tmp_path: Path) -> None:
