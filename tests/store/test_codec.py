@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -20,6 +21,7 @@ from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import TenantSettings, Window
 from gputui.domain.snapshot import Controls, Standing
 from gputui.store.codec import (
+    SharedSpecs,
     decode_audit,
     decode_controls,
     decode_job,
@@ -27,6 +29,7 @@ from gputui.store.codec import (
     encode_audit,
     encode_controls,
     encode_job,
+    encode_jobs,
     encode_recurring,
     keep_unknown,
 )
@@ -138,3 +141,26 @@ def test_reservations_and_tenants_come_back() -> None:
         tenants=(TenantSettings("bob", 0.5, 0, None, 3),),
     )
     assert decode_controls(msgspec.json.decode(msgspec.json.encode(encode_controls(controls)))) == controls
+
+
+def test_elements_of_an_array_share_their_spec() -> None:
+    """Of documents too: 100,000 elements would each hold the same environment."""
+    jobs = [job(n, gpus=1, array=ArrayRef(1, n)) for n in range(1, 4)]
+    other = job(4, gpus=2, array=ArrayRef(1, 4))
+    raw = json.loads(json.dumps(encode_jobs([*jobs, other, job(5)])))
+    shared = SharedSpecs()
+    found = [shared.decode_job(int(key), document) for key, document in raw.items()]
+    assert found == [*jobs, other, job(5)]
+    assert found[0].spec is found[1].spec is found[2].spec
+    assert raw["1"]["spec"] is raw["2"]["spec"]
+    assert raw["4"]["spec"] is not raw["1"]["spec"]
+    assert [encode_job(each) for each in found] == list(raw.values())
+    with pytest.raises(StoreFormatError):
+        shared.decode_job(6, ["no document"])
+
+
+def test_new_elements_are_written_as_any_job_is() -> None:
+    jobs = [job(n, gpus=1, array=ArrayRef(1, n, 2), held=n == 3) for n in range(1, 5)]
+    elements = [jobs[0].evolve(id=10 + n, array=ArrayRef(10, n)) for n in range(3)]
+    every = [*jobs, *elements, job(20), job(21)]
+    assert encode_jobs(every) == {str(each.id): encode_job(each) for each in every}
