@@ -125,7 +125,10 @@ def _of_unregistered(host: EngineHost) -> Check:
         text = f"only {', '.join(host.toolkit)} is installed, {HOOK} is missing, and runtime nvidia is not registered"
         return fail(_NAME, text, _NO_GPUS, f"{INSTALL}\n{host.register}")
     if host.hook_is_new:
-        text = f"the toolkit ({host.hook}) was installed after the engine had started, which does not know it yet"
+        text = (
+            f"runtime nvidia is not registered, and the toolkit ({host.hook}) was installed after the engine "
+            "had started, which does not know it yet"
+        )
         return fail(_NAME, text, _NO_GPUS, host.register)
     text = f"the toolkit is installed ({host.hook}), but runtime nvidia is not registered with the engine"
     why = "`--gpus` works by the hook alone; `--runtime nvidia`, Compose files and images that need it do not."
