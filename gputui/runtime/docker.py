@@ -103,7 +103,7 @@ class DockerRuntime:
             if isinstance(error, SilentError):
                 self._survey.outages.silent(now)
             else:
-                self._survey.outages.lost(now)  # long before its events end, where it waits for containers
+                self._survey.lost(now)  # long before its events end, where it waits for containers
             self._note(error)
             raise
         self._survey.outages.back(self._clock.now())
@@ -275,11 +275,11 @@ class DockerRuntime:
 
     def watch(self, wake: Callable[[], None]) -> None:
         """Call `wake` on ends, on starts of others, and when the engine came back."""
-        self._watcher = EventWatcher(self._connection, self._store_id, self._survey.forget)
+        self._watcher = EventWatcher(self._connection, self._store_id, self._survey.forget, self._survey.see_event)
         self._watcher.start(wake, self._lost, self._back)
 
     def _lost(self, error: RuntimeFault) -> None:
-        self._survey.outages.lost(self._clock.now())
+        self._survey.lost(self._clock.now())
         self._note(error)
 
     def _back(self) -> None:

@@ -29,10 +29,17 @@ class EventWatcher:
     the stream means nothing but to connect again, and `wake` after it makes the caller look for itself.
     """
 
-    def __init__(self, connection: Connection, store_id: str, on_end: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        connection: Connection,
+        store_id: str,
+        on_end: Callable[[str], None],
+        on_event: Callable[[int], None] = lambda _: None,
+    ) -> None:
         self._connection = connection
         self._store_id = store_id
         self._on_end = on_end
+        self._on_event = on_event
         self._closed = threading.Event()
         self._client: EngineClient | None = None
         self._since: int | None = None
@@ -89,6 +96,7 @@ class EventWatcher:
         if nanoseconds := event.get("timeNano"):
             # to the second: what is told again only wakes once more
             self._since = int(nanoseconds) // 10**9
+            self._on_event(int(nanoseconds))
         actor = event.get("Actor") or {}
         is_ours = (actor.get("Attributes") or {}).get(STORE) == self._store_id
         if event.get("Action") == "die":

@@ -39,6 +39,11 @@ class Outages:
             if not self._windows or self._windows[-1][1] is not None:
                 self._windows = [*self._windows[-_KEPT:], (self._silent_since or now, None)]
 
+    def deny(self) -> None:
+        """Forget the last outage: the line was cut, and the engine was there all the time."""
+        with self._lock:
+            del self._windows[-1:]
+
     def back(self, now: datetime) -> None:
         """Note that it answers again."""
         with self._lock:

@@ -42,6 +42,9 @@ class Survey:
         self._records: dict[str, ContainerRecord] = {}
         self._foreign: dict[str, ForeignContainer | None] = {}
         self._booted_at: datetime | None = None
+        self._last_event: int | None = None
+        self._witness: int | None = None
+        """Time of the last event before the engine was lost, until it was asked whether it remembers that."""
 
     def containers(self, client: APIClient) -> tuple[ContainerRecord, ...]:
         """All of this store's, oldest first."""
@@ -59,7 +62,7 @@ class Survey:
         record = record_of(inspected, cause=_init_cause(client, inspected))
         if record is None:
             return None
-        record = self.outages.judge(record, self._booted_at)
+        record = self._judged(client, record)
         with self._lock:
             known = self._records.get(record.id)
         if may_be_the_engines(record) and not (known and known.state is record.state):
@@ -70,6 +73,24 @@ class Survey:
                 record = replace(record, cause=known.cause)
             self._records[record.id] = record
         return record
+
+    def see_event(self, nanoseconds: int) -> None:
+        """Note the time of an event of the engine."""
+        self._last_event = nanoseconds
+
+    def lost(self, now: datetime) -> None:
+        """Note that the engine went away, or the line to it was cut."""
+        self._witness = self._last_event
+        self.outages.lost(now)
+
+    def _judged(self, client: APIClient, record: ContainerRecord) -> ContainerRecord:
+        """Return the record with its cause set right, unless only the line was cut and the engine went on."""
+        judged = self.outages.judge(record, self._booted_at)
+        witness, self._witness = (self._witness, None) if judged is not record else (None, self._witness)
+        if witness and _remembers(client, witness):
+            self.outages.deny()
+            return self.outages.judge(record, self._booted_at)
+        return judged
 
     def foreign(self, client: APIClient, default_runtime: str) -> tuple[ForeignContainer, ...]:
         """Running containers of others that asked for GPUs."""
@@ -101,12 +122,12 @@ class Survey:
             self._records.pop(container_id, None)
 
     def forget_all(self) -> None:
-        """Drop what is known of those that ran: the engine was away. Those it ended before it went are judged again."""
+        """Drop what is known of containers that ran, and of those that the engine may have ended before it went."""
         with self._lock:
             self._records = {
-                key: self.outages.judge(record, self._booted_at)
+                key: record
                 for key, record in self._records.items()
-                if record.state is ContainerState.EXITED
+                if record.state is ContainerState.EXITED and self.outages.judge(record, self._booted_at) is record
             }
 
     def trust_boot_time(self) -> None:
@@ -136,6 +157,13 @@ class Survey:
         with self._lock:
             for gone in kept.keys() - alive:
                 del kept[gone]
+
+
+def _remembers(client: APIClient, nanoseconds: int) -> bool:
+    """Return whether the engine knows an event of that time: it forgets its events when it restarts."""
+    second = nanoseconds // 10**9
+    events = client.events(since=second, until=second + 1, filters={"type": ["container"]}, decode=True)
+    return any(event.get("timeNano") == nanoseconds for event in events)
 
 
 def _rival(summary: Json) -> ContainerRecord:

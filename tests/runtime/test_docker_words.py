@@ -346,6 +346,21 @@ def test_an_end_that_was_seen_before_the_engine_went_is_judged_again_when_it_is_
     assert judged.cause.code is CauseCode.CONTAINER_LOST
 
 
+@pytest.mark.parametrize("remembered", [True, False])
+def test_a_line_that_was_cut_is_no_restart_of_an_engine_that_remembers_its_events(remembered: bool) -> None:
+    class Remembering(Ended):
+        def events(self, **_: Any) -> list[dict[str, Any]]:
+            return [{"timeNano": 7_000_000_001}] if remembered else []
+
+    survey, client = Survey("s"), cast("APIClient", Remembering(NOW + timedelta(seconds=12)))
+    survey.see_event(7_000_000_001)
+    survey.lost(NOW + timedelta(seconds=10))
+    survey.outages.back(NOW + timedelta(seconds=20))
+    [seen] = survey.containers(client)
+    assert seen.cause is not None
+    assert (seen.cause.code is CauseCode.SIGNALLED) is remembered
+
+
 def test_an_end_is_not_judged_while_the_engine_goes_away() -> None:
     """It takes no new callers then, and tells old ones of the containers that it ended."""
     going = [RuntimeUnavailableError("nobody listens")]
