@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import getpass
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -99,10 +100,11 @@ class Sshd:
         return frozen
 
     def close(self) -> None:
-        """End it and its connections."""
+        """End it and its connections, and remove its files."""
         self.cut()
         self.process.kill()
         self.process.wait()
+        shutil.rmtree(self.directory)
 
 
 def _children(pid: int) -> Iterable[int]:

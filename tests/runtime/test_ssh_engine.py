@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import tempfile
 import time
@@ -34,7 +33,6 @@ def sshd() -> Iterator[Sshd]:
     server = Sshd()
     yield server
     server.close()
-    shutil.rmtree(server.directory)
 
 
 @pytest.fixture(autouse=True)
