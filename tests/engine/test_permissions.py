@@ -52,12 +52,14 @@ GUARDED: list[dict[str, Any]] = [
     {"volumes": ("/run:/r",)},
     {"volumes": ("/etc:/e",)},
     {"mounts": ("type=bind,src=/,dst=/host",)},
+    {"mounts": ("type=volume,src=v,dst=/v,volume-driver=plugin",)},
+    {"volume_driver": "plugin", "volumes": ("v:/v",)},
     {"mounts": ("type=volume,src=v,dst=/v,volume-opt=type=none,volume-opt=o=bind,volume-opt=device=/etc",)},
 ]
 HARMLESS: list[dict[str, Any]] = [
     {"security_opt": ("no-new-privileges",), "cap_drop": ("ALL",), "read_only": True},
     {"network": "lab", "ipc": "private", "publish": ("auto:8888",), "volumes": ("data:/data", "/scratch")},
-    {"mounts": ("type=tmpfs,dst=/t", "type=volume,src=v,dst=/v")},
+    {"mounts": ("type=tmpfs,dst=/t", "type=volume,src=v,dst=/v,volume-driver=local"), "volume_driver": "local"},
 ]
 
 

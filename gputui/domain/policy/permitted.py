@@ -69,8 +69,8 @@ def refusals(options: ContainerOptions, rules: Rules) -> Iterator[Refusal]:
             yield _for_operators(_option(name), "", name)
     if rules.is_restricted:
         for text in options.mounts:
-            if _binds_by_driver(text):
-                yield _for_operators("--mount", "volume-opt=device=… ", "mount")
+            if rules.allow.options.get("mount") is None and _binds_by_driver(text):
+                yield _for_operators("--mount", "a volume with a driver or device of its own ", "mount")
 
 
 def sources(options: ContainerOptions) -> Iterator[Source]:
@@ -117,13 +117,15 @@ def _is_for_operators(name: str, value: object) -> bool:
         if name == "network":
             mode = docker_args.network(mode).name
         return mode == "host" or mode.startswith("container:")
-    return name in _FOR_OPERATORS
+    return name in _FOR_OPERATORS or (name == "volume_driver" and value != "local")
 
 
 def _binds_by_driver(text: str) -> bool:
     """Whether a volume is a directory of the host under another name."""
     spec = docker_args.mount(text)
-    return any(option.partition("=")[0] == "device" for option in spec.every("volume-opt"))
+    driver = spec.get("volume-driver")
+    is_foreign = driver not in {"", "local"}  # a plugin may mount what it likes
+    return is_foreign or any(option.partition("=")[0] == "device" for option in spec.every("volume-opt"))
 
 
 def _option(name: str) -> str:
