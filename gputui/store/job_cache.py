@@ -46,9 +46,9 @@ class JobCache:
     def _rebuild(self, table: Mapping[str, Document]) -> None:
         self._unreadable = {}
         with no_collection():
-            found = {key: (document, self._readable(key, document)) for key, document in table.items()}
-        self._entries = {key: (document, job) for key, (document, job) in found.items() if job is not None}
-        self._jobs = _in_order({job.id: job for _, job in self._entries.values()})
+            found = ((key, document, self._readable(key, document)) for key, document in table.items())
+            self._entries = {key: (document, job) for key, document, job in found if job is not None}
+            self._jobs = _in_order({job.id: job for _, job in self._entries.values()})
 
     def _readable(self, key: str, document: Document) -> Job | None:
         """The job of a document; None, and word of it, where it cannot be read."""

@@ -353,14 +353,20 @@ def _status(path: Path) -> os.stat_result | None:
 
 @contextmanager
 def no_collection() -> Iterator[None]:
-    """Keep the collector from walking thousands of documents again and again while they are made."""
+    """Keep the collector from walking thousands of documents while they are made, and from a large queue for good."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
         if was_enabled:
+            if gc.get_count()[0] > _LARGE:
+                gc.freeze()  # or the next object that is made has all of them walked through
             gc.enable()
+
+
+_LARGE = 100_000
+"""Objects made in one go."""
 
 
 def _gone(path: Path) -> StoreFormatError:
