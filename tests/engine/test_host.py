@@ -377,3 +377,26 @@ async def test_a_console_whose_directory_was_replaced_says_so_and_leaves_the_new
     for one in (seat, other):
         one.host.stop()
     await asyncio.wait_for(asyncio.gather(task, leading), 10)
+
+
+async def test_serve_waits_through_a_lock_file_that_cannot_be_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real(world)
+    acquire, refusals = Leadership.acquire, iter([True, True, True])
+
+    def refused(leadership: Leadership, me: Leader) -> bool:
+        if next(refusals, False):
+            raise OSError(28, "No space left on device", str(world.directory / LOCK_FILE))
+        return acquire(leadership, me)
+
+    monkeypatch.setattr(Leadership, "acquire", refused)
+    impatient = Seat(world, RealClock(), "serve")
+    with pytest.raises(OSError, match="No space left") as info:
+        await impatient.host.lead(0)
+    assert info.value.filename == str(world.directory / LOCK_FILE)
+    patient = Seat(world, RealClock(), "serve")
+    leading = asyncio.create_task(patient.host.lead(10))
+    await patient.until(lambda: patient.feed.latest.leads_here)
+    patient.host.stop()
+    assert await asyncio.wait_for(leading, 10)
