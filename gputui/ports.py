@@ -14,9 +14,9 @@ from threading import Event
 from typing import Protocol
 
 from gputui.domain.audit import Actor, AuditEntry
-from gputui.domain.container import ContainerRecord, Created, ForeignContainer, Launch, RuntimeStatus
+from gputui.domain.container import ContainerRecord, Created, ForeignContainer, Launch, RunAs, RuntimeStatus
 from gputui.domain.gpu import ProbeReading
-from gputui.domain.job import BootTime, Job, JobId
+from gputui.domain.job import BootTime, Job, JobId, JobSpec
 from gputui.domain.process import ProcessRow, Shell
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
@@ -134,6 +134,17 @@ class JobStore(Protocol):
         Inside a transaction it is part of that, and durable with it.
         An `array` with a negative id is made to point at the element meant.
         """
+        ...
+
+    def vouch(self, spec: JobSpec, uid: int) -> JobSpec:
+        """Return the spec with proof that this user, who runs this process, wants just that run.
+
+        In a state directory that only its owner may write no proof is needed, and the spec is returned as it is.
+        """
+        ...
+
+    def voucher(self, spec: JobSpec) -> RunAs:
+        """Return as whom a job of this spec is to run; raises WarrantError when nothing proves it."""
         ...
 
     def caps_waiting(self) -> bool:

@@ -23,7 +23,7 @@ from gputui.domain.units import format_duration
 from gputui.engine.faults import GivenUpError
 from gputui.engine.feed import Feed
 from gputui.engine.leader import current_leader
-from gputui.engine.sharing import settle_path
+from gputui.engine.sharing import file_mode, new_file, open_file
 from gputui.ports import JobStore
 
 if TYPE_CHECKING:
@@ -40,13 +40,12 @@ HAND_OVER_WAIT = 60
 
 
 class _LogFile(logging.handlers.RotatingFileHandler):
-    """A log that only those may read who may read the state directory."""
+    """A log that only those may read who may read the state directory, and that no link leads elsewhere."""
 
     def _open(self) -> TextIOWrapper:
-        stream = super()._open()
         path = Path(self.baseFilename)
-        settle_path(path, path.parent)
-        return stream
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        return os.fdopen(open_file(path, flags, file_mode(path.parent)), "a", encoding="utf-8")
 
 
 def log_path(state: Path) -> Path:
@@ -134,6 +133,6 @@ def hand_over(options: Options) -> None:
 def _errors_file(path: Path) -> int:
     """Open for writing; where that cannot be had, on a full disk or where it is another user's, nothing is kept."""
     try:
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        return new_file(path, 0o600)
     except OSError:
         return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

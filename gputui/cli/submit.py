@@ -27,7 +27,8 @@ _EPILOG = """\b
 Options of docker run that change nothing about a job are taken, and a line on stderr says what they mean here:
 -d, --rm, --restart, -i, -t, -a. Flags also take a value: --privileged=true, --init=false.
 Options after IMAGE belong to the job's own command. -h is docker run's --hostname.
-A host process (--host) starts in the current directory, with your PATH.
+A host process (--host) starts in the current directory, with PATH, LD_LIBRARY_PATH, VIRTUAL_ENV, CONDA_* and
+locale of your environment; --env-all takes all of it, -e single variables.
 A job finds in its environment:
     GPUTUI_JOB_ID       its id
     GPUTUI_ARRAY_INDEX  its index, if it is an element of an array (--array)

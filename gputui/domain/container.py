@@ -11,6 +11,15 @@ from gputui.domain.job import JobId, JobSpec, PublishedPort
 
 
 @dataclass(frozen=True)
+class RunAs:
+    """The account an attempt runs under."""
+
+    uid: int
+    is_strict: bool = False
+    """Whether the state directory is shared: then `--user` may name no other account."""
+
+
+@dataclass(frozen=True)
 class Launch:
     """One attempt as the runtime is to create it."""
 
@@ -23,6 +32,8 @@ class Launch:
     array_index: int | None = None
     gpu_names: tuple[str, ...] = ()
     """Names by which the engine's CDI specifications know these GPUs; empty: their UUIDs."""
+    run_as: RunAs | None = None
+    """Its submitter. None: a host process runs as whoever schedules, a container as its image says."""
 
     @property
     def name(self) -> str:

@@ -12,6 +12,7 @@ GputuiError
 │   │   └── StoreNewerError   written by a newer gputui
 │   ├── StoreDamagedError     acknowledged changes are missing: nothing is written until a repair
 │   └── StoreBusyError        another process kept the lock for too long
+├── WarrantError              nothing proves who wants the job run       exit code 1
 ├── NotLeaderError            another process holds the scheduler lock   exit code 1
 └── RuntimeFault              the runtime could not do what was asked    exit code 1
     └── RuntimeUnavailableError   the engine does not answer
@@ -92,6 +93,10 @@ class StoreDamagedError(StoreError):
 
 class StoreBusyError(StoreError):
     """Another process kept the lock for longer than this one waits."""
+
+
+class WarrantError(GputuiError):
+    """Nothing proves that the submitter wants just this run."""
 
 
 class NotLeaderError(GputuiError):

@@ -194,6 +194,12 @@ class JobSpec:
     begin_at: datetime | None = None
     preemptible: bool = False
     options: ContainerOptions = ContainerOptions()
+    warrant: str = ""
+    """`UID/NAME` of the file in which the submitter left image, command and options, in a shared state directory."""
+
+    def runs_as_much_as(self, other: JobSpec) -> bool:
+        """Whether both run the same: what a warrant is about."""
+        return (self.image, self.command, self.options) == (other.image, other.command, other.options)
 
     @property
     def is_host(self) -> bool:

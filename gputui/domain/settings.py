@@ -77,6 +77,8 @@ class RuntimeSettings:
     log_max_files: int = 3
     """The engine's own rotation of a container's output."""
     pids_limit: int | None = None
+    run_as_submitter: bool = False
+    """Whether containers run as the user who submitted them (`--user UID:GID`, without new privileges)."""
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,15 @@ class Actions(EditWishes, RecurringWishes):
         `recurring` is what submits them, if that is not a person.
         """
         jobs = self._jobs(submissions, recurring)
+        if recurring is None:  # of a recurring job whoever added it has vouched
+            jobs = self._vouched(jobs)
         return submit_within(self._store, jobs, self._actor, self._policy) if jobs else ()
+
+    def _vouched(self, jobs: list[Job]) -> list[Job]:
+        """The jobs with proof of who wants them run, one for all elements of an array."""
+        specs = {id(job.spec): job.spec for job in jobs}
+        vouched = {key: self._store.vouch(spec, self._actor.uid) for key, spec in specs.items()}
+        return [job if vouched[id(job.spec)] is job.spec else job.evolve(spec=vouched[id(job.spec)]) for job in jobs]
 
     def rehearse(self, submissions: Iterable[Submission]) -> tuple[Job, ...]:
         """The jobs that `submit` would put into the queue, under ids that they may get; raises what it would raise."""
@@ -180,6 +188,14 @@ class Actions(EditWishes, RecurringWishes):
     def remove_reservation(self, name: str) -> None:
         """Give up a reservation that was added by a command."""
         Reservations(self._store, self._clock, self._actor, self._policy).remove(name)
+
+    def _still_vouched(self, before: JobSpec, after: JobSpec) -> JobSpec:
+        """The edited spec, with a new proof where what it runs was changed; that is for its submitter alone."""
+        if not before.warrant or after.runs_as_much_as(before):
+            return after
+        if before.warrant.partition("/")[0] != str(self._actor.uid):
+            raise GputuiError("only its submitter can change what it runs", hint="clone it, and cancel this one")
+        return self._store.vouch(after, self._actor.uid)
 
     def _within_limits(self, spec: JobSpec) -> JobSpec:
         if self._permissions:

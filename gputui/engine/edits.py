@@ -30,6 +30,10 @@ class EditWishes(ABC):
         """Raise for a spec that the site does not allow."""
 
     @abstractmethod
+    def _still_vouched(self, before: JobSpec, after: JobSpec) -> JobSpec:
+        """Renew the proof of who wants it run; raise where that is not for this actor."""
+
+    @abstractmethod
     def _audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
         """Write down a wish."""
 
@@ -53,6 +57,7 @@ class EditWishes(ABC):
             check_unchanged(before, seen)
             if after == before:
                 return False
+            after = after.evolve(spec=self._still_vouched(before.spec, after.spec))
             transaction.put(after)
             was, then = edit.words(before.spec, before.held), edit.words(after.spec, after.held)
             self._audit(transaction, "edit", f"job {job_id}", was, then)

@@ -16,7 +16,7 @@ import msgspec
 from gputui.domain.gpu_history import Stepper, TakenStep
 from gputui.domain.gpu_past import KEPT, Step
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.sharing import settle_file
+from gputui.engine.sharing import new_file, open_file
 
 log = logging.getLogger(__name__)
 
@@ -49,9 +49,8 @@ class GpuLog:
         if self._lines >= 2 * KEPT:
             self._shorten()
         line = msgspec.json.encode(TakenStep(step.at, {uuid: _short(step) for uuid, step in step.gpus.items()}))
-        fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, self._mode)
+        fd = open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
         with os.fdopen(fd, "ab", buffering=0) as file:
-            settle_file(fd, self._mode)
             file.write(b"\n" + line)  # the line before may have been torn
         self._lines += 1
 
@@ -60,9 +59,7 @@ class GpuLog:
         kept = _lines(self._path)[-KEPT:]
         partial = self._path.with_name(f".{FILE}.{os.getpid()}")
         try:
-            fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, self._mode)
-            with os.fdopen(fd, "wb") as file:
-                settle_file(fd, self._mode)
+            with os.fdopen(new_file(partial, self._mode), "wb") as file:
                 file.write(b"\n".join(kept))
             partial.replace(self._path)
         except OSError:

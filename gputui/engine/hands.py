@@ -12,11 +12,11 @@ from typing import Any
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord, Launch
-from gputui.domain.errors import GputuiError, RuntimeFault, StoreError
-from gputui.domain.settings import SchedulerSettings
+from gputui.domain.errors import RuntimeFault, StoreError
+from gputui.domain.settings import Settings
 from gputui.engine import work
 from gputui.engine.observer import Sequence
-from gputui.engine.permissions import Permissions, uid_of
+from gputui.engine.permissions import Permissions
 from gputui.engine.pools import Pools, Work
 from gputui.engine.pulls import Pulls
 from gputui.engine.reconcile import Key
@@ -39,7 +39,7 @@ class Hands:
         pools: Pools,
         clock: SteadyClock,
         directory: Path,
-        settings: SchedulerSettings,
+        settings: Settings,
         sequence: Sequence,
         changed: Callable[[str], None],
         permissions: Permissions | None = None,
@@ -60,7 +60,7 @@ class Hands:
         self._cleaned_at: dict[str, datetime] = {}
         self._cleaning: set[str] = set()
         self._telling: set[Key] = set()
-        self.pulls = Pulls(store, pools, clock, settings, changed)
+        self.pulls = Pulls(store, pools, clock, settings.scheduler, changed)
 
     def is_busy(self, key: Key) -> bool:
         """Return whether a worker is on that attempt; number 0 stands for fetching the job's image."""
@@ -99,20 +99,8 @@ class Hands:
         """Return the launch as the site allows it to its submitter; raises RuntimeFault."""
         if self._permissions is None:
             return launch
-        return replace(launch, spec=self._permissions.at_start(launch.spec, self._submitter(launch)))
-
-    def _submitter(self, launch: Launch) -> int | None:
-        """Return the uid of whoever submitted the job; None where that is not known, or not proven."""
-        voucher = getattr(
-            self._store, "voucher", None
-        )  # a store that others may write proves it; the name is only told
-        if voucher is None:
-            return uid_of(self._store.get(launch.job_id).submitted_by)
-        try:
-            return int(voucher(launch.spec).uid)
-        except GputuiError as error:
-            log.warning("job %d: nothing proves who submitted it: %s", launch.job_id, error)
-            return None
+        uid = work.proven_submitter(self._store, launch.spec)
+        return replace(launch, spec=self._permissions.at_start(launch.spec, uid))
 
     def tell(self, runtime: Runtime, key: Key, container_id: str, how: str) -> None:
         """Have it told to end, once for each `how`: `terminate`, or any other word for SIGKILL.

@@ -87,16 +87,6 @@ class Permissions:
         return any(_is(uid, name) for name in self._settings.policy.operators)
 
 
-def uid_of(user: str) -> int | None:
-    """Return the number of a user; None for a name that there is none of."""
-    import pwd
-
-    try:
-        return pwd.getpwnam(user).pw_uid
-    except KeyError:
-        return int(user) if user.isascii() and user.isdigit() and len(user) < 11 else None
-
-
 def _is(uid: int, name: str) -> bool:
     """Whether the name, or the group after an @, is this user's."""
     import grp

@@ -16,7 +16,7 @@ import msgspec
 
 from gputui.domain.job import JobId
 from gputui.domain.snapshot import Leader, Node, Notice, Usage
-from gputui.engine.sharing import settle_file
+from gputui.engine.sharing import new_file
 
 LIVE_FILE = "live.json"
 
@@ -38,9 +38,7 @@ def write(directory: Path, published: Published, mode: int = 0o600) -> None:
     path = directory / LIVE_FILE
     partial = directory / f".{LIVE_FILE}.{os.getpid()}"
     try:
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-        with os.fdopen(fd, "wb") as file:
-            settle_file(fd, mode)
+        with os.fdopen(new_file(partial, mode), "wb") as file:
             file.write(msgspec.json.encode(published))
         partial.replace(path)
     except OSError:

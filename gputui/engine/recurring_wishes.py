@@ -34,6 +34,7 @@ class RecurringWishes(ABC):
         self._check(submission.spec)
         if submission.spec.begin_at is not None:
             raise InputError("means nothing here", where="--begin", hint="the expression says when")
+        submission = replace(submission, spec=self._store.vouch(submission.spec, self._actor.uid))
         entry = wished.begun(submission, zone(wished.zone), self._actor, self._clock.now())
         with self._store.transaction() as transaction:
             entry = transaction.add_recurring(entry)

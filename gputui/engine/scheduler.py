@@ -63,7 +63,7 @@ class Scheduler:
             pools=pools,
             clock=clock,
             directory=directory,
-            settings=settings.scheduler,
+            settings=settings,
             sequence=sequence,
             changed=self._worked,
             permissions=Permissions(directory, settings),

@@ -6,22 +6,25 @@ All are safe to be killed in at any point: `reconcile` finds out from the contai
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TypeAlias
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
-from gputui.domain.errors import NotFoundError, RuntimeFault
-from gputui.domain.job import Attempt, BootTime, Job, JobId, Placement, PublishedPort
+from gputui.domain.errors import NotFoundError, RuntimeFault, WarrantError
+from gputui.domain.job import Attempt, BootTime, Job, JobId, JobSpec, Placement, PublishedPort
 from gputui.domain.policy import gpu_memory
 from gputui.domain.policy.retry import again, conclude
-from gputui.domain.settings import SchedulerSettings
+from gputui.domain.settings import RuntimeSettings, SchedulerSettings, Settings
 from gputui.domain.state import JobState
 from gputui.engine.logs import log_path
 from gputui.engine.rivals import to_give_way_to
-from gputui.engine.sharing import make_directories, settle_path
+from gputui.engine.sharing import file_mode, folder_in, is_file, open_file
 from gputui.ports import JobStore, Runtime, SteadyClock, Transaction
 
 log = logging.getLogger(__name__)
@@ -44,7 +47,7 @@ def start_attempt(
     runtime: Runtime,
     launch: Launch,
     clock: SteadyClock,
-    settings: SchedulerSettings,
+    settings: Settings,
     permit: Permit = lambda launch: launch,
 ) -> RuntimeFault | None:
     """Steps (b) to (d) of the start protocol: create, start, and RUNNING in the store. The fault, if one came up.
@@ -54,7 +57,7 @@ def start_attempt(
     """
     try:
         # last of all, for it resolves links in mounts: what proves who submitted a spec is about the spec as submitted
-        created = runtime.create(permit(launch))
+        created = runtime.create(permit(_authorised(store, launch, settings.runtime)))
         if launch.gpus and (rival := to_give_way_to(runtime, created.id)):
             runtime.remove(created.id)
             _give_way(store, launch, rival)
@@ -64,7 +67,7 @@ def start_attempt(
     except RuntimeFault as fault:
         log.warning("job %d attempt %d did not start: %s", launch.job_id, launch.attempt, fault)
         if fault.cause.code is not CauseCode.RUNTIME_UNAVAILABLE:
-            _record_failure(store, launch, fault.cause, clock.now(), settings)
+            _record_failure(store, launch, fault.cause, clock.now(), settings.scheduler)
         return fault
     with store.transaction() as transaction:
         job = under_way(transaction, launch.job_id, launch.attempt)
@@ -81,6 +84,24 @@ def _ports(runtime: Runtime, launch: Launch, container_id: str) -> tuple[Publish
         return ()
     record = runtime.inspect(container_id)
     return record.ports if record else ()
+
+
+def _authorised(store: JobStore, launch: Launch, settings: RuntimeSettings) -> Launch:
+    """Return the launch with the account it runs under; raises BAD_SPEC where nothing proves who submitted it."""
+    if not launch.spec.is_host and not settings.run_as_submitter:
+        return launch
+    try:
+        return replace(launch, run_as=store.voucher(launch.spec))
+    except WarrantError as error:
+        raise RuntimeFault(Cause(CauseCode.BAD_SPEC, str(error))) from error
+
+
+def proven_submitter(store: JobStore, spec: JobSpec) -> int | None:
+    """Return the uid of who wants just that run; None where nothing proves it."""
+    try:
+        return store.voucher(spec).uid
+    except WarrantError:
+        return None
 
 
 def _give_way(store: JobStore, launch: Launch, rival: ContainerRecord) -> None:
@@ -231,11 +252,14 @@ def _failed_pull(job: Job, cause: Cause, now: datetime, settings: SchedulerSetti
 def clean_up(runtime: Runtime, record: ContainerRecord, directory: Path) -> None:
     """Save the output of a container whose attempt is over, then remove it."""
     if record.state is ContainerState.EXITED:
-        path = directory / log_path(record.job_id, record.attempt)
-        make_directories(path.parent, directory)
-        if not path.exists() and not _save(runtime, record, path):
-            return
-        settle_path(path, directory)
+        place, _, name = log_path(record.job_id, record.attempt).rpartition("/")
+        with folder_in(directory, place) as folder:
+            if not is_file(folder / name):
+                (folder / name).unlink(missing_ok=True)  # a link that somebody planted
+                if not _save(runtime, record, folder / name):
+                    return
+            with suppress(PermissionError):  # another member saved it, and closed it to us
+                os.close(open_file(folder / name, os.O_RDONLY, file_mode(directory)))
     runtime.remove(record.id)
 
 

@@ -15,7 +15,7 @@ from gputui.request import draft as drafts
 from gputui.request import written
 from gputui.request.docker_keys import DOCKER_KEYS
 from gputui.request.draft import NAMES, YES, Draft
-from gputui.request.submitter import HOST_ENV, Submitter
+from gputui.request.submitter import Submitter, is_taken_over
 
 _PLACES: Mapping[str, str] = MappingProxyType(
     {
@@ -46,7 +46,10 @@ def draft_of(job: Job, now: datetime) -> dict[str, str]:
 
 def locked(job: Job) -> dict[str, str]:
     """What cannot be changed, each with the reason."""
-    found = {"tenant": "whom a job is charged to stays; a clone may differ"}
+    found = {
+        "tenant": "whom a job is charged to stays; a clone may differ",
+        "env_all": "the environment was taken over when the job was submitted; name variables in env",
+    }
     if job.array is None:
         found["array"] = "one job stays one; a clone may be an array"
     else:
@@ -103,8 +106,8 @@ def _refused(job: Job, names: tuple[str, ...], after: Draft) -> dict[str, InputE
 
 def _environ(job: Job, by: Submitter) -> Mapping[str, str]:
     """The environment that values are taken from; a host process keeps what it took over from who submitted it."""
-    kept = {name: value for name, value in job.spec.options.env if name in HOST_ENV}
-    return {**{name: value for name, value in by.environ.items() if name not in HOST_ENV}, **kept}
+    kept = {name: value for name, value in job.spec.options.env if is_taken_over(name)}
+    return {**{name: value for name, value in by.environ.items() if not is_taken_over(name)}, **kept}
 
 
 def _with(spec: JobSpec, name: str, asked: Submission) -> JobSpec:

@@ -50,6 +50,7 @@ KEYS = (
     Key("hold", "Wait until released.", kind=Kind.FLAG),
     Key("preemptible", "May be stopped and requeued for a higher class.", kind=Kind.FLAG),
     Key("name", "The job's name; the default is the image's or the command's.", texts.job_name, "NAME"),
+    Key("env_all", "Host jobs: take over all of your environment, not PATH and its like alone.", kind=Kind.FLAG),
     *DOCKER_KEYS,
 )
 BY_NAME = {key.name: key for key in KEYS}

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,32 @@ from gputui.request.keys import KEYS
 
 MAX_ARGUMENTS = 1024**2
 """Bytes of a whole command: the kernel allows about twice that, environment included."""
-HOST_ENV = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX")
-"""What a host process takes over from who submits it, so that it finds the same programs."""
+HOST_ENV = (
+    "PATH",
+    "LD_LIBRARY_PATH",
+    "PYTHONPATH",
+    "VIRTUAL_ENV",
+    "CONDA_*",
+    "CUDA_HOME",
+    "LANG",
+    "LANGUAGE",
+    "LC_*",
+    "TZ",
+)
+"""Patterns of the variables that a host job takes over from its submitter, so that it finds the same programs."""
+_NEVER = ("GPUTUI_*", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "HOME", "USER", "LOGNAME")
+_SESSION = (
+    *("SHELL", "PWD", "OLDPWD", "SHLVL", "_", "COLUMNS", "LINES", "WINDOW", "STY"),
+    *("TERM*", "TMUX*", "SSH_*", "XDG_*", "SUDO_*"),
+)
+"""Parts of the submitter's own session, which is over when the job runs."""
+
+
+def is_taken_over(name: str, *, everything: bool = False) -> bool:
+    """Return whether a host job takes the variable over; `everything` is --env-all."""
+    if any(fnmatchcase(name, pattern) for pattern in (*_NEVER, *_SESSION)):
+        return False
+    return everything or any(fnmatchcase(name, pattern) for pattern in HOST_ENV)
 
 
 @dataclass(frozen=True)
@@ -47,6 +72,8 @@ def submission(
         _check_host(values, command, where)
     else:
         docker_specs.image(image, where("image"))
+        if values.get("env_all"):
+            raise InputError("is for host jobs", where=where("env_all"), hint=f"name variables by {where('env')}")
     elements: specs.Array = values.get("array") or specs.Array(())
     return Submission(
         spec=_spec(values, image, command, submitter, where),
@@ -127,7 +154,9 @@ def _options(
     values: Mapping[str, Any], is_host: bool, submitter: Submitter, where: Callable[[str], str]
 ) -> ContainerOptions:
     in_files = tuple(pair for file in values.get("env_file", ()) for pair in file)
-    inherited = tuple((name, None) for name in HOST_ENV) if is_host else ()
+    everything = bool(values.get("env_all"))
+    taken = [name for name in submitter.environ if is_taken_over(name, everything=everything)] if is_host else []
+    inherited = tuple((name, None) for name in taken)
     given = (*inherited, *in_files, *values.get("env", ()))
     labels = (*(pair for file in values.get("label_file", ()) for pair in file), *values.get("label", ()))
     fields = {key.field: values[key.name] for key in DOCKER_KEYS if key.field and key.name in values}

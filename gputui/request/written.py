@@ -12,7 +12,7 @@ from gputui.request import gpu_specs
 from gputui.request.docker_keys import DOCKER_KEYS
 from gputui.request.key import YES
 from gputui.request.numbers import duration_text, size_text
-from gputui.request.submitter import HOST_ENV
+from gputui.request.submitter import is_taken_over
 
 
 def of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
@@ -54,7 +54,7 @@ def _resources(request: GpuRequest) -> dict[str, str]:
 
 
 def _container(options: ContainerOptions, *, is_host: bool) -> dict[str, str]:
-    env = [(name, value) for name, value in options.env if not (is_host and name in HOST_ENV)]
+    env = [(name, value) for name, value in options.env if not (is_host and is_taken_over(name))]
     texts = {key.name: key.written(getattr(options, key.field)) for key in DOCKER_KEYS if key.field}
     return {**texts, "env": _pairs(env), "label": _pairs(options.labels)}
 

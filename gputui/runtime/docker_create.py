@@ -14,6 +14,7 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.runtime import docker_fields, docker_options
 from gputui.runtime.docker_engine import EngineFacts, GpuMode
 from gputui.runtime.docker_faults import bad_spec
+from gputui.runtime.process_user import container_user
 
 STORE = "gputui.store"
 JOB = "gputui.job"
@@ -42,13 +43,18 @@ def request_for(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -
     cpus, cpu_notes = _cpus(options, facts)
     env, env_notes = _env(launch, facts)
     host = _given(_host(launch, facts, settings) | {"NanoCpus": cpus}) | docker_fields.unmasked(options)
+    user = options.user
+    if launch.run_as is not None:
+        user, groups = container_user(options.user, launch.run_as, options.group_add)
+        # no setuid program of the image may make it root
+        host |= {"GroupAdd": list(groups), "SecurityOpt": [*host.get("SecurityOpt", ()), "no-new-privileges"]}
     body: dict[str, Any] = {
         "Image": launch.spec.image,
         "Env": env,
         "Labels": _labels(launch),
         "Volumes": {path: {} for path in options.volumes if docker_options.is_anonymous(path)},
         "HostConfig": host,
-        **_given({"Cmd": list(launch.spec.command), "WorkingDir": options.workdir, "User": options.user}),
+        **_given({"Cmd": list(launch.spec.command), "WorkingDir": options.workdir, "User": user}),
         **_given(docker_fields.config_fields(options)),
         **_given({"NetworkingConfig": docker_fields.networking(options)}),
     }

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
@@ -30,7 +30,7 @@ from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Clock, LogStream
 from gputui.runtime import process_cgroup, process_plan, process_refusal, process_session, wrapper
-from gputui.runtime.process_attempt import AttemptFolder, Manifest, prepare, put, sweep
+from gputui.runtime.process_attempt import AttemptFolder, Manifest, attempts_in, prepare, put, sweep
 from gputui.runtime.process_log import FileLogStream, save
 from gputui.runtime.process_record import Ledger
 from gputui.runtime.process_watch import ExitWatch
@@ -53,13 +53,11 @@ class ProcessRuntime:
         directory: Path,
         settings: RuntimeSettings,
         clock: Clock,
-        environ: Mapping[str, str] = os.environ,
     ) -> None:
         self._store_id = store_id
         self._root = directory / "attempts"
         self._log_limit = settings.log_max_size * settings.log_max_files
         self._clock = clock
-        self._environ = environ
         self._ledger = Ledger(store_id, self._root)
         self._watch = ExitWatch()
         self._status = self._look()
@@ -87,13 +85,11 @@ class ProcessRuntime:
     def create(self, launch: Launch) -> Created:
         """Make the attempt's directory, not started; raises BAD_SPEC for what a host process cannot have."""
         process_plan.check(launch)
-        place = self._root / launch.name
         with self._disk():
-            if place.is_dir():
-                adopted = self._adopt(place, launch)
-                if adopted is not None:
-                    return adopted
-            return self._make(place, launch)
+            place = self._root / launch.name
+            if place.is_dir() and (adopted := self._adopt(place, launch)) is not None:
+                return adopted
+            return self._make(launch)
 
     def start(self, container_id: str) -> None:
         """Start the wrapper, which starts the command once, however often and from wherever it is asked to.
@@ -156,7 +152,7 @@ class ProcessRuntime:
         """Copy its output, as far as the disk kept it."""
         self._there(container_id)
         with self._disk():
-            save(self._folder(container_id).log, path)
+            save(self._folder(container_id).log(), path)
 
     def logs(
         self, container_id: str, *, tail: int | None = None, follow: bool = False, stamped: bool = False
@@ -170,7 +166,7 @@ class ProcessRuntime:
             return record is None or record.state is ContainerState.EXITED
 
         with self._disk():
-            return FileLogStream(self._folder(container_id).log, tail=tail, follow=follow, is_over=is_over)
+            return FileLogStream(self._folder(container_id).log(), tail=tail, follow=follow, is_over=is_over)
 
     def remove(self, container_id: str) -> None:
         """Remove one that does not run, with its control groups."""
@@ -178,12 +174,13 @@ class ProcessRuntime:
         if record is None:
             return
         folder = self._folder(container_id)
-        manifest = folder.manifest()
+        with self._disk():
+            groups = folder.cgroups()
         with self._disk(), folder.claimed() as mine:  # of one that ended the wrapper may have it for a moment yet
             if record.state is ContainerState.RUNNING or (record.state is ContainerState.CREATED and not mine):
                 raise _fault(f"{container_id} runs: it cannot be removed")
             folder.move_away()
-        process_cgroup.remove(manifest.cgroups if manifest else ())
+        process_cgroup.remove(groups)
         self._ledger.forget(container_id)
 
     def watch(self, wake: Callable[[], None]) -> None:
@@ -207,19 +204,20 @@ class ProcessRuntime:
             self.name, up, text, platform.release(), self._clock.now(), capability=Capability(limits=True)
         )
 
-    def _make(self, place: Path, launch: Launch) -> Created:
-        plan = process_plan.plan_of(launch, environ=self._environ, log_limit=self._log_limit)
-        group = process_cgroup.make(launch.name, launch.spec.options)
-        manifest = Manifest(launch.gpus, launch.tag, launch.spec.command[0], group.folders, group.notes)
-        plan += process_plan.encode(group.records())
-        is_new = put(prepare(self._root, launch, manifest, plan), place)
+    def _make(self, launch: Launch) -> Created:
+        plan = process_plan.plan_of(launch, log_limit=self._log_limit)
+        with attempts_in(self._root) as (root, access):
+            group = process_cgroup.make(launch.name, launch.spec.options)
+            manifest = Manifest(launch.gpus, launch.tag, launch.spec.command[0], group.folders, group.notes)
+            plan += process_plan.encode(group.records())
+            is_new = put(prepare(root, access, launch, manifest, plan), root / launch.name)
         return Created(launch.name, adopted=not is_new, notes=group.notes)
 
     def _adopt(self, place: Path, launch: Launch) -> Created | None:
-        """The one that is there; None once it was removed because it never started and has other GPUs."""
+        """The one that is there; None once it was removed because it never started and is not just what is wanted."""
         folder = AttemptFolder(place)
         manifest = folder.manifest()
-        if manifest is None or manifest.gpus != launch.gpus:
+        if manifest is None or manifest.gpus != launch.gpus or folder.owner() != os.geteuid():
             with folder.claimed() as mine:
                 if mine and not folder.records().begun:
                     folder.move_away()
@@ -274,13 +272,15 @@ class ProcessRuntime:
     def _send(self, container_id: str, number: int) -> None:
         """Signal all its processes, and those they make meanwhile when they are to be killed."""
         seen: set[int] = set()
+        folder = self._folder(container_id)
+        only = None if folder.is_trusted() else folder.owner()
         for _ in range(50):
             if self._there(container_id).state is not ContainerState.RUNNING:
                 return
             if number == signal.SIGKILL:
-                process_cgroup.kill(self._groups(container_id))
+                process_cgroup.kill(folder.cgroups())
             fresh = tuple(pid for pid in self._ledger.members(container_id) if pid not in seen)
-            process_session.send(fresh, number)
+            process_session.send(fresh, number, only)
             if fresh and number is not signal.SIGKILL:
                 return
             if not fresh and seen:
@@ -288,10 +288,6 @@ class ProcessRuntime:
             seen.update(fresh)
             if not fresh:  # the wrapper is there, its command not yet
                 time.sleep(0.002)
-
-    def _groups(self, container_id: str) -> tuple[str, ...]:
-        manifest = self._folder(container_id).manifest()
-        return manifest.cgroups if manifest else ()
 
     @contextmanager
     def _disk(self) -> Iterator[None]:

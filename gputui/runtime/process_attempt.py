@@ -1,7 +1,7 @@
 """The directory of one attempt: what is to run, who runs it, how it ended, and its output.
 
 ```
-attempts/<name>/          0700, the name is Launch.name and the container id
+attempts/<name>/          the name is Launch.name and the container id
   launch.json             what gputui needs to know again (Manifest)
   plan                    what the wrapper is to do, secrets included: 0600
   state                   four sectors the wrapper overwrites: its keeper, the end, its runner, the command's pid
@@ -9,18 +9,24 @@ attempts/<name>/          0700, the name is Launch.name and the container id
   output.log              standard output and error
 ```
 It is made aside and renamed into place, so that it is there whole or not at all.
+
+In a shared state directory others may make such directories too, and swap the ones above. So files are opened below the
+directory's descriptor and never through links; a wrapper runs the plan of a directory that only its own user may write;
+and what another user's directory says reaches that user's processes alone (`is_trusted`).
 """
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -112,17 +118,44 @@ class AttemptFolder:
 
     path: Path
 
-    @property
-    def log(self) -> Path:
-        """The file its output goes to."""
-        return self.path / "output.log"
+    def log(self) -> int:
+        """Open the file that its output goes to; raises OSError."""
+        return self.opened("output.log")
+
+    def opened(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """Open one of its files, never through a link; raises OSError."""
+        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            status = os.fstat(file)
+            is_planted = status.st_nlink > 1 and os.fstat(folder).st_uid not in {0, os.geteuid()}
+            if is_planted or not stat.S_ISREG(status.st_mode):
+                os.close(file)
+                raise OSError(errno.ELOOP, "it is a link, or no file", str(self.path / name))
+            return file
+        finally:
+            os.close(folder)
+
+    def owner(self) -> int:
+        """The uid of who made it: who scheduled then, or somebody who may write into attempts/."""
+        return self.path.stat(follow_symlinks=False).st_uid
+
+    def is_trusted(self) -> bool:
+        """Whether what it says may be acted upon with all of this process's rights."""
+        return self.owner() in {0, os.geteuid()}
 
     def manifest(self) -> Manifest | None:
         """What was remembered; None when it cannot be read."""
         try:
-            return msgspec.json.decode((self.path / "launch.json").read_bytes(), type=Manifest)
+            with open(self.opened("launch.json"), "rb") as file:  # noqa: PTH123 - a descriptor
+                return msgspec.json.decode(file.read(), type=Manifest)
         except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
             return None
+
+    def cgroups(self) -> tuple[str, ...]:
+        """Its control groups; none where another user could name any."""
+        manifest = self.manifest()
+        return manifest.cgroups if manifest is not None and self.is_trusted() else ()
 
     def records(self) -> Records:
         """Return the wrapper's records; one that is just being written is awaited for a moment. Raises OSError."""
@@ -134,7 +167,7 @@ class AttemptFolder:
         return found
 
     def _state(self) -> bytes:
-        descriptor = os.open(self.path / "state", os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = self.opened("state")
         try:
             return os.read(descriptor, STATE_SIZE)
         finally:
@@ -143,7 +176,7 @@ class AttemptFolder:
     def is_watched(self) -> bool | None:
         """Return whether keeper or runner lives; None for users who may not look."""
         try:
-            descriptor = os.open(self.path / "claim", os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = self.opened("claim")
         except PermissionError:
             return None
         try:
@@ -157,7 +190,7 @@ class AttemptFolder:
     @contextmanager
     def claimed(self) -> Iterator[bool]:
         """Hold the lock that a living wrapper has; False when one has it."""
-        descriptor = os.open(self.path / "claim", os.O_RDWR | os.O_CLOEXEC)
+        descriptor = self.opened("claim", os.O_RDWR)
         try:
             yield _lock(descriptor)
         finally:
@@ -198,17 +231,59 @@ def parse_end(record: bytes) -> End | None:
         return None
 
 
-def prepare(root: Path, launch: Launch, manifest: Manifest, plan: bytes) -> Path:
+@dataclass(frozen=True)
+class Access:
+    """Modes of the attempts of a state directory: its submitters are to read what their jobs print."""
+
+    root: int
+    folder: int
+    shown: int
+    """Of files that all may read who may read the state directory."""
+    owner: int
+
+    @classmethod
+    def of(cls, state: Path) -> Access:
+        """Return the modes for attempts that this process makes."""
+        status = state.stat()
+        if status.st_mode & stat.S_IWGRP:  # whoever leads may make attempts; sticky: but not touch another's
+            shared = stat.S_ISVTX | stat.S_IMODE(status.st_mode)
+            return cls(shared, stat.S_ISGID | 0o750, 0o640, os.geteuid())
+        if status.st_uid != os.geteuid():  # root in a user's own directory, which is closed to others
+            return cls(0o700, 0o755, 0o644, status.st_uid)
+        return cls(0o700, 0o700, 0o600, status.st_uid)
+
+
+@contextmanager
+def attempts_in(root: Path) -> Iterator[tuple[Path, Access]]:
+    """Open `attempts/`, made if need be; yield a path to it that nobody can swap, and the modes. Raises OSError."""
+    root.parent.mkdir(mode=0o700, exist_ok=True, parents=True)
+    access = Access.of(root.parent)
+    with suppress(FileExistsError):
+        root.mkdir(mode=0o700)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid == os.geteuid():
+            if stat.S_IMODE(status.st_mode) != access.root:
+                os.fchmod(descriptor, access.root)
+            if access.owner != status.st_uid:
+                os.fchown(descriptor, access.owner, -1)
+        yield Path(f"/proc/self/fd/{descriptor}"), access
+    finally:
+        os.close(descriptor)
+
+
+def prepare(root: Path, access: Access, launch: Launch, manifest: Manifest, plan: bytes) -> Path:
     """Make the attempt's directory aside, durably; `put` brings it into place."""
-    root.mkdir(mode=0o700, exist_ok=True, parents=True)
     aside = root / f".{launch.name}.{secrets.token_hex(4)}.new"
     aside.mkdir(mode=0o700)
     try:
-        _write(aside / "launch.json", msgspec.json.encode(manifest))
-        _write(aside / "plan", plan)
-        _write(aside / "state", b" " * STATE_SIZE)
-        for name in ("claim", "output.log"):
-            os.close(os.open(aside / name, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+        _write(aside / "launch.json", msgspec.json.encode(manifest), access.shown)
+        _write(aside / "plan", plan, 0o600)
+        _write(aside / "state", b" " * STATE_SIZE, access.shown)
+        _write(aside / "claim", b"", 0o600)
+        _write(aside / "output.log", b"", access.shown)
+        aside.chmod(access.folder)
         _sync_folder(aside)
     except OSError:
         shutil.rmtree(aside, ignore_errors=True)
@@ -240,9 +315,10 @@ def sweep(root: Path, now: datetime) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, content: bytes, mode: int) -> None:
     descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, made with its mode
+        os.fchmod(descriptor, mode)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

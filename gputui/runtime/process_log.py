@@ -21,8 +21,8 @@ _QUICK, _SLOW = 0.02, 0.2
 class FileLogStream:
     """Lines of a file that may still grow."""
 
-    def __init__(self, path: Path, *, tail: int | None, follow: bool, is_over: Callable[[], bool]) -> None:
-        self._file = path.open("rb", buffering=0)
+    def __init__(self, path: Path | int, *, tail: int | None, follow: bool, is_over: Callable[[], bool]) -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: PTH123, SIM115 - may be a descriptor
         self._follow = follow
         self._is_over = is_over
         self._closed = threading.Event()
@@ -87,10 +87,10 @@ class FileLogStream:
         return there > here
 
 
-def save(log: Path, path: Path) -> None:
+def save(log: Path | int, path: Path) -> None:
     """Copy what is kept of the output, whole or not at all. Raises OSError."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    with kept(path) as copy, log.open("rb") as source:
+    with open(log, "rb") as source, kept(path) as copy:  # noqa: PTH123 - may be a descriptor
         source.seek(first_byte(source.fileno()))
         shutil.copyfileobj(source, copy, 1024**2)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import Launch
@@ -15,13 +15,8 @@ from gputui.runtime.process_user import Account, account_of
 _OF_HOSTS = frozenset({"env", "workdir", "user", "cpus", "cpu_shares", "memory", "ulimits", "labels"})
 """Options that a host process has too; the others are for containers."""
 _OPTIONS = {"volumes": "--volume", "mounts": "--mount"}
-_SHARED = ("PATH", "LANG", "LANGUAGE", "TZ")
-_SERVICE = frozenset({"NOTIFY_SOCKET", "INVOCATION_ID", "JOURNAL_STREAM", "LISTEN_FDS", "LISTEN_PID", "MAINPID"})
-"""What a service manager told the process that schedules."""
-_TERMINAL = frozenset({"TMUX", "TMUX_PANE", "STY", "WINDOW", "COLUMNS", "LINES", "PWD", "OLDPWD", "SHLVL", "_"})
-"""What its terminal and shell told it."""
-_DEVICES = frozenset({"CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"})
-"""Which GPUs it may see itself."""
+_PATH = "/usr/local/bin:/usr/bin:/bin"
+_ROOT_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def refused(text: str) -> RuntimeFault:
@@ -42,16 +37,16 @@ def check(launch: Launch) -> None:
             raise refused(f"{option} is for containers: a host job cannot have it")
 
 
-def plan_of(launch: Launch, *, environ: Mapping[str, str], log_limit: int) -> bytes:
-    """`key=value` records, NUL after each; raises BAD_SPEC."""
+def plan_of(launch: Launch, *, log_limit: int) -> bytes:
+    """Return `key=value` records, NUL after each; raises BAD_SPEC."""
     options = launch.spec.options
-    account = account_of(options.user)
-    env = environment(launch, environ, account)
+    account = account_of(options.user, launch.run_as)
+    env = environment(launch, account)
     records = [("arg", each) for each in launch.spec.command]
     records += [("env", f"{name}={value}") for name, value in env.items()]
     records += [("rlimit", _rlimit(each)) for each in options.ulimits]
     records += [("cwd", options.workdir or env.get("HOME") or "/"), ("log_limit", str(log_limit))]
-    if account is not None:
+    if account.is_other:
         records += [("uid", str(account.uid)), ("gid", str(account.gid))]
         records += [("group", str(group)) for group in account.groups]
     return encode(records)
@@ -62,16 +57,13 @@ def encode(records: Iterable[tuple[str, str]]) -> bytes:
     return b"".join(_record(key, value) for key, value in records)
 
 
-def environment(launch: Launch, environ: Mapping[str, str], account: Account | None) -> dict[str, str]:
-    """The job's environment: the scheduler's own, the job's wishes, and what it must know about itself.
+def environment(launch: Launch, account: Account) -> dict[str, str]:
+    """Return the job's environment: the account's, then what its submitter passed, and what it must know about itself.
 
-    A job that runs as another user gets that user's home and name and nothing private of the scheduler's.
+    Nothing of the scheduler's own environment is in it, whoever both are.
     """
-    if account is None:
-        env = {name: value for name, value in environ.items() if _is_for_jobs(name)}
-    else:
-        env = {name: value for name, value in environ.items() if name in _SHARED or name.startswith("LC_")}
-        env |= {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
+    env = {"HOME": account.home, "USER": account.name, "LOGNAME": account.name, "SHELL": account.shell}
+    env["PATH"] = _PATH if account.uid else _ROOT_PATH
     env |= _own(launch.spec.options)
     visible = ",".join(launch.gpus)
     env |= {"CUDA_VISIBLE_DEVICES": visible, "NVIDIA_VISIBLE_DEVICES": visible or "void"}
@@ -82,10 +74,6 @@ def environment(launch: Launch, environ: Mapping[str, str], account: Account | N
     if launch.array_index is not None:
         env["GPUTUI_ARRAY_INDEX"] = str(launch.array_index)
     return env
-
-
-def _is_for_jobs(name: str) -> bool:
-    return name not in _SERVICE | _TERMINAL | _DEVICES and not name.startswith("GPUTUI_")
 
 
 def _own(options: ContainerOptions) -> dict[str, str]:

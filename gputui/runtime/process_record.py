@@ -111,8 +111,7 @@ class Ledger:
 
     def _members(self, folder: AttemptFolder, records: Records) -> tuple[int, ...]:
         leader = records.start.leader if records.start else _unknown()
-        manifest = folder.manifest()
-        grouped = process_cgroup.members(manifest.cgroups if manifest else ())
+        grouped = process_cgroup.members(folder.cgroups())
         return process_session.members(leader, records.runner, self._tag(folder.path.name), grouped)
 
     def _tag(self, name: str) -> str:

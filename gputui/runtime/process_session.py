@@ -73,7 +73,8 @@ def members(
         found |= {pid for pid in everything if _belongs(pid, session, keepers, everything)}
     else:
         found |= {each.pid for each in everything.values() if _is_orphan(each, leader, tag, is_reused)}
-    return tuple(found - keepers)
+    # parents first: a shell must not see its child end before it is told to end itself
+    return tuple(sorted(found - keepers))
 
 
 def _is_there(who: Identity, everything: Mapping[int, Stat]) -> bool:
@@ -81,12 +82,16 @@ def _is_there(who: Identity, everything: Mapping[int, Stat]) -> bool:
     return found is not None and found.ticks == who.ticks
 
 
-def send(pids: tuple[int, ...], number: int) -> None:
-    """Send a signal to each that still lives; one that became another user's is out of reach, and goes on."""
+def send(pids: tuple[int, ...], number: int, only: int | None = None) -> None:
+    """Send a signal to each that still lives, with `only` to those of that user.
+
+    A process of a user that is out of reach goes on.
+    """
     for pid in pids:
         try:
-            os.kill(pid, number)
-        except (ProcessLookupError, PermissionError):
+            if only is None or os.stat(f"/proc/{pid}").st_uid == only:  # noqa: PTH116
+                os.kill(pid, number)
+        except (ProcessLookupError, PermissionError, FileNotFoundError):
             continue
 
 

@@ -1,19 +1,21 @@
-"""The account a host job runs under."""
+"""The account an attempt runs under: its submitter's, unless root submitted it and named another."""
 
 from __future__ import annotations
 
 import grp
 import os
 import pwd
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import RunAs
 from gputui.domain.errors import RuntimeFault
 
 
 @dataclass(frozen=True)
 class Account:
-    """Another user than the one gputui runs as."""
+    """A user as the account database has it."""
 
     uid: int
     gid: int
@@ -22,23 +24,70 @@ class Account:
     home: str
     shell: str
 
+    @property
+    def is_other(self) -> bool:
+        """Whether this process must change its user to become it."""
+        return (self.uid, self.gid) != (os.geteuid(), os.getegid())
 
-def account_of(user: str | None) -> Account | None:
-    """The account of `NAME|UID[:GROUP|GID]`; None when that is who we are already. Raises BAD_SPEC."""
-    if user is None:
-        return None
+
+def account_of(user: str | None, run_as: RunAs | None) -> Account:
+    """Return the account for `NAME|UID[:GROUP|GID]`, else the submitter's; raises BAD_SPEC."""
+    submitter = _account(os.geteuid() if run_as is None else run_as.uid)
+    account = submitter if user is None else _chosen(user, submitter)
+    if account.is_other and os.geteuid() != 0:
+        text = f"it is a job of {account.name}: only a scheduler that runs as root can run jobs as other users"
+        raise _refused(text)
+    return account
+
+
+def container_user(user: str | None, run_as: RunAs, wanted: Iterable[str] = ()) -> tuple[str, tuple[str, ...]]:
+    """Return `UID:GID` and further groups, `wanted` ones included, for a container; raises BAD_SPEC.
+
+    By number, for the image decides what names mean.
+    """
+    if user is not None and not run_as.is_strict:
+        return user, tuple(wanted)
+    submitter = _account(run_as.uid)
+    account = submitter if user is None else _chosen(user, submitter)
+    groups = [str(gid) for gid in account.groups if gid != account.gid]
+    for group in wanted:
+        gid = _group(group) if run_as.is_strict else group
+        if run_as.is_strict and submitter.uid != 0 and gid not in (submitter.gid, *submitter.groups):
+            raise _refused(f"--group-add {group!a}: {submitter.name} is not in that group")
+        groups.append(str(gid))
+    return f"{account.uid}:{account.gid}", tuple(dict.fromkeys(groups))
+
+
+def _account(uid: int) -> Account:
+    if uid == os.geteuid():
+        gid, groups = os.getegid(), tuple(os.getgroups())
+    else:
+        gid, groups = uid, (uid,)
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return Account(uid, gid, groups, str(uid), "/", "/bin/sh")
+    if uid != os.geteuid():
+        gid, groups = entry.pw_gid, tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return Account(uid, gid, groups, entry.pw_name, entry.pw_dir, entry.pw_shell or "/bin/sh")
+
+
+def _chosen(user: str, submitter: Account) -> Account:
+    """Return the account that the submitter asked for: root's choice, or the own one with one of its groups."""
     name, _, group = user.partition(":")
     entry = _user(name)
-    gid = _group(group) if group else (entry.pw_gid if entry else int(name))
     uid = entry.pw_uid if entry else int(name)
-    if (uid, gid) == (os.geteuid(), os.getegid()):
-        return None
-    if os.geteuid() != 0:
-        raise _refused(f"--user {user!a}: only a scheduler that runs as root can run jobs as other users")
-    if entry is None:
-        return Account(uid, gid, (gid,), name, "/", "/bin/sh")
-    groups = (gid,) if group else tuple(os.getgrouplist(entry.pw_name, gid))
-    return Account(uid, gid, groups, entry.pw_name, entry.pw_dir, entry.pw_shell)
+    if uid != submitter.uid and submitter.uid != 0:
+        raise _refused(
+            f"--user {user!a}: jobs run as who submitted them, {submitter.name} here; only root may name others"
+        )
+    account = submitter if uid == submitter.uid else _account(uid)
+    if not group:
+        return account
+    gid = _group(group)
+    if submitter.uid != 0 and gid not in (submitter.gid, *submitter.groups):
+        raise _refused(f"--user {user!a}: {submitter.name} is not in the group {group!a}")
+    return replace(account, gid=gid, groups=(gid,))
 
 
 def _user(name: str) -> pwd.struct_passwd | None:
@@ -58,7 +107,7 @@ def _group(name: str) -> int:
     try:
         return grp.getgrnam(name).gr_gid
     except (KeyError, ValueError):
-        raise _refused(f"--user: this host has no group {name!a}") from None
+        raise _refused(f"--user or --group-add: this host has no group {name!a}") from None
 
 
 def _is_id(text: str) -> bool:

@@ -176,7 +176,7 @@ def identity() -> bytes:
 
 def read_plan(place: int) -> Plan:
     """What to run: `key=value` records with NUL after each, keys may repeat."""
-    descriptor = os.open("plan", os.O_RDONLY, dir_fd=place)
+    descriptor = os.open("plan", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=place)
     with open(descriptor, "rb") as file:  # noqa: PTH123
         records = file.read().split(b"\0")[:-1]
     plan: Plan = {}

@@ -32,6 +32,12 @@ def encode_job(job: Job) -> Document:
     return document | {"state": str(job.state)}  # also the default one: whoever opens the file looks for it
 
 
+def encode_spec(spec: JobSpec) -> Document:
+    """The document of a spec alone."""
+    document: Document = _encoded(spec)
+    return document
+
+
 def encode_jobs(jobs: Iterable[Job]) -> dict[str, Document | None]:
     """The documents of new jobs by their ids. What the elements of an array share is worked out once."""
     documents: dict[str, Document | None] = {}

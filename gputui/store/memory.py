@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -11,8 +12,9 @@ from datetime import datetime
 from types import MappingProxyType
 
 from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.container import RunAs
 from gputui.domain.errors import NotFoundError, StoreError
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job, JobId, JobSpec
 from gputui.domain.numbering import numbered
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import StoreSettings
@@ -160,6 +162,14 @@ class MemoryJobStore:
                 next_id=before.next_id + len(added),
             )
         return tuple(job.id for job in added)
+
+    def vouch(self, spec: JobSpec, uid: int) -> JobSpec:
+        """Return the spec: nobody else writes here."""
+        return spec
+
+    def voucher(self, spec: JobSpec) -> RunAs:
+        """Return this process's user."""
+        return RunAs(os.geteuid())
 
     def caps_waiting(self) -> bool:
         """Whether the operator's wishes cap the waiting jobs of any tenant."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import grp
 import os
 import stat
@@ -38,6 +39,8 @@ class Permissions:
         status = os.fstat(fd)
         if os.geteuid() not in {0, status.st_uid}:
             return
+        if self.gid is not None and status.st_nlink > 1:  # the group may write here: it may be another file's name
+            raise OSError(errno.EMLINK, "it has another name (a hard link)")
         if (self.uid is not None and status.st_uid != self.uid) or (self.gid is not None and status.st_gid != self.gid):
             os.fchown(fd, -1 if self.uid is None else self.uid, -1 if self.gid is None else self.gid)
         if stat.S_IMODE(status.st_mode) != self.file_mode:

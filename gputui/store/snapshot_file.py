@@ -86,8 +86,9 @@ def write_whole(path: Path, data: bytes, permissions: Permissions) -> Identity:
     """Replace the file by `data`, wholly or not at all, and durably."""
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     with os_errors(path):
+        temporary.unlink(missing_ok=True)  # of a process that was killed, or planted
         try:
-            fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, permissions.file_mode)
+            fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, permissions.file_mode)
             try:
                 permissions.settle_file(fd)
                 write_all(fd, data)

@@ -335,9 +335,10 @@ class JournalStorage(Storage):
     def _make_journal(self, generation: int) -> None:
         path = journal_path(self._path, generation)
         with os_errors(path):
-            fd = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, self._permissions.file_mode)
+            fd = open_file(path, os.O_WRONLY | os.O_CREAT, self._permissions.file_mode)
             try:
                 self._permissions.settle_file(fd)
+                os.ftruncate(fd, 0)  # only now: settling refuses a file that has another name
             finally:
                 os.close(fd)
             sync_directory(path.parent)  # a snapshot without its journal would pass for one that lost it

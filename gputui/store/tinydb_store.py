@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
 
 from gputui.domain.audit import Actor, AuditEntry
-from gputui.domain.errors import NotFoundError, StoreError, StoreFormatError
-from gputui.domain.job import Job, JobId
+from gputui.domain.container import RunAs
+from gputui.domain.errors import InputError, NotFoundError, StoreError, StoreFormatError, WarrantError
+from gputui.domain.job import Job, JobId, JobSpec
 from gputui.domain.numbering import numbered
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import StoreSettings
@@ -32,10 +35,13 @@ from gputui.store.storage import JournalStorage
 from gputui.store.submissions import submission_entry
 from gputui.store.table import JournalDB
 from gputui.store.transaction import JournalTransaction
+from gputui.store.warrants import Warrants
 from gputui.store.watch import Watch
 
 FOLD_WHEN_IDLE_AT = 64 * 1024
 """Bytes of journal worth folding when there is nothing else to do."""
+SWEEP_EVERY = 3600.0
+"""Seconds between two looks for warrants that no job needs any more."""
 DEFAULTS = StoreSettings()
 
 
@@ -59,6 +65,8 @@ class TinyJobStore:
         assert isinstance(storage, JournalStorage)
         self._storage = storage
         self._history = HistoryFiles(directory, permissions)
+        self._warrants = Warrants(directory)
+        self._swept_at = time.monotonic()
         self._cache = JobCache()
         self._controls: tuple[Document, Controls] = ({}, decode_controls({}))
         self._recurring: Known = {}
@@ -99,6 +107,24 @@ class TinyJobStore:
         if batch:
             self._storage.add_unread(entry)
         return tuple(job.id for job in added)
+
+    def vouch(self, spec: JobSpec, uid: int) -> JobSpec:
+        """Return the spec with a warrant, where others may write the queue."""
+        if not self._warrants.are_needed():
+            return spec
+        if uid == 0 and spec.is_host:
+            text = "host jobs of root do not run in a state directory that a group shares"
+            raise InputError(text, where="--host", hint="submit it as the user it is to run as")
+        return replace(spec, warrant=self._warrants.issue(spec, self._store_id, uid))
+
+    def voucher(self, spec: JobSpec) -> RunAs:
+        """Return the owner of the spec's warrant; of the state directory where nobody else may write that."""
+        if not self._warrants.are_needed():
+            return RunAs(self._warrants.owner())
+        uid = self._warrants.voucher(spec, self._store_id)
+        if uid == 0 and spec.is_host:
+            raise WarrantError("host jobs of root do not run in a state directory that a group shares")
+        return RunAs(uid, is_strict=True)
 
     def caps_waiting(self) -> bool:
         """Whether the operator's wishes cap the waiting jobs of any tenant, without loading the queue."""
@@ -186,6 +212,14 @@ class TinyJobStore:
         self._move(outdated(self.jobs().values(), self._settings, now))
         if self._storage.journal_length >= FOLD_WHEN_IDLE_AT:
             self._storage.checkpoint()
+
+    def _sweep_warrants(self) -> None:
+        """Once an hour."""
+        if time.monotonic() - self._swept_at < SWEEP_EVERY:
+            return
+        self._swept_at = time.monotonic()
+        named = {job.spec.warrant for job in self.jobs().values()}
+        self._warrants.sweep(named | {entry.submission.spec.warrant for entry in self.recurring().values()})
 
     def damage(self) -> tuple[str, ...]:
         """Sentences about what could not be read: since the store was opened, and in journals kept for that."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -14,7 +15,9 @@ from gputui.domain.container import Launch
 from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec
 from gputui.request import docker_only
 from gputui.request.keys import KEYS
+from gputui.request.submitter import is_taken_over
 from gputui.runtime.process_plan import environment
+from gputui.runtime.process_user import account_of
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, NOW, spec, uuid
 from tests.request import docker_values
@@ -119,8 +122,8 @@ def test_a_host_job_finds_the_programs_of_its_submitter(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "/venv/bin:/usr/bin")
-    for name in ("LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX"):
-        monkeypatch.delenv(name, raising=False)
+    for name in [name for name in os.environ if is_taken_over(name) and name != "PATH"]:
+        monkeypatch.delenv(name)
     assert run("submit", "--host", "-e", "A=1", "--", "/usr/bin/python3", "train.py", "--lr", "1").code == 0
     spec = spec_of(store)
     assert spec.is_host
@@ -128,6 +131,21 @@ def test_a_host_job_finds_the_programs_of_its_submitter(
     assert spec.name == "python3"
     assert spec.options.workdir == str(tmp_path)
     assert spec.options.env == (("PATH", "/venv/bin:/usr/bin"), ("A", "1"))
+
+
+def test_a_host_job_may_take_over_the_whole_environment(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", "/models")
+    monkeypatch.setenv("SSH_AUTH_SOCK", "/tmp/agent")
+    assert run("submit", "--host", "--", "true").code == 0
+    assert "HF_HOME" not in dict(spec_of(store).options.env)
+    assert run("submit", "--host", "--env-all", "--", "true").code == 0
+    env = dict(store.jobs()[2].spec.options.env)
+    assert (env["HF_HOME"], env["PATH"]) == ("/models", os.environ["PATH"])
+    assert not {"SSH_AUTH_SOCK", "HOME", "GPUTUI_STATE"} & env.keys()
+    refused = run("submit", "--env-all", "busybox")
+    assert (refused.code, "--env-all" in refused.err) == (2, True)
 
 
 @pytest.mark.parametrize("key", [key for key in KEYS if key.container], ids=lambda key: key.option)
@@ -295,7 +313,7 @@ def test_every_option_with_a_value_has_a_bad_one_above() -> None:
     marks = test_bad_values_are_refused_by_name_and_nothing_is_done.pytestmark  # type: ignore[attr-defined]
     tried = {option for option, _ in marks[0].args[1]}
     flags = {f"--{name.replace('_', '-')}" for name in docker_values.FLAGS}
-    takes_any = {"--entrypoint", "--hold", "--preemptible", "--share", *flags}
+    takes_any = {"--entrypoint", "--env-all", "--hold", "--preemptible", "--share", *flags}
     assert {key.option for key in KEYS} == tried | takes_any
 
 
@@ -348,7 +366,7 @@ def test_names_of_any_script_are_kept(run: Run, store: KeptStore, name: str) -> 
 def test_the_help_names_every_variable_that_a_job_gets(run: Run) -> None:
     launch = Launch("store", 1, 1, spec(1), (uuid(0),), array_index=3)
     shared = replace(launch.spec.gpus, memory=GIB, share=True)
-    found = environment(replace(launch, spec=replace(launch.spec, image=None, gpus=shared)), {}, None)
+    found = environment(replace(launch, spec=replace(launch.spec, image=None, gpus=shared)), account_of(None, None))
     ours = {name for name in found if name.startswith("GPUTUI_")}
     told = run("submit", "--help").out
     assert ours == {name for name in re.findall(r"GPUTUI_\w+", told) if name in found}

@@ -10,7 +10,8 @@ from typing import Any, cast
 import pytest
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.errors import GputuiError, InputError, InputErrors, RuntimeFault
+from gputui.domain.container import RunAs
+from gputui.domain.errors import InputError, InputErrors, RuntimeFault, WarrantError
 from gputui.domain.job import ContainerOptions, JobSpec, Submission
 from gputui.domain.settings import AllowSettings, PolicySettings, Settings, StoreSettings
 from gputui.domain.state import JobState
@@ -147,8 +148,14 @@ def test_an_option_that_cannot_be_read_does_not_pass(tmp_path: Path) -> None:
     assert fault.value.cause.code is CauseCode.NOT_ALLOWED
 
 
-def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(tmp_path: Path) -> None:
+def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(spec: JobSpec) -> RunAs:
+        raise WarrantError("nothing proves who submitted it")
+
     world = World(tmp_path / "state", settings=settings("lab"))
+    monkeypatch.setattr(world.store, "voucher", refuse)
     job_id = world.submit(1, options=ContainerOptions(privileged=True), retries=3)
     world.tick(4)
     job = world.job(job_id)
@@ -168,7 +175,7 @@ class Proving:
 
     def voucher(self, asked: JobSpec) -> SimpleNamespace:
         if self._uid is None:
-            raise GputuiError("nothing proves it")
+            raise WarrantError("nothing proves it")
         return SimpleNamespace(uid=self._uid)
 
     def __getattr__(self, name: str) -> Any:

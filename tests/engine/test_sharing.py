@@ -12,10 +12,12 @@ import pytest
 from gputui.engine import published
 from gputui.engine.leader import LOCK_FILE, Leadership
 from gputui.engine.published import LIVE_FILE, Published
-from gputui.engine.sharing import make_directories, settle_path
+from gputui.engine.sharing import folder_in, open_file
 from tests.engine.test_leader import ME
 from tests.engine.world import World
 from tests.factories import NOW
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="plants files of other users")
 
 
 @pytest.fixture(params=[0o000, 0o022, 0o077], autouse=True)
@@ -63,17 +65,64 @@ def test_the_lock_and_the_picture(tmp_path: Path, wanted: int) -> None:
 def test_directories_that_are_there_keep_their_mode(state: Path) -> None:
     (state / "logs").mkdir()
     (state / "logs").chmod(0o750)
-    make_directories(state / "logs" / "7", state)
+    with folder_in(state, "logs/7") as folder:
+        (folder / "1.log").write_text("x")
     assert mode(state / "logs") == 0o750
     assert mode(state / "logs" / "7") == modes_in(state)[0]
+    assert (state / "logs" / "7" / "1.log").read_text() == "x"
 
 
-def test_the_file_of_another_user_is_left_alone(state: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> int:
-        raise PermissionError
+def test_logs_may_be_on_another_disk(state: Path) -> None:
+    """A link of root's own, or of the user who schedules, is followed."""
+    (state / "elsewhere").mkdir()
+    (state / "logs").symlink_to("elsewhere")
+    with folder_in(state, "logs/7") as folder:
+        (folder / "1.log").write_text("x")
+    assert (state / "elsewhere" / "7" / "1.log").read_text() == "x"
 
-    (state / "1.log").write_text("x")
-    before = mode(state / "1.log")
-    monkeypatch.setattr(os, "open", refused)
-    settle_path(state / "1.log", state)
-    assert mode(state / "1.log") == before
+
+@needs_root
+@pytest.mark.parametrize("place", ["logs", "logs/7"])
+def test_a_link_that_another_user_planted_is_not_followed(state: Path, place: str) -> None:
+    (state / "victim").mkdir()
+    (state / place).parent.mkdir(exist_ok=True)
+    (state / place).symlink_to(state / "victim")
+    os.chown(state / place, 54321, 54321, follow_symlinks=False)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"), folder_in(state, "logs/7"):
+        raise AssertionError
+    assert list((state / "victim").iterdir()) == []
+
+
+@needs_root
+def test_planted_files_are_neither_written_nor_opened_to_the_group(state: Path) -> None:
+    state.chmod(0o2770)
+    victim = state / "shadow"
+    victim.write_text("secret")
+    victim.chmod(0o600)
+    for plant in ("symlink_to", "hardlink_to"):
+        for name in ("gpus.jsonl", LOCK_FILE, f".{LIVE_FILE}.{os.getpid()}", "gputui.log"):
+            getattr(state / name, plant)(victim)
+        with pytest.raises(OSError, match="link"):
+            open_file(state / "gputui.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o660)
+        with pytest.raises(OSError, match="link"):
+            Leadership(state, 0o660).acquire(ME)
+        published.write(state, Published(NOW, ME), 0o660)
+        assert (victim.read_text(), mode(victim)) == ("secret", 0o600)
+        for name in ("gpus.jsonl", LOCK_FILE, "gputui.log"):
+            (state / name).unlink()
+    os.mkfifo(state / "gputui.log")
+    with pytest.raises(OSError, match=r"regular|No such device"):
+        open_file(state / "gputui.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o660)
+
+
+@needs_root
+def test_a_planted_link_in_the_place_of_a_log_is_replaced(state: Path) -> None:
+    world = World(state)
+    (state / "logs" / "1").mkdir(parents=True)
+    (state / "logs/1/1.log").symlink_to(state / "victim")
+    job_id = world.submit()
+    world.tick(2)
+    world.exit(job_id)
+    world.tick(3)
+    assert not (state / "victim").exists()
+    assert not (state / "logs/1/1.log").is_symlink()

@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import pwd
 import stat
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.container import Launch
+from gputui.domain.container import Launch, RunAs
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job import ContainerOptions, JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.process import ProcessRuntime
 from gputui.runtime.process_plan import environment, plan_of
-from gputui.runtime.process_user import Account, account_of
+from gputui.runtime.process_user import Account, account_of, container_user
 from tests.factories import uuid
 from tests.runtime.contract import output, shell
 from tests.runtime.test_process import RealClock, process_harness
@@ -31,8 +30,11 @@ def launch(*command: str, gpus: tuple[str, ...] = (), image: str | None = None, 
     return Launch(STORE, 5, 2, spec, gpus)
 
 
-def env_of(each: Launch, environ: Mapping[str, str] | None = None, account: Account | None = None) -> dict[str, str]:
-    return environment(each, environ or {}, account)
+BOB = Account(1234, 1234, (1234,), "bob", "/home/bob", "/bin/zsh")
+
+
+def env_of(each: Launch, account: Account = BOB) -> dict[str, str]:
+    return environment(each, account)
 
 
 def refusal(each: Launch, tmp_path: Path) -> str:
@@ -85,24 +87,22 @@ def test_what_cannot_be_is_refused_in_words(bad: Launch, words: str, tmp_path: P
 
 
 def test_labels_and_an_unlimited_ulimit_are_no_trouble() -> None:
-    plan = plan_of(launch("true", labels=(("a", "b"),), ulimits=("memlock=-1",)), environ={}, log_limit=1)
+    plan = plan_of(launch("true", labels=(("a", "b"),), ulimits=("memlock=-1",)), log_limit=1)
     assert b"rlimit=8:-1:-1\0" in plan
 
 
-def test_a_job_gets_the_schedulers_environment_without_its_own_affairs() -> None:
-    outside = {
+def test_a_job_gets_its_account_and_what_was_passed_and_nothing_of_the_scheduler(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TOPSECRET", "x")
+    monkeypatch.setenv("LC_ALL", "xx")
+    passed = (("PATH", "/opt/bin:/bin"), ("LD_LIBRARY_PATH", "/opt/cuda/lib"), ("CUDA_VISIBLE_DEVICES", "0"))
+    assert env_of(launch("true", env=passed)) == {
+        "HOME": "/home/bob",
+        "USER": "bob",
+        "LOGNAME": "bob",
+        "SHELL": "/bin/zsh",
         "PATH": "/opt/bin:/bin",
-        "HOME": "/home/alice",
-        "LD_LIBRARY_PATH": "/opt/cuda/lib",
-        "GPUTUI_STATE": "/secret",
-        "CUDA_VISIBLE_DEVICES": "7",
-        "NOTIFY_SOCKET": "/run/x",
-        "TMUX": "x",
-    }
-    env = env_of(launch("true", env=(("HOME", "/elsewhere"), ("CUDA_VISIBLE_DEVICES", "0"))), outside)
-    assert env == {
-        "PATH": "/opt/bin:/bin",
-        "HOME": "/elsewhere",
         "LD_LIBRARY_PATH": "/opt/cuda/lib",
         "CUDA_VISIBLE_DEVICES": "",
         "NVIDIA_VISIBLE_DEVICES": "void",
@@ -111,6 +111,7 @@ def test_a_job_gets_the_schedulers_environment_without_its_own_affairs() -> None
         "GPUTUI_JOB_ID": "5",
         "GPUTUI_GPUS": "0",
     }
+    assert env_of(launch("true"))["PATH"] == "/usr/local/bin:/usr/bin:/bin"
 
 
 def test_gpus_are_named_by_uuid() -> None:
@@ -119,24 +120,37 @@ def test_gpus_are_named_by_uuid() -> None:
     assert env["GPUTUI_GPUS"] == "2"
 
 
-def test_another_user_gets_nothing_private_of_the_scheduler() -> None:
-    account = Account(1234, 1234, (1234,), "bob", "/home/bob", "/bin/sh")
-    env = env_of(launch("true"), {"PATH": "/bin", "LC_ALL": "C", "AWS_SECRET": "x", "HOME": "/root"}, account)
-    assert (env["PATH"], env["LC_ALL"], env["HOME"], env["USER"]) == ("/bin", "C", "/home/bob", "bob")
-    assert "AWS_SECRET" not in env
-
-
-def test_only_root_runs_jobs_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("user", "run_as"), [("0:0", None), (None, RunAs(0)), (None, RunAs(1234)), ("nobody", None)])
+def test_only_root_runs_jobs_as_others(user: str | None, run_as: RunAs | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "getegid", lambda: 1000)
     with pytest.raises(RuntimeFault) as fault:
-        account_of("0:0")
+        account_of(user, run_as)
     assert fault.value.cause.code is CauseCode.BAD_SPEC
     assert "root" in fault.value.cause.text
 
 
 def test_who_we_are_already_is_nobody_else() -> None:
-    assert account_of(None) is None
-    assert account_of(f"{os.geteuid()}:{os.getegid()}") is None
+    assert not account_of(None, None).is_other
+    assert not account_of(f"{os.geteuid()}:{os.getegid()}", None).is_other
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as others")
+def test_nobody_but_root_may_name_another_account() -> None:
+    """Also where the state directory is the submitter's own: root must not act as a third user on its word."""
+    nobody = pwd.getpwnam("nobody")
+    own = account_of(None, RunAs(nobody.pw_uid))
+    assert (own.uid, own.gid, own.name) == (nobody.pw_uid, nobody.pw_gid, "nobody")
+    assert account_of("nobody", RunAs(nobody.pw_uid)) == own
+    assert account_of("nobody", RunAs(0)) == own
+    for other in ("root", "0", "daemon", "nobody:0", "nobody:daemon"):
+        with pytest.raises(RuntimeFault) as fault:
+            account_of(other, RunAs(nobody.pw_uid))
+        assert fault.value.cause.code is CauseCode.BAD_SPEC
+        with pytest.raises(RuntimeFault):
+            container_user(other, RunAs(nobody.pw_uid, is_strict=True))
+    assert container_user(None, RunAs(nobody.pw_uid)) == (f"{nobody.pw_uid}:{nobody.pw_gid}", ())
+    assert container_user("root", RunAs(nobody.pw_uid)) == ("root", ())
 
 
 def test_a_job_as_another_user(tmp_path: Path) -> None:

@@ -37,6 +37,8 @@ class FormBody(VerticalScroll, can_focus=False):
         super().__init__()
         self._fields: dict[str, Field] = {}
         self._rows: dict[str, FieldRow] = {}
+        self._kept: dict[str, str] = {}
+        """Why fields cannot be changed; the rare ones are made later."""
         self._usual = [FieldRow(names, suggesters) for names in USUAL]
         self._fold = Fold(len([name for row in MORE for name in row]))
         self._more = Vertical(id="more")
@@ -72,6 +74,7 @@ class FormBody(VerticalScroll, can_focus=False):
             rows = [FieldRow(names, {}) for names in MORE]
             self._adopt(rows)
             self._more.mount(*rows)
+            self.call_after_refresh(self._keep, [name for row in rows for name in row.names])
         self._more.display = is_open
         self._fold.show_open(is_open)
         self.post_message(self.Unfolded())
@@ -116,6 +119,10 @@ class FormBody(VerticalScroll, can_focus=False):
 
     def keep_as_is(self, reasons: Mapping[str, str]) -> None:
         """Let these stay as they are, and say why."""
-        for name, why in reasons.items():
+        self._kept = dict(reasons)
+        self._keep(self._fields)
+
+    def _keep(self, names: Iterable[str]) -> None:
+        for name in [each for each in names if each in self._kept]:
             self._fields[name].disabled = True
-            self.set_known(name, why)
+            self.set_known(name, self._kept[name])

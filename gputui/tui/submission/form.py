@@ -46,7 +46,7 @@ MORE = (
     ("memory", "shm_size"),
     ("ipc", "network"),
     ("env_file", "runtime"),
-    ("ulimit",),
+    ("ulimit", "env_all"),
     ("label",),
     ("publish",),
     (further.FIELD,),
@@ -96,6 +96,7 @@ HINTS = {
     "label": "NAME=value",
     "publish": "auto:8888 127.0.0.1:80:80",
     "further": "--cap-add SYS_PTRACE --device /dev/infiniband --privileged …",
+    "env_all": "host jobs: all of it",
 }
 
 _LABELS = {

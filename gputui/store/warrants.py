@@ -1,0 +1,170 @@
+"""Warrants: what a job runs, in a file that only its submitter can have written.
+
+In a shared state directory every member of the group may write the queue, so the queue proves nothing about who wants
+what run. Whoever submits therefore leaves image, command and options in `warrants/UID/NAME`, a file and a directory
+owned by that user and writable for nobody else. The kernel vouches for the owners, wherever the directories above were
+moved: another member can neither write there nor put a file or directory of that owner there. Before a job is started
+as its submitter, the scheduler reads the warrant and refuses a job that differs from it.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import re
+import secrets
+import stat
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gputui.domain.errors import StoreAccessError, WarrantError
+from gputui.domain.job import JobSpec
+from gputui.store.codec import encode_spec
+from gputui.store.faults import os_errors
+
+FOLDER = "warrants"
+KEPT = 30 * 86_400.0
+"""Seconds for which a warrant is kept that no job of the queue names: a finished job may be requeued."""
+_NAME = re.compile(r"(\d{1,10})/([0-9a-f]{24})", re.ASCII)
+_LARGEST = 16 * 1024**2
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
+
+
+class Warrants:
+    """The warrants of one state directory."""
+
+    def __init__(self, state: Path) -> None:
+        self._state = state
+
+    def are_needed(self) -> bool:
+        """Whether others than the owner may write the state directory."""
+        return bool(self._state.stat().st_mode & _OTHERS_WRITE)
+
+    def owner(self) -> int:
+        """The uid of the state directory's owner."""
+        return self._state.stat().st_uid
+
+    def issue(self, spec: JobSpec, store_id: str, uid: int) -> str:
+        """Write down what the job runs, durably, as that user, who is the caller unless that is root."""
+        name = secrets.token_hex(12)
+        where = self._state / FOLDER / str(uid)
+        with os_errors(where), self._folder(uid, make=True) as folder:
+            fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)
+            try:
+                os.fchmod(fd, 0o600)
+                with os.fdopen(os.dup(fd), "wb") as file:
+                    file.write(msgspec.json.encode(_content(spec, store_id)))
+                if os.geteuid() != uid:
+                    os.fchown(fd, uid, -1)
+                os.fsync(fd)
+            finally:
+                os.close(fd)
+            os.fsync(folder)
+        return f"{uid}/{name}"
+
+    def voucher(self, spec: JobSpec, store_id: str) -> int:
+        """Return the uid of the member who wants just that run; raises WarrantError."""
+        match = _NAME.fullmatch(spec.warrant)
+        if match is None:
+            raise WarrantError("nothing proves who submitted it", hint="submit it again")
+        uid = int(match[1])
+        try:
+            with self._folder(uid, make=False) as folder:
+                content = _read(folder, match[2], uid)
+        except (OSError, StoreAccessError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            text = f"its warrant {spec.warrant} cannot be read: {why}"
+            raise WarrantError(text, hint="submit it again") from error
+        if content != _content(spec, store_id):
+            raise WarrantError(f"it is not what {name_of(uid)} submitted: somebody else changed it in the queue")
+        if not self._is_member(uid):
+            raise WarrantError(f"{name_of(uid)} is not in the group of the state directory")
+        return uid
+
+    def sweep(self, in_use: Collection[str]) -> None:
+        """Remove warrants of long ago that no job names, as far as that is ours to do."""
+        root = self._state / FOLDER
+        with suppress(OSError):
+            for uid in [each for each in os.listdir(root) if each.isdigit()]:  # noqa: PTH208 - names alone
+                with suppress(OSError, StoreAccessError), self._folder(int(uid), make=False) as folder:
+                    for name in os.listdir(folder):  # noqa: PTH208
+                        age = time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+                        if f"{uid}/{name}" not in in_use and age > KEPT:
+                            os.unlink(name, dir_fd=folder)
+
+    @contextmanager
+    def _folder(self, uid: int, *, make: bool) -> Iterator[int]:
+        """Open the directory that only this user may write; raises StoreAccessError where it is another's."""
+        shared = stat.S_ISVTX | stat.S_IMODE(self._state.stat().st_mode)
+        root = _opened(str(self._state / FOLDER), None, shared if make else None)
+        try:
+            folder = _opened(str(uid), root, 0o700 if make else None, uid)
+        finally:
+            os.close(root)
+        try:
+            status = os.fstat(folder)
+            if status.st_uid != uid or status.st_mode & _OTHERS_WRITE:
+                where = str(self._state / FOLDER / str(uid))
+                raise StoreAccessError(
+                    f"it does not belong to {name_of(uid)} alone", where=where, hint="have root remove it"
+                )
+            yield folder
+        finally:
+            os.close(folder)
+
+    def _is_member(self, uid: int) -> bool:
+        status = self._state.stat()
+        if uid == status.st_uid:
+            return True
+        try:
+            user = pwd.getpwuid(uid)
+        except KeyError:
+            return False
+        return status.st_gid in os.getgrouplist(user.pw_name, user.pw_gid)
+
+
+def _opened(path: str, at: int | None, mode: int | None, uid: int | None = None) -> int:
+    """Open a directory; with `mode`, make it where there is none."""
+    is_new = False
+    if mode is not None:
+        with suppress(FileExistsError):
+            os.mkdir(path, 0o700, dir_fd=at)
+            is_new = True
+    fd = os.open(path, _DIRECTORY, dir_fd=at)
+    if is_new and mode is not None and os.fstat(fd).st_uid == os.geteuid():  # nobody has put another in its place
+        os.fchmod(fd, mode)
+        if uid is not None and uid != os.geteuid():
+            os.fchown(fd, uid, -1)
+    return fd
+
+
+def _read(folder: int, name: str, uid: int) -> Any:
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with os.fdopen(fd, "rb") as file:
+        status = os.fstat(fd)
+        is_ours = stat.S_ISREG(status.st_mode) and status.st_uid == uid and status.st_nlink == 1
+        if not is_ours or status.st_mode & _OTHERS_WRITE or status.st_size > _LARGEST:
+            raise WarrantError(f"its warrant {uid}/{name} is not a file of {name_of(uid)} alone")
+        try:
+            return msgspec.json.decode(file.read())
+        except msgspec.DecodeError as error:
+            raise WarrantError(f"its warrant {uid}/{name} is damaged: {error}", hint="submit it again") from error
+
+
+def _content(spec: JobSpec, store_id: str) -> dict[str, Any]:
+    runs = JobSpec(image=spec.image, command=spec.command, options=spec.options)
+    return {"store": store_id, "runs": encode_spec(runs)}
+
+
+def name_of(uid: int) -> str:
+    """The user's name; the number where there is none."""
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

@@ -1,0 +1,266 @@
+"""Members of a group that share a state directory, root's scheduler among them: real users, who try what they can."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.cause import CauseCode
+from gputui.domain.job import Job
+from gputui.domain.settings import StoreSettings
+from gputui.domain.state import JobState
+from gputui.store import TinyJobStore
+
+pytestmark = [
+    pytest.mark.skipif(os.geteuid() != 0, reason="makes users"),
+    pytest.mark.timeout(300),
+]
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 60.0
+BECOME = """
+import importlib, os, pkgutil, sys
+import gputui, json, shlex, socket, tomllib
+for each in pkgutil.walk_packages(gputui.__path__, "gputui."):
+    if each.name.split(".")[1] in {"cli", "config", "domain", "engine", "request", "store"}:
+        importlib.import_module(each.name)
+import gputui.bootstrap, gputui.runtime.process, gputui.runtime.docker
+uid, gid, groups, code = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
+os.setgroups(groups); os.setgid(gid); os.setuid(uid)  # only now: the interpreter itself may be closed to users
+sys.argv = ["gputui", *sys.argv[5:]]
+exec(code)
+"""
+COMMAND = "from gputui.cli.main import main; main()"
+FORGE = """
+from dataclasses import replace
+from pathlib import Path
+from gputui.domain.audit import Actor
+from gputui.domain.job import Job, JobSpec
+from gputui.domain.settings import StoreSettings
+from gputui.store import TinyJobStore
+from datetime import UTC, datetime
+state, group, command, user, *warrants = sys.argv[1:]
+store = TinyJobStore(Path(state), StoreSettings(group=group))
+specs = [JobSpec(command=("sh", "-c", command), warrant=warrant, tenant=user) for warrant in warrants]
+jobs = [Job(0, spec, datetime.now(UTC), submitted_by=user) for spec in specs]
+print(*store.submit(jobs, actor=Actor(0, user)))
+"""
+
+
+@dataclass
+class Site:
+    """A shared state directory, and its users by name."""
+
+    directory: Path
+    group: str
+    users: dict[str, pwd.struct_passwd]
+    store: TinyJobStore
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    def environ(self, **more: str) -> dict[str, str]:
+        fixed = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin",
+            "PYTHONPATH": str(ROOT),
+            "GPUTUI_STATE": str(self.state),
+            "GPUTUI_CONFIG": str(self.directory / "config.toml"),
+            "GPUTUI_PROBE": "sim:1",
+            "GPUTUI_RUNTIME": "process",
+        }
+        return fixed | more
+
+    def run(self, name: str, code: str, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run Python code as that user."""
+        user = self.users[name]
+        groups = json.dumps(os.getgrouplist(user.pw_name, user.pw_gid))
+        command = [sys.executable, "-c", BECOME, str(user.pw_uid), str(user.pw_gid), groups, code, *words]
+        return subprocess.run(command, env=self.environ(), cwd=self.directory, capture_output=True, text=True)
+
+    def gputui(self, name: str, *words: str) -> str:
+        """What a command of that user prints."""
+        done = self.run(name, COMMAND, *words)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def submit(self, name: str, script: str) -> int:
+        return int(self.gputui(name, "submit", "--host", "--", "sh", "-c", script))
+
+    def forge(self, name: str, command: str, user: str, *warrants: str) -> list[int]:
+        """Write jobs into the queue by hand, one for each warrant."""
+        done = self.run(name, FORGE, str(self.state), self.group, command, user, *warrants)
+        assert done.returncode == 0, done.stderr
+        return [int(word) for word in done.stdout.split()]
+
+    def job(self, job_id: int) -> Job:
+        return self.store.get(job_id)
+
+    def until(self, true: Callable[[], bool], what: str) -> None:
+        deadline = time.monotonic() + PATIENCE
+        while not true():
+            assert time.monotonic() < deadline, f"gave up waiting until {what}"
+            time.sleep(0.02)
+
+    def ended(self, job_id: int) -> Job:
+        self.until(lambda: self.job(job_id).state.is_terminal, f"job {job_id} ended")
+        return self.job(job_id)
+
+    def is_refused(self, job_id: int) -> bool:
+        """Whether it failed for good because of what it is, without having begun."""
+        job = self.ended(job_id)
+        assert job.cause is not None
+        return job.cause.code is CauseCode.BAD_SPEC and len(job.attempts) == 1 and job.state is JobState.FAILED
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    """Two members of a new group, and root, who schedules."""
+    mark = secrets.token_hex(3)
+    group, names = f"gptg{mark}", {name: f"gpt{mark}{name}" for name in ("alice", "mallory")}
+    directory = Path(tempfile.mkdtemp(prefix="gputui-members-"))
+    directory.chmod(0o755)
+    with accounts():
+        subprocess.run(["groupadd", group], check=True)
+        for name, account in names.items():
+            home = directory / name
+            subprocess.run(["useradd", "-m", "-d", str(home), "-G", group, "-s", "/bin/sh", account], check=True)
+    users = {name: pwd.getpwnam(account) for name, account in names.items()}
+    store = TinyJobStore(directory / "state", StoreSettings(group=group))
+    site = Site(directory, group, {**users, "root": pwd.getpwuid(0)}, store)
+    (directory / "config.toml").write_text(f'[store]\ngroup = "{group}"\n[scheduler]\nfast_failing_jobs = 0\n')
+    command = [sys.executable, "-m", "gputui", "serve"]
+    serve = subprocess.Popen(command, env=site.environ(TOPSECRET="hush"), cwd=ROOT, stderr=subprocess.DEVNULL)
+    try:
+        site.until((site.state / "live.json").exists, "somebody schedules")
+        yield site
+    finally:
+        serve.send_signal(signal.SIGTERM)
+        serve.wait(PATIENCE)
+        store.close()
+        with accounts():
+            for account in names.values():
+                subprocess.run(["userdel", "-f", account], check=True)
+            subprocess.run(["groupdel", group], check=True)
+        shutil.rmtree(directory)
+
+
+class accounts:  # noqa: N801 - reads as a function
+    """Only one process at a time may change the accounts of this machine."""
+
+    def __enter__(self) -> None:
+        self.file = Path("/run/lock/gputui-tests-accounts").open("w")
+        fcntl.flock(self.file, fcntl.LOCK_EX)
+
+    def __exit__(self, *_: object) -> None:
+        self.file.close()
+
+
+def test_a_host_job_runs_as_its_submitter_who_reads_its_log_meanwhile(site: Site) -> None:
+    go = site.directory / "go"
+    one = site.submit("alice", f"id -u; id -g; id -G; env; echo ready; while [ ! -e {go} ]; do sleep 0.05; done")
+    site.until(lambda: site.job(one).state is JobState.RUNNING, "it runs")
+    site.until(lambda: "ready\n" in site.run("alice", COMMAND, "logs", str(one)).stdout, "alice reads its log")
+    lines = site.gputui("alice", "logs", str(one)).splitlines()
+    alice = site.users["alice"]
+    assert lines[:2] == [str(alice.pw_uid), str(alice.pw_gid)]
+    assert set(map(int, lines[2].split())) == set(os.getgrouplist(alice.pw_name, alice.pw_gid))
+    env = dict(line.split("=", 1) for line in lines[3 : lines.index("ready")])
+    assert (env["HOME"], env["USER"], env["SHELL"]) == (alice.pw_dir, alice.pw_name, "/bin/sh")
+    assert not {"TOPSECRET", "GPUTUI_STATE", "PYTHONPATH"} & (env.keys() - {"PYTHONPATH"})
+    go.touch()
+    assert site.ended(one).state is JobState.COMPLETED
+    site.until((site.state / f"logs/{one}/1.log").exists, "its log is kept")
+    assert "ready" in site.gputui("alice", "logs", str(one))
+
+
+def test_what_a_member_writes_into_the_queue_by_hand_runs_as_nobody_else(site: Site) -> None:
+    out = site.directory / "alice" / "forged"
+    one = site.submit("alice", "true")
+    assert site.ended(one).state is JobState.COMPLETED
+    alice = site.users["alice"].pw_uid
+    name = site.job(one).spec.warrant.partition("/")[2]
+    warrants = (f"{alice}/{name}", f"{alice}/{'0' * 24}", f"0/{name}", "", f"{alice}/../0/{name}")
+    forged = site.forge("mallory", f"id > {out}", site.users["alice"].pw_name, *warrants)
+    assert len(forged) == len(warrants)
+    assert all(site.is_refused(each) for each in forged)
+    assert not out.exists()
+
+
+def test_a_member_cannot_make_a_warrant_for_another(site: Site) -> None:
+    """Neither a directory in root's name, nor one that is moved there, nor a file of another's that is linked to."""
+    mallory, out = site.users["mallory"].pw_uid, site.directory / "mallory" / "stolen"
+    mine = site.submit("mallory", f"id -u > {out}")
+    assert site.ended(mine).state is JobState.COMPLETED
+    assert out.read_text() == f"{mallory}\n"
+    out.unlink()
+    [name] = [each.name for each in (site.state / "warrants" / str(mallory)).iterdir()]
+    code = "import os; os.chdir(sys.argv[1]); os.rename(sys.argv[2], '0')"
+    site.run("mallory", code, str(site.state / "warrants"), str(mallory))
+    [forged] = site.forge("mallory", f"id -u > {out}", "root", f"0/{name}")
+    assert site.is_refused(forged)
+    assert not out.exists()
+    shutil.rmtree(site.state / "warrants" / "0")
+
+
+def test_root_submits_no_host_job_here(site: Site) -> None:
+    done = site.run("root", COMMAND, "submit", "--host", "--", "true")
+    assert (done.returncode, "root" in done.stderr) == (2, True)
+
+
+def test_root_writes_no_log_through_a_link_that_a_member_planted(site: Site) -> None:
+    victim = site.directory / "victim"
+    victim.mkdir(mode=0o700)
+    go = site.directory / "plant"
+    one = site.submit("mallory", f"while [ ! -e {go} ]; do sleep 0.05; done; echo pwned")
+    site.until(lambda: site.job(one).state is JobState.RUNNING, "it runs")
+    code = "os.makedirs(os.path.dirname(sys.argv[2]), exist_ok=True); os.symlink(sys.argv[1], sys.argv[2])"
+    done = site.run("mallory", code, str(victim), str(site.state / f"logs/{one}"))
+    assert done.returncode == 0, done.stderr
+    go.touch()
+    assert site.ended(one).state is JobState.COMPLETED
+    log = site.state / "gputui.log"
+    site.until(lambda: "its log cannot be saved" in log.read_text(), "the refusal is told")
+    assert list(victim.iterdir()) == []
+    (site.state / f"logs/{one}").unlink()
+
+
+def test_a_member_may_schedule_after_root(site: Site) -> None:
+    """The directory that root's scheduler made takes attempts of others, who run jobs as themselves only."""
+    code = """
+from dataclasses import replace
+from gputui.bootstrap import clock
+from gputui.domain.container import Launch, RunAs
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.job import JobSpec
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime.process import ProcessRuntime
+from pathlib import Path
+runtime = ProcessRuntime("other0000000", Path(sys.argv[1]), RuntimeSettings(), clock())
+launch = Launch("other0000000", 7, 1, JobSpec(command=("true",)), (), run_as=RunAs(os.getuid(), is_strict=True))
+print(runtime.create(launch).id, runtime.check().up)
+try:
+    runtime.create(replace(launch, job_id=8, run_as=RunAs(int(sys.argv[2]), is_strict=True)))
+except RuntimeFault as fault:
+    print(fault.cause.code, fault.cause.text)
+runtime.remove("gputui-other0000000-7-1")
+"""
+    done = site.run("alice", code, str(site.state), str(site.users["mallory"].pw_uid))
+    assert done.returncode == 0, done.stderr
+    made, refused = done.stdout.splitlines()
+    assert made == "gputui-other0000000-7-1 True"
+    assert refused.startswith("BadSpec it is a job of ")
