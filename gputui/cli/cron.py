@@ -12,7 +12,8 @@ from click.shell_completion import CompletionItem
 
 from gputui import bootstrap
 from gputui.cli import queue, submit, table
-from gputui.cli.output import print_json, recurring_json
+from gputui.cli.done import print_done
+from gputui.cli.output import json_text, print_json, recurring_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.arrays import indices_word
 from gputui.domain.errors import GputuiError, InputError
@@ -101,10 +102,8 @@ def add(
     submission = _submission(ctx, session, arguments, named)
     with session.store() as store:
         recurring = bootstrap.actions(store, session.options).add_recurring(wished, submission)
-    if as_json:
-        print_json({"id": recurring})
-    else:
-        click.echo(recurring)
+    text = json_text({"id": recurring}) if as_json else str(recurring)
+    print_done(text, f"recurring job {recurring} is added")
 
 
 def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], name: str) -> Submission:

@@ -11,8 +11,9 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import completing
+from gputui.cli.done import print_done
 from gputui.cli.elements import Named, the_one
-from gputui.cli.output import print_json
+from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
 from gputui.cli.submit import check_gpus, with_elements
 from gputui.cli.wishes import OneJobId
@@ -85,7 +86,8 @@ def command(
         bootstrap.actions(store, session.options).edit(job.id, edit, job)
         if as_json:
             now = edits.draft_of(store.get(job.id), by.now)
-            print_json({"id": job.id, "changed": list(edits.changed(before, now))})
+            changed = {"id": job.id, "changed": list(edits.changed(before, now))}
+            print_done(json_text(changed), f"job {job.id} is changed")
 
 
 def _is_bare(image: str | None, unset: tuple[str, ...], words: tuple[str, ...], asked: Mapping[str, Any]) -> bool:

@@ -11,6 +11,7 @@ from contextlib import closing
 import click
 
 from gputui import __version__
+from gputui.cli.done import discard_stdout, open_standard_streams
 from gputui.cli.lazy import LazyGroup
 from gputui.cli.orphan import end_with_parent
 from gputui.cli.session import Session
@@ -85,6 +86,7 @@ def _open_console(session: Session, *, read_only: bool, view_only: bool) -> int:
 
 def main() -> None:
     """Run the command line of this process."""
+    open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal without Unicode still gets its table
@@ -92,7 +94,10 @@ def main() -> None:
     try:
         sys.stdout.flush()
     except BrokenPipeError:
-        _discard_stdout()
+        discard_stdout()
+    except OSError as error:
+        discard_stdout()
+        code = code or _complain(f"standard output cannot be written to: {(error.strerror or str(error)).lower()}", 1)
     sys.exit(code)
 
 
@@ -106,7 +111,7 @@ def run(arguments: Sequence[str]) -> int:
     except (click.Abort, KeyboardInterrupt):
         return INTERRUPTED
     except BrokenPipeError:  # whoever read our output has gone, as `head` does
-        _discard_stdout()
+        discard_stdout()
         return 0
     except InputErrors as error:
         return [_complain(str(each), error.exit_code) for each in error.errors][-1]
@@ -142,8 +147,3 @@ def _complain(sentence: str, code: int) -> int:
     """Say what is wrong, without anything a terminal would act on."""
     click.echo(f"{PROGRAM}: error: {plain(sentence)}", err=True)
     return code
-
-
-def _discard_stdout() -> None:
-    """Let nothing complain about the closed pipe once more while the interpreter ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

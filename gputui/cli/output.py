@@ -24,11 +24,14 @@ Json = dict[str, Any]
 
 def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
     """Print an object over several lines, an array with one element a line; ASCII, so that no terminal acts on it."""
+    sys.stdout.write(json_text(value) + "\n")
+
+
+def json_text(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
+    """Return what `print_json` prints."""
     if isinstance(value, Mapping):
-        text = json.dumps(value, indent=2)
-    else:
-        text = "[" + ",".join("\n" + json.dumps(element) for element in value) + "\n]"
-    sys.stdout.write(text + "\n")
+        return json.dumps(value, indent=2)
+    return "[" + ",".join("\n" + json.dumps(element) for element in value) + "\n]"
 
 
 def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:

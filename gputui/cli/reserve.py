@@ -12,6 +12,7 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import completing, readings, table
+from gputui.cli.done import print_done
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import InputError
@@ -74,7 +75,8 @@ def add(session: Session, /, dry_run: bool, **given: Any) -> None:
             _show(session, store, reservations.checked(window, gpus))
             _warn(session, store, window)
             return
-        click.echo(reservations.add(window, gpus).name)
+        name = reservations.add(window, gpus).name
+        print_done(name, f"reservation {name} is made")
         _warn(session, store, window)
 
 

@@ -7,6 +7,7 @@ import sys
 import click
 
 from gputui import bootstrap
+from gputui.cli.done import print_done
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import InputError
 from gputui.domain.text import plain
@@ -36,7 +37,8 @@ def repair(session: Session, yes: bool) -> int:
         click.echo("nothing was changed", err=True)
         return 1
     aside = found.carry_out(recovery, bootstrap.clock().now(), bootstrap.actor())
-    click.echo(f"repaired; the damaged files are in {plain(str(aside))}")
+    told = f"repaired; the damaged files are in {plain(str(aside))}"
+    print_done(told, told)
     return 0
 
 

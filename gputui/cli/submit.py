@@ -10,12 +10,14 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import completing
+from gputui.cli.done import print_done
 from gputui.cli.elements import as_ids
-from gputui.cli.output import print_json
+from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
 from gputui.domain.errors import InputError
 from gputui.domain.job import JobId, Submission
+from gputui.domain.recovery import ranges
 from gputui.domain.text import plain
 from gputui.ports import JobStore
 from gputui.request import command_line, options
@@ -160,11 +162,11 @@ def _print_ids(ids: Sequence[JobId], submissions: Sequence[Submission], as_json:
     first = accumulate((len(each.array) or 1 for each in submissions), initial=0)
     told = [(ids[place], each) for place, each in zip(first, submissions, strict=False)]
     if not as_json:
-        click.echo("\n".join(str(job_id) for job_id, _ in told))
-    elif len(told) == 1:
-        print_json(_submitted_json(*told[0]))
+        text = "\n".join(str(job_id) for job_id, _ in told)
     else:
-        print_json([_submitted_json(*each) for each in told])
+        text = json_text(_submitted_json(*told[0]) if len(told) == 1 else [_submitted_json(*each) for each in told])
+    words = f"jobs {ranges(tuple(ids))} are" if len(ids) > 1 else f"job {ids[0]} is" if ids else "no job is"
+    print_done(text, f"{words} in the queue")
 
 
 def _submitted_json(job_id: JobId, submission: Submission) -> dict[str, Any]:

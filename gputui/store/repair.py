@@ -10,8 +10,10 @@ import os
 import shutil
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 
 from gputui.domain.audit import Actor, AuditEntry
@@ -190,19 +192,28 @@ class Repair:
 
     def _keep_aside(self, now: datetime) -> Path:
         """Copy the damaged files into a directory of their own, durably."""
-        aside = self._path.parent / f"damaged-{now:%Y%m%dT%H%M%SZ}"
+        name = f"damaged-{now:%Y%m%dT%H%M%SZ}"
+        aside = self._path.parent / name
         with os_errors(aside):
-            aside.mkdir(mode=0o700)
+            for number in count(2):
+                with suppress(FileExistsError):
+                    aside.mkdir(mode=0o700)
+                    break
+                aside = self._path.parent / f"{name}-{number}"
             self._permissions.settle_directory(aside)
             for path in sorted(self._path.parent.glob(f"{self._path.name}*")):
-                if path.is_file() and not path.is_symlink():
-                    shutil.copy2(path, aside / path.name)
-                    with (aside / path.name).open("rb") as copy:
-                        self._permissions.settle_file(copy.fileno())
-                        os.fsync(copy.fileno())
+                if path.is_file() and not path.is_symlink() and path.suffix != ".tmp":
+                    self._copy(path, aside / path.name)
             sync_directory(aside)
             sync_directory(aside.parent)
         return aside
+
+    def _copy(self, path: Path, to: Path) -> None:
+        with suppress(FileNotFoundError):  # a process took its rescue back meanwhile
+            shutil.copy2(path, to)
+            with to.open("rb") as copy:
+                self._permissions.settle_file(copy.fileno())
+                os.fsync(copy.fileno())
 
     def _write(self, pieces: Pieces, generation: int, now: datetime) -> None:
         tables = {JOBS: {}, **pieces.tables}

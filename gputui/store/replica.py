@@ -57,6 +57,8 @@ class Loaded:
     guard: bytes = b""
     """Checksum of the last line read."""
     guard_at: int = 0
+    record: Identity | None = None
+    """Of the lock file when the record in it was last looked at."""
     audit: list[tuple[AuditKey, Document]] = field(default_factory=list)
 
 
@@ -116,14 +118,16 @@ class Replica:
         touched, self._touched = self._touched, set()
         return touched
 
-    def refresh(self) -> Loaded:
-        """Catch up with what any process has written. Costs three stats when nothing was.
+    def refresh(self, record: Hint | None = None) -> Loaded:
+        """Catch up with what any process has written. Costs four stats when nothing was.
 
-        Where the files have lost something, `loss` says so and a whole queue in memory is kept as it was.
+        A writer, who holds the lock, gives the record, which the files have to agree with just now. Where they have
+        lost something, `loss` says so and a whole queue in memory is kept as it was.
         """
         with os_errors(self._path):
-            if self._loaded is not None and self._is_settled(self._loaded):
-                return self._loaded
+            state = self._loaded
+            if state is not None and self._is_settled(state) and not (self.loss is None and _is_short(state, record)):
+                return state
             try:
                 with no_collection():
                     files = self._read_files()
@@ -273,11 +277,12 @@ class Replica:
             state.journal = self._open_journal(state.meta.generation)
             if state.journal is None:
                 return False
+        record = self._new_record(state)  # first: what it tells of is in the journal by then
         status, there = os.fstat(state.journal), _status(journal_path(self._path, state.meta.generation))
         if there is None or (there.st_ino, there.st_dev) != (status.st_ino, status.st_dev):
             return False
         if there.st_size == state.offset:
-            return True
+            return not _is_short(state, record)
         # a line that could not be synced is cut off again, and another may have taken its place
         unchanged = os.pread(state.journal, len(state.guard), state.guard_at) == state.guard
         if there.st_size < state.offset or not unchanged or state.meta.schema < SCHEMA:
@@ -287,7 +292,16 @@ class Replica:
         if any(line.entry is None for line in lines):
             return False
         self._apply_lines(state, data, lines)
-        return True
+        return not _is_short(state, record)
+
+    def _new_record(self, state: Loaded) -> Hint | None:
+        """The record, where it was written since the last look at it."""
+        status = _status(lock_path(self._path))
+        place = None if status is None else identity_of(status)
+        if place == state.record:
+            return None
+        state.record = place
+        return read_hint_at(lock_path(self._path))
 
     def _apply_lines(self, state: Loaded, data: bytes, lines: Iterable[Line]) -> None:
         """Apply the whole lines of `data`, which stands at the state's offset."""
@@ -332,6 +346,13 @@ def ids_of(table: Iterable[str]) -> Iterator[int]:
 def _is_behind(record: Hint | None, meta: Meta) -> bool:
     """Whether the record is of an earlier generation than the snapshot, whose writer died before it could renew it."""
     return record is not None and record.generation < meta.generation
+
+
+def _is_short(state: Loaded, record: Hint | None) -> bool:
+    """Whether the record tells of more in this journal than was read, or of something else."""
+    if record is None or record.generation != state.meta.generation or record.length < state.offset:
+        return False
+    return record.length > state.offset or record.checksum not in {None, state.checksum}
 
 
 def _read_from(fd: int, position: int) -> bytes:

@@ -232,11 +232,11 @@ class JournalStorage(Storage):
 
     def _catch_up(self) -> Loaded:
         with self.memory:
-            state = self.replica.refresh()
+            hint = read_hint(self.lock.fd)
+            state = self.replica.refresh(hint)
             if self.replica.loss is not None:
                 raise self.replica.loss.error
             # the line that gave out the last ids may be damaged, and the hint may know them still
-            hint = read_hint(self.lock.fd)
             if hint is not None:
                 state.next_id = max(state.next_id, hint.next_id)
         return state

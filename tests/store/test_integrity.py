@@ -95,6 +95,26 @@ def test_a_process_with_the_queue_in_memory_keeps_and_rescues_it(directory: Path
     store.close()
 
 
+@pytest.mark.parametrize("place", ["where it had read to", "behind that"])
+def test_a_process_that_lags_behind_takes_no_cut_journal_for_whole(directory: Path, place: str) -> None:
+    filled(directory)
+    late, other = TinyJobStore(directory), TinyJobStore(directory)
+    late.jobs()
+    read_to = (directory / WAL).stat().st_size
+    other.submit([job()], actor=ACTOR)
+    end = (directory / WAL).stat().st_size
+    other.submit([job()], actor=ACTOR)
+    os.truncate(directory / WAL, read_to if place == "where it had read to" else end)
+    for write in writes(late):
+        with pytest.raises(StoreDamagedError):
+            write()
+    late.jobs()
+    with pytest.raises(StoreDamagedError):
+        late.check()
+    for one in (late, other):
+        one.close()
+
+
 def test_a_journal_that_is_put_back_is_taken_again(directory: Path) -> None:
     filled(directory)
     store = TinyJobStore(directory)

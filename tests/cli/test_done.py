@@ -1,0 +1,57 @@
+"""Commands whose standard output takes nothing: what is done is not told as a failure."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputui.store import TinyJobStore
+
+HOST = "submit --host --hold -- true"
+ACTS = {
+    HOST: "job 1 is in the queue",
+    f"{HOST[:-7]} --array 1-3 -- true": "jobs 1-3 are in the queue",
+    "submit --json --host --hold -- true": "job 1 is in the queue",
+    "cron add '0 3 * * *' -- --host -- true": "recurring job 1 is added",
+    "reserve add --gpus 1 --start 2030-01-01T00:00Z --for 1h": "reservation r1 is made",
+}
+STREAMS = {"> /dev/full": "no space left on device", ">&-": "bad file descriptor", "| true": "broken pipe"}
+
+
+def shell(state: Path, line: str) -> subprocess.CompletedProcess[str]:
+    program = f"{sys.executable} -m gputui --state {state} --probe sim:2 --runtime process"
+    script = f"set -o pipefail; {program} {line}"
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("act", ACTS)
+@pytest.mark.parametrize("stream", ["> /dev/full", ">&-"])
+def test_what_is_done_is_said_on_stderr(tmp_path: Path, act: str, stream: str) -> None:
+    done = shell(tmp_path / "state", f"{act} {stream}")
+    assert (done.returncode, done.stdout) == (0, "")
+    said = f"gputui: {ACTS[act]}; this could not be printed on standard output: {STREAMS[stream]}\n"
+    assert done.stderr.splitlines(keepends=True)[-1] == said
+
+
+def test_a_reader_that_has_gone_is_none(tmp_path: Path) -> None:
+    done = shell(tmp_path / "state", f"{HOST} | sleep 0.01")
+    assert done.returncode == 0
+    assert "Traceback" not in done.stderr
+
+
+def test_with_every_stream_closed_it_is_done_and_no_file_is_written_over(tmp_path: Path) -> None:
+    assert shell(tmp_path / "state", f"{HOST} <&- >&- 2>&-").returncode == 0
+    store = TinyJobStore(tmp_path / "state")
+    assert list(store.jobs()) == [1]
+    store.close()
+
+
+@pytest.mark.parametrize("stream", ["> /dev/full", ">&-"])
+def test_a_list_that_cannot_be_printed_is_a_failure(tmp_path: Path, stream: str) -> None:
+    done = shell(tmp_path / "state", f"queue {stream}")
+    assert done.returncode == 1
+    assert done.stderr.startswith("gputui: error: ")
+    assert done.stderr.lower().endswith(f"{STREAMS[stream]}\n")

@@ -1,0 +1,173 @@
+"""Journals cut, removed and replaced under two writers and a scheduler: each lost id is named, and nobody goes on."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.errors import StoreDamagedError, StoreError
+from gputui.domain.job import JobId
+from gputui.domain.settings import StoreSettings
+from gputui.store import TinyJobStore
+from gputui.store.repair import repair_of
+from tests.factories import ACTOR, NOW
+
+PLACES = 50
+
+WRITER = """
+import os, sys, time
+from pathlib import Path
+from gputui.domain.errors import StoreError
+from gputui.store import TinyJobStore
+from tests.factories import ACTOR, job
+
+directory, acks, turn = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+store = TinyJobStore(directory)
+log = os.open(acks, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+print("ready", flush=True)
+while True:
+    turn += 1
+    try:
+        if turn % 3:
+            ids = store.submit([job(held=True)] * (1 + turn % 4), actor=ACTOR)
+        else:
+            with store.transaction() as transaction:
+                ids = [transaction.add(job(held=True)).id]
+    except StoreError:
+        time.sleep(0.02)
+        continue
+    os.write(log, (" ".join(map(str, ids)) + "\\n").encode())
+    time.sleep(0.003)
+"""
+
+
+@dataclass
+class Tally:
+    """What became of the queue over all places."""
+
+    lost: set[JobId] = field(default_factory=set)
+    refused: int = 0
+    from_memory: int = 0
+    unharmed: int = 0
+    folded: int = 0
+
+
+@contextmanager
+def running(*command: object) -> Iterator[subprocess.Popen[str]]:
+    """Have a process run, and end it."""
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as one:
+        try:
+            yield one
+        finally:
+            one.kill()
+
+
+def spoil(directory: Path, chance: random.Random) -> str:
+    """Cut, remove or replace the journal; what was done."""
+    path = max(directory.glob("queue.json.wal.*"), key=lambda path: int(path.suffix[1:]))
+    data = path.read_bytes()
+    place = chance.randrange(len(data) + 1)
+    how = chance.choice(["cut", "removed", "replaced by a part", "replaced by another", "overwritten"])
+    if how == "cut":
+        os.truncate(path, place)
+    elif how == "removed":
+        path.unlink()
+    elif how == "overwritten":
+        with path.open("r+b") as file:
+            file.seek(place)
+            file.write(b"?" * chance.randrange(1, 40))
+    else:
+        other = directory / "other"
+        other.write_bytes(data[:place] if how == "replaced by a part" else data[:place] + data[:place])
+        other.replace(path)
+    return f"{how} at byte {place} of {len(data)}"
+
+
+def is_refused(directory: Path) -> bool:
+    """Whether a process that comes now is told of a loss."""
+    store = TinyJobStore(directory)
+    try:
+        store.jobs()
+        store.check()
+    except StoreDamagedError:
+        return True
+    finally:
+        store.close()
+    return False
+
+
+def mend(directory: Path, tally: Tally, *, patient: bool) -> None:
+    """Repair the queue; a patient operator waits for what the scheduler has in memory."""
+    found, deadline = repair_of(directory, StoreSettings()), time.monotonic() + (10 if patient else 0)
+    while time.monotonic() < deadline and not list(directory.glob("queue.json.rescue.*")):
+        time.sleep(0.05)
+    for _ in range(20):
+        recovery = found.look()
+        if recovery is None:  # overwritten in place: the scheduler has folded what it has in memory
+            tally.folded += 1
+            return
+        with suppress(StoreError):  # a rescue came meanwhile
+            found.carry_out(recovery, NOW.replace(year=2026 + tally.refused), ACTOR)
+            tally.lost.update(recovery.lost)
+            tally.refused += 1
+            tally.from_memory += recovery.source.startswith("the memory")
+            return
+    pytest.fail("the queue cannot be repaired")
+
+
+def acknowledged(logs: Path) -> Counter[JobId]:
+    return Counter(int(word) for path in logs.iterdir() for word in path.read_text().split())
+
+
+def check(directory: Path, logs: Path, tally: Tally, what: str) -> None:
+    acks = acknowledged(logs)
+    store = TinyJobStore(directory)
+    present = set(store.jobs())
+    store.check()
+    store.close()
+    assert [job_id for job_id, times in acks.items() if times > 1] == [], what
+    assert acks.keys() - present - tally.lost == set(), what
+    assert not present & tally.lost, what
+
+
+@pytest.mark.torture
+@pytest.mark.timeout(1800)
+def test_no_loss_is_silent_and_every_lost_id_is_named(tmp_path: Path, torture: float) -> None:
+    directory, logs = tmp_path / "state", tmp_path / "acks"
+    logs.mkdir()
+    TinyJobStore(directory).close()
+    chance, tally = random.Random(7), Tally()
+    gputui = (sys.executable, "-m", "gputui", "--state", directory, "--probe", "sim:2", "--runtime", "process")
+    writers = [(sys.executable, "-c", WRITER, directory, logs / name, turn) for turn, name in enumerate("ab")]
+    places = max(1, round(PLACES * torture))
+    with running(*gputui, "serve"), running(*writers[0]) as first, running(*writers[1]) as second:
+        for writer in (first, second):
+            assert writer.stdout is not None
+            assert writer.stdout.readline() == "ready\n"
+        for _ in range(places):
+            time.sleep(chance.uniform(0.05, 0.4))  # the random moment
+            with suppress(FileNotFoundError):  # folded at that very moment
+                what = spoil(directory, chance)
+            if is_refused(directory):
+                mend(directory, tally, patient=chance.random() < 0.6)
+            else:
+                tally.unharmed += 1
+            check(directory, logs, tally, what)
+    check(directory, logs, tally, "at the end")
+    assert tally.refused > places / 2
+    assert 0 < tally.from_memory < tally.refused or places < 10
+    print(
+        f"{places} places: {tally.refused} refused, {tally.from_memory} repaired from memory, "
+        f"{tally.unharmed} unharmed, {tally.folded} folded from memory; "
+        f"{acknowledged(logs).total()} ids acknowledged, {len(tally.lost)} lost and named"
+    )
