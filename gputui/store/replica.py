@@ -126,7 +126,7 @@ class Replica:
         """
         with os_errors(self._path):
             state = self._loaded
-            if state is not None and self._is_settled(state) and not (self.loss is None and _is_short(state, record)):
+            if state is not None and self._is_settled(state) and not self._is_contradicted(state, record):
                 return state
             try:
                 with no_collection():
@@ -135,6 +135,14 @@ class Replica:
                 self._rescue_memory()
                 raise
             return self._adopt(files)
+
+    def _is_contradicted(self, state: Loaded, record: Hint | None) -> bool:
+        """Whether the record tells of another journal than was read, or somebody else has written into it since."""
+        if self.loss is not None or record is None or record.generation != state.meta.generation:
+            return False
+        status = _status(journal_path(self._path, state.meta.generation))
+        is_touched = status is not None and record.journal not in {None, identity_of(status)}
+        return is_touched or _is_short(state, record)
 
     def _is_settled(self, state: Loaded) -> bool:
         """Whether memory says all that the files do, after reading what was appended."""

@@ -115,6 +115,20 @@ def test_a_process_that_lags_behind_takes_no_cut_journal_for_whole(directory: Pa
         one.close()
 
 
+def test_bytes_written_over_are_seen_by_who_has_the_queue_in_memory(directory: Path) -> None:
+    filled(directory)
+    store = TinyJobStore(directory)
+    store.jobs()
+    with (directory / WAL).open("r+b") as file:
+        file.seek(300)
+        file.write(b"???")
+    for write in writes(store):
+        with pytest.raises(StoreDamagedError):
+            write()
+    assert list(store.jobs()) == [1, 2, 3]
+    store.close()
+
+
 def test_a_journal_that_is_put_back_is_taken_again(directory: Path) -> None:
     filled(directory)
     store = TinyJobStore(directory)
