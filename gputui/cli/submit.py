@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import gc
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any
 
@@ -89,7 +91,7 @@ def command(
         check_runtime(submission, session.options)
     if not anyway and not dry_run:
         check_gpus(submissions, session.options)
-    with session.store() as store:
+    with _no_collections(), session.store() as store:
         if dry_run:
             _show(session, store, submissions)
             return
@@ -155,6 +157,18 @@ def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool
     names += ["IMAGE"] if arguments else []
     if names:
         raise InputError("cannot be given beside --file", where=names[0], hint="write it into the file")
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Keep the collector from walking the elements of a large array again and again while they are made."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def _print_ids(ids: Sequence[JobId], submissions: Sequence[Submission], as_json: bool) -> None:
