@@ -127,6 +127,18 @@ async def test_a_search_and_a_filter_find_what_is_not_in_memory_and_go_there() -
         assert " step 7 needle" in console.screen_text
 
 
+async def test_errors_of_a_log_that_is_not_all_in_memory_are_said_to_be_of_its_end() -> None:
+    console = Console()
+    console.logs.cuts_tails = console.logs.ends = True
+    async with console.app.run_test(size=(100, 40)) as pilot:
+        pane = await begun(console, pilot, [b"ERROR: first", *[b"step"] * 130_000, b"ERROR: last"])
+        await pilot.press("e")
+        async with asyncio.timeout(30):
+            while pane.is_loading or not pane.reading.search.is_done or "error 1 of 1" not in console.screen_text:
+                await pilot.pause(0.02)
+        assert "error 1 of 1: error in the last 120,000 lines" in console.screen_text
+
+
 async def found(pane: LogPane, pilot: Pilot[Leave]) -> None:
     """Wait until all of the log is searched, and what is gone to is there."""
     search = pane.reading.search

@@ -22,6 +22,7 @@ class LogReading:
         self.window = LogWindow(self.lines, self.painter.rows_of)
         self.search = LogSearch(self.buffer, self.lines, self.window)
         self.search.is_stamped = lambda: self.painter.is_stamped
+        self.search.is_whole = lambda: self.is_whole
         self.picked = LogPick()
         self.rows: list[Row] = []
         """What is in sight."""

@@ -46,6 +46,8 @@ class LogSearch:
         self.note = ""
         """What came of the last jump."""
         self.is_stamped: Callable[[], bool] = lambda: False
+        self.is_whole: Callable[[], bool] = lambda: True
+        """Whether all of the log is in memory."""
         self._hits: Finder | None = None
         self._errors: Finder | None = None
         self._told: Finder | None = None
@@ -157,6 +159,8 @@ class LogSearch:
         if finder.fault:
             return f"{name} {finder.fault}"
         left = _left_words(finder)
+        if finder is self._errors and not self.is_whole():  # errors are sought in memory alone
+            left = f" in the last {self._buffer.end - self._buffer.first:,} lines"
         if not finder.count:
             none = "none" if finder.is_over else "none yet"
             return f"{name}: {none if finder.is_done(self._buffer) else 'looking…'}{left}"
