@@ -217,7 +217,7 @@ async def test_a_command_without_a_key_is_done_from_the_palette() -> None:
         await console.press(pilot, "colon", *"notices")
         await _until(pilot, console, "View: notices")
         await pilot.press("enter")
-        await _until(pilot, console, "No error and no warning.")
+        await _until(pilot, console, "GPU 7 is lost and takes no job")
 
 
 async def test_words_on_the_screen_name_the_key_of_ones_own() -> None:
