@@ -243,9 +243,14 @@ class JournalStorage(Storage):
 
     def _commit(self, entry: Entry) -> None:
         state = self.replica.state
-        self._append(state.meta.generation, encode_line(entry), state.offset)
+        line = encode_line(entry)
+        end, checksum = state.offset + len(line), zlib.crc32(line, state.checksum)
+        self._append(state.meta.generation, line, state.offset)
         with self.memory:
             state = self.replica.refresh()
+        if (state.offset, state.checksum) != (end, checksum):
+            path = journal_path(self._path, state.meta.generation)
+            raise Loss(path, "the journal was replaced while it was written to").error
         self._leave_hint(state)
         if state.offset > max(FOLD_AT, state.identity[2] // 2):
             # what was acknowledged is on disk already: a fold that fails is tried again later
