@@ -121,6 +121,7 @@ def mend(directory: Path, tally: Tally, *, patient: bool) -> None:
         except StoreError as error:
             if "changed meanwhile" not in error.what:  # a rescue may have come
                 raise
+            time.sleep(0.1)
             continue
         tally.lost.update(recovery.lost)
         tally.refused += 1
