@@ -9,11 +9,10 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import stat
 import time
 from pathlib import Path
 
-from gputui.engine.sharing import settle_file
+from gputui.engine.sharing import new_file, open_regular
 
 FOCUS_FILE = "gpu-focus"
 LAPSES_AFTER = 5.0
@@ -25,9 +24,7 @@ def tell(directory: Path, uuid: str, mode: int) -> None:
     """Name the GPU to whoever schedules. A directory that cannot be written to leaves the readings unknown."""
     partial = directory / f".{FOCUS_FILE}.{os.getpid()}"
     try:
-        fd = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC, mode)
-        with os.fdopen(fd, "w") as file:
-            settle_file(fd, mode)
+        with os.fdopen(new_file(partial, mode), "w") as file:
             file.write(uuid)
         partial.replace(directory / FOCUS_FILE)
     except OSError:
@@ -38,12 +35,11 @@ def tell(directory: Path, uuid: str, mode: int) -> None:
 def asked_for(directory: Path) -> str | None:
     """Return the UUID of the GPU that some console shows now; None when none does."""
     try:
-        fd = os.open(directory / FOCUS_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_regular(directory / FOCUS_FILE)
     except OSError:
         return None
     try:
-        status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or abs(time.time() - status.st_mtime) > LAPSES_AFTER:
+        if abs(time.time() - os.fstat(fd).st_mtime) > LAPSES_AFTER:
             return None
         uuid = os.read(fd, 100).decode("ascii", "replace")
     except OSError:

@@ -16,7 +16,7 @@ import msgspec
 from gputui.domain.gpu_history import Stepper, TakenStep
 from gputui.domain.gpu_past import KEPT, Step
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.sharing import new_file, open_file
+from gputui.engine.sharing import new_file, open_file, read_file
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ _DECODER = msgspec.json.Decoder(TakenStep)
 
 def _lines(path: Path) -> list[bytes]:
     try:
-        return [line for line in path.read_bytes().split(b"\n") if line]
+        return [line for line in read_file(path).split(b"\n") if line]
     except OSError:
         return []
 

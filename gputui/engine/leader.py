@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 from gputui.domain.snapshot import Leader
-from gputui.engine.sharing import settle_file
+from gputui.engine.sharing import open_regular, settle_file
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Leadership:
         if not self._path.parent.is_dir():  # the state directory was removed
             return False
         with _naming(self._path):
-            fd = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, self._mode)
+            fd = open_regular(self._path, os.O_RDWR | os.O_CREAT, self._mode)
             if not self._is_taken(fd):
                 return False
         self._fd, self._name = fd, msgspec.to_builtins(me)
@@ -165,7 +165,7 @@ def current_leader(directory: Path) -> Leader | None:
     `silent_for` of a leader that does not respond tells for how long it has not.
     """
     try:
-        fd = os.open(directory / LOCK_FILE, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fd = open_regular(directory / LOCK_FILE)
     except OSError:
         return None
     try:

@@ -16,7 +16,7 @@ import msgspec
 
 from gputui.domain.job import JobId
 from gputui.domain.snapshot import Leader, Node, Notice, Usage
-from gputui.engine.sharing import new_file
+from gputui.engine.sharing import new_file, read_file
 
 LIVE_FILE = "live.json"
 
@@ -49,6 +49,6 @@ def write(directory: Path, published: Published, mode: int = 0o600) -> None:
 def read(directory: Path) -> Published | None:
     """The last one written; None when there is none, or a newer gputui wrote it."""
     try:
-        return msgspec.json.decode((directory / LIVE_FILE).read_bytes(), type=Published)
+        return msgspec.json.decode(read_file(directory / LIVE_FILE), type=Published)
     except (OSError, msgspec.MsgspecError):
         return None

@@ -31,15 +31,28 @@ def settle_file(fd: int, mode: int) -> None:
 
 def open_file(path: Path | str, flags: int, mode: int, *, at: int | None = None) -> int:
     """Open a regular file, never through a link in the last place, and settle its mode; raises OSError."""
-    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=at)
+    fd = open_regular(path, flags, mode, at=at)
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.ELOOP, "it is no regular file", str(path))
         settle_file(fd, mode)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def open_regular(path: Path | str, flags: int = os.O_RDONLY, mode: int = 0o600, *, at: int | None = None) -> int:
+    """Open a regular file, never through a link in the last place; never blocks. Raises OSError for anything else."""
+    fd = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, mode, dir_fd=at)
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise OSError(errno.ELOOP, "it is no regular file", str(path))
+    return fd
+
+
+def read_file(path: Path) -> bytes:
+    """Return what a regular file holds; raises OSError for a FIFO, a link and the like instead of waiting on it."""
+    with os.fdopen(open_regular(path), "rb") as file:
+        return file.read()
 
 
 def new_file(path: Path, mode: int) -> int:

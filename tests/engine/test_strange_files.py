@@ -1,0 +1,32 @@
+"""A FIFO, a link or a directory in the place of a file of the state directory makes nothing wait."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gputui.engine import gpu_focus, gpu_log, published
+from gputui.engine.leader import LOCK_FILE, Leadership, current_leader
+from tests.engine.test_leader import ME
+
+PLANTED: dict[str, Callable[[Path], None]] = {
+    "fifo": os.mkfifo,
+    "link": lambda path: path.symlink_to("/etc/passwd"),
+    "directory": Path.mkdir,
+    "device": lambda path: path.symlink_to("/dev/zero"),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
+def test_what_is_no_file_is_taken_for_none(tmp_path: Path, planted: Callable[[Path], None]) -> None:
+    for name in (published.LIVE_FILE, gpu_log.FILE, gpu_focus.FOCUS_FILE, LOCK_FILE):
+        planted(tmp_path / name)
+    assert published.read(tmp_path) is None
+    assert gpu_log.read(tmp_path) == []
+    assert gpu_focus.asked_for(tmp_path) is None
+    assert current_leader(tmp_path) is None
+    with pytest.raises(OSError, match=LOCK_FILE):
+        Leadership(tmp_path).acquire(ME)
