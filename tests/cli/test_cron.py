@@ -161,7 +161,7 @@ def test_the_jobs_it_submitted_say_so(run: Run, store: KeptStore) -> None:
     put(store, job(recurring=7), job(recurring=7, array=ArrayRef(2, 4)), job())
     assert [line.split("alice")[0].split()[3:] for line in run("queue").out.splitlines()[1:]] == [
         ["train", "(cron", "7)"],
-        ["train[4]", "(cron", "7)"],
+        ["train", "(cron", "7)"],
         ["train"],
     ]
     assert [shown["recurring_id"] for shown in json.loads(run("queue", "--json").out)] == [7, 7, None]

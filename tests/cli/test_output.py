@@ -30,7 +30,7 @@ GPU_KEYS = words(
     "uuid index model state health job_id holders memory_total memory_used utilization temperature power power_limit "
     "age"
 )
-HOLDER_KEYS = {"kind", "name", "user", "pid", "container_id", "memory"}
+HOLDER_KEYS = {"kind", "name", "user", "pid", "container_id", "memory", "image"}
 SECRET = "hunter2"
 
 

@@ -23,6 +23,7 @@ from gputui.domain.errors import (
     StoreFullError,
     StoreNewerError,
     TransitionError,
+    WarrantError,
 )
 
 EXIT_CODES = {
@@ -38,6 +39,7 @@ EXIT_CODES = {
     StoreBusyError: 1,
     StoreDamagedError: 1,
     StoreNewerError: 1,
+    WarrantError: 1,
     NotLeaderError: 1,
     RuntimeFault: 1,
     RuntimeUnavailableError: 1,
