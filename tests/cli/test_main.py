@@ -148,6 +148,15 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
     process.wait()
 
 
+def test_commands_do_not_walk_through_a_large_queue_again_and_again() -> None:
+    """Neither while they run nor at exit: 100,000 elements would take seconds."""
+    report = "atexit.register(lambda: print(gc.get_threshold()[0], gc.get_freeze_count() > 1000))"
+    program = f"import atexit, gc, sys; {report}; sys.argv = ['gputui', '--version']"
+    command = [sys.executable, "-c", f"{program}; from gputui.__main__ import main; main()"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[1:] == ["50000 True"]
+
+
 def test_a_terminal_without_unicode_gets_its_table_too(tmp_path: Path) -> None:
     environ = {**os.environ, "PYTHONIOENCODING": "ascii", "GPUTUI_STATE": str(tmp_path / "state")}
     for arguments in (["submit", "--name", "训练", "busybox"], ["queue"]):
