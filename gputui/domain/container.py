@@ -145,7 +145,7 @@ class RuntimeStatus:
     gpus: EngineGpus | None = None
     """None for a runtime without containers, and for an engine that does not answer."""
     hint: str = ""
-    """What to do when it is not up; the text ends with it in brackets."""
+    """Advice for a runtime that is not up; the text ends with it in brackets."""
 
     @property
     def all_warnings(self) -> tuple[str, ...]:

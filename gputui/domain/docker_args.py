@@ -147,7 +147,7 @@ class MountSpec:
     source: str = ""
     readonly: bool = False
     fields: tuple[tuple[str, str], ...] = ()
-    """What only this kind of mount has; flags are `true` or `false`."""
+    """Options that only this kind of mount has; flags are `true` or `false`."""
 
     def get(self, key: str) -> str:
         """Return the last value of a field; empty when it is not there."""

@@ -262,7 +262,7 @@ class Attempt:
     notes: tuple[str, ...] = ()
     """What the runtime changed and said so: cpus clamped to the host's, ..."""
     ports: tuple[PublishedPort, ...] = ()
-    """Those it publishes, as the engine chose them when it started."""
+    """Ports published, as the engine chose them at the start."""
     warned_at: datetime | None = None
     """When it was sent the signal that announces its time limit."""
     gpu_share: float = 1.0
@@ -271,7 +271,7 @@ class Attempt:
     preempted_at: datetime | None = None
     """For which job it was told to make way, and when; it may have ended well before it had to."""
     clock_moved: timedelta = timedelta()
-    """By how much the clock was set while it ran: its times above have gone along, those of the runtime not."""
+    """Amount by which the clock was set while it ran: applied to its times above, not to those of the runtime."""
     began: BootTime | None = None
     """`started_at` by the clock that nobody sets."""
 

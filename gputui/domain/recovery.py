@@ -13,7 +13,7 @@ class Recovery:
     """The outcome of a repair, the same before and after it is carried out."""
 
     problem: str
-    """What is wrong with the files, with the file's path."""
+    """Description of the damage, with the path of the file."""
     source: str
     """Where the queue is taken from."""
     jobs: int
@@ -29,7 +29,7 @@ class Recovery:
 
     @property
     def summary(self) -> str:
-        """One line for the audit."""
+        """Return a line for the audit."""
         lost = f"{len(self.lost)} lost: {ranges(self.lost)}" if self.lost else "none lost"
         return f"{plural(self.jobs, 'job')} from {self.source}, {lost}"
 

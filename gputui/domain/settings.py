@@ -142,8 +142,8 @@ class AllowSettings:
     """Options of `docker run` that jobs may use."""
 
     options: Mapping[str, bool] = field(default_factory=dict)
-    """By their names in a job file: false forbids one to all, true allows it to all. In a shared queue others may be
-    for operators alone."""
+    """Options by their names in a job file: false forbids one to all, true allows it to all. In a shared queue, options
+    that are not named here may be for operators alone."""
     mounts: tuple[str, ...] | None = None
     """Directories of the host that may be mounted, with all below them; None: all, but none in a shared queue."""
 

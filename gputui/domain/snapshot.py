@@ -37,7 +37,7 @@ class Controls:
     drains: Mapping[str, Drain] = field(default_factory=dict)
     """By GPU UUID."""
     resumed: Mapping[str, datetime] = field(default_factory=dict)
-    """By GPU UUID: when an operator last declared it fit for jobs. Xids reported before that are forgiven."""
+    """Times by GPU UUID at which an operator last declared it fit for jobs. Older Xids are forgiven."""
     reservations: tuple[Window, ...] = ()
     """Beside those of the settings file."""
     claimed: Mapping[str, datetime] = field(default_factory=dict)

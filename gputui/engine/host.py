@@ -108,7 +108,7 @@ class Host:
         self._is_settled = False
         """The queue that is looked on at is left out of garbage collections."""
         self._refusal: OSError | StoreError | None = None
-        """What the last try to lead failed by."""
+        """Error that the last try to lead ended with."""
         self._barred: tuple[Notice, ...] = ()
         """Why this process cannot even try to schedule."""
 

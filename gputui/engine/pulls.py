@@ -26,7 +26,7 @@ QUEUED = "waiting for other images to be pulled"
 
 @dataclass(eq=False)
 class Pull:
-    """One image on its way."""
+    """Image that is being pulled."""
 
     runtime: Runtime
     image: str

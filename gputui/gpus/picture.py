@@ -24,9 +24,9 @@ class Picture:
         self._slow: dict[str, wire.Slow] = {}
         self._xids: dict[str, int] = {}
         self._fatal: dict[str, tuple[int, datetime]] = {}
-        """By UUID: the first fatal Xid since the last reset, and when it was reported."""
+        """First fatal Xid since the last reset and the time of its report, by UUID."""
         self.resumed: Mapping[str, datetime] = {}
-        """By UUID: when an operator last declared the GPU fit for jobs. Replaced as a whole, by any thread."""
+        """Times by UUID at which an operator last declared the GPU fit for jobs. Replaced as a whole, by any thread."""
         self._strays: set[int] = set()
         self._foreign_pids = False
         self._driver: str | None = None

@@ -69,7 +69,7 @@ class Facts(Struct, tag="facts", tag_field="kind"):
     gpus: tuple[Card, ...]
     driver: str | None = None
     cuda: int | None = None
-    """As NVML numbers it: 12080 is 12.8."""
+    """Version as NVML numbers it: 12080 is 12.8."""
 
 
 class Sweep(Struct, tag="sweep", tag_field="kind"):

@@ -25,7 +25,7 @@ class Kind(Enum):
 
 @dataclass(frozen=True)
 class Key:
-    """One thing a job may be asked for."""
+    """Property that a job may be asked for."""
 
     name: str
     """The key in a job file; the option is the same with hyphens."""

@@ -66,7 +66,7 @@ def _option(key: Key, completer: Callable[..., Any] | None) -> Callable[[Callabl
 def submission_of(
     given: dict[str, Any], arguments: tuple[str, ...], host: bool, by: Submitter, found: Tidied | None = None
 ) -> Submission:
-    """What the options and arguments ask for; raises InputError, or InputErrors with all that is wrong."""
+    """Return the submission that options and arguments ask for; raises InputError, or InputErrors with all faults."""
     faults = list(found.faults) if found else []
     image, rest = (None, arguments) if host else (arguments[0] if arguments else "", arguments[1:])
     if image == "" and not faults:

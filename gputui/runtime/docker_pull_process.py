@@ -40,7 +40,7 @@ class Asked(msgspec.Struct):
 
 
 class Said(msgspec.Struct, omit_defaults=True):
-    """One answer of it, as a line of JSON; an empty one is a sign of progress."""
+    """Answer of the pull process, as a line of JSON; an empty one is a sign of progress."""
 
     words: str | None = None
     cause: Cause | None = None
@@ -51,7 +51,7 @@ class Said(msgspec.Struct, omit_defaults=True):
 
 
 class PullProcess:
-    """One pull."""
+    """Pull of one image by a process of its own."""
 
     def __init__(self, image: str, settings: RuntimeSettings) -> None:
         self._image = image

@@ -238,7 +238,7 @@ class Access:
     root: int
     folder: int
     shown: int
-    """Of files that all may read who may read the state directory."""
+    """Mode of files for everybody who may read the state directory."""
     owner: int
 
     @classmethod

@@ -59,7 +59,7 @@ class _Login:
         self.begun_at = time.monotonic()
         self.is_over = threading.Event()
         self.lines: deque[tuple[float, str]] = deque(maxlen=_KEPT_LINES)
-        """What ssh said, each line with its monotonic time."""
+        """Lines that ssh printed, each with its monotonic time."""
         self._process: subprocess.Popen[bytes] | None = None
         self._lock = threading.Lock()
         self._is_unwanted = False

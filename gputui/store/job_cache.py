@@ -33,7 +33,7 @@ class JobCache:
 
     @property
     def unreadable(self) -> Mapping[str, Unreadable]:
-        """By key, the jobs that were left out."""
+        """Jobs that were left out, by key."""
         return self._unreadable
 
     def decoded(self, key: str, document: Document) -> Job:

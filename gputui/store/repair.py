@@ -42,7 +42,7 @@ _OVER = {str(state) for state in JobState if state.is_terminal}
 
 @dataclass
 class Pieces:
-    """What is left of a queue, put together."""
+    """Queue put together from its remains."""
 
     problem: str
     store_id: str | None

@@ -58,7 +58,7 @@ class Loaded:
     """Checksum of the last line read."""
     guard_at: int = 0
     record: Identity | None = None
-    """Of the lock file when the record in it was last looked at."""
+    """Stamp of the lock file when its record was last read."""
     audit: list[tuple[AuditKey, Document]] = field(default_factory=list)
 
 
@@ -86,13 +86,13 @@ class Replica:
         self.damage: dict[str, None] = {}
         """Sentences about what could not be read, each once."""
         self.loss: Loss | None = None
-        """What the files have lost, as of the last refresh. The state is then the last whole one known, or a part."""
+        """Loss found in the files at the last refresh. The state is then the last whole one known, or a part."""
         self._loaded: Loaded | None = None
         self._store_id: str | None = None
         self._touched: set[str] | None = None
         self._watched: tuple[Identity, Path] | None = None
         self._judged: Fingerprint | None = None
-        """Of the files in which the loss was found."""
+        """Stamp of the files in which the loss was found."""
         self._judged_at = 0.0
         self._is_whole = False
         """Whether what is in memory was read from files that had lost nothing."""

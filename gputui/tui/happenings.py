@@ -60,7 +60,7 @@ class Watcher:
         self._failed: set[JobId] = set()
         """Arrays of which a failure was told."""
         self._jobs: dict[JobId, Job] = {}
-        """Those of the picture before."""
+        """Notices of the snapshot before."""
 
     def look(self, snapshot: Snapshot, now: datetime) -> list[Happening]:
         """What is new, in the order in which it is told."""

@@ -16,7 +16,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Check:
-    """One finding of doctor."""
+    """Finding of doctor."""
 
     name: str
     """Subject, in one word where possible."""

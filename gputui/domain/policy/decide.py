@@ -56,7 +56,7 @@ class Outcome:
     settles_at: float = _FOREVER
     """When the job that was promised its turn takes fewer GPUs."""
     limits: dict[LaneKey, tuple[float, float]] = field(default_factory=dict)
-    """Of a lane: the planned durations from which its jobs are refused, of those that settle and of the others."""
+    """Planned durations from which jobs of a lane are refused: those that settle for fewer GPUs, and the others."""
     first_refused: JobId | None = None
     """The first that had to wait for GPUs, of those that some number of GPUs here could ever do for."""
 

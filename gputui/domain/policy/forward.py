@@ -29,7 +29,7 @@ class Reach:
     at: float = 0.0
     """Up to here every start is foreseen."""
     is_short: bool = False
-    """It stopped there although more was to come."""
+    """Whether it stopped there although more was to come."""
 
 
 def run_forward(

@@ -47,14 +47,14 @@ class Unlike(NamedTuple):
     """Jobs that may start although others before them in their lane may not."""
 
     settled_below: float
-    """Those that settle for the fewest GPUs and are planned to run shorter than that."""
+    """Jobs that settle for the fewest GPUs and are planned to run shorter than that, in seconds."""
     below: float
-    """Those that want more GPUs and are planned to run shorter than that."""
+    """Jobs that want more GPUs and are planned to run shorter than that, in seconds."""
     above: int | None
-    """Those of higher priority than that; None: priority makes no difference."""
+    """Jobs of higher priority than that are meant; None: priority makes no difference."""
     now: float
     patience: float
-    """Those settle that have waited for so long by now."""
+    """Waiting time in seconds after which jobs settle for fewer GPUs."""
 
 
 @dataclass(frozen=True)

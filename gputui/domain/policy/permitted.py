@@ -31,7 +31,7 @@ _NAMESPACES = frozenset({"pid", "ipc", "uts", "network", "cgroupns"})
 
 @dataclass(frozen=True)
 class Rules:
-    """What holds for one submitter."""
+    """Rules that hold for one submitter."""
 
     allow: AllowSettings
     is_restricted: bool = False

@@ -58,7 +58,7 @@ class LogSearch:
 
     @property
     def hits(self) -> Finder | None:
-        """What finds the lines that are searched."""
+        """Finder of the lines that are searched."""
         return self._hits
 
     def look_for(self, pattern: Pattern | None) -> None:

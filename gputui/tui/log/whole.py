@@ -29,7 +29,7 @@ _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 @dataclass(frozen=True)
 class Scanned:
-    """What a search has found before the lines in memory."""
+    """Hits of a search before the lines in memory."""
 
     numbers: array[int] = field(default_factory=lambda: array("q"))
     uncounted: int = 0

@@ -76,7 +76,7 @@ class QueueSheet:
         self.chosen = chosen
         self.marks: frozenset[JobId] = frozenset()
         self._living: tuple[frozenset[JobId], Mapping[JobId, Job], frozenset[JobId]] | None = None
-        """Those of the marked jobs that lived in that picture."""
+        """Marked jobs that had not ended in that snapshot."""
 
     def drop_ended_marks(self) -> None:
         """Remove the marks of jobs that are gone or have ended since; a job marked after its end keeps its mark."""
@@ -106,7 +106,7 @@ class QueueSheet:
 
     @property
     def columns(self) -> tuple[Column, ...]:
-        """Those chosen, with room for the longest id."""
+        """Chosen columns, with room for the longest id."""
         columns, room = self.chosen.columns, self.rows.id_width
         return tuple(
             replace(column, width=max(room, column.width)) if column.key == "id" else column for column in columns

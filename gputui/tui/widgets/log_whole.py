@@ -34,7 +34,7 @@ class ScanMoved(Message, bubble=False):
 
 
 class ScanCame(Message, bubble=False):
-    """What a search of the older lines found."""
+    """Message with the hits of a search in older lines."""
 
     def __init__(self, finder: Finder, scanned: Scanned) -> None:
         super().__init__()
