@@ -155,6 +155,10 @@ class JobStore(Protocol):
         """All jobs of the queue file, in the order of their ids. Takes no lock; unchanged jobs are the same objects."""
         ...
 
+    def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
+        """Return the elements of each array in the queue: by array, ids by index. Cheaper than `jobs`."""
+        ...
+
     def get(self, job_id: JobId) -> Job:
         """The job, from the queue or from history; raises NotFoundError."""
         ...

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.job import Job, JobId
@@ -15,6 +16,7 @@ from gputui.request.texts import quoted
 MAX_NAMED = 100_000
 _PART = re.compile(r"(?:[^,\[]|\[[^\]]*\]?)+")
 _ELEMENT = re.compile(r"(\d+)_(?:(\d{1,9})|\[([^\]]*)\])", re.ASCII)
+_Arrays: TypeAlias = Mapping[JobId, Mapping[int, JobId]]
 _HINT = "write 7, 7,9 or 7-9; or 12_5, 12_[3-7] for elements of array 12"
 
 
@@ -82,32 +84,25 @@ def every(store: JobStore, names: Iterable[Named], suits: Callable[[Job], bool] 
     Of a whole array those that do not suit are left out, unless none does.
     """
     found: dict[JobId, None] = {}
-    arrays = _arrays(store.jobs().values())
+    arrays = store.arrays()
     for named in names:
         if named.indices:
-            found |= dict.fromkeys(_elements(store, named))
+            found |= dict.fromkeys(_elements(store, named, arrays))
         elif named.is_one and named.ids[0] in arrays:
-            members = arrays[named.ids[0]]
+            jobs = store.jobs()
+            members = [jobs[job_id] for job_id in sorted(arrays[named.ids[0]].values()) if job_id in jobs]
             found |= dict.fromkeys(job.id for job in [job for job in members if suits(job)] or members)
         else:
             found |= dict.fromkeys(named.ids)
     return tuple(found)
 
 
-def _arrays(jobs: Iterable[Job]) -> dict[JobId, list[Job]]:
-    arrays: dict[JobId, list[Job]] = {}
-    for job in jobs:
-        if job.array is not None:
-            arrays.setdefault(job.array.id, []).append(job)
-    return arrays
-
-
-def _elements(store: JobStore, named: Named) -> Iterator[JobId]:
-    """The elements, from history where the queue has them no more."""
+def _elements(store: JobStore, named: Named, arrays: _Arrays | None = None) -> Iterator[JobId]:
+    """Yield the ids of the elements, from history where the queue has them no more."""
     array = named.ids[0]
-    places = _places(store.jobs().values(), array)
+    places = (store.arrays() if arrays is None else arrays).get(array, {})
     if not places.keys() >= set(named.indices):
-        places = _places(store.history(), array) | places
+        places = {**_places(store.history(), array), **places}
     for index in named.indices:
         if index not in places:
             raise _none(store, array, index)

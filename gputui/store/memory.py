@@ -179,6 +179,14 @@ class MemoryJobStore:
         """All jobs of the queue, in the order of their ids."""
         return MappingProxyType(dict(self._contents.jobs))
 
+    def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
+        """Return the elements of each array in the queue: by array, ids by index."""
+        found: dict[JobId, dict[int, JobId]] = {}
+        for job in self._contents.jobs.values():
+            if job.array is not None:
+                found.setdefault(job.array.id, {})[job.array.index] = job.id
+        return found
+
     def get(self, job_id: JobId) -> Job:
         """The job, from the queue or from history; raises NotFoundError."""
         return self._contents.get(job_id)

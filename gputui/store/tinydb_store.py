@@ -20,6 +20,7 @@ from gputui.domain.settings import StoreSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.unreadable import Unreadable
 from gputui.ports import Transaction
+from gputui.store.arrays import elements_of
 from gputui.store.codec import decode_audit, decode_controls, decode_job, encode_audit, encode_jobs
 from gputui.store.directory import QUEUE, open_directory
 from gputui.store.history import HistoryFiles
@@ -135,6 +136,11 @@ class TinyJobStore:
         with self._storage.memory:
             state = self._storage.replica.refresh()
             return self._cache.updated(state.tables[JOBS], self._storage.replica.take_touched())
+
+    def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
+        """Return the elements of each array in the queue: by array, ids by index. Decodes no job."""
+        with self._storage.memory:
+            return elements_of(self._storage.replica.refresh().tables[JOBS])
 
     def unreadable(self) -> tuple[Unreadable, ...]:
         """Entries that were left out when they were read; empty where nothing was read."""

@@ -172,3 +172,16 @@ def test_a_job_starts_after_an_element(mixed: KeptStore, run: Run) -> None:
     assert refused.code == 2
     assert "--after: '2_0' has the first element, whose id means the whole array" in refused.err
     assert run("submit", "--after", "2_7", "busybox", "true").code == 3
+
+
+@pytest.mark.parametrize("verb", ["hold", "cancel"])
+@pytest.mark.parametrize("name", ["2_20", "4"])
+def test_a_wish_about_one_job_decodes_no_others(
+    mixed: KeptStore, run: Run, monkeypatch: pytest.MonkeyPatch, verb: str, name: str
+) -> None:
+    def refuse(_: KeptStore) -> dict[int, Job]:
+        raise AssertionError("all jobs were read")
+
+    monkeypatch.setattr(KeptStore, "jobs", refuse)
+    assert run(verb, name).code == 0
+    assert wished(mixed, verb) == ["job 4"]

@@ -54,6 +54,13 @@ def test_everything_a_job_says_is_kept(store: JobStore) -> None:
     assert store.get(1) == full
 
 
+def test_elements_of_arrays_are_found_by_index(store: JobStore) -> None:
+    submit(store)
+    store.submit([job(array=ArrayRef(-1, index)) for index in (0, 10)] + [job()], actor=ACTOR)
+    store.submit([job(array=ArrayRef(-1, 3))], actor=ACTOR)
+    assert store.arrays() == {2: {0: 2, 10: 3}, 5: {3: 5}}
+
+
 def test_an_array_points_at_its_first_element(store: JobStore) -> None:
     submit(store, 4)
     elements = [job(array=ArrayRef(-2, index)) for index in range(2)]
