@@ -370,6 +370,11 @@ class Job:
         return self.attempts[-1] if self.attempts else None
 
     @property
+    def next_attempt(self) -> int:
+        """Number of the attempt after the last; a repaired queue may lack some before it."""
+        return self.attempts[-1].number + 1 if self.attempts else 1
+
+    @property
     def gpus(self) -> tuple[str, ...]:
         """UUIDs it holds now: none unless an attempt is under way."""
         attempt = self.attempt

@@ -75,6 +75,11 @@ class Hands:
         with self._lock:
             return self._settled.get(key, 0)
 
+    def note_given_back(self, key: Key) -> None:
+        """Remember that the number of this attempt was given back, in case its container comes up late."""
+        with self._lock:
+            self._note(key)
+
     def start(self, runtime: Runtime, launch: Launch) -> None:
         """Create and start the container of an attempt that was claimed."""
         key = (launch.job_id, launch.attempt)
@@ -206,11 +211,15 @@ class Hands:
 
     def _settle(self, key: Key, runtime_name: str) -> None:
         with self._lock:
-            self._settled.pop(key, None)  # so that it is the youngest
-            self._settled[key] = self._sequence.next()
-            _forget_oldest(self._settled)
+            self._note(key)
             self._busy.discard(key)
         self._changed(runtime_name)
+
+    def _note(self, key: Key) -> None:
+        """Write down that the attempt was worked on just now; the lock is held."""
+        self._settled.pop(key, None)  # so that it is the youngest
+        self._settled[key] = self._sequence.next()
+        _forget_oldest(self._settled)
 
 
 def _forget_oldest(book: dict[Key, Any]) -> None:

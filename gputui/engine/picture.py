@@ -145,7 +145,8 @@ def _is_asked(observations: Iterable[Observation]) -> bool:
 
 def _stray_name(record: ContainerRecord, jobs: Mapping[JobId, Job]) -> str:
     if record.job_id in jobs:
-        return f"attempt {record.attempt} of job {record.job_id}, which does not end"
+        end = "which does not end" if record.attempt < jobs[record.job_id].next_attempt else "which the queue lost"
+        return f"attempt {record.attempt} of job {record.job_id}, {end}"
     return f"job {record.job_id} of a lost queue"
 
 

@@ -97,7 +97,8 @@ class Reaper:
             case reconcile.Adopt(_, record):
                 adoptable = job.state in {JobState.PENDING, JobState.CONFIGURING}
                 return work.adopted(job, record, now) if adoptable else None
-            case reconcile.GiveBack():
+            case reconcile.GiveBack(_, number):
+                self._ground.hands.note_given_back((job.id, number))
                 return work.given_back(job) if job.state is JobState.CONFIGURING else None
 
     def _free(self, uuids: Iterable[str], now: datetime) -> None:

@@ -21,7 +21,7 @@ Key: TypeAlias = tuple[JobId, int]
 
 @dataclass(frozen=True)
 class Adopt:
-    """It runs: the store is to say so."""
+    """It runs, or did: the store is to say so."""
 
     job_id: JobId
     record: ContainerRecord
@@ -89,7 +89,7 @@ class Seen:
     is_busy: Callable[[Key], bool]
     """Whether a worker of ours is on that attempt."""
     settled: Callable[[Key], int]
-    """Place in the order of events of our last work on that attempt."""
+    """Place in the order of events of our last work on that attempt; 0 when there was none."""
 
     def covers(self, key: Key) -> bool:
         """Whether absence from the listing means something: it began after our last work on that attempt."""
@@ -103,17 +103,26 @@ def decide(jobs: Mapping[JobId, Job], mine: Iterable[Job], seen: Seen) -> list[D
     for key, record in by_key.items():
         job = jobs.get(record.job_id)
         if job is not None and not seen.is_busy(key) and not _is_current(job, record):
-            decisions.append(_of_leftover(job, record, jobs))
+            decisions += _of_leftover(job, record, jobs, seen)
     return decisions
 
 
 def strays(jobs: Mapping[JobId, Job], records: Iterable[ContainerRecord]) -> tuple[ContainerRecord, ...]:
     """Running containers with this store's label that no attempt under way accounts for: their GPUs are taken.
 
-    One whose job is unknown (a store put back from a backup) is left alone; one whose attempt is over is being killed.
+    One whose job or attempt is unknown (a store put back from a backup, or repaired) is left alone; one whose attempt
+    is over is being killed.
     """
     return tuple(
         r for r in records if r.state is ContainerState.RUNNING and not _is_accounted_for(jobs.get(r.job_id), r)
+    )
+
+
+def runs_already(job: Job, records: Iterable[ContainerRecord]) -> bool:
+    """Return whether a container runs for an attempt that the store knows nothing of."""
+    return any(
+        record.job_id == job.id and record.attempt >= job.next_attempt and record.state is ContainerState.RUNNING
+        for record in records
     )
 
 
@@ -154,11 +163,30 @@ def _of_absent(job: Job, attempt: Attempt) -> Decision:
     return Vanished(job.id, attempt.number)
 
 
-def _of_leftover(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job]) -> Decision:
-    if record.state is not ContainerState.RUNNING:
-        return Clean(record)
-    is_next = job.state is JobState.PENDING and record.attempt == len(job.attempts) + 1
-    if is_next and not any(uuid in other.gpus for other in jobs.values() for uuid in record.gpus):
-        return Adopt(job.id, record)
-    # also where the others share: they were let in while it was not known to run, and it can start again
-    return KillStray(record)
+def _of_leftover(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job], seen: Seen) -> Iterator[Decision]:
+    """Yield what is done about a container that is not the current attempt of its job.
+
+    An attempt that the store does not know, and whose number this process did not give back, was lost with a part of
+    the queue: its container is never killed. While other jobs hold its GPUs it is left alone.
+    """
+    is_unknown = record.attempt >= job.next_attempt
+    is_late = record.attempt == job.next_attempt and bool(seen.settled((job.id, record.attempt)))
+    ran = record.state is not ContainerState.CREATED  # one that has ended since is adopted too, lest its job run twice
+    may_adopt = is_unknown and ran and job.state is JobState.PENDING
+    if may_adopt and not _is_in_the_way(job, record, jobs, is_late=is_late):
+        yield Adopt(job.id, record)
+    elif record.state is not ContainerState.RUNNING:
+        yield Clean(record)
+    elif not is_unknown or is_late:
+        yield KillStray(record)
+
+
+def _is_in_the_way(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job], *, is_late: bool) -> bool:
+    """Return whether other jobs hold its GPUs, and do not share them with it.
+
+    After a late start those that share are in the way too: they were let in while it was not known to run.
+    """
+    holders = [other for other in jobs.values() if any(uuid in other.gpus for uuid in record.gpus)]
+    if is_late or not job.spec.gpus.promised:
+        return bool(holders)
+    return any(not other.spec.gpus.promised for other in holders)

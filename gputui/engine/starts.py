@@ -9,7 +9,7 @@ from gputui.domain.container import Launch
 from gputui.domain.job import Job, JobId, Placement
 from gputui.domain.policy.engine_gpus import cdi_names, present
 from gputui.domain.state import JobState
-from gputui.engine import work
+from gputui.engine import reconcile, work
 from gputui.engine.ground import Ground, runtime_of
 
 
@@ -37,6 +37,9 @@ def _claim(ground: Ground, starts: list[Placement], now: datetime) -> list[Job]:
     with ground.store.transaction() as transaction:
         for start in starts:
             job = transaction.get(start.job_id)
+            records = ground.observers[runtime_of(job)].latest.records or ()
+            if reconcile.runs_already(job, records):
+                continue
             if job.state is JobState.PENDING and not job.held and not job.cancel_requested:
                 claims.append(work.claimed(job, start, now))
                 transaction.put(claims[-1])
@@ -49,5 +52,5 @@ def has_image(ground: Ground, job_id: JobId) -> bool:
     wish = job.spec.options.pull
     if wish == "never":  # an engine without it says so when the container is created
         return True
-    always = len(job.attempts) + 1 if wish == "always" else None
+    always = job.next_attempt if wish == "always" else None
     return ground.hands.pulls.is_here(ground.observers[runtime_of(job)].runtime, job.id, job.spec.image, always)

@@ -244,7 +244,7 @@ def _found(transaction: Transaction, jobs: Iterable[JobId]) -> Iterator[Job]:
 
 
 def _failed_pull(job: Job, cause: Cause, now: datetime, settings: SchedulerSettings) -> Job:
-    attempt = Attempt(len(job.attempts) + 1, (), claimed_at=now)
+    attempt = Attempt(job.next_attempt, (), claimed_at=now)
     configuring = job if job.state is JobState.CONFIGURING else job.to(JobState.CONFIGURING)
     return conclude(configuring.evolve(attempts=(*job.attempts, attempt)), cause, None, now, settings)
 
@@ -277,5 +277,5 @@ def _save(runtime: Runtime, record: ContainerRecord, path: Path) -> bool:
 
 def claimed(job: Job, start: Placement, now: datetime) -> Job:
     """Step (a) of the start protocol: the job with its next attempt and GPUs."""
-    attempt = Attempt(len(job.attempts) + 1, start.gpus, claimed_at=now, gpu_share=start.gpu_share)
+    attempt = Attempt(job.next_attempt, start.gpus, claimed_at=now, gpu_share=start.gpu_share)
     return job.to(JobState.CONFIGURING, attempts=(*job.attempts, attempt), topped_at=None)

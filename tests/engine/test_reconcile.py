@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gputui.domain.container import ContainerRecord, ContainerState
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job import Attempt, GpuRequest, Job
 from gputui.domain.state import JobState
+from gputui.engine import work
 from gputui.engine.reconcile import (
     Adopt,
     Clean,
@@ -23,7 +24,7 @@ from gputui.engine.reconcile import (
     decide,
     strays,
 )
-from tests.factories import NOW, job, running, uuid
+from tests.factories import GIB, NOW, job, running, uuid
 
 CREATED = ContainerRecord("c1", 1, 1, ContainerState.CREATED, (uuid(0),))
 RUNNING = replace(CREATED, state=ContainerState.RUNNING)
@@ -90,7 +91,40 @@ def test_nor_is_a_pull_given_back_while_it_goes_on() -> None:
 
 
 def test_a_late_start_is_killed_when_its_gpus_have_been_given_away() -> None:
-    assert decided(WAITS, RUNNING, others=(running(2, on=[uuid(0)]),)) == [KillStray(RUNNING)]
+    assert decided(WAITS, RUNNING, settled=3, others=(running(2, on=[uuid(0)]),)) == [KillStray(RUNNING)]
+
+
+@pytest.mark.parametrize("number", [1, 3])
+@pytest.mark.parametrize("one", [WAITS, WAITS.to(JobState.CANCELLED)], ids=["waits", "cancelled"])
+def test_an_attempt_that_a_repaired_queue_lost_is_never_killed(one: Job, number: int) -> None:
+    lost = replace(RUNNING, attempt=number)
+    assert decided(one, lost, others=(running(2, on=[uuid(0)]),)) == []
+    assert strays({1: one}, [lost]) == (lost,)
+
+
+@pytest.mark.parametrize("one", [CLAIMED, RUNS, ENDS, ENDED], ids=lambda one: str(one.state))
+def test_nor_is_one_that_follows_an_attempt_the_queue_knows(one: Job) -> None:
+    lost = replace(RUNNING, attempt=2)
+    assert [each for each in decided(one, lost) if isinstance(each, KillStray | Clean)] == []
+
+
+def test_it_is_adopted_with_its_number_even_where_numbers_before_are_missing() -> None:
+    lost = replace(RUNNING, attempt=3)
+    assert decided(WAITS_AGAIN, lost) == [Adopt(1, lost)]
+    after = work.adopted(WAITS_AGAIN, lost, NOW)
+    assert [attempt.number for attempt in after.attempts] == [1, 3]
+    assert after.next_attempt == 4
+
+
+def test_one_that_has_ended_since_is_adopted_lest_its_job_run_twice() -> None:
+    assert decided(WAITS, EXITED) == [Adopt(1, EXITED)]
+
+
+def test_two_that_share_a_gpu_are_both_adopted() -> None:
+    sharing = replace(WAITS.spec, gpus=GpuRequest(1, 1, memory=GIB, share=True))
+    other = running(2, on=[uuid(0)])
+    other = other.evolve(spec=replace(other.spec, gpus=sharing.gpus))
+    assert decided(WAITS.evolve(spec=sharing), RUNNING, others=(other,)) == [Adopt(1, RUNNING)]
 
 
 def test_containers_of_unknown_jobs_are_strays_and_left_alone() -> None:

@@ -135,7 +135,7 @@ def _back_off(job: Job, situation: Situation) -> Reason | None:
         return None  # no pause is that long: the clock went back
     cause = job.cause.text if job.cause else "its last attempt failed"
     left = format_duration(job.not_before - situation.now)
-    again = f"attempt {len(job.attempts) + 1} at {moment(job.not_before, situation.now)}, in {left}: {cause}"
+    again = f"attempt {job.next_attempt} at {moment(job.not_before, situation.now)}, in {left}: {cause}"
     return Reason(PendingReason.BACK_OFF, again, (job.not_before,))
 
 
