@@ -198,6 +198,10 @@ class JobStore(Protocol):
         """Sentences about what could not be read, each with its file; empty when all is well."""
         ...
 
+    def history_damage(self) -> tuple[str, ...]:
+        """Return sentences about finished jobs that were left out when history was read, as far as it was."""
+        ...
+
     def unreadable(self) -> tuple[Unreadable, ...]:
         """Entries that were left out when jobs and recurring jobs were read; empty where nothing was read."""
         ...

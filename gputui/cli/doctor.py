@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import sys
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from gputui.cli.checks import Check, Level, driver, engine, settings, state
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
-from gputui.domain.errors import GputuiError, StoreDamagedError
+from gputui.domain.errors import GputuiError, StoreDamagedError, StoreError
 from gputui.domain.gpu import Gpu, ProbeReading
 from gputui.domain.policy.engine_gpus import present
 from gputui.domain.text import plain
@@ -132,12 +133,22 @@ def _of_store(options: Options, store: JobStore) -> Iterator[Check]:
     yield from state.of_damage(store.damage())
     latest = max((job.submitted_at for job in store.jobs().values()), default=None)
     yield from state.of_unreadable(store.unreadable())
+    yield from _of_history(store)
     try:
         store.check()
     except StoreDamagedError as error:
         yield state.of_loss(f"{error.where}: {error.what}")
     yield state.of_clock(bootstrap.clock().now(), latest)
     yield state.of_leader(bootstrap.current_snapshot(options, store).leader)
+
+
+def _of_history(store: JobStore) -> Iterator[Check]:
+    """Read all finished jobs, and report those that cannot be read."""
+    try:
+        deque(store.history(), maxlen=0)
+    except StoreError as error:
+        yield _failed("history", error)
+    yield from state.of_history(store.history_damage())
 
 
 def _space(path: Path) -> Check:

@@ -76,6 +76,8 @@ class Session:
                 raise
             for entry in store.unreadable():
                 _tell(f"warning: {entry.sentence}")
+            for sentence in store.history_damage():
+                _tell(f"warning: {sentence}")
             store.check()
         finally:
             store.close()

@@ -71,6 +71,8 @@ class Notice:
     severity: str
     """`error`, `warning` or `information`."""
     text: str
+    halts: bool = False
+    """Whether no job starts until this is mended."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,9 @@ class Ground:
         version = self.store.version()
         if version != self.version:
             self.queue, self.version = Queue.of(self.store), version
-            self.damage = tuple(Notice("warning", sentence) for sentence in self.store.damage())
+            self.damage = tuple(
+                Notice("warning", sentence) for sentence in (*self.store.damage(), *self.store.history_damage())
+            )
             self.damage += tuple(Notice("warning", entry.sentence) for entry in self.queue.unreadable)
             self.probe.follow(self.queue.active)
             self.probe.forgive(self.queue.controls.resumed)

@@ -369,7 +369,7 @@ class Host:
             self._feed.publish(replace(beside, notices=(*self._own_notices, *beside.notices)))
         except StoreError as error:
             latest = self._feed.latest
-            told = self._own_notices if self._barred else (*self._own_notices, Notice("error", str(error)))
+            told = self._own_notices if self._barred else (*self._own_notices, picture.refusal(error))
             if latest.leads_here:  # its readings are ours, and grow old
                 latest = replace(latest, leader=None, leads_here=False, nodes=(Node("", probe=picture.NOBODY),))
             self._feed.publish(replace(latest, taken_at=now, notices=told))

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from gputui.domain.container import ContainerRecord, ForeignContainer
-from gputui.domain.errors import NotFoundError, StoreFormatError
+from gputui.domain.errors import NotFoundError, StoreDamagedError, StoreError, StoreFormatError
 from gputui.domain.gpu import Drain, GpuState, GpuView, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.occupancy import Evidence, views
@@ -192,11 +192,28 @@ def beside(store: JobStore, directory: Path, settings: Settings, now: datetime, 
         leader=leader,
         progress=live.progress if live else {},
         usage=live.usage if live else Usage(),
-        notices=(*told, *_silence(leader), *_left_out(unreadable, told)),
+        notices=(*told, *_silence(leader), *_lost(store, told), *_left_out(unreadable, told)),
     )
     if leader is None:
         snapshot = replace(snapshot, nodes=(Node(name="", probe=NOBODY),))
     return with_plan(snapshot, plan(snapshot, settings, now)) if planned else snapshot
+
+
+def refusal(error: StoreError) -> Notice:
+    """Return the notice of a scheduler whose store refuses; what to do comes first, for rows are short."""
+    if isinstance(error, StoreDamagedError):
+        why = f"{error.where}: {error.what}; running jobs go on"
+        return Notice("error", f"queue damaged, so no job starts: run `gputui state repair`. {why}", halts=True)
+    return Notice("error", f"{error}; nothing is started until this is mended", halts=True)
+
+
+def _lost(store: JobStore, told: Iterable[Notice]) -> Iterable[Notice]:
+    """Tell of acknowledged changes that are missing, unless the scheduler has told what keeps it from starting."""
+    try:
+        store.check()
+    except StoreDamagedError as error:
+        if not any(notice.halts for notice in told):
+            yield refusal(error)
 
 
 def _left_out(unreadable: Iterable[Unreadable], told: Iterable[Notice]) -> Iterable[Notice]:

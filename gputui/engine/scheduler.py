@@ -20,7 +20,7 @@ from gputui.engine.ground import Ground
 from gputui.engine.hands import Hands
 from gputui.engine.observer import Observer, Sequence
 from gputui.engine.permissions import Permissions
-from gputui.engine.picture import Queue
+from gputui.engine.picture import Queue, refusal
 from gputui.engine.planner import Planner
 from gputui.engine.pools import Pools, Work
 from gputui.engine.reap import Reaper
@@ -128,7 +128,7 @@ class Scheduler:
             if str(error) != self._refusal:
                 log.error("the store refused: %s", error)
             self._refusal = str(error)
-            self._trouble = (Notice("error", f"{error}; nothing is started until this is mended"),)
+            self._trouble = (refusal(error),)
             self._plan(now)
 
     @property

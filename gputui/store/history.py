@@ -90,7 +90,7 @@ class HistoryFiles:
         """Sentences about damaged lines in the files read so far."""
         for path, index in self._indices.items():
             if index.damaged:
-                yield f"{path}: {plural(index.damaged, 'line')} cannot be read and are left out"
+                yield f"{path}: {plural(index.damaged, 'line')} cannot be read: left out"
 
     def highest_id(self) -> int:
         """The highest id in any month; 0 when there is none."""

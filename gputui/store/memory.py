@@ -232,6 +232,10 @@ class MemoryJobStore:
         """Nothing."""
         return ()
 
+    def history_damage(self) -> tuple[str, ...]:
+        """Return no sentence."""
+        return ()
+
     def unreadable(self) -> tuple[Unreadable, ...]:
         """Nothing."""
         return ()

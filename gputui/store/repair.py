@@ -136,11 +136,11 @@ class Repair:
         return None if best is None or (files and self._has(files, best[1])) else best
 
     def _has(self, files: Loaded, rescue: Rescue) -> bool:
-        """Whether the files still hold all that the rescue does."""
+        """Return whether the files hold all that the rescue does, and more; a rescue is known to be whole."""
         if files.meta.generation != rescue.meta.generation:
             return files.meta.generation > rescue.meta.generation
-        data = _bytes_of(journal_path(self._path, rescue.meta.generation))[: rescue.offset]
-        return len(data) == rescue.offset and zlib.crc32(data) == rescue.checksum
+        data = _bytes_of(journal_path(self._path, rescue.meta.generation))
+        return len(data) > rescue.offset and zlib.crc32(memoryview(data)[: rescue.offset]) == rescue.checksum
 
     def _of_files(self, files: Loaded | None, record: Hint | None) -> Pieces:
         """The pieces where no process had the queue in memory."""

@@ -73,6 +73,8 @@ class TinyJobStore:
         self._recurring: Known = {}
         self._unreadable: dict[str, Unreadable] = {}
         """Recurring jobs that cannot be read."""
+        self._unreadable_history: set[str] = set()
+        """Keys of finished jobs that could not be read."""
         storage.unreadable_jobs = self._unreadable_jobs
         self._store_id = self._open()
 
@@ -194,11 +196,14 @@ class TinyJobStore:
         """Finished jobs that were moved out of the queue, by month and then by id; with `since`, ended since then."""
         in_queue = self.jobs().keys()
         for key, document in self._history.documents(None if since is None else month_of(since)):
+            if int(key) in in_queue:
+                continue
             try:
                 job = decode_job(int(key), document)
             except StoreFormatError:
+                self._unreadable_history.add(key)
                 continue  # one that cannot be read keeps nobody from the others
-            if job.id not in in_queue and (since is None or ended_at(job) >= since):
+            if since is None or ended_at(job) >= since:
                 yield job
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
@@ -234,8 +239,16 @@ class TinyJobStore:
             found = tuple(self._storage.replica.damage)
         told = {sentence.partition(":")[0] for sentence in found}
         kept = [path for path in kept_journals(self._path) if str(path.with_suffix("")) not in told]
-        found += tuple(self._history.damage())
         return found + tuple(f"{path}: kept for its damaged lines, which are lost to the queue" for path in kept)
+
+    def history_damage(self) -> tuple[str, ...]:
+        """Return sentences about finished jobs that were left out when history was read, as far as it was."""
+        found = tuple(self._history.damage())
+        if not self._unreadable_history:
+            return found
+        count, first = len(self._unreadable_history), min(self._unreadable_history, key=lambda key: (len(key), key))
+        which = f"job {first}" if count == 1 else f"{count} jobs, the first of them job {first},"
+        return (*found, f"{self._path.parent}/history-*: {which} cannot be read: left out")
 
     def check(self) -> None:
         """Raise StoreDamagedError where acknowledged changes are missing, as far as the queue was read at all."""

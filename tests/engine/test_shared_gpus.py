@@ -174,6 +174,7 @@ def test_a_late_start_does_not_join_those_let_in_meanwhile(world: World) -> None
     first = sharer(world, 60)
     world.tick(2)
     late = sharer(world, 60)
+    world.scheduler.hands.note_given_back((late, 1))
     name = f"gputui-{world.store.store_id}-{late}-1"
     started = world.clock.now()
     world.docker.made[name] = ContainerRecord(name, late, 1, ContainerState.RUNNING, (uuid(0),), started)

@@ -75,7 +75,19 @@ def test_a_damaged_line_costs_itself_and_is_told(tiny: TinyJobStore, directory: 
     path.write_bytes(path.read_bytes().replace(b'{"id":2,', b'("id":2,'))
     history = files(directory)
     assert list(names(history)) == ["1", "3"]
-    assert list(history.damage()) == [f"{path}: 1 line cannot be read and are left out"]
+    assert list(history.damage()) == [f"{path}: 1 line cannot be read: left out"]
+
+
+def test_entries_that_cannot_be_read_are_counted_and_told(directory: Path) -> None:
+    store = TinyJobStore(directory, SETTINGS)
+    add(files(directory), over(5), over(6), over(7))
+    path = directory / MONTH
+    path.write_bytes(path.read_bytes().replace(b'"COMPLETED"', b'"SLEEPING"', 2))
+    assert store.history_damage() == ()
+    assert [one.id for one in store.history()] == [7]
+    told = f"{directory}/history-*: 2 jobs, the first of them job 5, cannot be read: left out"
+    assert store.history_damage() == (told,)
+    store.close()
 
 
 def test_a_month_of_0_1_is_read_beside_the_new_file(directory: Path) -> None:

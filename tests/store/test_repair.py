@@ -56,6 +56,21 @@ def test_from_the_memory_of_a_process_nothing_is_lost(directory: Path, spoil: Sp
     store.close()
 
 
+def test_a_removed_journal_that_was_empty_costs_nothing_where_a_process_knows_so(directory: Path) -> None:
+    filled(directory)
+    store = TinyJobStore(directory)
+    store._storage.checkpoint()
+    store.jobs()
+    [journal] = directory.glob("queue.json.wal.*")
+    journal.unlink()
+    with pytest.raises(StoreDamagedError):
+        store.submit([job()], actor=ACTOR)
+    found = repair(directory)
+    assert (found.lost, found.is_complete, found.source) == ((), True, f"the memory of process {os.getpid()}")
+    assert not store.controls().paused
+    store.close()
+
+
 def test_what_was_acknowledged_after_the_last_look_of_memory_is_told_as_lost(directory: Path) -> None:
     filled(directory)
     store, other = TinyJobStore(directory), TinyJobStore(directory)

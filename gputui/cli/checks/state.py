@@ -68,6 +68,14 @@ def of_unreadable(entries: Iterable[Unreadable]) -> Iterator[Check]:
         yield warn("queue", entry.sentence, why, hint)
 
 
+def of_history(sentences: Iterable[str]) -> Iterator[Check]:
+    """Report finished jobs that could not be read."""
+    why = "Lists of finished jobs and replays lack them; the queue does not need them."
+    hint = "upgrade gputui if a newer version wrote them, else put the history file back from a backup"
+    for sentence in sentences:
+        yield warn("history", sentence, why, hint)
+
+
 def of_damage(sentences: Iterable[str]) -> Iterator[Check]:
     """Report parts of the queue that could not be read."""
     why = "Jobs may be missing from the queue."

@@ -95,16 +95,23 @@ def scheduler_words(snapshot: Snapshot, *, short: bool = False) -> Cell:
     if snapshot.controls.paused:
         return cell("‖ PAUSED", AMBER)
     if snapshot.leads_here:
-        return cell("● scheduling", GREEN)
+        return cell("✗ starts nothing", RED) if _is_halted(snapshot) else cell("● scheduling", GREEN)
     if snapshot.leader is None:
         return cell("○ no scheduler" if short else "○ nobody schedules", RED)
     if silence := snapshot.leader.silent_for:
         words = f"not responding for {format_duration(silence)}"
         return cell(f"○ {words}" if short else f"○ scheduler {words}", RED)
+    if _is_halted(snapshot):
+        return cell("✗ starts nothing", RED)
     if short:
         return cell("◐ serve" if snapshot.leader.kind == "serve" else "◐ viewing", BLUE)
     kind = "gputui serve" if snapshot.leader.kind == "serve" else "a console"
     return cell(f"◐ {kind} schedules", BLUE)
+
+
+def _is_halted(snapshot: Snapshot) -> bool:
+    """Return whether the scheduler has told that it starts no job."""
+    return any(notice.halts for notice in snapshot.notices)
 
 
 _SHORT = {"running": "R", "waiting": "PD", "held": "PDh", "failed": "F"}

@@ -1,0 +1,45 @@
+"""A scheduler whose queue has lost changes says what to do, and looks it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Leader
+from gputui.engine.picture import beside
+from gputui.store import TinyJobStore
+from gputui.tui.present.status import scheduler_words
+from tests.engine.world import World
+from tests.factories import NOW
+from tests.store.repairing import repair
+
+TOLD = "queue damaged, so no job starts: run `gputui state repair`. "
+
+
+def test_a_damaged_queue_is_told_first_with_what_to_do(tmp_path: Path) -> None:
+    world = World(tmp_path / "state")
+    world.store = TinyJobStore(world.directory)
+    world.actions = type(world.actions)(world.store, world.clock, world.actions._actor)
+    world.reborn()
+    world.submit(1)
+    assert scheduler_words(world.tick(2))[0][0] == "● scheduling"
+    [journal] = world.directory.glob("queue.json.wal.*")
+    journal.write_bytes(b"")
+    seen = world.tick()
+    assert [notice.text.startswith(TOLD) for notice in seen.notices if notice.halts] == [True]
+    assert scheduler_words(seen)[0][0] == "✗ starts nothing"
+    other = replace(seen, leads_here=False, leader=Leader(1, "here", "root", "serve", NOW))
+    assert scheduler_words(other)[0][0] == "✗ starts nothing"
+    repair(world.directory)
+    assert scheduler_words(world.tick(2))[0][0] == "● scheduling"
+    world.store.close()
+
+
+def test_a_console_beside_tells_it_where_nobody_schedules(tmp_path: Path) -> None:
+    store = TinyJobStore(tmp_path / "state")
+    [journal] = (tmp_path / "state").glob("queue.json.wal.*")
+    journal.unlink()
+    seen = beside(store, tmp_path / "state", Settings(), NOW)
+    assert [notice.text.startswith(TOLD) for notice in seen.notices if notice.halts] == [True]
+    store.close()
