@@ -210,14 +210,14 @@ class ProcessRuntime:
             group = process_cgroup.make(launch.name, launch.spec.options)
             manifest = Manifest(launch.gpus, launch.tag, launch.spec.command[0], group.folders, group.notes)
             plan += process_plan.encode(group.records())
-            is_new = put(prepare(root, access, launch, manifest, plan), root / launch.name)
+            is_new = put(root, prepare(root, access, launch, manifest, plan), launch.name)
         return Created(launch.name, adopted=not is_new, notes=group.notes)
 
     def _adopt(self, place: Path, launch: Launch) -> Created | None:
         """The one that is there; None once it was removed because it never started and is not just what is wanted."""
         folder = AttemptFolder(place)
         manifest = folder.manifest()
-        if manifest is None or manifest.gpus != launch.gpus or folder.owner() != os.geteuid():
+        if manifest is None or manifest.gpus != launch.gpus or not folder.is_ours():
             with folder.claimed() as mine:
                 if mine and not folder.records().begun:
                     folder.move_away()
@@ -273,13 +273,13 @@ class ProcessRuntime:
         """Signal all its processes, and those they make meanwhile when they are to be killed."""
         seen: set[int] = set()
         folder = self._folder(container_id)
-        only = None if folder.is_trusted() else folder.owner()
         for _ in range(50):
             if self._there(container_id).state is not ContainerState.RUNNING:
                 return
             if number == signal.SIGKILL:
                 process_cgroup.kill(folder.cgroups())
-            fresh = tuple(pid for pid in self._ledger.members(container_id) if pid not in seen)
+            pids, only = self._ledger.reach(container_id)
+            fresh = tuple(pid for pid in pids if pid not in seen)
             process_session.send(fresh, number, only)
             if fresh and number is not signal.SIGKILL:
                 return

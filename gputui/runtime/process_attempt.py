@@ -12,7 +12,7 @@ It is made aside and renamed into place, so that it is there whole or not at all
 
 In a shared state directory others may make such directories too, and swap the ones above. So files are opened below the
 directory's descriptor and never through links; a wrapper runs the plan of a directory that only its own user may write;
-and what another user's directory says reaches that user's processes alone (`is_trusted`).
+and what a directory says reaches the processes of its owner alone, or none where others may write there (`reach_of`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -39,6 +39,8 @@ from gputui.runtime.wrapper import SECTOR, STATE_SIZE, unsealed
 
 _LOOKS = 10
 """How often a record is read that seems damaged, a millisecond apart: it may be half written."""
+NOBODY = -1
+"""No user's uid."""
 _NAME = re.compile(r"gputui-([a-z0-9]+)-(\d+)-(\d+)", re.ASCII)
 
 
@@ -87,6 +89,8 @@ class Records:
     may_have_run: bool
     """Whether the command may have run; a wrapper of gputui 0.1 did not say."""
     is_damaged: bool
+    reach: int | None = None
+    """Whose processes may be signalled on its word, see `reach_of`."""
 
     @classmethod
     def of(cls, content: bytes) -> Records:
@@ -112,6 +116,16 @@ def parse_name(name: str, store_id: str) -> tuple[int, int] | None:
     return (int(match[2]), int(match[3])) if match and match[1] == store_id else None
 
 
+def reach_of(status: os.stat_result) -> int | None:
+    """Return the uid whose processes may be signalled on the word of a directory; None: any that we may signal.
+
+    In a shared state directory members move directories that root made for the group to write, and make their own.
+    """
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return NOBODY
+    return None if status.st_uid in {0, os.geteuid()} else status.st_uid
+
+
 @dataclass(frozen=True)
 class AttemptFolder:
     """One attempt on disk."""
@@ -124,52 +138,70 @@ class AttemptFolder:
 
     def opened(self, name: str, flags: int = os.O_RDONLY) -> int:
         """Open one of its files, never through a link; raises OSError."""
-        folder = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return self._opened(name, flags)[0]
+
+    def _opened(self, name: str, flags: int = os.O_RDONLY) -> tuple[int, int | None]:
+        """Open one of its files; return whose processes the file may speak of, too.
+
+        Both are of the same directory, whatever is swapped meanwhile.
+        """
+        folder = self._held()
         try:
+            reach = reach_of(os.fstat(folder))
             file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
             status = os.fstat(file)
-            is_planted = status.st_nlink > 1 and os.fstat(folder).st_uid not in {0, os.geteuid()}
-            if is_planted or not stat.S_ISREG(status.st_mode):
+            if (status.st_nlink > 1 and reach is not None) or not stat.S_ISREG(status.st_mode):
                 os.close(file)
                 raise OSError(errno.ELOOP, "it is a link, or no file", str(self.path / name))
-            return file
+            return file, reach
         finally:
             os.close(folder)
 
-    def owner(self) -> int:
-        """The uid of who made it: who scheduled then, or somebody who may write into attempts/."""
-        return self.path.stat(follow_symlinks=False).st_uid
+    def _held(self) -> int:
+        """Open the directory, through no link below the state directory; raises OSError."""
+        flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        parent = os.open(self.path.parent, os.O_PATH | flags)
+        try:
+            return os.open(self.path.name, os.O_RDONLY | flags, dir_fd=parent)
+        finally:
+            os.close(parent)
 
-    def is_trusted(self) -> bool:
-        """Whether what it says may be acted upon with all of this process's rights."""
-        return self.owner() in {0, os.geteuid()}
+    def is_ours(self) -> bool:
+        """Whether this process's user made it, and nobody else may write there."""
+        status = self.path.stat(follow_symlinks=False)
+        return status.st_uid == os.geteuid() and reach_of(status) is None
 
     def manifest(self) -> Manifest | None:
         """What was remembered; None when it cannot be read."""
-        try:
-            with open(self.opened("launch.json"), "rb") as file:  # noqa: PTH123 - a descriptor
-                return msgspec.json.decode(file.read(), type=Manifest)
-        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
-            return None
+        return self._manifest()[0]
 
     def cgroups(self) -> tuple[str, ...]:
         """Its control groups; none where another user could name any."""
-        manifest = self.manifest()
-        return manifest.cgroups if manifest is not None and self.is_trusted() else ()
+        manifest, reach = self._manifest()
+        return manifest.cgroups if manifest is not None and reach is None else ()
+
+    def _manifest(self) -> tuple[Manifest | None, int | None]:
+        try:
+            descriptor, reach = self._opened("launch.json")
+            with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+                return msgspec.json.decode(file.read(), type=Manifest), reach
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None, NOBODY
 
     def records(self) -> Records:
         """Return the wrapper's records; one that is just being written is awaited for a moment. Raises OSError."""
         for _ in range(_LOOKS):
-            found = Records.of(self._state())
+            content, reach = self._state()
+            found = replace(Records.of(content), reach=reach)
             if not found.is_damaged:
                 break
             time.sleep(0.001)
         return found
 
-    def _state(self) -> bytes:
-        descriptor = self.opened("state")
+    def _state(self) -> tuple[bytes, int | None]:
+        descriptor, reach = self._opened("state")
         try:
-            return os.read(descriptor, STATE_SIZE)
+            return os.read(descriptor, STATE_SIZE), reach
         finally:
             os.close(descriptor)
 
@@ -209,7 +241,7 @@ def parse_start(record: bytes) -> Start | None:
     leader = parse_identity(identity)
     try:
         return Start(leader, _time(at.decode("ascii"))) if leader else None
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -227,7 +259,7 @@ def parse_end(record: bytes) -> End | None:
     try:
         code, at, oom_kills, *refusal = record.decode("ascii").split(maxsplit=3)
         return End(int(code), _time(at), int(oom_kills), "".join(refusal))
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
 
 
@@ -254,8 +286,8 @@ class Access:
 
 
 @contextmanager
-def attempts_in(root: Path) -> Iterator[tuple[Path, Access]]:
-    """Open `attempts/`, made if need be; yield a path to it that nobody can swap, and the modes. Raises OSError."""
+def attempts_in(root: Path) -> Iterator[tuple[int, Access]]:
+    """Open `attempts/`, made if need be; yield its descriptor and the modes. Raises OSError."""
     root.parent.mkdir(mode=0o700, exist_ok=True, parents=True)
     access = Access.of(root.parent)
     with suppress(FileExistsError):
@@ -268,40 +300,62 @@ def attempts_in(root: Path) -> Iterator[tuple[Path, Access]]:
                 os.fchmod(descriptor, access.root)
             if access.owner != status.st_uid:
                 os.fchown(descriptor, access.owner, -1)
-        yield Path(f"/proc/self/fd/{descriptor}"), access
+        yield descriptor, access
     finally:
         os.close(descriptor)
 
 
-def prepare(root: Path, access: Access, launch: Launch, manifest: Manifest, plan: bytes) -> Path:
-    """Make the attempt's directory aside, durably; `put` brings it into place."""
-    aside = root / f".{launch.name}.{secrets.token_hex(4)}.new"
-    aside.mkdir(mode=0o700)
+def prepare(root: int, access: Access, launch: Launch, manifest: Manifest, plan: bytes) -> str:
+    """Make the attempt's directory aside, durably; return its name there. `put` brings it into place.
+
+    `root` may be another member's, who can then swap what is made in it at any moment.
+    """
+    aside = f".{launch.name}.{secrets.token_hex(4)}.new"
+    os.mkdir(aside, 0o700, dir_fd=root)
     try:
-        _write(aside / "launch.json", msgspec.json.encode(manifest), access.shown)
-        _write(aside / "plan", plan, 0o600)
-        _write(aside / "state", b" " * STATE_SIZE, access.shown)
-        _write(aside / "claim", b"", 0o600)
-        _write(aside / "output.log", b"", access.shown)
-        aside.chmod(access.folder)
-        _sync_folder(aside)
+        folder = _just_made(aside, root)
+        try:
+            _write(folder, "launch.json", msgspec.json.encode(manifest), access.shown)
+            _write(folder, "plan", plan, 0o600)
+            _write(folder, "state", b" " * STATE_SIZE, access.shown)
+            _write(folder, "claim", b"", 0o600)
+            _write(folder, "output.log", b"", access.shown)
+            os.fchmod(folder, access.folder)
+            os.fsync(folder)
+        finally:
+            os.close(folder)
     except OSError:
-        shutil.rmtree(aside, ignore_errors=True)
+        _discard(root, aside)
         raise
     return aside
 
 
-def put(aside: Path, place: Path) -> bool:
+def _just_made(name: str, root: int) -> int:
+    """Open a directory that was just made; raises OSError where another was put in its place."""
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
+    status = os.fstat(folder)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        os.close(folder)
+        raise OSError(errno.EPERM, "somebody else put another directory in its place", name)
+    return folder
+
+
+def put(root: int, aside: str, name: str) -> bool:
     """Rename what was prepared into place, durably; False, and it is thrown away, when something is there."""
     try:
-        aside.rename(place)  # onto a directory that is not empty it fails
+        os.rename(aside, name, src_dir_fd=root, dst_dir_fd=root)  # onto a directory that is not empty it fails
     except OSError:
-        shutil.rmtree(aside, ignore_errors=True)
-        if place.is_dir():
-            return False
+        _discard(root, aside)
+        with suppress(OSError):
+            if stat.S_ISDIR(os.stat(name, dir_fd=root, follow_symlinks=False).st_mode):
+                return False
         raise
-    _sync_folder(place.parent)
+    os.fsync(root)
     return True
+
+
+def _discard(root: int, name: str) -> None:
+    shutil.rmtree(f"/proc/self/fd/{root}/{name}", ignore_errors=True)
 
 
 def sweep(root: Path, now: datetime) -> None:
@@ -315,21 +369,14 @@ def sweep(root: Path, now: datetime) -> None:
             shutil.rmtree(left, ignore_errors=True)
 
 
-def _write(path: Path, content: bytes, mode: int) -> None:
-    descriptor = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+def _write(folder: int, name: str, content: bytes, mode: int) -> None:
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o600, dir_fd=folder)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, made with its mode
         os.fchmod(descriptor, mode)
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _lock(descriptor: int) -> bool:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
 from pathlib import Path
 from typing import TypeAlias
 
@@ -48,6 +50,12 @@ class Ledger:
             return known[1] if known and known[0] == stamp else self._read(folder, stamp, *place)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except OSError as error:  # of another member: one directory must not hide all others
+            if error.errno == errno.EACCES and os.access(self._root, os.X_OK):
+                return ContainerRecord(name, *place, ContainerState.RUNNING)  # for all we know: it is not run again
+            if error.errno == errno.ELOOP:  # links are none of ours
+                return None
+            raise
 
     def forget(self, name: str) -> None:
         """Drop what was read of it."""
@@ -56,8 +64,13 @@ class Ledger:
 
     def members(self, name: str) -> tuple[int, ...]:
         """Return the pids of its processes, the wrapper's aside."""
+        return self.reach(name)[0]
+
+    def reach(self, name: str) -> tuple[tuple[int, ...], int | None]:
+        """Return the same, and the uid whose processes alone may be signalled; None: all that we may signal."""
         folder = AttemptFolder(self._root / name)
-        return self._members(folder, folder.records())
+        records = folder.records()
+        return self._members(folder, records), records.reach
 
     def awaited(self, record: ContainerRecord) -> tuple[int, ...]:
         """Return the pids whose end may be the attempt's: the runner's, else the keeper's, else the orphans'."""

@@ -52,7 +52,9 @@ Plan = dict[bytes, list[bytes]]
 
 def main() -> None:
     """Become independent of the caller, then run the attempt if it is ours to run."""
-    place = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    above, name = os.path.split(sys.argv[1])
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW  # a link in place of attempts/ might lead to another queue's
+    place = os.open(name, os.O_RDONLY | flags, dir_fd=os.open(above, os.O_PATH | flags))
     report = os.dup(1)
     if os.fork():
         os._exit(0)
