@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -30,7 +30,8 @@ class Meta:
 
     generation: int
     next_id: int
-    store_id: str
+    store_id: Annotated[str, msgspec.Meta(pattern=r"\A[a-z0-9]{1,40}\Z")]
+    """Part of names of containers and directories, so a member who may write the file must not put a path there."""
     schema: int = SCHEMA
 
 

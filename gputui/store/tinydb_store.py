@@ -223,10 +223,11 @@ class TinyJobStore:
         self._move(outdated(self.jobs().values(), self._settings, now))
         if self._storage.journal_length >= FOLD_WHEN_IDLE_AT:
             self._storage.checkpoint()
+        self._sweep_warrants()
 
     def _sweep_warrants(self) -> None:
-        """Once an hour."""
-        if time.monotonic() - self._swept_at < SWEEP_EVERY:
+        """Once an hour, unless something of the queue cannot be read, which may name any warrant."""
+        if time.monotonic() - self._swept_at < SWEEP_EVERY or self.unreadable():
             return
         self._swept_at = time.monotonic()
         named = {job.spec.warrant for job in self.jobs().values()}

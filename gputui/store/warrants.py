@@ -95,7 +95,7 @@ class Warrants:
                 with suppress(OSError, StoreAccessError), self._folder(int(uid), make=False) as folder:
                     for name in os.listdir(folder):  # noqa: PTH208
                         age = time.time() - os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
-                        if f"{uid}/{name}" not in in_use and age > KEPT:
+                        if _NAME.fullmatch(f"{uid}/{name}") and f"{uid}/{name}" not in in_use and age > KEPT:
                             os.unlink(name, dir_fd=folder)
 
     @contextmanager

@@ -1,0 +1,80 @@
+"""Warrants of a shared state directory, and names in its files that root must not take for paths."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.errors import StoreFormatError, WarrantError
+from gputui.domain.job import Job, JobSpec
+from gputui.store import TinyJobStore, tinydb_store, warrants
+from tests.factories import ACTOR, NOW
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> Path:
+    state = tmp_path / "state"
+    state.mkdir()
+    state.chmod(0o2770)
+    return state
+
+
+def vouched(store: TinyJobStore, *command: str) -> JobSpec:
+    return store.vouch(JobSpec(image="busybox", command=command), os.geteuid())
+
+
+def test_old_warrants_are_removed_but_those_of_jobs_and_nothing_else(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TinyJobStore(state)
+    kept, old, young = (vouched(store, word) for word in ("kept", "old", "young"))
+    store.submit([Job(0, kept, NOW)], actor=ACTOR)
+    folder = state / "warrants" / str(os.geteuid())
+    (folder / "notes.txt").touch()
+    then = time.time() - warrants.KEPT - 100
+    for name in (*(each.warrant.partition("/")[2] for each in (kept, old)), "notes.txt"):
+        os.utime(folder / name, (then, then))
+    store.keep_house(NOW)
+    assert store.voucher(old).is_strict, "too early for another look"
+    monkeypatch.setattr(tinydb_store, "SWEEP_EVERY", 0.0)
+    store.keep_house(NOW)
+    assert store.voucher(kept).is_strict
+    assert store.voucher(young).is_strict
+    with pytest.raises(WarrantError):
+        store.voucher(old)
+    assert (folder / "notes.txt").exists()
+    store.close()
+
+
+@pytest.mark.parametrize("change", ["hard link", "symbolic link", "group may write", "another's job"])
+def test_a_file_that_others_may_have_written_proves_nothing(state: Path, change: str) -> None:
+    store = TinyJobStore(state)
+    spec = vouched(store, "true")
+    path = state / "warrants" / spec.warrant
+    if change == "hard link":
+        path.with_name("0" * 24).hardlink_to(path)
+    elif change == "symbolic link":
+        path.rename(state / "elsewhere")
+        path.symlink_to(state / "elsewhere")
+    elif change == "group may write":
+        path.chmod(0o620)
+    else:
+        spec = replace(spec, command=("false",))
+    with pytest.raises(WarrantError):
+        store.voucher(spec)
+    store.close()
+
+
+@pytest.mark.parametrize("store_id", ["", "../../etc", "a/b", "abc\n", "x" * 300])
+def test_an_id_that_could_lead_elsewhere_is_refused(state: Path, store_id: str) -> None:
+    """It becomes part of names of directories that root makes."""
+    TinyJobStore(state).close()
+    meta = {"generation": 1, "next_id": 1, "store_id": store_id}
+    (state / "queue.json").write_text(json.dumps({"_meta": {"1": meta}}))
+    with pytest.raises(StoreFormatError):
+        TinyJobStore(state)
