@@ -94,7 +94,7 @@ def _say(sentence: str) -> None:
 def _start_anew(options: Options) -> NoReturn:
     """Become a new `gputui serve`, with the same pid for whoever watches over it; it waits for a console that leads."""
     time.sleep(ANEW_AFTER)
-    command = [sys.executable, "-m", "gputui", *options.arguments(), "serve", "--wait", f"{WAIT_ANEW}s"]
+    command = [sys.executable, "-P", "-m", "gputui", *options.arguments(), "serve", "--wait", f"{WAIT_ANEW}s"]
     os.execv(command[0], command)
 
 
@@ -114,7 +114,7 @@ def _stop(host: Host, number: signal.Signals) -> None:
 
 def hand_over(options: Options) -> None:
     """Start a background scheduler that takes over as soon as this process lets go."""
-    command = [sys.executable, "-m", "gputui", *options.arguments(), "serve", "--wait", str(HAND_OVER_WAIT)]
+    command = [sys.executable, "-P", "-m", "gputui", *options.arguments(), "serve", "--wait", str(HAND_OVER_WAIT)]
     # its stderr is where it can say that it could not even begin
     errors = _errors_file(options.state / "serve.err")
     try:

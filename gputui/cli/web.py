@@ -59,7 +59,7 @@ def serve(options: Options, host: str, port: int, *, read_only: bool) -> int:
 def viewer_command(options: Options, *, read_only: bool) -> list[str]:
     """What runs behind a tab: a console that can never become the scheduler."""
     flags = ["--view-only", *(["--read-only"] if read_only else [])]
-    return [sys.executable, "-m", "gputui", *options.arguments(), *flags]
+    return [sys.executable, "-P", "-m", "gputui", *options.arguments(), *flags]
 
 
 def _tell(link: str) -> None:
