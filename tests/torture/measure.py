@@ -53,6 +53,10 @@ def resident() -> float:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
+POOLS = ("start-", "stop-", "exit-", "clean-", "look-", "pull-", "history", "host", "asyncio_")
+"""Names of the threads of bounded pools, which start their workers one by one: how many there are tells nothing."""
+
+
 @dataclass(frozen=True)
 class Rest:
     """The console with nothing but its main screen, its garbage collected."""
@@ -70,7 +74,7 @@ class Rest:
         alive = {
             "widgets": len(app.born),
             "on the screen": sum(not type(widget).__name__.startswith("Toast") for widget in app._registry),
-            "threads": threading.active_count(),
+            "threads": sum(not each.name.startswith(POOLS) for each in threading.enumerate()),
             "tasks": len(asyncio.all_tasks()),
         }
         return cls(resident(), sys.getallocatedblocks() // 1000, Counter(alive))
