@@ -18,9 +18,6 @@ from gputui.domain.gpu import ProbeReading
 from gputui.domain.job import BootTime
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Snapshot
-from gputui.engine.actions import Actions
-from gputui.engine.feed import Feed
-from gputui.engine.permissions import Permissions
 from gputui.ports import GpuProbe, Interior, JobStore, Runtime, SteadyClock
 
 RESCUE_WAIT = 5.0
@@ -29,6 +26,8 @@ RESCUE_WAIT = 5.0
 if TYPE_CHECKING:
     from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
+    from gputui.engine.actions import Actions
+    from gputui.engine.feed import Feed
     from gputui.engine.host import Host
     from gputui.engine.inside import Inside
     from gputui.engine.logs import Logs
@@ -111,6 +110,9 @@ def open_repair(options: Options) -> Repair:
 
 def actions(store: JobStore, options: Options | None = None) -> Actions:
     """What the user of this process may ask for, within the settings of `options`."""
+    from gputui.engine.actions import Actions
+    from gputui.engine.permissions import Permissions
+
     settings = options.settings if options else Settings()
     permissions = Permissions(options.state, settings) if options else None
     return Actions(store, clock(), actor(), settings.scheduler, settings.policy, permissions)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import logging
 import os
-import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,8 +21,6 @@ import msgspec
 
 from gputui.domain.snapshot import Leader
 from gputui.engine.sharing import open_regular, settle_file
-
-log = logging.getLogger(__name__)
 
 LOCK_FILE = "scheduler.lock"
 SILENT_AFTER = 10.0
@@ -124,7 +120,9 @@ class Leadership:
         """Keep the name of an earlier leader from being taken for ours; the log tells once."""
         if self._is_named:
             self._is_named = False
-            log.warning("%s: cannot write who schedules: %s", self._path, error.strerror)
+            import logging  # not for every command
+
+            logging.getLogger(__name__).warning("%s: cannot write who schedules: %s", self._path, error.strerror)
         if self._fd is not None:
             with contextlib.suppress(OSError):
                 os.ftruncate(self._fd, 0)
@@ -186,7 +184,7 @@ def _read(fd: int) -> Leader:
             leader, sign = msgspec.json.decode(text, type=Leader), msgspec.json.decode(text, type=_Sign)
             return replace(leader, silent_for=_silence(sign))
         time.sleep(0.001)  # caught while it is written
-    return Leader(0, socket.gethostname(), "unknown", "console", datetime.fromtimestamp(0, UTC))
+    return Leader(0, os.uname().nodename, "unknown", "console", datetime.fromtimestamp(0, UTC))
 
 
 def _silence(sign: _Sign) -> timedelta:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gputui.domain.container import ContainerRecord, ForeignContainer
 from gputui.domain.errors import NotFoundError, StoreDamagedError, StoreError, StoreFormatError
@@ -22,9 +23,11 @@ from gputui.domain.units import format_duration
 from gputui.domain.unreadable import Unreadable
 from gputui.engine import published
 from gputui.engine.leader import current_leader
-from gputui.engine.observer import Observation
 from gputui.engine.reconcile import strays
 from gputui.ports import JobStore
+
+if TYPE_CHECKING:
+    from gputui.engine.observer import Observation
 
 NOBODY = ProbeStatus(
     ProbeCode.STARTING, "no scheduler is running, so no GPU is watched: start `gputui` or `gputui serve`"

@@ -5,7 +5,6 @@ Options end at the first word that is none, which is the image, or at `--`.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -130,6 +129,8 @@ class _Reader:
             self.found.taken.append(name)
 
     def _unknown(self, name: str) -> None:
+        import difflib  # not for every command
+
         near = difflib.get_close_matches(name, [each for each in self._own if each.startswith("--")], 1, 0.75)
         hint = f"did you mean {near[0]}?" if near else "gputui submit --help lists the options"
         self.found.faults.append(InputError("is not an option of submit", where=name, hint=hint))

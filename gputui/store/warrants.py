@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import pwd
 import re
-import secrets
 import stat
 import time
 from collections.abc import Collection, Iterator
@@ -52,7 +51,7 @@ class Warrants:
 
     def issue(self, spec: JobSpec, store_id: str, uid: int) -> str:
         """Write down what the job runs, durably, as that user, who is the caller unless that is root."""
-        name = secrets.token_hex(12)
+        name = os.urandom(12).hex()
         where = self._state / FOLDER / str(uid)
         with os_errors(where), self._folder(uid, make=True) as folder:
             fd = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600, dir_fd=folder)

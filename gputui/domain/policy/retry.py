@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -25,6 +24,8 @@ def backoff(first: timedelta, failures: int, cap: timedelta, seed: str) -> timed
 
     The jitter comes from a hash of `seed`, so that the same failure always gives the same pause.
     """
+    import hashlib  # loads OpenSSL: not for every command
+
     pause = min(cap.total_seconds(), first.total_seconds() * 2.0 ** min(failures - 1, 40))
     share = int.from_bytes(hashlib.blake2b(seed.encode(), digest_size=4).digest()) / 2**32
     return timedelta(seconds=pause * (1 + JITTER * share))
