@@ -44,6 +44,18 @@ LET_GO_WITHIN = 12.0
 """Seconds for which the screen's process waits for its scheduler to let go before it ends anyway."""
 
 
+class Waiting:
+    """Tells of waits for the queue's lock in the log, and on the screen that is open."""
+
+    def __init__(self) -> None:
+        self.show: Callable[[str], object] = lambda _: None
+
+    def __call__(self, sentence: str) -> None:
+        """Tell, from any thread."""
+        log.warning("%s", sentence)
+        self.show(sentence)
+
+
 class Console:
     """One console, from first paint to hand-over."""
 
@@ -57,6 +69,7 @@ class Console:
         may_lead: bool = True,
         opening: Opening | None = None,
         probe: EarlyProbe | None = None,
+        waiting: Waiting | None = None,
     ) -> None:
         self._options = options
         self._store = store
@@ -67,6 +80,7 @@ class Console:
         self._is_opened = False
         """A screen has taken over from what was shown before it."""
         self._probe = probe
+        self._waiting = waiting
         self._feed = Feed()
         self._behind = Behind(self._make_host, self._feed)
 
@@ -121,6 +135,8 @@ class Console:
             gpu_past=partial(bootstrap.gpu_past, self._options),
             forms=FormSources(lambda: bootstrap.local_images(self._options), templates_path()),
         )
+        if self._waiting is not None:
+            self._waiting.show = app.tell_wait
         if self._opening is not None and not self._is_opened:
             app.take_over(self._opening)
         self._is_opened = True
@@ -200,10 +216,13 @@ def run(
 ) -> int:
     """Open the console on a state directory."""
     sys.setswitchinterval(GIVE_WAY_AFTER)
-    store = bootstrap.open_store(options)
+    waiting = Waiting()
+    store = bootstrap.open_store(options, waiting)
     try:
         serving.log_to_file(options.state)
-        there = Console(options, store, remembered=remembered, may_lead=may_lead, opening=opening, probe=probe)
+        there = Console(
+            options, store, remembered=remembered, may_lead=may_lead, opening=opening, probe=probe, waiting=waiting
+        )
         return there.run()
     finally:
         store.close()

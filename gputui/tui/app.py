@@ -35,7 +35,7 @@ from gputui.tui.interiors import Closed, Interiors
 from gputui.tui.keymap import Keymap
 from gputui.tui.leave import Leave
 from gputui.tui.log.follower import LogOpener
-from gputui.tui.messages import SnapshotTaken, WishDone, WishFailed, WishMade
+from gputui.tui.messages import SnapshotTaken, StoreWaits, WishDone, WishFailed, WishMade
 from gputui.tui.notify import Notifier
 from gputui.tui.pace import Pacer
 from gputui.tui.present.gpu import index_of
@@ -229,6 +229,15 @@ class Gputui(AsideApp[Leave]):
         words = self.keymap.words(message.text)
         self.notifier.note("information", words)
         self.notify(plain(words, 300), markup=False, timeout=4)
+
+    def tell_wait(self, sentence: str) -> None:
+        """Show, from any thread, whom a write waits for."""
+        self._tell(StoreWaits(sentence))
+
+    def on_store_waits(self, message: StoreWaits) -> None:
+        """Say for whom; keys go on working, and a wish that waits too long fails."""
+        self.notifier.note("warning", message.sentence)
+        self.notify(plain(message.sentence, 400), severity="warning", markup=False, timeout=10)
 
     def on_wish_failed(self, message: WishFailed) -> None:
         """Say what, where, and what to do."""

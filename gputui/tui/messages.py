@@ -39,6 +39,14 @@ class WishDone(Message, bubble=False):
         self.text = text
 
 
+class StoreWaits(Message, bubble=False):
+    """A write waits for another process, which keeps the queue locked."""
+
+    def __init__(self, sentence: str) -> None:
+        super().__init__()
+        self.sentence = sentence
+
+
 class WishFailed(Message, bubble=False):
     """It could not be written down, and nothing of it was."""
 

@@ -284,3 +284,13 @@ async def test_gpus_without_a_job_offer_no_job_commands() -> None:
         await console.press(pilot, "c", "f")
         assert isinstance(console.app.screen, Main)
         assert console.audited() == []
+
+
+async def test_a_wish_that_waits_for_the_lock_says_for_whom() -> None:
+    sentence = "waiting for /state/queue.json.lock, which is locked by process 7 (rsync, stopped)"
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        console.app.tell_wait(sentence)
+        await pilot.pause()
+        assert sentence in console.told
