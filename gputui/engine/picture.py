@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputui.domain.container import ContainerRecord, ForeignContainer
-from gputui.domain.errors import NotFoundError, StoreDamagedError, StoreError, StoreFormatError
+from gputui.domain.errors import NotFoundError, StoreBusyError, StoreDamagedError, StoreError, StoreFormatError
 from gputui.domain.gpu import Drain, GpuState, GpuView, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.occupancy import Evidence, views
@@ -207,6 +207,8 @@ def refusal(error: StoreError) -> Notice:
     if isinstance(error, StoreDamagedError):
         why = f"{error.where}: {error.what}; running jobs go on"
         return Notice("error", f"queue damaged, so no job starts: run `gputui state repair`. {why}", halts=True)
+    if isinstance(error, StoreBusyError):
+        return Notice("error", f"queue locked, so no job starts: {error.what} ({error.hint})", halts=True)
     return Notice("error", f"{error}; nothing is started until this is mended", halts=True)
 
 
