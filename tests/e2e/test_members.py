@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import pwd
@@ -24,6 +23,7 @@ from gputui.domain.job import Job
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
+from tests.accounts import accounts
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="makes users"),
@@ -157,17 +157,6 @@ def site() -> Iterator[Site]:
                 subprocess.run(["userdel", "-f", account], check=True)
             subprocess.run(["groupdel", group], check=True)
         shutil.rmtree(directory)
-
-
-class accounts:  # noqa: N801 - reads as a function
-    """Only one process at a time may change the accounts of this machine."""
-
-    def __enter__(self) -> None:
-        self.file = Path("/run/lock/gputui-tests-accounts").open("w")
-        fcntl.flock(self.file, fcntl.LOCK_EX)
-
-    def __exit__(self, *_: object) -> None:
-        self.file.close()
 
 
 def test_a_host_job_runs_as_its_submitter_who_reads_its_log_meanwhile(site: Site) -> None:

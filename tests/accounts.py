@@ -1,0 +1,16 @@
+"""Accounts of this machine that tests make, with unusual names, and remove."""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def accounts() -> Iterator[None]:
+    """Let only one process at a time change the accounts."""
+    with Path("/run/lock/gputui-tests-accounts").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
