@@ -230,7 +230,7 @@ def make_host(
         settings=options.settings,
         clock=clock(),
         directory=options.state,
-        me=Leader(os.getpid(), socket.gethostname(), actor().user, kind, clock().now()),
+        me=Leader(os.getpid(), socket.gethostname(), actor().user, kind, clock().now(), uid=os.geteuid()),
         feed=feed,
         may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
         hand_over=hand_over,

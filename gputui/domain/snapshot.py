@@ -62,6 +62,8 @@ class Leader:
     started_at: datetime
     silent_for: timedelta = timedelta()
     """How long it has not responded: it is stopped, or hangs. Zero while it responds."""
+    uid: int | None = None
+    """The account it runs under, which under sudo is not the user's; None where an older gputui leads."""
 
 
 @dataclass(frozen=True)

@@ -83,6 +83,8 @@ class Actions(EditWishes, RecurringWishes):
         now = self._clock.now()
         jobs: list[Job] = []
         for submission in submissions:
+            if self._permissions:
+                self._permissions.check_leader(submission.spec, self._actor.uid)
             spec = self._waiting_for(self._within_limits(submission.spec))
             first = -len(jobs) - 1
             job = Job(

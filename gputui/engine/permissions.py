@@ -17,6 +17,7 @@ from gputui.domain.errors import InputError, InputErrors, RuntimeFault
 from gputui.domain.job import JobSpec
 from gputui.domain.policy.permitted import SOCKETS, Refusal, Rules, Source, refusals, source_refusal, sources
 from gputui.domain.settings import Settings
+from gputui.engine.leader import current_leader
 
 
 class Permissions:
@@ -33,6 +34,16 @@ class Permissions:
         )
         if errors:
             raise errors[0] if len(errors) == 1 else InputErrors(errors)
+
+    def check_leader(self, spec: JobSpec, uid: int) -> None:
+        """Raise InputError for a host job that the process that schedules now cannot run as this user."""
+        if not spec.is_host or not self.is_shared:
+            return
+        leader = current_leader(self._directory)
+        if leader is None or leader.uid in {None, 0, uid}:
+            return
+        text = f"{leader.user} schedules here: only a scheduler that runs as root can run jobs as other users"
+        raise InputError(text, where="--host", hint="let root schedule (`gputui serve` as a service)")
 
     def at_start(self, spec: JobSpec, uid: int | None) -> JobSpec:
         """Return the spec to start, with links in its mounts resolved where mounts are restricted.
