@@ -59,6 +59,8 @@ class Hands:
         self._signs: dict[Key, str] = {}
         self._cleaned_at: dict[str, datetime] = {}
         self._cleaning: set[str] = set()
+        self._kept: dict[str, str] = {}
+        """Why containers could not be removed, as the log tells already."""
         self._telling: set[Key] = set()
         self.pulls = Pulls(store, pools, clock, settings.scheduler, changed)
 
@@ -199,8 +201,10 @@ class Hands:
         try:
             work.clean_up(runtime, record, self._directory)
             is_clean = True
-        except (OSError, RuntimeFault) as error:
-            log.warning("container %s is kept, its log cannot be saved: %s", record.id[:12], error)
+        except OSError as error:
+            self._tell_kept(record, f"its log cannot be saved: {error}")
+        except RuntimeFault as fault:
+            self._tell_kept(record, str(fault))
         except Exception:  # the border of a worker
             log.exception("cleaning up %s", record.id[:12])
         finally:
@@ -208,6 +212,14 @@ class Hands:
                 self._cleaning.discard(record.id)
                 if is_clean:
                     self._cleaned_at.pop(record.id, None)
+                    self._kept.pop(record.id, None)
+
+    def _tell_kept(self, record: ContainerRecord, why: str) -> None:
+        """Log why a container is kept, once: it may stay until another user schedules."""
+        if self._kept.get(record.id) != why:
+            self._kept[record.id] = why
+            name = record.id if record.id.startswith("gputui-") else record.id[:12]
+            log.warning("container %s is kept: %s", name, why)
 
     def _settle(self, key: Key, runtime_name: str) -> None:
         with self._lock:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import platform
 import select
@@ -33,7 +34,10 @@ from gputui.runtime import process_cgroup, process_plan, process_refusal, proces
 from gputui.runtime.process_attempt import AttemptFolder, Manifest, attempts_in, prepare, put, sweep
 from gputui.runtime.process_log import FileLogStream, save
 from gputui.runtime.process_record import Ledger
+from gputui.runtime.process_user import account_name
 from gputui.runtime.process_watch import ExitWatch
+
+log = logging.getLogger(__name__)
 
 _PATIENCE = 10.0
 """Seconds a wrapper may take to come up."""
@@ -60,6 +64,8 @@ class ProcessRuntime:
         self._clock = clock
         self._ledger = Ledger(store_id, self._root)
         self._watch = ExitWatch()
+        self._out_of_reach: set[str] = set()
+        """Attempts with processes that this user may not signal."""
         self._status = self._look()
 
     def status(self) -> RuntimeStatus:
@@ -176,7 +182,8 @@ class ProcessRuntime:
         folder = self._folder(container_id)
         with self._disk():
             groups = folder.cgroups()
-        with self._disk(), folder.claimed() as mine:  # of one that ended the wrapper may have it for a moment yet
+        # the wrapper of one that ended may have the lock for a moment yet
+        with self._disk(), _owned(folder), folder.claimed() as mine:
             if record.state is ContainerState.RUNNING or (record.state is ContainerState.CREATED and not mine):
                 raise _fault(f"{container_id} runs: it cannot be removed")
             folder.move_away()
@@ -200,9 +207,16 @@ class ProcessRuntime:
             up, text = False, f"{parent} cannot be written to: host jobs cannot be kept there"
         elif not sys.executable:
             up, text = False, "the Python interpreter does not know its own path: host jobs cannot be started"
-        return RuntimeStatus(
-            self.name, up, text, platform.release(), self._clock.now(), capability=Capability(limits=True)
-        )
+        warnings = tuple(_beyond(each) for each in sorted(self._out_of_reach) if self._may_run(each))
+        capability = Capability(limits=True)
+        return RuntimeStatus(self.name, up, text, platform.release(), self._clock.now(), warnings, capability)
+
+    def _may_run(self, container_id: str) -> bool:
+        try:
+            record = self._ledger.find(container_id)
+        except OSError:
+            return True
+        return record is not None and record.state is ContainerState.RUNNING
 
     def _make(self, launch: Launch) -> Created:
         plan = process_plan.plan_of(launch, log_limit=self._log_limit)
@@ -218,7 +232,7 @@ class ProcessRuntime:
         folder = AttemptFolder(place)
         manifest = folder.manifest()
         if manifest is None or manifest.gpus != launch.gpus or not folder.is_ours():
-            with folder.claimed() as mine:
+            with _owned(folder), folder.claimed() as mine:
                 if mine and not folder.records().begun:
                     folder.move_away()
                     self._ledger.forget(launch.name)
@@ -280,7 +294,9 @@ class ProcessRuntime:
                 process_cgroup.kill(folder.cgroups())
             pids, only = self._ledger.reach(container_id)
             fresh = tuple(pid for pid in pids if pid not in seen)
-            process_session.send(fresh, number, only)
+            if process_session.send(fresh, number, only) and container_id not in self._out_of_reach:
+                self._out_of_reach.add(container_id)
+                log.warning("%s", _beyond(container_id))
             if fresh and number is not signal.SIGKILL:
                 return
             if not fresh and seen:
@@ -299,6 +315,26 @@ class ProcessRuntime:
                 text = f"no space left for host jobs in {self._root}"
                 raise RuntimeFault(Cause(CauseCode.DISK_FULL, text), hint="free some space") from error
             raise RuntimeUnavailableError(f"{self._root}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _owned(folder: AttemptFolder) -> Iterator[None]:
+    """Say of another user's attempt, which we may neither begin nor remove, whose it is.
+
+    Whether that user's scheduler has begun it is not known, so it ends as EndUnknown instead of running twice.
+    """
+    try:
+        yield
+    except PermissionError as error:
+        name = account_name(folder.path.stat(follow_symlinks=False).st_uid)
+        who = "root" if name == "root" else f"{name} or root"
+        text = f"{folder.path.name} was made by the scheduler of {name}: only {who} can begin or remove it"
+        raise RuntimeFault(Cause(CauseCode.END_UNKNOWN, text), hint="let root schedule") from error
+
+
+def _beyond(container_id: str) -> str:
+    who = account_name(os.geteuid())
+    return f"{container_id} runs as another user, whose processes {who} cannot end; let root schedule"
 
 
 def _unknown(container_id: str) -> RuntimeUnavailableError:

@@ -82,17 +82,21 @@ def _is_there(who: Identity, everything: Mapping[int, Stat]) -> bool:
     return found is not None and found.ticks == who.ticks
 
 
-def send(pids: tuple[int, ...], number: int, only: int | None = None) -> None:
+def send(pids: tuple[int, ...], number: int, only: int | None = None) -> tuple[int, ...]:
     """Send a signal to each that still lives, with `only` to those of that user.
 
-    A process of a user that is out of reach goes on.
+    Return the pids that we may not signal: processes of other users go on.
     """
+    refused = []
     for pid in pids:
         try:
             if only is None or os.stat(f"/proc/{pid}").st_uid == only:  # noqa: PTH116
                 os.kill(pid, number)
-        except (ProcessLookupError, PermissionError, FileNotFoundError):
+        except PermissionError:
+            refused.append(pid)
+        except (ProcessLookupError, FileNotFoundError):
             continue
+    return tuple(refused)
 
 
 def _belongs(pid: int, session: int | None, keepers: set[int], everything: Mapping[int, Stat]) -> bool:

@@ -58,6 +58,11 @@ def container_user(user: str | None, run_as: RunAs, wanted: Iterable[str] = ()) 
     return f"{account.uid}:{account.gid}", tuple(dict.fromkeys(groups))
 
 
+def account_name(uid: int) -> str:
+    """Return the user's name; the number where there is none."""
+    return _account(uid).name
+
+
 def _account(uid: int) -> Account:
     if uid == os.geteuid():
         gid, groups = os.getegid(), tuple(os.getgroups())

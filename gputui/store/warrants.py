@@ -76,6 +76,9 @@ class Warrants:
         try:
             with self._folder(uid, make=False) as folder:
                 content = _read(folder, match[2], uid)
+        except PermissionError as error:
+            text = f"it is a job of {name_of(uid)}: only a scheduler that runs as root can run jobs as other users"
+            raise WarrantError(text, hint="let root schedule, and submit it again") from error
         except (OSError, StoreAccessError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             text = f"its warrant {spec.warrant} cannot be read: {why}"

@@ -8,20 +8,29 @@ import pwd
 import secrets
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gputui.bootstrap import clock
+from gputui.domain.audit import Actor
 from gputui.domain.cause import CauseCode
-from gputui.domain.job import Job
+from gputui.domain.job import ContainerOptions, Job, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
+from gputui.engine.actions import Actions
+from gputui.engine.leader import current_leader
+from gputui.runtime import wrapper
 from gputui.store import TinyJobStore
 from tests.accounts import accounts
 
@@ -38,13 +47,21 @@ import gputui, json, shlex, socket, tomllib
 for each in pkgutil.walk_packages(gputui.__path__, "gputui."):
     if each.name.split(".")[1] in {"cli", "config", "domain", "engine", "request", "store"}:
         importlib.import_module(each.name)
-import gputui.bootstrap, gputui.runtime.process, gputui.runtime.docker
+import gputui.bootstrap, gputui.runtime.process, gputui.runtime.docker, gputui.gpus.simulated
+import concurrent.futures.thread, zoneinfo, apscheduler.executors.asyncio, apscheduler.executors.pool
+import apscheduler.schedulers.asyncio, apscheduler.triggers.date, apscheduler.triggers.interval
 uid, gid, groups, code = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
 os.setgroups(groups); os.setgid(gid); os.setuid(uid)  # only now: the interpreter itself may be closed to users
 sys.argv = ["gputui", *sys.argv[5:]]
 exec(code)
 """
 COMMAND = "from gputui.cli.main import main; main()"
+SERVE = f"""
+from gputui.runtime import wrapper
+sys.executable, wrapper.__file__ = sys.argv[1:3]
+del sys.argv[1:3]
+{COMMAND}
+"""
 FORGE = """
 from dataclasses import replace
 from pathlib import Path
@@ -92,6 +109,32 @@ class Site:
         command = [sys.executable, "-c", BECOME, str(user.pw_uid), str(user.pw_gid), groups, code, *words]
         return subprocess.run(command, env=self.environ(), cwd=self.directory, capture_output=True, text=True)
 
+    @contextmanager
+    def served(self, name: str = "root", **more: str) -> Iterator[None]:
+        """While that user schedules."""
+        user = self.users[name]
+        groups = json.dumps(os.getgrouplist(user.pw_name, user.pw_gid))
+        words = (
+            [str(user.pw_uid), str(user.pw_gid), groups, SERVE, *self._open_to_all(), "serve"] if user.pw_uid else []
+        )
+        command = [sys.executable, *(("-c", BECOME, *words) if words else ("-m", "gputui", "serve"))]
+        serve = subprocess.Popen(command, env=self.environ(**more), cwd=ROOT, stderr=subprocess.DEVNULL)
+        try:
+            self.until(lambda: (found := current_leader(self.state)) is not None and found.pid == serve.pid, "it leads")
+            yield
+        finally:
+            serve.send_signal(signal.SIGTERM)
+            serve.wait(PATIENCE)
+
+    def _open_to_all(self) -> tuple[str, str]:
+        """An interpreter and a copy of the wrapper that members may run, wherever the tests' own lie."""
+        own = Path(sys.executable).resolve()
+        is_closed = any(not each.stat().st_mode & stat.S_IXOTH for each in (own, *own.parents))
+        copy = self.directory / "wrapper.py"
+        shutil.copyfile(wrapper.__file__, copy)
+        copy.chmod(0o644)
+        return "/usr/bin/python3" if is_closed else str(own), str(copy)
+
     def gputui(self, name: str, *words: str) -> str:
         """What a command of that user prints."""
         done = self.run(name, COMMAND, *words)
@@ -100,6 +143,16 @@ class Site:
 
     def submit(self, name: str, script: str) -> int:
         return int(self.gputui(name, "submit", "--host", "--", "sh", "-c", script))
+
+    def actions(self, name: str) -> Actions:
+        """What that user may ask for, without the seconds that a process of hers takes to come up."""
+        user = self.users[name]
+        return Actions(self.store, clock(), Actor(user.pw_uid, user.pw_name))
+
+    def queued(self, name: str, script: str, array: tuple[int, ...] = (), **wishes: Any) -> int:
+        """The id of a host job of that user, or of the array."""
+        spec = JobSpec(command=("sh", "-c", script), tenant=name, options=ContainerOptions(workdir="/"), **wishes)
+        return self.actions(name).submit([Submission(spec, array=array)])[0]
 
     def forge(self, name: str, command: str, user: str, *warrants: str) -> list[int]:
         """Write jobs into the queue by hand, one for each warrant."""
@@ -143,14 +196,10 @@ def site() -> Iterator[Site]:
     store = TinyJobStore(directory / "state", StoreSettings(group=group))
     site = Site(directory, group, {**users, "root": pwd.getpwuid(0)}, store)
     (directory / "config.toml").write_text(f'[store]\ngroup = "{group}"\n[scheduler]\nfast_failing_jobs = 0\n')
-    command = [sys.executable, "-m", "gputui", "serve"]
-    serve = subprocess.Popen(command, env=site.environ(TOPSECRET="hush"), cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
-        site.until((site.state / "live.json").exists, "somebody schedules")
-        yield site
+        with site.served(TOPSECRET="hush"):
+            yield site
     finally:
-        serve.send_signal(signal.SIGTERM)
-        serve.wait(PATIENCE)
         store.close()
         with accounts():
             for account in names.values():
@@ -253,3 +302,61 @@ runtime.remove("gputui-other0000000-7-1")
     made, refused = done.stdout.splitlines()
     assert made == "gputui-other0000000-7-1 True"
     assert refused.startswith("BadSpec it is a job of ")
+
+
+def test_elements_retries_and_requeued_jobs_run_as_their_submitter(site: Site) -> None:
+    out = site.directory / "alice" / "again"
+    script = f"id -u >> {out}; test $(wc -l < {out}) -ge 4"
+    first = site.queued("alice", script, (0, 1), retries=3, backoff=timedelta(milliseconds=10))
+    assert {site.ended(each).state for each in (first, first + 1)} == {JobState.COMPLETED}
+    lines = len(out.read_text().split())
+    assert lines >= 4
+    site.actions("mallory").requeue([first])
+    site.until(lambda: len(out.read_text().split()) > lines and site.job(first).state.is_terminal, "it ran again")
+    assert set(out.read_text().split()) == {str(site.users["alice"].pw_uid)}
+
+
+@pytest.fixture
+def place(site: Site) -> Iterator[Site]:
+    """Another state directory of the same users, where nobody schedules yet."""
+    directory = Path(tempfile.mkdtemp(prefix="gputui-members-"))
+    directory.chmod(0o755)
+    (directory / "config.toml").write_text((site.directory / "config.toml").read_text())
+    store = TinyJobStore(directory / "state", StoreSettings(group=site.group))
+    yield Site(directory, site.group, site.users, store)
+    store.close()
+    shutil.rmtree(directory)
+
+
+def test_a_member_leads_after_root(place: Site) -> None:
+    """She runs her own jobs, and neither loses nor repeats what root's scheduler left."""
+    go = place.directory / "go"
+    script = f"echo begun; while [ -e {place.state} ] && [ ! -e {go} ]; do sleep 0.05; done"
+    with place.served():
+        hers, his = (place.queued(name, script) for name in ("alice", "mallory"))
+        place.until(lambda: all(place.job(each).state is JobState.RUNNING for each in (hers, his)), "both run")
+    late = place.queued("mallory", "true")
+    with place.served("alice"):
+        refused = place.ended(late)
+        assert refused.cause is not None
+        assert (refused.cause.code, len(refused.attempts)) == (CauseCode.BAD_SPEC, 1)
+        assert "only a scheduler that runs as root can run jobs as other users" in refused.cause.text
+        done = place.run("mallory", COMMAND, "submit", "--host", "--", "true")
+        assert (done.returncode, "runs as root can run jobs as other users" in done.stderr) == (2, True), done.stderr
+        assert place.ended(place.queued("alice", "true")).state is JobState.COMPLETED
+        place.actions("mallory").cancel([his])
+        log = place.state / "gputui.log"
+        place.until(lambda: "whose processes" in log.read_text(), "it is told that it cannot be ended")
+        assert place.job(his).state is JobState.COMPLETING
+        assert place.job(hers).state is JobState.RUNNING
+        go.touch()
+        assert place.ended(hers).state is JobState.COMPLETED
+        assert place.ended(his).state is JobState.CANCELLED
+        place.until(lambda: log.read_text().count("can begin or remove it") == 2, "both are left to root")
+        assert log.read_text().count("whose processes") == 1
+        assert "Traceback" not in log.read_text()
+    logs = [(place.state / f"logs/{each}/1.log").read_text() for each in (hers, his)]
+    assert logs == ["begun\n", "begun\n"]
+    assert not (place.state / f"logs/{hers}/2.log").exists()
+    with place.served():
+        place.until(lambda: not list((place.state / "attempts").glob("gputui-*")), "root removes them")
