@@ -164,9 +164,25 @@ class Replica:
             self._is_whole, self._is_rescued = files.loss is None, False
         self.loss = files.loss
         if files.loss is not None:
+            self._distrust(files.snapshot.meta.generation)
             self._judged, self._judged_at = self._fingerprint(), time.monotonic()
             self._rescue_memory()
         return self.state
+
+    def _distrust(self, generation: int) -> None:
+        """Touch a damaged journal that is as its record says, so that the next writer reads it and refuses.
+
+        It was changed in the instant of a write, and would be appended to for as long as nobody touches it.
+        """
+        path, record = journal_path(self._path, generation), read_hint_at(lock_path(self._path))
+        status = _status(path)
+        if status is None or record is None or record.journal != identity_of(status):
+            return
+        try:
+            os.utime(path, ns=(status.st_atime_ns, time.time_ns()))
+        except OSError:
+            with suppress(OSError):  # another member's file: its time can only be set to now
+                os.utime(path)
 
     def _rescue_memory(self) -> None:
         """Have the whole queue written down that is in memory and no longer in the files; once."""

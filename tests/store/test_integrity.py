@@ -300,3 +300,24 @@ def test_a_file_that_is_none_is_refused_at_once(directory: Path, name: str, kind
 
     with pytest.raises(StoreError, match=f"{name}.*{kind}"):
         use()
+
+
+def test_a_journal_overwritten_in_the_instant_of_a_write_is_refused_once_anybody_has_read_it(directory: Path) -> None:
+    filled(directory)
+    [journal] = directory.glob("queue.json.wal.*")
+    before = journal.stat()
+    with journal.open("r+b") as file:
+        file.seek(20)
+        file.write(b"?????")
+    os.utime(journal, ns=(before.st_atime_ns, before.st_mtime_ns))
+    reader, writer = TinyJobStore(directory), TinyJobStore(directory)
+    reader.jobs()
+    with pytest.raises(StoreDamagedError):
+        reader.check()
+    with pytest.raises(StoreDamagedError):
+        writer.submit([job()], actor=ACTOR)
+    touched = journal.stat().st_mtime_ns
+    reader.jobs()
+    assert journal.stat().st_mtime_ns == touched
+    reader.close()
+    writer.close()
