@@ -176,12 +176,7 @@ def test_what_a_member_plants_hides_no_other_attempt(harness: Harness, root: Pat
 @as_root
 def test_an_attempt_that_is_closed_to_whoever_leads_counts_as_running(harness: Harness, root: Path) -> None:
     """So that it is not run again, and the others are found."""
-    for each in (root.parent.parent, *root.parent.parent.parents):
-        if each.stat().st_uid == 0 and each != Path("/") and str(each).startswith("/tmp/"):
-            each.chmod(0o755)
-    root.mkdir(parents=True)
-    root.parent.chmod(0o777)
-    root.chmod(0o1777)
+    open_to_all(root)
     (root / NAME).mkdir(mode=0o700)
     listed = subprocess.run(
         [sys.executable, "-c", LIST, str(root.parent), STORE, NAME], cwd="/", capture_output=True, text=True
@@ -200,4 +195,80 @@ state, store, name = sys.argv[1:]
 ledger = Ledger(store, Path(state, "attempts"))
 print(ledger.find(name).state.name)
 print(ledger.find(name + "1"))
+"""
+
+
+@as_root
+def test_a_member_neither_begins_nor_repeats_what_root_prepared(harness: Harness, root: Path) -> None:
+    """Whether root's scheduler has begun it since, she cannot know."""
+    open_to_all(root)
+    launch = harness.launch(SLEEP)
+    harness.open().create(launch)
+    code = BECOME_MEMBER + ATTEMPTED
+    listed = subprocess.run(
+        [sys.executable, "-c", code, str(root.parent), STORE, str(launch.job_id)],
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    made = f"{launch.name} was made by the scheduler of root: only root can begin or remove it"
+    assert listed.stdout.splitlines() == [f"EndUnknown {made}", f"EndUnknown {made}", "CREATED"], listed.stderr
+
+
+@as_root
+def test_an_attempt_out_of_reach_is_named_once_and_while_it_runs(harness: Harness, root: Path) -> None:
+    open_to_all(root)
+    runtime = harness.open()
+    created = runtime.create(harness.launch(SLEEP))
+    runtime.start(created.id)
+    listed = subprocess.run(
+        [sys.executable, "-c", BECOME_MEMBER + CANCELLED, str(root.parent), STORE, created.id],
+        cwd="/",
+        capture_output=True,
+        text=True,
+    )
+    words = f"{created.id} runs as another user, whose processes {MEMBER} cannot end; let root schedule"
+    assert listed.stdout.splitlines() == [words], listed.stderr
+    assert listed.stderr.count(words) == 1
+    assert record(runtime, created.id).state is ContainerState.RUNNING
+
+
+def open_to_all(root: Path) -> None:
+    """Let other users into the state directory, as a group would be."""
+    for each in (root.parent.parent, *root.parent.parent.parents):
+        if each.stat().st_uid == 0 and str(each).startswith("/tmp/"):
+            each.chmod(0o755)
+    root.mkdir(parents=True, exist_ok=True)
+    root.parent.chmod(0o2770)
+    os.chown(root.parent, -1, MEMBER)
+    os.chown(root, -1, MEMBER)
+    root.chmod(0o3770)
+
+
+BECOME_MEMBER = """
+import os, pwd, sys
+from pathlib import Path
+from gputui.bootstrap import clock
+from gputui.domain.container import Launch
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.job import JobSpec
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime.process import ProcessRuntime
+os.setgroups([]); os.setgid(54321); os.setuid(54321)
+state, store, name = sys.argv[1:]
+runtime = ProcessRuntime(store, Path(state), RuntimeSettings(), clock())
+"""
+ATTEMPTED = """
+launch = Launch(store, int(name), 1, JobSpec(command=("sleep", "600")), ())
+for call in (lambda: runtime.create(launch), lambda: runtime.remove(launch.name)):
+    try:
+        call()
+    except RuntimeFault as fault:
+        print(fault.cause.code, fault.cause.text)
+print(runtime.inspect(launch.name).state.name)
+"""
+CANCELLED = """
+runtime.terminate(name)
+runtime.kill(name)
+print(*runtime.check().warnings)
 """
