@@ -139,7 +139,9 @@ def _opened(path: str, at: int | None, mode: int | None, uid: int | None = None)
             os.mkdir(path, 0o700, dir_fd=at)
             is_new = True
     fd = os.open(path, _DIRECTORY, dir_fd=at)
-    if is_new and mode is not None and os.fstat(fd).st_uid == os.geteuid():  # nobody has put another in its place
+    # one with files in it, or of another, was put in its place by a member
+    is_ours = is_new and os.fstat(fd).st_uid == os.geteuid() and not os.listdir(fd)  # noqa: PTH208 - a descriptor
+    if is_ours and mode is not None:
         os.fchmod(fd, mode)
         if uid is not None and uid != os.geteuid():
             os.fchown(fd, uid, -1)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.errors import StoreFormatError, WarrantError
+from gputui.domain.errors import StoreAccessError, StoreFormatError, WarrantError
 from gputui.domain.job import Job, JobSpec
 from gputui.store import TinyJobStore, tinydb_store, warrants
 from tests.factories import ACTOR, NOW
@@ -67,6 +67,29 @@ def test_a_file_that_others_may_have_written_proves_nothing(state: Path, change:
         spec = replace(spec, command=("false",))
     with pytest.raises(WarrantError):
         store.voucher(spec)
+    store.close()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="gives files to other users")
+def test_root_gives_no_directory_away_that_a_member_puts_in_the_place_of_a_new_one(
+    state: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TinyJobStore(state)
+    full = state / "logs"
+    full.mkdir()
+    (full / "1.log").touch()
+    real = os.mkdir
+
+    def swapped(path: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        real(path, mode, dir_fd=dir_fd)
+        if path == "54321":
+            (state / "warrants/54321").rmdir()
+            full.rename(state / "warrants/54321")
+
+    monkeypatch.setattr(os, "mkdir", swapped)
+    with pytest.raises(StoreAccessError):
+        store.vouch(JobSpec(image="busybox"), 54321)
+    assert (state / "warrants/54321").stat().st_uid == 0
     store.close()
 
 
