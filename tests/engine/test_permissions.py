@@ -41,6 +41,8 @@ GUARDED: list[dict[str, Any]] = [
     {"cap_add": ("SYS_ADMIN",)},
     {"security_opt": ("seccomp=unconfined",)},
     {"volumes_from": ("other",)},
+    {"ulimits": ("nofile=1024", "rtprio=99")},
+    {"ulimits": ("NICE=40",)},
     {"pid": "host"},
     {"pid": "container:other"},
     {"ipc": "host"},
@@ -59,6 +61,7 @@ GUARDED: list[dict[str, Any]] = [
 ]
 HARMLESS: list[dict[str, Any]] = [
     {"security_opt": ("no-new-privileges",), "cap_drop": ("ALL",), "read_only": True},
+    {"ulimits": ("memlock=-1", "nofile=65536:65536", "core=0")},
     {"network": "lab", "ipc": "private", "publish": ("auto:8888",), "volumes": ("data:/data", "/scratch")},
     {"mounts": ("type=tmpfs,dst=/t", "type=volume,src=v,dst=/v,volume-driver=local"), "volume_driver": "local"},
 ]

@@ -26,6 +26,8 @@ SOCKETS = ("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/p
 _FOR_OPERATORS = frozenset(
     {"privileged", "device", "device_cgroup_rule", "cap_add", "volumes_from", "userns", "cgroup_parent"}
 )
+_SCHEDULING = frozenset({"rtprio", "nice"})
+"""Limits that the kernel lets only root raise, and with which a job takes the processors from all others."""
 _NAMESPACES = frozenset({"pid", "ipc", "uts", "network", "cgroupns"})
 
 
@@ -112,6 +114,8 @@ def _holds(directory: str, path: str) -> bool:
 def _is_for_operators(name: str, value: object) -> bool:
     if name == "security_opt" and isinstance(value, tuple):
         return any(not str(text).startswith("no-new-privileges") for text in value)
+    if name == "ulimit" and isinstance(value, tuple):
+        return any(str(text).partition("=")[0].strip().lower() in _SCHEDULING for text in value)
     if name in _NAMESPACES:
         mode = str(value)
         if name == "network":
