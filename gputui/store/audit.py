@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from pathlib import Path
@@ -17,6 +18,8 @@ from gputui.store.permissions import Permissions
 from gputui.store.replica import AuditKey
 from gputui.store.retention import month_of
 
+_ESCAPED = re.compile(r"[^ !#-\[\]-~]|/")
+"""What JSON may write in more than one way."""
 KeyedEntry = tuple[AuditKey, Document]
 
 
@@ -39,15 +42,19 @@ class AuditFiles:
         for month, lines in months.items():
             append_lines(self._directory / f"audit-{month}.jsonl", b"".join(lines), self._permissions)
 
-    def read(self) -> Iterator[KeyedEntry]:
-        """All entries, each once, in the order of their months."""
+    def read(self, target: str | None = None) -> Iterator[KeyedEntry]:
+        """Yield all entries, each once, in the order of their months; with a target at least those about it."""
+        word = b"" if target is None or _ESCAPED.search(target) else b'"%s"' % target.encode()
         for path in sorted(self._directory.glob("audit-????-??.jsonl")):
-            yield from _once_each(_entries(path))
+            yield from _once_each(_entries(path, word))
 
 
-def _entries(path: Path) -> Iterator[KeyedEntry]:
+def _entries(path: Path, word: bytes) -> Iterator[KeyedEntry]:
+    """Yield the entries whose lines have the word in them; the others are not decoded."""
     with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         for line in file:
+            if word not in line:
+                continue
             try:
                 document: Document = msgspec.json.decode(line)
                 generation, start, place = document.pop("id")

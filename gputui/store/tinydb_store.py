@@ -210,7 +210,7 @@ class TinyJobStore:
         """What was wished, oldest first."""
         unfolded = self._storage.unfolded_audit()  # first: what is folded meanwhile is then found in the files
         seen = set()
-        for key, document in self._storage.audit.read():
+        for key, document in self._storage.audit.read(target):
             seen.add(key)
             if target is None or document.get("target") == target:
                 yield decode_audit(document)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from tinydb import Query, TinyDB
 
+from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import NotFoundError, StoreDamagedError, StoreError, StoreFormatError
 from gputui.domain.job import DEFAULT_BACKOFF, GpuRequest
 from gputui.domain.state import JobState
@@ -479,3 +480,16 @@ def test_a_job_beyond_the_last_id_is_not_looked_for_in_history(tiny: TinyJobStor
 
 def crc_line(body: bytes) -> bytes:
     return b"%08x %s\n" % (zlib.crc32(body), body)
+
+
+def test_entries_of_a_target_are_found_without_decoding_those_of_others(tiny: TinyJobStore, directory: Path) -> None:
+    targets = ["job 1", "job 11", "job 1", 'GPU "a"', "GPU ä/b\\", "GPU \u2028"]
+    with tiny.transaction() as transaction:
+        for target in targets:
+            transaction.audit(AuditEntry(NOW, 0, "root", "drain", target, "", "drained"))
+    fold(tiny)
+    for target in targets:
+        assert [entry.target for entry in tiny.audit_log(target)] == [target] * targets.count(target)
+    path = directory / "audit-2026-03.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"job 11"', b'"job 11" damaged'))
+    assert len(list(tiny.audit_log("job 1"))) == 2
