@@ -107,10 +107,12 @@ def is_refused(directory: Path) -> bool:
 
 
 def mend(directory: Path, tally: Tally, *, patient: bool) -> None:
-    """Repair the queue; a patient operator waits for what the scheduler has in memory."""
+    """Repair the queue; a patient operator waits for what the scheduler has in memory, another does without."""
     found, deadline = repair_of(directory, StoreSettings()), time.monotonic() + (10 if patient else 0)
     while time.monotonic() < deadline and not list(directory.glob("queue.json.rescue.*")):
         time.sleep(0.05)
+    for path in () if patient else directory.glob("queue.json.rescue.*"):
+        path.unlink(missing_ok=True)
     for _ in range(20):
         recovery = found.look()
         if recovery is None:  # overwritten in place: the scheduler has folded what it has in memory
