@@ -173,6 +173,8 @@ def _of_leftover(job: Job, record: ContainerRecord, jobs: Mapping[JobId, Job], s
     is_late = record.attempt == job.next_attempt and bool(seen.settled((job.id, record.attempt)))
     ran = record.state is not ContainerState.CREATED  # one that has ended since is adopted too, lest its job run twice
     may_adopt = is_unknown and ran and job.state is JobState.PENDING
+    if may_adopt and not seen.covers((job.id, record.attempt)):
+        return  # this process removes it, or has just done so: the next listing tells
     if may_adopt and not _is_in_the_way(job, record, jobs, is_late=is_late):
         yield Adopt(job.id, record)
     elif record.state is not ContainerState.RUNNING:

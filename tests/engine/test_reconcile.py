@@ -131,3 +131,9 @@ def test_containers_of_unknown_jobs_are_strays_and_left_alone() -> None:
     unknown = replace(RUNNING, job_id=99)
     assert decided(WAITS, unknown) == []
     assert strays({1: WAITS}, [unknown, CREATED]) == (unknown,)
+
+
+@pytest.mark.parametrize("record", [RUNNING, EXITED])
+def test_one_of_an_older_listing_is_not_adopted_for_this_process_may_have_removed_it(record: ContainerRecord) -> None:
+    assert decided(WAITS, record, settled=5) == []
+    assert decided(WAITS, record, settled=4) == [Adopt(1, record)]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from heapq import nsmallest
 
 from gputui.domain.job import JobId
-from gputui.domain.policy.board import Run
+from gputui.domain.policy.board import Board, Run
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.forward import Arrival, Reach, run_forward
 from gputui.domain.policy.lineup import Entry, as_they_wait
 from gputui.domain.policy.look import Look
 from gputui.domain.policy.settling import SOON
 
+SETTLINGS = 16
+"""Most times of settling for fewer GPUs at which a forecast looks for that alone."""
 WORK, WORK_A_START = 5_000, 100
 """Most steps of a forecast: a lane looked at or a job refused is one, of some microseconds."""
 
@@ -40,7 +43,18 @@ def _runs(look: Look, gated: Iterable[Entry], reach: Reach) -> Iterator[Run]:
     later = list(gated)
     known, behind = _coming(look, later)
     moments = [*(keep.end for keep in board.keeps), *(keep.start for keep in board.keeps)]
+    moments += _settling(board, look.second)
     return run_forward(board, look.second, known, moments=moments, ended=behind.ended, reach=reach)
+
+
+def _settling(board: Board, now: float) -> list[float]:
+    """Return the first few times at which jobs settle for fewer GPUs, in seconds.
+
+    The scheduler looks then, and the order may have changed by then though no job starts for the settling itself.
+    """
+    ranges = (lane for key, lane in board.lanes.items() if key.ask.minimum < key.ask.maximum)
+    times = (item[0] + board.rules.patience for lane in ranges for item in lane.items)
+    return nsmallest(SETTLINGS, {at for at in times if at > now})
 
 
 def _coming(look: Look, gated: Iterable[Entry]) -> tuple[list[Arrival], _Dependents]:

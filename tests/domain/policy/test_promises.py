@@ -109,6 +109,14 @@ def test_the_forecast_is_what_then_happens_when_limits_are_exact(
     check_forecast({number: exact(number, *wanted) for number, wanted in enumerate(waiting, 1)})
 
 
+def test_the_forecast_looks_when_a_capped_range_settles() -> None:
+    """The order has changed by then, and the plan made then starts a job that the forecast must foresee."""
+    narrow = [(1, minutes, 0, "bob", 0) for minutes in (92, 1, 1, 1)]
+    others = [(1, 6, 50, "alice", 0), (1, 7, 50, "alice", 0), (2, 6, 50, "bob", 0), (2, 7, 100, "bob", 0)]
+    jobs = {number: exact(number, *wanted) for number, wanted in enumerate([*narrow, *others], 1)}
+    check_forecast({**jobs, 9: exact(9, (2, 4), 1, 0, "bob", 0)})
+
+
 @given(COMING_LATER)
 @settings(max_examples=100, deadline=None, derandomize=True)
 def test_the_forecast_knows_of_jobs_that_begin_later_or_after_others_and_that_held_ones_never_do(
