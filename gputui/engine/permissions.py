@@ -17,7 +17,6 @@ from gputui.domain.errors import InputError, InputErrors, RuntimeFault
 from gputui.domain.job import JobSpec
 from gputui.domain.policy.permitted import SOCKETS, Refusal, Rules, Source, refusals, source_refusal, sources
 from gputui.domain.settings import Settings
-from gputui.engine.leader import current_leader
 
 
 class Permissions:
@@ -39,6 +38,8 @@ class Permissions:
         """Raise InputError for a host job that the process that schedules now cannot run as this user."""
         if not spec.is_host or not self.is_shared:
             return
+        from gputui.engine.leader import current_leader  # its codec is no business of the ground
+
         leader = current_leader(self._directory)
         if leader is None or leader.uid in {None, 0, uid}:
             return

@@ -17,10 +17,10 @@ import socket
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NoReturn
 
 from tests.runtime.rootfs import import_images
 
@@ -268,16 +268,25 @@ def _remove_cgroups(directory: Path) -> None:
 
 def main() -> None:
     """Run an engine until told to stop."""
-    done = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, lambda *_: done.set())
+    for number in _STOPS:
+        signal.signal(number, _stop)  # an Event set by a handler could meet its own lock, held by the wait for it
     engine = Dockerd()
     try:
         engine.start(live_restore="--live-restore" in sys.argv[1:])
         print(f"DOCKER_HOST={engine.host}", flush=True)
-        done.wait()
+        while True:
+            signal.pause()
     finally:
+        for number in _STOPS:
+            signal.signal(number, signal.SIG_IGN)
         engine.destroy()
+
+
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def _stop(*_: object) -> NoReturn:
+    raise SystemExit(0)
 
 
 if __name__ == "__main__":
