@@ -407,8 +407,9 @@ def test_the_hook_fails(harness: Harness, runtime: DockerRuntime, engine: Docker
 
 
 def test_over_its_memory(harness: Harness, runtime: DockerRuntime) -> None:
-    # the shell outlives its child a moment: an engine under load may hear of the end before it hears of the memory
-    greedy = "dd if=/dev/zero of=/dev/null bs=100M count=1; code=$?; sleep 3; exit $code"
+    # containerd watches a container's memory only from a moment after its start, and an engine under load may hear of
+    # the end before it hears of the memory: so the shell waits before its child runs, and outlives it
+    greedy = "sleep 2; dd if=/dev/zero of=/dev/null bs=100M count=1; code=$?; sleep 2; exit $code"
     made = launch(harness, IMAGE, shell(greedy), memory=8 * 2**20)
     created = runtime.create(made)
     runtime.start(created.id)
