@@ -21,7 +21,7 @@ Key: TypeAlias = tuple[JobId, int]
 
 @dataclass(frozen=True)
 class Adopt:
-    """It runs, or did: the store is to say so."""
+    """Decision to record that a container runs, or ran, for a job."""
 
     job_id: JobId
     record: ContainerRecord

@@ -99,7 +99,7 @@ class Scheduler:
             observer.poke()
 
     def tick(self, now: datetime) -> Snapshot:
-        """One pass. What the store refuses is told in the snapshot, and tried again at the next tick."""
+        """Make one pass. A refusal of the store is told in the snapshot and tried again at the next tick."""
         boot = self._clock.boot_time()  # at once: it is compared with `now`
         self._trouble = ()
         self._mind_the_clock(now)

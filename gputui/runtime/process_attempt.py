@@ -90,7 +90,7 @@ class Records:
     """Whether the command may have run; a wrapper of gputui 0.1 did not say."""
     is_damaged: bool
     reach: int | None = None
-    """Whose processes may be signalled on its word, see `reach_of`."""
+    """User whose processes may be signalled on its word, see `reach_of`."""
 
     @classmethod
     def of(cls, content: bytes) -> Records:

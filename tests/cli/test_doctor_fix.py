@@ -25,7 +25,7 @@ ANSWERS = {
 
 
 class Engine(BaseHTTPRequestHandler):
-    """As much of an engine as doctor asks for."""
+    """Part of an engine that doctor asks for."""
 
     def do_GET(self) -> None:
         body = json.dumps(next((a for path, a in ANSWERS.items() if self.path.endswith(path)), {})).encode()

@@ -136,7 +136,7 @@ class Site:
         return "/usr/bin/python3" if is_closed else str(own), str(copy)
 
     def gputui(self, name: str, *words: str) -> str:
-        """What a command of that user prints."""
+        """Return what a command of that user prints."""
         done = self.run(name, COMMAND, *words)
         assert done.returncode == 0, done.stderr
         return done.stdout
@@ -145,7 +145,7 @@ class Site:
         return int(self.gputui(name, "submit", "--host", "--", "sh", "-c", script))
 
     def actions(self, name: str) -> Actions:
-        """What that user may ask for, without the seconds that a process of hers takes to come up."""
+        """Return what that user may ask for, without the seconds that a process of hers takes to come up."""
         user = self.users[name]
         return Actions(self.store, clock(), Actor(user.pw_uid, user.pw_name))
 

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class DockerLine:
-    """One line, apart from `docker run`."""
+    """Line of options, image and command, apart from `docker run`."""
 
     name: str
     options: str

@@ -42,7 +42,7 @@ Host nowhere
 
 
 class Sshd:
-    """One server; the host `lab` of `environ`'s ssh command."""
+    """OpenSSH server on loopback; the host `lab` of `environ`'s ssh command."""
 
     def __init__(self, *more: str) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="gputui-sshd-", dir="/tmp"))

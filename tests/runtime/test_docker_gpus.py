@@ -82,7 +82,7 @@ def test_devices_that_come_while_the_engine_runs_are_noticed(
 
 
 def test_an_old_podman_is_asked_for_no_gpus(engine: StandInEngine, runtime: DockerRuntime) -> None:
-    """It would start containers without them, and say nothing."""
+    """Podman before 5.4 would start containers without GPUs and report no error."""
     engine.version |= {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
     assert support(gives(runtime), TWO).refusal is not None
     with pytest.raises(RuntimeFault, match="would ignore"):

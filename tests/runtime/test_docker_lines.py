@@ -80,7 +80,7 @@ def test_a_container_is_what_docker_would_have_made(
 
 
 def comparable(inspected: dict[str, Any]) -> dict[str, Any]:
-    """What is to be the same, without what is empty: clients differ in how they say nothing."""
+    """Return what is to be the same, without what is empty: clients differ in how they say nothing."""
     config, host = dict(inspected["Config"]), dict(inspected["HostConfig"])
     if config["Hostname"] == inspected["Id"][:12]:
         config["Hostname"] = ""

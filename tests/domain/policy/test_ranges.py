@@ -34,7 +34,7 @@ RANGES = st.sampled_from([(1, 2), (2, 4), (1, 8), (2, 3)])
 
 
 def snapshot(jobs: Iterable[Job], gpus: int) -> Snapshot:
-    """Those jobs on one node, whose engine answers."""
+    """Return a snapshot of those jobs on one node, whose engine answers."""
     seen = made(jobs, gpus=gpus)
     up = (RuntimeStatus("docker", up=True, text="Docker"),)
     return replace(seen, nodes=tuple(replace(node, runtimes=up) for node in seen.nodes))
@@ -77,7 +77,7 @@ def test_no_job_that_would_start_is_passed_over(case: Case, crowd: list[Job]) ->
 @given(crowds(), st.integers(2, 8), st.integers(0, 3))
 @SLOW
 def test_the_forecast_is_that_of_looking_whenever_a_job_settles(crowd: list[Job], gpus: int, held: int) -> None:
-    """Of one tenant: shares of several shift with the clock, so more looks may put them in another order."""
+    """Jobs of one tenant: shares of several shift with the clock, so more looks may put them in another order."""
     alone = [one.evolve(spec=replace(one.spec, tenant="alice")) for one in crowd]
     busy = [running(1 + n, on=(uuid(n),), time_limit=(1 + n) * HOUR, tenant="alice") for n in range(min(held, gpus))]
     seen = snapshot([*busy, *alone], gpus=gpus)
