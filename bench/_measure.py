@@ -53,12 +53,12 @@ class Terminal:
         self.written = 0
         self.output = bytearray()
         """All that was written so far."""
-        self._over = False
+        self.is_over = False
         self.begun = time.monotonic()
-        self.pid, self._master = pty.fork()
+        self.pid, self.master = pty.fork()
         if self.pid == 0:
             _become(command, environ, rows, columns)
-        os.set_blocking(self._master, False)
+        os.set_blocking(self.master, False)
 
     def __enter__(self) -> Terminal:
         return self
@@ -76,14 +76,14 @@ class Terminal:
             _signal(pid, signal.SIGKILL)
         while not self._is_over():
             self.read(0.05)
-        os.close(self._master)
+        os.close(self.master)
 
     def read(self, patience: float) -> bytes:
         """What came, after waiting at most so long for it."""
-        if not select.select([self._master], [], [], max(0.0, patience))[0]:
+        if not select.select([self.master], [], [], max(0.0, patience))[0]:
             return b""
         try:
-            raw = os.read(self._master, 1 << 16)
+            raw = os.read(self.master, 1 << 16)
         except OSError:  # the other end is closed
             time.sleep(min(patience, 0.01))
             return b""
@@ -129,16 +129,16 @@ class Terminal:
         while self.read(quiet):
             pass
         begun = time.perf_counter()
-        os.write(self._master, key)
+        os.write(self.master, key)
         while time.perf_counter() - begun < patience:
             if self.read(patience):
                 return time.perf_counter() - begun
         raise TimeoutError(f"nothing was painted within {patience} s of {key!r}")
 
     def _is_over(self) -> bool:
-        if not self._over:
-            self._over = os.waitpid(self.pid, os.WNOHANG)[0] != 0
-        return self._over
+        if not self.is_over:
+            self.is_over = os.waitpid(self.pid, os.WNOHANG)[0] != 0
+        return self.is_over
 
 
 def measure(
@@ -156,16 +156,16 @@ def measure(
         first_content = terminal.until_shown(marker)
         terminal.pump(settle)
         cpu, woken, came, begun = cpu_seconds(terminal.pid), waits(terminal.pid), 0, time.monotonic()
-        resident = proportional = 0
+        most = proportional = 0
         while (passed := time.monotonic() - begun) < seconds:
             came += terminal.pump(min(1.0, seconds - passed))
             pids = tree(terminal.pid)
-            resident = max(resident, sum(map(_resident, pids)))
+            most = max(most, sum(map(resident, pids)))
             proportional = max(proportional, sum(map(_proportional, pids)))
         passed = time.monotonic() - begun
         used = cpu_seconds(terminal.pid) - cpu
         wakeups = (waits(terminal.pid) - woken) / passed
-    return Figures(first_paint, first_content, came / passed, used / passed, resident, proportional, wakeups)
+    return Figures(first_paint, first_content, came / passed, used / passed, most, proportional, wakeups)
 
 
 def middle(figures: Sequence[Figures]) -> Figures:
@@ -249,7 +249,7 @@ def _waits(status: Path) -> int:
     return int(match[1]) if match else 0
 
 
-def _resident(pid: int) -> int:
+def resident(pid: int) -> int:
     fields = _stat(pid)
     return int(fields[21]) * PAGE if fields else 0
 

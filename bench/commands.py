@@ -1,4 +1,7 @@
-"""Wall time of `gputui submit` and `gputui queue` beside a bare start of the same interpreter.
+"""Time of `gputui submit` and `gputui queue`, also as a multiple of a bare start of the same interpreter.
+
+Ratios compare the least of all runs, which alternate: of wall time, and of processor time, which a busy machine
+distorts less.
 
 python -m bench.commands [--jobs 1000] [--times 20] [--json]
 """
@@ -8,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -15,13 +19,26 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from bench._jobs import store_waiting_jobs
 from bench._measure import machine
 from bench.console import at_home
 
 BUDGETS = {"submit": 0.25, "queue": 0.35, "top -n 1": 0.6}
-"""Seconds, as the design states them."""
+"""Seconds of wall time, as the design states them."""
+RATIOS = {"submit": 8, "queue": 10}
+"""Times a bare start of the interpreter, at most."""
+BARE = "python -c pass"
+
+
+class CommandRun(NamedTuple):
+    """Cost of one run of a command."""
+
+    wall: float
+    """Seconds from its start to its end."""
+    cpu: float
+    """Seconds of processor time, user and system."""
 
 
 def main() -> None:
@@ -35,16 +52,28 @@ def main() -> None:
         return
     print(f"machine: {machine()}")
     print(f"wall time, median of {options.times} taken in turns, {options.jobs:,} jobs stored")
-    for name, times in found.items():
+    for name, runs in found.items():
+        times = [run.wall for run in runs]
         budget = f", budget {BUDGETS[name] * 1000:.0f} ms" if name in BUDGETS else ""
         print(f"  {name:<22} {_ms(statistics.median(times))}, {_ms(min(times))} to {_ms(max(times))}{budget}")
+    print(f"least time as a multiple of {BARE}: wall, processor")
+    for name in found:
+        wall, cpu = ratios(found, name)
+        budget = f", budget {RATIOS[name]}" if name in RATIOS else ""
+        print(f"  {name:<22} {wall:5.1f} {cpu:5.1f}{budget}")
+
+
+def ratios(found: dict[str, list[CommandRun]], name: str) -> tuple[float, float]:
+    """Return the least wall and processor time of a command, as multiples of those of a bare start."""
+    wall = min(run.wall for run in found[name]) / min(run.wall for run in found[BARE])
+    return wall, min(run.cpu for run in found[name]) / min(run.cpu for run in found[BARE])
 
 
 def commands(state: str) -> dict[str, list[str]]:
     """What is timed: first what costs nothing, then the same with the imports of ours, then the commands."""
     ours = [sys.executable, "-m", "gputui", "--state", state]
     return {
-        "python -c pass": [sys.executable, "-c", "pass"],
+        BARE: [sys.executable, "-c", "pass"],
         "gputui --version": [*ours[:3], "--version"],
         "submit": [*ours, "submit", "--gpus", "1", "busybox", "true"],
         "queue": [*ours, "queue"],
@@ -53,24 +82,29 @@ def commands(state: str) -> dict[str, list[str]]:
     }
 
 
-def compare(commands: dict[str, list[str]], times: int, environ: dict[str, str]) -> dict[str, list[float]]:
-    """Seconds of each run of each command, after one of each that is not counted."""
+def compare(commands: dict[str, list[str]], times: int, environ: dict[str, str]) -> dict[str, list[CommandRun]]:
+    """Return the cost of each run of each command, after one of each that is not counted."""
     for command in commands.values():
-        _seconds(command, environ)
-    found: dict[str, list[float]] = {name: [] for name in commands}
+        _run(command, environ)
+    found: dict[str, list[CommandRun]] = {name: [] for name in commands}
     for _ in range(times):
         for name, command in commands.items():
-            found[name].append(_seconds(command, environ))
+            found[name].append(_run(command, environ))
     return found
 
 
-def _seconds(command: Sequence[str], environ: dict[str, str]) -> float:
-    begun = time.perf_counter()
+def _run(command: Sequence[str], environ: dict[str, str]) -> CommandRun:
+    before, begun = _cpu_of_children(), time.perf_counter()
     done = subprocess.run(command, capture_output=True, check=False, env={**environ, "COLUMNS": "120"})
-    seconds = time.perf_counter() - begun
+    run = CommandRun(time.perf_counter() - begun, _cpu_of_children() - before)
     if done.returncode:
         sys.exit(f"{' '.join(command)}: exit code {done.returncode}: {done.stderr.decode(errors='replace')}")
-    return seconds
+    return run
+
+
+def _cpu_of_children() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _ms(seconds: float) -> str:

@@ -15,7 +15,7 @@ from pathlib import Path
 from gputui.domain.container import Launch
 from gputui.domain.job import JobId
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.docker import DockerRuntime
+from gputui.runtime.docker.runtime import DockerRuntime
 from tests.e2e import witness
 from tests.e2e.site import RealClock, Site, fresh_site, submit_directly
 from tests.runtime.dockerd import Dockerd

@@ -47,7 +47,7 @@ def measure(directory: Path, size: int) -> None:
     with (directory / "history-2026-03.jsonl").open("wb") as file:
         for number in range(size):
             file.write(msgspec.json.encode({"id": 1_000_000 + number, "schema": 2, "job": document}) + b"\n")
-    store.keep_house(NOW)
+    store.maintain(NOW)
     moves: list[float] = []
     locked: list[float] = []
     for job_id in range(1, MOVES + 1):
@@ -55,7 +55,7 @@ def measure(directory: Path, size: int) -> None:
             transaction.put(transaction.get(job_id).evolve(state=JobState.COMPLETED, ended_at=ENDED))
         with timed_lock(locked):
             begun = time.perf_counter()
-            store.keep_house(NOW)
+            store.maintain(NOW)
             moves.append((time.perf_counter() - begun) * 1e3)
     assert not store.jobs()
     first, again = seconds_of(store, 5), seconds_of(store, 5)

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 from gputui.tui.log.pattern import pattern_of
-from gputui.tui.widgets.log_pane import LogPane
+from gputui.tui.screens.log_pane import LogPane
 from tests.tui.console import Console
 
 RATE = 100_000
@@ -72,7 +72,7 @@ async def measure(name: str, seconds: float, prepare: Prepare | None) -> None:
 
 
 async def _watch(name: str, seconds: float, pane: LogPane, pause: Callable[[], Awaitable[object]]) -> None:
-    before, cpu, painted = time.monotonic(), time.process_time(), pane.repaints
+    before, cpu, painted = time.monotonic(), time.process_time(), _counted(pane)
     lags, busy = [], 0.0
     while (now := time.monotonic()) < before + seconds:
         worked = time.thread_time()
@@ -86,9 +86,21 @@ async def _watch(name: str, seconds: float, pane: LogPane, pause: Callable[[], A
     late = [1000 * lags[len(lags) * part // 100] for part in (50, 99)]
     print(
         f"{name:14} {read / took:9,.0f} lines/s  {100 * spent / took:4.0f} % of a core  {_resident():4.0f} MB resident"
-        f"  {(pane.repaints - painted) / took:4.1f} paints/s  loop late by {late[0]:.1f} ms, p99 {late[1]:.1f} ms;"
+        f"  {painted[0] / took:4.1f} paints/s  loop late by {late[0]:.1f} ms, p99 {late[1]:.1f} ms;"
         f" worked at once for {1000 * busy:.1f} ms at most  kept {pane.buffer.end - pane.buffer.first:,} lines"
     )
+
+
+def _counted(pane: LogPane) -> list[int]:
+    """Return a list whose only number counts the repaints of the pane from now on."""
+    count, repaint = [0], pane.repaint
+
+    def counted(*, is_same: bool = False) -> None:
+        count[0] += 1
+        repaint(is_same=is_same)
+
+    pane.repaint = counted  # type: ignore[method-assign]
+    return count
 
 
 def _resident() -> float:

@@ -15,12 +15,14 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from bench._measure import machine
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Gpu, GpuState, GpuView, Health
 from gputui.domain.job import Attempt, GpuRequest, Job, JobSpec
-from gputui.domain.policy.lineup import Known
 from gputui.domain.policy.plan import plan
+from gputui.domain.policy.queue_order import OrderCache
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
@@ -31,9 +33,13 @@ from gputui.replay.trace import Site, prepare, read
 NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 TENANTS = ("alice", "bob", "carol", "dan", "eve")
 GPUS, BUSY = 64, 60
-RANGES = ((2, 4), (1, 2), (1, 8), (4, 8))
+RANGES = tuple((low, high) for low in range(1, 8) for high in range(low + 1, 9))
 CROWDS = ((10_000, 0), (10_000, 1000), (10_000, 2000), (0, 1000), (0, 2000), (0, 4000))
 """Jobs of a fixed number of GPUs, and with a range."""
+MIXTURES = ((10_000, 5, 0), (10_000, 200, 0), (10_000, 200, 1000), (30_000, 200, 0))
+"""Jobs of equal priority that all state different limits, their tenants, and jobs with a range."""
+LIMIT = 0.1
+"""Seconds for 10,000 jobs with ranges, or that are all different."""
 COUNTS = (100, 1000, 10_000, 100_000)
 GOAL = 0.05
 """Seconds for 10,000 jobs."""
@@ -70,6 +76,25 @@ def ranged(number: int, *, fresh: bool = False) -> Job:
     return Job(10**7 + number, spec, NOW - timedelta(seconds=age), priority=spec.priority)
 
 
+def different(number: int, tenants: int) -> Job:
+    """Return a job of normal priority whose limit no other job states."""
+    width = 2 ** (number % 4)
+    spec = JobSpec(
+        image="busybox",
+        name=f"train-{number}",
+        tenant=f"tenant-{number * 7919 % tenants}",
+        gpus=GpuRequest(width, width),
+        time_limit=timedelta(seconds=600 + 23 * number),
+    )
+    return Job(number, spec, NOW - timedelta(seconds=37 * number % 400_000))
+
+
+def mixture_of(count: int, tenants: int, ranges: int = 0) -> Snapshot:
+    """Return so many jobs that are all different, and jobs with ranges, on the nodes of `queue_of`."""
+    base = queue_of(0, ranges)
+    return replace(base, jobs=(*(different(number, tenants) for number in range(1, count + 1)), *base.jobs))
+
+
 def running(number: int, gpu: Gpu) -> Job:
     """A job that holds one GPU."""
     started = NOW - timedelta(minutes=number)
@@ -90,7 +115,7 @@ def queue_of(count: int, ranges: int = 0, *, fresh: bool = False) -> Snapshot:
     return Snapshot(taken_at=NOW, nodes=nodes, jobs=(*map(waiting, range(1, count + 1)), *crowd, *jobs))
 
 
-def plan_seconds(snapshot: Snapshot, known: Known | None = None) -> list[float]:
+def plan_seconds(snapshot: Snapshot, known: OrderCache | None = None) -> list[float]:
     """The CPU time of each of many plans, sorted; without `known` each is a first one."""
     taken = []
     gc.freeze()  # as the scheduler does once it has read its queue
@@ -134,7 +159,7 @@ def main() -> None:
     """Print it all."""
     print(machine())
     print(f"plan() on {GPUS} GPUs, {BUSY} of them held; goal {GOAL * 1000:.0f} ms at 10,000, growth of n log n at most")
-    for label, known in (("first", lambda: None), ("next", Known)):
+    for label, known in (("first", lambda: None), ("next", OrderCache)):
         table(label, {count: plan_seconds(queue_of(count), known()) for count in COUNTS})
     for plain, ranges in CROWDS:
         for fresh in (False, True):
@@ -143,6 +168,15 @@ def main() -> None:
             print(
                 f"  ranges: {plain:>7} plain, {ranges:>5} ranges {words}: least {taken[0] * 1000:.1f} ms, "
                 f"median {statistics.median(taken) * 1000:.1f} ms",
+                flush=True,
+            )
+    print(f"all different, one priority; goal {LIMIT * 1000:.0f} ms at 10,000")
+    for label, known in (("first", lambda: None), ("next", OrderCache)):
+        for count, tenants, ranges in MIXTURES:
+            taken = plan_seconds(mixture_of(count, tenants, ranges), known())
+            words = f"{label:>5}: {count:>7} limits, {tenants:>4} tenants, {ranges:>5} ranges"
+            print(
+                f"  {words}: least {taken[0] * 1000:.1f} ms, median {statistics.median(taken) * 1000:.1f} ms",
                 flush=True,
             )
     trace = Path(sys.argv[1]) if len(sys.argv) > 1 else None

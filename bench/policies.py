@@ -1,6 +1,6 @@
 """The golden tables: this scheduler beside the baselines, on real cuts where they are at hand, and on made-up traces.
 
-`python -m bench.policies [FOLDER]`: FOLDER holds philly_8gpu_*.csv and philly_64gpu_*.csv; `bench.cuts` makes more.
+`python -m bench.policies [FOLDER]`: FOLDER holds philly_8gpu_*.csv and philly_64gpu_*.csv; `bench.cuts` makes them.
 """
 
 from __future__ import annotations
@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gputui.replay.generator import digest, generate
-from gputui.replay.measure import dealt, measure
 from gputui.replay.metrics import Figures, allocation_bound
-from gputui.replay.policies import POLICIES
+from gputui.replay.policies import POLICIES, dealt, measure
 from gputui.replay.trace import Site, TraceJob, prepare, read
 
-LOADS = (0.6, 0.8, 1.0, 1.3)
+LOADS = (0.9, 1.0, 1.2)
 HOUR = 3600.0
 SEEDS = {8: 10, 64: 3}
 
@@ -115,33 +114,44 @@ def gate_rows(columns: Sequence[Gates]) -> Iterator[str]:
     yield "| the same, tenants dealt by the alphabet | >= 1.30 | " + " | ".join(cells) + " |"
 
 
+COLUMNS = {
+    "allocated": "allocation_ratio",
+    "wait": "wait_mean",
+    "p95": "wait_p95",
+    "longest": "wait_max",
+    "slowdown": "bounded_slowdown_mean",
+    "worst tenant": "worst_tenant_wait_mean",
+}
+"""The columns of the tables, and the figures in them."""
+
+
+def compared(ours: Sequence[Figures], theirs: Sequence[Figures], figure: str) -> str:
+    """Return the geometric mean of our figure over theirs."""
+    pairs = zip(ours, theirs, strict=True)
+    return f"{statistics.geometric_mean(getattr(our, figure) / getattr(their, figure) for our, their in pairs):.2f}"
+
+
 def row(name: str, found: Sequence[Figures], ours: Sequence[Figures]) -> str:
-    """The means over the traces, and how we compare on each of them."""
-
-    def mean(figure: str) -> float:
-        return float(statistics.mean(getattr(each, figure) for each in found))
-
-    def ratios(figure: str) -> str:
-        pairs = zip(ours, found, strict=True)
-        return spread([getattr(our, figure) / getattr(each, figure) for our, each in pairs])
-
-    waits = (f"{mean(figure) / HOUR:.0f}" for figure in ("wait_mean", "wait_p95", "wait_max"))
-    compared = ("1",) * 3 if name == "plan" else map(ratios, ("allocation_ratio", "wait_mean", "wait_max"))
-    return f"| {name} | {mean('allocation_ratio'):.3f} | " + " | ".join((*waits, *compared)) + " |"
+    """Return the means of a policy's figures, and ours over them."""
+    allocated = statistics.mean(each.allocation_ratio for each in found)
+    waits = [statistics.mean(getattr(each, COLUMNS[title]) for each in found) / HOUR for title in ("wait", "longest")]
+    ratios = (compared(ours, found, figure) for figure in COLUMNS.values())
+    return f"| {name} | {allocated:.3f} | " + " | ".join((*(f"{wait:.0f}" for wait in waits), *ratios)) + " |"
 
 
-def table(traces: Sequence[Trace], gpus: int, load: float) -> Iterator[str]:
-    """All policies at one load."""
+def table(
+    traces: Sequence[Trace], gpus: int, loads: Sequence[float], limits: str, names: Sequence[str]
+) -> Iterator[str]:
+    """Yield a table of these policies, over all traces and loads."""
     site = Site(gpus)
-    yield f"\n| load {load} | allocated | wait h | p95 | max | plan/it: allocated | wait | max |"
-    yield "|---|---|---|---|---|---|---|---|"
-    ready = [prepare(trace.jobs, site, load, "bucket") for trace in traces]
+    yield f"\n| {gpus} GPUs, {limits} limits | allocated | wait h | longest h | plan/it: " + " | ".join(COLUMNS) + " |"
+    yield "|---" * (4 + len(COLUMNS)) + "|"
+    ready = [prepare(trace.jobs, site, load, limits) for trace in traces for load in loads]
     bound = statistics.mean(allocation_bound(jobs, gpus) for jobs in ready)
-    yield f"| no policy exceeds | {bound:.3f} | | | | | | |"
+    yield f"| no policy exceeds | {bound:.3f} |" + " |" * (2 + len(COLUMNS))
     ours = [measure("plan", jobs, site) for jobs in ready]
-    for name in POLICIES:
-        found = ours if name == "plan" else [measure(name, jobs, site) for jobs in ready]
-        yield row(name, found, ours)
+    for name in names:
+        yield row(name, ours if name == "plan" else [measure(name, jobs, site) for jobs in ready], ours)
 
 
 def hashes(traces: Sequence[Trace]) -> str:
@@ -150,9 +160,9 @@ def hashes(traces: Sequence[Trace]) -> str:
 
 
 def gates(folder: Path | None) -> Iterator[str]:
-    """The table of gates."""
+    """Yield the table of gates."""
     cuts = real(folder, 8) if folder else []
-    columns = {"the given cut": cuts[:1], f"{len(cuts)} cuts": cuts, f"{SEEDS[8]} seeds": made_up(8)}
+    columns = {f"{len(cuts)} cuts": cuts, f"{SEEDS[8]} seeds": made_up(8)}
     shown = {title: traces for title, traces in columns.items() if traces}
     yield "\n| 8 GPUs, load 1.0, bucket limits | wanted | " + " | ".join(shown) + " |\n|---|---|" + "---|" * len(shown)
     yield from gate_rows([Gates.of([trace.jobs for trace in traces]) for traces in shown.values()])
@@ -161,14 +171,16 @@ def gates(folder: Path | None) -> Iterator[str]:
 def main() -> None:
     """Print them as Markdown."""
     folder = Path(sys.argv[1]) if len(sys.argv) > 1 else None
-    for line in gates(folder):
-        print(line, flush=True)
     for gpus in (8, 64):
         traces = (real(folder, gpus) if folder else []) or made_up(gpus)
-        print(f"\n### {gpus} GPUs\n\n{len(traces)} traces, bucket limits: {hashes(traces)}.")
-        for load in LOADS:
-            for line in table(traces, gpus, load):
+        print(f"\n{len(traces)} traces for {gpus} GPUs: {hashes(traces)}.")
+        for line in table(traces, gpus, LOADS, "bucket", tuple(POLICIES)):
+            print(line, flush=True)
+        for limits in ("exact", "none") if gpus == 8 else ():
+            for line in table(traces, gpus, (1.0,), limits, ("plan", "fifo", "easy", "saf", "greedy")):
                 print(line, flush=True)
+    for line in gates(folder):
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

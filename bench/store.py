@@ -44,7 +44,7 @@ def ours(directory: Path, size: int) -> dict[str, float]:
     """Of this store."""
     store = TinyJobStore(directory)
     store.submit([JOB] * size, actor=ACTOR)
-    folding = median(store._storage.checkpoint, 3)
+    folding = median(store.storage.checkpoint, 3)
     store.jobs()
     other = TinyJobStore(directory)
 

@@ -1,38 +1,49 @@
-"""The only place where adapters are chosen."""
+"""Choice of adapters for the ports, and construction of the engine's services from the options of a command."""
 
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, suppress
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gputui.config import Options
 from gputui.domain.audit import Actor
 from gputui.domain.container import ForeignContainer
-from gputui.domain.errors import RuntimeFault
+from gputui.domain.errors import GputuiError, RuntimeFault
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.job import BootTime
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Snapshot
-from gputui.ports import GpuProbe, Interior, JobStore, Runtime, SteadyClock
 
 RESCUE_WAIT = 5.0
-"""Seconds that a repair waits for the scheduler to write down what it has in memory."""
+"""Seconds that a repair waits for the scheduler to write its rescue file."""
 
 if TYPE_CHECKING:
+    from socket import socket
+
+    from gputui.domain.container import ExecRequest
     from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
-    from gputui.engine.actions import Actions
+    from gputui.domain.job import Attempt, Job, JobId
+    from gputui.engine.actions.actions import Actions
+    from gputui.engine.actions.foreign_use import ForeignUse
+    from gputui.engine.actions.reservations import Reservations
+    from gputui.engine.actions.tenants import Tenants
     from gputui.engine.feed import Feed
-    from gputui.engine.host import Host
-    from gputui.engine.inside import Inside
-    from gputui.engine.logs import Logs
-    from gputui.engine.reservations import Reservations
-    from gputui.engine.tenants import Tenants
+    from gputui.engine.files.logs import Logs
+    from gputui.engine.files.viewers import AttachWait
+    from gputui.engine.job_exec import Entrance, JobExecRouter
+    from gputui.engine.process.host import Adapters, Host
+    from gputui.engine.process.relay import Relay
+    from gputui.gpus.simulated import SimulatedProbe
+    from gputui.ports import GpuProbe, JobExec, JobStore, Permit, Runtime, SteadyClock
+    from gputui.ports.foreign import ForeignContainers
     from gputui.store.repair import Repair
 
 
@@ -40,11 +51,11 @@ class SystemClock:
     """The clock of this machine."""
 
     def now(self) -> datetime:
-        """The time, aware, in UTC."""
+        """Return the current time, aware, in UTC."""
         return datetime.now(UTC)
 
     def boot_time(self) -> BootTime:
-        """The seconds that this machine has been awake, and since which start of it."""
+        """Return the boot's id and the seconds since then, without time spent suspended."""
         return BootTime(_boot_id(), time.monotonic())
 
 
@@ -54,12 +65,12 @@ def _boot_id() -> str:
 
 
 def clock() -> SteadyClock:
-    """The clock that everything goes by."""
+    """Return the system clock."""
     return SystemClock()
 
 
 def actor(environ: Mapping[str, str] = os.environ) -> Actor:
-    """Who runs this process: under sudo, who called sudo."""
+    """Return the user of this process; under sudo, the user who called sudo."""
     uid, sudo = os.getuid(), environ.get("SUDO_UID", "")
     if uid == 0 and sudo.isascii() and sudo.isdigit() and len(sudo) < 11:
         uid = int(sudo)
@@ -76,16 +87,16 @@ def _user_name(uid: int) -> str:
 
 
 def has_queue(options: Options) -> bool:
-    """Return whether there is a queue, or something left of one, in the state directory; creates nothing."""
+    """Whether the state directory has a queue, or remains of one; creates nothing."""
     from gputui.store.directory import QUEUE
 
     return any(options.state.glob(f"{QUEUE}*"))
 
 
 def open_store(options: Options, waiting: Callable[[str], None] | None = None) -> JobStore:
-    """The store in the state directory, made if there is none yet.
+    """Return the store of the state directory, which is created if missing.
 
-    `waiting` is called with a sentence when another process keeps the queue locked for long; by default it is logged.
+    `waiting` is called with a sentence when another process locks the queue for long; by default it is logged.
     """
     from gputui.store import TinyJobStore
 
@@ -95,64 +106,73 @@ def open_store(options: Options, waiting: Callable[[str], None] | None = None) -
 
 
 def open_repair(options: Options) -> Repair:
-    """The repair of the state directory. Gives a scheduler at work the time to write down what it has in memory."""
+    """Return the repair of the state directory, after giving a running scheduler time to write its rescue file."""
     import time
 
-    from gputui.engine.leader import current_leader
+    from gputui.engine.files.leadership import current_leader
     from gputui.store.repair import repair_of
 
     repair = repair_of(options.state, options.settings.store)
     leader, deadline = current_leader(options.state), time.monotonic() + RESCUE_WAIT
-    while leader and repair.look() and not repair.has_rescue_of(leader.pid) and time.monotonic() < deadline:
+    while leader and repair.assess() and not repair.has_rescue_of(leader.pid) and time.monotonic() < deadline:
         time.sleep(0.2)
     return repair
 
 
 def actions(store: JobStore, options: Options | None = None) -> Actions:
-    """What the user of this process may ask for, within the settings of `options`."""
-    from gputui.engine.actions import Actions
-    from gputui.engine.permissions import Permissions
+    """Return the actions of this process's user, within the settings of `options`."""
+    from gputui.engine.actions.actions import Actions
+    from gputui.engine.actions.permissions import UserPermissions
 
     settings = options.settings if options else Settings()
-    permissions = Permissions(options.state, settings) if options else None
+    permissions = UserPermissions(options.state, settings) if options else None
     return Actions(store, clock(), actor(), settings.scheduler, settings.policy, permissions)
 
 
 def reservations(store: JobStore, options: Options) -> Reservations:
-    """The reservations, as the user of this process may change them."""
-    from gputui.engine.reservations import Reservations
+    """Return the reservations, for changes by this process's user."""
+    from gputui.engine.actions.reservations import Reservations
 
     return Reservations(store, clock(), actor(), options.settings.policy)
 
 
 def tenants(store: JobStore, options: Options) -> Tenants:
-    """What tenants are due, as the user of this process may change it."""
-    from gputui.engine.tenants import Tenants
+    """Return the tenants' shares and limits, for changes by this process's user."""
+    from gputui.engine.actions.permissions import UserPermissions
+    from gputui.engine.actions.tenants import Tenants
 
-    return Tenants(store, clock(), actor(), options.settings.policy)
+    permissions = UserPermissions(options.state, options.settings)
+    return Tenants(store, clock(), actor(), options.settings.policy, permissions)
 
 
 def current_snapshot(options: Options, store: JobStore) -> Snapshot:
-    """The picture as the store and the leader's last published readings give it. Starts nothing."""
-    from gputui.engine import picture
+    """Return a snapshot from the store and the leader's last published readings. Starts nothing."""
+    from gputui.engine.tick import snapshot_builder
 
-    return picture.beside(store, options.state, options.settings, clock().now())
+    return snapshot_builder.follower_snapshot(store, options.state, options.settings, clock().now())
+
+
+def is_scheduled(options: Options) -> bool:
+    """Return whether a process schedules in the state directory now."""
+    from gputui.engine.files.leadership import current_leader
+
+    return current_leader(options.state) is not None
 
 
 def known_gpus(options: Options) -> tuple[Gpu, ...]:
-    """Return the GPUs that the scheduler lists now; none where nobody schedules, since GPUs are not read for this."""
-    from gputui.engine import published
-    from gputui.engine.leader import current_leader
+    """Return the GPUs that the scheduler lists now; empty without a scheduler, since no GPU is read for this."""
+    from gputui.engine.files import live_file
+    from gputui.engine.files.leadership import current_leader
 
-    if current_leader(options.state) is None or (live := published.read(options.state)) is None:
+    if current_leader(options.state) is None or (live := live_file.read(options.state)) is None:
         return ()
     return tuple(view.gpu for node in live.nodes for view in node.gpus)
 
 
 def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
-    """The runtimes of this node, the one for containers first."""
-    from gputui.runtime.docker import DockerRuntime
-    from gputui.runtime.process import ProcessRuntime
+    """Return the runtimes of this machine, the one for containers first."""
+    from gputui.runtime.docker.runtime import DockerRuntime
+    from gputui.runtime.process.runtime import ProcessRuntime
 
     settings = options.settings
     runtimes: list[Runtime] = []
@@ -164,10 +184,10 @@ def make_runtimes(options: Options, store_id: str) -> tuple[Runtime, ...]:
 
 
 def local_images(options: Options) -> tuple[str, ...]:
-    """The names of images that the engine has; none where there is no engine, or none that answers."""
+    """Return the names of the engine's images; empty when no engine answers."""
     if options.runtime != "docker":
         return ()
-    from gputui.runtime.docker import DockerRuntime
+    from gputui.runtime.docker.runtime import DockerRuntime
 
     engine = DockerRuntime("", options.settings.runtime, clock())
     try:
@@ -179,23 +199,33 @@ def local_images(options: Options) -> tuple[str, ...]:
 
 
 def make_probe(options: Options, store_id: str = "") -> GpuProbe:
-    """The probe that `--probe` names, not started."""
+    """Return the probe that `--probe` names, not started."""
     if options.probe.simulated is None:
         from gputui.gpus.supervisor import NvmlProbe
 
         return NvmlProbe(options.settings.gpus, clock())
-    from gputui.gpus.models import DEFAULT
-    from gputui.gpus.simulated import SimulatedProbe
+    return _simulated(options, store_id)
 
-    return SimulatedProbe(
-        options.probe.simulated, (options.probe.model or DEFAULT).upper(), clock=clock(), store_id=store_id
-    )
+
+def _simulated(options: Options, store_id: str) -> SimulatedProbe:
+    from gputui.gpus.simulated import SimulatedProbe
+    from gputui.gpus.simulated_models import DEFAULT
+
+    model = (options.probe.model or DEFAULT).upper()
+    return SimulatedProbe(options.probe.simulated or 0, model, clock=clock(), store_id=store_id)
+
+
+def silence_probe_log() -> None:
+    """Keep the probe's log records off stderr: the command itself reports what is wrong."""
+    import logging
+
+    logging.getLogger("gputui").addHandler(logging.NullHandler())
 
 
 def check_probe(options: Options) -> None:
-    """Raise InputError for simulated GPUs of a number or model that there is none of."""
+    """Raise InputError for an unknown model or an impossible number of simulated GPUs."""
     if options.probe.simulated is not None:
-        from gputui.gpus.models import parse_probe
+        from gputui.gpus.simulated_models import parse_probe
 
         parse_probe(str(options.probe))
 
@@ -208,16 +238,17 @@ def make_host(
     *,
     may_lead: bool = True,
     started: Callable[[], GpuProbe | None] = lambda: None,
+    made: Callable[[], Adapters] | None = None,
     hand_over: Callable[[], object] | None = None,
 ) -> Host:
-    """What keeps the feed supplied in this process, `console` or `serve`; its adapters are made when it leads.
+    """Return the host that feeds snapshots to this process (`kind`: console or serve); it makes adapters when it leads.
 
-    `started` may give a probe that reads already, once. `hand_over` begins a background scheduler, for when scheduling
-    fails here again and again.
+    `started` may return a probe that already reads; `made` returns other adapters than the options name. `hand_over`
+    starts a background scheduler when scheduling keeps failing here.
     """
     import socket
 
-    from gputui.engine.host import Adapters, Host
+    from gputui.engine.process.host import Adapters, Host
 
     def adapters() -> Adapters:
         runtimes = make_runtimes(options, store.store_id)
@@ -226,7 +257,7 @@ def make_host(
 
     return Host(
         store=store,
-        adapters=adapters,
+        adapters=made or adapters,
         settings=options.settings,
         clock=clock(),
         directory=options.state,
@@ -234,19 +265,42 @@ def make_host(
         feed=feed,
         may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
         hand_over=hand_over,
+        relay=relay_of(options),
     )
 
 
+def demo_adapters(options: Options, store_id: str) -> Adapters:
+    """Return the simulated GPUs and the runtime of the demo."""
+    from gputui.engine.process.host import Adapters
+    from gputui.gpus.simulated_demo import furnish
+    from gputui.runtime.process.demo import DemoRuntime
+
+    probe = _simulated(options, store_id)
+    others = furnish(probe)
+    runtime = DemoRuntime(store_id, options.state, options.settings.runtime, clock(), others)
+    return Adapters({runtime.name: runtime}, probe)
+
+
+def demo_past(options: Options, store: JobStore, since: datetime) -> list[TakenStep]:
+    """Return readings since then in which the jobs that have ended ran. Takes half a second."""
+    from gputui.gpus.simulated_demo import furnish, readings_of_past
+
+    probe = _simulated(options, store.store_id)
+    furnish(probe)
+    ended = [job for job in store.jobs().values() if job.ended_at is not None]
+    return list(readings_of_past(probe, ended, since, clock().now()))
+
+
 def gpu_past(options: Options) -> list[TakenStep]:
-    """What GPUs did in the last hour while somebody scheduled."""
-    from gputui.engine import gpu_log
+    """Return the recorded GPU readings of the last hour or two."""
+    from gputui.engine.files import gpu_log
 
     return gpu_log.read(options.state)
 
 
 def open_logs(options: Options, store: JobStore) -> Logs:
-    """The output of every attempt, live or kept. Connects to a runtime only for a live one."""
-    from gputui.engine.logs import Logs
+    """Return the logs of all attempts, live or kept. Connects to a runtime only for a live one."""
+    from gputui.engine.files.logs import Logs
 
     runtimes: dict[str, Runtime] = {}
 
@@ -258,25 +312,117 @@ def open_logs(options: Options, store: JobStore) -> Logs:
     return Logs(store, options.state, find)
 
 
-def open_inside(options: Options, store: JobStore) -> Inside:
-    """The way into jobs that run. Connects to a runtime only when asked."""
-    from gputui.engine.inside import Inside
+def open_job_exec(options: Options, store: JobStore, actor_uid: int | None = None) -> JobExecRouter:
+    """Return shells, commands and process lists of running jobs. Connects to a runtime only on use.
 
-    def make() -> dict[str, Interior]:
-        from gputui.runtime.docker_inside import DockerInside
-        from gputui.runtime.process_inside import ProcessInside
+    They are for the user of that uid; None: the user of this process.
+    """
+    from gputui.engine.actions.permissions import UserPermissions
+    from gputui.engine.files.viewers import InputMark
+    from gputui.engine.job_exec import JobExecRouter
 
-        found: dict[str, Interior] = {"process": ProcessInside(store.store_id, options.state)}
+    permissions = UserPermissions(options.state, options.settings)
+    uid = os.geteuid() if actor_uid is None else actor_uid
+
+    def permit(job: Job) -> Permit:
+        def check(submitter: int | None) -> None:
+            if not permissions.may_enter(uid, submitter):
+                who = _user_name(submitter) if submitter is not None else "somebody else"
+                hint = "only its submitter and operators may enter it"
+                raise GputuiError(f"job {job.shown_id} is a job of {who}", hint=hint)
+
+        return check
+
+    def make() -> dict[str, JobExec]:
+        from gputui.runtime.docker.job_exec import DockerExec
+        from gputui.runtime.process.job_exec import ProcessExec
+
+        found: dict[str, JobExec] = {"process": ProcessExec(store.store_id, options.state)}
         if options.runtime == "docker":
-            found["docker"] = DockerInside(options.settings.runtime)
+            found["docker"] = DockerExec(options.settings.runtime)
         return found
 
-    return Inside(make)
+    def may_try(job: Job) -> None:
+        """Raise GputuiError where the queue says that it is another user's job; who enters it is checked again."""
+        if not permissions.may_operate(uid) and job.submitted_by != _user_name(uid):
+            hint = "only its submitter and operators may enter it"
+            raise GputuiError(f"job {job.shown_id} is a job of {job.submitted_by}", hint=hint)
+
+    def note_input(job_id: JobId) -> Callable[[], None]:
+        return InputMark(options.state, job_id).set
+
+    command = (sys.executable, "-P", "-m", "gputui", *options.arguments())
+    return JobExecRouter(make, store.store_id, permit, note_input, command, may_try)
+
+
+def open_entrance(options: Options, store: JobStore) -> Entrance:
+    """Return the way into jobs of this process's user: by the scheduler's relay where the queue is shared.
+
+    There only root and the owner of the state directory go by themselves, and others where nobody relays.
+    """
+    from gputui.engine.actions.permissions import UserPermissions
+    from gputui.engine.job_exec import Entrance
+    from gputui.runtime import relayed
+
+    owner = options.state.stat().st_uid
+    is_shared = UserPermissions(options.state, options.settings).is_shared
+    direct, record = open_job_exec(options, store), partial(record_entry, store)
+    if not is_shared or os.geteuid() in {0, owner}:
+        return Entrance(direct, None, record)
+    return Entrance(direct, partial(relayed.ask, options.state, {0, owner, os.geteuid()}), record)
+
+
+def viewer(options: Options, job_id: JobId) -> AttachWait:
+    """Return this process as somebody who waits to attach to a job before it starts."""
+    from gputui.engine.files.viewers import AttachWait
+
+    return AttachWait(options.state, job_id)
+
+
+def output_of(options: Options, store: JobStore, job: Job, attempt: Attempt) -> Iterator[tuple[bool, bytes]]:
+    """Yield the output of an attempt that is over, each piece with whether it is of standard error, if that is known.
+
+    Raises GputuiError.
+    """
+    from gputui.engine.files.logs import log_path
+    from gputui.runtime.process.attach import kept_log, live_log
+    from gputui.runtime.process.attempt_folder import AttemptFolder
+
+    if job.spec.is_host:
+        name = f"gputui-{store.store_id}-{job.id}-{attempt.number}"
+        with suppress(OSError), closing(live_log(AttemptFolder(options.state / "attempts" / name))) as log:
+            yield from log.rest()
+            return
+        with suppress(OSError), closing(kept_log(options.state / log_path(job.id, attempt.number))) as log:
+            yield from log.rest()
+            return
+    with closing(open_logs(options, store).open(job.id, attempt.number)) as stream:
+        yield from ((False, line + b"\n") for line in stream)
+
+
+def relay_of(options: Options) -> Relay:
+    """Return the relay into jobs of the state directory, not opened."""
+    from gputui.engine.process.relay import Relay
+
+    return Relay(options.state, [sys.executable, "-P", "-m", "gputui.console.relay", *options.arguments()])
+
+
+def open_foreign_use(options: Options, store: JobStore, *, is_read_only: bool = False) -> ForeignUse:
+    """Return the processes and containers of others, for acts with this process's rights. Connects only on use."""
+    from gputui.engine.actions.foreign_use import ForeignUse
+    from gputui.runtime.host_signals import LocalProcesses
+
+    def containers() -> ForeignContainers | None:
+        from gputui.runtime.docker.foreign_containers import DockerContainers
+
+        return DockerContainers(options.settings.runtime) if options.runtime == "docker" else None
+
+    return ForeignUse(store, clock(), actor(), LocalProcesses(), containers, is_read_only=is_read_only)
 
 
 def read_gpus(options: Options, patience: float, probe: GpuProbe | None = None) -> ProbeReading:
-    """One whole reading of the GPUs, or after so many seconds whatever there is by then; it ends the probe."""
-    from gputui.gpus.once import first_reading
+    """Return one complete reading of the GPUs, or the latest after `patience` seconds; closes the probe."""
+    from gputui.gpus.oneshot import first_reading
 
     return first_reading(probe or make_probe(options), patience)
 
@@ -284,11 +430,11 @@ def read_gpus(options: Options, patience: float, probe: GpuProbe | None = None) 
 def measured_snapshot(
     options: Options, store: JobStore, patience: float = 8.0, probe: GpuProbe | None = None
 ) -> Snapshot:
-    """The picture by a reading of our own, for when nobody schedules; by that probe, if one reads already."""
-    from gputui.domain.policy.occupancy import Evidence, views
+    """Return a snapshot from a reading of our own, by `probe` if given, for when no scheduler runs."""
+    from gputui.domain.policy.gpus.availability import Evidence, gpu_views
 
     probe = probe or make_probe(options)
-    probe.start()  # it reads while engines are asked
+    probe.start()  # it reads while the runtimes are asked
     foreign = _foreign(options, store.store_id) if options.probe.simulated is None else ()
     reading = read_gpus(options, patience, probe)
     evidence = Evidence(
@@ -300,13 +446,13 @@ def measured_snapshot(
         foreign=foreign,
     )
     now = clock().now()
-    rows = views(evidence, options.settings.scheduler, now)
-    node = Node("", rows, reading.status, reading.driver_version)
+    rows = gpu_views(evidence, options.settings.scheduler, now)
+    node = Node("", rows, reading.status, reading.driver_version, host=reading.host)
     return Snapshot(taken_at=now, nodes=(node,), controls=evidence.controls)
 
 
 def _foreign(options: Options, store_id: str) -> tuple[ForeignContainer, ...] | None:
-    """Other people's containers with GPUs; None as soon as one runtime cannot tell."""
+    """Return foreign containers with GPUs; None when a runtime cannot tell."""
     found: list[ForeignContainer] = []
     runtimes = make_runtimes(options, store_id)
     try:
@@ -320,3 +466,24 @@ def _foreign(options: Options, store_id: str) -> tuple[ForeignContainer, ...] | 
         for runtime in runtimes:
             runtime.close()
     return tuple(found)
+
+
+def peer(connection: socket) -> int:
+    """Return the uid of the process at the other end of a unix socket, as the kernel recorded it."""
+    from gputui.runtime.frame_channel import peer_uid
+
+    return peer_uid(connection)
+
+
+def record_entry(
+    store: JobStore, job: Job, verb: str, request: ExecRequest | None = None, uid: int | None = None
+) -> None:
+    """Record in the audit log that a user (None: of this process) attached to a job or ran a command in it."""
+    import shlex
+
+    from gputui.domain.audit import AuditEntry, target_of
+
+    who = actor() if uid is None else Actor(uid=uid, user=_user_name(uid))
+    words = shlex.join(request.command)[:1000] if request else ""
+    with store.transaction() as transaction:
+        transaction.audit(AuditEntry(clock().now(), who.uid, who.user, verb, target_of(job), "", words))

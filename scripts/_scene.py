@@ -6,21 +6,24 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ForeignContainer, RuntimeStatus
+from gputui.domain.container_options import ContainerOptions
+from gputui.domain.entries import Entries
 from gputui.domain.gpu import Drain, GpuProcess, ProbeReading
-from gputui.domain.job import Attempt, ContainerOptions, GpuRequest, Job, JobSpec
+from gputui.domain.job import Attempt, GpuRequest, Job, JobSpec
 from gputui.domain.policy.plan import plan
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Controls, Leader, Snapshot
 from gputui.domain.state import JobState
-from gputui.engine.observer import Observation
-from gputui.engine.picture import Queue, World, with_plan, within
+from gputui.engine.tick.observer import Observation
+from gputui.engine.tick.snapshot_builder import Observations, QueueView, leader_snapshot, with_plan
 from gputui.gpus.simulated import SimulatedProbe
 
 NOW = datetime(2026, 3, 2, 14, 32, 7, tzinfo=UTC)
@@ -73,11 +76,11 @@ class Scene:
     def of(self, reading: ProbeReading, now: datetime, **changes: object) -> Snapshot:
         """The picture with that reading of the GPUs."""
         seen = (Observation(DOCKER, 1, (), self.foreign), Observation(HOST, 1, (), ()))
-        world = World(reading, seen, {}, {9: "pulling registry.lab/vit:2.1: 45 %"}, ())
-        jobs = {job.id: job for job in self.jobs}
-        queue = Queue(jobs, tuple(job for job in self.jobs if job.state.is_active), controls=self.controls)
-        snapshot = within(STORE, queue, world, LEADER, Settings(), now)
-        snapshot = replace(snapshot, **changes)  # type: ignore[arg-type]
+        world = Observations(reading, seen, {}, {9: "pulling registry.lab/vit:2.1: 45 %"}, ())
+        jobs = Entries({job.id: job for job in self.jobs})
+        queue = QueueView(jobs, tuple(job for job in self.jobs if job.state.is_active), controls=self.controls)
+        snapshot = leader_snapshot(STORE, queue, world, LEADER, Settings(), now)
+        snapshot = replace(snapshot, **changes)
         return with_plan(snapshot, plan(snapshot, Settings(), now))
 
     def minutes_before(self, minutes: int, every: timedelta) -> Iterator[Snapshot]:

@@ -31,16 +31,16 @@ from gputui.domain.audit import Actor
 from gputui.domain.job import JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.actions import Actions
+from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.ports import LogStream
-from gputui.store import MemoryJobStore
+from gputui.store.memory import MemoryJobStore
 from gputui.tui.app import Gputui
-from gputui.tui.leave import Leave
+from gputui.tui.messages import ExitChoice
+from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
-from gputui.tui.widgets.log_pane import LogPane
 from scripts import _scene
 from scripts._braille import with_dots
 
@@ -156,24 +156,24 @@ async def take(shot: Shot) -> str:
         await _read_log(pilot, logs)
         await _foresee(pilot)
         svg = app.export_screenshot(title="gputui", simplify=True)
-        app.exit(Leave.PLAIN)
+        app.exit(ExitChoice.PLAIN)
     return svg
 
 
-async def _live(pilot: Pilot[Leave], feed: Feed, scene: _scene.Scene) -> None:
+async def _live(pilot: Pilot[ExitChoice], feed: Feed, scene: _scene.Scene) -> None:
     for snapshot in scene.minutes_before(12, timedelta(seconds=6)):
         feed.publish(snapshot)
         await pilot.pause()
 
 
-async def _read_log(pilot: Pilot[Leave], logs: Logs) -> None:
+async def _read_log(pilot: Pilot[ExitChoice], logs: Logs) -> None:
     async with asyncio.timeout(10):
         while not all(logs.is_read(pane) for pane in pilot.app.screen.query(LogPane)):
             await pilot.pause(0.005)
     await pilot.pause()
 
 
-async def _foresee(pilot: Pilot[Leave]) -> None:
+async def _foresee(pilot: Pilot[ExitChoice]) -> None:
     """Wait for the forecast, where one is shown."""
     await pilot.pause()
     screen = pilot.app.screen

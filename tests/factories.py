@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from msgspec.structs import replace
+
 from gputui.domain.audit import Actor
 from gputui.domain.gpu import Gpu, GpuSample, GpuState, GpuView, Health
-from gputui.domain.job import Attempt, BootTime, GpuRequest, Job, JobSpec, Submission
+from gputui.domain.job import ArrayRef, Attempt, BootTime, GpuRequest, Job, JobSpec, Submission
 from gputui.domain.recurring import Recurrence, RecurringJob
+from gputui.domain.runs import runs_of
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
 
@@ -57,16 +59,22 @@ def spec(gpus: int | tuple[int, int] = 0, **changes: Any) -> JobSpec:
 
 def job(job_id: int = 1, *, gpus: int | tuple[int, int] = 0, age: float = 0, **changes: Any) -> Job:
     """A waiting job, submitted `age` seconds before NOW; keywords of JobSpec go into its spec."""
-    in_spec = {key: changes.pop(key) for key in tuple(changes) if key in JobSpec.__dataclass_fields__}
+    in_spec = {key: changes.pop(key) for key in tuple(changes) if key in JobSpec.__struct_fields__}
     in_spec.pop("gpus", None)
     the_spec = changes.pop("spec", None) or spec(gpus, **in_spec)
     changes.setdefault("priority", the_spec.priority)
     return Job(id=job_id, spec=the_spec, submitted_at=NOW - timedelta(seconds=age), **changes)
 
 
+def array(indices: Iterable[int], first: int = 7, limit: int | None = None, **changes: Any) -> Job:
+    """The waiting elements with these indices as one entry; keywords as of `job`."""
+    found = runs_of(first, tuple(indices))
+    return job(first, array=ArrayRef(first, found[0].index, limit), **changes).with_runs(found)
+
+
 def recurring(expression: str = "0 * * * *", zone: str = "UTC", **changes: Any) -> RecurringJob:
     """One that was added at NOW and has no id yet; keywords of Submission go into that."""
-    in_submission = {key: changes.pop(key) for key in tuple(changes) if key in Submission.__dataclass_fields__}
+    in_submission = {key: changes.pop(key) for key in tuple(changes) if key in Submission.__struct_fields__}
     submission = Submission(**{"spec": spec(), **in_submission})
     return replace(Recurrence(expression, zone).begun(submission, ZoneInfo(zone), ACTOR, NOW), **changes)
 

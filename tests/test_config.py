@@ -384,14 +384,42 @@ def test_gpus_are_taken_as_numbers_too(tmp_path: Path) -> None:
         read(tmp_path, "[policy]\nprefer = [true]\n")
 
 
+@pytest.mark.parametrize("name", ["low", "normal", "high"])
+def test_the_default_limits_of_older_versions_are_refused_with_what_counts_now(tmp_path: Path, name: str) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path, f'[policy]\nlimit_{name} = "8h"\n')
+    assert "no such setting any more" in str(caught.value)
+    assert "planned as the longest allowed" in (caught.value.hint or "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "class_weight = 1000.0",
+        "age_weight = 1",
+        "age_cap = 5",
+        "duration_weight = 0",
+        "duration_cap = 3",
+        "fair_weight = 2",
+    ],
+)
+def test_weights_of_older_versions_are_refused_with_what_counts_now(tmp_path: Path, line: str) -> None:
+    key, _, value = line.partition(" = ")
+    with pytest.raises(InputError, match=f"policy.{key}: no such setting any more") as caught:
+        read(tmp_path, f"[policy]\n{line}\n")
+    assert "now" in (caught.value.hint or "")
+    with pytest.raises(InputError, match="no such setting any more"):
+        read(tmp_path, "", **{f"GPUTUI_POLICY_{key.upper()}": value})
+
+
 def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:
     policy = read(
         tmp_path,
         """
         [policy]
-        fair_weight = 250
-        age_cap = 5.5
-        limit_normal = "8h"
+        newcomer_credit = 0
+        promote_after = "5d"
+        max_time = "8h"
         patience = 0
         standing_priority = 80
         left_free = ["7"]
@@ -406,10 +434,11 @@ def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:
         count = 6
         tenant = "bob"
         """,
-        GPUTUI_POLICY_CLASS_WEIGHT="12.5",
+        GPUTUI_POLICY_AGE_UNIT="12h",
     ).policy
-    assert (policy.fair_weight, policy.age_cap, policy.class_weight) == (250, 5.5, 12.5)
-    assert (policy.limit_normal, policy.patience, policy.standing_priority) == (timedelta(hours=8), timedelta(0), 80)
+    days = timedelta(days=1)
+    assert (policy.newcomer_credit, policy.promote_after, policy.age_unit) == (0 * days, 5 * days, days / 2)
+    assert (policy.max_time, policy.patience, policy.standing_priority) == (timedelta(hours=8), timedelta(0), 80)
     assert policy.tenants == (TenantSettings("vision", 2.5, gpus=4),)
     [window] = policy.reservations
     assert (window.start, window.end) == (datetime(2026, 3, 2, 14, tzinfo=UTC), datetime(2026, 3, 2, 17, tzinfo=UTC))
@@ -419,9 +448,9 @@ def test_the_policy_is_a_table_of_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "where"),
     [
-        ("fair_weight = -1", "policy.fair_weight"),
+        ("age_unit = 0", "policy.age_unit"),
         ("half_life = 0", "policy.half_life"),
-        ('fair_weight = "much"', "policy.fair_weight"),
+        ('newcomer_credit = "much"', "policy.newcomer_credit"),
         ("[[policy.tenants]]\nweight = 2", "policy.tenants"),
         ('[[policy.tenants]]\nname = "a"\nweight = -2', "policy.tenants.weight"),
         ("[[policy.reservations]]\nname = 'x'\nstart = 2026-03-02T14:00:00\nend = 2026-03-02T15:00:00", "offset"),
@@ -439,8 +468,8 @@ def test_a_policy_that_cannot_be_is_refused(tmp_path: Path, content: str, where:
 
 
 def test_a_number_in_the_environment_is_checked(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="GPUTUI_POLICY_AGE_CAP: expected a number"):
-        read(tmp_path, "", GPUTUI_POLICY_AGE_CAP="three")
+    with pytest.raises(InputError, match="GPUTUI_POLICY_SHARE_JOBS: expected a whole number"):
+        read(tmp_path, "", GPUTUI_POLICY_SHARE_JOBS="three")
 
 
 def test_options_of_docker_run_are_allowed_one_by_one(tmp_path: Path) -> None:

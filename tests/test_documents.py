@@ -28,7 +28,8 @@ def test_the_readme_has_two_command_lines() -> None:
 
 
 def test_the_gate_runs_the_readmes_test_command() -> None:
-    assert readme_commands()[1] in (ROOT / ".ci" / "run").read_text().splitlines()
+    assert f'TEST = "{readme_commands()[1]}"' in (ROOT / "noxfile.py").read_text().splitlines()
+    assert {"task check", "task test"} <= set((ROOT / ".ci" / "run").read_text().splitlines())
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
@@ -50,3 +51,11 @@ def test_every_command_is_in_the_readme() -> None:
     names = cli.list_commands(click.Context(cli))
     assert len(names) > 10
     assert [name for name in names if not re.search(rf"`(gputui )?{name}\b", text)] == []
+
+
+def test_the_glossary_names_what_the_code_defines() -> None:
+    sources = "\n".join(path.read_text() for path in (ROOT / "gputui").rglob("*.py"))
+    defined = set(re.findall(r"^class (\w+)", sources, re.MULTILINE))
+    named = set(re.findall(r"`([A-Z]\w+)`", (ROOT / "docs" / "glossary.md").read_text()))
+    assert len(named) > 60
+    assert named - defined == set()

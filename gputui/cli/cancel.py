@@ -5,32 +5,37 @@ from __future__ import annotations
 import click
 
 from gputui import bootstrap
-from gputui.cli.elements import Named
+from gputui.cli.confirmation import changed, confirm, jobs_of, quiet_option
+from gputui.cli.job_arguments import check_known, flat, ids_argument, left_alone
+from gputui.cli.job_ids import Named
 from gputui.cli.session import Session, pass_session
-from gputui.cli.wishes import flat, ids_argument, left_alone
 from gputui.domain.job import JobId
+from gputui.domain.verbs import JOB_VERB
 from gputui.ports import JobStore
 
 
-@click.command("cancel")
+@click.command("cancel", help=JOB_VERB["cancel"].shell_help)
 @ids_argument
-@click.option("--dry-run", is_flag=True, help="Print whose start would shift, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print which jobs would start earlier or later, and change nothing.")
+@quiet_option
 @pass_session
-def command(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool) -> None:
-    """End jobs: politely first, by force after a grace. One that waits never starts."""
+def command(session: Session, ids: tuple[tuple[Named, ...], ...], dry_run: bool, quiet: bool) -> None:
+    """Cancel jobs, and say on stderr which are cancelled, and which had ended already."""
     with session.store() as store:
         if dry_run:
             _show(session, store, flat(store, ids))
             return
         asked = flat(store, ids)
-        for line in left_alone(store, asked, bootstrap.actions(store).cancel(asked)):
+        done = bootstrap.actions(store).cancel(asked)
+        if done and not quiet:
+            confirm(changed("cancel", jobs_of(store, done)))
+        for line in left_alone(store, asked, done):
             click.echo(line, err=True)
 
 
 def _show(session: Session, store: JobStore, ids: tuple[JobId, ...]) -> None:
-    from gputui.cli import dry_run  # the policy is not needed to wish
+    from gputui.cli import dry_run  # imports the policy, which the change itself does not need
     from gputui.domain.policy.whatif import cancelled
 
-    for job_id in ids:
-        store.get(job_id)
+    check_known(store, ids)
     dry_run.show(session, store, cancelled(ids))

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import wraps
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import click
-from click.shell_completion import CompletionItem
 
 from gputui import bootstrap
 from gputui.cli.session import Session
 from gputui.domain.errors import GputuiError, NotFoundError
-from gputui.domain.gpu import Gpu
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
-from gputui.ports import JobStore
-from gputui.request import options
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from gputui.domain.gpu import Gpu
+    from gputui.ports import JobStore
 
 PATIENCE = 1.5
 """Seconds a reading of the GPUs may take while somebody waits for the shell."""
@@ -27,7 +29,7 @@ _Completer = Callable[[click.Context, click.Parameter, str], Items]
 
 
 def _quiet(complete: _Completer) -> _Completer:
-    """Have a completer offer nothing where it cannot read what it needs."""
+    """Make a completer offer nothing when it cannot read its data."""
 
     @wraps(complete)
     def offer(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items:
@@ -62,7 +64,9 @@ def states(ctx: click.Context, param: click.Parameter, incomplete: str) -> Items
     del ctx, param
     before, comma, last = incomplete.upper().rpartition(",")
     found = _matching(((state.value, state.short) for state in JobState), last)
-    return [CompletionItem(f"{before}{comma}{item.value}", help=item.help) for item in found]
+    for item in found:
+        item.value = f"{before}{comma}{item.value}"
+    return found
 
 
 @_quiet
@@ -87,10 +91,14 @@ def tenants(ctx: click.Context, param: click.Parameter, incomplete: str) -> Item
 
 def with_options(function: Callable[..., Any]) -> Callable[..., Any]:
     """Return the function with the options of a job, completed where their values are known."""
+    from gputui.request import options  # not needed to complete the words of other commands
+
     return options.with_options(function, {"gpu_model": models, "tenant": tenants})
 
 
 def _matching(found: Iterable[tuple[str, str]], incomplete: str) -> Items:
+    from click.shell_completion import CompletionItem
+
     return [CompletionItem(word, help=plain(words, 60) or None) for word, words in found if word.startswith(incomplete)]
 
 

@@ -1,40 +1,44 @@
-"""`gputui cron`: submit jobs again and again, as crontab(5) has it."""
+"""`gputui cron`: submit jobs at regular times, as crontab(5) does."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 import click
 from click.shell_completion import CompletionItem
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli import queue, submit, table
-from gputui.cli.done import print_done
+from gputui.cli.confirmation import confirm, quiet_option
 from gputui.cli.output import json_text, print_json, recurring_json
 from gputui.cli.session import Session, pass_session
+from gputui.cli.streams import print_done
 from gputui.domain.arrays import indices_word
 from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import JobId, Submission
 from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.text import plain
-from gputui.engine.actions import Actions
-from gputui.engine.zones import local_name
+from gputui.domain.verb import Order, Verb
+from gputui.domain.verbs import RECURRING_VERBS
+from gputui.engine.actions.recurring import local_zone_name
 from gputui.request import numbers, options, texts
 from gputui.request import submitter as request
 
 COLUMNS = (
-    table.Column("ID", right=True),
-    table.Column("NEXT"),
-    table.Column("LAST"),
-    table.Column("JOB", right=True),
-    table.Column("WHEN", 24, least=13),
-    table.Column("ZONE", 20, least=4),
-    table.Column("NAME", 20, least=4),
-    table.Column("SUBMITS"),
+    table.TextColumn("ID", right=True),
+    table.TextColumn("NEXT"),
+    table.TextColumn("LAST"),
+    table.TextColumn("JOB", right=True),
+    table.TextColumn("WHEN", 24, least=13),
+    table.TextColumn("ZONE", 20, least=4),
+    table.TextColumn("NAME", 20, least=4),
+    table.TextColumn("SUBMITS"),
 )
+_DONE = {"pause_recurring": "paused", "resume_recurring": "resumed", "remove": "removed"}
+"""Participles of the verbs, for confirmations."""
 _FAR = timedelta(days=300)
 _EPILOG = """\b
 The five fields, in quotes: minute, hour, day of month, month, day of week; or @hourly, @daily, @weekly,
@@ -47,11 +51,11 @@ After -- come the options and arguments of submit:
 
 @click.group("cron")
 def command() -> None:
-    """Submit jobs again and again, at times written as in a crontab."""
+    """Submit jobs at regular times, written as in a crontab."""
 
 
 class AddCommand(click.Command):
-    """Tells where the options of submit belong."""
+    """Command whose error for an unknown option says that options of submit go after `--`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read the arguments; those after `--` are submit's."""
@@ -62,24 +66,28 @@ class AddCommand(click.Command):
             raise click.UsageError(text, ctx) from error
 
 
-@command.command("add", cls=AddCommand, epilog=_EPILOG, short_help="submit a job again and again")
+@command.command("add", cls=AddCommand, epilog=_EPILOG, short_help="Add a recurring job.")
 @click.argument("expression", metavar="'MIN HOUR DOM MON DOW'")
-@click.option("--time-zone", metavar="ZONE", help="In which the fields are meant, Europe/Berlin; else this host's.")
+@click.option(
+    "--time-zone", metavar="ZONE", help="Time zone of the fields, such as Europe/Berlin; this host's by default."
+)
 @click.option(
     "--missed",
     type=click.Choice([each.value for each in Missed]),
     default=Missed.ONCE.value,
     metavar="once|skip",
-    help="Runs missed while nothing scheduled: one job for all of them afterwards (the default), or none.",
+    help="Runs missed while no scheduler ran: one job for all of them afterwards (the default), or none.",
 )
 @click.option(
     "--overlap",
     type=click.Choice([each.value for each in Overlap]),
     default=Overlap.SKIP.value,
     metavar="skip|allow",
-    help="While a job of an earlier run waits or runs: leave the run out (the default), or submit another.",
+    help="While a job of an earlier run waits or runs: skip the run (the default), or submit another job.",
 )
-@click.option("--name", metavar="NAME", help="A name; also of its jobs, unless submit's --name gives them another.")
+@click.option(
+    "--name", metavar="NAME", help="Name of the recurring job and, unless submit's --name differs, of its jobs."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print the id as JSON.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="-- [SUBMIT OPTIONS] IMAGE [COMMAND...]")
 @pass_session
@@ -96,24 +104,24 @@ def add(
     as_json: bool,
     arguments: tuple[str, ...],
 ) -> None:
-    """Submit a job again and again, and print the id of that, which is no job's."""
+    """Add a recurring job, and print its id (ids of jobs are separate)."""
     named = texts.job_name(name, "--name") if name is not None else ""
-    wished = Recurrence(expression, time_zone or local_name(), named, Missed(missed), Overlap(overlap))
+    recurrence = Recurrence(expression, time_zone or local_zone_name(), named, Missed(missed), Overlap(overlap))
     submission = _submission(ctx, session, arguments, named)
     with session.store() as store:
-        recurring = bootstrap.actions(store, session.options).add_recurring(wished, submission)
+        recurring = bootstrap.actions(store, session.options).add_recurring(recurrence, submission)
     text = json_text({"id": recurring}) if as_json else str(recurring)
     print_done(text, f"recurring job {recurring} is added")
 
 
 def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], name: str) -> Submission:
-    """What is submitted each time, read as `gputui submit` reads it."""
+    """Return the submission, parsed as `gputui submit` parses its arguments."""
     inner = submit.command.make_context("submit", list(arguments), parent=ctx)
     given, found = inner.params, options.tidied(inner)
-    for option in ("file", "as_json", "dry_run"):
+    for option in ("file", "as_json", "dry_run", "quiet"):
         if given.pop(option):
             text = f"--{option.removeprefix('as_').replace('_', '-')}"
-            raise InputError("is no option of what is submitted again and again", where=text)
+            raise InputError("does not apply to recurring jobs", where=text)
     words, host, anyway = given.pop("arguments"), given.pop("host"), given.pop("anyway")
     submitter = request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
     submission = options.submission_of(given, words, host, submitter, found)
@@ -126,11 +134,11 @@ def _submission(ctx: click.Context, session: Session, arguments: Sequence[str], 
     return submission
 
 
-@command.command("list", short_help="what is submitted, and when next")
+@command.command("list", short_help="List recurring jobs and their next runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print an array as JSON.")
 @pass_session
 def list_(session: Session, as_json: bool) -> None:
-    """List what is submitted again and again: when next, when last, and what."""
+    """List recurring jobs: next run, last run, and the submission."""
     with session.store() as store:
         entries = tuple(store.recurring().values())
     if as_json:
@@ -145,7 +153,7 @@ def list_(session: Session, as_json: bool) -> None:
 
 
 def row(entry: RecurringJob, now: datetime) -> tuple[str, ...]:
-    """The cells of one."""
+    """Return the cells of a recurring job."""
     return (
         str(entry.id),
         "paused" if entry.paused else _short(entry.next_at, now),
@@ -159,45 +167,46 @@ def row(entry: RecurringJob, now: datetime) -> tuple[str, ...]:
 
 
 def footnotes(entries: Sequence[RecurringJob], now: datetime) -> Iterator[str]:
-    """Why the latest run of each was not made, where it was not."""
+    """Yield a sentence for each recurring job whose latest run was skipped, with the reason."""
     for entry in entries:
         if entry.skipped and (entry.last_at is None or entry.skipped.at > entry.last_at):
             yield f"{entry.id}: the run of {_short(entry.skipped.at, now)} was left out: {entry.skipped.why}"
 
 
 def submission_words(submission: Submission) -> str:
-    """What is submitted, in one line, as it would be typed."""
+    """Return the arguments of submit in one line, as a user would type them."""
     import shlex
 
     spec = submission.spec
     words = ["--gpus", queue.request_word(spec.gpus)] if spec.gpus.minimum else []
-    words += ["--array", indices_word(submission.array)] if submission.array else []
+    words += [word for name, values in spec.sweep for word in ("--sweep", shlex.quote(f"{name}={values}"))]
+    words += ["--array", indices_word(submission.array)] if submission.array and not spec.sweep else []
     words += ["--hold"] if submission.held else []
     words += ["--host", "--"] if spec.image is None else [spec.image]
     return " ".join([*words, *map(shlex.quote, spec.command)])
 
 
 def _short(at: datetime | None, now: datetime) -> str:
-    """`03-02 12:15`, local; the date alone, with its year, where that is far away."""
+    """Return the local time as `03-02 12:15`; only the date, with its year, when it is far away."""
     if at is None:
         return "-"
     return f"{at.astimezone():%m-%d %H:%M}" if abs(at - now) < _FAR else f"{at.astimezone():%Y-%m-%d}"
 
 
 class RecurringIds(click.ParamType[tuple[JobId, ...]]):
-    """`7` or `7,9`, of recurring jobs."""
+    """Ids of recurring jobs: `7` or `7,9`."""
 
     name = "ID"
 
     def convert(
         self, value: str | tuple[JobId, ...], param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[JobId, ...]:
-        """The ids; raises InputError."""
+        """Return the ids; raise InputError."""
         del param, ctx
         return numbers.job_ids(value, "ID") if isinstance(value, str) else value
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-        """Ids that begin so, with what they submit."""
+        """Return the ids that begin with this text, each with its submission."""
         del param
         session = ctx.find_object(Session)
         try:
@@ -213,17 +222,20 @@ def _about(entry: RecurringJob) -> str:
     return f"{entry.expression} {entry.name or submission_words(entry.submission)}"
 
 
-def _wish(name: str, about: str, wish: Callable[[Actions, tuple[JobId, ...]], None]) -> None:
-    """Add a command that wishes the same of all that are named."""
+def _add_verb(verb: Verb[RecurringJob]) -> None:
+    """Add the command of a verb about recurring jobs; its name is the last word of `cron NAME`."""
 
-    @command.command(name, help=about)
+    @command.command(verb.shell.split()[1], help=verb.shell_help)
     @click.argument("ids", nargs=-1, required=True, type=RecurringIds(), metavar="ID...")
+    @quiet_option
     @pass_session
-    def _(session: Session, ids: tuple[tuple[JobId, ...], ...]) -> None:
+    def _(session: Session, ids: tuple[tuple[JobId, ...], ...], quiet: bool) -> None:
+        chosen = tuple(dict.fromkeys(one for some in ids for one in some))
         with session.store() as store:
-            wish(bootstrap.actions(store), tuple(one for some in ids for one in some))
+            verb.call(bootstrap.actions(store), Order(chosen))
+        jobs = "recurring job" if len(chosen) == 1 else f"{len(chosen)} recurring jobs:"
+        confirm(f"{_DONE[verb.name]} {jobs} {' '.join(map(str, chosen))}", quiet=quiet)
 
 
-_wish("remove", "Submit them no more. Jobs that were submitted stay.", Actions.remove_recurring)
-_wish("pause", "Submit nothing until they are resumed.", Actions.pause_recurring)
-_wish("resume", "Submit again. Runs whose time came meanwhile are not made up for.", Actions.resume_recurring)
+for _verb in RECURRING_VERBS:
+    _add_verb(_verb)

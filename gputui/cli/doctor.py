@@ -10,16 +10,18 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
+from msgspec.structs import asdict
 
 from gputui import bootstrap
-from gputui.cli import engine_host, readings
-from gputui.cli.checks import Check, Level, driver, engine, settings, state
+from gputui.cli.checks import CheckLevel, DoctorCheck, driver, engine, engine_config, state
+from gputui.cli.checks.engine import INSTALL, EngineHost
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
+from gputui.domain.container import RuntimeStatus
 from gputui.domain.errors import GputuiError, StoreDamagedError, StoreError
 from gputui.domain.gpu import Gpu, ProbeReading
-from gputui.domain.policy.engine_gpus import present
+from gputui.domain.policy.gpus.engine import present_gpus
 from gputui.domain.text import plain
 from gputui.ports import JobStore
 
@@ -43,13 +45,13 @@ def command(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
     """
     if fix or yes:
         return _fix(session, as_json, fix, yes)
-    readings.say_nothing_twice()
+    bootstrap.silence_probe_log()
     found = list(examine(session.options))
     if as_json:
-        print_json([{**vars(check), "level": str(check.level)} for check in found])
+        print_json([{**asdict(check), "level": str(check.level)} for check in found])
     else:
         sys.stdout.writelines(map(lines, found))
-    return 1 if any(check.level is Level.FAIL for check in found) else 0
+    return 1 if any(check.level is CheckLevel.FAIL for check in found) else 0
 
 
 def _fix(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
@@ -57,12 +59,12 @@ def _fix(session: Session, as_json: bool, fix: bool, yes: bool) -> int:
         raise click.UsageError("--yes is for --fix")
     if as_json:
         raise click.UsageError("--fix writes no JSON")
-    from gputui.cli import doctor_fix
+    from gputui.cli import doctor
 
-    return doctor_fix.register(session.options, ask=not yes)
+    return doctor.register(session.options, ask=not yes)
 
 
-def lines(check: Check) -> str:
+def lines(check: DoctorCheck) -> str:
     """Return a check as lines of text: what was found, why it matters, and how to fix it."""
     written = [f"{check.level:<5} {plain(check.name):<11} {plain(check.text)}"]
     if check.why:
@@ -72,18 +74,18 @@ def lines(check: Check) -> str:
     return "\n".join(written) + "\n"
 
 
-def examine(options: Options) -> Iterator[Check]:
+def examine(options: Options) -> Iterator[DoctorCheck]:
     """Make every check, one after the other; none keeps the next from being made."""
     site, own = (str(path) if path else None for path in (options.site, options.config))
-    yield from settings.of_sources(site, own, options.ignored)
+    yield from state.of_sources(site, own, options.ignored)
     yield from _guarded("state", lambda: _of_state(options))
     found: list[ProbeReading] = []
     yield from _guarded("driver", lambda: _of_probe(options, found))
-    gpus = present(found[0]) if found else ()
+    gpus = present_gpus(found[0]) if found else ()
     yield from _guarded(options.runtime, lambda: _of_runtimes(options, gpus))
 
 
-def _guarded(name: str, area: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+def _guarded(name: str, area: Callable[[], Iterator[DoctorCheck]]) -> Iterator[DoctorCheck]:
     """Pass on the checks of an area; an error becomes the last of them."""
     try:
         yield from area()
@@ -91,13 +93,13 @@ def _guarded(name: str, area: Callable[[], Iterator[Check]]) -> Iterator[Check]:
         yield _failed(name, error)
 
 
-def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[Check]:
+def _of_probe(options: Options, found: list[ProbeReading]) -> Iterator[DoctorCheck]:
     found.append(bootstrap.read_gpus(options, PATIENCE))
     yield from driver.of_probe(found[0])
 
 
-def _of_state(options: Options) -> Iterator[Check]:
-    """Look at the state directory as it is; neither a directory nor a queue is created."""
+def _of_state(options: Options) -> Iterator[DoctorCheck]:
+    """Check the state directory without creating a directory or a queue."""
     if not options.state.exists():
         parent = next(parent for parent in options.state.parents if parent.exists())
         yield state.of_missing_directory(str(options.state), os.access(parent, os.W_OK | os.X_OK))
@@ -114,20 +116,20 @@ def _of_state(options: Options) -> Iterator[Check]:
         store.close()
 
 
-def _without_queue(place: Path) -> Iterator[Check]:
+def _without_queue(place: Path) -> Iterator[DoctorCheck]:
     yield _space(place)
     yield state.of_clock(bootstrap.clock().now(), None)
     yield state.of_leader(None)
 
 
-def _directory(options: Options) -> Check:
+def _directory(options: Options) -> DoctorCheck:
     status = options.state.stat()
     is_writable = os.access(options.state, os.W_OK | os.X_OK)
     mode, group = stat.S_IMODE(status.st_mode), options.settings.store.group
     return state.of_directory(str(options.state), mode, status.st_uid == os.geteuid(), is_writable, group)
 
 
-def _of_store(options: Options, store: JobStore) -> Iterator[Check]:
+def _of_store(options: Options, store: JobStore) -> Iterator[DoctorCheck]:
     yield _directory(options)
     yield _space(options.state)
     yield from state.of_damage(store.damage())
@@ -142,7 +144,7 @@ def _of_store(options: Options, store: JobStore) -> Iterator[Check]:
     yield state.of_leader(bootstrap.current_snapshot(options, store).leader)
 
 
-def _of_history(store: JobStore) -> Iterator[Check]:
+def _of_history(store: JobStore) -> Iterator[DoctorCheck]:
     """Read all finished jobs, and report those that cannot be read."""
     try:
         deque(store.history(), maxlen=0)
@@ -151,12 +153,12 @@ def _of_history(store: JobStore) -> Iterator[Check]:
     yield from state.of_history(store.history_damage())
 
 
-def _space(path: Path) -> Check:
+def _space(path: Path) -> DoctorCheck:
     space = os.statvfs(path)
     return state.of_space(space.f_bavail * space.f_frsize, space.f_favail if space.f_files else None, str(path))
 
 
-def _of_runtimes(options: Options, gpus: tuple[Gpu, ...]) -> Iterator[Check]:
+def _of_runtimes(options: Options, gpus: tuple[Gpu, ...]) -> Iterator[DoctorCheck]:
     for runtime in bootstrap.make_runtimes(options, "0" * 12):
         try:
             status = runtime.check()
@@ -166,11 +168,70 @@ def _of_runtimes(options: Options, gpus: tuple[Gpu, ...]) -> Iterator[Check]:
         if status.gpus and (refused := engine.of_gpus(status.gpus, gpus)):
             yield refused
         elif status.gpus and options.probe.simulated is None:
-            yield engine.of_gpu_access(status.gpus, engine_host.look(status.gpus))
+            yield engine.of_gpu_access(status.gpus, engine_config.look(status.gpus))
 
 
-def _failed(name: str, error: GputuiError | OSError) -> Check:
+def _failed(name: str, error: GputuiError | OSError) -> DoctorCheck:
     if isinstance(error, GputuiError):
         sentence = f"{error.where}: {error.what}" if error.where else error.what
-        return Check(name, Level.FAIL, sentence, error.hint or "")
-    return Check(name, Level.FAIL, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+        return DoctorCheck(name, CheckLevel.FAIL, sentence, error.hint or "")
+    return DoctorCheck(name, CheckLevel.FAIL, f"{error.filename}: {error.strerror}" if error.filename else str(error))
+
+
+def register(options: Options, *, ask: bool) -> int:
+    """Show the change, ask, and write it; return the exit code."""
+    host = _host(options)
+    change = engine_config.registration(host.settings_file)
+    if change is None:
+        click.echo(f"{host.settings_file}: runtime nvidia is registered already; nothing to change")
+        _say_what_is_left(host)
+        return 0
+    for line in change.diff:
+        click.echo(plain(line))
+    if ask and not _agreed(host):
+        click.echo("nothing was changed")
+        return 1
+    backup = engine_config.write(change, bootstrap.clock().now())
+    click.echo(f"wrote {change.path}" + (f"; the file as it was: {backup}" if backup else ""))
+    _say_what_is_left(host)
+    return 0
+
+
+def _agreed(host: EngineHost) -> bool:
+    if not sys.stdin.isatty():
+        raise GputuiError("cannot ask: standard input is not a terminal", hint="--yes writes it without asking")
+    return click.confirm(f"Write this to {host.settings_file}?")
+
+
+def _host(options: Options) -> EngineHost:
+    """Return the engine's machine; that of an engine that does not answer is taken to be this one."""
+    status = _docker(options)
+    if status.gpus is None:
+        process = engine_config.process_behind("")
+        toolkit = engine_config.toolkit_of(process)
+        return EngineHost(toolkit, settings_file=process.settings_file, restart=process.restart)
+    if status.gpus.is_podman:
+        hint = "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml"
+        raise GputuiError("Podman has no daemon.json", hint=hint)
+    host = engine_config.look(status.gpus)
+    if host is None:
+        hint = "run gputui doctor --fix on that machine"
+        raise GputuiError("the engine runs on another machine", where=status.gpus.address, hint=hint)
+    return host
+
+
+def _docker(options: Options) -> RuntimeStatus:
+    for runtime in bootstrap.make_runtimes(options, "0" * 12):
+        try:
+            if runtime.name == "docker":
+                return runtime.check()
+        finally:
+            runtime.close()
+    raise GputuiError("--fix is for Docker engines", where="--runtime", hint="gputui --runtime docker doctor --fix")
+
+
+def _say_what_is_left(host: EngineHost) -> None:
+    if not any(path.endswith("/nvidia-container-runtime") for path in host.toolkit):
+        click.echo(f"nvidia-container-runtime is not installed yet: {INSTALL}")
+    click.echo(f"restart the engine to have it read its settings: {host.restart}")
+    click.echo("(without live-restore this ends running containers; gputui runs their jobs again)")

@@ -1,12 +1,12 @@
-"""The parts of docs/cli.md that are made from the declarations themselves."""
+"""Generates the parts of docs/cli.md that follow from the declarations of commands and settings."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from datetime import timedelta
 
 import click
+from msgspec import NODEFAULT, Struct, structs
 
 from gputui.cli.lazy import COMMANDS
 from gputui.cli.main import cli
@@ -18,7 +18,7 @@ END = "<!-- end -->"
 
 
 def updated(text: str) -> str:
-    """The document with its generated blocks as they should be."""
+    """Return the document with its generated blocks up to date."""
     for begin, name in BLOCKS.items():
         before, _, rest = text.partition(begin)
         after = rest.partition(END)[2]
@@ -28,7 +28,7 @@ def updated(text: str) -> str:
 
 
 def commands() -> Iterator[str]:
-    """A heading, a synopsis and a table of options for every command."""
+    """Return a heading, a synopsis and a table of options for each command."""
     root = click.Context(cli, info_name="gputui")
     for name in COMMANDS:
         command = cli.get_command(root, name)
@@ -67,18 +67,18 @@ def _options(command: click.Command) -> Iterator[str]:
 
 
 def settings() -> Iterator[str]:
-    """A table of every setting with its default."""
+    """Return a table of all settings with their defaults."""
     yield "| key | default |"
     yield "|---|---|"
     for table, kind in TABLES.items():
-        for field in dataclasses.fields(kind):
+        for field in structs.fields(kind):
             yield f"| `{table}.{field.name}` | {_default(field.name, field.default)} |"
 
 
 def _default(name: str, value: object) -> str:
     if value is None:
         return "none"
-    if value is dataclasses.MISSING or dataclasses.is_dataclass(value):
+    if value is NODEFAULT or isinstance(value, Struct):
         return "`{}`"
     if isinstance(value, timedelta):
         return f'`"{format_duration(value)}"`'

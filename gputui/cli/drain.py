@@ -1,4 +1,4 @@
-"""`gputui drain`: let no further job start on GPUs."""
+"""`gputui drain`: start no new jobs on GPUs."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import completing, readings
+from gputui.cli.confirmation import confirm, named, quiet_option
 from gputui.cli.session import Session, pass_session
+from gputui.domain.verbs import BY_NAME
 from gputui.ports import JobStore
 from gputui.request import texts
 
 
-@click.command("drain")
+@click.command("drain", help=BY_NAME["drain"].shell_help)
 @click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=completing.gpus)
-@click.option("-r", "--reason", default="", metavar="TEXT", help="Why; shown to everybody.")
-@click.option("--dry-run", is_flag=True, help="Print whose start would shift, and do nothing.")
+@click.option("-r", "--reason", default="", metavar="TEXT", help="Reason, shown to all users.")
+@click.option("--dry-run", is_flag=True, help="Print which jobs would start earlier or later, and change nothing.")
+@quiet_option
 @pass_session
-def command(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool) -> None:
-    """Let no further job start on GPUs, named by index, UUID or its beginning. What runs there goes on."""
+def command(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool, quiet: bool) -> None:
+    """Drain the GPUs named."""
     words = texts.one_line(reason, "--reason") if reason else ""
     with session.store() as store:
         uuids = readings.find_gpus(session.options, store, gpus)
@@ -25,10 +28,21 @@ def command(session: Session, gpus: tuple[str, ...], reason: str, dry_run: bool)
             _show(session, store, uuids)
             return
         bootstrap.actions(store).drain(uuids, words)
+        if not quiet:
+            confirm(_words(session, store, uuids))
+
+
+def _words(session: Session, store: JobStore, uuids: tuple[str, ...]) -> str:
+    """Return the confirmation, with the jobs that still run on the GPUs."""
+    gpus = readings.gpu_words(bootstrap.current_snapshot(session.options, store), uuids)
+    running = [job for job in store.jobs().values() if job.state.is_active and job.attempt]
+    left = [job for job in running if job.attempt and not set(uuids).isdisjoint(job.attempt.gpus)]
+    rest = f"; {named(left)} {'continues' if len(left) == 1 else 'continue'}" if left else ""
+    return f"drained {gpus}: no new jobs start there{rest}"
 
 
 def _show(session: Session, store: JobStore, uuids: tuple[str, ...]) -> None:
-    from gputui.cli import dry_run  # the policy is not needed to wish
+    from gputui.cli import dry_run  # imports the policy, which the change itself does not need
     from gputui.domain.policy.whatif import drained
 
     dry_run.show(session, store, drained(uuids, bootstrap.clock().now()))

@@ -1,4 +1,4 @@
-"""`--dry-run`: what a change would do to everybody's start, printed instead of done."""
+"""`--dry-run`: prints the effect of a change on the start of every waiting job, and changes nothing."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from types import MappingProxyType
 
 from gputui import bootstrap
 from gputui.cli.session import Session
+from gputui.domain.entries import Entries, Names
 from gputui.domain.job import Job, JobId
-from gputui.domain.policy.hopeless import never
-from gputui.domain.policy.look import Look
+from gputui.domain.policy.explain import why_never
 from gputui.domain.policy.plan import plan
-from gputui.domain.policy.whatif import Change, Comparison, Shift, compared
+from gputui.domain.policy.planning_context import PlanningContext
+from gputui.domain.policy.whatif import Comparison, Shift, SnapshotChange, compared
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
@@ -24,47 +25,53 @@ from gputui.ports import JobStore
 MOST_LINES = 100
 
 
-def show(session: Session, store: JobStore, change: Change) -> None:
+def show(session: Session, store: JobStore, change: SnapshotChange) -> None:
     """Print which waiting jobs would start earlier or later, and which would not start at all."""
     snapshot, now = bootstrap.current_snapshot(session.options, store), bootstrap.clock().now()
     found = compared(snapshot, change, session.options.settings, now)
     changed = change(snapshot)
-    told = [*places(snapshot, changed, found), *lines(snapshot, found.shifts, fates(snapshot, changed))]
+    gone = fates(snapshot, changed, (shift.job_id for shift in found.shifts))
+    told = [*places(snapshot, changed, found), *lines(snapshot, found.shifts, gone)]
     stuck = list(without_start(snapshot, changed, found))
     told = shortened(told) + (shortened(reasons(changed, stuck, session.options.settings, now)) if stuck else [])
-    sys.stdout.writelines(f"{line}\n" for line in told or ["nothing shifts"])
+    sys.stdout.writelines(f"{line}\n" for line in told or ["no other job would start earlier or later"])
 
 
 def places(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> list[str]:
-    """Return where the changed jobs come to stand in the queue."""
-    before = {job.id: job for job in snapshot.jobs}
-    own = {job.id for job in changed.jobs if job.id in before and job is not before[job.id]}
+    """Return the places of the changed jobs in the queue."""
+    before, after = entries(snapshot), entries(changed)
     count = len(found.after.order)
     return [
         f"job {place.job_id} moves from place {place.before} to {place.after} of {count} in the queue"
         for place in found.moves
-        if place.job_id in own
+        if before.entry(place.job_id) is not after.entry(place.job_id)
+        and before.get(place.job_id) != after.get(place.job_id)
     ]
 
 
-def fates(snapshot: Snapshot, changed: Snapshot) -> dict[JobId, str]:
-    """Return what becomes of the jobs that are asked not to start: `cancelled`, `held`."""
-    left = {job.id: job for job in changed.jobs}
+def entries(snapshot: Snapshot) -> Entries:
+    """Return the snapshot's jobs by id, elements of arrays included."""
+    return Entries({job.id: job for job in snapshot.jobs})
+
+
+def fates(snapshot: Snapshot, changed: Snapshot, ids: Iterable[JobId]) -> dict[JobId, str]:
+    """Return the word for each of these jobs that will not start after the change: `cancelled`, `held`."""
+    before, after = entries(snapshot), entries(changed)
     found = {}
-    for job in snapshot.jobs:
-        if job.id not in left:
-            found[job.id] = "cancelled"
-        elif left[job.id].held and not job.held:
-            found[job.id] = "held"
+    for job_id in ids:
+        was, then = before.entry(job_id), after.entry(job_id)
+        if was is not None and then is None:
+            found[job_id] = "cancelled"
+        elif was is not None and then is not None and then.held and not was.held:
+            found[job_id] = "held"
     return found
 
 
 def lines(snapshot: Snapshot, shifts: Iterable[Shift], fates: Mapping[JobId, str] = MappingProxyType({})) -> list[str]:
     """Return a line for each job that would start at another time, or not at all."""
-    names = {job.id: job.spec.name for job in snapshot.jobs}
-    ids = {job.id: job.shown_id for job in snapshot.jobs if job.array}
+    names = Names(snapshot.jobs)
     found = [
-        f"{ids.get(shift.job_id, str(shift.job_id)):>6}  {fit(plain(names.get(shift.job_id, 'the new job')), 24)}  "
+        f"{names.shown(shift.job_id):>6}  {fit(plain(names.get(shift.job_id, 'the new job')), 24)}  "
         f"{_before(shift):>19} -> {fates.get(shift.job_id) or _time(shift.after):<19}  {_by(shift)}".rstrip()
         for shift in shifts
     ]
@@ -72,14 +79,14 @@ def lines(snapshot: Snapshot, shifts: Iterable[Shift], fates: Mapping[JobId, str
 
 
 def shortened(told: list[str]) -> list[str]:
-    """No more than a person reads: an array may have 100,000 elements."""
+    """Return the first lines and the number of the others: an array may have 100,000 elements."""
     left = len(told) - MOST_LINES
     return [*told[:MOST_LINES], f"... and {left} more"] if left > 1 else told
 
 
 def without_start(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> Iterator[Job]:
-    """New jobs whose start nobody can foresee, and jobs that had one to look forward to."""
-    known = {job.id for job in snapshot.jobs}
+    """Yield the new jobs without a predictable start, and the jobs that lose theirs by the change."""
+    known = entries(snapshot)
     for job in changed.jobs:
         is_affected = job.id not in known or job.id in found.before.starts
         if job.state is JobState.PENDING and is_affected and job.id not in found.after.starts:
@@ -87,11 +94,11 @@ def without_start(snapshot: Snapshot, changed: Snapshot, found: Comparison) -> I
 
 
 def reasons(changed: Snapshot, jobs: Iterable[Job], settings: Settings, now: datetime) -> list[str]:
-    """Why each of them would wait with no start in sight, or for ever."""
-    look, why = Look.at(changed, settings, now), plan(changed, settings, now).reasons
+    """Return a sentence for each job: why it has no predictable start, or can never start."""
+    context, why = PlanningContext.at(changed, settings, now), plan(changed, settings, now).reasons
     told = []
     for job in jobs:
-        reason, ever = why.get(job.id), never(look, job)
+        reason, ever = why.get(job.id), why_never(context, job)
         if ever:
             told.append(f"job {job.shown_id} would never start: {ever}")
         elif reason is not None:

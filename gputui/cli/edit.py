@@ -1,4 +1,4 @@
-"""`gputui edit`: change what a waiting job asks for."""
+"""`gputui edit`: change what a job asks for."""
 
 from __future__ import annotations
 
@@ -11,26 +11,31 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import completing
-from gputui.cli.done import print_done
-from gputui.cli.elements import Named, the_one
+from gputui.cli.confirmation import confirm, quiet_option
+from gputui.cli.job_arguments import OneJobId
+from gputui.cli.job_ids import Named, resolve_one
 from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
+from gputui.cli.streams import print_done
 from gputui.cli.submit import check_gpus, with_elements
-from gputui.cli.wishes import OneJobId
 from gputui.domain.edit import Edit
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job, JobId, Submission
-from gputui.engine.edits import check_waits
+from gputui.domain.policy.eligible_wait import asks_for_more
+from gputui.domain.state import JobState
+from gputui.engine.actions.running_jobs import check_editable
 from gputui.ports import JobStore
 from gputui.request import draft as drafts
-from gputui.request import edits, written
+from gputui.request import edits
 from gputui.request import submitter as request
 from gputui.request.draft import YES, Draft
-from gputui.request.keys import BY_NAME, Key, Kind
+from gputui.request.job_options import BY_NAME, JobOption, OptionKind
 from gputui.request.options import unsigned
 from gputui.request.submitter import Submitter
 from gputui.request.texts import quoted
 
+_SHOWN = 40
+"""Characters of a changed value that the confirmation shows."""
 _EPILOG = """\b
 What is not named stays as it is. Variables and labels given are added to those that the job has; of other things
 that can be given several times, those given take the place of all.
@@ -40,12 +45,15 @@ Without options the job opens in $EDITOR, as a job file, and what is changed the
 
 @click.command("edit", epilog=_EPILOG)
 @completing.with_options
-@click.option("--image", metavar="IMAGE", help="The image of its container.")
-@click.option("--unset", multiple=True, metavar="NAME", help="Ask for it no more: an option's name, as time-limit.")
+@click.option("--image", metavar="IMAGE", help="Image of the container.")
+@click.option(
+    "--unset", multiple=True, metavar="NAME", help="Remove an option from the job; its name, such as time-limit."
+)
 @click.option("--editor", is_flag=True, help="Open the job in $EDITOR.")
-@click.option("--anyway", is_flag=True, help="Also ask for GPUs that this server does not have.")
-@click.option("--json", "as_json", is_flag=True, help="Print the id and what was changed as JSON.")
-@click.option("--dry-run", is_flag=True, help="Print whose start would shift, and do nothing.")
+@click.option("--anyway", is_flag=True, help="Accept GPUs that this server does not have.")
+@click.option("--json", "as_json", is_flag=True, help="Print the id and the changes as JSON.")
+@click.option("--dry-run", is_flag=True, help="Print which jobs would start earlier or later, and change nothing.")
+@quiet_option
 @click.argument("ids", type=OneJobId(), metavar="ID")
 @click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @pass_session
@@ -58,18 +66,26 @@ def command(
     anyway: bool,
     as_json: bool,
     dry_run: bool,
+    quiet: bool,
     ids: tuple[Named, ...],
     words: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Change what a waiting job asks for: the options are those of submit, and its place and its age are kept."""
+    """Change what a waiting job asks for, or limit and comment of a running one: the options are those of submit.
+
+    \b
+    --time-limit 4h sets the limit, +2h and -30m change it. While a job runs its submitter may shorten it, and may
+    extend it as far as the site allows; operators may go further. The job runs on, and is warned anew of its limit.
+
+    A waiting job keeps its wait, unless it asks for more GPUs, for more of a GPU or for more time.
+    """
     asked = {name: value for name, value in given.items() if value not in (None, (), False)}
     wants_editor = editor or _is_bare(image, unset, words, asked)
     asked = with_elements(session, asked)
     by = Submitter(bootstrap.actor().user, bootstrap.clock().now())
     with session.store() as store:
-        job = store.get(the_one(store, ids[0]))
-        check_waits(job)
+        job = store.get(resolve_one(store, ids[0]))
+        check_editable(job)
         before = edits.draft_of(job, by.now)
         after = _changed(before, asked, unset)
         after |= {"image": image} if image is not None else {}
@@ -88,20 +104,46 @@ def command(
             now = edits.draft_of(store.get(job.id), by.now)
             changed = {"id": job.id, "changed": list(edits.changed(before, now))}
             print_done(json_text(changed), f"job {job.id} is changed")
+        elif not quiet:
+            confirm(_confirmation(job, store.get(job.id), by))
+
+
+def _confirmation(before: Job, after: Job, by: Submitter) -> str:
+    """Return `edited job 12: time_limit 4h (was 2h)`; values of the environment are not shown."""
+    was, now = (drafts.masked(edits.draft_of(job, by.now)) for job in (before, after))
+    names = edits.changed(edits.draft_of(before, by.now), edits.draft_of(after, by.now))
+    if not names:
+        return f"nothing was changed: job {after.shown_id} was like that already"
+    told = [_change(name, was.get(name, ""), now.get(name, "")) for name in names]
+    anew = asks_for_more(before.spec, after.spec) and after.state is JobState.PENDING
+    rest = "; its wait begins anew, because it asks for more" if anew else ""
+    return f"edited job {after.shown_id}: {', '.join(told)}{rest}"
+
+
+def _change(name: str, was: str, now: str) -> str:
+    option = name.replace("_", "-")
+    if was == now:  # another value behind the same mask
+        return option
+    value = _short(now) if now else "none"
+    return f"{option} {value} (was {_short(was)})" if was else f"{option} {value}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else text[: _SHOWN - 3] + "..."
 
 
 def _is_bare(image: str | None, unset: tuple[str, ...], words: tuple[str, ...], asked: Mapping[str, Any]) -> bool:
-    """Whether nothing is named, so that the editor is meant; raises InputError where there is no terminal for one."""
+    """Return whether to open the editor, as no option is given; raise InputError without a terminal."""
     if asked or unset or words or image is not None:
         return False
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         hint = "such as --priority 70; on a terminal the job opens in $EDITOR"
-        raise InputError("name what is to be changed", where="edit", hint=hint)
+        raise InputError("no change given", where="edit", hint=hint)
     return True
 
 
 def _changed(before: Draft, asked: Mapping[str, Any], unset: tuple[str, ...]) -> dict[str, str]:
-    """The draft as the options have it."""
+    """Return the draft with the options applied."""
     after = {**before, **{_unset_name(name): "" for name in unset}}
     return {**after, **{name: _text(BY_NAME[name], value, after.get(name, "")) for name, value in asked.items()}}
 
@@ -113,37 +155,37 @@ def _unset_name(text: str) -> str:
     return name
 
 
-def _text(key: Key, value: Any, before: str) -> str:
-    """What was given, as a draft has it."""
-    if key.kind is Kind.FLAG:
+def _text(key: JobOption, value: Any, before: str) -> str:
+    """Return the option's value as a draft writes it."""
+    if key.kind is OptionKind.FLAG:
         return YES
-    if key.kind is Kind.ONE:
+    if key.kind is OptionKind.ONE:
         if not (text := unsigned(key, value).strip()):
             raise InputError("wants a value", where=key.option, hint=f"--unset {key.option[2:]} takes it away")
         return text
     listed = [unsigned(key, text) for text in value]
-    if key.kind is Kind.PAIRS:
-        known = {word.partition("=")[0]: word for word in drafts.words(before, key.option)}
+    if key.kind is OptionKind.PAIRS:
+        known = {word.partition("=")[0]: word for word in drafts.split_words(before, key.option)}
         listed = [*{**known, **{word.partition("=")[0]: word for word in listed}}.values()]
     return shlex.join(listed)
 
 
 def _edited(job: Job, after: Draft, by: Submitter) -> dict[str, str]:
-    """The draft as it came back from the user's editor, which is shown no value of the environment."""
+    """Return the draft as saved in the user's editor, which is shown no value of the environment."""
     from gputui.request.editor import Editor
 
-    hidden = {**written.hidden(job.spec), **dict(word.partition("=")[::2] for word in _env(after))}
-    head = f"What you change and save is changed of job {job.id}; leave it as it is to change nothing."
+    hidden = {**drafts.env_values(job.spec), **dict(word.partition("=")[::2] for word in _env(after))}
+    head = f"Job {job.id} is changed as you edit and save this file; leave it unchanged to change nothing."
     found = Editor(head).edit(drafts.masked(after), by)
     return drafts.revealed(found, hidden) if found is not None else dict(after)
 
 
 def _env(draft: Draft) -> tuple[str, ...]:
-    return tuple(word for word in drafts.words(draft.get("env", ""), "--env") if "=" in word)
+    return tuple(word for word in drafts.split_words(draft.get("env", ""), "--env") if "=" in word)
 
 
 def _read(job: Job, before: Draft, after: Draft, by: request.Submitter) -> Edit:
-    """The edit; raises InputError that names the option."""
+    """Return the edit; raise InputError that names the option."""
     try:
         return edits.read(job, before, after, by)
     except InputError as error:
@@ -153,7 +195,7 @@ def _read(job: Job, before: Draft, after: Draft, by: request.Submitter) -> Edit:
 
 
 def _show(session: Session, store: JobStore, job_id: JobId, edit: Edit) -> None:
-    from gputui.cli import dry_run  # the policy is not needed to wish
+    from gputui.cli import dry_run  # imports the policy, which the change itself does not need
     from gputui.domain.policy.whatif import edited
 
     bootstrap.actions(store, session.options).rehearse_edit(job_id, edit)

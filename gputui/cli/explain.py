@@ -10,13 +10,15 @@ from typing import Any
 import click
 
 from gputui import bootstrap
-from gputui.cli.elements import Named, the_one
+from gputui.cli.job_arguments import OneJobId
+from gputui.cli.job_ids import Named, resolve_one
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
-from gputui.cli.wishes import OneJobId
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job
-from gputui.domain.policy.explain import Explanation, explain, told_terms
+from gputui.domain.policy.explain import Explanation, describe_terms, explain
+from gputui.domain.policy.fairshare import fair_share_factor
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration
@@ -27,13 +29,16 @@ from gputui.domain.units import format_duration
 @click.argument("ids", type=OneJobId(), metavar="ID")
 @pass_session
 def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
-    """Tell why a job waits: its score, its place in the order, what it waits for, and when it should start."""
+    """Explain why a job waits: its score, its place in the order, what it waits for, and when it should start."""
     with session.store() as store:
-        job = store.get(the_one(store, ids[0]))
+        job = store.get(resolve_one(store, ids[0]))
         snapshot = bootstrap.current_snapshot(session.options, store)
-    job = next((seen for seen in snapshot.jobs if seen.id == job.id), job)
+    job = _meant(snapshot, snapshot.job(job.id) or job, is_whole=not ids[0].indices)
     if job.state is not JobState.PENDING:
-        raise GputuiError(f"job {job.shown_id} is {job.state}: it does not wait", hint=f"gputui show {job.shown_id}")
+        why = f" ({job.end_words})" if job.state.is_terminal and job.cause else ""
+        raise GputuiError(
+            f"job {job.shown_id} is {job.state}{why}: it does not wait", hint=f"gputui show {job.shown_id}"
+        )
     now = bootstrap.clock().now()
     told = explain(snapshot, job, session.options.settings, now)
     if as_json:
@@ -42,9 +47,18 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
         sys.stdout.writelines(f"{plain(line)}\n" for line in story(job, told, now))
 
 
+def _meant(snapshot: Snapshot, job: Job, *, is_whole: bool) -> Job:
+    """Return the job; for an array whose first element has started, its next waiting element."""
+    if not is_whole or job.array is None or job.array.id != job.id or job.state is JobState.PENDING:
+        return job
+    alike = (each for each in snapshot.jobs if each.array and each.array.id == job.id)
+    waiting = next((each for each in alike if each.state is JobState.PENDING), job)
+    return waiting.element(waiting.id)
+
+
 def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
-    """The explanation, line by line."""
-    yield f"job {job.shown_id} {job.spec.name}: number {told.position} of {told.waiting} waiting"
+    """Return the explanation as lines of text."""
+    yield f"job {job.shown_id} {job.name}: number {told.position} of {told.waiting} waiting"
     yield f"why       {told.reason.local(now) if told.reason else 'it starts at the next look'}"
     if told.expected_start_at is not None:
         left = format_duration(told.expected_start_at - now)
@@ -52,15 +66,15 @@ def story(job: Job, told: Explanation, now: datetime) -> Iterator[str]:
     yield f"how sure  {told.certainty}"
     if told.waits_for:
         yield "waits for " + ", ".join(f"job {other}" for other in told.waits_for)
-    yield f"score     {told.terms.total:.0f}"
-    for term in told_terms(job, told, now):
-        yield f"  {term.name:<10}  {term.points:8.1f}  {term.of}".rstrip()
+    yield f"score     {told.terms.total:.3f}"
+    for term in describe_terms(job, told):
+        yield f"  {term.name:<10}  {term.points:8.3f}  {term.of}".rstrip()
     if job.topped_at:
         yield "  put first by hand, before every score"
 
 
 def explanation_json(job: Job, told: Explanation) -> dict[str, Any]:
-    """The explanation as JSON."""
+    """Return the explanation as JSON."""
     terms = told.terms
     return {
         "id": job.id,
@@ -72,13 +86,17 @@ def explanation_json(job: Job, told: Explanation) -> dict[str, Any]:
         "certainty": told.certainty,
         "score": {
             "total": terms.total,
-            "class": terms.priority_class,
+            "level": terms.level,
+            "promoted": terms.is_promoted,
+            "waited": terms.waited,
+            "planned": terms.planned,
+            "expansion": terms.expansion,
+            "credited": terms.credited,
             "age": terms.age,
-            "duration": terms.duration,
-            "fair_share": terms.fair_share,
-            "nice": terms.nice,
+            "gpus": terms.gpus,
+            "pace": terms.pace,
         },
-        "fair_share": told.fair_share,
+        "fair_share": fair_share_factor(told.used),
         "planned_duration": told.planned.total_seconds(),
         "topped_at": job.topped_at.isoformat() if job.topped_at else None,
     }

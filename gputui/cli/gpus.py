@@ -1,4 +1,4 @@
-"""`gputui gpus`: the GPUs, and who holds them."""
+"""`gputui gpus`: the GPUs and their jobs."""
 
 from __future__ import annotations
 
@@ -7,23 +7,22 @@ import sys
 import click
 
 from gputui.cli import readings, table
-from gputui.cli.output import gpu_json, print_json
+from gputui.cli.output import gpu_json, host_json, print_json
 from gputui.cli.session import Session, pass_session
-from gputui.domain.gpu import Drain, GpuState, GpuView, HealthCode, Holder
-from gputui.domain.short_names import short_names
+from gputui.domain.gpu import Drain, GpuState, GpuView, HealthCode, Holder, short_names
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, plural
 
 COLUMNS = (
-    table.Column("GPU", right=True),
-    table.Column("STATE"),
-    table.Column("MODEL", 24, least=6),
-    table.Column("UTIL", right=True),
-    table.Column("MEMORY", right=True),
-    table.Column("TEMP", right=True),
-    table.Column("POWER", right=True),
-    table.Column("UUID"),
-    table.Column("HOLDER OR WHY"),
+    table.TextColumn("GPU", right=True),
+    table.TextColumn("STATE"),
+    table.TextColumn("MODEL", 24, least=6),
+    table.TextColumn("UTIL", right=True),
+    table.TextColumn("MEMORY", right=True),
+    table.TextColumn("TEMP", right=True),
+    table.TextColumn("POWER", right=True),
+    table.TextColumn("UUID"),
+    table.TextColumn("HOLDER OR WHY"),
 )
 
 
@@ -31,11 +30,11 @@ COLUMNS = (
 @click.option("--json", "as_json", is_flag=True, help="Print an array of GPUs as JSON.")
 @pass_session
 def command(session: Session, as_json: bool) -> None:
-    """List the GPUs, how they stand and who holds them."""
+    """List the GPUs, their states and their jobs."""
     with session.store() as store:
         snapshot = readings.picture(session.options, store)
     if as_json:
-        print_json([gpu_json(view) for view in snapshot.gpus])
+        print_json([gpu_json(view) | {"host": host_json(node.host)} for node in snapshot.nodes for view in node.gpus])
         return
     short = short_names(view.gpu.uuid for view in snapshot.gpus)
     rows = [row(view, short[view.gpu.uuid]) for view in snapshot.gpus]
@@ -73,13 +72,13 @@ def state(view: GpuView) -> str:
 
 
 def story(view: GpuView) -> str:
-    """Who holds it, why it is not free, what is wrong with it, and how old that is."""
+    """Return the jobs on the GPU, the reason why it is not free, its faults, and the age of a stale reading."""
     ids = [f"{job_id} " for job_id in view.job_ids] + [""] * len(view.holders)
     parts = [_holder(holder, job_id) for holder, job_id in zip(view.holders, ids, strict=False)]
     says_all = view.health.code is HealthCode.OK or view.state is GpuState.ALLOCATED
     parts += [] if view.holders and says_all else [view.why]
     parts += [_draining(view.drain)] if view.drain and "drained by" not in view.why else []
-    parts += [f"nobody may join: {view.closed}"] if view.sharers and view.closed else []
+    parts += [f"no job may join: {view.closed}"] if view.sharers and view.closed else []
     told = view.health.code is HealthCode.OK or view.health.text in view.why
     parts += [] if told else [f"{view.health.code}: {view.health.text}"]
     parts += [f"read {format_duration(view.age)} ago"] if view.stale and view.age is not None else []

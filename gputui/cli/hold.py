@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from gputui.cli.wishes import wish_command
+from gputui.cli.verb_command import verb_command
 from gputui.domain.state import JobState
-from gputui.engine.actions import Actions
+from gputui.domain.verbs import JOB_VERB
 
-command = wish_command(
-    "hold",
-    "Keep waiting jobs from starting until they are released.",
-    Actions.hold,
-    lambda job: job.state is JobState.PENDING,
-)
+command = verb_command(JOB_VERB["hold"], lambda job: job.state is JobState.PENDING)

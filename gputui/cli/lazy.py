@@ -9,30 +9,38 @@ import click
 COMMANDS = {
     "submit": "put a job, or a file of jobs, into the queue",
     "queue": "live jobs, in the order they will start",
-    "show": "everything about a job",
+    "show": "details of a job",
+    "run": "submit a job, wait for it, and attach to it",
+    "attach": "attach to a job again",
+    "exec": "run a command in a running job",
     "explain": "why a job waits, and when it starts",
-    "logs": "what a job printed",
-    "cancel": "end jobs, or keep them from starting",
+    "logs": "output of a job",
+    "wait": "return when jobs have ended, with their exit code",
+    "cancel": "cancel waiting or running jobs",
     "hold": "keep waiting jobs from starting",
     "release": "let held jobs start",
     "requeue": "run jobs again",
     "priority": "move jobs forward or back in the queue",
-    "edit": "change what a waiting job asks for",
-    "gpus": "the GPUs, and who holds them",
-    "top": "what the console shows, as lines: for scripts",
-    "drain": "let no further job start on GPUs",
+    "edit": "change what a waiting job asks for, or a running one's time limit",
+    "suspend": "stop running jobs for a while; they keep their GPUs",
+    "unsuspend": "let suspended jobs continue",
+    "signal": "send running jobs a signal, such as USR1",
+    "gpus": "the GPUs, and the jobs on them",
+    "ps": "processes on the GPUs, and signals to foreign ones",
+    "top": "the console as plain text, for scripts",
+    "drain": "start no more jobs on GPUs",
     "resume": "let jobs start on GPUs again",
-    "reserve": "keep GPUs for somebody for a time",
+    "reserve": "reserve GPUs for a time",
     "tenant": "weights and caps of tenants",
-    "cron": "submit jobs again and again, as in a crontab",
-    "pause": "start no further job",
-    "unpause": "start jobs again",
+    "cron": "submit jobs at regular times, as in a crontab",
+    "pause": "start no more jobs",
+    "unpause": "start jobs again after a pause",
     "serve": "schedule without a screen",
     "web": "the console in a browser, by a link that works once",
     "demo": "try it on simulated GPUs: needs neither GPU nor Docker",
-    "replay": "what this scheduler and others would have made of a trace of jobs",
+    "replay": "compare schedulers on a trace of jobs",
     "doctor": "check driver, engine, permissions and disk",
-    "state": "repair a queue whose files have lost something",
+    "state": "repair a damaged queue",
     "completions": "print the completion script of a shell",
 }
 """Every command, in the order of the help, with its short help. Each is `command` in a module of its name."""
@@ -42,12 +50,12 @@ class LazyGroup(click.Group):
     """Finds a command in the module of its name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All of them, in the order in which one meets them."""
+        """Return the names of all commands, in the order of the help."""
         del ctx
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command of that name; None when there is none."""
+        """Return the command of that name; None when there is none."""
         del ctx
         if cmd_name not in COMMANDS:
             return None
@@ -58,7 +66,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command meant; for one that is none, a hint at what may have been."""
+        """Return the command; raise UsageError with the closest name for an unknown one."""
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             import difflib
 

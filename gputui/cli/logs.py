@@ -1,4 +1,4 @@
-"""`gputui logs`: what a job printed."""
+"""`gputui logs`: the output of a job."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable
 import click
 
 from gputui import bootstrap
-from gputui.cli.elements import Named, the_one
+from gputui.cli.job_arguments import OneJobId
+from gputui.cli.job_ids import Named, resolve_one
 from gputui.cli.session import Session, pass_session
-from gputui.cli.wishes import OneJobId
 from gputui.domain.job import Job, JobId
 from gputui.domain.text import plain_bytes
 from gputui.ports import JobStore
@@ -23,20 +23,22 @@ RESET = "\x1b[0m"
 
 
 @click.command("logs")
-@click.option("-f", "--follow", is_flag=True, help="Wait for it to start, and go on until the attempt ends.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Wait for the job to start, and follow its output until the attempt ends."
+)
 @click.option("-n", "--tail", metavar="N", help="Only the last N lines.")
-@click.option("--attempt", metavar="K", help="Of that attempt; the default is the last one.")
+@click.option("--attempt", metavar="K", help="Output of attempt K; the default is the last one.")
 @click.argument("ids", type=OneJobId(), metavar="ID")
 @pass_session
 def command(session: Session, follow: bool, tail: str | None, attempt: str | None, ids: tuple[Named, ...]) -> None:
-    """Print what a job printed, also after its container is gone.
+    """Print the output of a job, also after its container is gone.
 
-    To a terminal without anything that could act on it but colours; to a file or a pipe, byte for byte.
+    On a terminal, control sequences other than colours are removed; to a file or a pipe, byte for byte.
     """
     lines = numbers.tail(tail, "--tail") if tail is not None else None
     number = numbers.attempt(attempt, "--attempt") if attempt is not None else None
     with session.store() as store:
-        job_id = the_one(store, ids[0])
+        job_id = resolve_one(store, ids[0])
         if follow and number is None:
             wait_until_started(store, job_id)
         logs = bootstrap.open_logs(session.options, store)
@@ -67,7 +69,7 @@ def _has_none_yet(job: Job) -> bool:
 
 
 def writer(to_terminal: bool) -> Callable[[bytes], None]:
-    """What writes one line, so that it is seen at once."""
+    """Return a function that writes one line and flushes it."""
 
     def write_shown(line: bytes) -> None:
         shown = plain_bytes(line)

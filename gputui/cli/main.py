@@ -1,4 +1,4 @@
-"""The command line: the options that every command shares, and what becomes of errors."""
+"""The command line: options that every command shares, exit codes, and reports of errors."""
 
 from __future__ import annotations
 
@@ -12,18 +12,15 @@ from contextlib import closing
 import click
 
 from gputui import __version__
-from gputui.cli.done import discard_stdout, open_standard_streams
 from gputui.cli.lazy import LazyGroup
-from gputui.cli.orphan import end_with_parent
 from gputui.cli.session import Session
+from gputui.cli.streams import discard_stdout, open_standard_streams
 from gputui.domain.errors import GputuiError, InputErrors
 from gputui.domain.text import plain
 
 PROGRAM = "gputui"
 INTERRUPTED = 130
-"""What shells report for a program ended by SIGINT."""
-_COLLECT_AFTER = (50_000, 20, 100)
-"""New objects before a collection of young ones, and how many of these before one of older ones."""
+"""Exit code that shells report for a program ended by SIGINT."""
 _LIMITS = "raise its limits: ulimit -v and -u in a shell, MemoryMax and TasksMax of a service"
 
 
@@ -37,9 +34,11 @@ _LIMITS = "raise its limits: ulimit -v and -u in a shell, MemoryMax and TasksMax
 @click.option("--config", metavar="FILE", help="Settings file. [env: GPUTUI_CONFIG]")
 @click.option("--probe", metavar="nvml|sim:N[:MODEL]", help="Where readings of GPUs come from. [env: GPUTUI_PROBE]")
 @click.option("--runtime", metavar="docker|process", help="What runs jobs. [env: GPUTUI_RUNTIME]")
-@click.option("--read-only", is_flag=True, help="The console only looks on: it schedules never, and sends no wish.")
-@click.option("--slow", is_flag=True, help="For thin lines: the console draws every few seconds, and no graphs.")
-@click.option("--view-only", is_flag=True, hidden=True, help="The console schedules never, but sends wishes.")
+@click.option("--read-only", is_flag=True, help="Read-only console: never schedules and changes nothing.")
+@click.option(
+    "--slow", is_flag=True, help="For slow connections: the console redraws every few seconds, without graphs."
+)
+@click.option("--view-only", is_flag=True, hidden=True, help="Console that never schedules, but may change jobs.")
 @click.version_option(__version__, "-V", "--version", prog_name=PROGRAM, message="%(prog)s %(version)s")
 @click.pass_context
 def cli(
@@ -54,7 +53,7 @@ def cli(
 ) -> int | None:
     """A console for GPU servers: every GPU live, a queue of jobs, and their logs.
 
-    Without a command the console opens; it schedules when nobody else does.
+    Without a command the console opens; it schedules when no other process does.
     """
     session = Session(state, config, probe, runtime, slow=slow)
     ctx.obj = session
@@ -65,7 +64,7 @@ def cli(
         if slow and ctx.invoked_subcommand != "demo":
             raise click.UsageError("--slow is for the console alone", ctx)
         return None
-    from gputui.cli.terminal import terminal
+    from gputui.console.terminal import terminal
 
     with terminal():
         return _open_console(session, read_only=read_only, view_only=view_only)
@@ -73,28 +72,21 @@ def cli(
 
 def _open_console(session: Session, *, read_only: bool, view_only: bool) -> int:
     """Show the console until it is closed; return the exit code."""
-    from gputui.cli import first
-    from gputui.cli.slow import prepare
+    from gputui.console import startup
 
-    prepare(session.options)
-    kept, options = first.remembered(), first.read_only(session.options) if read_only else session.options
-    with first.no_collections(), first.opening(options, kept) as opening:
+    startup.limit_frame_rate(session.options)
+    kept, options = startup.preferences(), startup.read_only(session.options) if read_only else session.options
+    with startup.no_collections():
         if view_only:
-            end_with_parent()
-        with closing(first.EarlyProbe(options, may_lead=not view_only)) as early:
-            from gputui.cli import console  # Textual comes with it
+            startup.end_with_parent()
+        with closing(startup.EarlyProbe(options, may_lead=not view_only)) as early:
+            from gputui.console import console  # Textual comes with it
 
-            return console.run(options, may_lead=not view_only, remembered=kept, opening=opening, probe=early)
+            return console.run(options, may_lead=not view_only, preferences=kept, probe=early)
 
 
 def main() -> None:
-    """Run the command line of this process.
-
-    Most commands end within a second or two, with up to some million objects of a large queue in memory and hardly a
-    cycle among them. With Python's thresholds a third of that time is spent in walking through them, and once more
-    at exit.
-    """
-    gc.set_threshold(*_COLLECT_AFTER)
+    """Run the command line of this process, and end it."""
     open_standard_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -107,12 +99,12 @@ def main() -> None:
     except OSError as error:
         discard_stdout()
         code = code or _complain(f"standard output cannot be written to: {(error.strerror or str(error)).lower()}", 1)
-    gc.freeze()
+    gc.freeze()  # nothing of what is left is collected at exit
     sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run a command; its exit code. What went wrong is on stderr, in one sentence."""
+    """Run a command and return its exit code. An error is printed on stderr, in one sentence."""
     try:
         code = cli.main(list(arguments), prog_name=PROGRAM, standalone_mode=False)
         return code if isinstance(code, int) else 0
@@ -145,7 +137,7 @@ def _is_limit(error: Exception) -> bool:
 
 
 def _usage(error: click.ClickException) -> str:
-    """Click's sentence, with where to read on."""
+    """Return click's sentence, with a pointer to the help."""
     message = error.format_message().strip()
     message = message[:1].lower() + message[1:].rstrip(".")
     if isinstance(error, click.UsageError) and error.ctx is not None and not message.endswith(")"):
@@ -154,6 +146,6 @@ def _usage(error: click.ClickException) -> str:
 
 
 def _complain(sentence: str, code: int) -> int:
-    """Say what is wrong, without anything a terminal would act on."""
+    """Print an error without characters that a terminal would act on, and return the exit code."""
     click.echo(f"{PROGRAM}: error: {plain(sentence)}", err=True)
     return code

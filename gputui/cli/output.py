@@ -1,21 +1,24 @@
-"""What `--json` prints: the keys other programs rely on, stated in docs/cli.md."""
+"""Objects printed with `--json`. Other programs rely on their keys; docs/cli.md documents them."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import platform
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec.structs import asdict
+
+from gputui.domain import arrays
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause
 from gputui.domain.gpu import GpuView, Holder
-from gputui.domain.job import Attempt, Job, JobSpec
+from gputui.domain.host import HostSample
+from gputui.domain.job import ArrayRef, Attempt, Job, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.swept import element_spec, sweep_values
 
 MASK = "***"
 """Stands for every value of a job's environment."""
@@ -29,17 +32,20 @@ def print_json(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> None:
 
 def json_text(value: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> str:
     """Return what `print_json` prints."""
+    import json  # tables do without
+
     if isinstance(value, Mapping):
         return json.dumps(value, indent=2)
     return "[" + ",".join("\n" + json.dumps(element) for element in value) + "\n]"
 
 
 def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
-    """A job."""
-    spec, reason = job.spec, snapshot.reasons.get(job.id)
+    """Return a job as JSON."""
+    spec, reason = element_spec(job), snapshot.reasons.get(job.id)
     return {
         "id": job.id,
         "name": spec.name,
+        "comment": spec.comment,
         "state": str(job.state),
         "reason": {"code": str(reason.code), "text": reason.text} if reason else None,
         "tenant": spec.tenant,
@@ -60,25 +66,35 @@ def job_json(job: Job, snapshot: Snapshot = EMPTY) -> Json:
         "labels": dict(spec.options.labels),
         "attempts": [_attempt(attempt) for attempt in job.attempts],
         **_cause(job.cause),
+        "error": (job.attempt.error or None) if job.attempt else None,
         "submitted_by": job.submitted_by,
         "recurring_id": job.recurring,
+        "suspended": job.suspended,
         "cancel_requested": job.cancel_requested,
         "requeue_requested": job.requeue_requested,
         "topped_at": _time(job.topped_at),
+        "beside": job.placed.past if job.placed else None,
         "not_before": _time(job.not_before),
         "progress": snapshot.progress.get(job.id),
-        "array": {"id": job.array.id, "index": job.array.index, "limit": job.array.limit} if job.array else None,
+        "array": _array(job, job.array) if job.array else None,
+        "sweep": dict(sweep_values(job) or job.spec.sweep) or None,
     }
 
 
+def _array(job: Job, array: ArrayRef) -> Json:
+    """Return the job's place in its array; of waiting elements that are one entry, which they are."""
+    indices = arrays.all_indices(job)
+    return {"id": array.id, "index": array.index, "limit": array.limit, "count": job.count, "indices": indices}
+
+
 def job_detail_json(job: Job, snapshot: Snapshot, audit: Sequence[AuditEntry]) -> Json:
-    """A job with everything it was submitted with and every wish about it."""
-    wished = [{**vars(entry), "at": _time(entry.at)} for entry in audit]
-    return {**job_json(job, snapshot), "spec": _spec(job.spec), "avoid_gpus": list(job.avoid_gpus), "audit": wished}
+    """Return a job as JSON, with its submission and all requests about it."""
+    recorded = [{**asdict(entry), "at": _time(entry.at)} for entry in audit]
+    return {**job_json(job, snapshot), "spec": _spec(job.spec), "avoid_gpus": list(job.avoid_gpus), "audit": recorded}
 
 
 def recurring_json(entry: RecurringJob) -> Json:
-    """A recurring job."""
+    """Return a recurring job as JSON."""
     submission, spec = entry.submission, entry.submission.spec
     skipped = {"at": _time(entry.skipped.at), "why": entry.skipped.why} if entry.skipped else None
     return {
@@ -120,21 +136,24 @@ def _attempt(attempt: Attempt) -> Json:
         "claimed_at": _time(attempt.claimed_at),
         "started_at": _time(attempt.started_at),
         "warned_at": _time(attempt.warned_at),
+        "suspended_at": _time(attempt.suspended_at),
         "preempted_at": _time(attempt.preempted_at),
         "preempted_by": attempt.preempted_by,
         "ended_at": _time(attempt.ended_at),
         "exit_code": attempt.exit_code,
         **_cause(attempt.cause),
+        "error": attempt.error or None,
+        "efficiency": asdict(attempt.efficiency) if attempt.efficiency else None,
         "log_path": attempt.log_path,
         "charged": attempt.charged,
         "gpu_share": attempt.gpu_share,
         "notes": list(attempt.notes),
-        "ports": [{**dataclasses.asdict(port), "ssh": port.ssh(platform.node())} for port in attempt.ports],
+        "ports": [{**asdict(port), "ssh": port.ssh(platform.node())} for port in attempt.ports],
     }
 
 
 def _cause(cause: Cause | None) -> Json:
-    """The sentence, and the word for programs."""
+    """Return a cause as JSON: the sentence, and its code for programs."""
     return {"cause": cause.text if cause else None, "cause_code": str(cause.code) if cause else None}
 
 
@@ -147,6 +166,8 @@ def _spec(spec: JobSpec) -> Json:
         "retry_on": list(spec.retry_on),
         "warning": {"signal": spec.warning.number, "before": _seconds(spec.warning.before)} if spec.warning else None,
         "gpu_memory_step": spec.gpu_memory_step,
+        "idle_timeout": _seconds(spec.idle_timeout) if spec.idle_timeout else None,
+        "interactive": {"stdin": spec.interactive.stdin, "tty": spec.interactive.tty} if spec.interactive else None,
         "backoff": _seconds(spec.backoff),
         "after": list(spec.after),
         "after_any": list(spec.after_any),
@@ -158,7 +179,7 @@ def _spec(spec: JobSpec) -> Json:
         "share": gpus.share,
         "gpu_model": gpus.model,
         "gpu_capabilities": list(gpus.capabilities),
-        **{each.name: _plain(getattr(options, each.name)) for each in dataclasses.fields(options)},
+        **{name: _plain(value) for name, value in asdict(options).items()},
         "env": dict.fromkeys((name for name, _ in options.env), MASK),
         "labels": dict(options.labels),
     }
@@ -172,7 +193,7 @@ def _plain(value: object) -> object:
 
 
 def gpu_json(view: GpuView) -> Json:
-    """A GPU."""
+    """Return a GPU as JSON."""
     gpu, sample = view.gpu, view.sample
     return {
         "uuid": gpu.uuid,
@@ -183,7 +204,7 @@ def gpu_json(view: GpuView) -> Json:
         "health": {"code": str(view.health.code), "text": view.health.text},
         "job_id": view.job_id,
         "job_ids": list(view.job_ids),
-        "sharers": [vars(sharer) for sharer in view.sharers],
+        "sharers": [asdict(sharer) for sharer in view.sharers],
         "closed": view.closed or None,
         "holders": [_holder(holder) for holder in view.holders],
         "memory_total": (sample.memory_total if sample else None) or gpu.memory_total,
@@ -193,12 +214,20 @@ def gpu_json(view: GpuView) -> Json:
         "power": sample.power if sample else None,
         "power_limit": sample.power_limit if sample and sample.power_limit is not None else gpu.power_limit,
         "age": _seconds(view.age),
-        "drain": {**vars(view.drain), "at": _time(view.drain.at)} if view.drain else None,
+        "drain": {**asdict(view.drain), "at": _time(view.drain.at)} if view.drain else None,
     }
 
 
+def host_json(host: HostSample | None) -> Json | None:
+    """Return the reading of a host as JSON; durations in seconds."""
+    if host is None:
+        return None
+    disks = [{**asdict(disk), "full_in": _seconds(disk.full_in)} for disk in host.disks]
+    return {**asdict(host), "sampled_at": _time(host.sampled_at), "disks": disks}
+
+
 def _holder(holder: Holder) -> Json:
-    return dict(vars(holder))
+    return asdict(holder)
 
 
 def _time(at: datetime | None) -> str | None:

@@ -1,21 +1,22 @@
-"""What `gputui replay --history` replays, and what it says about it: its meaning, and how far to believe it."""
+"""The history of this server for `gputui replay --history`, with sentences on how far to believe its replay."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli.session import Session
 from gputui.domain.errors import GputuiError
-from gputui.domain.policy.standing import in_force
-from gputui.domain.settings import PolicySettings
+from gputui.domain.policy.effective_settings import effective_settings
+from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.units import format_duration, plural
 
 if TYPE_CHECKING:
-    from gputui.replay.history import History
+    from gputui.replay.history import JobHistory
     from gputui.replay.metrics import Figures
     from gputui.replay.trace import TraceJob
 
@@ -24,23 +25,23 @@ LITTLE_LOAD = 0.6
 AS_IT_WAS = "as-it-was"
 
 
-def read(session: Session) -> tuple[History, int, PolicySettings]:
-    """The jobs that ended here, how many GPUs there are, and by which rules they are given out."""
+def read(session: Session) -> tuple[JobHistory, int, Settings]:
+    """Return the jobs that ended here, the number of GPUs, and the settings in force."""
     from gputui.replay import history
 
     with session.store() as store:
         moved = {job.id: job for job in store.history()}
-        found = history.of({**moved, **store.jobs()}.values())
-        policy = in_force(session.options.settings.policy, store.controls())
+        found = history.job_history({**moved, **store.jobs()}.values())
+        settings = effective_settings(session.options.settings, store.controls())
         views = bootstrap.current_snapshot(session.options, store).gpus
     if found is None:
         raise GputuiError("no finished job has held a GPU here yet", hint="gputui replay --synthetic 1000")
     listed = sum(view.gpu.index >= 0 and not view.gpu.mig_enabled for view in views)
-    return found, max(listed, found.gpus), passable(policy, found.jobs)
+    return found, max(listed, found.gpus), settings
 
 
 def passable(policy: PolicySettings, jobs: Sequence[TraceJob]) -> PolicySettings:
-    """The rules without caps under which a job that ran here could never have started: those are newer than it."""
+    """Return the rules with caps wide enough for every job, as one under which it could never start is newer."""
     widest: dict[str, int] = {}
     for job in jobs:
         widest[job.tenant] = max(job.gpus, widest.get(job.tenant, 0))
@@ -55,21 +56,21 @@ def passable(policy: PolicySettings, jobs: Sequence[TraceJob]) -> PolicySettings
     return replace(policy, tenants=tuple(tenants))
 
 
-def as_it_was(history: History, jobs: Sequence[TraceJob], gpus: int) -> dict[str, Figures]:
-    """The figures of what really happened."""
+def as_it_was(history: JobHistory, jobs: Sequence[TraceJob], gpus: int) -> dict[str, Figures]:
+    """Return the figures of what really happened, by name."""
     from gputui.replay.metrics import figures
 
     return {AS_IT_WAS: figures(history.as_it_was(jobs), gpus)}
 
 
-def told(history: History, found: Mapping[str, Figures], offered: float, limits: str) -> list[str]:
-    """What it means, and why it may be otherwise."""
+def told(history: JobHistory, found: Mapping[str, Figures], offered: float, limits: str) -> list[str]:
+    """Return sentences on what the figures mean, and on why they may mislead."""
     said = meaning(found, history)
     return [*([said] if said else []), *notes(history, offered, limits)]
 
 
-def as_json(history: History) -> dict[str, Any]:
-    """What was replayed."""
+def as_json(history: JobHistory) -> dict[str, Any]:
+    """Return what was replayed, by the keys that the JSON has."""
     return {
         "since": history.since.isoformat(),
         "until": history.until.isoformat(),
@@ -81,12 +82,12 @@ def as_json(history: History) -> dict[str, Any]:
     }
 
 
-def meaning(found: Mapping[str, Figures], history: History) -> str:
-    """What a split would have come to, in a sentence; empty where that was not asked for."""
+def meaning(found: Mapping[str, Figures], history: JobHistory) -> str:
+    """Return a sentence on what a static split would have given; empty where that was not asked for."""
     if "plan" not in found or "static-equal" not in found:
         return ""
     if len({job.tenant for job in history.jobs}) < 2:
-        return "All jobs are one tenant's: there is nobody to split the GPUs between."
+        return "All jobs belong to one tenant: there is nothing to split."
     ours, split = found["plan"], found["static-equal"]
     waits = f"would have waited {_time(split.wait_mean)} on average, and {_time(ours.wait_mean)} under this scheduler"
     given = split.allocation_ratio / ours.allocation_ratio - 1 if ours.allocation_ratio else 0.0
@@ -97,8 +98,8 @@ def meaning(found: Mapping[str, Figures], history: History) -> str:
     )
 
 
-def notes(history: History, offered: float, limits: str) -> Iterator[str]:
-    """Why it may be otherwise."""
+def notes(history: JobHistory, offered: float, limits: str) -> Iterator[str]:
+    """Yield sentences on why the figures may mislead."""
     count = len(history.jobs)
     if count < FEW_JOBS or history.span < SHORT_SPAN:
         over = f"{plural(count, 'job')} over {format_duration(history.span)}"
@@ -112,10 +113,10 @@ def notes(history: History, offered: float, limits: str) -> Iterator[str]:
     if history.shared:
         yield f"Counted as if alone on their GPUs, although these were shared: {plural(history.shared, 'job')}."
     unstated = sum(job.stated is None for job in history.jobs)
-    if unstated:
+    if unstated and limits != "none":
         yield f"Given a time limit of their own by --limits {limits}, as there was none: {plural(unstated, 'job')}."
     yield (
-        "Each job comes when it could have started; holds, reservations, preemption and caps of arrays are left out. "
+        "Each job comes when it could have started; holds, reservations and caps of arrays are left out. "
         "Had they waited otherwise, people would have submitted otherwise."
     )
 

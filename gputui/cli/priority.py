@@ -5,42 +5,59 @@ from __future__ import annotations
 import click
 
 from gputui import bootstrap
-from gputui.cli.elements import Named
+from gputui.cli.confirmation import changed, confirm, jobs_of, named, quiet_option
+from gputui.cli.job_arguments import JobIds, check_known, flat
+from gputui.cli.job_ids import Named
 from gputui.cli.session import Session, pass_session
-from gputui.cli.wishes import JobIds, flat
-from gputui.domain.job import JobId
+from gputui.domain.job import Job, JobId
+from gputui.domain.verbs import PRIORITY_HELP
 from gputui.ports import JobStore
-from gputui.request import specs
+from gputui.request import job_values
 
 
-@click.command("priority", context_settings={"ignore_unknown_options": True})
+@click.command("priority", help=PRIORITY_HELP, context_settings={"ignore_unknown_options": True})
 @click.argument("names", type=JobIds(), metavar="ID[,ID…]")
 @click.argument("value", metavar="VALUE|+N|-N|top")
-@click.option("--dry-run", is_flag=True, help="Print whose start would shift, and do nothing.")
+@click.option("--dry-run", is_flag=True, help="Print which jobs would start earlier or later, and change nothing.")
+@quiet_option
 @pass_session
-def command(session: Session, names: tuple[Named, ...], value: str, dry_run: bool) -> None:
-    """Set a job's priority (0 to 100), raise or lower it, or put the job at the head of the queue."""
-    change = specs.priority_change(value, "VALUE")
+def command(session: Session, names: tuple[Named, ...], value: str, dry_run: bool, quiet: bool) -> None:
+    """Change the priority of jobs, or put them at the head of the queue."""
+    change = job_values.priority_change(value, "VALUE")
     with session.store() as store:
         ids = flat(store, (names,))
         if dry_run:
             _show(session, store, ids, change)
             return
-        actions = bootstrap.actions(store)
+        actions = bootstrap.actions(store, session.options)
         if change.top:
-            actions.top(ids)
+            done = actions.top(ids)
         elif change.relative:
-            actions.add_priority(ids, change.value)
+            done = actions.add_priority(ids, change.value)
         else:
-            actions.set_priority(ids, change.value)
+            done = actions.set_priority(ids, change.value)
+        if not quiet:
+            jobs = jobs_of(store, done)
+            confirm(changed("top", jobs) if change.top else _words(change, jobs))
 
 
-def _show(session: Session, store: JobStore, ids: tuple[JobId, ...], change: specs.PriorityChange) -> None:
-    from gputui.cli import dry_run  # the policy is not needed to wish
+def _words(change: job_values.PriorityChange, jobs: list[Job]) -> str:
+    """Return the confirmation of a new priority; one that stood at 0 or 100 already is not changed."""
+    found = {job.priority for job in jobs}
+    if not jobs:
+        return "nothing was changed: the priority was that already"
+    if len(found) == 1:
+        return f"priority is now {found.pop()}: {named(jobs)}"
+    return f"priority {'raised' if change.value > 0 else 'lowered'} by {abs(change.value)}: {named(jobs)}"
+
+
+def _show(session: Session, store: JobStore, ids: tuple[JobId, ...], change: job_values.PriorityChange) -> None:
+    from gputui.cli import dry_run  # imports the policy, which the change itself does not need
     from gputui.domain.policy.whatif import prioritised, topped
 
-    for job_id in ids:
-        store.get(job_id)
+    check_known(store, ids)
+    actions = bootstrap.actions(store, session.options)
+    actions.rehearse_priority(ids, change.value, relative=change.relative, top=change.top)
     now = bootstrap.clock().now()
-    wished = topped(ids, now) if change.top else prioritised(ids, change.value, relative=change.relative)
-    dry_run.show(session, store, wished)
+    change_shown = topped(ids, now) if change.top else prioritised(ids, change.value, now, relative=change.relative)
+    dry_run.show(session, store, change_shown)

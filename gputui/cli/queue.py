@@ -14,10 +14,9 @@ from gputui.cli.output import job_json, print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain import arrays
 from gputui.domain.errors import InputError
-from gputui.domain.filter import FIELDS, Seen, parse_filter, shown_text
-from gputui.domain.gpu import GpuView
+from gputui.domain.filter import FIELDS, FilterSubject, parse_filter, shown_text
+from gputui.domain.gpu import GpuView, short_names
 from gputui.domain.job import GpuRequest, Job, JobId
-from gputui.domain.short_names import short_names
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason
 from gputui.domain.text import plain
@@ -25,26 +24,26 @@ from gputui.domain.units import format_duration, format_size, listed
 from gputui.request.texts import quoted
 
 COLUMNS = (
-    table.Column("ID", right=True),
-    table.Column("ST"),
-    table.Column("PRI", right=True),
-    table.Column("NAME", 24, least=8),
-    table.Column("TENANT", 12, least=4),
-    table.Column("GPUS", 10),
-    table.Column("TIME", 15, right=True),
-    table.Column("REASON"),
+    table.TextColumn("ID", right=True),
+    table.TextColumn("ST"),
+    table.TextColumn("PRI", right=True),
+    table.TextColumn("NAME", 24, least=8),
+    table.TextColumn("TENANT", 12, least=4),
+    table.TextColumn("GPUS", 10),
+    table.TextColumn("TIME", 15, right=True),
+    table.TextColumn("REASON"),
 )
 
 
 FILTER_HELP = (
     "A filter is made of words, all of which must fit: FIELD:VALUE[,VALUE…] (whole, with * and ?), FIELD~PATTERN, "
-    "FIELD=, !=, <, <=, >, >= and single words, looked for in what is shown; - before a word turns it round. "
+    "FIELD=, !=, <, <=, >, >= and single words, searched for in the texts shown; - before a word negates it. "
     "Fields: " + "; ".join(f"{name} ({field.help}: {field.example})" for name, field in FIELDS.items()) + "."
 )
 
 
 @click.command("queue", epilog=FILTER_HELP)
-@click.option("-a", "--all", "everything", is_flag=True, help="Finished jobs too, as far as the queue still has them.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Include finished jobs that are still in the queue.")
 @click.option(
     "-s",
     "--state",
@@ -52,17 +51,23 @@ FILTER_HELP = (
     metavar="STATE[,…]",
     multiple=True,
     shell_complete=completing.states,
-    help="Only these states (PD or PENDING).",
+    help="Only jobs in these states (PD or PENDING).",
 )
-@click.option("-t", "--tenant", metavar="NAME", shell_complete=completing.tenants, help="Only this tenant's.")
+@click.option("-t", "--tenant", metavar="NAME", shell_complete=completing.tenants, help="Only jobs of this tenant.")
 @click.option(
     "-f",
     "--filter",
     "words",
     metavar="WORDS",
-    help="Only jobs these fit, as in 'gpus>=4 name~bert -is:held'; see below.",
+    help="Only jobs that match, such as 'gpus>=4 name~bert -is:held'; see below.",
 )
-@click.option("-r", "--array", "unfold", is_flag=True, help="A line for each waiting element of an array.")
+@click.option(
+    "-r",
+    "--array",
+    "unfold",
+    is_flag=True,
+    help="A line, or with --json an object, for each waiting element of an array.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print an array of jobs as JSON.")
 @pass_session
 def command(
@@ -74,40 +79,42 @@ def command(
     unfold: bool,
     as_json: bool,
 ) -> None:
-    """List live jobs: those that run, then those that wait, in the order they will start."""
+    """List live jobs: running ones, then waiting ones in the order they will start."""
     wanted = parse_states(states)
     chosen = parse_filter(words or "", where="--filter")
     everything = everything or bool(chosen.fields & {"state", "is", "id", "exit"})
     with session.store() as store:
         snapshot = bootstrap.current_snapshot(session.options, store)
-    jobs = [
+    listed = (
         job
         for job in in_order(snapshot)
         if (job.state in wanted if wanted else everything or not job.state.is_terminal)
         and (tenant is None or job.spec.tenant == tenant)
-        and (not chosen or chosen.matches(seen(job, snapshot)))
-    ]
+    )
+    found = (chosen.part(seen(job, snapshot)) if chosen else job for job in listed)
+    jobs = [job for job in found if job is not None]
+    if unfold:
+        snapshot, jobs = snapshot.of_elements(), list(arrays.unfolded(jobs))
     if as_json:
         print_json([job_json(job, snapshot) for job in jobs])
     else:
-        groups = [(job,) for job in jobs] if unfold else arrays.folded(jobs)
-        rows = (row(group[0], snapshot, group) for group in groups)
+        rows = (row(group[0], snapshot, group) for group in arrays.folded(jobs, unfold=unfold))
         sys.stdout.write("\n".join(table.lines(COLUMNS, rows, table.terminal_width())) + "\n")
         if sys.stderr.isatty() or (snapshot.leader is not None and snapshot.leader.silent_for):
             sys.stderr.writelines(f"{plain(note)}\n" for note in footnotes(snapshot))
 
 
-def seen(job: Job, snapshot: Snapshot) -> Seen:
-    """The job as a filter looks at it."""
+def seen(job: Job, snapshot: Snapshot) -> FilterSubject:
+    """Return the job as the subject of a filter."""
     reason = snapshot.reasons.get(job.id)
-    return Seen(job, snapshot.taken_at, reason, shown_text(job, reason))
+    return FilterSubject(job, snapshot.taken_at, reason, shown_text(job, reason))
 
 
 def footnotes(snapshot: Snapshot) -> Iterator[str]:
-    """What keeps every job from starting, and what an operator should know."""
+    """Yield sentences below the table: why no job starts at all, and what needs an operator's attention."""
     controls = snapshot.controls
     if snapshot.leader is None and snapshot.order:
-        yield "nobody schedules: run gputui, or gputui serve"
+        yield "no scheduler is running: start gputui, or gputui serve"
     if controls.paused:
         why = f": {controls.pause_reason}" if controls.pause_reason else ""
         yield f"paused by {controls.paused_by}{why} (gputui unpause)"
@@ -115,7 +122,7 @@ def footnotes(snapshot: Snapshot) -> Iterator[str]:
 
 
 def parse_states(texts: Iterable[str]) -> frozenset[JobState]:
-    """The states of `PD`, `pending` or `R,CG`; empty when none is given."""
+    """Return the states named by `PD`, `pending` or `R,CG`; empty when none is given."""
     known = {name: state for state in JobState for name in (state.value, state.short)}
     wanted = set()
     for text in (part for given in texts for part in given.split(",")):
@@ -127,7 +134,7 @@ def parse_states(texts: Iterable[str]) -> frozenset[JobState]:
 
 
 def in_order(snapshot: Snapshot) -> list[Job]:
-    """Active jobs by their start, waiting ones by the order of their start, finished ones the latest first."""
+    """Sort the jobs: active by start time, waiting in starting order, finished with the latest first."""
     place = {job_id: number for number, job_id in enumerate(snapshot.order)}
 
     def rank(job: Job) -> tuple[int, float, int]:
@@ -141,21 +148,28 @@ def in_order(snapshot: Snapshot) -> list[Job]:
 
 
 def row(job: Job, snapshot: Snapshot, group: tuple[Job, ...] = ()) -> tuple[str, ...]:
-    """The cells of a job, which may stand for a group of its array's elements."""
+    """Return the cells of a row: a job, or a group of elements of an array."""
+    group = group or (job,)
     return (
-        arrays.id_word(group or (job,)),
-        job.state.short,
+        arrays.id_word(group),
+        "S" if job.suspended else job.state.short,
         str(job.priority),
-        job.spec.name + (f" (cron {job.recurring})" if job.recurring else ""),
+        job.name + (f" (cron {job.recurring})" if job.recurring else ""),
         job.spec.tenant,
         gpus_word(job, snapshot.gpus),
         time_word(job, snapshot.taken_at),
-        why(job, snapshot),
+        _counted(group) + why(job, snapshot),
     )
 
 
+def _counted(group: tuple[Job, ...]) -> str:
+    """Return how many elements share the row, where they are several."""
+    count = arrays.count(group)
+    return f"{count} elements: " if count > 1 else ""
+
+
 def gpus_word(job: Job, views: Iterable[GpuView]) -> str:
-    """How many GPUs it wants; of a running one, which it holds, by their indices where these are known."""
+    """Return the number of GPUs that the job wants; for a running one also their indices, if known."""
     if not job.gpus:
         return request_word(job.spec.gpus)
     indices = {view.gpu.uuid: view.gpu.index for view in views}
@@ -165,7 +179,7 @@ def gpus_word(job: Job, views: Iterable[GpuView]) -> str:
 
 
 def request_word(gpus: GpuRequest) -> str:
-    """`2`, `2-4`, `all`, `#0,1`, `1 x 10G` of shared ones; `-` for none."""
+    """Return the GPUs wanted: `2`, `2-4`, `all`, `#0,1`, `1 x 10G` when shared, `-` for none."""
     if gpus.everything:
         return "all"
     if gpus.devices:
@@ -178,7 +192,7 @@ def request_word(gpus: GpuRequest) -> str:
 
 
 def time_word(job: Job, now: datetime) -> str:
-    """How long it has run, and may; of a finished one how long it ran."""
+    """Return the job's runtime, with its time limit while it is not over."""
     limit = f"/{format_duration(job.spec.time_limit)}" if job.spec.time_limit else ""
     if job.state in {JobState.PENDING, JobState.CONFIGURING} or job.started_at is None:
         return f"-{limit}" if limit else "-"
@@ -188,15 +202,16 @@ def time_word(job: Job, now: datetime) -> str:
 
 
 def why(job: Job, snapshot: Snapshot) -> str:
-    """Why it waits and when it may start, what it is doing, or how it ended."""
+    """Return why the job waits and when it may start, its progress, or how it ended."""
     if job.state.is_terminal:
-        return job.cause.text if job.cause else ""
+        return job.end_info
     if job.state.is_active:
-        doing = snapshot.progress.get(job.id, "") or _beside(snapshot.beside(job))
+        doing = snapshot.progress.get(job.id, "") or _beside(snapshot.sharing_with(job))
+        doing = "suspended" if job.suspended else doing
         return f"ending: {job.stopping.cause.text}" if job.stopping else doing
     reason, expected = snapshot.reasons.get(job.id), snapshot.expected_starts.get(job.id)
     sentence = f"{reason.code}: {reason.local(snapshot.taken_at)}" if reason else _of_itself(job)
-    if expected is None or (reason is not None and reason.tells(expected)):
+    if expected is None or (reason is not None and reason.mentions(expected)):
         return sentence
     today = expected.astimezone().date() == snapshot.taken_at.astimezone().date()
     return f"{sentence}; about {expected.astimezone():{'%H:%M' if today else '%Y-%m-%d %H:%M'}}"
@@ -207,7 +222,7 @@ def _beside(others: tuple[JobId, ...]) -> str:
 
 
 def _of_itself(job: Job) -> str:
-    """What a waiting job says about itself where no scheduler has said anything."""
+    """Return why the job waits as far as the job itself tells, without a scheduler's reason."""
     if job.cancel_requested:
         return "will be cancelled"
     return f"{PendingReason.JOB_HELD_USER}: {job.hold_reason or 'held'}" if job.held else ""

@@ -3,34 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.config import Options
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.gpu import GpuView
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.actions import find_gpu
+from gputui.engine.actions.controls import find_gpu
 from gputui.ports import JobStore
 
 
-def say_nothing_twice() -> None:
-    """Keep what the probe logs off stderr: the command says it itself."""
-    import logging
-
-    logging.getLogger("gputui").addHandler(logging.NullHandler())
-
-
 def gpu_views(options: Options, store: JobStore) -> tuple[GpuView, ...]:
-    """The GPUs by index; raises GputuiError with the probe's own sentence when there are none to be had."""
+    """Return the GPUs by index; raise GputuiError with the probe's own sentence when none can be read."""
     return picture(options, store).gpus
 
 
 def picture(options: Options, store: JobStore) -> Snapshot:
-    """A picture that shows GPUs; raises GputuiError with the probe's own sentence when there are none to be had."""
+    """Return a snapshot with GPUs; raise GputuiError with the probe's own sentence when none can be read."""
     snapshot = bootstrap.current_snapshot(options, store)
     if not snapshot.gpus:
-        say_nothing_twice()
+        bootstrap.silence_probe_log()
         measured = bootstrap.measured_snapshot(options, store)
         snapshot = replace(measured, leader=snapshot.leader, notices=snapshot.notices)
     if not snapshot.gpus:
@@ -39,8 +33,15 @@ def picture(options: Options, store: JobStore) -> Snapshot:
     return snapshot
 
 
+def gpu_words(snapshot: Snapshot, uuids: Iterable[str]) -> str:
+    """Return `GPU 3` or `GPUs 3 4`, by index; a GPU that cannot be read by its UUID."""
+    indices = {view.gpu.uuid: str(view.gpu.index) for view in snapshot.gpus}
+    names = [indices.get(uuid, uuid) for uuid in dict.fromkeys(uuids)]
+    return f"{'GPU' if len(names) == 1 else 'GPUs'} {' '.join(names)}"
+
+
 def find_gpus(options: Options, store: JobStore, names: Iterable[str]) -> tuple[str, ...]:
-    """The UUIDs of the GPUs named by index, UUID or its beginning; raises NotFoundError.
+    """Return the UUIDs of the GPUs named by index, UUID or its beginning; raise NotFoundError.
 
     One that is drained is found by its UUID even while it cannot be read.
     """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.cli.wishes import wish_command
-from gputui.engine.actions import Actions
+from gputui.cli.verb_command import verb_command
+from gputui.domain.verbs import JOB_VERB
 
-command = wish_command("release", "Let held jobs start again.", Actions.release)
+command = verb_command(JOB_VERB["release"])

@@ -1,89 +1,97 @@
-"""`gputui replay`: what this scheduler and others would have made of a trace of jobs."""
+"""`gputui replay`: compare schedulers on a trace of jobs."""
 
 from __future__ import annotations
 
-import dataclasses
 import sys
-import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import Struct
+from msgspec.structs import replace
 
-from gputui.cli import own_history, table
+from gputui.cli import own_history, replay_report, variants
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
+from gputui.cli.variants import Variant
 from gputui.domain.errors import InputError
+from gputui.domain.policy.durations import LONGEST
 from gputui.domain.settings import PolicySettings
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, parse_duration
+from gputui.domain.units import parse_duration
 
 if TYPE_CHECKING:
-    from gputui.replay.history import History
+    from gputui.replay.history import JobHistory
     from gputui.replay.metrics import Figures
-    from gputui.replay.trace import TraceJob
+    from gputui.replay.trace import Site, TraceJob
 
+MANY = 5000
+"""Jobs from which on a replay takes long enough to say how far it is."""
 LIMITS = ("exact", "bucket", "none")
-POLICY_NAMES = ("plan", "fifo", "greedy", "static-equal", "static-proportional", "host-lease")
-BAR, SHORT_BAR, WIDE = 20, 5, 100
-"""Cells of a whole bar: on a terminal from so many columns on, and on a narrower one."""
-
-COLUMNS = (
-    table.Column("POLICY", 20, least=8),
-    table.Column("ALLOCATED", right=True),
-    table.Column("", BAR, least=4),
-    table.Column("WAIT", right=True),
-    table.Column("P95", right=True),
-    table.Column("MAX", right=True),
-    table.Column("SLOWDOWN", right=True),
-    table.Column("MAKESPAN", right=True),
-)
+PLAN = "plan"
+POLICY_NAMES = (PLAN, "fifo", "easy", "saf", "greedy", "static-equal", "static-proportional", "host-lease")
 
 
 @click.command("replay")
 @click.argument("trace", metavar="[TRACE.csv]", required=False)
-@click.option("--history", is_flag=True, help="The jobs that ended on this server instead of a trace.")
+@click.option("--history", is_flag=True, help="Replay the jobs that ended on this server instead of a trace.")
 @click.option(
     "--gpus",
     metavar="N",
     type=click.IntRange(1, 65536),
-    help="How many GPUs there are. [8; with --history as many as this server has]",
+    help="Number of GPUs. [8; with --history as many as this server has]",
 )
 @click.option(
     "--gpus-per-node",
     metavar="N",
     type=click.IntRange(1, 1024),
-    help="How many of them a node has. [8; with --history all]",
+    help="GPUs per node. [8; with --history all]",
 )
 @click.option(
     "--load",
     metavar="X",
     type=click.FloatRange(0.01, 100),
-    help="Stretch the submissions to this load: work over what there is. [as they came]",
+    help="Stretch the submit times to this load: work over capacity. [as in the trace]",
 )
 @click.option(
     "--limits",
     metavar="exact|bucket|none",
     type=click.Choice(LIMITS),
-    default="bucket",
-    help="What users say their jobs take, where it is not known: the truth, a round figure, or nothing. [bucket]",
+    help="Time limits of jobs without one in the trace: exact, rounded, or none. [bucket; with --history none]",
 )
-@click.option("--max-time", metavar="TIME", help="Longer jobs are cut to this. [72h; with --history none are]")
+@click.option("--max-time", metavar="TIME", help="Cut longer jobs to this duration. [72h; with --history none]")
 @click.option(
     "-p",
     "--policy",
     "policies",
     metavar="NAME[,…]",
     multiple=True,
-    help="Only these: plan (this scheduler), fifo, greedy, static-equal, static-proportional, host-lease.",
+    help="Policies: plan (this scheduler), fifo, easy, saf, greedy, static-equal, static-proportional, host-lease.",
 )
 @click.option(
-    "--synthetic", metavar="JOBS", type=click.IntRange(2, 1_000_000), help="So many made-up jobs instead of a trace."
+    "--set",
+    "changes",
+    metavar="SETTING=VALUE",
+    multiple=True,
+    help="Replay with a setting of [policy] changed, such as half_life=3d; may be repeated.",
 )
-@click.option("--seed", metavar="N", type=click.IntRange(0, 2**31), default=0, help="Which made-up jobs. [0]")
+@click.option(
+    "--compare",
+    "comparison",
+    metavar="SETTING=A,B[,…]",
+    multiple=True,
+    help="Replay with each of these values beside the current settings; repeated: all combinations.",
+)
+@click.option(
+    "--synthetic",
+    metavar="JOBS",
+    type=click.IntRange(2, 1_000_000),
+    help="Generate this number of jobs instead of reading a trace.",
+)
+@click.option("--seed", metavar="N", type=click.IntRange(0, 2**31), default=0, help="Seed of the generated jobs. [0]")
 @click.option("--json", "as_json", is_flag=True, help="Print an object as JSON, times in seconds.")
 @pass_session
 def command(
@@ -93,84 +101,188 @@ def command(
     gpus: int | None,
     gpus_per_node: int | None,
     load: float | None,
-    limits: str,
+    limits: str | None,
     max_time: str | None,
     policies: tuple[str, ...],
+    changes: tuple[str, ...],
+    comparison: tuple[str, ...],
     synthetic: int | None,
     seed: int,
     as_json: bool,
 ) -> None:
-    """Run the scheduler's own decision over a trace, beside what people do without it.
+    """Simulate this scheduler and others on a trace of jobs, and compare waits and GPU use.
 
-    TRACE.csv has the columns submit_time_s, duration_s, gpus and vc (the tenant). With --history the trace is what
-    ended on this server, by its own settings: what a static split of its GPUs would have given.
+    TRACE.csv has the columns submit_time_s, duration_s and gpus, and may have vc (the tenant), priority, name, limit
+    and preemptible. With --history the trace is the jobs that ended on this server, with its settings. How to read the
+    figures: docs/replay.md.
     """
-    from gputui.replay import trace as traces
-    from gputui.replay.measure import measure
-
     names, longest = parse_policies(policies), parse_max_time(max_time)
     if (trace is not None) + (synthetic is not None) + history != 1:
         raise InputError("expected a trace, --synthetic or --history, one of the three", where="TRACE.csv")
     source = of_history(session) if history else of_trace(trace, synthetic, seed)
-    count = gpus or source.gpus
-    site = traces.Site(count, min(count, gpus_per_node or (count if history else 8)))
-    jobs = traces.prepare(source.jobs, site, load, limits, longest or source.longest)
-    offered = traces.offered(jobs, site)
-    as_they_came = gpus is None and load is None and longest is None
-    found = own_history.as_it_was(source.own, jobs, count) if source.own and as_they_came else {}
-    found |= {name: measure(name, jobs, site, source.settings) for name in names}
-    head: dict[str, Any] = {
-        "trace_sha256": source.digest,
-        "gpus": count,
-        "gpus_per_node": site.per_node,
-        "load": load if load is not None else (offered if offered < float("inf") else None),
-        "limits": limits,
-        "jobs": len(jobs),
-    }
-    told = own_history.told(source.own, found, offered, limits) if source.own else []
-    if source.own is not None:
-        head |= {"history": own_history.as_json(source.own), "notes": told}
+    base = variants.changed(source.settings, changes)
+    tried = variants.compared(base.settings, comparison)
+    replay = Replay.of(source, gpus, gpus_per_node, load, limits, longest)
+    if tried and not policies:
+        names = [PLAN]
+    found = replay.figures(names, base, tried)
+    told = replay.unheeded([base, *tried])
+    told += own_history.told(source.own, found, replay.offered, replay.limits) if source.own else []
     if as_json:
-        print_json({**head, "policies": {name: dataclasses.asdict(each) for name, each in found.items()}})
-    else:
-        sys.stdout.write("\n".join([*report(head, found), *wrapped(told)]) + "\n")
+        print_json(replay.as_object(base, tried, told, found))
+        return
+    lines = replay_report.header(replay.head(), base)
+    lines += [] if tried and not policies else replay_report.policies(found, {each.name for each in tried})
+    lines += replay_report.comparison(base, tried, found) if tried else []
+    sys.stdout.write("\n".join([*lines, *replay_report.wrapped(told)]) + "\n")
 
 
-@dataclass(frozen=True)
-class Source:
-    """What is replayed."""
+LONGEST_LIMIT = 72 * 3600.0
+"""Seconds to which the durations of jobs are cut, unless told otherwise."""
+
+
+class ReplaySource(Struct, frozen=True):
+    """Jobs to replay, with the defaults that go with them."""
 
     jobs: Sequence[TraceJob]
     digest: str
     gpus: int = 8
-    longest: float = 72 * 3600.0
-    """Seconds to which durations are cut, unless told otherwise."""
-    settings: PolicySettings | None = None
-    own: History | None = None
+    longest: float = LONGEST_LIMIT
+    unlimited: float | None = None
+    """Seconds that a job without a limit is planned to run at most; None: what durations are cut to."""
+    settings: PolicySettings = PolicySettings()
+    limits: str = "bucket"
+    own: JobHistory | None = None
+    """The history of this server, if the jobs are from there."""
 
 
-def of_trace(trace: str | None, synthetic: int | None, seed: int) -> Source:
-    """The trace of that file, or made-up jobs."""
+@contextmanager
+def progress(count: int) -> Iterator[Callable[[str], None]]:
+    """Yield a function that says on a terminal which of so many replays begins; the line is gone in the end."""
+    names: list[str] = []
+
+    def tell(name: str) -> None:
+        names.append(name)
+        if is_shown:
+            sys.stderr.write(f"\r\x1b[K{len(names)} of {count}: {name[:60]}")
+            sys.stderr.flush()
+
+    is_shown = count > 0 and sys.stderr.isatty()
+    try:
+        yield tell
+    finally:
+        if is_shown:
+            sys.stderr.write("\r\x1b[K")
+
+
+def of_trace(trace: str | None, synthetic: int | None, seed: int) -> ReplaySource:
+    """Return the trace of that file, or made-up jobs."""
     from gputui.replay import generator
     from gputui.replay import trace as traces
 
     if trace is not None:
-        return Source(*traces.read(Path(trace)))
+        return ReplaySource(*traces.read(Path(trace)))
     made = generator.generate(synthetic or 0, seed)
-    return Source(made, generator.digest(made))
+    return ReplaySource(made, generator.digest(made))
 
 
-def of_history(session: Session) -> Source:
-    """What ended on this server."""
+def of_history(session: Session) -> ReplaySource:
+    """Return the jobs that ended on this server, with its settings."""
     from gputui.replay.generator import digest
 
     own, gpus, settings = own_history.read(session)
-    longest = max(max(job.duration, job.stated or 0.0, Source.longest) for job in own.jobs)
-    return Source(own.jobs, digest(own.jobs), gpus, longest, settings, own)
+    longest = max(max(job.duration, job.stated or 0.0, LONGEST_LIMIT) for job in own.jobs)
+    policy = replace(settings.policy, max_time=settings.policy.max_time or settings.scheduler.max_time)
+    return ReplaySource(own.jobs, digest(own.jobs), gpus, longest, LONGEST.total_seconds(), policy, "none", own)
+
+
+class Replay(Struct, frozen=True):
+    """Jobs ready to be replayed, with the servers and settings to replay them on."""
+
+    source: ReplaySource
+    jobs: Sequence[TraceJob]
+    site: Site
+    limits: str
+    load: float | None
+    """Load asked for with `--load`; None: submit times as in the trace."""
+    offered: float
+    is_as_it_was: bool
+    """Whether jobs, times and GPUs are unchanged from the history, so that the real figures can be compared."""
+
+    @classmethod
+    def of(
+        cls,
+        source: ReplaySource,
+        gpus: int | None,
+        gpus_per_node: int | None,
+        load: float | None,
+        limits: str | None,
+        longest: float | None,
+    ) -> Replay:
+        """Prepare the jobs by what the options say, and by the source where they say nothing."""
+        from gputui.replay import trace as traces
+
+        count = gpus or source.gpus
+        site = traces.Site(count, min(count, gpus_per_node or (count if source.own else 8)))
+        limits = limits or source.limits
+        jobs = traces.prepare(source.jobs, site, load, limits, longest or source.longest, source.unlimited)
+        as_it_was = source.own is not None and gpus is None and load is None and longest is None
+        return cls(source, jobs, site, limits, load, traces.offered(jobs, site), as_it_was)
+
+    def figures(self, names: Sequence[str], base: Variant, tried: Sequence[Variant]) -> dict[str, Figures]:
+        """Return the figures by name: of what really happened, of the policies named and of the variants."""
+        from gputui.replay.policies import measure
+
+        found = {}
+        if self.source.own is not None and self.is_as_it_was:
+            found = own_history.as_it_was(self.source.own, self.jobs, self.site.gpus)
+        rules = {PLAN: base} | {each.name: each for each in tried}
+        wanted = [*names, *([PLAN] if tried and PLAN not in names else []), *(each.name for each in tried)]
+        with progress(len(wanted) if len(self.jobs) >= MANY else 0) as tell:
+            for name in wanted:
+                tell(name)
+                variant = rules.get(name)
+                passable = own_history.passable(variant.settings, self.jobs) if variant else None
+                found[name] = measure(PLAN if variant else name, self.jobs, self.site, passable)
+        return found
+
+    def unheeded(self, tried: Sequence[Variant]) -> list[str]:
+        """Return a sentence for each setting changed that none of these jobs heeds."""
+        keys = {key for each in tried for key in each.changes}
+        sentences = []
+        if "policy.preemption" in keys and not any(job.preemptible for job in self.jobs):
+            sentences.append("No job here may be preempted, so policy.preemption changes nothing.")
+        if "policy.predict" in keys and all(job.is_limited or not job.name for job in self.jobs):
+            sentences.append("No job here has a name and no limit, so policy.predict changes nothing.")
+        return sentences
+
+    def head(self) -> dict[str, Any]:
+        """Return what is replayed, by the keys that the JSON has."""
+        return {
+            "trace_sha256": self.source.digest,
+            "gpus": self.site.gpus,
+            "gpus_per_node": self.site.per_node,
+            "load": self.load if self.load is not None else (self.offered if self.offered < float("inf") else None),
+            "limits": self.limits,
+            "jobs": len(self.jobs),
+        }
+
+    def as_object(
+        self, base: Variant, tried: Sequence[Variant], told: Sequence[str], found: dict[str, Figures]
+    ) -> dict[str, Any]:
+        """Return all of it as the JSON has it."""
+        head = self.head() | {"settings": variants.as_json(base.settings, base.changes)}
+        if self.source.own is not None:
+            head |= {"history": own_history.as_json(self.source.own)}
+        if told or self.source.own is not None:
+            head |= {"notes": list(told)}
+        if tried:
+            head["variants"] = {each.name: variants.as_json(each.settings, each.changes) for each in tried}
+        return head | {"policies": {name: asdict(each) for name, each in found.items()}}
 
 
 def parse_max_time(text: str | None) -> float | None:
-    """Seconds; None when nothing is said."""
+    """Return the seconds; None when nothing is said."""
     seconds = None if text is None else parse_duration(text, where="--max-time").total_seconds()
     if seconds is not None and seconds <= 0:
         raise InputError("expected a duration above 0", where="--max-time")
@@ -178,45 +290,9 @@ def parse_max_time(text: str | None) -> float | None:
 
 
 def parse_policies(texts: Sequence[str]) -> list[str]:
-    """The policies named, each once; all when none is."""
+    """Return the policies named, each once; all when none is."""
     named = [name.strip() for text in texts for name in text.split(",") if name.strip()]
     for name in named:
         if name not in POLICY_NAMES:
             raise InputError(f"{plain(name, 40)!r} is no policy", where="--policy", hint=", ".join(POLICY_NAMES))
     return list(dict.fromkeys(named)) or list(POLICY_NAMES)
-
-
-def wrapped(told: Sequence[str]) -> Iterator[str]:
-    """What is told of the history, below the table and no wider than the terminal."""
-    columns = table.terminal_width() or 120
-    yield from [""] if told else []
-    for sentence in told:
-        yield from textwrap.wrap(sentence, columns, subsequent_indent="  ")
-
-
-def report(head: Mapping[str, Any], found: Mapping[str, Figures]) -> Iterator[str]:
-    """What was replayed, then a line with a bar for each policy."""
-    load = "all at once" if head["load"] is None else f"load {head['load']:.2f}"
-    yield f"{head['jobs']} jobs on {head['gpus']} GPUs, {load}, {head['limits']} limits"
-    yield f"trace sha256 {head['trace_sha256']}"
-    yield ""
-    columns = table.terminal_width()
-    bar = BAR if columns is None or columns >= WIDE else SHORT_BAR
-    yield from table.lines(COLUMNS, (_row(name, each, bar) for name, each in found.items()), columns)
-
-
-def _row(name: str, found: Figures, bar: int) -> tuple[str, ...]:
-    return (
-        name,
-        f"{found.allocation_ratio:.1%}",
-        "#" * round(bar * found.allocation_ratio),
-        _hours(found.wait_mean),
-        _hours(found.wait_p95),
-        _hours(found.wait_max),
-        f"{found.bounded_slowdown_mean:.1f}",
-        _hours(found.makespan),
-    )
-
-
-def _hours(seconds: float) -> str:
-    return f"{seconds / 3600:.1f}h" if seconds >= 3600 else format_duration(timedelta(seconds=seconds))

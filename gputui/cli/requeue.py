@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from gputui.cli.wishes import wish_command
+from gputui.cli.verb_command import verb_command
 from gputui.domain.state import JobState
-from gputui.engine.actions import Actions
+from gputui.domain.verbs import JOB_VERB
 
-command = wish_command(
-    "requeue",
-    "Run jobs again. One that runs is stopped first; its age in the queue is kept.",
-    Actions.requeue,
-    lambda job: job.state is not JobState.PENDING,
-)
+command = verb_command(JOB_VERB["requeue"], lambda job: job.state is not JobState.PENDING)

@@ -8,20 +8,25 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import completing, readings
+from gputui.cli.confirmation import confirm, quiet_option
 from gputui.cli.session import Session, pass_session
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
+from gputui.domain.verbs import BY_NAME
 
 
-@click.command("resume")
+@click.command("resume", help=BY_NAME["resume"].shell_help)
 @click.argument("gpus", nargs=-1, required=True, metavar="GPU...", shell_complete=completing.gpus)
+@quiet_option
 @pass_session
-def command(session: Session, gpus: tuple[str, ...]) -> None:
-    """Let jobs start again on GPUs that were drained, or that a fatal Xid stopped and that have been reset since."""
+def command(session: Session, gpus: tuple[str, ...], quiet: bool) -> None:
+    """Resume the GPUs named, and say on stderr why one of them still takes no jobs."""
     with session.store() as store:
         uuids = readings.find_gpus(session.options, store, gpus)
         bootstrap.actions(store).resume(uuids)
-        for sentence in obstacles(bootstrap.current_snapshot(session.options, store), uuids):
+        snapshot = bootstrap.current_snapshot(session.options, store)
+        confirm(f"resumed {readings.gpu_words(snapshot, uuids)}: jobs start there again", quiet=quiet)
+        for sentence in obstacles(snapshot, uuids):
             click.echo(sentence, err=True)
 
 

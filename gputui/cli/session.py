@@ -1,15 +1,15 @@
-"""What commands share: the options, resolved when first needed, and the store."""
+"""State shared by all commands: the options, resolved when first needed, and the store."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from gputui.config import Options, resolve
 from gputui.domain.errors import NotFoundError
@@ -29,7 +29,7 @@ def ignored(options: Options, source: str, keys: Iterable[str]) -> str:
 
 
 class Session:
-    """One run of the command line."""
+    """State of one command: its options, and access to the store."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Session:
 
     @cached_property
     def options(self) -> Options:
-        """The options, resolved once; only then are files read, so that help never fails."""
+        """Return the options, resolved on first use: no file is read before, so that help never fails."""
         options = resolve(state=self._state, config=self._config, probe=self._probe, runtime=self._runtime)
         for source, keys in options.ignored if _COMPLETING not in os.environ else ():
             click.echo(f"gputui: warning: {plain(ignored(options, source, keys))}", err=True)
@@ -64,7 +64,7 @@ class Session:
 
     @contextmanager
     def store(self) -> Iterator[JobStore]:
-        """The store, closed afterwards; raises StoreDamagedError at the end where what was read is not all."""
+        """Open the store, and close it at the end; raise StoreDamagedError then if parts of it could not be read."""
         from gputui import bootstrap
 
         store = bootstrap.open_store(self.options, _tell)
@@ -84,7 +84,7 @@ class Session:
 
     @contextmanager
     def existing_store(self) -> Iterator[JobStore]:
-        """Open the store for a shell that completes a word: create none, and say nothing."""
+        """Open the store for shell completion: create none, and print nothing."""
         from gputui import bootstrap
 
         if not bootstrap.has_queue(self.options):
@@ -94,7 +94,7 @@ class Session:
 
 
 def _tell(sentence: str) -> None:
-    """Say on stderr why nothing happens."""
+    """Print on stderr why the command waits."""
     click.echo(f"gputui: {plain(sentence)}", err=True)
 
 

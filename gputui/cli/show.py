@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 
@@ -11,19 +12,22 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import queue
-from gputui.cli.elements import Named, the_one
+from gputui.cli.job_arguments import OneJobId
+from gputui.cli.job_ids import Named, resolve_one
 from gputui.cli.output import MASK, job_detail_json, print_json
 from gputui.cli.session import Session, pass_session
-from gputui.cli.wishes import OneJobId
-from gputui.domain.audit import AuditEntry
+from gputui.domain import sweep
+from gputui.domain.audit import AuditEntry, targets_of
 from gputui.domain.cause import signal_name
 from gputui.domain.errors import NotFoundError
-from gputui.domain.job import ArrayRef, Attempt, Job, JobId, JobSpec, LimitWarning
+from gputui.domain.job import ArrayRef, Attempt, Interactive, Job, JobId, JobSpec, LimitWarning
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.swept import element_spec, sweep_values
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.ports import JobStore
-from gputui.request.docker_keys import DOCKER_KEYS
+from gputui.request.job_options import DOCKER_KEYS
 
 LABEL = 22
 
@@ -33,11 +37,12 @@ LABEL = 22
 @click.argument("ids", type=OneJobId(), metavar="ID")
 @pass_session
 def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
-    """Show everything about a job: what was asked for, each attempt, and who wished what."""
+    """Show everything about a job: its options, each attempt, and all changes with their users."""
     with session.store() as store:
-        job = _job(store, the_one(store, ids[0]))
+        job = _job(store, resolve_one(store, ids[0]))
         snapshot = bootstrap.current_snapshot(session.options, store)
-        audit = tuple(store.audit_log(f"job {job.id}"))
+        found = (entry for target in targets_of(job) for entry in store.audit_log(target))
+        audit = tuple(sorted(found, key=lambda entry: entry.at))
     if as_json:
         print_json(job_detail_json(job, snapshot, audit))
     else:
@@ -51,16 +56,16 @@ def _job(store: JobStore, job_id: JobId) -> Job:
 
 
 def story(job: Job, snapshot: Snapshot, audit: tuple[AuditEntry, ...]) -> Iterator[str]:
-    """Everything about the job, line by line."""
+    """Return everything about the job as lines of text."""
     yield from _named(_facts(job, snapshot))
-    yield from _named(_wanted(job.spec))
+    yield from _named(_wanted(element_spec(job)))
     for attempt in job.attempts:
         yield ""
         yield f"attempt {attempt.number}"
         yield from ("  " + line for line in _named(_attempt(attempt, snapshot)))
     if audit:
         yield ""
-        yield "wishes"
+        yield "changes"
         yield from (f"  {_local(e.at)}  {e.user}  {e.verb}: {e.before or '-'} -> {e.after}" for e in audit)
 
 
@@ -72,8 +77,9 @@ def _named(facts: Iterator[tuple[str, object]]) -> Iterator[str]:
 
 def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "job", job.shown_id + (f" (id {job.id})" if job.array else "")
-    yield "name", job.spec.name
-    yield "state", str(job.state) + (" (cancel requested)" if job.cancel_requested else "")
+    yield "name", job.name
+    yield "comment", job.spec.comment
+    yield "state", str(job.state) + (" (cancel requested)" if job.cancel_requested else "") + _suspended(job)
     yield _why_label(job), queue.why(job, snapshot)
     yield "exit code", job.exit_code
     yield "tenant", job.spec.tenant
@@ -82,17 +88,36 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "ends", _end(job)
     yield "ended", _local(job.ended_at)
     yield "expected", _local(snapshot.expected_starts.get(job.id))
-    yield "priority", str(job.priority) + (", put first" if job.topped_at else "")
+    beside = f", put beside job {job.placed.past}" if job.placed else ""
+    yield "priority", str(job.priority) + (", put first" if job.topped_at else "") + beside
     yield "held", ("yes" + (f": {job.hold_reason}" if job.hold_reason else "")) if job.held else None
     yield "not before", _local(job.not_before)
     yield "recurring", f"a run of recurring job {job.recurring} (gputui cron list)" if job.recurring else None
     yield "array", _element(job.array) if job.array else None
+    yield "sweep", sweep.words(sweep_values(job) or dict(job.spec.sweep))
+    yield "its elements", _states(job.array, snapshot) if job.array else None
     yield "avoids GPUs", ", ".join(job.avoid_gpus)
+
+
+def _suspended(job: Job) -> str:
+    """Return ` (suspended)`, or what is under way."""
+    if job.suspended:
+        return " (suspended)" if job.is_suspended else " (to be suspended)"
+    return " (to be woken)" if job.is_suspended else ""
 
 
 def _element(array: ArrayRef) -> str:
     at_once = f", of which at most {array.limit} run at once" if array.limit else ""
     return f"element {array.index} of array {array.id}{at_once}; GPUTUI_ARRAY_INDEX is {array.index}"
+
+
+def _states(array: ArrayRef, snapshot: Snapshot) -> str:
+    """Return the number of elements in each state, as far as they are still in the queue."""
+    counts: Counter[JobState] = Counter()
+    for job in snapshot.jobs:
+        if job.array is not None and job.array.id == array.id:
+            counts[job.state] += job.count
+    return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
 def _why_label(job: Job) -> str:
@@ -102,7 +127,7 @@ def _why_label(job: Job) -> str:
 
 
 def _end(job: Job) -> str | None:
-    """When its limit ends it, and when it is told so before."""
+    """Return when its time limit ends the job, and when the warning signal is sent."""
     if job.limit_at is None:
         return None
     warning, attempt = job.spec.warning, job.attempts[-1]
@@ -116,8 +141,14 @@ def _end(job: Job) -> str | None:
 
 
 def warning_words(warning: LimitWarning) -> str:
-    """`SIGTERM 1m before the limit`."""
+    """Return `SIGTERM 1m before the limit`."""
     return f"{signal_name(warning.number)} {format_duration(warning.before)} before the limit"
+
+
+def _streams(interactive: Interactive) -> str:
+    """Return `a terminal, input`, or that it has output alone."""
+    words = (["a terminal"] if interactive.tty else []) + (["input"] if interactive.stdin else [])
+    return ", ".join(words) or "output alone"
 
 
 def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
@@ -130,6 +161,8 @@ def _wanted(spec: JobSpec) -> Iterator[tuple[str, object]]:
     yield "driver caps", ", ".join(gpus.capabilities)
     yield "time limit", format_duration(spec.time_limit) if spec.time_limit else None
     yield "warning", warning_words(spec.warning) if spec.warning else None
+    yield "idle timeout", format_duration(spec.idle_timeout) if spec.idle_timeout else None
+    yield "interactive", _streams(spec.interactive) if spec.interactive else None
     yield "retries", f"{spec.retries}, after {format_duration(spec.backoff)}" if spec.retries else None
     yield "retry on", ", ".join(spec.retry_on)
     yield "GPU memory step", format_size(spec.gpu_memory_step) if spec.gpu_memory_step else None
@@ -160,6 +193,8 @@ def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object
     yield "ended", _local(attempt.ended_at)
     yield "exit code", attempt.exit_code
     yield "cause", f"{attempt.cause.code}: {attempt.cause.text}" if attempt.cause else None
+    yield "error", attempt.error
+    yield "efficiency", attempt.efficiency.long if attempt.efficiency else None
     yield "charged", None if attempt.charged else "no: it does not count against the retries"
     yield "log", attempt.log_path
     for port in attempt.ports:
@@ -174,7 +209,7 @@ def _local(at: datetime | None) -> str | None:
 
 
 def _shell_word(text: str) -> str:
-    """The argument as a shell would want it."""
+    """Return the argument quoted for a shell."""
     import shlex
 
     return shlex.quote(text)

@@ -1,4 +1,4 @@
-"""`gputui state`: care for the state directory."""
+"""`gputui state`: maintain the state directory."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import sys
 import click
 
 from gputui import bootstrap
-from gputui.cli.done import print_done
 from gputui.cli.session import Session, pass_session
+from gputui.cli.streams import print_done
 from gputui.domain.errors import InputError
 from gputui.domain.text import plain
 
 
 @click.group("state")
 def command() -> None:
-    """Care for the state directory."""
+    """Maintain the state directory."""
 
 
 @command.command("repair")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @pass_session
 def repair(session: Session, yes: bool) -> int:
-    """Put the queue together again when its files have lost something.
+    """Repair the queue after its files have lost data.
 
-    Says what is recovered and what is lost, asks, and keeps the damaged files aside. What a scheduler or a console
+    Prints what is recovered and what is lost, asks, and keeps the damaged files aside. What a scheduler or a console
     still has in memory is used, so leave them running.
     """
     found = bootstrap.open_repair(session.options)
-    recovery = found.look()
+    recovery = found.assess()
     if recovery is None:
         click.echo("nothing is missing: there is nothing to repair")
         return 0

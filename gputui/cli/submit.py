@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any
 
@@ -12,21 +12,23 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import completing
-from gputui.cli.done import print_done
-from gputui.cli.elements import as_ids
+from gputui.cli.job_ids import as_ids
 from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
+from gputui.cli.streams import print_done
 from gputui.config import Options
-from gputui.domain.errors import InputError
+from gputui.domain.errors import GputuiError, InputError
 from gputui.domain.job import JobId, Submission
 from gputui.domain.recovery import ranges
 from gputui.domain.text import plain
 from gputui.ports import JobStore
 from gputui.request import command_line, options
 from gputui.request import submitter as request
-from gputui.request.keys import BY_NAME
+from gputui.request.job_options import BY_NAME
 from gputui.request.options import SubmitCommand
 
+MOST_TOLD = 5
+"""Jobs of one file of which the expected start is told."""
 _EPILOG = """\b
 Options of docker run that change nothing about a job are taken, and a line on stderr says what they mean here:
 -d, --rm, --restart, -i, -t, -a. Flags also take a value: --privileged=true, --init=false.
@@ -35,10 +37,19 @@ A host process (--host) starts in the current directory, with PATH, LD_LIBRARY_P
 locale of your environment; --env-all takes all of it, -e single variables.
 A job finds in its environment:
     GPUTUI_JOB_ID       its id
-    GPUTUI_ARRAY_INDEX  its index, if it is an element of an array (--array)
+    GPUTUI_ARRAY_INDEX  its index, if it is an element of an array (--array, --sweep)
+    GPUTUI_SWEEP_NAME   its value of that name, in capitals, if it is an element of a sweep (--sweep)
     GPUTUI_GPUS         how many GPUs it has
     GPUTUI_GPU_MEMORY   bytes it may use of each GPU, if it shares them (--share)
     GPUTUI_ATTEMPT      STORE:JOB:ATTEMPT; the attempt is 1 at the first try
+Times are in 2h, +1h30, 18:00, 9am, noon, tonight, tomorrow 09:00, Mon 14:00, next Monday, 1 Dec 9pm, 2026-12-01
+and 2026-12-01T09:00+01:00, or with a zone behind: Mon 09:00 Europe/Berlin. A day alone is its beginning. A text with
+two meanings is refused.
+A sweep makes an array of all combinations of values, the last name varies fastest:
+    gputui submit --sweep lr=1e-3,1e-4 --sweep seed=0-9 IMAGE train.py --lr {lr} --seed {seed}
+Values are listed with commas, "in quotes" if they hold commas; 0-9, 0-10:2 and 00-09 are ranges. {lr}, {seed} and
+{index} are replaced in the command, in values of -e and in --name when an element starts; other names in braces are
+refused. {{word}} is {word}; all other braces, and ${NAME}, stay as they are.
 A host process finds the UUIDs of its GPUs in CUDA_VISIBLE_DEVICES; a container sees no others.
 """
 
@@ -51,11 +62,14 @@ A host process finds the UUIDs of its GPUs in CUDA_VISIBLE_DEVICES; a container 
     short_help="put a job, or a file of jobs, into the queue",
 )
 @completing.with_options
-@click.option("--host", is_flag=True, help="Run COMMAND as a process of the host, without a container.")
+@click.option("--host", is_flag=True, help="Run COMMAND as a process on the host, without a container.")
 @click.option("-f", "--file", metavar="FILE.toml", help="Submit every [[job]] of a file, or none.")
-@click.option("--anyway", is_flag=True, help="Queue it even if this server does not have the GPUs that it asks for.")
+@click.option("--anyway", is_flag=True, help="Queue it even if this server does not have such GPUs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the ids as JSON.")
-@click.option("--dry-run", is_flag=True, help="Print when it would start and whom it would put back; submit nothing.")
+@click.option(
+    "--dry-run", is_flag=True, help="Print when it would start and which jobs it would delay; submit nothing."
+)
+@click.option("--quiet", is_flag=True, help="Do not say on stderr when it should start; only a terminal is told that.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="IMAGE [COMMAND...]")
 @pass_session
 @click.pass_context
@@ -68,20 +82,21 @@ def command(
     anyway: bool,
     as_json: bool,
     dry_run: bool,
+    quiet: bool,
     arguments: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Put a job into the queue and print its id.
+    """Put a job into the queue and print its id; a terminal is told on stderr when it should start.
 
     Takes docker run's own options: a docker run line works with the two words replaced.
     """
     submitter = request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
     if file is not None:
-        from gputui.request import jobfile  # not needed for one job
+        from gputui.request import job_file
 
         command_line.raised(options.tidied(ctx).faults)
         _refuse_others(given, arguments, host)
-        submissions = jobfile.read(file, submitter)
+        submissions = job_file.read_jobs(file, submitter)
     else:
         given = with_elements(session, given)
         found = options.tidied(ctx)
@@ -91,15 +106,18 @@ def command(
         check_runtime(submission, session.options)
     if not anyway and not dry_run:
         check_gpus(submissions, session.options)
-    with _no_collections(), session.store() as store:
+    with session.store() as store:
         if dry_run:
             _show(session, store, submissions)
             return
-        _print_ids(bootstrap.actions(store, session.options).submit(submissions), submissions, as_json)
+        told = _first_ids(bootstrap.actions(store, session.options).submit(submissions), submissions)
+        _print_ids(told, as_json)
+        if not quiet and sys.stderr.isatty():  # a forecast takes longer than the submission itself
+            _tell_starts(session, store, [job_id for job_id, _ in told])
 
 
 def tell(found: command_line.Tidied, submission: Submission) -> None:
-    """Say on stderr what docker's options mean here that change nothing."""
+    """Print on stderr a note for each option of docker that has no effect here."""
     notes = [found.note] if found.note else []
     spec = submission.spec
     if not spec.gpus.minimum and "NVIDIA_VISIBLE_DEVICES" in dict(spec.options.env):
@@ -109,7 +127,7 @@ def tell(found: command_line.Tidied, submission: Submission) -> None:
 
 
 def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) -> None:
-    """Print when the jobs would start, and whom they would put back."""
+    """Print when the jobs would start, and which jobs they would delay."""
     from gputui.cli import dry_run  # the policy is not needed to submit
     from gputui.domain.policy.whatif import submitted
 
@@ -118,7 +136,7 @@ def _show(session: Session, store: JobStore, submissions: Sequence[Submission]) 
 
 
 def with_elements(session: Session, given: dict[str, Any]) -> dict[str, Any]:
-    """The options, where jobs to wait for that are named as elements of arrays go by their ids."""
+    """Return the options with dependencies on elements of arrays (`12_5`) replaced by the elements' ids."""
     named = {key: given[key] for key in ("after", "after_any") if any("_" in text for text in given.get(key) or ())}
     if not named:
         return given
@@ -128,7 +146,7 @@ def with_elements(session: Session, given: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_runtime(submission: Submission, options: Options) -> None:
-    """Refuse what no runtime here will ever run."""
+    """Raise InputError for a job that no runtime here can ever run."""
     if submission.spec.is_host and not options.settings.scheduler.host_jobs and options.runtime != "process":
         raise InputError("host jobs are switched off", where="--host", hint="the setting scheduler.host_jobs")
     if not submission.spec.is_host and options.runtime == "process":
@@ -141,7 +159,7 @@ def check_gpus(submissions: Iterable[Submission], options: Options, where: str =
     asking = [submission.spec for submission in submissions if submission.spec.gpus.minimum]
     if not asking:
         return
-    from gputui.domain.policy.fitting import shortage  # only for jobs with GPUs
+    from gputui.domain.policy.gpus.match import shortage  # only for jobs with GPUs
 
     gpus = bootstrap.known_gpus(options)
     for spec in asking:
@@ -151,7 +169,7 @@ def check_gpus(submissions: Iterable[Submission], options: Options, where: str =
 
 
 def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool) -> None:
-    """With a file, everything is in the file."""
+    """Raise InputError for options beside `--file`: everything is in the file."""
     names = [BY_NAME[name].option for name, value in given.items() if value not in (None, (), False)]
     names += ["--host"] if host else []
     names += ["IMAGE"] if arguments else []
@@ -159,28 +177,41 @@ def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool
         raise InputError("cannot be given beside --file", where=names[0], hint="write it into the file")
 
 
-@contextmanager
-def _no_collections() -> Iterator[None]:
-    """Keep the collector from walking the elements of a large array again and again while they are made."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-def _print_ids(ids: Sequence[JobId], submissions: Sequence[Submission], as_json: bool) -> None:
-    """Print an id a line: of an array its own, which means all its elements."""
+def _first_ids(ids: Sequence[JobId], submissions: Sequence[Submission]) -> list[tuple[JobId, Submission]]:
+    """Return each submission with its id, which is that of the first element for an array."""
     first = accumulate((len(each.array) or 1 for each in submissions), initial=0)
-    told = [(ids[place], each) for place, each in zip(first, submissions, strict=False)]
-    if not as_json:
-        text = "\n".join(str(job_id) for job_id, _ in told)
-    else:
+    return [(ids[place], each) for place, each in zip(first, submissions, strict=False)]
+
+
+def _tell_starts(session: Session, store: JobStore, ids: Sequence[JobId]) -> None:
+    """Print on stderr when the jobs should start. A forecast that fails is no failure: the jobs are in the queue."""
+    from gputui.cli import expected_start  # the policy is not needed to submit
+
+    with suppress(OSError, GputuiError):
+        for sentence in expected_start.sentences(session.options, store, ids[:MOST_TOLD]):
+            click.echo(sentence, err=True)
+        if len(ids) > MOST_TOLD:
+            click.echo(f"... and {len(ids) - MOST_TOLD} more jobs; gputui queue shows when they start", err=True)
+
+
+def _print_ids(told: Sequence[tuple[JobId, Submission]], as_json: bool) -> None:
+    """Print an id a line: of an array its own, which means all its elements. A terminal is told how many these are."""
+    if as_json:
         text = json_text(_submitted_json(*told[0]) if len(told) == 1 else [_submitted_json(*each) for each in told])
-    words = f"jobs {ranges(tuple(ids))} are" if len(ids) > 1 else f"job {ids[0]} is" if ids else "no job is"
+    elif sys.stdout.isatty():
+        text = "\n".join(f"{job_id}  {_elements_words(job_id, each.array)}".rstrip() for job_id, each in told)
+    else:
+        text = "\n".join(str(job_id) for job_id, _ in told)
+    ids = tuple(job_id + place for job_id, each in told for place in range(len(each.array) or 1))
+    words = f"jobs {ranges(ids)} are" if len(ids) > 1 else f"job {ids[0]} is" if ids else "no job is"
     print_done(text, f"{words} in the queue")
+
+
+def _elements_words(array: JobId, indices: Sequence[int]) -> str:
+    """Return `100000 elements, 12_0 to 12_99999`; nothing of a job by itself."""
+    if len(indices) > 1:
+        return f"{len(indices)} elements, {array}_{indices[0]} to {array}_{indices[-1]}"
+    return f"1 element, {array}_{indices[0]}" if indices else ""
 
 
 def _submitted_json(job_id: JobId, submission: Submission) -> dict[str, Any]:

@@ -5,29 +5,32 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from typing import TypeAlias
+
+from msgspec import Struct
 
 from gputui.domain.text import fit, plain, width
 
+_Cell: TypeAlias = tuple[str, int]
+"""Text of a cell, and the columns of a terminal that it takes."""
 GAP = "  "
 LAST_LEAST = 28
 """Cells the last column is given, where it has so much to say, before others keep more than their least."""
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column: numbers stand on the right."""
+class TextColumn(Struct, frozen=True):
+    """A column of a printed table; numbers are aligned right."""
 
     title: str
     limit: int = 0
-    """At most so many cells; 0: what is left of the line."""
+    """Maximum width in cells; 0: the rest of the line."""
     right: bool = False
     least: int = 0
-    """May shrink to so many cells when the line is short; 0: may not."""
+    """Minimum width in cells when the line is short; 0: never shrinks."""
 
 
 def terminal_width() -> int | None:
-    """Cells of a line of the terminal on stdout; None when it is none, and so has no width."""
+    """Return the width of the terminal on stdout in cells; None when stdout is not a terminal."""
     if not sys.stdout.isatty():
         return None
     columns = os.environ.get("COLUMNS", "")
@@ -39,22 +42,28 @@ def terminal_width() -> int | None:
         return 80
 
 
-def lines(columns: Sequence[Column], rows: Iterable[Sequence[str]], total: int | None) -> list[str]:
-    """The table. Every cell is made plain; the last column takes what is left of `total` cells."""
-    cells = [tuple(column.title for column in columns), *(tuple(map(plain, row)) for row in rows)]
-    widths = [_width(column, [row[place] for row in cells]) for place, column in enumerate(columns)]
+def lines(columns: Sequence[TextColumn], rows: Iterable[Sequence[str]], total: int | None) -> list[str]:
+    """Return the table as lines, without control characters; the last column takes what is left of `total` cells."""
+    cells = [[_cell(column.title) for column in columns], *([_cell(text) for text in row] for row in rows)]
+    widths = [_width(column, [row[place][1] for row in cells]) for place, column in enumerate(columns)]
     if total is not None:
         widths = _shrunk(columns, widths, total)
     return [_line(columns, row, widths, total) for row in cells]
 
 
-def _width(column: Column, cells: Sequence[str]) -> int:
-    widest = max(map(width, cells))
+def _cell(text: str) -> _Cell:
+    """Return the text made plain, with its width: both are needed often, and a queue has many cells."""
+    text = plain(text)
+    return text, width(text)
+
+
+def _width(column: TextColumn, widths: Sequence[int]) -> int:
+    widest = max(widths)
     return min(widest, column.limit) if column.limit else widest
 
 
-def _shrunk(columns: Sequence[Column], widths: Sequence[int], total: int) -> list[int]:
-    """The widths that fit the line: first the last column gives, then the others, from the right."""
+def _shrunk(columns: Sequence[TextColumn], widths: Sequence[int], total: int) -> list[int]:
+    """Return widths that fit the line: the last column shrinks first, then the others from the right."""
     shrunk = list(widths)
     gaps = len(GAP) * (len(widths) - 1)
     shrunk[-1] = max(min(widths[-1], LAST_LEAST), min(widths[-1], total - gaps - sum(widths[:-1])))
@@ -66,10 +75,15 @@ def _shrunk(columns: Sequence[Column], widths: Sequence[int], total: int) -> lis
     return shrunk
 
 
-def _line(columns: Sequence[Column], row: Sequence[str], widths: Sequence[int], total: int | None) -> str:
-    fitted = (
-        fit(cell, cells, "right" if column.right else "left")
-        for column, cell, cells in zip(columns, row, widths, strict=True)
-    )
+def _line(columns: Sequence[TextColumn], row: Sequence[_Cell], widths: Sequence[int], total: int | None) -> str:
+    fitted = (_fitted(cell, cells, column) for column, cell, cells in zip(columns, row, widths, strict=True))
     line = GAP.join(fitted).rstrip()
     return line if total is None or width(line) <= total else fit(line, total)
+
+
+def _fitted(cell: _Cell, cells: int, column: TextColumn) -> str:
+    text, size = cell
+    if size > cells:
+        return fit(text, cells, "right" if column.right else "left")
+    space = " " * (cells - size)
+    return space + text if column.right else text + space

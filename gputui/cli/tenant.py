@@ -1,9 +1,10 @@
-"""`gputui tenant`: what tenants are due, may have at most, and have now."""
+"""`gputui tenant`: weights, caps and current use of tenants."""
 
 from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -11,26 +12,30 @@ import click
 
 from gputui import bootstrap
 from gputui.cli import table
+from gputui.cli.confirmation import confirm, quiet_option
 from gputui.cli.output import print_json
 from gputui.cli.session import Session, pass_session
 from gputui.domain.errors import InputError
+from gputui.domain.job import MAX_PRIORITY
 from gputui.domain.units import format_duration
 from gputui.request import numbers, texts
 
 if TYPE_CHECKING:
-    from gputui.domain.policy.dues import Dues
+    from gputui.domain.policy.tenant_usage import TenantUsage
 
 MAX_WEIGHT = 1_000_000
 MAX_COUNT = 2**31 - 1
+_SETS = "--weight, --gpus, --running, --pending, --max-priority, --users or --clear"
 COLUMNS = (
-    table.Column("TENANT", 24, least=8),
-    table.Column("WEIGHT", right=True),
-    table.Column("GPUS", right=True),
-    table.Column("RUNNING", right=True),
-    table.Column("PENDING", right=True),
-    table.Column("F", right=True),
-    table.Column("GPU TIME", right=True),
-    table.Column("FROM"),
+    table.TextColumn("TENANT", 24, least=8),
+    table.TextColumn("WEIGHT", right=True),
+    table.TextColumn("GPUS", right=True),
+    table.TextColumn("RUNNING", right=True),
+    table.TextColumn("PENDING", right=True),
+    table.TextColumn("PRIORITY", right=True),
+    table.TextColumn("F", right=True),
+    table.TextColumn("GPU TIME", right=True),
+    table.TextColumn("FROM"),
 )
 
 
@@ -41,36 +46,44 @@ def command() -> None:
 
 @command.command("set")
 @click.argument("name", metavar="NAME")
-@click.option("--weight", metavar="W", help="Its share is its weight over the sum of all weights; 1 if never set.")
-@click.option("--gpus", metavar="N|none", help="At most so many GPUs held at once.")
-@click.option("--running", metavar="N|none", help="At most so many jobs running at once.")
-@click.option("--pending", metavar="N|none", help="At most so many jobs waiting: a submit of more is refused.")
-@click.option("--clear", is_flag=True, help="Begin from weight 1 and no caps; else what is not given stays.")
+@click.option("--weight", metavar="W", help="Its share is its weight over the sum of all weights. [1]")
+@click.option("--gpus", metavar="N|none", help="Maximum number of GPUs in use at once.")
+@click.option("--running", metavar="N|none", help="Maximum number of jobs running at once.")
+@click.option("--pending", metavar="N|none", help="Maximum number of jobs waiting; more are refused.")
+@click.option(
+    "--max-priority", metavar="N|none", help="Highest priority of its jobs, 0 to 100; a higher one is refused."
+)
+@click.option("--users", metavar="NAME[,…]|none", help="Users and @groups who may submit for it in a shared queue.")
+@click.option("--clear", is_flag=True, help="Reset to weight 1 and no caps first; by default other values stay.")
+@quiet_option
 @pass_session
-def set_(session: Session, /, name: str, clear: bool, **given: str | None) -> None:
-    """Set a tenant's weight and caps, in place of what the settings file says of it."""
+def set_(session: Session, /, name: str, clear: bool, quiet: bool, **given: str | None) -> None:
+    """Set a tenant's weight and caps; this overrides the settings file."""
     tenant = texts.tenant_name(name, "NAME")
     changes: dict[str, Any] = {
-        key: _weight(text) if key == "weight" else _cap(text, f"--{key}")
+        key: _VALUES.get(key, _cap)(text, f"--{key.replace('_', '-')}")
         for key, text in given.items()
         if text is not None
     }
     if not changes and not clear:
-        raise InputError("nothing to set", where="tenant set", hint="--weight, --gpus, --running, --pending or --clear")
+        raise InputError("nothing to set", where="tenant set", hint=_SETS)
     with session.store() as store:
         bootstrap.tenants(store, session.options).set(tenant, changes, clear=clear)
+    told = ", ".join(f"{key.replace('_', '-')} {text}" for key, text in given.items() if text is not None)
+    cleared = "reset to weight 1 and no caps" if clear else ""
+    confirm(f"tenant {tenant}: {', '.join(filter(None, (cleared, told)))}", quiet=quiet)
 
 
 @command.command("list")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of tenants as JSON.")
 @pass_session
 def list_(session: Session, as_json: bool) -> None:
-    """List the tenants: weight, what they have now of what they may have, fair share F and GPU time used."""
-    from gputui.domain.policy.dues import dues  # the policy is not needed to set
+    """List the tenants: weight, use of their caps, fair share F and GPU time used."""
+    from gputui.domain.policy.tenant_usage import tenant_usage  # the policy is not needed to set
 
     with session.store() as store:
         snapshot = bootstrap.current_snapshot(session.options, store)
-    found = dues(snapshot, session.options.settings, bootstrap.clock().now())
+    found = tenant_usage(snapshot, session.options.settings, bootstrap.clock().now())
     if as_json:
         print_json([_json(each) for each in found])
         return
@@ -80,25 +93,39 @@ def list_(session: Session, as_json: bool) -> None:
 
 @command.command("remove")
 @click.argument("name", metavar="NAME")
+@quiet_option
 @pass_session
-def remove(session: Session, name: str) -> None:
-    """Forget what `tenant set` set: what the settings file says, if anything, holds again."""
+def remove(session: Session, name: str, quiet: bool) -> None:
+    """Remove the values of `tenant set`; those of the settings file, if any, apply again."""
     with session.store() as store:
         bootstrap.tenants(store, session.options).remove(name)
+    confirm(f"removed the values of tenant {name}; those of the settings file, if any, apply", quiet=quiet)
 
 
-def _weight(text: str) -> float:
+def _weight(text: str, where: str) -> float:
     if not re.fullmatch(r"\d{1,7}(\.\d{1,9})?|\.\d{1,9}", text, re.ASCII) or not 0 < float(text) <= MAX_WEIGHT:
         what = f"{texts.quoted(text)} is not a weight"
-        raise InputError(what, where="--weight", hint=f"a number above 0, at most {MAX_WEIGHT}")
+        raise InputError(what, where=where, hint=f"a number above 0, at most {MAX_WEIGHT}")
     return float(text)
 
 
 def _cap(text: str, where: str) -> int | None:
-    return None if text == "none" else numbers.whole(0, MAX_COUNT)(text, where)
+    most = MAX_PRIORITY if where == "--max-priority" else MAX_COUNT
+    return None if text == "none" else numbers.whole(0, most)(text, where)
 
 
-def _row(dues: Dues) -> tuple[str, ...]:
+def _users(text: str, where: str) -> tuple[str, ...]:
+    names = () if text == "none" else tuple(name.strip() for name in text.split(","))
+    for name in names:
+        if not re.fullmatch(r"@?[A-Za-z0-9_][A-Za-z0-9_.$-]*", name, re.ASCII):
+            raise InputError(f"{texts.quoted(name)} is no user", where=where, hint="user,@group or none")
+    return names
+
+
+_VALUES: Mapping[str, Callable[[str, str], Any]] = {"weight": _weight, "users": _users}
+
+
+def _row(dues: TenantUsage) -> tuple[str, ...]:
     tenant = dues.tenant
     return (
         tenant.name or "-",
@@ -106,6 +133,7 @@ def _row(dues: Dues) -> tuple[str, ...]:
         _of(dues.gpus, tenant.gpus),
         _of(dues.running, tenant.running),
         _of(dues.pending, tenant.pending),
+        "-" if tenant.max_priority is None else f"<={tenant.max_priority}",
         f"{dues.fair_share:.2f}",
         format_duration(timedelta(seconds=round(dues.gpu_seconds))),
         dues.source or "-",
@@ -116,7 +144,7 @@ def _of(now: int, cap: int | None) -> str:
     return str(now) if cap is None else f"{now}/{cap}"
 
 
-def _json(dues: Dues) -> dict[str, Any]:
+def _json(dues: TenantUsage) -> dict[str, Any]:
     tenant = dues.tenant
     return {
         "name": tenant.name,
@@ -124,6 +152,8 @@ def _json(dues: Dues) -> dict[str, Any]:
         "gpus_max": tenant.gpus,
         "running_max": tenant.running,
         "pending_max": tenant.pending,
+        "priority_max": tenant.max_priority,
+        "users": list(tenant.users),
         "gpus": dues.gpus,
         "running": dues.running,
         "pending": dues.pending,

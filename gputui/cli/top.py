@@ -8,16 +8,16 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli import table
-from gputui.cli.first import EarlyProbe
 from gputui.cli.session import Session, pass_session
 from gputui.config import Options
+from gputui.console.startup import EarlyProbe
 from gputui.domain.errors import GputuiError
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import Snapshot
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
     from gputui.tui.present.cells import Cell
 
 WIDTH = 120
-"""Of what is no terminal, and so has none of its own."""
+"""Columns of a frame when stdout is not a terminal."""
 
 
 @click.command("top")
-@click.option("-n", "--count", metavar="N", default="1", help="So many frames; 0: until interrupted.  [default: 1]")
-@click.option("-i", "--interval", metavar="DURATION", default="2s", help="From one frame to the next.  [default: 2s]")
-@click.option("--width", metavar="N", help="Cells of a line; the default is the terminal's, else 120.")
-@click.option("--height", metavar="N", help="At most so many lines; the default is all there is to say.")
-@click.option("--no-color", is_flag=True, help="Without colours, as into a file or a pipe.")
-@click.option("--ascii", "ascii_only", is_flag=True, help="With ASCII characters alone.")
+@click.option("-n", "--count", metavar="N", default="1", help="Number of frames; 0: until interrupted.  [default: 1]")
+@click.option("-i", "--interval", metavar="DURATION", default="2s", help="Time between two frames.  [default: 2s]")
+@click.option("--width", metavar="N", help="Width in columns.  [default: the terminal's, else 120]")
+@click.option("--height", metavar="N", help="Print at most N lines.  [default: all]")
+@click.option("--no-color", is_flag=True, help="Print no colours, as into a file or a pipe.")
+@click.option("--ascii", "ascii_only", is_flag=True, help="Print only ASCII characters.")
 @pass_session
 def command(
     session: Session,
@@ -50,19 +50,19 @@ def command(
     no_color: bool,
     ascii_only: bool,
 ) -> None:
-    """Print what the console shows, as lines: the scheduler, what to look at, GPUs and queue."""
+    """Print the console as plain lines: scheduler, notices, GPUs and queue."""
     early = click.get_current_context().with_resource(closing(EarlyProbe(session.options, may_lead=True)))
-    from gputui.domain.gpu_history import History
-    from gputui.tui.frame import Room, frame
+    from gputui.domain.gpu_history import GpuHistory
+    from gputui.tui.frame import FrameSize, frame
 
     frames = whole(0, 10**9)(count, "--count")
     pause = duration(interval, "--interval").total_seconds()
-    room = Room(
+    room = FrameSize(
         whole(20, 2000)(width, "--width") if width else table.terminal_width() or WIDTH,
         whole(3, 10_000)(height, "--height") if height else None,
     )
     write = writer(session.options.settings.console, no_color=no_color, ascii_only=ascii_only)
-    history, earlier = History(), bootstrap.gpu_past(session.options)
+    history, earlier = GpuHistory(), bootstrap.gpu_past(session.options)
     history.begin_with(earlier, bootstrap.clock().now())
     shown = history if earlier or frames != 1 else None
     with session.store() as store:
@@ -81,7 +81,7 @@ def command(
 
 
 def seen(options: Options, store: JobStore, early: EarlyProbe) -> Snapshot:
-    """What the scheduler sees; where nobody schedules, the GPUs by a reading of our own, which may have begun."""
+    """Return the scheduler's snapshot; without a scheduler, with a reading of the GPUs by this process."""
     snapshot = bootstrap.current_snapshot(options, store)
     if snapshot.gpus or snapshot.leader is not None:
         return snapshot
@@ -92,8 +92,8 @@ def seen(options: Options, store: JobStore, early: EarlyProbe) -> Snapshot:
 
 
 def writer(settings: ConsoleSettings, *, no_color: bool, ascii_only: bool) -> Callable[[Cell], None]:
-    """Writes lines as the terminal on stdout can show them; without colours where there is none."""
-    from gputui.tui.glyphs import ascii_of
+    """Return a function that writes lines to stdout; without colours if that is not a terminal."""
+    from gputui.tui.themes.look import ascii_of
     from gputui.tui.themes.terminal import wants_ascii
 
     tty = sys.stdout.isatty()
@@ -111,12 +111,11 @@ def writer(settings: ConsoleSettings, *, no_color: bool, ascii_only: bool) -> Ca
 
 
 def painter(settings: ConsoleSettings) -> Callable[[Style, str], str]:
-    """What puts a text into a style: the settings' theme where it is one of ours, in as many colours as there are."""
+    """Return a function that colours a text, by the theme of the settings and the colours of the terminal."""
     from rich.color import ColorSystem
 
-    from gputui.tui.themes.exchange import exchange
-    from gputui.tui.themes.palette import DARK
-    from gputui.tui.themes.palettes import ANSI, OWN
+    from gputui.tui.themes.look import exchange
+    from gputui.tui.themes.palette import ANSI, DARK, OWN
     from gputui.tui.themes.terminal import has_few_colours
 
     few = has_few_colours(os.environ)

@@ -1,19 +1,21 @@
-"""A make-believe training run: what the jobs of `gputui demo` execute.
+"""A simulated training run, which the jobs of `gputui demo` execute.
 
 It needs no GPU and computes nothing; it prints, at a believable pace, what such a run prints. The same options
-print the same lines. Run it as `python -m gputui.cli.trainer --help`.
+print the same lines. TrainingRun it as `python -m gputui.cli.trainer --help`.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import math
 import os
 import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 DIM, BOLD, RED, GREEN, YELLOW, CYAN = ("\x1b[2m", "\x1b[1m", "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m")
@@ -21,16 +23,16 @@ END = "\x1b[0m"
 
 
 class Workload(NamedTuple):
-    """What kind of training it pretends to be."""
+    """A kind of training, with typical figures."""
 
     what: str
     parameters: str
     unit: str
-    """What throughput counts."""
+    """Unit of throughput."""
     rate: float
-    """So many of them a second, on each GPU."""
+    """Units per second and GPU."""
     loss: tuple[float, float]
-    """Where the loss begins, and where it levels off."""
+    """Loss at the start, and its limit."""
     peak_rate: float
     """The highest learning rate."""
     memory: float
@@ -51,22 +53,24 @@ WORDS = {
 
 
 class Stopped(Exception):  # noqa: N818 - it is no error
-    """SIGTERM came."""
+    """Raised when SIGTERM arrives."""
 
 
-class Run:
-    """One run: its options, its own dice, and where it stands."""
+class TrainingRun:
+    """State of one run: its options, random numbers and step."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
+    def __init__(self, options: argparse.Namespace, gpus: Sequence[str] | None = None) -> None:
+        """`gpus` are UUIDs; None: those given to this process."""
         self.options = options
         self.dice = random.Random(options.seed)
         self.load = workload(options.name)
-        self.gpus = max(1, len(visible_gpus()))
+        self.uuids = visible_gpus() if gpus is None else gpus
+        self.gpus = max(1, len(self.uuids))
         self.step = 0
         self.best = math.inf
 
     def loss(self, step: int) -> float:
-        """A power law with noise, and now and then a spike that heals."""
+        """Return the loss: a power law with noise and occasional spikes."""
         first, last = self.load.loss
         done: float = step / self.options.steps
         level = last + (first - last) * math.pow(1 + 60 * done, -0.85)
@@ -74,7 +78,7 @@ class Run:
         return level * spike * self.dice.gauss(1, 0.018)
 
     def learning_rate(self, step: int) -> float:
-        """Linear warm-up over a twentieth of the steps, then a cosine down to a tenth."""
+        """Return the learning rate: linear warm-up over a twentieth of the steps, then a cosine down to a tenth."""
         steps: int = self.options.steps
         warm = max(1, steps // 20)
         if step < warm:
@@ -83,28 +87,28 @@ class Run:
         return self.load.peak_rate * (0.55 + 0.45 * math.cos(math.pi * done))
 
     def throughput(self) -> float:
-        """On all its GPUs together: communication costs a few per cent of each."""
+        """Return the units per second of all GPUs together; communication costs a few per cent of each."""
         return self.load.rate * self.gpus * math.pow(0.97, math.log2(self.gpus)) * self.dice.gauss(1, 0.015)
 
     def clock(self, step: int) -> str:
-        """Time since the start as it would be at full speed, so that it does not depend on this machine."""
+        """Return the simulated time since the start, which does not depend on the speed of this machine."""
         seconds = int(step * self.options.step_time)
         return f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
 
     def rest(self, steps: float = 1) -> None:
-        """Take the time of so many steps."""
+        """Sleep for the duration of so many steps."""
         time.sleep(max(0.0, steps * self.options.step_time * self.options.time_scale))
 
     def say(self, text: str) -> None:
-        """Print a line at once."""
+        """Print a line and flush it."""
         print(f"{DIM}{self.clock(self.step)}{END} {text}", flush=True)
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run it; the exit code."""
+    """Run it, and return the exit code."""
     signal.signal(signal.SIGTERM, _on_terminate)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    run = Run(_options(arguments))
+    run = TrainingRun(_options(arguments))
     try:
         return train(run)
     except Stopped:
@@ -113,8 +117,16 @@ def main(arguments: list[str] | None = None) -> int:
         return 128 + signal.SIGTERM
 
 
-def train(run: Run) -> int:
-    """Every step from the first, or from where an earlier attempt left off, to the last."""
+def output(arguments: Iterable[str], gpus: Sequence[str]) -> str:
+    """Return what a run with these arguments prints on GPUs of these UUIDs in all, at once."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
+        train(TrainingRun(_options([*arguments, "--time-scale=0"]), gpus))
+    return printed.getvalue()
+
+
+def train(run: TrainingRun) -> int:
+    """Run every step, from the first or from the checkpoint of an earlier attempt."""
     fails = run.options.fail_at is not None and attempt() <= run.options.fail_attempts
     introduce(run)
     for step in range(resumed_at(run) + 1, run.options.steps + 1):
@@ -129,9 +141,9 @@ def train(run: Run) -> int:
     return 0
 
 
-def introduce(run: Run) -> None:
-    """What is printed before the first step."""
-    load, gpus = run.load, visible_gpus()
+def introduce(run: TrainingRun) -> None:
+    """Print the lines before the first step."""
+    load, gpus = run.load, run.uuids
     run.say(f"{CYAN}INFO{END}  {BOLD}{run.options.name}{END}: {load.what}, {load.parameters} parameters, bf16")
     for rank, uuid in enumerate(gpus):
         run.say(f"{CYAN}INFO{END}  rank {rank}/{len(gpus)} on {uuid}")
@@ -145,8 +157,8 @@ def introduce(run: Run) -> None:
     )
 
 
-def report(run: Run, loss: float) -> None:
-    """What a step prints: most print one line, some more."""
+def report(run: TrainingRun, loss: float) -> None:
+    """Print the lines of a step: mostly one, sometimes more."""
     step, steps = run.step, run.options.steps
     if step % run.options.log_every == 0 or step == steps:
         run.say(_step_line(run, loss))
@@ -157,7 +169,7 @@ def report(run: Run, loss: float) -> None:
         run.say(f"{GREEN}SAVE{END}  {checkpoint(run)}")
 
 
-def _step_line(run: Run, loss: float) -> str:
+def _step_line(run: TrainingRun, loss: float) -> str:
     left = int((run.options.steps - run.step) * run.options.step_time)
     figures = (
         f"loss {BOLD}{loss:.4f}{END}",
@@ -170,8 +182,8 @@ def _step_line(run: Run, loss: float) -> str:
     return f"step {run.step:>{len(str(run.options.steps))}}/{run.options.steps}  " + f" {DIM}|{END} ".join(figures)
 
 
-def evaluate(run: Run) -> None:
-    """A progress bar drawn over itself, then the figure."""
+def evaluate(run: TrainingRun) -> None:
+    """Draw a progress bar over itself, then print the result."""
     for tenths in range(0, 11, 2):
         bar = "█" * tenths + "░" * (10 - tenths)
         print(f"\r  eval {tenths * 10:3}%|{bar}| {tenths * 5}/50", end="", flush=True)
@@ -183,8 +195,8 @@ def evaluate(run: Run) -> None:
     run.say(f"{CYAN}EVAL{END}  step {run.step}: loss {loss:.4f}, {mark}")
 
 
-def checkpoint(run: Run) -> str:
-    """The name of the checkpoint that would be written now."""
+def checkpoint(run: TrainingRun) -> str:
+    """Return the name of the checkpoint of the current step."""
     return f"checkpoints/{run.options.name}/step-{run.step:06}.pt"
 
 
@@ -197,8 +209,8 @@ _WARNINGS = (
 )
 
 
-def fall_over(run: Run) -> None:
-    """End as a run ends whose model has outgrown its GPU."""
+def fall_over(run: TrainingRun) -> None:
+    """Print the traceback of a run whose model does not fit its GPU."""
     total, left = 79.11, run.dice.uniform(0.2, 1.1)
     asked = f"Tried to allocate {run.dice.choice(('1.50', '2.50', '3.91'))} GiB"
     held = f"GPU 0 has {total} GiB in all and {left:.2f} GiB free, this process holds {total - left:.2f} GiB"
@@ -216,25 +228,25 @@ def fall_over(run: Run) -> None:
 
 
 def workload(name: str) -> Workload:
-    """The kind of training that the name suggests."""
+    """Return the kind of training that the name suggests."""
     kinds: Iterator[str] = (kind for kind, words in WORDS.items() if any(word in name.lower() for word in words))
     return WORKLOADS[next(kinds, "llm")]
 
 
 def visible_gpus() -> tuple[str, ...]:
-    """The GPUs given to this job."""
+    """Return the UUIDs of the GPUs given to this job."""
     names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return tuple(name for name in map(str.strip, names) if name and name not in {"void", "none", "-1"})
 
 
 def attempt() -> int:
-    """Which attempt of the job this is, from `<store>:<job>:<attempt>`; 1 where nobody says."""
+    """Return the number of the attempt, from `<store>:<job>:<attempt>` in GPUTUI_ATTEMPT; 1 when it is not set."""
     number = os.environ.get("GPUTUI_ATTEMPT", "").rpartition(":")[2]
     return int(number) if number.isascii() and number.isdigit() and len(number) < 9 else 1
 
 
-def resumed_at(run: Run) -> int:
-    """The step of the last checkpoint before an earlier attempt fell over."""
+def resumed_at(run: TrainingRun) -> int:
+    """Return the step of the last checkpoint of an earlier attempt."""
     if attempt() == 1 or run.options.fail_at is None:
         return 0
     every = max(1, run.options.steps // 8)

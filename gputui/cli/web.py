@@ -24,12 +24,12 @@ _WARNING = (
 
 
 @click.command("web")
-@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="0: any that is free.")
-@click.option("--host", default=LOOPBACK, show_default=True, help="The address to listen on; it should be loopback.")
-@click.option("--read-only", is_flag=True, help="Browsers only look on: they send no wish.")
+@click.option("--port", type=click.IntRange(0, 65535), default=PORT, show_default=True, help="Port; 0: any free one.")
+@click.option("--host", default=LOOPBACK, show_default=True, help="Address to listen on; it should be loopback.")
+@click.option("--read-only", is_flag=True, help="Read-only consoles: they change nothing.")
 @pass_session
 def command(session: Session, port: int, host: str, read_only: bool) -> int:
-    """Show the console in a browser, by a link that works once. It schedules never: `gputui serve` does.
+    """Show the console in a browser, by a link that works once. It never schedules: run `gputui serve` for that.
 
     Needs the extra `web`. Each tab is a console of its own, and ends with its tab.
     """
@@ -46,8 +46,8 @@ def _requirements() -> list[str]:
 
 def serve(options: Options, host: str, port: int, *, read_only: bool) -> int:
     """Serve until told to end."""
-    from gputui.tui.web.door import is_loopback
-    from gputui.tui.web.server import ConsoleServer
+    from gputui.web.auth import is_loopback
+    from gputui.web.server import ConsoleServer
 
     if not is_loopback(host):
         click.echo(_WARNING.format(host=host, port=port), err=True)
@@ -57,7 +57,7 @@ def serve(options: Options, host: str, port: int, *, read_only: bool) -> int:
 
 
 def viewer_command(options: Options, *, read_only: bool) -> list[str]:
-    """What runs behind a tab: a console that can never become the scheduler."""
+    """Return the command of the console behind a tab, which never becomes the scheduler."""
     flags = ["--view-only", *(["--read-only"] if read_only else [])]
     return [sys.executable, "-P", "-m", "gputui", *options.arguments(), *flags]
 

@@ -12,9 +12,8 @@ from gputui.config.options import (
     site_config,
     templates_path,
 )
-from gputui.config.ranges import SIZES
-from gputui.config.settings_file import TABLES, load_settings
-from gputui.config.toml import MAX_FILE, read_toml
+from gputui.config.settings_file import SIZES, TABLES, load_settings, value_of_text
+from gputui.config.toml_file import MAX_FILE, read_toml
 
 __all__ = [
     "MAX_FILE",
@@ -30,4 +29,5 @@ __all__ = [
     "resolve",
     "site_config",
     "templates_path",
+    "value_of_text",
 ]

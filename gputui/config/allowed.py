@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Any
 
 from gputui.domain.errors import InputError
-from gputui.domain.policy.permitted import ALLOWABLE
+from gputui.domain.policy.permitted_options import ALLOWABLE
 
 _MOUNTS = "mounts"
 
@@ -20,6 +19,8 @@ def allowed(value: object, where: str) -> dict[str, Any]:
         if key == _MOUNTS:
             continue
         if key not in ALLOWABLE:
+            import difflib  # only where something is wrong
+
             near = difflib.get_close_matches(str(key), (*ALLOWABLE, _MOUNTS), 1)
             hint = f"did you mean {near[0]}?" if near else "an option of submit, with underscores"
             raise InputError("unknown key", where=f"{where}.{key}", hint=hint)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from gputui.config.ranges import shown
-from gputui.config.settings_file import load_merged
+from msgspec import Struct
+
+from gputui.config.settings_file import load_merged, shown
 from gputui.domain.errors import InputError
 from gputui.domain.settings import Settings
 
@@ -20,14 +20,13 @@ MAX_SIMULATED = 256
 _PROBE = re.compile(r"sim:(\d{1,6})(?::([^\x00-\x1f\x7f]{1,80}))?", re.ASCII)
 
 
-@dataclass(frozen=True)
-class ProbeSpec:
-    """Where readings of GPUs come from."""
+class ProbeSpec(Struct, frozen=True):
+    """Source of GPU readings."""
 
     simulated: int | None = None
-    """How many simulated GPUs; None: the driver's own."""
+    """Number of simulated GPUs; None: read the driver."""
     model: str | None = None
-    """What the simulated ones are."""
+    """Model of the simulated GPUs."""
 
     def __str__(self) -> str:
         if self.simulated is None:
@@ -35,16 +34,15 @@ class ProbeSpec:
         return f"sim:{self.simulated}" + (f":{self.model}" if self.model else "")
 
 
-@dataclass(frozen=True)
-class Options:
-    """What every command shares, resolved once from options, environment and settings file."""
+class Options(Struct, frozen=True):
+    """Options that all commands share, resolved once from options, environment and settings file."""
 
     state: Path
     config: Path | None = None
     """The personal settings file, or the one that was named; None: there is none."""
     probe: ProbeSpec = ProbeSpec()
     runtime: str = "docker"
-    """`docker` or `process`."""
+    """Name of the runtime: `docker` or `process`."""
     settings: Settings = Settings()
     site: Path | None = None
     """The site's settings file, whose policy, store, runtime and hooks win; None: there is none."""
@@ -92,7 +90,7 @@ def parse_probe(text: str) -> ProbeSpec:
 
 
 def parse_runtime(text: str) -> str:
-    """`docker` or `process`."""
+    """Return the name of a runtime, checked: `docker` or `process`."""
     if text not in RUNTIMES:
         raise InputError(f"{shown(text)} is not a runtime", where="--runtime", hint="docker or process")
     return text
@@ -103,9 +101,7 @@ def _state_path(given: str | None) -> Path:
         return _path(given, "--state")
     if os.geteuid() == 0:
         return ROOT_STATE
-    import platformdirs
-
-    return Path(platformdirs.user_state_dir("gputui"))
+    return user_directory("XDG_STATE_HOME", "~/.local/state") / "gputui"
 
 
 def site_config(environ: Mapping[str, str] = os.environ) -> Path | None:
@@ -125,9 +121,7 @@ def _config_path(given: str | None, site: Path | None) -> Path | None:
     if given is not None:
         named = _path(given, "--config")
         return None if site is not None and _is_same(named, site) else named
-    import platformdirs
-
-    own = Path(platformdirs.user_config_dir("gputui")) / "config.toml"
+    own = _config_directory() / "config.toml"
     return own if _exists(own) else None
 
 
@@ -147,10 +141,17 @@ def _is_same(one: Path, other: Path) -> bool:
 
 
 def templates_path() -> Path:
-    """Where this user's templates of jobs are."""
-    import platformdirs
+    """Return the directory of this user's job templates."""
+    return _config_directory() / "templates"
 
-    return Path(platformdirs.user_config_dir("gputui")) / "templates"
+
+def _config_directory() -> Path:
+    return user_directory("XDG_CONFIG_HOME", "~/.config") / "gputui"
+
+
+def user_directory(variable: str, default: str) -> Path:
+    """Return the directory that this variable of the XDG specification names, else its default."""
+    return Path(os.environ.get(variable, "").strip() or default).expanduser()
 
 
 def _path(text: str, where: str) -> Path:

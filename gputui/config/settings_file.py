@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from gputui.config.ranges import SIZES, check_range, gpu_names, shown
-from gputui.config.toml import read_with_status
-from gputui.config.trust import check_trusted
+from msgspec import Struct
+
+from gputui.config.toml_file import check_trusted, read_with_status
 from gputui.domain.errors import InputError
+from gputui.domain.job import MAX_PRIORITY
 from gputui.domain.settings import (
+    EVENTS,
+    QUEUE_COLUMNS,
     ConsoleSettings,
     GpuSettings,
     HookSettings,
@@ -25,6 +27,107 @@ from gputui.domain.settings import (
 )
 from gputui.domain.units import parse_duration, parse_size
 
+SIZES = frozenset({"memory_floor", "log_max_size", "disk_floor"})
+_MAY_BE_ZERO = frozenset(
+    {
+        "stop_grace",
+        "history_after",
+        "memory_floor",
+        "disk_floor",
+        "keep_finished",
+        "infrastructure_retries",
+        "fast_failures",
+        "fast_failing_jobs",
+        "promote_after",
+        "newcomer_credit",
+        "patience",
+        "forecast_jobs",
+        "standing_priority",
+        "reservation_grace",
+        "preemption_grace",
+        "preemption_min_run",
+        "idle_below",
+    }
+)
+_WHETHER = ("auto", "always", "never")
+_TOLD = ("none", "failed", "all")
+_CHOICES = {
+    "hand_over": _WHETHER,
+    "extend": ("owner", "operator"),
+    "what_if": ("always", "off"),
+    "log_place": ("auto", "below", "beside"),
+    "ascii": _WHETHER,
+    "toast": _TOLD,
+    "bell": _TOLD,
+    "desktop": _TOLD,
+    "notify_for": ("mine", "all"),
+    "gpu_colours": ("judgement", "intensity"),
+}
+_WORDS = {"webhook_events": (EVENTS, "event"), "mail_events": (EVENTS, "event"), "columns": (QUEUE_COLUMNS, "column")}
+_MAX_COUNT = 2**31 - 1
+
+
+def check_range(key: str, value: object, where: str) -> None:
+    if key in _WORDS:
+        _check_words(value, *_WORDS[key], where)
+    elif isinstance(value, timedelta):
+        if not value and key not in _MAY_BE_ZERO:
+            raise InputError("expected a duration above 0", where=where)
+    elif isinstance(value, int) and not isinstance(value, bool):
+        low, high = int(key not in _MAY_BE_ZERO), 2**60 if key in SIZES else _MAX_COUNT
+        if not low <= value <= high:
+            raise InputError(f"expected {low} to {high}", where=where)
+    elif isinstance(value, float):
+        if not 0 <= value <= _MAX_COUNT or (not value and key not in _MAY_BE_ZERO):
+            raise InputError(f"expected a number up to {_MAX_COUNT}", where=where)
+    elif key in ("tenants", "reservations"):
+        _check_tables(key, value, where)
+    elif key in _CHOICES and value not in _CHOICES[key]:
+        raise InputError("expected " + ", ".join(_CHOICES[key]), where=where)
+    elif key == "webhook" and not re.match(r"https?://[^/\s]", str(value)):
+        raise InputError("expected an address", where=where, hint="http://... or https://...")
+    elif isinstance(value, str) and not value.isprintable():
+        raise InputError("has control characters", where=where)
+
+
+def _check_words(value: object, known: tuple[str, ...], noun: str, where: str) -> None:
+    """Also of a list that the environment gave, which msgspec has made a tuple of by then."""
+    unknown = [each for each in value if each not in known] if isinstance(value, (list, tuple)) else []
+    if unknown:
+        raise InputError(f"{shown(str(unknown[0]))} is no {noun}", where=where, hint="known: " + ", ".join(known))
+
+
+def _check_tables(key: str, value: object, where: str) -> None:
+    """Raise InputError where a tenant or a reservation says what cannot be; msgspec judges the types."""
+    for row in value if isinstance(value, list) else ():
+        if not isinstance(row, dict):
+            continue
+        if key == "reservations" and "gpus" in row:
+            row["gpus"] = gpu_names(row["gpus"])
+        for name, cell in row.items():
+            most = MAX_PRIORITY if name == "max_priority" else _MAX_COUNT
+            if isinstance(cell, (int, float)) and not isinstance(cell, bool) and not 0 <= cell <= most:
+                raise InputError(f"expected 0 to {most}", where=f"{where}.{name}")
+        start, end = row.get("start"), row.get("end")
+        if key == "reservations" and isinstance(start, datetime) and isinstance(end, datetime):
+            if start.tzinfo is None or end.tzinfo is None:
+                hint = "write 2026-03-02T14:00:00Z"
+                raise InputError("expected times with their offset from UTC", where=where, hint=hint)
+            if start >= end:
+                raise InputError("ends before it starts", where=f"{where}.{row.get('name', '')}")
+
+
+def gpu_names(value: object) -> object:
+    """GPUs as a list of texts: `6` is as good as `"6"`, and one alone as a list of one."""
+    listed = value if isinstance(value, list | tuple) else [value]
+    return [str(name) if type(name) is int and name >= 0 else name for name in listed]
+
+
+def shown(text: str) -> str:
+    """A short quotation without anything a terminal would act on."""
+    return ascii(text if len(text) <= 40 else text[:37] + "...")
+
+
 TABLES: Mapping[str, type[Any]] = {
     "scheduler": SchedulerSettings,
     "store": StoreSettings,
@@ -34,6 +137,16 @@ TABLES: Mapping[str, type[Any]] = {
     "console": ConsoleSettings,
     "hooks": HookSettings,
 }
+_LONGEST = "a job without a limit is planned as the longest allowed: policy.max_time, else scheduler.max_time, else 72h"
+_STRICT = "a job of higher priority always goes first now, and policy.promote_after keeps others from waiting for ever"
+_SCORE = "policy.age_unit and policy.newcomer_credit say what counts among jobs of equal priority now"
+GONE: Mapping[str, str] = {
+    **{f"policy.limit_{name}": f"remove it: {_LONGEST}" for name in ("low", "normal", "high")},
+    "policy.class_weight": f"remove it: {_STRICT}",
+    **{f"policy.{name}": f"remove it: {_SCORE}" for name in ("age_weight", "age_cap", "fair_weight")},
+    **{f"policy.{name}": f"remove it: {_SCORE}" for name in ("duration_weight", "duration_cap")},
+}
+"""Settings of older versions, each with what to do instead."""
 _GPU_LISTS = frozenset({"share", "prefer", "left_free"})
 _BOOLEANS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0": False, "no": False, "off": False}
 
@@ -45,8 +158,7 @@ _ALWAYS_PERSONAL = "console"
 Tables: TypeAlias = dict[str, dict[str, Any]]
 
 
-@dataclass(frozen=True)
-class Loaded:
+class LoadedSettings(Struct, frozen=True):
     """Settings, and those that were asked for in vain."""
 
     settings: Settings
@@ -59,14 +171,14 @@ def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:
     return load_merged(None, path, environ).settings
 
 
-def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str]) -> Loaded:
+def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str]) -> LoadedSettings:
     """Return the settings of the site's file, a personal file and the environment; a later one goes before.
 
     Where there is a site's file, the other two change only `[console]` and the keys that it names as overridable.
     """
     variables = _of_environment(environ)
     if site is None and own is None and not variables:
-        return Loaded(Settings())
+        return LoadedSettings(Settings())
     tables = _of_file(site) if site else {}
     may_change = _overridable(site, tables) if site else None
     ignored = []
@@ -76,7 +188,7 @@ def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str])
         if refused:
             ignored.append((source, refused))
     found = [str(path) for path in (site, own) if path]
-    return Loaded(_converted(tables, ", ".join(found) or "environment"), tuple(ignored))
+    return LoadedSettings(_converted(tables, ", ".join(found) or "environment"), tuple(ignored))
 
 
 def _overridable(site: Path, tables: Tables) -> frozenset[str]:
@@ -87,7 +199,7 @@ def _overridable(site: Path, tables: Tables) -> frozenset[str]:
         raise InputError("expected a list of keys", where=where, hint='write ["store.lock_timeout"]')
     for name in names:
         table, _, key = name.partition(".")
-        fields = _fields(table, where)
+        fields = _annotations(table, where)
         if key and key not in fields:
             raise InputError(f"{shown(name)} is no setting", where=where, hint="known: " + ", ".join(fields))
     return frozenset({*names, _ALWAYS_PERSONAL})
@@ -131,26 +243,34 @@ def _of_file(path: Path) -> Tables:
     for table, keys in tables.items():
         if table == OVERRIDABLE:
             continue
-        fields = _fields(table, where=f"{path}: {table}")
+        fields = _annotations(table, where=f"{path}: {table}")
         if not isinstance(keys, dict):
             raise InputError("expected a table", where=f"{path}: {table}", hint=f"write [{table}]")
         for key, value in keys.items():
             where = f"{path}: {table}.{key}"
             if key not in fields:
-                raise InputError("unknown key", where=where, hint="known: " + ", ".join(fields))
+                raise unknown(f"{table}.{key}", where, fields)
             keys[key] = _read(key, fields[key], value, where)
     return tables
 
 
-def _fields(table: str, where: str) -> dict[str, dataclasses.Field[Any]]:
+def unknown(name: str, where: str, known: Iterable[str]) -> InputError:
+    """Return the error for a key that is no setting, or is none any more."""
+    if name in GONE:
+        return InputError("no such setting any more", where=where, hint=GONE[name])
+    return InputError("unknown key", where=where, hint="known: " + ", ".join(known))
+
+
+def _annotations(table: str, where: str) -> dict[str, str]:
+    """Return the annotations of the settings of a table, by key."""
     if table not in TABLES:
         raise InputError("unknown table", where=where, hint="known: " + ", ".join(TABLES))
-    return {field.name: field for field in dataclasses.fields(TABLES[table])}
+    return TABLES[table].__annotations__
 
 
-def _read(key: str, field: dataclasses.Field[Any], value: object, where: str) -> object:
+def _read(key: str, annotation: str, value: object, where: str) -> object:
     """The value with a duration or a size made of its text; msgspec judges the rest."""
-    if "timedelta" in str(field.type):
+    if "timedelta" in annotation:
         if isinstance(value, bool) or not isinstance(value, (str, int, float)):
             raise InputError("expected a duration", where=where, hint='write "10s", "1h30m" or seconds')
         value = parse_duration(str(value), where=where)
@@ -171,38 +291,59 @@ def _read(key: str, field: dataclasses.Field[Any], value: object, where: str) ->
 def _of_environment(environ: Mapping[str, str]) -> Tables:
     """Return the settings named by GPUTUI_<TABLE>_<KEY>."""
     found: Tables = {}
+    for name in GONE:
+        if (variable := f"GPUTUI_{name}".replace(".", "_").upper()) in environ:
+            raise unknown(name, variable, ())
     for table, kind in TABLES.items():
-        for field in dataclasses.fields(kind):
-            if (name := f"GPUTUI_{table}_{field.name}".upper()) in environ:
-                found.setdefault(table, {})[field.name] = _of_text(field, environ[name], name)
+        for key, annotation in kind.__annotations__.items():
+            if (name := f"GPUTUI_{table}_{key}".upper()) in environ:
+                found.setdefault(table, {})[key] = _of_text(key, annotation, environ[name], name)
     return found
 
 
-def _of_text(field: dataclasses.Field[Any], text: str, where: str) -> object:
+def value_of_text(kind: type[Any], key: str, text: str, where: str, offered: Sequence[str] = ()) -> Any:
+    """Return the value of a setting that a text stands for; `none` unsets one that may be unset.
+
+    Raises InputError for a key that the table has not, and for a value that it may not have. For a wrong key the
+    error lists the keys that are `offered`; without any, all of the table.
+    """
+    annotation = kind.__annotations__.get(key)
+    if annotation is None:
+        import difflib  # only where something is wrong
+
+        names = list(offered or kind.__annotations__)
+        near = difflib.get_close_matches(key, names, 1)
+        hint = f"did you mean {near[0]}?" if near else "known: " + ", ".join(names)
+        raise InputError(f"{shown(key)} is no setting", where=where, hint=hint)
+    if text.lower() == "none" and annotation.endswith("| None"):
+        return None
+    return _of_text(key, annotation, text, where)
+
+
+def _of_text(key: str, annotation: str, text: str, where: str) -> object:
     """The value that the text of an environment variable stands for."""
-    kind = str(field.type)
     value: object = text
-    if kind.startswith("tuple"):
+    if annotation.startswith("tuple"):
         value = tuple(part.strip() for part in text.split(",") if part.strip())
-    elif kind.startswith("Mapping"):
+    elif annotation.startswith("Mapping"):
         value = {name: keys.split(",") for name, _, keys in (pair.partition("=") for pair in text.split())}
-    elif kind == "AllowSettings":
+    elif annotation == "AllowSettings":
         from gputui.config.allowed import allowed_of_text
 
         value = allowed_of_text(text)
-    elif kind == "bool":
+    elif annotation == "bool":
         if text.lower() not in _BOOLEANS:
             raise InputError("expected true or false", where=where)
         value = _BOOLEANS[text.lower()]
-    elif kind.startswith("int") and field.name not in SIZES:
+    elif annotation.startswith("int") and key not in SIZES:
         if not re.fullmatch(r"\d{1,12}", text, re.ASCII):
             raise InputError("expected a whole number", where=where)
         value = int(text)
-    elif kind.startswith("float"):
+    elif annotation.startswith("float"):
         if not re.fullmatch(r"\d{1,12}(\.\d{1,12})?", text, re.ASCII):
             raise InputError("expected a number", where=where)
         value = float(text)
-    return _read(field.name, field, value, where)
+    return _read(key, annotation, value, where)
 
 
 def _converted(tables: dict[str, Any], source: str) -> Settings:

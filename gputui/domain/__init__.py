@@ -1,1 +1,1 @@
-"""The ground: frozen dataclasses and pure functions. Standard library only, no I/O, no clock."""
+"""Domain: frozen msgspec structs and pure functions. No I/O, no clock, no third party but msgspec."""

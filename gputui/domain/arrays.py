@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Collection, Iterable, Iterator
+from functools import lru_cache
 
-from gputui.domain.job import Job
+from gputui.domain import runs
+from gputui.domain.job import MAX_INDICES, Job
+from gputui.domain.runs import Run, Runs
 from gputui.domain.state import JobState
 
-MAX_INDICES = 24
-"""Characters of indices that are shown."""
 
+def folded(jobs: Iterable[Job], *, unfold: bool = False) -> list[tuple[Job, ...]]:
+    """Return the jobs in their order, an array's waiting elements of one priority together, where the first of them is.
 
-def folded(jobs: Iterable[Job]) -> list[tuple[Job, ...]]:
-    """The jobs in their order; an array's waiting elements of one priority together, where the first of them is."""
+    With `unfold` each stands alone.
+    """
+    if unfold:
+        return [(job,) for job in jobs]
     groups: dict[object, list[Job]] = {}
     for job in jobs:
         groups.setdefault(_likeness(job), []).append(job)
@@ -26,24 +30,61 @@ def _likeness(job: Job) -> object:
     return (job.array.id, job.priority, job.held, job.hold_reason, job.cancel_requested, job.not_before)
 
 
+def unfolded(jobs: Iterable[Job]) -> Iterator[Job]:
+    """Yield each job by itself: every element of an entry."""
+    for job in jobs:
+        if job.runs:
+            yield from map(job.element, job.ids)
+        else:
+            yield job
+
+
+def count(group: Iterable[Job]) -> int:
+    """Return the number of jobs, each element of an entry counted."""
+    return sum(job.count for job in group)
+
+
+def elements_in_history(known: Collection[Job]) -> int:
+    """Return how many elements have left the queue file, of an array of which these are all entries that are left.
+
+    The ids of an array follow one another from its own id on. Elements behind the last entry are not counted.
+    """
+    array = next((job.array for job in known if job.array is not None), None)
+    return 0 if array is None else max(0, max(job.last_id for job in known) - array.id + 1 - count(known))
+
+
 def id_word(group: tuple[Job, ...]) -> str:
     """Return `12`, `12_7`, or `12_[0-99999%8]` for elements of array 12 of which eight may run at once."""
     first = group[0]
     if len(group) == 1 or first.array is None:
         return first.shown_id
     limit = f"%{first.array.limit}" if first.array.limit else ""
-    return f"{first.array.id}_[{indices_word(job.array.index for job in group if job.array)}{limit}]"
+    return f"{first.array.id}_[{elements_word(group)}{limit}]"
+
+
+def elements_word(group: Iterable[Job]) -> str:
+    """Return the indices of these elements of an array, `0-4,7,9-12`, or the first of them where they are many."""
+    return runs.words(_by_index(_runs(group)), MAX_INDICES)
+
+
+def all_indices(job: Job) -> str:
+    """Return the indices of an entry's elements, however many they are, as `--array` takes them."""
+    return runs.words(_by_index(_runs((job,))))
 
 
 def indices_word(indices: Iterable[int]) -> str:
-    """`0-4,7,9-12`; where that is too long, as much of it as is whole, and `...`."""
-    ordered = sorted(indices)
-    breaks = [place for place, (low, high) in enumerate(pairwise(ordered), 1) if high != low + 1]
-    words = ""
-    for start, end in pairwise([0, *breaks, len(ordered)]):
-        low, high = ordered[start], ordered[end - 1]
-        part = ("," if words else "") + (str(low) if low == high else f"{low}-{high}")
-        if len(words) + len(part) > MAX_INDICES:
-            return f"{words},..."
-        words += part
-    return words
+    """Return `0-4,7,9-12`; where that is too long, as much of it as is whole, and `...`."""
+    return runs.words(runs.runs_of(0, sorted(indices)), MAX_INDICES)
+
+
+def _runs(group: Iterable[Job]) -> Runs:
+    """Return the elements of arrays among the jobs."""
+    return tuple(run for job in group if job.array for run in job.runs or (Run(job.id, job.array.index, 1),))
+
+
+@lru_cache(maxsize=64)
+def _by_index(found: Runs) -> Runs:
+    """Return the indices in as few runs as there can be, whatever the ids: those of neighbours need not follow."""
+    if len(found) == 1:
+        return found
+    return runs.runs_of(0, sorted(index for run in found for index in run.indices))

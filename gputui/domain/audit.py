@@ -1,31 +1,45 @@
-"""Who wished what, when."""
+"""Audit log: which user asked for what, and when."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+if TYPE_CHECKING:
+    from gputui.domain.job import Job
 
 
-@dataclass(frozen=True)
-class Actor:
-    """Who acts."""
+class Actor(Struct, frozen=True):
+    """User on whose behalf something is done."""
 
     uid: int
     user: str
 
 
-@dataclass(frozen=True)
-class AuditEntry:
-    """One wish, as it was carried into the store."""
+class AuditEntry(Struct, frozen=True):
+    """Entry of the audit log: one action, as it was written to the store."""
 
     at: datetime
     uid: int
     user: str
     verb: str
     """submit, cancel, hold, release, requeue, priority, top, drain, resume, pause, unpause, reserve, unreserve,
-    standing, tenant; of recurring jobs add, remove, pause, resume, fire, skip; by the
-    scheduler itself preempt."""
+    standing, tenant; about processes and containers of others signal, stop-container; of recurring jobs add, remove,
+    pause, resume, fire, skip; by the scheduler itself preempt."""
     target: str
-    """`job 17`, `GPU-…`, `recurring 7`, `reservation r1`, `tenant bob` or `scheduler`."""
+    """`job 17`, `array 5`, `GPU-…`, `recurring 7`, `reservation r1`, `tenant bob`, `scheduler`, `pid 4711` or
+    `container jupyter`."""
     before: str
     after: str
+
+
+def target_of(job: Job) -> str:
+    """Return the target of an action on a job, or about several elements of an array at once."""
+    return f"array {job.array.id}" if job.array and job.runs else f"job {job.id}"
+
+
+def targets_of(job: Job) -> tuple[str, ...]:
+    """Return the targets of all actions that may concern a job."""
+    return (f"job {job.id}", f"array {job.array.id}") if job.array else (f"job {job.id}",)

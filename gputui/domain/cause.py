@@ -1,10 +1,11 @@
-"""Why an attempt ended, and what that means for a retry."""
+"""Causes for which attempts end, and which of them is retried at whose cost."""
 
 from __future__ import annotations
 
 import signal
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class CauseCode(StrEnum):
@@ -35,7 +36,7 @@ class CauseCode(StrEnum):
 
 
 class Blame(StrEnum):
-    """Who pays for the next try."""
+    """Party that an end is attributed to, which decides who pays for the next attempt."""
 
     SPEC = "spec"
     """The job as written cannot run: trying again cannot help."""
@@ -44,7 +45,7 @@ class Blame(StrEnum):
     JOB = "job"
     """The job itself failed: tried again as often as its retries allow."""
     OPERATOR = "operator"
-    """Somebody asked for it: never tried again by itself."""
+    """A user or operator asked for it: never retried automatically."""
 
 
 _BLAME = {
@@ -73,9 +74,8 @@ _BLAME = {
 }
 
 
-@dataclass(frozen=True)
-class Cause:
-    """Why an attempt ended: a code for programs and a sentence for people."""
+class Cause(Struct, frozen=True):
+    """Cause of an attempt's end: a code for programs and a sentence for people."""
 
     code: CauseCode
     text: str
@@ -84,11 +84,11 @@ class Cause:
 
     @property
     def blame(self) -> Blame:
-        """Who pays for the next try."""
+        """Party that pays for the next attempt."""
         return _BLAME[self.code]
 
 
-def of_exit(exit_code: int, *, oom_killed: bool = False) -> Cause | None:
+def cause_of_exit(exit_code: int, *, oom_killed: bool = False) -> Cause | None:
     """The cause an exit code stands for; None for 0.
 
     125 to 127 are the codes by which `docker run` and POSIX shells report that a command could not be run;
@@ -110,8 +110,22 @@ def of_exit(exit_code: int, *, oom_killed: bool = False) -> Cause | None:
     return Cause(CauseCode.NON_ZERO_EXIT, words.get(exit_code, f"exit code {exit_code}"))
 
 
+def with_error(cause: Cause | None, error: str) -> str:
+    """Return the cause in words: with an error line in place of a bare exit code, or after other causes of the job's.
+
+    Notes that were added to the cause after a semicolon are kept.
+    """
+    if cause is None:
+        return ""
+    if not error or error in cause.text or cause.blame is not Blame.JOB:
+        return cause.text
+    what, semicolon, notes = cause.text.partition("; ")
+    told = error if cause.code is CauseCode.NON_ZERO_EXIT else f"{what}: {error}"
+    return f"{told}{semicolon}{notes}"
+
+
 def signal_name(number: int) -> str:
-    """`SIGTERM` for 15."""
+    """Return the name of a signal, `SIGTERM` for 15."""
     try:
         return signal.Signals(number).name
     except ValueError:

@@ -1,17 +1,18 @@
-"""What the engine and a runtime say to each other. A host process counts as a container here."""
+"""Values that the engine and a runtime exchange. A host process counts as a container here."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 
+from msgspec import Struct
+
 from gputui.domain.cause import Cause
-from gputui.domain.job import JobId, JobSpec, PublishedPort
+from gputui.domain.container_options import PublishedPort
+from gputui.domain.job import JobId, JobSpec
 
 
-@dataclass(frozen=True)
-class RunAs:
+class RunAs(Struct, frozen=True):
     """The account an attempt runs under."""
 
     uid: int
@@ -19,9 +20,8 @@ class RunAs:
     """Whether the state directory is shared: then `--user` may name no other account."""
 
 
-@dataclass(frozen=True)
-class Launch:
-    """One attempt as the runtime is to create it."""
+class Launch(Struct, frozen=True):
+    """Request to a runtime to create one attempt."""
 
     store_id: str
     job_id: JobId
@@ -33,7 +33,10 @@ class Launch:
     gpu_names: tuple[str, ...] = ()
     """Names by which the engine's CDI specifications know these GPUs; empty: their UUIDs."""
     run_as: RunAs | None = None
-    """Its submitter. None: a host process runs as whoever schedules, a container as its image says."""
+    """Account of its submitter. None: a host process runs as the scheduler's user, a container as its image says."""
+
+    submitter: int | None = None
+    """Uid of its proven submitter, recorded with the container; None where nothing proves it."""
 
     @property
     def name(self) -> str:
@@ -47,20 +50,19 @@ class Launch:
 
     @property
     def tag(self) -> str:
-        """What GPUTUI_ATTEMPT is set to inside, so that its processes can be told from foreign ones."""
+        """Value of GPUTUI_ATTEMPT inside the attempt, which tells its processes from foreign ones."""
         return f"{self.store_id}:{self.job_id}:{self.attempt}"
 
 
 class ContainerState(StrEnum):
-    """Where a container stands."""
+    """State of a container."""
 
     CREATED = "created"
     RUNNING = "running"
     EXITED = "exited"
 
 
-@dataclass(frozen=True)
-class ContainerRecord:
+class ContainerRecord(Struct, frozen=True):
     """A container of this store, as the runtime has it."""
 
     id: str
@@ -73,36 +75,35 @@ class ContainerRecord:
     ended_at: datetime | None = None
     exit_code: int | None = None
     cause: Cause | None = None
-    """Why it ended, unless it ended well."""
+    """Cause of its end; None if it ended well or still runs."""
     pid: int | None = None
-    """Of its first process, or of a host attempt's session leader."""
+    """Process id of its first process, or of a host attempt's session leader."""
     ports: tuple[PublishedPort, ...] = ()
+    is_suspended: bool = False
+    """Whether its processes stand still."""
 
 
-@dataclass(frozen=True)
-class ForeignContainer:
+class ForeignContainer(Struct, frozen=True):
     """A running container that is not this store's and has asked for GPUs."""
 
     id: str
     name: str
     user: str | None
     devices: tuple[str, ...]
-    """What it asked for, as written: `all`, `0`, `GPU-…`, `MIG-…`, `minor:3`."""
+    """Devices that it requested, as written: `all`, `0`, `GPU-…`, `MIG-…`, `minor:3`."""
     image: str = ""
 
 
-@dataclass(frozen=True)
-class Capability:
-    """What a runtime can do; a thing it lacks is a value here, not an exception later."""
+class Capability(Struct, frozen=True):
+    """Features that a runtime supports. A missing feature is a value here, not an exception later."""
 
     images: bool = False
     limits: bool = False
     foreign: bool = False
 
 
-@dataclass(frozen=True)
-class EngineGpus:
-    """How a container engine is set up to give GPUs to containers. `doctor` judges it."""
+class EngineGpus(Struct, frozen=True):
+    """Ability of a container engine to give GPUs to containers. `doctor` judges it."""
 
     mode: str = "nvidia"
     """`nvidia` (device requests, as `--gpus` makes them), `cdi`, or `none`: the engine ignores requests for GPUs."""
@@ -125,15 +126,14 @@ class EngineGpus:
         return dict(self.runtimes).get("nvidia")
 
 
-@dataclass(frozen=True)
-class RuntimeStatus:
-    """How a runtime stands."""
+class RuntimeStatus(Struct, frozen=True):
+    """State of a runtime."""
 
     name: str
-    """`docker` or `process`."""
+    """Name of the runtime: `docker` or `process`."""
     up: bool
     text: str
-    """What it is, or what is wrong and what to do."""
+    """Description of the runtime; while it is down, the problem and its remedy."""
     version: str | None = None
     since: datetime | None = None
     warnings: tuple[str, ...] = ()
@@ -141,9 +141,11 @@ class RuntimeStatus:
     what to do."""
     capability: Capability = Capability()
     asked: bool = True
-    """Whether it was asked at all: before that it is not up, and nothing is wrong."""
+    """Whether the runtime was asked yet; until then "not up" is no fault."""
     gpus: EngineGpus | None = None
     """None for a runtime without containers, and for an engine that does not answer."""
+    data_root: str = ""
+    """Directory on this machine with the engine's images and containers; empty where it has none here."""
     hint: str = ""
     """Advice for a runtime that is not up; the text ends with it in brackets."""
 
@@ -153,11 +155,50 @@ class RuntimeStatus:
         return (*self.warnings, *(self.gpus.warnings if self.gpus else ()))
 
 
-@dataclass(frozen=True)
-class Created:
+class Created(Struct, frozen=True):
     """A container that exists: newly made, or found under its name."""
 
     id: str
     adopted: bool = False
     notes: tuple[str, ...] = ()
-    """What was changed to make it possible, in sentences: cpus clamped to the host's 2."""
+    """Sentences about adjustments that were needed to create it: cpus clamped to the host's 2."""
+
+
+class ProcessRow(Struct, frozen=True):
+    """A process of a job; None stands for a value that could not be read."""
+
+    pid: int
+    """Process id as the host of the engine counts."""
+    user: str
+    command: str
+    cpu: float | None = None
+    """CPU use in cores, since the last look; on a remote engine, since the process began."""
+    memory: int | None = None
+    """Resident memory in bytes."""
+    age: timedelta | None = None
+    """Time since the process began."""
+    parent: int | None = None
+    ticks: int | None = None
+    """Start time in clock ticks since boot."""
+
+
+class ExecRequest(Struct, frozen=True):
+    """A command to run inside a running attempt."""
+
+    command: tuple[str, ...]
+    stdin: bool = False
+    tty: bool = False
+    rows: int = 24
+    columns: int = 80
+    term: str = "xterm"
+    """Type of the terminal."""
+    detach_keys: str = ""
+    """Keys in the form of docker's --detach-keys; the engine must look for the same keys as we do."""
+
+
+class Shell(Struct, frozen=True):
+    """Command that opens a shell in a job."""
+
+    arguments: tuple[str, ...]
+    where: str
+    """In words: where one is then."""

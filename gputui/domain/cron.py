@@ -1,4 +1,4 @@
-"""When a crontab expression runs in a time zone.
+"""Times at which a crontab expression runs in a time zone.
 
 Where clocks are changed it does what cron(8) of Vixie's cron, as Debian ships it, documents. Changes of three hours and
 more are corrections, and the new time counts. With smaller ones an expression that runs at particular times (neither
@@ -9,26 +9,179 @@ repeated hour and not at all in the skipped one. Several runs that would all be 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta, tzinfo
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from functools import lru_cache
 
-from gputui.domain.crontab import Crontab, parse
+from msgspec import Struct
+
 from gputui.domain.errors import InputError
+from gputui.domain.units import quoted
+
+WORDS = {
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+    "@monthly": "0 0 1 * *",
+    "@weekly": "0 0 * * 0",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@hourly": "0 * * * *",
+}
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_LONGEST = (31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31)
+_PART = re.compile(r"(\*|(\w{1,3})(?:-(\w{1,3}))?)(?:/(\d{1,4}))?", re.ASCII)
+
+
+class CronField(Struct, frozen=True):
+    """Field of a crontab line: its name and its allowed values."""
+
+    name: str
+    low: int
+    high: int
+    names: tuple[str, ...] = ()
+    """Three letters each, the first for `low`."""
+
+
+_FIELDS = (
+    CronField("minute", 0, 59),
+    CronField("hour", 0, 23),
+    CronField("day of month", 1, 31),
+    CronField("month", 1, 12, _MONTHS),
+    CronField("day of week", 0, 7, _DAYS),
+)
+
+
+class Crontab(Struct, frozen=True):
+    """An expression understood. `matches` and `first_match` take and give wall-clock times, without a zone."""
+
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: frozenset[int]
+    months: frozenset[int]
+    weekdays: frozenset[int]
+    """Days of the week; Sunday is 0."""
+    is_either_day: bool
+    """Both day fields are restricted: one that says so suffices."""
+    is_fixed: bool
+    """Whether neither minute nor hour begins with `*`, which matters when clocks change."""
+
+    def matches_day(self, day: date) -> bool:
+        """Return whether it runs on that day at all."""
+        if day.month not in self.months:
+            return False
+        of_month, of_week = day.day in self.days, day.isoweekday() % 7 in self.weekdays
+        return of_month or of_week if self.is_either_day else of_month and of_week
+
+    def first_match(self, start: datetime, end: datetime) -> datetime | None:
+        """The first minute from `start` on, and before `end`, at which it runs."""
+        day, at = start.date(), start.time()
+        while datetime.combine(day, time()) < end:
+            if day.month not in self.months:
+                day = (day.replace(day=28) + 4 * _DAY).replace(day=1)
+            else:
+                if self.matches_day(day) and (found := self._first_time(at)):
+                    match = datetime.combine(day, found)
+                    return match if match < end else None
+                day += _DAY
+            at = time()
+        return None
+
+    def _first_time(self, at: time) -> time | None:
+        minute = at.minute + bool(at.second or at.microsecond)
+        for hour in self.hours:
+            least = 0 if hour > at.hour else minute
+            found = next((one for one in self.minutes if one >= least), None) if hour >= at.hour else None
+            if found is not None:
+                return time(hour, found)
+        return None
+
+
+@lru_cache(maxsize=512)
+def parse(expression: str) -> Crontab:
+    """The meaning of an expression; raises InputError, also when there is no day on which it would ever run."""
+    words = expression.split()
+    if len(words) == 1 and words[0].startswith("@"):
+        words = _of_word(words[0])
+    if len(words) != len(_FIELDS):
+        hint = "write five: minute, hour, day of month, month, day of week, in quotes, such as '30 2 * * 1-5'"
+        raise InputError(f"{quoted(expression)} has {len(words)} fields", where="cron", hint=hint)
+    minutes, hours, days, months, weekdays = (_values(*pair) for pair in zip(words, _FIELDS, strict=True))
+    crontab = Crontab(
+        minutes=tuple(sorted(minutes)),
+        hours=tuple(sorted(hours)),
+        days=days,
+        months=months,
+        weekdays=frozenset(day % 7 for day in weekdays),
+        is_either_day=not words[2].startswith("*") and not words[4].startswith("*"),
+        is_fixed=not words[0].startswith("*") and not words[1].startswith("*"),
+    )
+    _check_possible(crontab, expression)
+    return crontab
+
+
+def _of_word(word: str) -> list[str]:
+    if word.lower() not in WORDS:
+        known = ", ".join(WORDS)
+        raise InputError(f"{quoted(word)} is not known", where="cron", hint=f"there are {known}")
+    return WORDS[word.lower()].split()
+
+
+def _check_possible(crontab: Crontab, expression: str) -> None:
+    """Refuse 31 February. Where a day of the week suffices there is always one."""
+    if not crontab.is_either_day and all(_LONGEST[month - 1] < min(crontab.days) for month in crontab.months):
+        text = f"{quoted(expression)} never comes: no month it names has a day {min(crontab.days)}"
+        raise InputError(text, where="cron", hint="mend the day of month, or the month")
+
+
+def _values(text: str, field: CronField) -> frozenset[int]:
+    return frozenset(value for part in text.split(",") for value in _range(part, field))
+
+
+def _range(part: str, field: CronField) -> range:
+    match = _PART.fullmatch(part)
+    if not match:
+        raise _wrong(part, field, f"write {field.low}-{field.high}, *, */2, or a list with commas")
+    whole, first, last, step = match.groups()
+    if step is not None and (not int(step) or (whole != "*" and last is None)):
+        raise _wrong(part, field, f"a step is above 0 and follows * or a range: {field.low}-{field.high}/2")
+    if whole == "*":
+        return range(field.low, field.high + 1, int(step or 1))
+    low = _value(first, field, part)
+    high = low if last is None else _value(last, field, part)
+    if field.names == _DAYS and high == 0 < low:
+        high = 7  # sat-sun: Sunday is also the last day of the week
+    if high < low:
+        raise _wrong(part, field, "write the smaller first, or two ranges with a comma")
+    return range(low, high + 1, int(step or 1))
+
+
+def _value(text: str, field: CronField, part: str) -> int:
+    if text.lower() in field.names:
+        return field.low + field.names.index(text.lower())
+    if not text.isdigit() or not field.low <= int(text) <= field.high:
+        names = f", or {field.names[0]} to {field.names[-1]}" if field.names else ""
+        raise _wrong(part, field, f"{field.low} to {field.high}{names}")
+    return int(text)
+
+
+def _wrong(part: str, field: CronField, hint: str) -> InputError:
+    return InputError(f"{quoted(part)} is no {field.name}", where="cron", hint=hint)
+
 
 CORRECTION = timedelta(hours=3)
 """A change of the clock by so much is a correction of it."""
 _MINUTE = timedelta(minutes=1)
 _DAY = timedelta(days=1)
 _STRETCH = timedelta(days=90)
-"""How far is looked for the next change of the clock at once."""
+"""Span of one search for the next clock change."""
 _HORIZON = timedelta(days=366 * 45)
 """No expression that ever runs waits longer: 29 February falls on each day of the week within 40 years."""
 _ZERO = timedelta(0)
 
 
-@dataclass(frozen=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """A time through which the zone's offset stays the same."""
 
     begin: datetime
@@ -39,7 +192,7 @@ class Stretch:
 
     @property
     def change(self) -> timedelta:
-        """By how much clocks are put forward at its begin; nothing where that is a correction."""
+        """Amount by which clocks go forward at its start; zero where that is a correction."""
         change = self.offset - self.before
         return change if abs(change) < CORRECTION else _ZERO
 
@@ -80,7 +233,7 @@ def _first_run(crontab: Crontab, stretch: Stretch, at: datetime) -> datetime | N
 
 
 def _wall(at: datetime, offset: timedelta) -> datetime:
-    """What the clock on the wall shows."""
+    """Return the wall-clock time at that offset from UTC."""
     return at.replace(tzinfo=None) + offset
 
 
@@ -93,7 +246,7 @@ def _stretches(zone: tzinfo, begin: datetime, until: datetime) -> Iterator[Stret
 
 
 def _next_change(zone: tzinfo, begin: datetime, until: datetime) -> datetime:
-    """When the offset changes next; `until` if it does not before. No zone changes twice within a day."""
+    """Return the next change of the UTC offset before `until`, else `until`. No zone changes twice within a day."""
     offset = _offset(zone, begin)
     low = begin
     while low < until:

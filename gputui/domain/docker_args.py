@@ -9,7 +9,8 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 AUTO = "auto"
 """Stands for a host port: a free one, chosen when the container starts."""
@@ -27,8 +28,7 @@ _MOUNT_KEYS = {
 }
 
 
-@dataclass(frozen=True)
-class PortSpec:
+class PortSpec(Struct, frozen=True):
     """A published port as it is asked for."""
 
     container_port: int
@@ -108,8 +108,7 @@ def _port_range(text: str, *, allow_zero: bool = False) -> tuple[int, int]:
     return low, high
 
 
-@dataclass(frozen=True)
-class DeviceSpec:
+class DeviceSpec(Struct, frozen=True):
     """A device of the host; or one named by its CDI name."""
 
     host: str = ""
@@ -138,8 +137,7 @@ def _is_device_mode(text: str) -> bool:
     return 0 < len(text) == len(set(text)) and set(text) <= set("rwm")
 
 
-@dataclass(frozen=True)
-class MountSpec:
+class MountSpec(Struct, frozen=True):
     """A mount, as after `--mount`."""
 
     kind: str
@@ -216,8 +214,7 @@ def volume_source(text: str) -> str:
     return text.partition(":")[0] if ":" in text else ""
 
 
-@dataclass(frozen=True)
-class NetworkSpec:
+class NetworkSpec(Struct, frozen=True):
     """A network to join, and as whom."""
 
     name: str
@@ -230,7 +227,7 @@ class NetworkSpec:
 
     @property
     def is_user_defined(self) -> bool:
-        """Whether it is none of the modes every engine has."""
+        """Whether a user created the network: it is none of the modes that every engine has."""
         return self.name not in {"", "default", "bridge", "host", "none"} and not self.name.startswith("container:")
 
 

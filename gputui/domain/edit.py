@@ -1,41 +1,52 @@
-"""A change of what a waiting job asks for."""
+"""A change of what a job asks for: of a waiting one anything, of a running one its time limit and its comment."""
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
-from gputui.domain.job import ContainerOptions, GpuRequest, Job, JobSpec
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from gputui.domain.container_options import ContainerOptions
+from gputui.domain.errors import GputuiError
+from gputui.domain.job import GpuRequest, Job, JobSpec
+from gputui.domain.state import JobState
 
 _PARTS = ("gpus", "options")
 """Fields of a spec that are changed field by field themselves."""
 _SECRET = frozenset({"env"})
+_RANKED = frozenset({"priority", "time_limit", "nice", "begin_at"})
+_WHILE_RUNNING = frozenset({"time_limit", "comment"})
+"""Fields of a spec that can be edited while the job runs."""
 _FIXED = frozenset({"tenant"})
-"""What is not changed: whom a job is charged to decides what may be submitted at all."""
+"""Fields that cannot be edited: the tenant decides what may be submitted at all."""
 
 
-@dataclass(frozen=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """The fields that become others; what is not among them stays as it is then."""
 
     spec: Mapping[str, Any] = field(default_factory=dict)
     gpus: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     held: bool | None = None
-    """Whether it waits until it is released; None: as it is."""
+    """New hold state; None: unchanged."""
 
     @classmethod
     def between(cls, before: JobSpec, after: JobSpec) -> Edit:
-        """What makes the one out of the other."""
+        """Return the edit that turns `before` into `after`."""
         changed = {name: value for name, value in _changes(before, after) if name not in (*_PARTS, *_FIXED)}
         return cls(changed, dict(_changes(before.gpus, after.gpus)), dict(_changes(before.options, after.options)))
 
     def __bool__(self) -> bool:
-        """Whether it changes anything."""
+        """Return whether it changes anything."""
         return bool(self.spec or self.gpus or self.options) or self.held is not None
+
+    @property
+    def suits_running(self) -> bool:
+        """Return whether it can be made of a running job."""
+        return self.spec.keys() <= _WHILE_RUNNING and not self.gpus and not self.options and self.held is None
 
     def apply(self, spec: JobSpec) -> JobSpec:
         """The spec with these fields."""
@@ -43,8 +54,16 @@ class Edit:
         return replace(spec, **self.spec, gpus=gpus, options=replace(spec.options, **self.options))
 
     def on(self, job: Job, now: datetime) -> Job:
-        """The job that asks for it: its place by hand and its age are kept, but for a new priority or time to begin."""
+        """Return the job that asks for it. A place beside another is kept unless its rank is made of what changes.
+
+        A running job is warned anew where its new limit is far enough away.
+        """
         after = job.evolve(spec=self.apply(job.spec))
+        if job.state is not JobState.PENDING:
+            changed = after.spec.time_limit != job.spec.time_limit
+            return _warned_anew(after.evolve(limit_changed_at=now), now) if changed else after
+        if self.gpus or _RANKED & self.spec.keys():
+            after = after.evolve(placed=None)
         if "priority" in self.spec:
             after = after.prioritised(after.spec.priority)
         if "begin_at" in self.spec:
@@ -54,7 +73,8 @@ class Edit:
         return after.evolve(held=self.held, hold_reason=None, released_at=job.released_at if self.held else now)
 
     def words(self, spec: JobSpec, held: bool = False) -> str:
-        """Those fields as they stand in a spec; of the environment the names alone, for values may be secret."""
+        """Describe the edited fields as they stand in a spec; environment variables by name alone, since values may be
+        secret."""
         parts: list[str] = []
         for holder, names in ((spec, self.spec), (spec.gpus, self.gpus), (spec.options, self.options)):
             parts += [f"{name} {_word(name, getattr(holder, name))}" for name in names]
@@ -62,8 +82,22 @@ class Edit:
         return ", ".join(parts)
 
 
+def _warned_anew(job: Job, now: datetime) -> Job:
+    if job.warning_at is None or job.warning_at <= now or job.attempts[-1].warned_at is None:
+        return job
+    return job.with_attempt(warned_at=None)
+
+
+def check_suits_state(job: Job, *, suits_running: bool) -> None:
+    """Raise GputuiError for an edit of a job that does not wait, unless it can be made of a running one."""
+    if job.state is not JobState.PENDING and not suits_running:
+        hint = "submit another like it for the rest"
+        what = f"job {job.shown_id} is {job.state}: only its time limit and its comment can be changed now"
+        raise GputuiError(what, hint=hint)
+
+
 def differs(before: Job, after: Job) -> bool:
-    """Whether what a job asks for is another, or what was wished of it."""
+    """Whether what a job asks for is another, or what users asked of it."""
     return _asked(before) != _asked(after)
 
 
@@ -72,10 +106,10 @@ def _asked(job: Job) -> tuple[object, ...]:
 
 
 def _changes(before: JobSpec | GpuRequest | ContainerOptions, after: object) -> Iterator[tuple[str, Any]]:
-    for each in dataclasses.fields(before):
-        value = getattr(after, each.name)
-        if value != getattr(before, each.name):
-            yield each.name, value
+    for name in before.__struct_fields__:
+        value = getattr(after, name)
+        if value != getattr(before, name):
+            yield name, value
 
 
 def _word(name: str, value: Any) -> str:

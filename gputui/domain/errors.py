@@ -1,4 +1,4 @@
-"""What can go wrong, in the words an operator reads.
+"""Errors that gputui reports, in the operator's words.
 
 GputuiError
 ├── InputError                an option, key or file is wrong            exit code 2
@@ -96,7 +96,7 @@ class StoreBusyError(StoreError):
 
 
 class WarrantError(GputuiError):
-    """Nothing proves that the submitter wants just this run."""
+    """No proof exists that the submitter asked for exactly this run."""
 
 
 class NotLeaderError(GputuiError):

@@ -1,14 +1,17 @@
-"""What hooks are told of: ends of jobs, GPUs that fall sick, a disk that fills."""
+"""Events that hooks are notified of: ends of jobs, sick GPUs, a disk that fills up."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import asdict
+
 from gputui.domain.gpu import GpuView, HealthCode
 from gputui.domain.job import Attempt, Job
+from gputui.domain.runs import words
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration
@@ -17,17 +20,16 @@ _WELL = frozenset({HealthCode.OK, HealthCode.UNKNOWN})
 _OF_STATE = {JobState.COMPLETED: "job_completed", JobState.CANCELLED: "job_cancelled"}
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(Struct, frozen=True):
     """Something that happened, once."""
 
     id: str
-    """The same when it is told a second time: a receiver may leave out what it has heard."""
+    """Identifier that stays the same when the event is sent again, so that a receiver can ignore repeats."""
     name: str
-    """One of `settings.EVENTS`."""
+    """Name of the event, from `settings.EVENTS`."""
     at: datetime
     text: str
-    """A sentence."""
+    """Sentence that describes the event."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The job or the GPU, with the keys of `--json`."""
 
@@ -37,14 +39,14 @@ class Event:
         return self.name.startswith("job_")
 
     def document(self, host: str) -> dict[str, Any]:
-        """What is sent."""
+        """Return the JSON document that hooks receive."""
         about = "job" if self.is_about_job else "gpu" if self.name.startswith("gpu_") else "disk"
         told = {"id": self.id, "event": self.name, "at": self.at.isoformat(), "host": host, "text": self.text}
         return {**told, about: dict(self.data)}
 
 
 def ended(job: Job) -> Event:
-    """That the job ended for good."""
+    """Return the event for a job that has ended for good."""
     name = _OF_STATE.get(job.state, "job_failed")
     at = job.ended_at or job.submitted_at
     return Event(f"job-{job.id}-{at.timestamp():.6f}", name, at, _sentence(job), _job_data(job))
@@ -87,23 +89,42 @@ def _gpu_event(name: str, view: GpuView, now: datetime, words: str) -> Event:
 
 
 def disk_low(path: str, left: int, words: str, now: datetime) -> Event:
-    """That the disk of the state directory fills."""
+    """Return the event for a nearly full disk of the state directory."""
     return Event(f"disk-{now.timestamp():.3f}", "disk_low", now, words, {"path": path, "free": left})
 
 
 def _sentence(job: Job) -> str:
     spec = job.spec
-    name = f" {spec.name}" if spec.name else ""
-    ran = f" after {format_duration(job.ended_at - job.started_at)}" if job.ended_at and job.started_at else ""
-    why = f": {job.cause.text}" if job.cause else ""
-    return plain(f"job {job.shown_id}{name} of {spec.tenant} is {job.state}{ran}{why}", 500)
+    name = f" {job.name}" if job.name else ""
+    which = f"{job.count} elements of array {job.array.id}" if job.runs and job.array else f"Job {job.shown_id}"
+    outcome = _OUTCOMES.get(job.state, f"is {job.state}")
+    if job.runs:
+        outcome = outcome.replace("was ", "were ", 1)
+    preposition = "in" if job.state is JobState.COMPLETED else "after"
+    ran = ""
+    if job.ended_at and job.started_at:
+        ran = f" {preposition} {format_duration(job.ended_at - job.started_at)}"
+    why = f": {job.end_words}" if job.cause else ""
+    return plain(f"{which}{name} ({spec.tenant}) {outcome}{ran}{why}", 500)
+
+
+_OUTCOMES = {
+    JobState.COMPLETED: "completed",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "was cancelled",
+    JobState.TIMEOUT: "timed out",
+    JobState.OUT_OF_MEMORY: "ran out of memory",
+}
 
 
 def _job_data(job: Job) -> dict[str, Any]:
     spec = job.spec
     return {
         "id": job.id,
-        "name": spec.name,
+        "count": job.count,
+        "array": {"id": job.array.id, "indices": words(job.runs) or str(job.array.index)} if job.array else None,
+        "name": job.name,
+        "comment": spec.comment,
         "state": str(job.state),
         "tenant": spec.tenant,
         "submitted_by": job.submitted_by,
@@ -115,6 +136,7 @@ def _job_data(job: Job) -> dict[str, Any]:
         "ended_at": job.ended_at.isoformat() if job.ended_at else None,
         "exit_code": job.exit_code,
         "cause": {"code": str(job.cause.code), "text": job.cause.text} if job.cause else None,
+        "error": (job.attempt.error or None) if job.attempt else None,
         "attempts": [_attempt_data(attempt) for attempt in job.attempts],
     }
 
@@ -124,5 +146,7 @@ def _attempt_data(attempt: Attempt) -> dict[str, Any]:
         "number": attempt.number,
         "gpus": list(attempt.gpus),
         "exit_code": attempt.exit_code,
+        "error": attempt.error or None,
+        "efficiency": asdict(attempt.efficiency) if attempt.efficiency else None,
         "log_path": attempt.log_path,
     }

@@ -7,42 +7,352 @@ All terms must hold. A term is a field, an operator and a value, or a word that 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import NamedTuple
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+from fnmatch import translate
+from operator import eq, ge, gt, le, lt, ne
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
 
 from gputui.domain.errors import InputError
-from gputui.domain.filter_fields import FIELDS, Seen, Test, negated, shown_text
+from gputui.domain.job import ArrayRef, Job, JobId
+from gputui.domain.state import JobState, PendingReason, Reason
+from gputui.domain.swept import element_spec
 from gputui.domain.text import plain
+from gputui.domain.units import parse_duration
 
-__all__ = ["EVERY_JOB", "FIELDS", "Filter", "Seen", "parse_filter", "shown_text"]
+_COMPARE: Mapping[str, Callable[[float, float], bool]] = MappingProxyType(
+    {"<": lt, "<=": le, ">": gt, ">=": ge, "=": eq, "!=": ne}
+)
+_ELEMENT = re.compile(r"\d{1,15}_\d{1,9}", re.ASCII)
+_SPAN = re.compile(r"(\d+)-(\d+)")
+
+
+class FilterSubject(NamedTuple):
+    """A job as a filter looks at it."""
+
+    job: Job
+    now: datetime
+    reason: Reason | None = None
+    """Reason for which it waits."""
+    text: str = ""
+    """Text shown of it, case-folded, in which single words are looked for; without the ids of an entry."""
+    element: JobId | None = None
+    """Id of the element that is meant, if the job is an entry."""
+
+    @property
+    def id(self) -> JobId:
+        """The id of the job that is meant."""
+        return self.job.id if self.element is None else self.element
+
+
+Test: TypeAlias = Callable[[FilterSubject], bool]
+
+
+class FilterField(Struct, frozen=True):
+    """Something of a job that can be asked for; `test` makes the question of an operator and a value."""
+
+    help: str
+    example: str
+    test: Callable[[str, str, str | None], Test]
+
+
+def negated(test: Test) -> Test:
+    """True where the other is not."""
+    return lambda seen: not test(seen)
+
+
+def shown_text(job: Job, reason: Reason | None) -> str:
+    """Return the text that plain words are searched in: the text of a row of the queue."""
+    why = f"{reason.code} {reason.text}" if reason else ""
+    held = "held" if _FLAGS["held"](job) else ""
+    spec = job.spec
+    words = (
+        "" if job.runs else id_words(job.id, job.array),
+        job.name,
+        spec.tenant,
+        job.state,
+        job.state.short,
+        spec.image or "host",
+        why,
+        held,
+        spec.comment,
+        job.end_words if job.state.is_terminal else "",
+    )
+    return plain(" ".join(words)).casefold()
+
+
+def id_words(job_id: JobId, array: ArrayRef | None, index: int | None = None) -> str:
+    """Return `#17`, `#17 #12_5` for an element of an array."""
+    if array is None:
+        return f"#{job_id}"
+    return f"#{job_id} #{array.id}_{array.index if index is None else index}"
+
+
+def _texts(get: Callable[[Job], Iterable[str]], known: Iterable[str] = ()) -> Callable[[str, str, str | None], Test]:
+    """A field of one or more texts: `:` and `=` want one of the list whole, with * and ?; `~` finds a pattern in it."""
+    vocabulary = frozenset(word.casefold() for word in known)
+
+    def make(operator: str, value: str, where: str | None) -> Test:
+        if operator.startswith("!"):
+            return negated(make(operator[1:], value, where))
+        if operator == "~":
+            pattern = _pattern(value, where)
+            return lambda seen: any(pattern.search(text) for text in get(seen.job))
+        if operator not in {":", "="}:
+            raise InputError(f"text is not compared with {operator}", where=where, hint="use : or ~")
+        wanted = [word for word in value.casefold().split(",") if word]
+        _check_known(wanted, vocabulary, where)
+        shapes = [re.compile(translate(word)) for word in wanted]
+        return lambda seen: any(shape.match(text.casefold()) for text in get(seen.job) for shape in shapes)
+
+    return make
+
+
+def _check_known(wanted: Iterable[str], vocabulary: frozenset[str], where: str | None) -> None:
+    unknown = [word for word in wanted if vocabulary and word not in vocabulary and not {"*", "?"} & set(word)]
+    if unknown:
+        hint = "one of " + ", ".join(sorted(vocabulary))
+        raise InputError(f"'{plain(unknown[0], 40)}' is not one of its values", where=where, hint=hint)
+
+
+def _pattern(value: str, where: str | None) -> re.Pattern[str]:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # printed for `[[`
+            return re.compile(value, re.IGNORECASE)
+    except re.error as error:
+        raise InputError(f"'{plain(value, 40)}' is not a pattern: {error}", where=where) from None
+
+
+def _number(get: Callable[[Job], float | None]) -> Callable[[str, str, str | None], Test]:
+    """Return a field that is a number of the job."""
+    return _numbered(lambda seen: get(seen.job))
+
+
+def _numbered(get: Callable[[FilterSubject], float | None]) -> Callable[[str, str, str | None], Test]:
+    """Return a field that is a number: compared, or with `:` one of a list of numbers and spans such as 3-7."""
+
+    def make(operator: str, value: str, where: str | None) -> Test:
+        if operator == ":":
+            spans = [_span(part, where) for part in value.split(",") if part]
+            return lambda seen: (at := get(seen)) is not None and any(low <= at <= high for low, high in spans)
+        return _compared(get, operator, _figure(value, where), where)
+
+    return make
+
+
+def _ids(operator: str, value: str, where: str | None) -> Test:
+    """Return the test of ids: numbers and spans, and elements of arrays such as `7_5`."""
+    parts = [part for part in value.split(",") if part]
+    elements = [part for part in parts if operator in ":=" and _ELEMENT.fullmatch(part)]
+    numbers = ",".join(part for part in parts if part not in elements)
+    by_number = _numbered(lambda seen: seen.id)
+    if not elements:
+        return by_number(operator, value, where)
+    is_one = re.compile(rf"#\d+ #(?:{'|'.join(elements)})(?!\d)", re.ASCII).match
+    has_number = by_number(":", numbers, where)
+    return lambda seen: is_one(seen.text) is not None or has_number(seen)
+
+
+def _span(text: str, where: str | None) -> tuple[float, float]:
+    if match := _SPAN.fullmatch(text):
+        return float(match[1]), float(match[2])
+    return (_figure(text, where),) * 2
+
+
+def _figure(text: str, where: str | None) -> float:
+    try:
+        return float(text.replace("_", "?"))  # Python reads 1_3, an element's id, as 13
+    except ValueError:
+        raise InputError(f"'{plain(text, 40)}' is not a number", where=where) from None
+
+
+def _duration(get: Callable[[FilterSubject], timedelta | None]) -> Callable[[str, str, str | None], Test]:
+    """A field that is a duration, compared with one such as 2h."""
+
+    def seconds(seen: FilterSubject) -> float | None:
+        value = get(seen)
+        return value.total_seconds() if value is not None else None
+
+    def make(operator: str, value: str, where: str | None) -> Test:
+        limit = parse_duration(value, where=where).total_seconds()
+        return _compared(seconds, "=" if operator == ":" else operator, limit, where)
+
+    return make
+
+
+def _compared(get: Callable[[FilterSubject], float | None], operator: str, figure: float, where: str | None) -> Test:
+    """Never true of what is not known."""
+    compare = _COMPARE.get(operator)
+    if compare is None:
+        raise InputError(f"numbers are not compared with {operator}", where=where, hint="use = != < <= > >= or :")
+    return lambda seen: (value := get(seen)) is not None and compare(value, figure)
+
+
+def _reason(operator: str, value: str, where: str | None) -> Test:
+    """The code whole, or with `~` a pattern in code and sentence."""
+    if operator.startswith("!"):
+        return negated(_reason(operator[1:], value, where))
+    if operator == "~":
+        pattern = _pattern(value, where)
+        return lambda seen: seen.reason is not None and bool(pattern.search(f"{seen.reason.code} {seen.reason.text}"))
+    if operator not in {":", "="}:
+        raise InputError(f"text is not compared with {operator}", where=where, hint="use : or ~")
+    wanted = [word for word in value.casefold().split(",") if word]
+    _check_known(wanted, frozenset(code.casefold() for code in PendingReason), where)
+    return lambda seen: seen.reason is not None and seen.reason.code.casefold() in wanted
+
+
+def _label(operator: str, value: str, where: str | None) -> Test:
+    """Return a test of labels, `label:key` or `label:key=value`."""
+    if operator not in {":", "="}:
+        raise InputError(f"labels are not compared with {operator}", where=where, hint="as in label:project=x")
+    key, has_value, wanted = value.partition("=")
+    return lambda seen: any(
+        name == key and (not has_value or text == wanted) for name, text in seen.job.spec.options.labels
+    )
+
+
+_FAILED = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY})
+_FLAGS: Mapping[str, Callable[[Job], bool]] = MappingProxyType(
+    {
+        "held": lambda job: job.held and job.state is JobState.PENDING,
+        "waiting": lambda job: job.state in {JobState.PENDING, JobState.PREEMPTED},
+        "active": lambda job: job.state.is_active,
+        "live": lambda job: not job.state.is_terminal,
+        "ended": lambda job: job.state.is_terminal,
+        "failed": lambda job: job.state in _FAILED,
+        "suspended": lambda job: job.suspended,
+        "host": lambda job: job.spec.is_host,
+        "array": lambda job: job.array is not None,
+        "preemptible": lambda job: job.spec.preemptible,
+        "retried": lambda job: len(job.attempts) > 1,
+        "top": lambda job: job.topped_at is not None,
+    }
+)
+
+
+def _is(operator: str, value: str, where: str | None) -> Test:
+    if operator not in {":", "="}:
+        raise InputError(f"is{operator} means nothing", where=where, hint="as in is:held")
+    wanted = [word for word in value.casefold().split(",") if word]
+    _check_known(wanted, frozenset(_FLAGS), where)
+    tests = [_FLAGS[word] for word in wanted if word in _FLAGS]
+    return lambda seen: any(test(seen.job) for test in tests)
+
+
+def gpus_of(job: Job) -> float:
+    """GPUs it holds, or else the most it asks for."""
+    asked = job.spec.gpus
+    if job.gpus:
+        return len(job.gpus)
+    return float("inf") if asked.everything else len(asked.devices) or asked.maximum
+
+
+def _utilization(job: Job) -> float | None:
+    told = job.attempt.efficiency if job.attempt else None
+    return None if told is None or told.utilization is None else told.utilization * 100
+
+
+def _waited(seen: FilterSubject) -> timedelta | None:
+    """Return the time for which a waiting job has waited; None for other jobs."""
+    return seen.now - seen.job.submitted_at if seen.job.state is JobState.PENDING else None
+
+
+def _ran(seen: FilterSubject) -> timedelta | None:
+    started = seen.job.started_at
+    return None if started is None else (seen.job.ended_at or seen.now) - started
+
+
+def _state_words(job: Job) -> tuple[str, str]:
+    return job.state.value, job.state.short
+
+
+FIELDS: Mapping[str, FilterField] = MappingProxyType(
+    {
+        "state": FilterField(
+            "in full or as squeue shortens it",
+            "state:pd,r",
+            _texts(_state_words, (word for state in JobState for word in (state.value, state.short))),
+        ),
+        "is": FilterField(", ".join(_FLAGS), "is:held", _is),
+        "id": FilterField("the number", "id:12,20-29,7_5", _ids),
+        "name": FilterField("the job's name", "name~bert", _texts(lambda job: (job.name,))),
+        "tenant": FilterField("who it is charged to", "tenant:alice,bob", _texts(lambda job: (job.spec.tenant,))),
+        "user": FilterField("who submitted it", "user:alice", _texts(lambda job: (job.submitted_by,))),
+        "image": FilterField("of its container", "image~pytorch", _texts(lambda job: (job.spec.image or "",))),
+        "command": FilterField(
+            "with its arguments", "command~train.py", _texts(lambda job: (" ".join(element_spec(job).command),))
+        ),
+        "label": FilterField("of its container", "label:project=x", _label),
+        "comment": FilterField("a note about it", "comment~ablation", _texts(lambda job: (job.spec.comment,))),
+        "gpus": FilterField("held, or else asked for at most", "gpus>=4", _number(gpus_of)),
+        "gpu": FilterField("the UUID of one it holds", "gpu~7905f7a", _texts(lambda job: job.gpus)),
+        "priority": FilterField("0 to 100", "priority>50", _number(lambda job: job.priority)),
+        "exit": FilterField("its exit code", "exit!=0", _number(lambda job: job.exit_code)),
+        "error": FilterField("why its last attempt failed", "error~memory", _texts(lambda job: (job.end_words,))),
+        "util": FilterField("mean GPU utilization of its last attempt, in percent", "util<20", _number(_utilization)),
+        "attempts": FilterField("begun so far", "attempts>1", _number(lambda job: len(job.attempts))),
+        "array": FilterField(
+            "the id of its array", "array:12", _number(lambda job: job.array.id if job.array else None)
+        ),
+        "cron": FilterField("the recurring job it is a run of", "cron:7", _number(lambda job: job.recurring)),
+        "reason": FilterField("why it waits", "reason:Resources", _reason),
+        "wait": FilterField("since it was submitted, of a waiting job", "wait>2h", _duration(_waited)),
+        "time": FilterField("that it has run", "time>1d", _duration(_ran)),
+        "limit": FilterField("its time limit", "limit<=4h", _duration(lambda seen: seen.job.spec.time_limit)),
+    }
+)
+"""Filter fields by name, in the order in which help shows them."""
+
+
+__all__ = ["EVERY_JOB", "FIELDS", "Filter", "FilterSubject", "parse_filter", "shown_text"]
 
 MAX_LENGTH = 500
 _WORD = re.compile(r"""(?P<not>[-!])?(?:"(?P<quoted>[^"]*)"?|(?P<bare>(?:[^\s"]|"[^"]*"?)+))""")
+_IN_IDS = frozenset("#_0123456789 ")
 _TERM = re.compile(r"(?P<field>[a-z_]+)(?P<operator>!=|!~|>=|<=|[:=~<>])(?P<value>.*)", re.IGNORECASE | re.DOTALL)
 
 
 class Term(NamedTuple):
-    """One condition; `field` is empty for a word looked for in the text."""
+    """Condition of a filter; `field` is empty for a word searched in the text."""
 
     field: str
     holds: Test
+    word: str = ""
+    """The word looked for, case-folded."""
+
+    def tells_apart(self, seen: FilterSubject) -> bool:
+        """Return whether it may hold for one element of this entry and not for another: only their ids differ."""
+        if not self.word:
+            return self.field == "id"
+        return self.word not in seen.text and not _IN_IDS.isdisjoint(self.word)
 
 
-@dataclass(frozen=True)
-class Filter:
-    """What a job must be to be shown."""
+class Filter(Struct, frozen=True):
+    """Conditions that a job must meet to be shown."""
 
     text: str = ""
     terms: tuple[Term, ...] = ()
 
     def __bool__(self) -> bool:
-        """Whether it leaves anything out."""
+        """Return whether it excludes anything."""
         return bool(self.terms)
 
-    def matches(self, seen: Seen) -> bool:
+    def matches(self, seen: FilterSubject) -> bool:
         """Whether all its terms hold for this job."""
         return all(term.holds(seen) for term in self.terms)
+
+    def part(self, seen: FilterSubject) -> Job | None:
+        """Return the job if it matches, of an entry those elements that do; None where there are none."""
+        own = [term for term in self.terms if seen.job.runs and term.tells_apart(seen)]
+        if not all(term.holds(seen) for term in self.terms if term not in own):
+            return None
+        return _chosen(own, seen) if own else seen.job
 
     @property
     def fields(self) -> frozenset[str]:
@@ -56,16 +366,27 @@ class Filter:
 
     @property
     def is_of_reasons(self) -> bool:
-        """Whether it looks at why a job waits, as single words do."""
+        """Whether the filter depends on the reasons for which jobs wait, as plain words do."""
         return any(term.field in {"", "not", "reason"} for term in self.terms)
 
     @property
     def is_of_words(self) -> bool:
-        """Whether it looks at nothing but the text: then a longer one shows no job that a shorter one left out."""
+        """Whether the filter searches the text only: a longer one then never shows a job that a shorter one hid."""
         return not self.fields
 
 
 EVERY_JOB = Filter()
+
+
+def _chosen(terms: list[Term], seen: FilterSubject) -> Job | None:
+    """Return the elements of the entry for which all these terms hold."""
+    job, now, reason, text, _ = seen
+    each = (
+        FilterSubject(job, now, reason, f"{id_words(job_id, job.array, index)}{text}", job_id)
+        for job_id, index in zip(job.ids, job.indices, strict=True)
+    )
+    ids = [one.id for one in each if all(term.holds(one) for term in terms)]
+    return job.divided(ids)[0] if ids else None
 
 
 def parse_filter(text: str, *, where: str | None = None) -> Filter:
@@ -113,8 +434,8 @@ def _near(name: str) -> str:
 
 def _word(word: str) -> Term | None:
     needle = word.casefold()
-    return Term("", lambda seen: needle in seen.text) if needle else None
+    return Term("", lambda seen: needle in seen.text, needle) if needle else None
 
 
 def _turned(term: Term) -> Term:
-    return Term(term.field or "not", negated(term.holds))
+    return Term(term.field or "not", negated(term.holds), term.word)

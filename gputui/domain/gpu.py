@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from enum import StrEnum
 
+from msgspec import Struct, field
+
+from gputui.domain.host import HostSample
+
 
 class GpuState(StrEnum):
-    """How a GPU stands. Only FREE may be given to a job; UNKNOWN never reads as free."""
+    """State of a GPU. Only FREE may be given to a job; UNKNOWN never counts as free."""
 
     FREE = "FREE"
     ALLOCATED = "ALLOCATED"
@@ -19,7 +22,7 @@ class GpuState(StrEnum):
 
 
 class HealthCode(StrEnum):
-    """What is wrong with a GPU, worst first."""
+    """Health problems of a GPU, worst first."""
 
     LOST = "Lost"
     NEEDS_RESET = "NeedsReset"
@@ -31,9 +34,8 @@ class HealthCode(StrEnum):
     OK = "Ok"
 
 
-@dataclass(frozen=True)
-class Health:
-    """What is wrong with a GPU, in a word for programs and a sentence for people."""
+class Health(Struct, frozen=True):
+    """Health of a GPU: a code for programs and a sentence for people."""
 
     code: HealthCode = HealthCode.OK
     text: str = ""
@@ -44,9 +46,8 @@ class Health:
         return self.code in {HealthCode.OK, HealthCode.REMAP_PENDING}
 
 
-@dataclass(frozen=True)
-class Link:
-    """How a GPU reaches another one on the same host, as `nvidia-smi topo -m` names it."""
+class Link(Struct, frozen=True):
+    """Connection between two GPUs of a host, as `nvidia-smi topo -m` names it."""
 
     peer: str
     """UUID of the other GPU."""
@@ -56,17 +57,16 @@ class Link:
     """NVLink lanes between the two; 0 for a PCIe path."""
 
 
-@dataclass(frozen=True)
-class Gpu:
-    """What does not change while the driver runs."""
+class Gpu(Struct, frozen=True):
+    """Properties of a GPU that do not change while the driver runs."""
 
     uuid: str
     """`GPU-…`, or `MIG-…` for an instance."""
     index: int
-    """For the eye alone: it shifts when a GPU drops out. Instances carry their parent's."""
+    """Index for display only: it shifts when a GPU drops out. MIG instances carry their parent's."""
     model: str | None = None
     memory_total: int | None = None
-    """Bytes."""
+    """Total memory in bytes."""
     pci_bus_id: str | None = None
     numa_node: int | None = None
     minor: int | None = None
@@ -77,29 +77,32 @@ class Gpu:
     mig_profile: str | None = None
     """`1g.10gb` and its kin, for an instance."""
     mig_index: int | None = None
-    """Which of its parent's instances it is, as the driver counts them; for the eye alone."""
+    """Number of a MIG instance within its parent, as the driver counts; for display only."""
     mig_enabled: bool = False
     """The GPU is cut into instances: whole-GPU jobs never go there."""
     power_limit: float | None = None
-    """Watts."""
+    """Power limit in watts."""
     persistence: bool | None = None
     """Whether persistence mode is on; off costs a re-initialisation at every open."""
 
 
-@dataclass(frozen=True)
-class GpuProcess:
+ALL_SHARES = "GPU-all"
+"""Stands for a UUID where shares of processes are wanted of all GPUs, without throughput."""
+
+
+class GpuProcess(Struct, frozen=True):
     """A process on a GPU, as the driver and /proc tell."""
 
     pid: int
-    """As the driver numbers it: the host's PID namespace."""
+    """Process id in the host's PID namespace, as the driver reports it."""
     memory: int | None = None
-    """Bytes."""
+    """GPU memory in bytes."""
     user: str | None = None
     command: str | None = None
     container_id: str | None = None
     """Full id of the container it is in, read from its cgroup."""
     session: int | None = None
-    """Its session id: a host job and all its children share one."""
+    """Session id, which a host job and all its children share."""
     attempt: str | None = None
     """`<store>:<job>:<attempt>` from GPUTUI_ATTEMPT in its environment, where that is readable."""
     compute: bool = True
@@ -108,11 +111,12 @@ class GpuProcess:
     """False when /proc here has no such pid: it lives in another PID namespace."""
     sm: float | None = None
     """0 to 1: the share of time in which it kept the multiprocessors busy; only when asked for."""
+    ticks: int | None = None
+    """Start time in clock ticks since boot, which tells it from a later process with its pid."""
 
 
-@dataclass(frozen=True)
-class GpuSample:
-    """One reading of one GPU. None means that it could not be read, or that the GPU has no such thing."""
+class GpuSample(Struct, frozen=True):
+    """Reading of one GPU. None: the value could not be read, or the GPU does not have it."""
 
     uuid: str
     sampled_at: datetime
@@ -124,17 +128,17 @@ class GpuSample:
     """Bytes, without what the driver keeps for itself where it tells the two apart."""
     memory_total: int | None = None
     temperature: float | None = None
-    """Degrees Celsius."""
+    """Temperature in degrees Celsius."""
     power: float | None = None
     power_limit: float | None = None
-    """Watts, both."""
+    """Power draw and power limit in watts."""
     sm_clock: int | None = None
     memory_clock: int | None = None
-    """MHz, both."""
+    """SM clock and memory clock in MHz."""
     fan: float | None = None
-    """0 to 1."""
+    """Fan speed, 0 to 1."""
     throttle: tuple[str, ...] = ()
-    """Why clocks are held down, in words; empty when they are not."""
+    """Reasons for which clocks are throttled; empty when they are not."""
     processes: tuple[GpuProcess, ...] | None = None
     """None when the list could not be read: then the GPU is not known to be free."""
     processes_at: datetime | None = None
@@ -153,7 +157,7 @@ class GpuSample:
 
 
 class ProbeCode(StrEnum):
-    """How the probe stands."""
+    """State of the probe."""
 
     OK = "Ok"
     STARTING = "Starting"
@@ -173,36 +177,34 @@ class ProbeCode(StrEnum):
     GPU_LOST = "GpuLost"
 
 
-@dataclass(frozen=True)
-class ProbeStatus:
-    """How the probe stands, in a word and in a sentence that says what to do."""
+class ProbeStatus(Struct, frozen=True):
+    """State of the probe: a code, and a sentence that says what to do."""
 
     code: ProbeCode = ProbeCode.STARTING
     text: str = "the first reading has not come yet"
     since: datetime | None = None
 
 
-@dataclass(frozen=True)
-class ProbeReading:
+class ProbeReading(Struct, frozen=True):
     """Everything the probe knows now."""
 
     status: ProbeStatus = ProbeStatus()
     gpus: tuple[Gpu, ...] = ()
     """In the driver's order, instances after their parents; a lost GPU keeps its place and its index."""
     samples: Mapping[str, GpuSample] = field(default_factory=dict)
-    """By UUID. A GPU whose last sweep failed keeps its last sample, which ages."""
+    """Latest sample by UUID. A GPU whose last sweep failed keeps its older sample."""
     taken_at: datetime | None = None
-    """When the last whole sweep came in."""
+    """Time of the last complete sweep."""
     driver_version: str | None = None
     notes: tuple[str, ...] = ()
     """Plain sentences: persistence mode off, another PID namespace, ..."""
     cuda_version: str | None = None
     """The newest CUDA that the driver supports, such as 12.8."""
+    host: HostSample | None = None
 
 
-@dataclass(frozen=True)
-class Holder:
-    """Who or what is on a GPU."""
+class Holder(Struct, frozen=True):
+    """Occupant of a GPU: a job, a container or a process."""
 
     kind: str
     """`job`, `container` or `process`."""
@@ -217,8 +219,7 @@ class Holder:
     """The image of a container that is not gputui's."""
 
 
-@dataclass(frozen=True)
-class Sharer:
+class Sharer(Struct, frozen=True):
     """A job on a GPU that it shares."""
 
     job_id: int
@@ -226,8 +227,7 @@ class Sharer:
     """Bytes it counts with: what it was promised, or what it really uses where that is more."""
 
 
-@dataclass(frozen=True)
-class Drain:
+class Drain(Struct, frozen=True):
     """An operator's word that a GPU is to take no further jobs."""
 
     reason: str
@@ -235,18 +235,17 @@ class Drain:
     at: datetime
 
 
-@dataclass(frozen=True)
-class GpuView:
-    """One row of the grid: a GPU, its last reading, and how it stands."""
+class GpuView(Struct, frozen=True):
+    """GPU with its last reading and its state: a row of the grid."""
 
     gpu: Gpu
     state: GpuState
     health: Health
     why: str = ""
-    """Why it is not free, in words; empty when it is."""
+    """Reason for which it is not free; empty when it is."""
     sample: GpuSample | None = None
     age: timedelta | None = None
-    """Of the sample; None when there is none."""
+    """Age of the sample; None without one."""
     stale: bool = False
     """The sample is too old to be believed."""
     job_id: int | None = None
@@ -256,11 +255,32 @@ class GpuView:
     job_ids: tuple[int, ...] = ()
     """All jobs that hold it: several only where all of them share."""
     sharers: tuple[Sharer, ...] = ()
-    """The same, if they share it."""
+    """Jobs that share it, with the memory that each counts with; empty unless it is shared."""
     closed: str = ""
-    """Why no further job may share it now, in words; empty when one may."""
+    """Reason for which no further job may share it now; empty when one may."""
+    process_jobs: Mapping[int, int] = field(default_factory=dict)
+    """Job of each process on it that belongs to one, by pid."""
 
     @property
     def is_stopped_by_xid(self) -> bool:
         """Whether a fatal Xid keeps jobs off it, which an operator's resume clears."""
         return self.health.code is HealthCode.XID
+
+
+LEAST = 12
+"""Characters of a short form: `GPU-` and the first group of the rest."""
+
+
+def short_names(uuids: Iterable[str], least: int = LEAST) -> Mapping[str, str]:
+    """Return the beginning of each UUID, all of one length: `least` characters, or as many as make them differ."""
+    known = list(dict.fromkeys(uuids))
+    length = next((size for size in range(least, _longest(known)) if _differ(known, size)), _longest(known))
+    return {uuid: uuid[:length] for uuid in known}
+
+
+def _differ(uuids: Collection[str], size: int) -> bool:
+    return len({uuid[:size] for uuid in uuids}) == len(uuids)
+
+
+def _longest(uuids: Iterable[str]) -> int:
+    return max(map(len, uuids), default=0)

@@ -1,27 +1,142 @@
-"""What each GPU's readings were, for the graphs."""
+"""Readings of each GPU over time, for the graphs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
+from operator import attrgetter
+from typing import NamedTuple
 
-from gputui.domain.gpu import GpuSample
-from gputui.domain.gpu_past import KEPT, NO_PAST, STEP, Past, Step, mean
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui.domain.gpu import GpuSample, GpuView, HealthCode
 from gputui.domain.snapshot import Snapshot
+
+STEP = timedelta(seconds=10)
+"""Time of a step: a graph of 40 cells shows nearly seven minutes, and costs the terminal little."""
+KEPT = 360
+"""Number of steps that are kept: an hour."""
+SECONDS_KEPT = 600
+"""Number of seconds that are kept one by one."""
+_SECONDS = int(STEP.total_seconds())
+_HOLD = 10
+"""Seconds for which a reading counts where the next one is late: a shorter gap is none worth seeing."""
+
+
+class Step(NamedTuple):
+    """The means of a step; None where nothing was read in it."""
+
+    utilization: float | None = None
+    memory_used: float | None = None
+    power: float | None = None
+    temperature: float | None = None
+    sm_clock: float | None = None
+    memory_utilization: float | None = None
+    pcie_tx: float | None = None
+    pcie_rx: float | None = None
+    nvlink_tx: float | None = None
+    nvlink_rx: float | None = None
+
+
+_READINGS = attrgetter(*Step._fields)
+
+
+class GpuPast(Struct, frozen=True, eq=False):
+    """Past of a GPU: the last minutes in seconds, and the last hour in steps that are over; newest last."""
+
+    steps: tuple[Step, ...] = ()
+    number: int = 0
+    """Number of steps ever completed."""
+    ended: int = 0
+    """Second since the epoch in which the last step ended."""
+    seconds: tuple[Step, ...] = ()
+    second: int = 0
+    """Second since the epoch of the last of `seconds`; 0 without any."""
+
+    def values(self, name: str, most: float | None = None) -> list[float | None]:
+        """Return one reading over the steps; with `most`, as shares of it."""
+        readings = [getattr(step, name) for step in self.steps]
+        if most is None:
+            return readings
+        return [None if value is None or not most else value / most for value in readings]
+
+    def columns(self, name: str, width: int, count: int) -> list[float | None]:
+        """Return the last `count` means of one reading, each over `width` seconds; None where nothing was read.
+
+        Columns begin at whole multiples of `width`, so that a column keeps its value while newer ones are added. The
+        last one is that of the last reading, and may not be over.
+        """
+        at = Step._fields.index(name)
+        if width == 1 and len(self.seconds) >= count:
+            return [reading[at] for reading in self.seconds[-count:]]
+        now = self.second or self.ended
+        last = now // width
+        sums, reads = [0.0] * count, [0] * count
+        begin = self.second - len(self.seconds) + 1 if self.seconds else self.ended
+        place = count - 1 - last
+
+        def add(value: float | None, column: int) -> None:
+            if value is not None and 0 <= column < count:
+                sums[column] += value
+                reads[column] += 1
+
+        shown = self.seconds[-count * width :]
+        for second, reading in enumerate(shown, now - len(shown) + 1):
+            add(reading[at], place + second // width)
+        first = (last - count + 1) * width
+        end = self.ended
+        for step in reversed(self.steps):
+            start = end - _SECONDS
+            if end <= first:
+                break
+            for second in range(start, end, min(width, _SECONDS)):
+                if second < begin:
+                    add(step[at], place + second // width)
+            end = start
+        return [total / read if read else None for total, read in zip(sums, reads, strict=True)]
+
+    def idle_for(self, below: float) -> timedelta:
+        """Return for how long utilisation has been below that share without a break; unread time does not count."""
+        idle = 0
+        for reading in reversed(self.seconds):
+            if reading.utilization is not None and reading.utilization >= below:
+                return timedelta(seconds=idle)
+            idle += reading.utilization is not None
+        begin, end = self.second - len(self.seconds) + 1 if self.seconds else self.ended, self.ended
+        for step in reversed(self.steps):
+            if end <= begin:
+                if step.utilization is not None and step.utilization >= below:
+                    break
+                idle += _SECONDS * (step.utilization is not None)
+            end -= _SECONDS
+        return timedelta(seconds=idle)
+
+
+NO_PAST = GpuPast()
+
+
+def mean(samples: list[GpuSample]) -> Step:
+    """The means of what was read in a step."""
+    return Step(*(_mean([getattr(sample, name) for sample in samples]) for name in Step._fields))
+
+
+def _mean(values: list[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
 
 _HELD_UP = 2.5
 """Steps between the beginnings of two that follow each other: a step is a little longer where pictures come late."""
 
 
-@dataclass(frozen=True)
-class TakenStep:
+class TakenStep(Struct, frozen=True):
     """The mean readings of every GPU in one step of time."""
 
     at: datetime
-    """When it began."""
+    """Start of the step."""
     gpus: Mapping[str, Step]
-    """By UUID."""
+    """Mean readings by UUID."""
 
 
 class Stepper:
@@ -41,20 +156,20 @@ class Stepper:
             self._now, self._since = {}, snapshot.taken_at
         for view in snapshot.gpus:
             readings = self._now.setdefault(view.gpu.uuid, [])
-            if view.sample is not None and not view.stale:
+            if view.sample is not None and _is_read(view):
                 readings.append(view.sample)
         return closed
 
 
-class History:
-    """The mean readings of each GPU in each step of time."""
+class GpuHistory:
+    """The readings of each GPU by second, and their means in each step of time."""
 
     def __init__(self) -> None:
-        self._pasts: dict[str, Past] = {}
+        self._pasts: dict[str, GpuPast] = {}
         self._stepper = Stepper()
         self._began: datetime | None = None
 
-    def of(self, uuid: str) -> Past:
+    def past_of(self, uuid: str) -> GpuPast:
         """The steps that are over."""
         return self._pasts.get(uuid, NO_PAST)
 
@@ -63,9 +178,14 @@ class History:
         if self._began is None:
             self._began = snapshot.taken_at
         closed = self._stepper.add(snapshot)
+        now = int(snapshot.taken_at.timestamp())
         for uuid, step in closed.gpus.items() if closed else ():
-            past = self.of(uuid)
-            self._pasts[uuid] = Past((*past.steps, step)[-KEPT:], past.number + 1)
+            past = self.past_of(uuid)
+            steps = (*past.steps, step)[-KEPT:]
+            self._pasts[uuid] = replace(past, steps=steps, number=past.number + 1, ended=now)
+        for view in snapshot.gpus:
+            step = Step(*_READINGS(view.sample)) if _is_read(view) else Step()
+            self._pasts[view.gpu.uuid] = _with_second(self.past_of(view.gpu.uuid), step, now)
 
     def begin_with(self, earlier: Iterable[TakenStep], now: datetime) -> None:
         """Put before the steps taken here those that were taken by somebody else until then; time without any is empty.
@@ -83,12 +203,31 @@ class History:
             steps += 1
         steps += _missing(told[-1].at, began) if told else 0
         for uuid, found in before.items():
-            past = self.of(uuid)
-            self._pasts[uuid] = Past((*_pad(found, steps), *past.steps)[-KEPT:], past.number + steps)
+            past = self.past_of(uuid)
+            ended = past.ended if past.steps else int(began.timestamp())
+            kept = (*_pad(found, steps), *past.steps)[-KEPT:]
+            self._pasts[uuid] = replace(past, steps=kept, number=past.number + steps, ended=ended)
+
+
+def _is_read(view: GpuView) -> bool:
+    """Return whether the sample of a GPU is one of now."""
+    return view.sample is not None and not view.stale and view.health.code is not HealthCode.LOST
+
+
+def _with_second(past: GpuPast, reading: Step, now: int) -> GpuPast:
+    """Return the past with the reading of a second; one in a second that was read already replaces it."""
+    passed = now - past.second
+    if -_HOLD < passed <= 0 and past.seconds:
+        return replace(past, seconds=(*past.seconds[:-1], reading))
+    if not past.seconds or not 0 < passed <= SECONDS_KEPT:  # or a clock was set
+        return replace(past, seconds=(reading,), second=now)
+    between = past.seconds[-1] if passed <= _HOLD else Step()
+    seconds = (*past.seconds, *[between] * (passed - 1), reading)[-SECONDS_KEPT:]
+    return replace(past, seconds=seconds, second=now)
 
 
 def _missing(one: datetime, next_: datetime) -> int:
-    """How many steps nobody took between two that began then."""
+    """Return the number of steps missing between two steps that began at these times."""
     return 0 if next_ - one < _HELD_UP * STEP else round((next_ - one) / STEP) - 1
 
 

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import Any, TypeAlias
 
-from gputui.domain.cause import Cause
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui.domain import runs as arrays
+from gputui.domain.cause import Cause, with_error
+from gputui.domain.container_options import ContainerOptions, Pairs, PublishedPort
+from gputui.domain.efficiency import Efficiency
+from gputui.domain.runs import Run, Spans
 from gputui.domain.state import JobState, check_transition
 
 JobId: TypeAlias = int
-Pairs: TypeAlias = tuple[tuple[str, str], ...]
-"""A mapping of strings, in order and frozen."""
 
 NORMAL_PRIORITY = 50
 MAX_PRIORITY = 100
 CLASSES = ("low", "normal", "high")
 DEFAULT_BACKOFF = timedelta(seconds=5)
+MAX_INDICES = 24
+"""Characters of an array's indices that are shown."""
 
 
 def whole_class(priority: int) -> int:
@@ -25,9 +31,8 @@ def whole_class(priority: int) -> int:
     return min(2, max(0, round(priority / NORMAL_PRIORITY)))
 
 
-@dataclass(frozen=True)
-class GpuRequest:
-    """How many GPUs, or which ones. `minimum` 0 means none."""
+class GpuRequest(Struct, frozen=True):
+    """Request for a number of GPUs, or for particular ones. `minimum` 0 means none."""
 
     minimum: int = 0
     maximum: int = 0
@@ -55,118 +60,24 @@ class GpuRequest:
         return (self.memory or 0) if self.share else 0
 
 
-@dataclass(frozen=True)
-class ContainerOptions:
-    """What `docker run` takes, under the same names; sizes in bytes."""
-
-    env: Pairs = ()
-    volumes: tuple[str, ...] = ()
-    """`source:target[:mode]`, as after `-v`."""
-    mounts: tuple[str, ...] = ()
-    """`type=bind,source=…,target=…`, as after `--mount`."""
-    workdir: str | None = None
-    user: str | None = None
-    entrypoint: str | None = None
-    cpus: float | None = None
-    cpu_shares: int | None = None
-    memory: int | None = None
-    shm_size: int | None = None
-    ipc: str | None = None
-    network: str | None = None
-    ulimits: tuple[str, ...] = ()
-    """`name=soft[:hard]`."""
-    labels: Pairs = ()
-    runtime: str | None = None
-    """An OCI runtime the engine knows, as after `--runtime`."""
-    publish: tuple[str, ...] = ()
-    """`[[IP:]HOST:]CONTAINER[/PROTOCOL]`; the host's port may be `auto`."""
-    publish_all: bool = False
-    expose: tuple[str, ...] = ()
-    hostname: str | None = None
-    domainname: str | None = None
-    add_host: tuple[str, ...] = ()
-    """`NAME:ADDRESS`."""
-    dns: tuple[str, ...] = ()
-    dns_option: tuple[str, ...] = ()
-    dns_search: tuple[str, ...] = ()
-    network_alias: tuple[str, ...] = ()
-    ip: str | None = None
-    ip6: str | None = None
-    link: tuple[str, ...] = ()
-    link_local_ip: tuple[str, ...] = ()
-    mac_address: str | None = None
-    tmpfs: tuple[str, ...] = ()
-    volumes_from: tuple[str, ...] = ()
-    volume_driver: str | None = None
-    storage_opt: tuple[str, ...] = ()
-    read_only: bool = False
-    device: tuple[str, ...] = ()
-    device_cgroup_rule: tuple[str, ...] = ()
-    device_read_bps: tuple[str, ...] = ()
-    device_read_iops: tuple[str, ...] = ()
-    device_write_bps: tuple[str, ...] = ()
-    device_write_iops: tuple[str, ...] = ()
-    blkio_weight: int | None = None
-    blkio_weight_device: tuple[str, ...] = ()
-    privileged: bool = False
-    cap_add: tuple[str, ...] = ()
-    cap_drop: tuple[str, ...] = ()
-    security_opt: tuple[str, ...] = ()
-    """A seccomp profile is its JSON, not the name of a file."""
-    group_add: tuple[str, ...] = ()
-    sysctl: tuple[str, ...] = ()
-    pid: str | None = None
-    uts: str | None = None
-    userns: str | None = None
-    cgroupns: str | None = None
-    cgroup_parent: str | None = None
-    cpuset_cpus: str | None = None
-    cpuset_mems: str | None = None
-    cpu_period: int | None = None
-    cpu_quota: int | None = None
-    cpu_rt_period: int | None = None
-    cpu_rt_runtime: int | None = None
-    """Microseconds, all four."""
-    memory_swap: int | None = None
-    """Bytes of memory and swap together; -1: no limit of swap."""
-    memory_reservation: int | None = None
-    memory_swappiness: int | None = None
-    oom_kill_disable: bool = False
-    oom_score_adj: int | None = None
-    pids_limit: int | None = None
-    """-1: no limit but the site's."""
-    stop_signal: str | None = None
-    stop_timeout: int | None = None
-    """Seconds between the polite signal and SIGKILL, in place of the site's pause."""
-    no_init: bool = False
-    """The command is process 1 itself, as some images want it."""
-    pull: str | None = None
-    """`always`, `missing` or `never`; None: missing."""
-    platform: str | None = None
-    health_cmd: str | None = None
-    health_interval: timedelta | None = None
-    health_timeout: timedelta | None = None
-    health_start_period: timedelta | None = None
-    health_start_interval: timedelta | None = None
-    health_retries: int | None = None
-    no_healthcheck: bool = False
-    log_driver: str | None = None
-    """`json-file` or `local`, whose logs can be read."""
-    log_opt: tuple[str, ...] = ()
-    annotation: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class LimitWarning:
+class LimitWarning(Struct, frozen=True):
     """A signal sent to a job some time before its time limit ends it."""
 
     number: int
     before: timedelta
 
 
-@dataclass(frozen=True)
-class JobSpec:
-    """What a user submits. Changed afterwards by `gpu_memory_step`, and by edits while it waits, alone."""
+class Interactive(Struct, frozen=True):
+    """Streams of a job that somebody attaches to."""
+
+    stdin: bool = False
+    """Whether its standard input stays open for whoever attaches."""
+    tty: bool = False
+    """Whether it has a terminal."""
+
+
+class JobSpec(Struct, frozen=True):
+    """Job as its user specified it. Changed afterwards only by `gpu_memory_step`, and by edits while it waits."""
 
     image: str | None = None
     """None: a host process."""
@@ -193,96 +104,96 @@ class JobSpec:
     """Start when all of these ended, however."""
     begin_at: datetime | None = None
     preemptible: bool = False
+    interactive: Interactive | None = None
+    """None: nobody attaches, its standard input is empty."""
+    idle_timeout: timedelta | None = None
+    """End it after so long without input, output or use of its GPUs."""
     options: ContainerOptions = ContainerOptions()
+    comment: str = ""
+    """Note for people; nothing goes by it."""
     warrant: str = ""
     """`UID/NAME` of the file in which the submitter left image, command and options, in a shared state directory."""
 
+    sweep: Pairs = ()
+    """Names and values of a parameter sweep, as written: an array whose indices stand for their combinations."""
+
     def runs_as_much_as(self, other: JobSpec) -> bool:
         """Whether both run the same: what a warrant is about."""
-        return (self.image, self.command, self.options) == (other.image, other.command, other.options)
+        return self.what_runs == other.what_runs
+
+    @property
+    def what_runs(self) -> JobSpec:
+        """The fields that decide what is run."""
+        return JobSpec(image=self.image, command=self.command, options=self.options, sweep=self.sweep)
 
     @property
     def is_host(self) -> bool:
-        """Whether it runs as a process of the host, without a container."""
+        """Whether the job runs as a process on the host, without a container."""
         return self.image is None
 
 
-@dataclass(frozen=True)
-class BootTime:
+class BootTime(Struct, frozen=True):
     """A point on the clock that nobody sets: how long the machine has been awake since it was started."""
 
     boot: str
-    """Which start of the machine."""
+    """Identifier of the machine's boot."""
     seconds: float
 
 
-@dataclass(frozen=True)
-class PublishedPort:
-    """A port of a container, and the port of the host that leads to it."""
-
-    container_port: int
-    host_port: int
-    protocol: str = "tcp"
-    host_ip: str = "0.0.0.0"
-
-    def __str__(self) -> str:
-        host = f"[{self.host_ip}]" if ":" in self.host_ip else self.host_ip
-        return f"{host}:{self.host_port} -> {self.container_port}/{self.protocol}"
-
-    def ssh(self, server: str) -> str | None:
-        """Return the command that leads to it from another machine, as http://localhost:PORT; None unless it is TCP."""
-        if self.protocol != "tcp":
-            return None
-        here = self.container_port if self.container_port >= 1024 else self.host_port
-        there = "localhost" if self.host_ip in {"0.0.0.0", "::", "127.0.0.1", "::1", ""} else self.host_ip
-        return f"ssh -N -L {here}:{there}:{self.host_port} {server}"
-
-
-@dataclass(frozen=True)
-class Attempt:
-    """One try at running a job."""
+class Attempt(Struct, frozen=True):
+    """Attempt to run a job."""
 
     number: int
-    """From 1. A start that was interrupted before a container ran gives its number back."""
+    """Number from 1. A start that was interrupted before a container ran gives its number back."""
     gpus: tuple[str, ...] = ()
     """UUIDs allocated to it."""
     claimed_at: datetime | None = None
-    """When the store gave it its GPUs: step (a) of the start protocol."""
+    """Time at which the store assigned its GPUs: step (a) of the start protocol."""
     container_id: str | None = None
     """The runtime's handle: a container's full id, or a host attempt's name."""
     started_at: datetime | None = None
     ended_at: datetime | None = None
     exit_code: int | None = None
     cause: Cause | None = None
-    """Why it ended, unless it ended well."""
+    """Cause of its end; None if it ended well or still runs."""
     log_path: str | None = None
-    """Where its output is kept once it has ended, relative to the state directory."""
+    """Path of its saved output once it has ended, relative to the state directory."""
     charged: bool = True
-    """Whether it counts against the job's retries."""
+    """Whether the attempt counts against the job's retries."""
     notes: tuple[str, ...] = ()
-    """What the runtime changed and said so: cpus clamped to the host's, ..."""
+    """Adjustments that the runtime reported: cpus clamped to the host's, ..."""
     ports: tuple[PublishedPort, ...] = ()
     """Ports published, as the engine chose them at the start."""
     warned_at: datetime | None = None
-    """When it was sent the signal that announces its time limit."""
+    """Time at which the warning signal before its time limit was sent."""
     gpu_share: float = 1.0
-    """What of each GPU its tenant is charged with: less than 1 where others may share it."""
+    """Share of each GPU that its tenant is charged for: less than 1 where others may share it."""
     preempted_by: JobId | None = None
     preempted_at: datetime | None = None
-    """For which job it was told to make way, and when; it may have ended well before it had to."""
+    """Job that preempted it and the time of the request; it may have ended by itself before its grace was over."""
     clock_moved: timedelta = timedelta()
     """Amount by which the clock was set while it ran: applied to its times above, not to those of the runtime."""
     began: BootTime | None = None
     """`started_at` by the clock that nobody sets."""
+    suspended_at: datetime | None = None
+    """Time since which its processes stand still; None: they run."""
+    efficiency: Efficiency | None = None
+    """Use of its GPUs; None while it runs, without GPUs, and where nothing could be read."""
+    error: str = ""
+    """Line of its output that says why it failed; empty if none was found."""
 
     @property
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether the attempt has ended."""
         return self.ended_at is not None
 
+    @property
+    def end_words(self) -> str:
+        """Return why it ended, by the line of its output where that says more; empty if it ended well or still runs."""
+        return with_error(self.cause, self.error) if self.is_over else ""
 
-@dataclass(frozen=True)
-class ArrayRef:
+
+class ArrayRef(Struct, frozen=True):
     """A job's place in an array."""
 
     id: JobId
@@ -290,11 +201,10 @@ class ArrayRef:
     first element among the jobs submitted together, which the store turns into the id."""
     index: int
     limit: int | None = None
-    """At most so many elements run at once."""
+    """Maximum number of elements that run at once; None: no limit."""
 
 
-@dataclass(frozen=True)
-class Stopping:
+class Stopping(Struct, frozen=True):
     """An attempt on its way out: told to end, and killed when its grace is over."""
 
     cause: Cause
@@ -302,18 +212,62 @@ class Stopping:
     killed_at: datetime | None = None
 
 
-@dataclass(frozen=True)
-class Job:
-    """What became of a JobSpec so far. Changed only by making the next Job."""
+class Placed(Struct, frozen=True):
+    """A place beside another job: that job's rank at the time, and a tie.
+
+    Both age alike, so the job stays beside the other whatever the clock says.
+    """
+
+    past: int
+    """Id of the job beside which it was put."""
+    beside: int
+    """Id of the job whose rank it is: the same, unless that one stood beside a third."""
+    tie: float
+    """Below 0 it stands before that job, above 0 behind it; of several the least is first."""
+    since: float
+    """Second since the epoch from which on that job was eligible."""
+    tenant: str
+    """Tenant of that job, whose use of the GPUs counts."""
+    time_limit: timedelta | None
+    """Limit of that job; None: it has none."""
+    priority: int
+    nice: int
+    topped_at: datetime | None
+    gpus: int = 1
+    """GPUs that job asks for, of a range the fewest."""
+
+
+class Placing(Struct, frozen=True):
+    """A place for a job, or for elements of an array that wait together."""
+
+    ids: tuple[int, ...]
+    placed: Placed
+
+
+class Waited(Struct, frozen=True):
+    """Time for which a job waited while it could run, and the priority that it had then."""
+
+    priority: int
+    time: timedelta
+
+
+class Job(Struct, frozen=True, weakref=True):
+    """State of a JobSpec in the queue and its attempts so far. Changed only by making the next Job.
+
+    With `runs` it is an entry: several elements of an array that wait, or that were cancelled before they started.
+    """
 
     id: JobId
+    """Id of the first element of an entry."""
     spec: JobSpec
     submitted_at: datetime
     state: JobState = JobState.PENDING
     priority: int = NORMAL_PRIORITY
-    """What it is now; `spec.priority` is what it was submitted with."""
+    """Current priority; `spec.priority` is the submitted one."""
     topped_at: datetime | None = None
-    """Put at the head of the queue by hand; the latest such wish is first."""
+    """Put at the head of the queue by hand; the latest goes first."""
+    placed: Placed | None = None
+    """Put beside another by hand; a later change of priority ends it."""
     held: bool = False
     hold_reason: str | None = None
     """None when the user held it; else why the scheduler did."""
@@ -322,11 +276,11 @@ class Job:
     not_before: datetime | None = None
     """End of a back-off."""
     started_at: datetime | None = None
-    """Of the latest attempt."""
+    """Start of the latest attempt."""
     ended_at: datetime | None = None
     exit_code: int | None = None
     cause: Cause | None = None
-    """Why the last attempt ended, unless it ended well."""
+    """Cause of the last attempt's end; None if it ended well."""
     attempts: tuple[Attempt, ...] = ()
     stopping: Stopping | None = None
     array: ArrayRef | None = None
@@ -335,34 +289,120 @@ class Job:
     submitted_by: str = ""
     """User name of who submitted it."""
     released_at: datetime | None = None
-    """When a user last let it go on: what failed before then no longer keeps its image or tenant waiting."""
+    """Time of the latest release by a user: earlier failures no longer keep its image or tenant waiting."""
     recurring: JobId | None = None
     """Id of the recurring job that submitted it."""
     announced_end_at: datetime | None = None
     """The `ended_at` that hooks have been told of."""
+    waited: tuple[Waited, ...] = ()
+    """Eligible waits that ended by a hold, an attempt or a change of priority: `policy.eligible` adds them up."""
+    waiting_since: datetime | None = None
+    """Begin of the wait after those; None: the submission."""
+    suspended: bool = False
+    """A user wants its processes to stand still."""
+    signals: tuple[int, ...] = ()
+    """Signals that users requested and the scheduler has yet to send."""
+    limit_changed_at: datetime | None = None
+    """Time at which its time limit was last changed while it ran."""
+    cancelled_by: str = ""
+    """User who cancelled it; empty: nobody, or not recorded."""
+    runs: tuple[Run, ...] = ()
+    """Elements of an entry, in the order of their ids; empty: it is one job. `array` has the index of the first."""
 
     def to(self, state: JobState, **changes: Any) -> Job:
         """The next Job, in `state`; raises TransitionError when the table forbids it."""
         check_transition(self.state, state)
-        return dataclasses.replace(self, state=state, **changes)
+        return replace(self, state=state, **changes)
 
     def evolve(self, **changes: Any) -> Job:
         """Return the next Job, in the same state."""
-        if not changes.keys() <= _FIELDS:
-            raise TypeError(f"a job has no {', '.join(changes.keys() - _FIELDS)}")
-        job = object.__new__(Job)  # a fifth of the time of dataclasses.replace: an array has 100,000 elements
-        job.__dict__.update(self.__dict__, **changes)
-        return job
+        return replace(self, **changes)
 
     def prioritised(self, value: int, *, relative: bool = False) -> Job:
-        """The next Job, with that priority or so much more, within 0 to 100; put on top by hand it is no more."""
+        """Return the job with that priority or so much more, within 0 to 100; its place by hand is over."""
         wanted = self.priority + value if relative else value
-        return self.evolve(priority=min(MAX_PRIORITY, max(0, wanted)), topped_at=None)
+        return self.evolve(priority=min(MAX_PRIORITY, max(0, wanted)), topped_at=None, placed=None)
+
+    def topped(self, at: datetime) -> Job:
+        """Return the job, put at the head of the queue."""
+        return self.evolve(topped_at=at, placed=None)
+
+    def put(self, placed: Placed) -> Job:
+        """Return the job, put beside another."""
+        return self.evolve(priority=placed.priority, topped_at=placed.topped_at, placed=placed)
+
+    @property
+    def name(self) -> str:
+        """The name as shown; that of an element of a sweep has its values: `train lr=1e-3 seed=4`."""
+        if not self.spec.sweep or self.runs or self.array is None:
+            return self.spec.name
+        from gputui.domain import sweep as sweeps  # few jobs are of a sweep
+
+        return sweeps.shown_name(self.spec.name, self.spec.sweep, self.array.index)
+
+    @property
+    def count(self) -> int:
+        """Number of jobs it stands for: the elements of an entry, else 1."""
+        return arrays.count(self.runs) if self.runs else 1
+
+    @property
+    def ids(self) -> Iterator[JobId]:
+        """The ids of the jobs it stands for, in order."""
+        return arrays.ids(self.runs) if self.runs else iter((self.id,))
+
+    @property
+    def last_id(self) -> JobId:
+        """The id of the last job it stands for."""
+        return self.runs[-1].end - 1 if self.runs else self.id
+
+    @property
+    def indices(self) -> Iterator[int]:
+        """The indices in the array of the jobs it stands for, in the order of their ids; none where it is no array."""
+        if self.runs:
+            return arrays.indices(self.runs)
+        return iter((self.array.index,) if self.array else ())
+
+    def has(self, job_id: JobId) -> bool:
+        """Return whether it is that job, or an entry that contains it."""
+        return arrays.find(self.runs, job_id) is not None if self.runs else job_id == self.id
+
+    def element(self, job_id: JobId) -> Job:
+        """Return the job of that id alone; raises KeyError where it does not stand for it."""
+        if not self.runs and job_id == self.id:
+            return self
+        run = arrays.find(self.runs, job_id)
+        if run is None:
+            raise KeyError(job_id)
+        return self.with_runs((run.part(job_id, job_id + 1),))
+
+    def with_runs(self, runs: tuple[Run, ...]) -> Job:
+        """Return the entry of these elements of the same array; the job itself where it is one alone."""
+        if self.array is None or not runs:
+            raise ValueError(f"{self.shown_id} cannot be {len(runs)} runs of elements")
+        array = ArrayRef(self.array.id, runs[0].index, self.array.limit)
+        is_one = len(runs) == 1 and runs[0].count == 1
+        return self.evolve(id=runs[0].id, array=array, runs=() if is_one else runs)
+
+    def divided(self, ids: Iterable[JobId] | Spans) -> tuple[Job | None, Job | None]:
+        """Return the jobs of it with these ids, and the others; None where there are none."""
+        if not self.runs:
+            return (self, None) if self.id in arrays.spans_of(ids) else (None, self)
+        taken, left = arrays.divided(self.runs, ids)
+        return self.with_runs(taken) if taken else None, self.with_runs(left) if left else None
+
+    def without(self, ids: Iterable[JobId] | Spans) -> Job | None:
+        """Return the jobs of it that have none of these ids; None where there are none."""
+        return self.divided(ids)[1]
 
     @property
     def shown_id(self) -> str:
-        """Return `7`, or `5_19` for element 19 of array 5: as commands take it and lists show it."""
-        return str(self.id) if self.array is None else f"{self.array.id}_{self.array.index}"
+        """Return `7`, `5_19` for element 19 of array 5, `5_[0-9%2]` for an entry: as lists show it."""
+        if self.array is None:
+            return str(self.id)
+        if not self.runs:
+            return f"{self.array.id}_{self.array.index}"
+        limit = f"%{self.array.limit}" if self.array.limit else ""
+        return f"{self.array.id}_[{arrays.words(self.runs, MAX_INDICES)}{limit}]"
 
     @property
     def attempt(self) -> Attempt | None:
@@ -375,6 +415,12 @@ class Job:
         return self.attempts[-1].number + 1 if self.attempts else 1
 
     @property
+    def is_suspended(self) -> bool:
+        """Return whether the attempt under way was suspended, and not woken yet."""
+        attempt = self.attempt
+        return self.state.is_active and attempt is not None and attempt.suspended_at is not None
+
+    @property
     def gpus(self) -> tuple[str, ...]:
         """UUIDs it holds now: none unless an attempt is under way."""
         attempt = self.attempt
@@ -384,7 +430,7 @@ class Job:
 
     @property
     def limit_at(self) -> datetime | None:
-        """When its time limit ends the attempt under way; None when nothing does."""
+        """Time at which its time limit ends the current attempt; None without one."""
         attempt, limit = self.attempt, self.spec.time_limit
         if limit is None or attempt is None or attempt.started_at is None or attempt.is_over:
             return None
@@ -392,9 +438,21 @@ class Job:
 
     @property
     def warning_at(self) -> datetime | None:
-        """When the attempt under way is to be warned, or was."""
+        """Time at which the current attempt is, or was, warned of its time limit."""
         warning, limit_at = self.spec.warning, self.limit_at
         return limit_at - warning.before if warning and limit_at else None
+
+    @property
+    def end_info(self) -> str:
+        """Return why its last attempt ended, and unless it failed how it used its GPUs."""
+        told = self.attempt.efficiency if self.attempt and self.state is not JobState.FAILED else None
+        return " · ".join(words for words in (self.end_words, told.short if told else "") if words)
+
+    @property
+    def end_words(self) -> str:
+        """Return why its last attempt ended, or why it never started; empty if it ended well."""
+        attempt = self.attempt
+        return with_error(self.cause, attempt.error if attempt and attempt.is_over else "")
 
     @property
     def charged_attempts(self) -> int:
@@ -403,16 +461,12 @@ class Job:
 
     def with_attempt(self, **changes: Any) -> Job:
         """The next Job, whose last attempt has `changes`."""
-        last = dataclasses.replace(self.attempts[-1], **changes)
-        return dataclasses.replace(self, attempts=(*self.attempts[:-1], last))
+        last = replace(self.attempts[-1], **changes)
+        return replace(self, attempts=(*self.attempts[:-1], last))
 
 
-_FIELDS = frozenset(each.name for each in dataclasses.fields(Job))
-
-
-@dataclass(frozen=True)
-class Submission:
-    """What a face asks for: a spec, and how it is to enter the queue."""
+class Submission(Struct, frozen=True):
+    """Request to submit: a spec, and how it enters the queue."""
 
     spec: JobSpec
     held: bool = False
@@ -421,18 +475,16 @@ class Submission:
     array_limit: int | None = None
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """Decided, not yet acted on: start this job on these GPUs."""
 
     job_id: JobId
-    gpus: tuple[str, ...] = field(default=())
+    gpus: tuple[str, ...] = ()
     gpu_share: float = 1.0
-    """What of each GPU it is charged with."""
+    """Share of each GPU that it is charged for."""
 
 
-@dataclass(frozen=True)
-class Preemption:
+class Preemption(Struct, frozen=True):
     """Decided, not yet acted on: this running job makes way for that waiting one."""
 
     victim: JobId

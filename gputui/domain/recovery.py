@@ -1,23 +1,22 @@
-"""What a repair of a damaged queue recovers, and what is lost."""
+"""Result of a repair of a damaged queue: recovered and lost jobs."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from gputui.domain.job import JobId
 from gputui.domain.units import plural
 
 
-@dataclass(frozen=True)
-class Recovery:
+class Recovery(Struct, frozen=True):
     """The outcome of a repair, the same before and after it is carried out."""
 
     problem: str
     """Description of the damage, with the path of the file."""
     source: str
-    """Where the queue is taken from."""
+    """Source from which the queue is recovered."""
     jobs: int
-    """So many jobs are recovered."""
+    """Number of recovered jobs."""
     lost: tuple[JobId, ...]
     """Ids that were given out, of jobs of which nothing is left."""
     is_complete: bool

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.audit import Actor
 from gputui.domain.cron import CORRECTION, latest_until, next_after
@@ -16,35 +18,33 @@ LATE = timedelta(minutes=1)
 
 
 class Missed(StrEnum):
-    """What becomes of runs whose time came while nothing scheduled."""
+    """Handling of runs that were due while no scheduler ran."""
 
     ONCE = "once"
-    """One job for all of them, as soon as something schedules again."""
+    """Submit one job for all missed runs, as soon as a scheduler runs again."""
     SKIP = "skip"
 
 
 class Overlap(StrEnum):
-    """What becomes of a run while a job of an earlier one is not over."""
+    """Handling of a run that is due while a job of an earlier run is not over."""
 
     SKIP = "skip"
     ALLOW = "allow"
 
 
-@dataclass(frozen=True)
-class Skipped:
+class Skipped(Struct, frozen=True):
     """A run that was not made."""
 
     at: datetime
-    """When it was due."""
+    """Time at which the run was due."""
     why: str
 
 
-@dataclass(frozen=True)
-class RecurringJob:
-    """What is submitted whenever its expression says so, until it is removed."""
+class RecurringJob(Struct, frozen=True):
+    """Submission that is repeated whenever its cron expression says so, until it is removed."""
 
     id: JobId
-    """From the same sequence as those of jobs, so that no number means two things."""
+    """Id from the same sequence as job ids, so that no number means two things."""
     expression: str
     """The five fields of a crontab line, or `@daily` and its like."""
     zone: str
@@ -52,18 +52,18 @@ class RecurringJob:
     submission: Submission
     added_at: datetime
     next_at: datetime
-    """When it runs next."""
+    """Time of the next run."""
     counted_at: datetime
-    """When that was found out."""
+    """Time at which that was computed."""
     name: str = ""
     added_by: str = ""
     uid: int = 0
-    """Of who added it, who is also the one that submits its jobs."""
+    """Uid of the user who added it and who submits its jobs."""
     missed: Missed = Missed.ONCE
     overlap: Overlap = Overlap.SKIP
     paused: bool = False
     last_at: datetime | None = None
-    """Which run was made last: the time at which it was due."""
+    """Due time of the run that was made last."""
     last_job_id: JobId | None = None
     """The job of that run, or the first of its array."""
     skipped: Skipped | None = None
@@ -81,7 +81,7 @@ class RecurringJob:
         return latest_until(self.expression, zone, self.next_at, now) if self.next_at <= now else None
 
     def why_not(self, run: datetime, live: Iterable[Job], now: datetime) -> str:
-        """Why that run is not made; empty when it is. `live` are its jobs that are not over."""
+        """Return the reason why that run is not made, empty when it is; `live` are its jobs that are not over."""
         if self.missed is Missed.SKIP and now - run > LATE:
             return "it was missed: nothing could make it when its time came"
         first = next(iter(live), None)
@@ -90,13 +90,12 @@ class RecurringJob:
         return ""
 
     def awaiting(self, zone: tzinfo, now: datetime) -> RecurringJob:
-        """The same, waiting for the first run after now."""
+        """Return it waiting for the first run after now."""
         return replace(self, next_at=next_after(self.expression, zone, now), counted_at=now)
 
 
-@dataclass(frozen=True)
-class Recurrence:
-    """When something is to be submitted: what a face asks for."""
+class Recurrence(Struct, frozen=True):
+    """Request for a recurring submission: the expression, and how it repeats."""
 
     expression: str
     zone: str

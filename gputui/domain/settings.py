@@ -1,18 +1,18 @@
-"""What a site may set, with the defaults. Read from the settings file by `gputui.config`."""
+"""Settings of a site, with their defaults. Read from the settings file by `gputui.config`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from msgspec import Struct, field
+
 EVENTS = ("job_completed", "job_failed", "job_cancelled", "gpu_sick", "gpu_well", "disk_low")
-"""What hooks can be told of."""
+"""Events that hooks can be notified of."""
 
 
-@dataclass(frozen=True)
-class SchedulerSettings:
-    """How the scheduler behaves."""
+class SchedulerSettings(Struct, frozen=True):
+    """Behaviour of the scheduler."""
 
     tick_interval: timedelta = timedelta(seconds=2)
     """Longest pause between two ticks; events wake it at once."""
@@ -29,44 +29,43 @@ class SchedulerSettings:
     fast_failure: timedelta = timedelta(seconds=10)
     """An attempt that fails sooner than this after its start fails fast."""
     fast_failures: int = 3
-    """So many fast failures of a job in a row are named in its cause when its retries are used up; 0: never."""
+    """Number of fast failures in a row from which a job's cause mentions them, once its retries are used up; 0: never.
+    """
     fast_failing_jobs: int = 5
-    """So many different jobs of an image or a tenant that fail fast in a row, and its other jobs wait; 0: never."""
+    """Number of different jobs of an image or a tenant that fail fast in a row before its other jobs wait; 0: never."""
     max_time: timedelta | None = None
     """The longest time limit that may be submitted. Unless `policy.max_time` says otherwise, nothing is planned to run
     longer either."""
     limit_all: bool = False
     """Whether a job submitted without a time limit gets `max_time` as its own."""
     cpu_jobs: int = 8
-    """At most so many jobs without GPUs run at once."""
+    """Maximum number of running jobs without GPUs."""
     host_jobs: bool = True
     """Whether host processes may be submitted."""
     hand_over: str = "auto"
-    """When the console that schedules goes: `auto` hands over to a background scheduler on hang-up and
-    asks on quit, `always` never asks, `never` stops dispatching."""
+    """Action when the console that schedules exits: `auto` hands over to a background scheduler on hang-up and asks on
+    quit, `always` never asks, `never` stops dispatching."""
     disk_floor: int = 1024**3
     """Bytes: with less left for the queue and the logs, a warning is shown and told; 0: never."""
     ignore_processes: tuple[str, ...] = ("Xorg", "gnome-shell", "nvidia-persistenced")
     """Commands whose presence on a GPU does not make it busy."""
 
 
-@dataclass(frozen=True)
-class StoreSettings:
-    """How the queue is kept."""
+class StoreSettings(Struct, frozen=True):
+    """Storage of the queue."""
 
     history_after: timedelta = timedelta(days=7)
     """Finished jobs older than this move to the history files."""
     keep_finished: int = 2000
-    """At most so many finished jobs stay in the queue file."""
+    """Maximum number of finished jobs in the queue file."""
     group: str | None = None
     """A group that may share the state directory; None: its owner alone."""
     lock_timeout: timedelta = timedelta(seconds=60)
-    """How long a command waits for another process that holds `queue.json.lock`, before it gives up."""
+    """Longest time that a command waits for `queue.json.lock` before it gives up."""
 
 
-@dataclass(frozen=True)
-class RuntimeSettings:
-    """How jobs are run."""
+class RuntimeSettings(Struct, frozen=True):
+    """Execution of jobs."""
 
     docker_host: str | None = None
     """`unix://…`, `tcp://…` or `ssh://…`; None: DOCKER_HOST, else the current docker context."""
@@ -81,9 +80,8 @@ class RuntimeSettings:
     """Whether containers run as the user who submitted them (`--user UID:GID`, without new privileges)."""
 
 
-@dataclass(frozen=True)
-class GpuSettings:
-    """How GPUs are read."""
+class GpuSettings(Struct, frozen=True):
+    """Reading of GPUs."""
 
     sample_interval: timedelta = timedelta(seconds=1)
     process_interval: timedelta = timedelta(seconds=2)
@@ -92,21 +90,23 @@ class GpuSettings:
     """A sweep that has not come for so long is given up, with its process."""
 
 
-@dataclass(frozen=True)
-class TenantSettings:
-    """What a tenant is due, and may never exceed. What it leaves unused is lent to others."""
+class TenantSettings(Struct, frozen=True):
+    """Share and caps of a tenant. What it leaves unused is lent to others."""
 
     name: str
     weight: float = 1.0
-    """Its share is its weight over the sum of all tenants' weights."""
+    """Weight: the tenant's share is its weight over the sum of all weights."""
     gpus: int | None = None
     running: int | None = None
     pending: int | None = None
-    """At most so many GPUs held, jobs running, and jobs waiting; None: no cap."""
+    """Maximum number of GPUs held, jobs running, and jobs waiting; None: no cap."""
+    max_priority: int | None = None
+    """Highest priority that its jobs may be given; None: 50 in a shared queue for all but operators, else 100."""
+    users: tuple[str, ...] = ()
+    """Users, and groups after an @, who may submit for it in a shared queue, beside operators; empty: anybody."""
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(Struct, frozen=True):
     """GPUs kept for somebody from `start` to `end`."""
 
     name: str
@@ -115,14 +115,14 @@ class Window:
     count: int = 0
     """Any so many GPUs; or else those named."""
     gpus: tuple[str, ...] = ()
-    """UUIDs or indices."""
+    """UUIDs or indices of the reserved GPUs."""
     tenant: str | None = None
     priority: int | None = None
     """Kept for this tenant's jobs, and for all jobs of at least this priority; with neither it is kept for nobody."""
 
     @property
     def key(self) -> str:
-        """What it is remembered by: another window of that name has another start."""
+        """Key that identifies it: another window of that name has another start."""
         return f"{self.name}@{self.start.isoformat()}"
 
     @property
@@ -131,14 +131,13 @@ class Window:
         return self.tenant is None and self.priority is None
 
     def admits(self, tenant: str, priority: int) -> bool:
-        """Whether it is kept for such jobs."""
+        """Return whether it is reserved for such jobs."""
         return (self.tenant is not None and tenant == self.tenant) or (
             self.priority is not None and priority >= self.priority
         )
 
 
-@dataclass(frozen=True)
-class AllowSettings:
+class AllowSettings(Struct, frozen=True):
     """Options of `docker run` that jobs may use."""
 
     options: Mapping[str, bool] = field(default_factory=dict)
@@ -148,41 +147,35 @@ class AllowSettings:
     """Directories of the host that may be mounted, with all below them; None: all, but none in a shared queue."""
 
 
-@dataclass(frozen=True)
-class PolicySettings:
-    """Which job is next, and where it goes."""
+class PolicySettings(Struct, frozen=True):
+    """Scheduling policy: the order of jobs and their GPUs."""
 
-    class_weight: float = 1000.0
-    """Points for each class; a class is 50 of priority."""
-    age_weight: float = 1000.0
-    """Points for each `age_unit` of waiting."""
-    age_unit: timedelta = timedelta(hours=24)
-    age_cap: float | None = None
-    """At most so many `age_unit`s count; None: all, so that no job is overtaken for ever."""
-    duration_weight: float = 1000.0
-    """Points taken off for each `age_unit` a job is planned to run, at most `duration_cap` of them: of two jobs
-    that have waited alike the shorter goes first."""
-    duration_cap: float = 3.0
-    fair_weight: float = 500.0
-    """Points times the fair-share factor, which is 1 for a tenant that used nothing."""
+    promote_after: timedelta = timedelta(days=10)
+    """Eligible wait after which a job goes first in its class: low (priority 0 to 25), normal (26 to 74), high (75 to
+    100). 0: never."""
+    age_unit: timedelta = timedelta(hours=36)
+    """Eligible wait that is worth a point of score to a job of one GPU, beside the expansion factor. Jobs of two, four
+    and eight GPUs or more age 1.2, 1.4 and 1.6 times as fast."""
+    newcomer_credit: timedelta = timedelta(days=10)
+    """Wait credited to jobs of a tenant that has used nothing lately, less twelve times the job's planned duration. It
+    shrinks with the part of its share that the tenant has used, and is gone once that is the whole. 0: never."""
     half_life: timedelta = timedelta(days=7)
-    """Of used GPU-seconds."""
-    limit_low: timedelta = timedelta(hours=72)
-    limit_normal: timedelta = timedelta(hours=24)
-    limit_high: timedelta = timedelta(hours=4)
-    """How long a job without a limit of its own is taken to run, by its class; it is not ended by this."""
+    """Half-life of used GPU-seconds."""
     max_time: timedelta | None = None
-    """For planning alone: no job is taken to run longer, whatever its limit. None: `scheduler.max_time`."""
+    """Longest planned runtime, for planning only; a job without a limit is planned to run so long. None:
+    `scheduler.max_time`, else 72 hours for jobs without a limit, or the longest limit stated if that is more."""
     predict: bool = True
-    """Plan with what the tenant's last two runs of the same name or image took, where that is less than the limit."""
-    patience: timedelta = timedelta(minutes=5)
-    """How long a job that asks for 2 to 4 GPUs waits for 4 before it takes fewer."""
+    """Whether a running job without a limit is expected to take as long as its tenant's last two runs of that name or
+    image did. The order of the queue never goes by that."""
+    patience: timedelta = timedelta(0)
+    """Time for which a job that asks for 2 to 4 GPUs waits for 4 before it accepts fewer; 0: it takes as many as are
+    free."""
     prefer: tuple[str, ...] = ()
     """UUIDs or indices of the GPUs given out first."""
     left_free: tuple[str, ...] = ()
     """UUIDs or indices of GPUs given only to jobs that name them."""
     forecast_jobs: int = 50
-    """Of so many jobs the start is forecast at every look."""
+    """Number of starts that each plan forecasts."""
     standing_priority: int | None = None
     """While a job of at least this priority waits for GPUs, no job below it is given any."""
     reservation_grace: timedelta = timedelta(minutes=15)
@@ -190,22 +183,25 @@ class PolicySettings:
     share: tuple[str, ...] = ()
     """UUIDs or indices of the GPUs that jobs which ask for it may share, or "all"; MIG instances by UUID."""
     share_jobs: int = 2
-    """At most so many jobs on one of them."""
+    """Maximum number of jobs on a shared GPU."""
     preemption: bool = False
     """Whether a job submitted with `--preemptible` is stopped, and requeued, when a waiting one of a higher class needs
     its GPUs. Classes: priority 0 to 25 is low, 26 to 74 normal, 75 to 100 high."""
     preemption_grace: timedelta = timedelta(seconds=60)
     """Between the polite signal and SIGKILL for a job that is preempted."""
     preemption_min_run: timedelta = timedelta(minutes=10)
-    """How long an attempt runs at least before it is preempted."""
+    """Shortest runtime of an attempt before it may be preempted."""
     preemptions_per_job: int = 3
     """A job preempted so often is preempted no more."""
     preemptions_per_hour: int = 20
-    """At most so many jobs are preempted within an hour."""
+    """Maximum number of preemptions within an hour."""
     tenants: tuple[TenantSettings, ...] = ()
     reservations: tuple[Window, ...] = ()
     allow: AllowSettings = AllowSettings()
     """In the file a table: `[policy.allow]`, with a key for each option, and `mounts`."""
+    extend: str = "owner"
+    """Users who may give a running job more time: `owner`, its submitter as far as `scheduler.max_time` and operators
+    beyond it; or `operator`, operators alone."""
     operators: tuple[str, ...] = ()
     """Users, and groups after an @, who may use every option in a shared queue, as root and its owner may."""
 
@@ -217,6 +213,7 @@ QUEUE_COLUMNS = (
     "name",
     "tenant",
     "gpus",
+    "progress",
     "time",
     "limit",
     "age",
@@ -227,6 +224,7 @@ QUEUE_COLUMNS = (
     "where",
     "user",
     "image",
+    "command",
     "attempts",
     "exit",
     "submitted",
@@ -234,25 +232,24 @@ QUEUE_COLUMNS = (
     "ended",
     "score",
 )
-"""What the console's queue can show."""
+"""Columns that the console's queue can show."""
 
 
-@dataclass(frozen=True)
-class ConsoleSettings:
-    """How the console behaves."""
+class ConsoleSettings(Struct, frozen=True):
+    """Behaviour of the console."""
 
     what_if: str = "always"
-    """Before a wish that changes whose turn it is: `always` shows how starts would shift, and Enter commits; `off`
-    commits at once."""
+    """Before a verb that changes the order: `always` shows which jobs it would delay, and Enter commits; `off` commits
+    at once."""
     read_only: bool = False
-    """Whether the console only looks on: it schedules never, and sends no wish."""
+    """Whether the console is read-only: it never schedules and changes nothing."""
     toast: str = "all"
     bell: str = "none"
     desktop: str = "none"
-    """What is told for a moment on the screen, by the terminal's bell, and as a notification of the desktop, which not
-    every terminal can show: `none`; `failed` jobs, sick GPUs and other trouble; `all` for good ends too."""
+    """Notifications by a toast, the terminal's bell and the desktop (where the terminal supports it): `none`; `failed`
+    for failed jobs, sick GPUs and other trouble; `all` for good ends too."""
     notify_for: str = "mine"
-    """Of whose jobs: `mine`, that is submitted by me or charged to me, or `all`."""
+    """Jobs to notify about: `mine`, submitted by or charged to this user, or `all`."""
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Keys by the name of the command, in place of the ones it has: docs/keys.md lists the names."""
     theme: str = "auto"
@@ -261,14 +258,38 @@ class ConsoleSettings:
     ascii: str = "auto"
     """`always` or `never` draw with ASCII alone; `auto` where the locale is not UTF-8 and on the kernel's console."""
     slow: bool = False
-    """For thin lines: fewer frames, pictures every few seconds, no graphs."""
+    """Mode for slow connections: fewer frames, updates every few seconds, no graphs."""
     columns: tuple[str, ...] = ()
     """Columns of the queue, in their order, for who has not chosen any in the console; empty: the usual ones."""
+    log_place: str = "auto"
+    """Place of the log for who has not chosen one in the console: `below` the queue or `beside` it (from 160 columns);
+    `auto` is beside from 250 columns."""
+    fold_ended_after: timedelta = timedelta(minutes=5)
+    """Time for which an ended job keeps a row of its own in the queue, before it joins those in the folded row."""
+    gpu_colours: str = "judgement"
+    """Colours of GPUs: `judgement` (busy is green, an idle job amber) or `intensity` (more load is redder)."""
+    idle_below: int = 10
+    """Utilisation in percent below which the GPU of a running job counts as idle; 0: never."""
+    idle_after: timedelta = timedelta(minutes=5)
+    """Time for which such a GPU has to be idle until it is shown as an alarm."""
+    memory_high: int = 90
+    memory_full: int = 97
+    """Percentages of GPU memory from which it is amber and red."""
+    temperature_high: int = 80
+    temperature_limit: int = 88
+    """Degrees Celsius from which the temperature is amber and red."""
+    power_high: int = 97
+    """Percentage of the power limit from which power is amber; it is red when the GPU is slowed down for it."""
+    load_moderate: int = 10
+    load_heavy: int = 75
+    """Percentages of utilisation and power that are yellow and red in the colours by intensity."""
+    memory_moderate: int = 10
+    memory_heavy: int = 80
+    """Percentages of memory that are yellow and red in the colours by intensity."""
 
 
-@dataclass(frozen=True)
-class HookSettings:
-    """Whom the scheduler tells of what happened. Nothing waits for it: a hook that hangs is ended, and tried again."""
+class HookSettings(Struct, frozen=True):
+    """Receivers of the scheduler's events. Nothing waits for a hook: one that hangs is stopped and tried again."""
 
     on_job_end: tuple[str, ...] = ()
     """A command, run when a job has ended for good; what happened is JSON on its standard input."""
@@ -284,13 +305,12 @@ class HookSettings:
     timeout: timedelta = timedelta(seconds=30)
     """After so long a hook is ended, with its children."""
     tries: int = 5
-    """So often at most, with pauses from 5 seconds to 20 minutes between."""
+    """Maximum number of tries, with pauses from 5 seconds to 20 minutes between them."""
     max_age: timedelta = timedelta(hours=6)
-    """What happened longer ago is told no more: nobody wants yesterday's mails after a restart."""
+    """Age from which an event is no longer sent: nobody wants yesterday's mails after a restart."""
 
 
-@dataclass(frozen=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """Everything a site may set."""
 
     scheduler: SchedulerSettings = SchedulerSettings()

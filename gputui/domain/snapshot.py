@@ -3,71 +3,117 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from enum import StrEnum
 from types import MappingProxyType
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuView, ProbeStatus
+from gputui.domain.gpu_faults import GpuFault
+from gputui.domain.host import HostSample
 from gputui.domain.job import Job, JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import TenantSettings, Window
 from gputui.domain.state import Reason
-from gputui.domain.unreadable import Unreadable
-from gputui.domain.window import WindowView
+
+
+class WindowState(StrEnum):
+    """State of a reservation."""
+
+    UPCOMING = "UPCOMING"
+    ACTIVE = "ACTIVE"
+    """Started; not necessarily claimed yet."""
+    RELEASED = "RELEASED"
+    """Not claimed in time: its GPUs are released."""
+
+
+class WindowView(Struct, frozen=True):
+    """A reservation that is not over."""
+
+    window: Window
+    state: WindowState
+    source: str = "file"
+    """`file`: the settings file's; `command`: that of `gputui reserve`."""
+    claimed_at: datetime | None = None
+    """Since when a job it is kept for has run in it."""
+    released_at: datetime | None = None
+    lapses_at: datetime | None = None
+    """Time at which it is released if unused; None: it is in use, released, or kept clear of all jobs."""
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs kept, as it looks now; none of one that is released, nor where no GPU is known."""
+
+
+class Unreadable(Struct, frozen=True):
+    """A stored entry that is left out, and kept as it is."""
+
+    kind: str
+    """`job` or `recurring job`."""
+    key: str
+    """Id of the entry, as stored."""
+    why: str
+    gpus: tuple[str, ...] = ()
+    """UUIDs of the GPUs that it may hold."""
+
+    @property
+    def sentence(self) -> str:
+        """Say that it is left out, and why."""
+        held = f"; GPUs that it may hold count as taken: {', '.join(self.gpus)}" if self.gpus else ""
+        return f"{self.kind} {self.key} cannot be read and is left out: {self.why}{held}"
+
 
 EMPTY_MAP: Mapping[JobId, str] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Standing:
+class StandingRule(Struct, frozen=True):
     """The standing rule as a command set it."""
 
     priority: int | None = None
     """While a job of at least this priority waits for GPUs, no job below it is given any; None: there is no rule."""
 
 
-@dataclass(frozen=True)
-class Controls:
-    """The operator's standing wishes, kept in the store beside the jobs."""
+class Controls(Struct, frozen=True):
+    """The operator's controls, kept in the store beside the jobs."""
 
     paused: bool = False
     pause_reason: str = ""
     paused_by: str = ""
     drains: Mapping[str, Drain] = field(default_factory=dict)
-    """By GPU UUID."""
+    """Drains by GPU UUID."""
     resumed: Mapping[str, datetime] = field(default_factory=dict)
     """Times by GPU UUID at which an operator last declared it fit for jobs. Older Xids are forgiven."""
+    faults: Mapping[str, GpuFault] = field(default_factory=dict)
+    """Fatal Xids by GPU UUID, which keep jobs off the GPU until it is reset or resumed."""
     reservations: tuple[Window, ...] = ()
-    """Beside those of the settings file."""
+    """Reservations in addition to those of the settings file."""
     claimed: Mapping[str, datetime] = field(default_factory=dict)
-    """By key of a window: since when a job it is kept for has run in it."""
+    """Time by key of a reservation since which a job it is for has run in it."""
     released: Mapping[str, datetime] = field(default_factory=dict)
-    """By key of a window: when it was given up because nobody had claimed it."""
-    standing: Standing | None = None
+    """Release time of each unused reservation, by key."""
+    standing: StandingRule | None = None
     """In place of the settings file's `policy.standing_priority`."""
     tenants: tuple[TenantSettings, ...] = ()
     """Each in place of the settings file's of that name."""
 
 
-@dataclass(frozen=True)
-class Leader:
+class Leader(Struct, frozen=True):
     """The process that schedules: what it wrote into the lock file."""
 
     pid: int
     host: str
     user: str
     kind: str
-    """`console` or `serve`."""
+    """Kind of process: `console` or `serve`."""
     started_at: datetime
     silent_for: timedelta = timedelta()
-    """How long it has not responded: it is stopped, or hangs. Zero while it responds."""
+    """Time since it last responded, if it is stopped or hangs; zero while it responds."""
     uid: int | None = None
     """The account it runs under, which under sudo is not the user's; None where an older gputui leads."""
 
 
-@dataclass(frozen=True)
-class Notice:
+class Notice(Struct, frozen=True):
     """Something an operator should know now."""
 
     severity: str
@@ -75,54 +121,60 @@ class Notice:
     text: str
     halts: bool = False
     """Whether no job starts until this is mended."""
+    short: str = ""
+    """Words for the status line; empty: it has none, or says it otherwise."""
+    since: datetime | None = None
+    """Time since when it lasts; None: unknown."""
 
 
-@dataclass(frozen=True)
-class Node:
-    """One host and its GPUs."""
+class Node(Struct, frozen=True):
+    """Host with its GPUs."""
 
     name: str
     gpus: tuple[GpuView, ...] = ()
     probe: ProbeStatus = ProbeStatus()
     driver_version: str | None = None
     runtimes: tuple[RuntimeStatus, ...] = ()
+    host: HostSample | None = None
+    """Readings of the machine itself; None before the first."""
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(Struct, frozen=True):
     """GPU-seconds by tenant of jobs that are no longer in the snapshot, already decayed to `at`."""
 
     at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     gpu_seconds: Mapping[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Snapshot:
-    """One picture of everything, frozen. A plan is made from it; a face shows it."""
+class Snapshot(Struct, frozen=True, weakref=True):
+    """Frozen picture of jobs, GPUs and controls. Plans are made from it; interfaces show it."""
 
     taken_at: datetime = datetime(1970, 1, 1, tzinfo=UTC)
     nodes: tuple[Node, ...] = ()
     jobs: tuple[Job, ...] = ()
-    """The queue file's jobs by id: all that live, and the finished ones not yet moved to history."""
+    """The queue file's jobs by id: all that live, and the finished ones not yet moved to history.
+
+    Elements of an array that wait alike are one entry.
+    """
     controls: Controls = Controls()
     leader: Leader | None = None
-    """None: nobody schedules."""
+    """Leading scheduler; None: no scheduler."""
     leads_here: bool = False
     """This very process schedules."""
     order: tuple[JobId, ...] = ()
     """Waiting jobs, in the order in which they will start."""
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)
-    """Of every waiting job."""
+    """Reason of every waiting job."""
     expected_starts: Mapping[JobId, datetime] = field(default_factory=dict)
     progress: Mapping[JobId, str] = field(default_factory=lambda: EMPTY_MAP)
-    """What a CONFIGURING job is doing: pulling its image, 45 %."""
+    """Progress of CONFIGURING jobs: pulling its image, 45 %."""
     notices: tuple[Notice, ...] = ()
     unreadable: tuple[Unreadable, ...] = ()
     """Stored entries that are left out, because this version cannot read them."""
     usage: Usage = Usage()
-    """What tenants used in jobs that have moved to history."""
+    """Use by tenants in jobs that have moved to history."""
     recurring: tuple[RecurringJob, ...] = ()
-    """By id."""
+    """Recurring jobs by id."""
     windows: tuple[WindowView, ...] = ()
     """The reservations that are not over, by their start."""
     fragmentation: int = 0
@@ -134,11 +186,27 @@ class Snapshot:
         return tuple(view for node in self.nodes for view in node.gpus)
 
     def job(self, job_id: JobId) -> Job | None:
-        """The job of that id, if it is still in the queue file."""
-        return next((job for job in self.jobs if job.id == job_id), None)
+        """Return the job of that id alone, an element of an array too; None where the queue file has it no more."""
+        entry = self.entry(job_id)
+        return entry.element(job_id) if entry is not None else None
+
+    def entry(self, job_id: JobId) -> Job | None:
+        """Return the job of that id, or the entry that has it as an element; None where the queue file has neither."""
+        return next((job for job in self.jobs if job.id == job_id or (job.runs and job.has(job_id))), None)
+
+    def of_elements(self) -> Snapshot:
+        """Return the picture with a reason for each element of an entry: that of its entry."""
+        entries = ((job, self.reasons.get(job.id)) for job in self.jobs if job.runs)
+        told = {job_id: reason for job, reason in entries if reason is not None for job_id in job.ids}
+        return replace(self, reasons={**told, **self.reasons}) if told else self
+
+    @property
+    def count(self) -> int:
+        """Number of jobs, each element of an entry counted."""
+        return sum(job.count for job in self.jobs)
 
     def sharing(self) -> dict[JobId, tuple[JobId, ...]]:
-        """Of each job that shares GPUs with others now, those others."""
+        """Return, for each job that shares GPUs now, the jobs that it shares them with."""
         found: dict[JobId, dict[JobId, None]] = {}
         for view in self.gpus:
             for job_id in view.job_ids if len(view.job_ids) > 1 else ():
@@ -147,10 +215,10 @@ class Snapshot:
             job_id: tuple(other for other in all_of_them if other != job_id) for job_id, all_of_them in found.items()
         }
 
-    def beside(self, job: Job) -> tuple[JobId, ...]:
+    def sharing_with(self, job: Job) -> tuple[JobId, ...]:
         """The jobs that share GPUs with this one now."""
         return self.sharing().get(job.id, ()) if job.spec.gpus.promised else ()
 
 
 EMPTY = Snapshot()
-"""Nothing known yet: a value, so that no face needs to ask for None."""
+"""Snapshot with nothing known yet, so that callers need no None."""

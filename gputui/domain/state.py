@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta, tzinfo
 from enum import StrEnum
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from gputui.domain.errors import TransitionError
 
@@ -81,7 +82,7 @@ def check_transition(before: JobState, after: JobState) -> None:
 
 
 class PendingReason(StrEnum):
-    """Why a job waits."""
+    """Reasons for which a job waits."""
 
     RESOURCES = "Resources"
     PRIORITY = "Priority"
@@ -95,17 +96,16 @@ class PendingReason(StrEnum):
     NODE_UNKNOWN = "NodeUnknown"
 
 
-@dataclass(frozen=True)
-class Reason:
-    """Why a job waits: the code for programs, a sentence with numbers for people."""
+class Reason(Struct, frozen=True):
+    """Reason for which a job waits: a code for programs, a sentence with numbers for people."""
 
     code: PendingReason
     text: str
-    """Its times are in UTC."""
+    """Sentence; its times are in UTC."""
     times: tuple[datetime, ...] = ()
-    """Those in the text, in the order in which they stand there."""
+    """Times in the text, in the order in which they occur."""
 
-    def tells(self, at: datetime) -> bool:
+    def mentions(self, at: datetime) -> bool:
         """Whether the text names that minute already."""
         return any(abs(at - told) < _MINUTE for told in self.times)
 

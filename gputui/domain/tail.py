@@ -1,4 +1,4 @@
-"""Where the end of a text begins that is too long to be read whole."""
+"""Start of the last lines of a text that is too long to be read whole."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Sizes, durations and counts as people write them, and back.
 
-Sizes are binary, as in `docker run --memory`: `16g` is 16 GiB. Durations are `90`, `45s`, `1h30m`, `2d`, or
+Sizes are binary, as in `docker run --memory`: `16g` is 16 GiB. Durations are `90`, `45s`, `1h30m`, `1h30`, `2d`, or
 Slurm's `[days-]hours:minutes:seconds`, `minutes:seconds`.
 """
 
@@ -22,6 +22,7 @@ _PARTS = re.compile(
     re.IGNORECASE | re.ASCII,
 )
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+):(\d{1,2})(?::(\d{1,2}))?", re.ASCII)
+_HOURS = re.compile(r"(\d+)h([0-5]\d)", re.ASCII | re.IGNORECASE)
 MAX_DURATION = timedelta(days=3650)
 """Ten years: longer is a slip of the finger, and dates stay in range."""
 
@@ -68,6 +69,8 @@ def _duration(text: str) -> timedelta | None:
             return timedelta(seconds=float(text))
         if clock := _CLOCK.fullmatch(text):
             return _of_clock(clock)
+        if half := _HOURS.fullmatch(text):
+            return timedelta(hours=int(half[1]), minutes=int(half[2]))
         if text and (parts := _PARTS.fullmatch(text)):
             weeks, days, hours, minutes, seconds = (float(part or 0) for part in parts.groups())
             return timedelta(weeks=weeks, days=days, hours=hours, minutes=minutes, seconds=seconds)

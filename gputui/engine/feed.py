@@ -1,4 +1,4 @@
-"""The latest picture, and who wants to hear of the next one."""
+"""Feed of snapshots from the scheduler to its subscribers."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Feed:
 
     @property
     def latest(self) -> Snapshot:
-        """The last picture published; EMPTY before the first."""
+        """Last published snapshot; EMPTY before the first."""
         return self._latest
 
     def publish(self, snapshot: Snapshot) -> None:
-        """Make this the latest and tell every subscriber, in the calling thread; none keeps another from hearing."""
+        """Store the snapshot and pass it to every subscriber, in the calling thread; their errors are logged."""
         with self._lock:
             self._latest = snapshot
             subscribers = tuple(self._subscribers)
@@ -36,7 +36,7 @@ class Feed:
                 log.exception("a picture could not be shown")
 
     def subscribe(self, tell: Callable[[Snapshot], None]) -> Callable[[], None]:
-        """Call `tell` with each snapshot from now on; returns what ends that."""
+        """Call `tell` with each snapshot from now on; return a function that ends the subscription."""
         with self._lock:
             self._subscribers.append(tell)
 

@@ -1,14 +1,13 @@
-"""What is wrong with a GPU, from what the driver counts and reports."""
+"""Diagnoses of GPUs and of the driver, in sentences that say what to do."""
 
 from __future__ import annotations
 
-from gputui.domain.gpu import Health, HealthCode
+from gputui.domain.gpu import Health, HealthCode, ProbeCode
 from gputui.domain.units import plural
-from gputui.gpus.wire import Slow
+from gputui.gpus.wire import SlowReadings
 
 LOST = Health(HealthCode.LOST, "lost: the driver cannot reach it; reset it or reboot the host")
 VANISHED = Health(HealthCode.LOST, "lost: the driver does not list it any more")
-
 FATAL_XIDS = {
     46: "the GPU stopped processing",
     48: "uncorrectable memory error",
@@ -30,7 +29,6 @@ FATAL_XIDS = {
 }
 """Xids after which NVIDIA's catalog (docs.nvidia.com/deploy/xid-errors) wants the GPU reset, the host restarted or the
 board looked at. Those it leaves to the application (13, 31, 43, 45, 68, 94, ...) say nothing about the GPU."""
-
 _RECOVERY = {
     1: "the driver asks for a GPU reset",
     2: "the driver asks for a reboot of the host",
@@ -40,8 +38,7 @@ _RECOVERY = {
     6: "the driver asks for a reset of the bus",
     7: "the driver asks for a reboot of the whole system",
 }
-"""nvmlDeviceGpuRecoveryAction_t."""
-
+"""Recovery actions by nvmlDeviceGpuRecoveryAction_t."""
 _THROTTLE = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -51,11 +48,34 @@ _THROTTLE = {
     0x80: "power brake",
     0x100: "display clock",
 }
-"""nvmlClocksEventReasons: those that hold clocks down unasked. Idle, and clocks set by hand, are left out."""
+"""Bits of nvmlClocksEventReasons for throttling; idle clocks and clocks set by hand are left out."""
+_WORDS = {
+    ProbeCode.OK: "",
+    ProbeCode.NO_LIBRARY: "no NVIDIA driver here: libnvidia-ml.so.1 was not found; "
+    "install the driver, or try --probe sim:8",
+    ProbeCode.DRIVER_MISMATCH: "the NVIDIA driver's library and kernel module differ, as after an upgrade; "
+    "reboot, or reload the module",
+    ProbeCode.DRIVER_NOT_LOADED: "the NVIDIA kernel module is not loaded; try modprobe nvidia, then nvidia-smi",
+    ProbeCode.NO_PERMISSION: "no permission to talk to the NVIDIA driver; look at /dev/nvidia* and the user's groups",
+    ProbeCode.COUNT_FAILED: "the NVIDIA driver cannot count its GPUs ({detail}); look at dmesg, a reboot may be needed",
+    ProbeCode.NO_GPUS: "the NVIDIA driver is loaded, but lists no GPU; look at lspci and dmesg",
+    ProbeCode.WEDGED_AT_START: "the NVIDIA driver did not answer within {detail}; "
+    "look at dmesg, a reboot may be needed",
+    ProbeCode.WEDGED: "the NVIDIA driver has stopped answering, for {detail} at least; look at dmesg, "
+    "a reboot may be needed",
+    ProbeCode.DIED: "the GPU probe died ({detail}); it is being restarted",
+    ProbeCode.UNKNOWN_ERROR: "the NVIDIA driver reports: {detail}; in a container its access to the GPUs was revoked, "
+    "else look at dmesg, a reboot may be needed",
+    ProbeCode.BLOCKED: "the operating system blocks access to the GPUs: {detail}; look at the device rules of the "
+    "cgroup or container that gputui runs in",
+    ProbeCode.RESET_REQUIRED: "the NVIDIA driver wants a GPU reset: {detail}; try nvidia-smi --gpu-reset, or reboot",
+    ProbeCode.GPU_LOST: "the NVIDIA driver has lost a GPU and answers no call ({detail}); reboot the host",
+    ProbeCode.FAILED: "the NVIDIA driver reports: {detail}",
+}
 
 
-def health_of(slow: Slow, fatal_xid: int | None) -> Health:
-    """The worst thing known of a GPU that answers."""
+def health_of(slow: SlowReadings, fatal_xid: int | None) -> Health:
+    """Return the worst known condition of a GPU that answers."""
     if slow.recovery:
         asked = _RECOVERY.get(slow.recovery, f"the driver asks for recovery action {slow.recovery}")
         return Health(HealthCode.NEEDS_RESET, asked)
@@ -73,8 +93,8 @@ def health_of(slow: Slow, fatal_xid: int | None) -> Health:
     return Health()
 
 
-def was_reset(before: Slow | None, now: Slow) -> bool:
-    """Whether the GPU was reset between two readings that listed it both times.
+def was_reset(before: SlowReadings | None, now: SlowReadings) -> bool:
+    """Whether the GPU was reset between two readings.
 
     A reset clears the driver's request for recovery and the volatile count of uncorrected memory errors.
     """
@@ -84,11 +104,16 @@ def was_reset(before: Slow | None, now: Slow) -> bool:
     return asked_before or (bool(before.ecc_uncorrected) and now.ecc_uncorrected == 0)
 
 
-def unreadable(error: str) -> Health:
-    """The health of a GPU that a reading fails for with `error`."""
+def unreadable_health(error: str) -> Health:
+    """Return the health of a GPU whose reading failed with `error`."""
     return LOST if error == "lost" else Health(HealthCode.UNKNOWN, f"cannot be identified: {error}")
 
 
-def throttle_words(bits: int | None) -> tuple[str, ...]:
-    """Why clocks are held down."""
+def throttle_reasons(bits: int | None) -> tuple[str, ...]:
+    """Return the reasons for throttled clocks."""
     return tuple(word for bit, word in _THROTTLE.items() if bits and bits & bit)
+
+
+def describe_failure(code: ProbeCode, detail: str = "") -> str:
+    """Return the sentence for a failure of the probe or the driver, with advice."""
+    return _WORDS[code].format(detail=detail or "no details given")

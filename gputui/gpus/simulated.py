@@ -1,25 +1,37 @@
-"""Simulated GPUs: a probe that needs no driver, whose readings follow the jobs allocated to them."""
+"""Simulated GPUs: a probe without a driver, whose readings follow the jobs on them."""
 
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 
-from gputui.domain.gpu import Gpu, GpuProcess, GpuSample, Health, ProbeCode, ProbeReading, ProbeStatus
+from msgspec.structs import replace
+
+from gputui.domain.gpu import ALL_SHARES, Gpu, GpuProcess, GpuSample, Health, Link, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.job import Attempt, Job
-from gputui.gpus.board import make_gpus
 from gputui.gpus.health import FATAL_XIDS, LOST, health_of
-from gputui.gpus.load import Load, chance, power, temperature, wave
-from gputui.gpus.looked_at import looked_at
-from gputui.gpus.models import DEFAULT, MODELS
-from gputui.gpus.wire import Slow
+from gputui.gpus.simulated_host import simulated_host
+from gputui.gpus.simulated_models import DEFAULT, MODELS, Model
+from gputui.gpus.simulated_wave import chance, wave
+from gputui.gpus.wire import SlowReadings
 from gputui.ports import Clock
 
+_LANE = 25e9
+"""Bytes per second of one NVLink 3 or 4 lane in one direction."""
+_BOARD = 8
+"""Number of GPUs on a board that NVLink joins, as in HGX machines."""
+_MOST_PATHS = 16
+"""Number of GPUs above which only links within a board are listed: all pairs would be tens of thousands."""
+_RAMP = 8.0
+"""Seconds in which a job loads its data and gets up to speed."""
+_DIP = 4.0
+"""Seconds at the end of an epoch in which it validates and saves."""
 log = logging.getLogger(__name__)
 _ATTEMPT_NAME = re.compile(r"gputui-([a-z0-9]+)-(\d+)-(\d+)")
 _DRIVER = "570.86.15"
@@ -45,13 +57,17 @@ class SimulatedProbe:
         self._interval = interval
         self.gpus = make_gpus(count, self._model, seed)
         self._jobs: dict[str, tuple[Job, ...]] = {}
-        """By the UUID of each GPU they hold."""
+        """Jobs by the UUID of each GPU they hold."""
         self._foreign: dict[str, tuple[GpuProcess, ...]] = {}
+        self._caps: dict[str, float] = {}
+        """Power limits in watts that were set below the board's, by UUID."""
         self._lost: dict[str, datetime] = {}
         self._xids: dict[str, int] = {}
         self._xid_at: dict[str, datetime] = {}
         self._resumed: Mapping[str, datetime] = {}
         self._pcie: str | None = None
+        self._roles: tuple[str, ...] = ()
+        """Roles of the disks that are watched."""
         self._status = ProbeStatus(ProbeCode.OK, "", clock.now())
         self._subscribers: tuple[Callable[[ProbeReading], None], ...] = ()
         self._latest: ProbeReading | None = None
@@ -61,14 +77,14 @@ class SimulatedProbe:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Begin to publish readings, in the background; once."""
+        """Start publishing readings in the background, once."""
         with self._lock:
             if self._thread is None and not self._closed:
                 self._thread = threading.Thread(target=self._run, name="gpu-simulation", daemon=True)
                 self._thread.start()
 
     def latest(self) -> ProbeReading:
-        """The last reading published; without the background thread, one of now."""
+        """Return the last published reading; without the background thread, a reading of now."""
         return self._latest or self.reading_at(self._clock.now())
 
     def subscribe(self, on_reading: Callable[[ProbeReading], None]) -> None:
@@ -77,21 +93,25 @@ class SimulatedProbe:
             self._subscribers = (*self._subscribers, on_reading)
 
     def refresh(self) -> None:
-        """Have the next reading at once."""
+        """Take the next reading at once."""
         if self._thread is not None and not self._closed:
             self._read()
             self._wake.set()
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Tell of the throughput and the processes' shares of this GPU alone."""
+        """Add throughput and shares of processes to readings of this GPU alone."""
         self._pcie = uuid
 
+    def watch_disks(self, paths: Mapping[str, str]) -> None:
+        """Add simulated disks with these roles to the readings."""
+        self._roles = tuple(paths)
+
     def forgive(self, resumed: Mapping[str, datetime]) -> None:
-        """Forget older fatal Xids of these GPUs."""
+        """Ignore fatal Xids of these GPUs before the given times."""
         self._resumed = resumed
 
     def follow(self, jobs: Iterable[Job]) -> None:
-        """These jobs, and no others, hold GPUs from now on."""
+        """Set the jobs that hold GPUs from now on."""
         held: dict[str, tuple[Job, ...]] = {}
         for job in jobs:
             for uuid in job.gpus:
@@ -101,7 +121,7 @@ class SimulatedProbe:
             self.refresh()
 
     def close(self) -> None:
-        """Stop publishing."""
+        """Stop publishing readings."""
         self._closed = True
         self._wake.set()
         thread = self._thread
@@ -109,31 +129,38 @@ class SimulatedProbe:
             thread.join(2.0)
 
     def lose(self, index: int) -> None:
-        """Have this GPU fall off the bus now."""
+        """Simulate that this GPU falls off the bus."""
         self._lost[self.gpus[index].uuid] = self._clock.now()
         self.refresh()
 
     def xid(self, index: int, code: int) -> None:
-        """Have this GPU throw an Xid."""
+        """Simulate an Xid of this GPU."""
         self._xids[self.gpus[index].uuid] = code
         self._xid_at[self.gpus[index].uuid] = self._clock.now()
         self.refresh()
 
     def foreign(self, index: int, *processes: GpuProcess) -> None:
-        """Put processes of others on this GPU; without any, take them away."""
+        """Set the foreign processes on this GPU."""
         self._foreign[self.gpus[index].uuid] = processes
         self.refresh()
 
+    def cap(self, index: int, watts: float) -> None:
+        """Simulate a power limit below the board's."""
+        self._caps[self.gpus[index].uuid] = watts
+        self.refresh()
+
     def heal(self, index: int) -> None:
-        """Have this GPU well again."""
+        """Clear simulated faults of this GPU."""
         self._lost.pop(self.gpus[index].uuid, None)
         self._xids.pop(self.gpus[index].uuid, None)
         self.refresh()
 
     def reading_at(self, now: datetime) -> ProbeReading:
-        """What the GPUs would be like at that time, given the jobs followed and the trouble told of."""
+        """Return the reading at that time, given the jobs and the simulated faults."""
         samples = MappingProxyType({gpu.uuid: self._sample(gpu, now) for gpu in self.gpus})
-        return ProbeReading(self._status, self.gpus, samples, now, _DRIVER)
+        busy = sum(sample.utilization or 0.0 for sample in samples.values())
+        host = simulated_host(self._seed, now, busy, self._roles)
+        return ProbeReading(self._status, self.gpus, samples, now, _DRIVER, host=host)
 
     def _run(self) -> None:
         while not self._closed:
@@ -150,7 +177,7 @@ class SimulatedProbe:
         for tell in self._subscribers:
             try:
                 tell(reading)
-            except Exception:  # a border: one listener's trouble is not the others'
+            except Exception:  # one listener's failure must not affect the others
                 log.exception("a listener of the simulated probe failed")
 
     def _sample(self, gpu: Gpu, now: datetime) -> GpuSample:
@@ -167,6 +194,8 @@ class SimulatedProbe:
         warmth = min(1.0, sum(load.warmth for _, load in loads)) if loads else None
         busy = max(busy, 0.35 if self._foreign.get(gpu.uuid) else 0.0)
         model, tremble = self._model, wave(f"{self._seed} {gpu.uuid}", now.timestamp(), 5)
+        limit = self._caps.get(gpu.uuid, model.power_limit)
+        watts = power(model, busy, tremble)
         sample = GpuSample(
             uuid=gpu.uuid,
             sampled_at=now,
@@ -175,12 +204,12 @@ class SimulatedProbe:
             memory_used=min(used, model.memory),
             memory_total=model.memory,
             temperature=temperature(busy if warmth is None else warmth, tremble),
-            power=round(power(model, busy, tremble), 1),
-            power_limit=model.power_limit,
-            sm_clock=model.boost_clock if busy > 0.02 else model.idle_clock,
+            power=round(min(limit, watts), 1),
+            power_limit=limit,
+            sm_clock=round(model.boost_clock * min(1.0, limit / watts)) if busy > 0.02 else model.idle_clock,
             memory_clock=model.memory_clock,
             fan=round(0.3 + 0.4 * busy, 2) if model.has_fan else None,
-            throttle=("power cap",) if busy > 0.97 else (),
+            throttle=("power cap",) if busy > 0.97 or watts > limit else (),
             processes=processes,
             processes_at=now,
             ecc_corrected=0,
@@ -188,17 +217,19 @@ class SimulatedProbe:
             xid=self._xids.get(gpu.uuid),
             health=self._health(gpu),
         )
+        if self._pcie == ALL_SHARES:
+            return replace(sample, processes=_with_shares(processes, busy))
         if self._pcie != gpu.uuid:
             return sample
-        return looked_at(sample, gpu, min(1.0, sum(load.utilization for job, load in loads if len(job.gpus) > 1)))
+        return with_details(sample, gpu, min(1.0, sum(load.utilization for job, load in loads if len(job.gpus) > 1)))
 
     def _health(self, gpu: Gpu) -> Health:
         code, at, resumed_at = self._xids.get(gpu.uuid), self._xid_at.get(gpu.uuid), self._resumed.get(gpu.uuid)
         is_forgiven = at is not None and resumed_at is not None and at <= resumed_at
-        return health_of(Slow(), code if code in FATAL_XIDS and not is_forgiven else None)
+        return health_of(SlowReadings(), code if code in FATAL_XIDS and not is_forgiven else None)
 
     def _load(self, gpu: Gpu, job: Job, now: datetime) -> Load | None:
-        """What a job on it makes of it; None while its container does not run."""
+        """Return the load of a job on a GPU; None while its container does not run."""
         attempt = job.attempt
         if attempt is None or attempt.started_at is None or now < attempt.started_at:
             return None
@@ -206,7 +237,7 @@ class SimulatedProbe:
         return Load(key, (now - attempt.started_at).total_seconds())
 
     def _process(self, job: Job, load: Load) -> GpuProcess:
-        """Its process, which grows to a part of the GPU's memory, or of what the job was promised where it shares."""
+        """Return the job's process, which uses part of the GPU's memory, or of the memory promised to a sharing job."""
         attempt = job.attempts[-1]
         return GpuProcess(
             pid=100_000 + int(3_900_000 * chance(load.key, "pid")),
@@ -218,7 +249,122 @@ class SimulatedProbe:
         )
 
     def _tag(self, job: Job, attempt: Attempt) -> str | None:
-        """What GPUTUI_ATTEMPT is inside: by the store's id, which a host attempt's name tells too."""
+        """Return GPUTUI_ATTEMPT of a job; the store's id is taken from a host attempt's name if need be."""
         named = _ATTEMPT_NAME.search(attempt.container_id or "")
         store = self._store_id or (named[1] if named else "")
         return f"{store}:{job.id}:{attempt.number}" if store else None
+
+
+def make_gpus(count: int, model: Model, seed: int) -> tuple[Gpu, ...]:
+    """Return GPUs of that model on two sockets, the same for the same seed."""
+    uuids = tuple(_uuid(seed, index) for index in range(count))
+    return tuple(
+        Gpu(
+            uuid=uuid,
+            index=index,
+            model=model.name,
+            memory_total=model.memory,
+            pci_bus_id=f"{index // 32:08X}:{0x10 + index % 32 * 4:02X}:00.0",
+            numa_node=_numa(index, count),
+            minor=index,
+            links=tuple(_links(index, uuids, model)),
+            power_limit=model.power_limit,
+            persistence=True,
+        )
+        for index, uuid in enumerate(uuids)
+    )
+
+
+def _uuid(seed: int, index: int) -> str:
+    a, b, c, d = (int(chance(seed, index, part) * 0xFFFFFFFF) for part in range(4))
+    return f"GPU-{a:08x}-{b >> 16:04x}-4{b & 0xFFF:03x}-8{c >> 20:03x}-{c & 0xFFFFF:05x}{d & 0xFFFFFFF:07x}"
+
+
+def _numa(index: int, count: int) -> int:
+    return int(index >= (count + 1) // 2)
+
+
+def _links(index: int, uuids: tuple[str, ...], model: Model) -> list[Link]:
+    near = [other for other in range(len(uuids)) if other != index]
+    if len(uuids) > _MOST_PATHS:
+        near = [other for other in near if other // _BOARD == index // _BOARD]
+    return [_link(index, other, uuids, model) for other in near]
+
+
+def _link(index: int, other: int, uuids: tuple[str, ...], model: Model) -> Link:
+    joined = other == index ^ 1 if model.pairs else other // _BOARD == index // _BOARD
+    if model.lanes and joined:
+        return Link(uuids[other], "NVLINK", model.lanes)
+    same = _numa(index, len(uuids)) == _numa(other, len(uuids))
+    if same and index // 2 == other // 2:
+        return Link(uuids[other], "PXB")
+    return Link(uuids[other], "NODE" if same else "SYS")
+
+
+@dataclass(frozen=True)
+class Load:
+    """Load of a job on one GPU, `elapsed` seconds after its start; a pure function of key and time."""
+
+    key: str
+    """Key made of the seed, the GPU and the attempt."""
+    elapsed: float
+
+    @property
+    def utilization(self) -> float:
+        """Utilisation, 0 to 1: rises within seconds, then stays high with a dip at the end of each epoch."""
+        return self._at(self.elapsed)
+
+    @property
+    def warmth(self) -> float:
+        """Mean utilisation of the last half minute, 0 to 1, which temperature follows."""
+        return sum(self._at(self.elapsed - back) for back in (0, 6, 12, 18, 24, 30)) / 6
+
+    @property
+    def memory(self) -> float:
+        """Used share of the GPU's memory, 0 to 1: rises to a plateau."""
+        plateau = 0.42 + 0.5 * chance(self.key, "memory")
+        return plateau * min(1.0, 0.08 + max(0.0, self.elapsed) / (1.5 * _RAMP))
+
+    def _at(self, elapsed: float) -> float:
+        if elapsed <= 0:
+            return 0.0
+        busy = 0.84 + 0.13 * chance(self.key, "busy")
+        epoch = 45 + 60 * chance(self.key, "epoch")
+        if elapsed > epoch and elapsed % epoch > epoch - _DIP:
+            busy *= 0.15 + 0.2 * chance(self.key, f"dip {int(elapsed / epoch)}")
+        wobble = 0.05 * (wave(self.key, elapsed, 7) + 0.5 * wave(self.key, elapsed, 2))
+        return min(1.0, max(0.0, min(1.0, elapsed / _RAMP) * (busy + wobble)))
+
+
+def power(model: Model, utilization: float, jitter: float) -> float:
+    """Return watts at that utilisation: steep at first, close to the limit at the end."""
+    span = model.power_limit - model.idle_power
+    return min(model.power_limit, model.idle_power + span * 0.93 * math.pow(utilization, 0.75) + 4 * jitter)
+
+
+def temperature(warmth: float, jitter: float) -> float:
+    """Return degrees Celsius at that load."""
+    return float(round(31 + 41 * warmth + 1.5 * jitter))
+
+
+def with_details(sample: GpuSample, gpu: Gpu, shared: float) -> GpuSample:
+    """Return the sample with throughput and shares of processes; `shared` is the load of jobs on several GPUs."""
+    busy = sample.utilization or 0.0
+    lanes = max((link.lanes for link in gpu.links), default=0)
+    sent = shared * 0.22 * lanes * _LANE
+    return replace(
+        sample,
+        pcie_tx=busy * 2.4e9,
+        pcie_rx=busy * 4.1e9,
+        nvlink_tx=sent if lanes else None,
+        nvlink_rx=sent * (0.97 + 0.06 * chance(gpu.uuid, sample.sampled_at)) if lanes else None,
+        processes=_with_shares(sample.processes or (), busy),
+    )
+
+
+def _with_shares(processes: tuple[GpuProcess, ...], busy: float) -> tuple[GpuProcess, ...]:
+    """Return the processes with shares in proportion to their memory."""
+    whole = sum(process.memory or 0 for process in processes)
+    return tuple(
+        replace(process, sm=round(busy * (process.memory or 0) / whole, 2) if whole else None) for process in processes
+    )

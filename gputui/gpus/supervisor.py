@@ -1,9 +1,14 @@
-"""Real GPUs: a supervisor of the probe process, which it restarts, and abandons when the driver hangs."""
+"""Supervisor of the probe process, which it restarts when it dies and abandons when the driver hangs."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
+import select
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,24 +22,113 @@ from gputui.domain.job import Job
 from gputui.domain.settings import GpuSettings
 from gputui.domain.units import format_duration
 from gputui.gpus import wire
-from gputui.gpus.child import Child
-from gputui.gpus.picture import Picture
-from gputui.gpus.words import sentence
+from gputui.gpus.health import describe_failure
+from gputui.gpus.reading_assembler import ReadingAssembler
 from gputui.ports import Clock
 
+_MOST_OF_A_LINE = 64 * 1024**2
 log = logging.getLogger(__name__)
-
 PAUSES = (0.1, 1.0, 2.0, 5.0, 10.0, 30.0)
-"""Seconds before the first restart after all was well, the second in a row, and so on."""
+"""Seconds before the first restart in a row, the second, and so on."""
 STEADY_AFTER = 3.0
-"""Seconds a process must have lived for its end to count as the first in a row."""
+"""Seconds of life after which the end of a process counts as the first in a row."""
 MOST_STUCK = 3
-"""Abandoned processes that did not die yet, before no new one is tried: each may sit in the driver for ever."""
+"""Number of abandoned processes that are still alive at which no new one is started."""
+
+
+class ProbeProcess:
+    """Probe process and its pipes. Nothing waits for its death: it may be stuck in the kernel."""
+
+    def __init__(self, settings: GpuSettings) -> None:
+        self._lock = threading.Lock()
+        self._closed = False
+        self._buffer = b""
+        self._complaints = b""
+        intervals = (settings.sample_interval, settings.process_interval, settings.slow_interval)
+        # -P: a json.py in the directory where gputui was started is not to be imported instead of Python's own
+        command = [sys.executable, "-P", "-m", "gputui.gpus.probe", *(str(i.total_seconds()) for i in intervals)]
+        pipe = subprocess.PIPE
+        # a session of its own: Ctrl-C and a closed terminal are the supervisor's affair
+        self._process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=pipe, bufsize=0, start_new_session=True
+        )
+        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        assert stdin is not None
+        assert stdout is not None
+        assert stderr is not None
+        self._in, self._out, self._err = stdin.fileno(), stdout.fileno(), stderr.fileno()
+        os.set_blocking(self._in, False)
+
+    @property
+    def pid(self) -> int:
+        """Process id."""
+        return self._process.pid
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it was killed and is still alive."""
+        return self._closed and self._process.returncode is None
+
+    def send(self, command: str) -> None:
+        """Send a command; it is dropped when the process is gone or does not read."""
+        with self._lock, suppress(OSError):
+            if not self._closed:
+                os.write(self._in, command.encode() + b"\n")
+
+    def lines(self, wake: int, seconds: float) -> list[bytes] | None:
+        """Return new lines; empty after so many seconds or when `wake` becomes readable; None at the end."""
+        ready, _, _ = select.select([self._out, self._err, wake], [], [], max(0.0, seconds))
+        if self._err in ready:
+            self._complaints = (self._complaints + os.read(self._err, 65536))[-2000:]
+        if self._out not in ready:
+            if self._err in ready and not self._complaints:
+                return None  # stderr has ended, and stdout ends with it
+            return []
+        data = os.read(self._out, 1 << 20)
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        return lines if data and len(self._buffer) < _MOST_OF_A_LINE else None
+
+    def describe_end(self) -> str:
+        """Return how the process ended, in words."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(0.5)
+        code = self._process.returncode
+        how = "closed its output" if code is None else _exit_words(code)
+        last = self._complaints.decode(errors="replace").strip().rpartition("\n")[2]
+        return f"{how}: {last}" if last else how
+
+    def kill(self) -> None:
+        """Send SIGKILL, which takes effect only when the process leaves the kernel."""
+        with suppress(OSError):
+            self._process.kill()
+
+    def abandon(self) -> None:
+        """Kill the process without waiting; a thread reaps it, whenever it dies."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            self.kill()
+            for pipe in (self._process.stdin, self._process.stdout, self._process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        threading.Thread(target=self._process.wait, name="gpu-probe-undertaker", daemon=True).start()
+
+
+def _exit_words(code: int) -> str:
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"killed by signal {-code}"
+
+
 _CODES = {str(code): code for code in ProbeCode}
 
 
 class NvmlProbe:
-    """GpuProbe over NVML. All reading happens in one daemon thread, which waits for nothing but its child's pipe."""
+    """GpuProbe over NVML. One daemon thread reads the probe process, and waits only for its pipe."""
 
     def __init__(
         self,
@@ -42,28 +136,29 @@ class NvmlProbe:
         clock: Clock,
         *,
         pauses: Sequence[float] = PAUSES,
-        spawn: Callable[[GpuSettings], Child] = Child,
+        spawn: Callable[[GpuSettings], ProbeProcess] = ProbeProcess,
     ) -> None:
         self._settings = settings
         self._clock = clock
         self._pauses = pauses
         self._spawn = spawn
         self._patience = (settings.hang_after + settings.sample_interval).total_seconds()
-        self._picture = Picture()
+        self._readings = ReadingAssembler()
         self._status = ProbeStatus(since=clock.now())
         self._latest = ProbeReading(self._status)
         self._subscribers: tuple[Callable[[ProbeReading], None], ...] = ()
         self._pcie: str | None = None
-        self._child: Child | None = None
+        self._disks: dict[str, str] = {}
+        self._process: ProbeProcess | None = None
         self._failures = 0
-        self._stuck: list[Child] = []
+        self._stuck: list[ProbeProcess] = []
         self._closed = threading.Event()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._wake_out, self._wake_in = -1, -1
 
     def start(self) -> None:
-        """Begin to read, in the background; once."""
+        """Start reading in the background, once."""
         with self._lock:
             if self._thread is not None or self._closed.is_set():
                 return
@@ -72,7 +167,7 @@ class NvmlProbe:
             self._thread.start()
 
     def latest(self) -> ProbeReading:
-        """What is known now."""
+        """Return the latest reading."""
         return self._latest
 
     def subscribe(self, on_reading: Callable[[ProbeReading], None]) -> None:
@@ -81,25 +176,31 @@ class NvmlProbe:
             self._subscribers = (*self._subscribers, on_reading)
 
     def refresh(self) -> None:
-        """Ask for a whole sweep. Nothing happens while no probe process lives."""
-        if child := self._child:
+        """Request a complete sweep; without a probe process nothing happens."""
+        if child := self._process:
             child.send("refresh")
 
     def want_pcie(self, uuid: str | None) -> None:
-        """Read PCIe throughput of this GPU alone."""
+        """Read the details of this GPU alone; None: of no GPU."""
         self._pcie = uuid
-        if child := self._child:
+        if child := self._process:
             child.send(f"pcie {uuid or '-'}")
 
+    def watch_disks(self, paths: Mapping[str, str]) -> None:
+        """Read the file systems of these paths, by role."""
+        self._disks = dict(paths)
+        if child := self._process:
+            child.send(f"disks {json.dumps(self._disks)}")
+
     def forgive(self, resumed: Mapping[str, datetime]) -> None:
-        """Forget older fatal Xids of these GPUs; the next sweep shows it."""
-        self._picture.resumed = resumed
+        """Ignore fatal Xids of these GPUs before the given times, from the next sweep on."""
+        self._readings.resumed = resumed
 
     def follow(self, jobs: Iterable[Job]) -> None:
-        """Nothing to do: real GPUs know by themselves."""
+        """Do nothing: real GPUs show their jobs by themselves."""
 
     def close(self) -> None:
-        """Stop reading; the process is killed and not waited for."""
+        """Stop reading; the process is killed but not awaited."""
         self._closed.set()
         with self._lock:
             thread, self._thread = self._thread, None
@@ -115,8 +216,8 @@ class NvmlProbe:
 
     @property
     def pid(self) -> int | None:
-        """Of the probe process that runs now."""
-        child = self._child
+        """Process id of the current probe process."""
+        child = self._process
         return child.pid if child else None
 
     def _run(self) -> None:
@@ -128,41 +229,41 @@ class NvmlProbe:
             self._closed.wait(pause)
 
     def _serve_one(self) -> None:
-        """Start a process and listen to it until it ends, hangs or is not wanted any more."""
+        """Start a process and read it until it ends, hangs or the probe is closed."""
         try:
             child = self._spawn(self._settings)
         except OSError as error:
             self._fail(ProbeCode.DIED, f"it cannot be started: {error.strerror}")
             return
-        self._child = child
+        self._process = child
         try:
             self._listen(child)
         finally:
-            self._child = None
+            self._process = None
             child.abandon()
             self._stuck.append(child)
 
-    def _listen(self, child: Child) -> None:
+    def _listen(self, child: ProbeProcess) -> None:
         born = time.monotonic()
         deadline = born + self._patience
         while not self._closed.is_set():
             lines = child.lines(self._wake_out, deadline - time.monotonic())
             if lines is None:
-                self._fail(ProbeCode.DIED, child.epitaph())
+                self._fail(ProbeCode.DIED, child.describe_end())
                 return
             if lines:
                 deadline = time.monotonic() + self._patience
             elif time.monotonic() >= deadline:
-                self._hangs()
+                self._report_hang()
                 return
             for line in lines:
-                if not self._take(line, child):
+                if not self._handle_line(line, child):
                     return
             if self._failures and time.monotonic() - born > STEADY_AFTER:
                 self._failures = 0
 
-    def _take(self, data: bytes, child: Child) -> bool:
-        """Add a line to the picture; False when it is the last."""
+    def _handle_line(self, data: bytes, child: ProbeProcess) -> bool:
+        """Handle one line; return False when it is the last."""
         try:
             line = wire.DECODER.decode(data)
         except msgspec.DecodeError as error:
@@ -171,32 +272,38 @@ class NvmlProbe:
         if isinstance(line, wire.Failed):
             self._fail(_CODES.get(line.code, ProbeCode.FAILED), line.text)
             return False
-        self._picture.take(line, self._clock.now())
+        self._readings.ingest(line, self._clock.now())
         if isinstance(line, wire.Sweep) and line.samples:
             self._publish(ProbeCode.OK)
         else:
-            if self._pcie:  # the process may be new, or have started anew, and not know
-                child.send(f"pcie {self._pcie}")
+            self._brief(child)
             self._publish(self._status.code, self._status.text)
         return True
 
-    def _hangs(self) -> None:
-        code = ProbeCode.WEDGED if self._picture.gpus else ProbeCode.WEDGED_AT_START
+    def _brief(self, child: ProbeProcess) -> None:
+        """Tell a new or restarted process what was asked of the one before."""
+        if self._pcie:
+            child.send(f"pcie {self._pcie}")
+        if self._disks:
+            child.send(f"disks {json.dumps(self._disks)}")
+
+    def _report_hang(self) -> None:
+        code = ProbeCode.WEDGED if self._readings.gpus else ProbeCode.WEDGED_AT_START
         self._fail(code, format_duration(self._settings.hang_after))
 
     def _fail(self, code: ProbeCode, detail: str) -> None:
         self._failures += 1
-        self._publish(code, sentence(code, detail))
+        self._publish(code, describe_failure(code, detail))
 
     def _publish(self, code: ProbeCode, text: str = "") -> None:
-        """Tell everybody how it stands now."""
+        """Publish the current reading and status to all subscribers."""
         if (code, text) != (self._status.code, self._status.text):
             self._status = ProbeStatus(code, text, self._clock.now())
             if code is not ProbeCode.OK:
                 log.warning("GPU probe: %s", text)
-        self._latest = self._picture.reading(self._status)
+        self._latest = self._readings.reading(self._status)
         for tell in self._subscribers:
             try:
                 tell(self._latest)
-            except Exception:  # a border: one listener's trouble is not the others'
+            except Exception:  # one listener's failure must not affect the others
                 log.exception("a listener of the GPU probe failed")

@@ -1,4 +1,4 @@
-"""The lines a probe process writes, as the supervisor reads them."""
+"""Wire format of the probe process: one JSON line per message, as the supervisor decodes it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from msgspec.json import Decoder
 from gputui.domain.gpu import GpuProcess, Link
 
 
-class Card(Struct):
-    """What does not change about a GPU."""
+class GpuFacts(Struct):
+    """Constant facts of a GPU or MIG instance."""
 
     index: int
     uuid: str
@@ -28,8 +28,8 @@ class Card(Struct):
     persistence: bool | None = None
 
 
-class Slow(Struct):
-    """What is read seldom."""
+class SlowReadings(Struct):
+    """Readings that seldom change."""
 
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
@@ -41,7 +41,7 @@ class Slow(Struct):
 
 
 class Reading(Struct):
-    """One GPU in one sweep."""
+    """Reading of one GPU in one sweep."""
 
     uuid: str
     error: str = ""
@@ -58,31 +58,58 @@ class Reading(Struct):
     pcie_rx: float | None = None
     nvlink_tx: float | None = None
     nvlink_rx: float | None = None
-    slow: Slow | None = None
+    slow: SlowReadings | None = None
     processes: tuple[GpuProcess, ...] | UnsetType | None = UNSET
-    """Unset when the lists were not asked for in this sweep; None when this one could not be read."""
+    """Processes; unset when this sweep read no lists, None when this list could not be read."""
+
+
+class DiskReading(Struct):
+    """Reading of a file system."""
+
+    mount: str
+    roles: tuple[str, ...]
+    total: int
+    free: int
+
+
+class HostReading(Struct):
+    """Reading of the host in one sweep; rates are missing in the first."""
+
+    cpu: float | None = None
+    cores: int | None = None
+    load: float | None = None
+    memory_total: int | None = None
+    memory_used: int | None = None
+    swap_total: int | None = None
+    swap_used: int | None = None
+    received: float | None = None
+    sent: float | None = None
+    disks: tuple[DiskReading, ...] | UnsetType = UNSET
+    """Unset when no disk was read since the last reading."""
 
 
 class Facts(Struct, tag="facts", tag_field="kind"):
-    """Which GPUs there are."""
+    """List of all GPUs, with driver and CUDA versions."""
 
-    gpus: tuple[Card, ...]
+    gpus: tuple[GpuFacts, ...]
     driver: str | None = None
     cuda: int | None = None
-    """Version as NVML numbers it: 12080 is 12.8."""
+    """CUDA version as NVML numbers it: 12080 is 12.8."""
 
 
 class Sweep(Struct, tag="sweep", tag_field="kind"):
-    """One sweep over all of them."""
+    """Sweep over all GPUs."""
 
     samples: tuple[Reading, ...] = ()
     xids: tuple[tuple[str | None, int], ...] = ()
     lists: bool = False
     hosts_pids: bool = True
+    host: HostReading | None = None
+    """None in a sweep that read no lists, and from a probe of an earlier version."""
 
 
 class Failed(Struct, tag="failed", tag_field="kind"):
-    """Why the probe process ends."""
+    """Failure that ends the probe process."""
 
     code: str
     text: str

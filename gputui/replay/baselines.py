@@ -1,4 +1,4 @@
-"""What people do without a scheduler like ours: strict queues, run-what-fits, and GPUs split between tenants.
+"""Baselines without a scheduler like ours: strict queues, run-what-fits, EASY backfill, and GPUs split between tenants.
 
 Each is a small simulation of its own that yields (job, start, end, GPUs), so that a fault in our decision cannot hide
 in what it is compared with.
@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import math
 import random
+from bisect import insort
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush, merge
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, heapreplace, merge
 from typing import TypeAlias
 
 from gputui.replay.trace import HOUR, Site, TraceJob
@@ -29,7 +31,7 @@ class Hosts:
         self.free = list(nodes)
 
     def take(self, gpus: int, among: Iterable[int] | None = None) -> tuple[tuple[int, int], ...] | None:
-        """Where so many are; None when they are not to be had."""
+        """Take so many GPUs and return them by host; None when they are not available."""
         hosts = range(len(self.free)) if among is None else among
         if gpus > max(self.nodes):
             whole = [host for host in hosts if self.free[host] == self.nodes[host]]
@@ -43,18 +45,18 @@ class Hosts:
         return taken
 
     def give(self, taken: tuple[tuple[int, int], ...]) -> None:
-        """They are free again."""
+        """Give GPUs back."""
         for host, count in taken:
             self.free[host] += count
 
 
-def _play(
+def play(
     jobs: Sequence[TraceJob],
     arrive: Callable[[TraceJob], None],
     start: Callable[[float], Iterable[tuple[TraceJob, tuple[tuple[int, int], ...]]]],
     end: Callable[[TraceJob, tuple[tuple[int, int], ...]], None],
 ) -> Iterator[Started]:
-    """The events of a trace in order: ends first, then submissions, then a look at what starts."""
+    """Yield the starts of a trace. At each moment ends come first, then submissions, then a look at what starts."""
     ends: list[tuple[float, int, TraceJob, tuple[tuple[int, int], ...]]] = []
     coming, count = deque(jobs), 0
     while coming or ends:
@@ -78,7 +80,7 @@ def fifo(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
         while queue and (taken := hosts.take(queue[0].gpus)):
             yield queue.popleft(), taken
 
-    return _play(jobs, queue.append, start, lambda _, taken: hosts.give(taken))
+    return play(jobs, queue.append, start, lambda _, taken: hosts.give(taken))
 
 
 def greedy(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
@@ -100,7 +102,7 @@ def greedy(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
     def arrive(job: TraceJob) -> None:
         queues[-job.priority, job.gpus].append(job)
 
-    return _play(jobs, arrive, start, lambda _, taken: hosts.give(taken))
+    return play(jobs, arrive, start, lambda _, taken: hosts.give(taken))
 
 
 def static_equal(jobs: Sequence[TraceJob], site: Site, deal: int | None = None) -> Iterator[Started]:
@@ -127,7 +129,7 @@ def static_proportional(jobs: Sequence[TraceJob], site: Site) -> Iterator[Starte
 
 
 def apportion(gpus: int, loads: Sequence[float]) -> list[int]:
-    """At least one GPU each, the others by largest remainder."""
+    """Split the GPUs in proportion to the loads: at least one each, the others by largest remainder."""
     total, spare = math.fsum(loads) or 1.0, gpus - len(loads)
     exact = [max(0.0, gpus * load / total - 1) for load in loads]
     scale = spare / (math.fsum(exact) or 1.0)
@@ -161,17 +163,18 @@ def _narrowed(job: TraceJob, gpus: int) -> TraceJob:
 
 
 class _Leases:
-    """Which tenant has which host, and since when."""
+    """Hosts with the tenants that have them, and since when."""
 
     def __init__(self, site: Site) -> None:
         self.hosts = Hosts(site.nodes)
         self.tenant: list[str | None] = [None] * len(site.nodes)
         self.since = [0.0] * len(site.nodes)
         self.running = [0] * len(site.nodes)
-        self.queue: dict[str, deque[TraceJob]] = defaultdict(deque)
+        self.queue: dict[str, dict[int, deque[TraceJob]]] = defaultdict(dict)
+        """Waiting jobs of each tenant by width; only widths of which some wait."""
 
     def arrive(self, job: TraceJob) -> None:
-        self.queue[job.tenant].append(job)
+        self.queue[job.tenant].setdefault(job.gpus, deque()).append(job)
 
     def end(self, _: TraceJob, taken: tuple[tuple[int, int], ...]) -> None:
         self.hosts.give(taken)
@@ -183,24 +186,24 @@ class _Leases:
             over = now >= self.since[host] + LEASE or (tenant is not None and not self.queue[tenant])
             if tenant is not None and not self.running[host] and over:
                 self.tenant[host] = None
-        waiting = sorted((queue[0].submit, queue[0].number, tenant) for tenant, queue in self.queue.items() if queue)
-        for _submit, _number, tenant in waiting:
+        heads = (
+            (min(jobs[0].number for jobs in queue.values()), tenant) for tenant, queue in self.queue.items() if queue
+        )
+        for _number, tenant in sorted(heads):
             while started := self._pack(tenant, now):
                 yield started
 
     def _pack(self, tenant: str, now: float) -> tuple[TraceJob, tuple[tuple[int, int], ...]] | None:
-        """The tenant's next job: on a host it has, else on one that nobody has."""
+        """Start the first of the tenant's jobs that fits on a host that it has, or on one that nobody has."""
         queue = self.queue[tenant]
         own = [h for h, who in enumerate(self.tenant) if who == tenant and now < self.since[h] + LEASE]
         unleased = [host for host, who in enumerate(self.tenant) if who is None]
-        tried: set[int] = set()
-        for position, job in enumerate(queue):
-            if job.gpus in tried:
-                continue
-            tried.add(job.gpus)
-            taken = self.hosts.take(job.gpus, own) or self.hosts.take(job.gpus, unleased)
+        for gpus in sorted(queue, key=lambda gpus: queue[gpus][0].number) if own or unleased else ():
+            taken = self.hosts.take(gpus, own) or self.hosts.take(gpus, unleased)
             if taken:
-                del queue[position]
+                job = queue[gpus].popleft()
+                if not queue[gpus]:
+                    del queue[gpus]
                 self._lease(tenant, taken, now)
                 return job, taken
         return None
@@ -215,4 +218,121 @@ class _Leases:
 def host_lease(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
     """A host goes to one tenant for 24 hours, first come, first served; its jobs pack inside as they fit."""
     leases = _Leases(site)
-    return _play(jobs, leases.arrive, leases.start, leases.end)
+    return play(jobs, leases.arrive, leases.start, leases.end)
+
+
+HostGpus: TypeAlias = tuple[tuple[int, int], ...]
+"""Pairs of a host and a number of GPUs."""
+JobOrder: TypeAlias = Callable[[TraceJob], tuple[float, ...]]
+"""Sorts first what starts first."""
+_OVERRUN = 60.0
+"""Seconds that a job which outruns its limit is taken to go on at least."""
+
+
+def easy(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
+    """EASY in order of submission: the first job that does not fit has a reservation, and others run round it."""
+    return _Backfill(site, lambda job: (job.submit, job.number)).replay(jobs)
+
+
+def saf(jobs: Sequence[TraceJob], site: Site) -> Iterator[Started]:
+    """EASY with the smallest area first, that is GPUs times limit: short waits, and no bound for wide long jobs."""
+    return _Backfill(site, lambda job: (job.gpus * job.limit, job.submit, job.number)).replay(jobs)
+
+
+@dataclass(slots=True)
+class _Reservation:
+    """GPUs that are left for the first job that does not fit."""
+
+    at: float
+    extra: dict[int, int]
+    """Number of GPUs by host that the job will not need there."""
+
+
+class _Backfill:
+    """Waiting jobs by width, and those that run with the moments at which they should end."""
+
+    def __init__(self, site: Site, order: JobOrder) -> None:
+        self.hosts = Hosts(site.nodes)
+        self.order = order
+        self.queues: dict[int, list[TraceJob]] = {}
+        self.running: dict[int, tuple[float, float, HostGpus]] = {}
+
+    def replay(self, jobs: Sequence[TraceJob]) -> Iterator[Started]:
+        return play(jobs, self.arrive, self.start, self.end)
+
+    def arrive(self, job: TraceJob) -> None:
+        insort(self.queues.setdefault(job.gpus, []), job, key=self.order)
+
+    def end(self, job: TraceJob, taken: HostGpus) -> None:
+        self.hosts.give(taken)
+        del self.running[job.number]
+
+    def start(self, now: float) -> Iterator[tuple[TraceJob, HostGpus]]:
+        """Walk along the widths, always from the job that is first, and start what fits."""
+        reservation: _Reservation | None = None
+        heap = [(self.order(queue[0]), width, 0) for width, queue in self.queues.items() if queue]
+        heapify(heap)
+        while heap and any(self.hosts.free):
+            _, width, place = heap[0]
+            queue = self.queues[width]
+            taken = self._take(queue[place], reservation, now)
+            if taken is None:
+                reservation = reservation or self._reserve(width, now)
+                place = self._next(queue, place, reservation, now)
+            else:
+                job = queue.pop(place)
+                self.running[job.number] = (now, job.limit, taken)
+                yield job, taken
+            if place < len(queue):
+                heapreplace(heap, (self.order(queue[place]), width, place))
+            else:
+                heappop(heap)
+
+    def _next(self, queue: list[TraceJob], place: int, reservation: _Reservation, now: float) -> int:
+        """Return the place of the next job as wide that ends before the reservation; past the end: none."""
+        if self._fits(queue[place].gpus) is None:
+            return len(queue)
+        latest = reservation.at - now
+        return next((n for n in range(place + 1, len(queue)) if queue[n].limit <= latest), len(queue))
+
+    def _fits(self, width: int) -> HostGpus | None:
+        taken = self.hosts.take(width)
+        if taken:
+            self.hosts.give(taken)
+        return taken
+
+    def _take(self, job: TraceJob, reservation: _Reservation | None, now: float) -> HostGpus | None:
+        """Return the GPUs that the job gets now; None where there are none but those of the reservation."""
+        if reservation is None or now + job.limit <= reservation.at:
+            return self.hosts.take(job.gpus)
+        free = self.hosts.free
+        self.hosts.free = [min(gpus, reservation.extra.get(host, gpus)) for host, gpus in enumerate(free)]
+        taken = self.hosts.take(job.gpus)
+        self.hosts.free = free
+        for host, gpus in taken or ():
+            free[host] -= gpus
+            if host in reservation.extra:
+                reservation.extra[host] -= gpus
+        return taken
+
+    def _reserve(self, width: int, now: float) -> _Reservation:
+        """Return when and where so many GPUs will be free by the limits of those that run."""
+        then = Hosts(self.hosts.nodes)
+        then.free = list(self.hosts.free)
+        ends = sorted((_expected_end(began, limit, now), taken) for began, limit, taken in self.running.values())
+        for number, (at, given) in enumerate(ends):
+            then.give(given)
+            if number + 1 < len(ends) and ends[number + 1][0] == at:
+                continue
+            before = list(then.free)
+            if taken := then.take(width):
+                return _Reservation(at, {host: before[host] - gpus for host, gpus in taken})
+        return _Reservation(now, {})
+
+
+def _expected_end(began: float, limit: float, now: float) -> float:
+    """Return when a job should end: doubled each time it outruns that, so that it always lies ahead."""
+    lasts = limit
+    while began + lasts <= now:
+        lasts = 2 * max(lasts, _OVERRUN)
+    return began + lasts

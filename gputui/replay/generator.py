@@ -26,7 +26,7 @@ _LONGEST = 60 * _DAY
 def generate(
     jobs: int, seed: int = 0, *, tenants: int = 10, days: float = 28.0, widest: int = 16, burst_most: int = 400
 ) -> list[TraceJob]:
-    """So many jobs by submit time; the same seed gives the same ones."""
+    """Return so many jobs by submit time; the same seed gives the same jobs."""
     rng = random.Random(seed)
     widths = [width for width in WIDTHS if width <= widest]
     weights = [1 / (rank + 1) for rank in range(tenants)]

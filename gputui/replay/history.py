@@ -1,4 +1,4 @@
-"""A server's own finished jobs as a trace: what came when, and how it was."""
+"""The finished jobs of a server as a trace, with the schedule that really was."""
 
 from __future__ import annotations
 
@@ -6,45 +6,48 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from gputui.domain.cause import CauseCode
 from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.policy.durations import run_kind
 from gputui.domain.state import JobState
-from gputui.replay.policies import Ran
-from gputui.replay.trace import TraceJob, rebased
+from gputui.replay.trace import Ran, TraceJob, rebased
 
 
 @dataclass(frozen=True)
-class History:
-    """The finished jobs that held GPUs, and what to know about them before their replay is believed."""
+class JobHistory:
+    """Finished jobs that held GPUs, with what an operator should know before believing their replay."""
 
     jobs: tuple[TraceJob, ...]
-    """By the time they could have started, the first at 0."""
+    """In the order of the times from which they could have started, the first at 0."""
     starts: tuple[float, ...]
-    """When each of them really started."""
+    """Seconds at which each of them really started."""
+    lost: tuple[tuple[int, float], ...]
+    """Preemptions of each, and the GPU-seconds lost by them."""
     since: datetime
     until: datetime
     """The first could have started then, and the last ended."""
     failed: int
-    """Those that held GPUs and did not end well."""
+    """Number of jobs that held GPUs and did not end well."""
     left_out: int
-    """Those that never held any."""
+    """Number of jobs that never held any."""
     shared: int
-    """Those that shared theirs."""
+    """Number of jobs that shared theirs."""
     gpus: int
-    """How many different GPUs they had."""
+    """Number of different GPUs that they had."""
 
     @property
     def span(self) -> timedelta:
-        """From the first submission to the last."""
+        """Time from the first submission to the last."""
         return timedelta(seconds=self.jobs[-1].submit)
 
     def as_it_was(self, jobs: Sequence[TraceJob]) -> list[Ran]:
-        """The schedule that really was, of these very jobs with the limits they are replayed with."""
-        pairs = zip(jobs, self.starts, strict=True)
-        return [Ran(job, at, at + job.duration, job.gpus) for job, at in pairs]
+        """Return the schedule that really was, of these very jobs with the limits they are replayed with."""
+        each = zip(jobs, self.starts, self.lost, strict=True)
+        return [Ran(job, at, at + job.duration, job.gpus, *lost) for job, at, lost in each]
 
 
-def of(jobs: Iterable[Job]) -> History | None:
-    """The history that these finished jobs make; None when none of them ever held a GPU."""
+def job_history(jobs: Iterable[Job]) -> JobHistory | None:
+    """Return the history that these finished jobs make; None when none of them ever held a GPU."""
     finished = [job for job in jobs if job.state.is_terminal]
     ends = {job.id: job.ended_at for job in finished if job.ended_at is not None}
     held = [job for job in finished if _held(job)]
@@ -53,21 +56,22 @@ def of(jobs: Iterable[Job]) -> History | None:
     rows = sorted((could_start(job, ends), job.id, job) for job in held)
     first = rows[0][0]
     trace = rebased(_trace_job(job, (at - first).total_seconds()) for at, _, job in rows)
-    starts = [((_held(job)[0].started_at or at) - first).total_seconds() for at, _, job in rows]
-    return History(
+    starts = [((_kept(job)[0].started_at or at) - first).total_seconds() for at, _, job in rows]
+    return JobHistory(
         jobs=tuple(trace),
         starts=tuple(starts),
+        lost=tuple(_lost(job) for _, _, job in rows),
         since=first,
         until=max(attempt.ended_at or first for job in held for attempt in _held(job)),
         failed=sum(job.state is not JobState.COMPLETED for job in held),
-        left_out=len(finished) - len(held),
+        left_out=sum(job.count for job in finished) - len(held),
         shared=sum(job.spec.gpus.share for job in held),
         gpus=len({uuid for job in held for attempt in _held(job) for uuid in attempt.gpus}),
     )
 
 
 def could_start(job: Job, ends: Mapping[JobId, datetime]) -> datetime:
-    """When nothing but GPUs was missing: submitted, its time come, what it depends on ended. Never after its start."""
+    """Return when nothing but GPUs was missing: submitted, its time come, its dependencies ended; at most its start."""
     moments = [job.submitted_at, *([job.spec.begin_at] if job.spec.begin_at else [])]
     moments += [ends[other] for other in (*job.spec.after, *job.spec.after_any) if other in ends]
     started = _held(job)[0].started_at
@@ -75,13 +79,33 @@ def could_start(job: Job, ends: Mapping[JobId, datetime]) -> datetime:
 
 
 def _held(job: Job) -> list[Attempt]:
-    """Its attempts that held GPUs and are over."""
+    """Return its attempts that held GPUs and are over."""
     return [attempt for attempt in job.attempts if attempt.gpus and attempt.started_at and attempt.ended_at]
 
 
+def _kept(job: Job) -> list[Attempt]:
+    """Return those of them that were not preempted; all where there are no others.
+
+    A replay decides anew who is preempted, and then has the work run again.
+    """
+    held = _held(job)
+    return [attempt for attempt in held if not _was_preempted(attempt)] or held
+
+
+def _lost(job: Job) -> tuple[int, float]:
+    """Return how often it was preempted before it ran to its end, and the GPU-seconds lost by that."""
+    kept = _kept(job)
+    lost = [attempt for attempt in _held(job) if attempt not in kept]
+    return len(lost), sum(len(attempt.gpus) * _seconds(attempt) for attempt in lost)
+
+
+def _was_preempted(attempt: Attempt) -> bool:
+    return attempt.cause is not None and attempt.cause.code is CauseCode.PREEMPTED
+
+
 def _trace_job(job: Job, submit: float) -> TraceJob:
-    """As wide as it ran last, for as long as all its attempts together."""
-    attempts = _held(job)
+    """Return the job as wide as it ran last, for as long as all its attempts together but the preempted ones."""
+    attempts = _kept(job)
     gpus = len(attempts[-1].gpus)
     work = sum(len(attempt.gpus) * _seconds(attempt) for attempt in attempts)
     limit = job.spec.time_limit
@@ -94,6 +118,9 @@ def _trace_job(job: Job, submit: float) -> TraceJob:
         priority=job.priority,
         nice=job.spec.nice,
         stated=limit.total_seconds() if limit else None,
+        name=run_kind(job)[1],
+        preemptible=job.spec.preemptible,
+        ended_well=job.state is JobState.COMPLETED,
     )
 
 

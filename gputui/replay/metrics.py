@@ -1,4 +1,4 @@
-"""What a replay came to: the figures of a schedule, each defined in its own function."""
+"""The figures of a schedule, each defined in its own function."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
-from gputui.replay.policies import Ran
-from gputui.replay.trace import TraceJob
+from gputui.domain.job import CLASSES, whole_class
+from gputui.replay.trace import Ran, TraceJob
 
 TAU = 60.0
 """Seconds: shorter jobs count as this long in a slowdown (Feitelson's bounded slowdown)."""
@@ -26,17 +26,30 @@ class Figures:
     bounded_slowdown_mean: float
     makespan: float
     wide_wait_p95: float | None
-    """Of jobs of 4 GPUs and more; None: there are none."""
+    """95th percentile of the wait of jobs with 4 GPUs and more; None: there are none."""
     starvation: float
     """The longest wait in times of the job's own limit."""
     fairness: float
     """Jain's index over the tenants' mean bounded slowdowns, inverted: 1 when all fare alike."""
+    worst_tenant_wait_mean: float
+    """The mean wait of the tenant whose mean wait is longest."""
+    wait_mean_high: float | None
+    """Mean wait of jobs of priority 75 to 100; None: there are none."""
+    wait_mean_normal: float | None
+    """Mean wait of jobs of priority 26 to 74."""
+    wait_mean_low: float | None
+    """Mean wait of jobs of priority 0 to 25."""
+    preemptions: float
+    """Number of preemptions; the mean over several schedules."""
+    gpu_seconds_lost: float
+    """GPU-seconds of preempted runs, which had to be run again."""
 
 
 def figures(ran: Sequence[Ran], gpus: int) -> Figures:
-    """All of them."""
-    waits = sorted(each.start - each.job.submit for each in ran)
-    wide = sorted(each.start - each.job.submit for each in ran if each.job.gpus >= WIDE)
+    """Return all figures of a schedule on so many GPUs; the schedule must not be empty."""
+    waits = sorted(map(wait, ran))
+    wide = sorted(wait(each) for each in ran if each.job.gpus >= WIDE)
+    low, normal, high = (wait_of_class(ran, grade) for grade in range(len(CLASSES)))
     return Figures(
         allocation_ratio=allocation_ratio(ran, gpus),
         wait_mean=math.fsum(waits) / len(waits),
@@ -45,20 +58,45 @@ def figures(ran: Sequence[Ran], gpus: int) -> Figures:
         bounded_slowdown_mean=math.fsum(bounded_slowdown(each) for each in ran) / len(ran),
         makespan=max(each.end for each in ran) - min(each.job.submit for each in ran),
         wide_wait_p95=percentile(wide, 0.95) if wide else None,
-        starvation=max((each.start - each.job.submit) / max(each.job.limit, TAU) for each in ran),
+        starvation=max(wait(each) / max(each.job.limit, TAU) for each in ran),
         fairness=fairness(ran),
+        worst_tenant_wait_mean=worst_tenant_wait_mean(ran),
+        wait_mean_high=high,
+        wait_mean_normal=normal,
+        wait_mean_low=low,
+        preemptions=sum(each.preemptions for each in ran),
+        gpu_seconds_lost=math.fsum(each.lost for each in ran),
     )
 
 
+def wait(ran: Ran) -> float:
+    """Seconds from submission to the start of the run that came to its end; preempted runs are part of the wait."""
+    return ran.start - ran.job.submit
+
+
+def wait_of_class(ran: Sequence[Ran], grade: int) -> float | None:
+    """Return the mean wait of the jobs of a class, 0 for low to 2 for high; None: there are none."""
+    waits = [wait(each) for each in ran if whole_class(each.job.priority) == grade]
+    return math.fsum(waits) / len(waits) if waits else None
+
+
+def worst_tenant_wait_mean(ran: Sequence[Ran]) -> float:
+    """Return the longest of the tenants' mean waits, in seconds."""
+    by_tenant: dict[str, list[float]] = defaultdict(list)
+    for each in ran:
+        by_tenant[each.job.tenant].append(wait(each))
+    return max(math.fsum(waits) / len(waits) for waits in by_tenant.values())
+
+
 def allocation_ratio(ran: Sequence[Ran], gpus: int) -> float:
-    """A: GPU-seconds given to jobs up to the last submission, over all there were up to then."""
+    """A: GPU-seconds given to jobs up to the last submission, over all there were up to then; lost work is left out."""
     last = max(each.job.submit for each in ran)
     given = math.fsum(each.gpus * max(0.0, min(each.end, last) - each.start) for each in ran if each.start < last)
     return given / (gpus * last) if last else 0.0
 
 
 def allocation_bound(jobs: Sequence[TraceJob], gpus: int) -> float:
-    """What no policy's A can exceed: all work that has come is done at once, as if it came in crumbs."""
+    """Return a bound on every policy's A: all work that has come is done at once, as if it came in crumbs."""
     last = max(job.submit for job in jobs)
     at = waiting = done = 0.0
     for job in jobs:
@@ -69,7 +107,7 @@ def allocation_bound(jobs: Sequence[TraceJob], gpus: int) -> float:
 
 
 def mean_figures(several: Sequence[Figures]) -> Figures:
-    """The mean of each figure; of those only that are there."""
+    """Return the mean of each figure over the schedules that have it."""
 
     def mean(name: str) -> float | None:
         values = [getattr(each, name) for each in several if getattr(each, name) is not None]
@@ -79,12 +117,12 @@ def mean_figures(several: Sequence[Figures]) -> Figures:
 
 
 def bounded_slowdown(ran: Ran) -> float:
-    """Time from submission to end over run time, both of at least a minute."""
+    """Return the time from submission to end over the run time, both of at least a minute."""
     return max(1.0, (ran.end - ran.job.submit) / max(ran.end - ran.start, TAU))
 
 
 def fairness(ran: Sequence[Ran]) -> float:
-    """Jain's index (sum x)^2 / (n sum x^2) over tenants' x = 1 / mean bounded slowdown."""
+    """Return Jain's index (sum x)^2 / (n sum x^2) over tenants' x = 1 / mean bounded slowdown."""
     by_tenant: dict[str, list[float]] = defaultdict(list)
     for each in ran:
         by_tenant[each.job.tenant].append(bounded_slowdown(each))
@@ -93,5 +131,5 @@ def fairness(ran: Sequence[Ran]) -> float:
 
 
 def percentile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that this share of them does not exceed."""
+    """Return the smallest value that this share of them does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

@@ -1,4 +1,4 @@
-"""Traces: jobs as they once came, read from CSV and stretched to the load wanted."""
+"""Traces: jobs as they once came, read from CSV, stretched to the load wanted and given time limits."""
 
 from __future__ import annotations
 
@@ -6,24 +6,38 @@ import csv
 import hashlib
 import io
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple, TypeAlias
 
 from gputui.domain.errors import InputError
-from gputui.domain.job import NORMAL_PRIORITY
+from gputui.domain.job import MAX_PRIORITY, NORMAL_PRIORITY
+from gputui.domain.text import plain
+from gputui.domain.units import parse_duration
 
-COLUMNS = ("submit_time_s", "duration_s", "gpus")
 HOUR = 3600.0
 BUCKETS = tuple(hours * HOUR for hours in (0.25, 1, 4, 12, 24, 72))
 LIMITS = ("exact", "bucket", "none")
 MAX_TIME = 72 * HOUR
+REQUIRED = ("submit_time_s", "duration_s", "gpus")
+OPTIONAL = ("vc", "priority", "name", "limit", "preemptible", "status")
+"""Columns that are read where they are there; others are ignored."""
+_ALIASES = {"tenant": "vc", "limit_s": "limit", "time_limit_s": "limit"}
+_BOOLEANS = {"": False, "0": False, "false": False, "no": False, "1": True, "true": True, "yes": True}
+_ENDED_BADLY = ("fail", "kill", "cancel", "timeout", "node_fail", "out_of_memory", "oom", "error", "preempt")
 _MAX_FILE = 512 * 1024**2
+_SHOWN = 40
+"""Most characters of a cell that a message quotes."""
+
+TraceRow: TypeAlias = Mapping[str, str]
+"""Cells of a line by column; the columns that the file lacks are not in it."""
 
 
 @dataclass(frozen=True)
 class TraceJob:
-    """One job of a trace. Times are seconds since the trace begins."""
+    """Job of a trace. Times are seconds since the trace begins."""
 
     number: int
     submit: float
@@ -31,29 +45,37 @@ class TraceJob:
     gpus: int
     tenant: str
     limit: float = MAX_TIME
-    """What the user would have said it takes."""
+    """Limit in seconds that its user would have stated."""
     priority: int = NORMAL_PRIORITY
     nice: int = 0
     stated: float | None = None
-    """The limit that its user set, where that is known."""
+    """Limit in seconds that its user set, where that is known."""
+    name: str = ""
+    """Name or image: what a prediction goes by; empty where it is unknown."""
+    preemptible: bool = False
+    """Whether a job of a higher class may stop it, where preemption is on."""
+    is_limited: bool = True
+    """Whether its user stated `limit`; else that is only the longest it may be planned to run."""
+    ended_well: bool = True
+    """Whether its run time says something about the next job of its name."""
 
 
 @dataclass(frozen=True)
 class Site:
-    """What the jobs run on."""
+    """Machine that the jobs run on."""
 
     gpus: int
     per_node: int = 8
 
     @property
     def nodes(self) -> tuple[int, ...]:
-        """How many GPUs each node has; the last may have fewer."""
+        """Number of GPUs of each node; the last may have fewer."""
         whole, rest = divmod(self.gpus, self.per_node)
         return (self.per_node,) * whole + ((rest,) if rest else ())
 
 
 def read(path: Path) -> tuple[list[TraceJob], str]:
-    """The jobs of a file by submit time, and its SHA-256."""
+    """Return the jobs of a file by submit time, and its SHA-256; raises InputError for what is no trace."""
     try:
         with path.open("rb") as file:
             raw = file.read(_MAX_FILE + 1)
@@ -64,27 +86,115 @@ def read(path: Path) -> tuple[list[TraceJob], str]:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"is not UTF-8 text at byte {error.start}", where=str(path)) from error
+        hint = "save it as CSV in UTF-8"
+        raise InputError(f"is not UTF-8 text at byte {error.start}", where=str(path), hint=hint) from error
     return parse(text, str(path)), hashlib.sha256(raw).hexdigest()
 
 
 def parse(text: str, where: str) -> list[TraceJob]:
-    """The jobs of a CSV text, by submit time."""
-    reader = csv.DictReader(io.StringIO(text))
-    missing = [column for column in COLUMNS if column not in (reader.fieldnames or ())]
-    if missing:
-        hint = "the first line names the columns: " + ",".join(COLUMNS) + ",vc"
-        raise InputError(f"has no column {missing[0]}", where=where, hint=hint)
+    """Return the jobs of a CSV text, by submit time; raises InputError with line and column of what is wrong."""
+    lines = csv.reader(io.StringIO(text, newline=""), strict=True)
     try:
-        rows = sorted(_rows(reader, where))
+        columns = _columns(next(lines, []), where)
+        jobs = []
+        for cells in lines:
+            if any(map(str.strip, cells)):
+                place = f"{where}: line {lines.line_num}"
+                jobs.append(_job(lines.line_num, _row(cells, columns, place), place))
     except csv.Error as error:
-        raise InputError(f"is not CSV: {error}", where=f"{where}: line {reader.line_num}") from error
-    if not rows:
+        raise InputError(f"is not CSV: {error}", where=f"{where}: line {lines.line_num}") from error
+    if not jobs:
         raise InputError("holds no job", where=where)
-    return rebased(
-        TraceJob(line, submit, duration, gpus, tenant, priority=priority)
-        for submit, line, duration, gpus, tenant, priority in rows
+    return rebased(sorted(jobs, key=lambda job: (job.submit, job.number)))
+
+
+def _columns(header: Sequence[str], where: str) -> list[str]:
+    """Return the columns in their order, under the names used here; raises InputError where one lacks or is twice."""
+    written = [cell.strip().lower() for cell in header]
+    names = [name if _ALIASES.get(name, name) in written else _ALIASES.get(name, name) for name in written]
+    hint = "the first line names the columns: " + ",".join(REQUIRED) + ",vc; it may name " + ",".join(OPTIONAL[1:])
+    if missing := [column for column in REQUIRED if column not in names]:
+        if len(names) == 1 and any(mark in names[0] for mark in ";\t"):
+            hint = "columns are separated by commas"
+        raise InputError(f"has no column {missing[0]}", where=where, hint=hint)
+    known = Counter(name for name in names if name in (*REQUIRED, *OPTIONAL))
+    if twice := [name for name, count in known.items() if count > 1]:
+        raise InputError(f"has the column {twice[0]} twice", where=f"{where}: line 1")
+    return names
+
+
+def _row(cells: Sequence[str], columns: Sequence[str], place: str) -> TraceRow:
+    """Return the cells by column, empty where the line ends early; raises InputError where there are too many."""
+    if len(cells) > len(columns):
+        raise InputError(
+            f"has {len(cells)} cells, but the first line names {len(columns)} columns",
+            where=place,
+            hint="a cell that holds a comma is put in double quotes",
+        )
+    short = len(columns) - len(cells)
+    return {name: cell.strip() for name, cell in zip(columns, [*cells, *[""] * short], strict=True)}
+
+
+def _job(number: int, row: TraceRow, place: str) -> TraceJob:
+    duration = _number(row, "duration_s", place)
+    gpus = _number(row, "gpus", place)
+    if duration < 0 or gpus < 1 or gpus != int(gpus) or gpus > 2**20:
+        raise InputError("expected a duration from 0 and a whole number of GPUs from 1", where=place)
+    return TraceJob(
+        number=number,
+        submit=_number(row, "submit_time_s", place),
+        duration=duration,
+        gpus=int(gpus),
+        tenant=row.get("vc", ""),
+        priority=_priority(row, place),
+        stated=_limit(row, place),
+        name=row.get("name", ""),
+        preemptible=_is_preemptible(row, place),
+        ended_well=not row.get("status", "").lower().startswith(_ENDED_BADLY),
     )
+
+
+def _number(row: TraceRow, column: str, place: str) -> float:
+    text = row[column]
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or abs(value) > 1e12:
+        raise _odd(column, "a number", text, place)
+    return value
+
+
+def _priority(row: TraceRow, place: str) -> int:
+    text = row.get("priority", "")
+    if not text:
+        return NORMAL_PRIORITY
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and int(text) <= MAX_PRIORITY):
+        raise _odd("priority", f"a whole number from 0 to {MAX_PRIORITY}", text, place)
+    return int(text)
+
+
+def _limit(row: TraceRow, place: str) -> float | None:
+    """Return the limit in seconds that the user stated; None where the cell is empty."""
+    text = row.get("limit", "")
+    if not text:
+        return None
+    seconds = parse_duration(text, where=f"{place}: limit").total_seconds()
+    if not seconds:
+        raise _odd("limit", "a duration above 0", text, place)
+    return seconds
+
+
+def _is_preemptible(row: TraceRow, place: str) -> bool:
+    text = row.get("preemptible", "")
+    if text.lower() not in _BOOLEANS:
+        raise _odd("preemptible", "1 or 0, true or false", text, place)
+    return _BOOLEANS[text.lower()]
+
+
+def _odd(column: str, expected: str, text: str, place: str) -> InputError:
+    found = f"{plain(text, _SHOWN)!r}" if text else "an empty cell"
+    return InputError(f"{column}: expected {expected}, found {found}", where=place)
 
 
 def rebased(jobs: Iterable[TraceJob]) -> list[TraceJob]:
@@ -94,54 +204,64 @@ def rebased(jobs: Iterable[TraceJob]) -> list[TraceJob]:
     return [replace(job, number=number, submit=job.submit - first) for number, job in enumerate(kept)]
 
 
-def _rows(reader: csv.DictReader[str], where: str) -> Iterator[tuple[float, int, float, int, str, int]]:
-    for row in reader:
-        place = f"{where}: line {reader.line_num}"
-        submit = _number(row["submit_time_s"], "submit_time_s", place)
-        duration = _number(row["duration_s"], "duration_s", place)
-        gpus = _number(row["gpus"], "gpus", place)
-        if duration < 0 or gpus < 1 or gpus != int(gpus) or gpus > 2**20:
-            raise InputError("expected a duration from 0 and a whole number of GPUs from 1", where=place)
-        yield submit, reader.line_num, duration, int(gpus), row.get("vc") or "", NORMAL_PRIORITY
-
-
-def _number(text: str | None, column: str, where: str) -> float:
-    try:
-        value = float(text or "")
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value) or abs(value) > 1e12:
-        raise InputError(f"{column}: expected a number", where=where)
-    return value
-
-
 def prepare(
     trace: Sequence[TraceJob],
     site: Site,
     load: float | None = None,
     limits: str = "bucket",
     max_time: float = MAX_TIME,
+    unlimited: float | None = None,
 ) -> list[TraceJob]:
-    """The jobs as they are replayed: durations capped, none wider than the site, stretched to the load, with limits."""
+    """Return the jobs as they are replayed: durations capped, none wider than the site, stretched, with limits.
+
+    A job without a limit is planned to run for `unlimited` seconds at most; None: `max_time`.
+    """
     jobs = [replace(job, duration=min(job.duration, max_time), gpus=min(job.gpus, site.gpus)) for job in trace]
-    stretch = 1.0 if load is None else offered(jobs, site) / load
-    return [replace(job, submit=job.submit * stretch, limit=_limit(job, limits, max_time)) for job in jobs]
+    stretch = 1.0 if load is None else _stretch(jobs, site, load)
+    return [_limited(replace(job, submit=job.submit * stretch), limits, max_time, unlimited) for job in jobs]
 
 
-def _limit(job: TraceJob, how: str, max_time: float) -> float:
-    return limit(job.duration, how, max_time) if job.stated is None else min(max_time, job.stated)
+def _stretch(jobs: Sequence[TraceJob], site: Site, load: float) -> float:
+    """Return the factor for times of submission that leads to the load; raises InputError where none does."""
+    found = offered(jobs, site)
+    if not 0 < found < math.inf:
+        what = "all jobs come at once" if found else "no job takes any time"
+        raise InputError(f"{what}: no stretch leads to load {load:g}", where="--load", hint="leave out --load")
+    return found / load
+
+
+def _limited(job: TraceJob, how: str, max_time: float, unlimited: float | None) -> TraceJob:
+    """Return the job with the limit that its user stated, or else with one made up."""
+    if job.stated is not None:
+        return replace(job, limit=min(max_time, job.stated), is_limited=True)
+    if how == "none" and unlimited is not None:
+        return replace(job, limit=unlimited, is_limited=False)
+    return replace(job, limit=limit(job.duration, how, max_time), is_limited=how != "none")
 
 
 def offered(jobs: Sequence[TraceJob], site: Site) -> float:
-    """The load: GPU-seconds of work for each GPU-second between the first and the last submission."""
+    """Return the load: GPU-seconds of work for each GPU-second between the first and the last submission."""
     span = jobs[-1].submit - jobs[0].submit
     return sum(job.duration * job.gpus for job in jobs) / (site.gpus * span) if span else math.inf
 
 
 def limit(duration: float, how: str, max_time: float = MAX_TIME) -> float:
-    """What a user says a job takes: the truth, twice that rounded up to a usual figure, or nothing."""
+    """Return what a user says that a job takes: the truth, twice that rounded up to a usual figure, or nothing."""
     if how == "exact":
         return duration
     if how == "bucket":
         return min(max_time, next((bucket for bucket in BUCKETS if bucket >= 2 * duration), max_time))
     return max_time
+
+
+class Ran(NamedTuple):
+    """Completed run of a job: its start and end in seconds, and its GPUs."""
+
+    job: TraceJob
+    start: float
+    end: float
+    gpus: int
+    preemptions: int = 0
+    """Number of times it was preempted before, and had to begin again."""
+    lost: float = 0.0
+    """GPU-seconds that it held before, and that were lost so."""

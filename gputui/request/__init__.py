@@ -1,1 +1,1 @@
-"""What a job may be asked for, read from options, a job file or a form: one table for all of them."""
+"""Requests for jobs, read from options, a job file or a form: one table of options for all of them."""

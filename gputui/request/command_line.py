@@ -6,17 +6,18 @@ Options end at the first word that is none, which is the image, or at `--`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from gputui.domain.errors import InputError
-from gputui.request import docker_only
+from gputui.request import command_line
 from gputui.request.texts import quoted
 
 _TRUTH = {"true": True, "t": True, "1": True, "false": False, "f": False, "0": False}
 
 
-@dataclass
-class Tidied:
+class Tidied(Struct):
     """The words for click, and what was found on the way."""
 
     words: list[str] = field(default_factory=list)
@@ -29,7 +30,7 @@ class Tidied:
         """Return what the taken options mean here, in one line; empty where there is nothing to say."""
         by_words: dict[str, list[str]] = {}
         for option in dict.fromkeys(self.taken):
-            if words := docker_only.TAKEN[option]:
+            if words := command_line.TAKEN[option]:
                 by_words.setdefault(words, []).append(option)
         return "; ".join(f"{', '.join(options)}: {words}" for words, options in by_words.items())
 
@@ -48,14 +49,14 @@ class _Reader:
     """Takes one option after the other."""
 
     def __init__(self, options: Mapping[str, bool]) -> None:
-        others = dict.fromkeys((*docker_only.TAKEN, *docker_only.REFUSED), True)
-        self._options = {**others, **dict.fromkeys(docker_only.WITHOUT_VALUE, False), **options}
+        others = dict.fromkeys((*command_line.TAKEN, *command_line.REFUSED), True)
+        self._options = {**others, **dict.fromkeys(command_line.WITHOUT_VALUE, False), **options}
         self._own = options
         self.found = Tidied()
 
     @staticmethod
     def is_option(word: str) -> bool:
-        """Whether it is an option, and not the image."""
+        """Return whether the word is an option rather than the image."""
         return word.startswith("-") and word not in {"-", "--"}
 
     def take(self, word: str, rest: Sequence[str]) -> int:
@@ -122,8 +123,8 @@ class _Reader:
 
     def _others(self, name: str, value: str) -> None:
         """An option of docker's that is not ours."""
-        if name in docker_only.REFUSED:
-            hint = docker_only.REFUSED[name]
+        if name in command_line.REFUSED:
+            hint = command_line.REFUSED[name]
             self.found.faults.append(InputError("is not an option of submit", where=name, hint=hint))
         elif not (name == "--restart" and value == "no"):
             self.found.taken.append(name)
@@ -150,3 +151,64 @@ def raised(faults: Iterable[InputError]) -> None:
         raise found[0]
     if found:
         raise InputErrors(found)
+
+
+_DETACHED = "every job runs in the background"
+_KEPT = "output is kept: gputui logs -f ID follows it"
+_NO_INPUT = "a job has no input: gputui run -i gives it one"
+_NO_TERMINAL = f"a job has no terminal: gputui run -t gives it one; {_KEPT}"
+SILENT = ""
+
+TAKEN = MappingProxyType(
+    {
+        "-d": _DETACHED,
+        "--detach": _DETACHED,
+        "--rm": "a job's container is removed once its log is saved",
+        "--restart": "gputui restarts no container; --retries N runs a failed job again",
+        "-i": _NO_INPUT,
+        "--interactive": _NO_INPUT,
+        "-t": _NO_TERMINAL,
+        "--tty": _NO_TERMINAL,
+        "-a": _KEPT,
+        "--attach": _KEPT,
+        "--detach-keys": _NO_TERMINAL,
+        "--sig-proxy": "gputui cancel ID ends a job",
+        "--init": SILENT,
+        "-q": SILENT,
+        "--quiet": SILENT,
+        "--disable-content-trust": SILENT,
+    }
+)
+"""Options that change nothing about a job, each with what it means here; empty: as docker has it."""
+
+ANYHOW = frozenset({"-d", "--detach", "--rm"})
+"""Taken options that every job has anyway: dropping them loses nothing."""
+
+_WINDOWS = "Windows containers alone have it"
+_SLURM = "sbatch's option"
+
+REFUSED = MappingProxyType(
+    {
+        "--cidfile": "gputui show ID --json names the container",
+        "--kernel-memory": "engines have given it up: --memory bounds all memory",
+        "--use-api-socket": "write -v /var/run/docker.sock:/var/run/docker.sock",
+        "--isolation": _WINDOWS,
+        "--cpu-count": f"{_WINDOWS}: write --cpus N",
+        "--cpu-percent": f"{_WINDOWS}: write --cpus N",
+        "--io-maxbandwidth": f"{_WINDOWS}: write --device-write-bps",
+        "--io-maxiops": f"{_WINDOWS}: write --device-write-iops",
+        "--env-from-file": "write --env-file FILE",
+        "--time": f"{_SLURM}: write --time-limit DURATION",
+        "--gres": f"{_SLURM}: write --gpus N",
+        "--dependency": f"{_SLURM}: write --after ID or --after-any ID",
+    }
+)
+"""Options that cannot be honoured, each with what to write instead."""
+
+WITHOUT_VALUE = frozenset(
+    {
+        *("-d", "--detach", "--rm", "-i", "--interactive", "-t", "--tty", "--sig-proxy", "--init"),
+        *("-q", "--quiet", "--disable-content-trust", "--use-api-socket"),
+    }
+)
+"""Taken and refused options that have no value."""

@@ -8,26 +8,30 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+import signal
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import TypeAlias
 
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job import Submission
-from gputui.request import docker_specs, specs, submitter
-from gputui.request.key import YES as YES
-from gputui.request.keys import BY_NAME, Key, Kind
-from gputui.request.submitter import Submitter
+from gputui.domain.job import DEFAULT_BACKOFF, NORMAL_PRIORITY, GpuRequest, JobSpec, LimitWarning, Submission
+from gputui.domain.redaction import SECRET_NAME
+from gputui.request import command_line, docker_values, job_values, submitter
+from gputui.request.job_options import BY_NAME, DOCKER_KEYS, RARER, JobOption, OptionKind
+from gputui.request.job_options import YES as YES
+from gputui.request.numbers import duration_text, size_text
+from gputui.request.submitter import Submitter, is_taken_over
 
 Draft: TypeAlias = Mapping[str, str]
 MASK = "••••••"
-"""What stands for the value of a variable that is not to be shown."""
+"""Placeholder for the value of a variable that is not to be shown."""
 FURTHER = "further"
 """Name of a form's text of docker's rarer options, in a draft only while it cannot be read."""
 NAMES = ("image", "command", *BY_NAME)
-"""All that a draft may have."""
-_SECRET = re.compile(
-    r"TOKEN|SECRET|PASSW|PASSPHRASE|CREDENTIAL|PRIVATE|AUTH|COOKIE|API_?KEY|ACCESS_?KEY|_KEY$", re.IGNORECASE
-)
+"""Names of all texts that a draft may have."""
+FURTHER_NAMES = tuple(name for name in BY_NAME if (name in RARER and name != "publish") or name == "label_file")
+"""Names of the options that the text `further` holds."""
 
 
 def asked(draft: Draft, by: Submitter) -> Submission:
@@ -37,11 +41,11 @@ def asked(draft: Draft, by: Submitter) -> Submission:
         raise InputError("name an image, or a command to run on this host", where="image")
     values = {name: value_of(draft, name) for name in BY_NAME if text_of(draft, name)}
     image = text_of(draft, "image") or None
-    return submitter.submission(values, image, words(draft.get("command", ""), "command"), by, lambda name: name)
+    return submitter.submission(values, image, split_words(draft.get("command", ""), "command"), by, lambda name: name)
 
 
 def faults(draft: Draft, by: Submitter) -> dict[str, InputError]:
-    """What is wrong, by name, as far as it can be told at once."""
+    """Return the errors by name, as far as they can be found at once."""
     found: dict[str, InputError] = {}
     try:
         check_further(draft)
@@ -63,41 +67,67 @@ def faults(draft: Draft, by: Submitter) -> dict[str, InputError]:
 def check_further(draft: Draft) -> None:
     """Raise InputError for options of docker run that a form holds as one text, because they cannot be read."""
     if text := text_of(draft, FURTHER):
-        from gputui.request import further  # which needs this module
-
-        further.unfolded(text)
+        read_further(text)
         raise InputError("is not taken apart", where=FURTHER)
+
+
+def read_further(text: str) -> dict[str, str]:
+    """Return the draft of a text; raises InputError, whose `where` is the field."""
+    from gputui.request import pasted_line  # few drafts have the text
+
+    try:
+        given, found = pasted_line.parsed(list(split_words(text, FURTHER)))
+        _check_further_words(given, found.taken)
+    except InputError as error:
+        option = f"{error.where}: " if (error.where or "").startswith("-") else ""
+        raise InputError(f"{option}{error.what}", where=FURTHER, hint=error.hint) from error
+    return {
+        name: pasted_line.option_text(BY_NAME[name], given[name])
+        for name in FURTHER_NAMES
+        if given[name] not in (None, (), False)
+    }
+
+
+def _check_further_words(given: Mapping[str, object], taken: list[str]) -> None:
+    if taken:
+        hint = command_line.TAKEN.get(taken[0]) or command_line.REFUSED.get(taken[0]) or "leave it out"
+        raise InputError("is no option of a job", where=taken[0], hint=hint)
+    if words := given["arguments"]:
+        raise InputError(f"{str(words)[:60]} are no options", where=FURTHER, hint="write --cap-add SYS_PTRACE")
+    for name, value in given.items():
+        if name in BY_NAME and name not in FURTHER_NAMES and value not in (None, (), False):
+            raise InputError("has a field of its own", where=BY_NAME[name].option)
 
 
 def _check(draft: Draft, name: str, by: Submitter) -> None:
     value = value_of(draft, name)
     if name == "begin" and value is not None:
-        specs.begin(str(value), name, by.now)
+        job_values.begin(str(value), name, by.now)
 
 
 def value_of(draft: Draft, name: str) -> object:
-    """What one of its texts means; None where it is blank."""
+    """Return the value of one text; None where it is blank."""
     text = text_of(draft, name)
     if not text:
         return None
     if name == "image":
         return _image(text)
     if name == "command":
-        return words(text, name)
+        return split_words(text, name)
     key = BY_NAME[name]
-    if key.kind is Kind.FLAG:
+    if key.kind is OptionKind.FLAG:
         return _flag(text, name)
-    if key.kind is Kind.ONE:
+    if key.kind is OptionKind.ONE:
         return key.read(text, name)
-    return tuple(key.read(word, name) for word in _unmasked(words(text, name), key))
+    return tuple(key.read(word, name) for word in _unmasked(split_words(text, name), key))
 
 
 def text_of(draft: Draft, name: str) -> str:
-    """One of its texts; empty where it is blank."""
+    """Return one text; empty where it is blank."""
     return draft.get(name, "").strip()
 
 
-def words(text: str, where: str) -> tuple[str, ...]:
+def split_words(text: str, where: str) -> tuple[str, ...]:
     """The words of a text, quoted as in a shell."""
     if "\0" in text:
         raise InputError("has a NUL character", where=where)
@@ -107,15 +137,15 @@ def words(text: str, where: str) -> tuple[str, ...]:
         raise InputError("a quotation is not closed", where=where) from error
 
 
-def typed(draft: Draft) -> dict[str, str]:
-    """What of it is not blank, in the order of the names."""
+def filled_texts(draft: Draft) -> dict[str, str]:
+    """Return the texts that are not blank, in the order of the names."""
     return {name: text for name in (*NAMES, FURTHER) if (text := text_of(draft, name))}
 
 
 def _image(text: str) -> str:
     if re.search(r"\s", text):
         raise InputError("an image is one word", where="image", hint="the command goes into the field below")
-    return docker_specs.image(text, "image")
+    return docker_values.image(text, "image")
 
 
 def _flag(text: str, where: str) -> bool:
@@ -124,7 +154,7 @@ def _flag(text: str, where: str) -> bool:
     return True
 
 
-def _unmasked(listed: tuple[str, ...], key: Key) -> Iterator[str]:
+def _unmasked(listed: tuple[str, ...], key: JobOption) -> Iterator[str]:
     for word in listed:
         if word.partition("=")[2] == MASK:
             hint = "or leave it out"
@@ -160,7 +190,7 @@ def revealed(draft: Draft, hidden: Mapping[str, str]) -> dict[str, str]:
 def without_secrets(draft: Draft) -> dict[str, str]:
     """The draft to be kept in a file: variables that look like secrets are taken from the environment there."""
     shown = [
-        name if value == MASK or _SECRET.search(name) else f"{name}{equals}{value}"
+        name if value == MASK or SECRET_NAME.search(name) else f"{name}{equals}{value}"
         for name, equals, value in _env_pairs(draft)
     ]
     return {**draft, "env": shlex.join(shown)} if shown else dict(draft)
@@ -172,6 +202,72 @@ def _env_pairs(draft: Draft) -> list[tuple[str, str, str]]:
 
 def _env_words(draft: Draft) -> tuple[str, ...]:
     try:
-        return words(draft.get("env", ""), "env")
+        return split_words(draft.get("env", ""), "env")
     except InputError:
         return ()
+
+
+def draft_of_spec(spec: JobSpec, now: datetime) -> dict[str, str]:
+    """The draft that asks for the same; a time to begin that is over is left out.
+
+    A host process finds its programs as its submitter does, so those variables are the next submitter's.
+    """
+    begin = spec.begin_at if spec.begin_at and spec.begin_at > now else None
+    texts = {
+        "image": spec.image or "",
+        "command": shlex.join(spec.command),
+        **_resources(spec.gpus),
+        "gpu_memory_step": size_text(spec.gpu_memory_step),
+        "priority": "" if spec.priority == NORMAL_PRIORITY else str(spec.priority),
+        "nice": str(spec.nice) if spec.nice else "",
+        "time_limit": duration_text(spec.time_limit),
+        "signal": _warning(spec.warning),
+        "idle_timeout": duration_text(spec.idle_timeout),
+        "retries": str(spec.retries) if spec.retries else "",
+        "backoff": "" if spec.backoff == DEFAULT_BACKOFF else duration_text(spec.backoff),
+        "retry_on": ",".join(spec.retry_on),
+        "after": ",".join(map(str, spec.after)),
+        "after_any": ",".join(map(str, spec.after_any)),
+        "begin": begin.isoformat() if begin else "",
+        "sweep": _pairs(spec.sweep),
+        "tenant": spec.tenant,
+        "preemptible": YES if spec.preemptible else "",
+        "name": spec.name,
+        "comment": spec.comment,
+        **_container(spec.options, is_host=spec.is_host),
+    }
+    return {name: text for name, text in texts.items() if text}
+
+
+def _resources(request: GpuRequest) -> dict[str, str]:
+    return {
+        "gpus": job_values.gpus_text(request),
+        "gpu_memory": size_text(request.memory),
+        "gpu_model": request.model or "",
+        "share": YES if request.share else "",
+    }
+
+
+def _container(options: ContainerOptions, *, is_host: bool) -> dict[str, str]:
+    env = [(name, value) for name, value in options.env if not (is_host and is_taken_over(name))]
+    texts = {key.name: key.written(getattr(options, key.field)) for key in DOCKER_KEYS if key.field}
+    return {**texts, "env": _pairs(env), "label": _pairs(options.labels)}
+
+
+def _pairs(pairs: Iterable[tuple[str, str]]) -> str:
+    return shlex.join(f"{name}={value}" for name, value in pairs)
+
+
+def env_values(spec: JobSpec) -> Mapping[str, str]:
+    """The values of its environment, by name."""
+    return dict(spec.options.env)
+
+
+def _warning(warning: LimitWarning | None) -> str:
+    if warning is None:
+        return ""
+    try:
+        name = signal.Signals(warning.number).name.removeprefix("SIG")
+    except ValueError:
+        name = str(warning.number)
+    return f"{name}@{duration_text(warning.before)}"

@@ -8,62 +8,71 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import TypeAlias
 
 from gputui.domain.errors import GputuiError
-from gputui.request import toml
+from gputui.request import job_file
 from gputui.request.draft import Draft
 from gputui.request.submitter import Submitter
 
 _USUAL = ("editor", "nano", "vim", "vi")
 _KEYS = "# Keys are the options of `gputui submit`, with underscores.\n"
-Screen: TypeAlias = Callable[[], AbstractContextManager[object]]
-"""Leaves the terminal to somebody else for a while."""
 
 
 class Editor:
     """Remembers a file with mistakes, so that the next try goes on with it."""
 
-    def __init__(self, head: str, screen: Screen = nullcontext) -> None:
+    def __init__(self, head: str) -> None:
         self._head = "".join(f"# {line}\n" for line in head.splitlines()) + _KEYS
-        self._screen = screen
         self._path: Path | None = None
+        self._before: bytes | None = None
+        """Content of the file as the editor got it; None where it had mistakes: then nothing counts as unchanged."""
 
     def edit(self, draft: Draft, by: Submitter) -> dict[str, str] | None:
-        """The draft as it was saved; None when nothing was changed. Raises GputuiError, and keeps the file then."""
-        path, before = self._begin(draft)
-        self._run(path, by.environ)
-        if path.read_bytes() == before:
-            self._end(path)
-            return None
-        edited = toml.read(path, by)
-        self._end(path)
-        return edited
+        """Return the draft as it was saved; None when nothing was changed. Raises GputuiError, and keeps the file then.
 
-    def _begin(self, draft: Draft) -> tuple[Path, bytes | None]:
-        """The file, and what was in it; nothing counts as unchanged in one that had mistakes."""
-        if self._path is not None and self._path.exists():
-            return self._path, None
-        directory = Path(tempfile.mkdtemp(prefix="gputui-"))  # readable by its owner alone
-        self._path = directory / "job.toml"
-        self._path.write_text(self._head + toml.written(draft, with_others=True), encoding="utf-8")
-        return self._path, self._path.read_bytes()
-
-    def _run(self, path: Path, environ: Mapping[str, str]) -> None:
-        words = command(environ)
+        Blocks until the editor ends.
+        """
+        words = self.begin(draft, by)
         try:
-            with self._screen(), _deaf_to_interrupts():
-                code = subprocess.run([*words, os.fspath(path)], check=False).returncode
+            with _deaf_to_interrupts():
+                code = subprocess.run(words, check=False).returncode
         except OSError as error:
-            raise GputuiError(f"cannot be run: {error.strerror}", where=words[0], hint="set EDITOR") from error
+            raise self.cannot_run(words, error) from error
+        return self.end(words, code, by)
+
+    def begin(self, draft: Draft, by: Submitter) -> tuple[str, ...]:
+        """Write the draft to a file; return the command that edits it. Raises GputuiError where there is no editor."""
+        words = command(by.environ)
+        if self._path is None or not self._path.exists():
+            directory = Path(tempfile.mkdtemp(prefix="gputui-"))  # readable by its owner alone
+            self._path = directory / "job.toml"
+            self._path.write_text(self._head + job_file.draft_as_toml(draft, with_others=True), encoding="utf-8")
+            self._before = self._path.read_bytes()
+        return *words, os.fspath(self._path)
+
+    def end(self, words: Sequence[str], code: int, by: Submitter) -> dict[str, str] | None:
+        """Return the draft as that command saved it, which ended with `code`; as `edit` does."""
+        path, before = Path(words[-1]), self._before
         if code:
             raise GputuiError(f"ended with {code}: all is as it was", where=words[0], hint=f"the file is {path}")
+        if path.read_bytes() == before:
+            self._forget(path)
+            return None
+        self._before = None
+        edited = job_file.read_draft(path, by)
+        self._forget(path)
+        return edited
 
-    def _end(self, path: Path) -> None:
+    @staticmethod
+    def cannot_run(words: Sequence[str], error: OSError) -> GputuiError:
+        """Return the error of an editor that could not be started."""
+        return GputuiError(f"cannot be run: {error.strerror}", where=words[0], hint="set EDITOR")
+
+    def _forget(self, path: Path) -> None:
         self._path = None
         shutil.rmtree(path.parent, ignore_errors=True)
 

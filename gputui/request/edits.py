@@ -1,21 +1,25 @@
-"""What of a waiting job may be asked for anew, as a draft: a form, a file and a command line write the same."""
+"""Edits of jobs as drafts: a form, a file and a command line use the same."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any
 
-from gputui.domain.edit import Edit
+from msgspec.structs import replace
+
+from gputui.domain.edit import Edit, check_suits_state
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job, JobSpec, Submission
+from gputui.domain.state import JobState
+from gputui.domain.units import format_duration
 from gputui.request import draft as drafts
-from gputui.request import written
-from gputui.request.docker_keys import DOCKER_KEYS
+from gputui.request import numbers
 from gputui.request.draft import NAMES, YES, Draft
+from gputui.request.job_options import DOCKER_KEYS
 from gputui.request.submitter import Submitter, is_taken_over
+from gputui.request.texts import quoted
 
 _PLACES: Mapping[str, str] = MappingProxyType(
     {
@@ -38,18 +42,27 @@ _OF_GPUS: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 
 
+_LIMIT = "time_limit"
+_RUNS = "the job runs: only its time limit and its comment can be changed"
+_WHILE_RUNNING = frozenset({"time_limit", "comment"})
+"""Names of what can be changed while a job runs."""
+
+
 def draft_of(job: Job, now: datetime) -> dict[str, str]:
-    """What it asks for now."""
-    found = written.of_spec(replace(job.spec, priority=job.priority), now)
+    """Return the draft of a job as it is now."""
+    found = drafts.draft_of_spec(replace(job.spec, priority=job.priority), now)
     return {**found, "hold": YES} if job.held else found
 
 
 def locked(job: Job) -> dict[str, str]:
-    """What cannot be changed, each with the reason."""
+    """Return what cannot be changed, each with the reason."""
+    if job.state is not JobState.PENDING:
+        return {name: _RUNS for name in NAMES if name not in _WHILE_RUNNING}
     found = {
         "tenant": "whom a job is charged to stays; a clone may differ",
         "env_all": "the environment was taken over when the job was submitted; name variables in env",
     }
+    found["sweep"] = found["sweep_limit"] = "the elements of a sweep stay as they are; submit another"
     if job.array is None:
         found["array"] = "one job stays one; a clone may be an array"
     else:
@@ -64,15 +77,31 @@ def changed(before: Draft, after: Draft) -> tuple[str, ...]:
     return tuple(name for name in NAMES if drafts.text_of(before, name) != drafts.text_of(after, name))
 
 
+def settled(job: Job, draft: Draft) -> Draft:
+    """Return the draft with a time limit of `+2h` or `-30m` added to the job's; raises InputError."""
+    text = drafts.text_of(draft, _LIMIT)
+    if text[:1] not in {"+", "-"}:
+        return draft
+    limit, change = job.spec.time_limit, numbers.time_limit(text[1:].strip(), _LIMIT)
+    if limit is None:
+        hint = "give the whole time, such as 4h"
+        raise InputError(f"the job has no time limit that {quoted(text)} could change", where=_LIMIT, hint=hint)
+    if text[0] == "-" and change >= limit:
+        raise InputError(f"{quoted(text)} leaves nothing of its limit of {format_duration(limit)}", where=_LIMIT)
+    return {**draft, _LIMIT: numbers.duration_text(limit + change if text[0] == "+" else limit - change)}
+
+
 def read(job: Job, before: Draft, after: Draft, by: Submitter) -> Edit:
-    """What was changed of it; raises InputError, whose `where` is the name.
+    """Return the edit between two drafts; raises InputError, whose `where` is the name.
 
     What was left as it is, is not read at all: it may be such as nobody could write.
     """
+    after = settled(job, after)
     drafts.check_further(after)
     names = changed(before, after)
     if not names:
         return Edit()
+    check_suits_state(job, suits_running=_WHILE_RUNNING.issuperset(names))
     for error in _refused(job, names, after).values():
         raise error
     asked = drafts.asked({**after, "array": ""}, replace(by, environ=_environ(job, by)))
@@ -85,7 +114,11 @@ def read(job: Job, before: Draft, after: Draft, by: Submitter) -> Edit:
 
 
 def faults(job: Job, before: Draft, after: Draft, by: Submitter) -> dict[str, InputError]:
-    """What is wrong, by name, as far as it can be told at once."""
+    """Return the errors by name, as far as they can be found at once."""
+    try:
+        after = settled(job, after)
+    except InputError as error:
+        return {_LIMIT: error}
     refused = _refused(job, changed(before, after), after)
     found = refused or drafts.faults({**after, "array": ""}, by)
     if not found:
@@ -97,7 +130,7 @@ def faults(job: Job, before: Draft, after: Draft, by: Submitter) -> dict[str, In
 
 
 def _refused(job: Job, names: tuple[str, ...], after: Draft) -> dict[str, InputError]:
-    """What of that cannot be changed, whatever it says."""
+    """Return the errors of changes that are never allowed."""
     found = {name: InputError(why, where=name) for name, why in locked(job).items() if name in names}
     if not job.spec.is_host and not drafts.text_of(after, "image"):
         found["image"] = InputError("a job of a container stays one", where="image", hint="name an image")

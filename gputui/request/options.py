@@ -12,7 +12,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.job import Submission
 from gputui.request import submitter
 from gputui.request.command_line import Tidied, raised, tidy
-from gputui.request.keys import BY_NAME, KEYS, Key, Kind
+from gputui.request.job_options import BY_NAME, KEYS, JobOption, OptionKind
 from gputui.request.submitter import Submitter
 
 _TIDIED = "gputui.request.tidied"
@@ -55,9 +55,9 @@ def with_options(
     return function
 
 
-def _option(key: Key, completer: Callable[..., Any] | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def _option(key: JobOption, completer: Callable[..., Any] | None) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     names = (*key.short, key.option, key.name)
-    if key.kind is Kind.FLAG:
+    if key.kind is OptionKind.FLAG:
         return click.option(*names, is_flag=True, help=key.help)
     several = key.is_several
     return click.option(*names, multiple=several, metavar=key.metavar, help=key.help, shell_complete=completer)
@@ -82,18 +82,18 @@ def submission_of(
     return submitter.submission(values, image, rest, by, _option_name)
 
 
-def _read(key: Key, value: Any) -> object:
-    if key.kind is Kind.FLAG:
+def _read(key: JobOption, value: Any) -> object:
+    if key.kind is OptionKind.FLAG:
         return value
-    if key.kind is Kind.ONE:
+    if key.kind is OptionKind.ONE:
         return key.read(unsigned(key, value), key.option)
     return tuple(key.read(unsigned(key, text), key.option) for text in value)
 
 
-def unsigned(key: Key, text: str) -> str:
+def unsigned(key: JobOption, text: str) -> str:
     """The value of `-m=16g` or `-e=A=1`, where docker takes the first sign away: no such value begins with one."""
     has_letter = any(len(name) == 2 for name in key.short)
-    if not has_letter or (key.kind is Kind.PAIRS and "=" not in text[1:]):
+    if not has_letter or (key.kind is OptionKind.PAIRS and "=" not in text[1:]):
         return text
     return text.removeprefix("=")
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job import DEFAULT_BACKOFF, NORMAL_PRIORITY, ContainerOptions, GpuRequest, JobSpec, Submission
-from gputui.request import docker_specs, specs, texts
-from gputui.request.docker_keys import DOCKER_KEYS
-from gputui.request.keys import KEYS
+from gputui.domain.job import DEFAULT_BACKOFF, NORMAL_PRIORITY, GpuRequest, JobSpec, Submission
+from gputui.request import docker_values, job_values, texts
+from gputui.request.job_options import DOCKER_KEYS, KEYS
 
 MAX_ARGUMENTS = 1024**2
 """Bytes of a whole command: the kernel allows about twice that, environment included."""
@@ -46,9 +48,8 @@ def is_taken_over(name: str, *, everything: bool = False) -> bool:
     return everything or any(fnmatchcase(name, pattern) for pattern in HOST_ENV)
 
 
-@dataclass(frozen=True)
-class Submitter:
-    """Who submits, from where, when."""
+class Submitter(Struct, frozen=True):
+    """User who submits, with directory, environment and time."""
 
     user: str
     now: datetime
@@ -71,16 +72,49 @@ def submission(
     if image is None:
         _check_host(values, command, where)
     else:
-        docker_specs.image(image, where("image"))
+        docker_values.image(image, where("image"))
         if values.get("env_all"):
             raise InputError("is for host jobs", where=where("env_all"), hint=f"name variables by {where('env')}")
-    elements: specs.Array = values.get("array") or specs.Array(())
+    elements: job_values.Array = values.get("array") or _elements(values, where)
+    spec = _spec(values, image, command, submitter, where)
+    if spec.sweep:
+        _check_places(spec, values, where)
     return Submission(
-        spec=_spec(values, image, command, submitter, where),
+        spec=spec,
         held=bool(values.get("hold")),
         array=elements.indices,
         array_limit=elements.limit,
     )
+
+
+def _elements(values: Mapping[str, Any], where: Callable[[str], str]) -> job_values.Array:
+    """Return the elements of the sweep; none where there is no sweep."""
+    if not values.get("sweep"):
+        if "sweep_limit" in values:
+            raise InputError("means nothing without a sweep", where=where("sweep_limit"), hint=f"add {where('sweep')}")
+        return job_values.Array(())
+    count = job_values.check_sweep(values["sweep"], where("sweep"))
+    return job_values.Array(tuple(range(count)), values.get("sweep_limit"))
+
+
+def _check_places(spec: JobSpec, values: Mapping[str, Any], where: Callable[[str], str]) -> None:
+    """Raise InputError for names in braces that the sweep does not have; taken-over variables are not looked at."""
+    from gputui.domain import sweep as sweeps  # few jobs are of a sweep
+
+    if values.get("array"):
+        raise InputError("a sweep is an array itself", where=where("array"), hint=f"use {where('sweep_limit')} for %N")
+    in_files = (pair for file in values.get("env_file", ()) for pair in file)
+    texts_of = {
+        "command": spec.command,
+        "name": (spec.name,),
+        "env": tuple(value for _, value in (*in_files, *values.get("env", ())) if value is not None),
+    }
+    for key, given in texts_of.items():
+        for text in given:
+            try:
+                sweeps.check_text(text, spec.sweep)
+            except InputError as error:
+                raise InputError(error.what, where=where(key), hint=error.hint) from error
 
 
 def _command(command: tuple[str, ...], where: str) -> tuple[str, ...]:
@@ -113,6 +147,7 @@ def _spec(
         priority=values.get("priority", NORMAL_PRIORITY),
         nice=values.get("nice", 0),
         time_limit=values.get("time_limit"),
+        idle_timeout=values.get("idle_timeout"),
         retries=values.get("retries", 0),
         backoff=values.get("backoff", DEFAULT_BACKOFF),
         retry_on=tuple(dict.fromkeys(word for words in values.get("retry_on", ()) for word in words)),
@@ -120,9 +155,11 @@ def _spec(
         warning=values.get("signal"),
         after=_ids(values.get("after", ())),
         after_any=_ids(values.get("after_any", ())),
-        begin_at=specs.begin(values["begin"], where("begin"), submitter.now) if "begin" in values else None,
+        begin_at=job_values.begin(values["begin"], where("begin"), submitter.now) if "begin" in values else None,
         preemptible=bool(values.get("preemptible")),
+        comment=values.get("comment", ""),
         options=_options(values, image is None, submitter, where),
+        sweep=tuple(values.get("sweep", ())),
     )
 
 
@@ -131,8 +168,8 @@ def _ids(lists: tuple[tuple[int, ...], ...]) -> tuple[int, ...]:
 
 
 def _default_name(image: str | None, command: tuple[str, ...]) -> str:
-    wished = docker_specs.image_name(image) if image else Path(command[0]).name
-    name = "".join(character for character in wished if character.isprintable())[: texts.MAX_NAME].strip()
+    source = docker_values.image_name(image) if image else Path(command[0]).name
+    name = "".join(character for character in source if character.isprintable())[: texts.MAX_NAME].strip()
     return name or "job"
 
 
@@ -166,7 +203,7 @@ def _options(
         hint = "with the host's network a job listens on the host's own ports: choose one by the job's own option"
         raise InputError("cannot choose a port", where=where("publish"), hint=hint)
     return ContainerOptions(
-        env=docker_specs.merged_env(given, submitter.environ, where("env")),
+        env=docker_values.merged_env(given, submitter.environ, where("env")),
         labels=tuple(dict(labels).items()),
         **fields,
     )

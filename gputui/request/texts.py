@@ -1,4 +1,4 @@
-"""What any text given by a user must satisfy before it is believed."""
+"""Checks of texts that users give."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def job_name(text: str, where: str) -> str:
 
 
 def tenant_name(text: str, where: str) -> str:
-    """A tenant's name."""
+    """Read a tenant's name."""
     return one_line(text, where, MAX_TENANT)
 
 
 def token(text: str, where: str) -> str:
-    """One word without blanks, such as a user, a network or a runtime."""
+    """Read one word without blanks, such as a user, a network or a runtime."""
     if re.search(r"\s", one_line(text, where, 256)):
         raise InputError(f"{quoted(text)} has a blank in it", where=where)
     return text

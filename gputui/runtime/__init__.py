@@ -1,1 +1,1 @@
-"""Where jobs run: Docker containers (the only code that imports docker) and host processes."""
+"""Runtimes, where jobs run: Docker containers and host processes."""

@@ -1,4 +1,4 @@
-"""Writes the kept log of an attempt: whole under its name, or not at all."""
+"""Atomic writing of the kept log of an attempt: complete under its name, or not at all."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import BinaryIO
 
 _ABANDONED = 24 * 3600
-"""Seconds without a write after which a part belongs to a process that died."""
+"""Seconds without a write after which a partial file is removed as left behind."""
 
 
 @contextmanager
-def kept(path: Path) -> Iterator[BinaryIO]:
-    """Yield a file that becomes `path` when the block is left without an exception. Raises OSError.
+def kept_log(path: Path) -> Iterator[BinaryIO]:
+    """Yield a file that is renamed to `path` when the block ends without an exception. Raises OSError.
 
-    Each caller writes a part of its own, so two that save the same log at once cannot mix their output.
+    Each caller writes its own partial file, so concurrent writers of one log cannot mix their output.
     """
-    _sweep(path)
+    _remove_stale(path)
     part = path.with_name(f".{path.name}.{secrets.token_hex(8)}.part")
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
@@ -34,8 +34,8 @@ def kept(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def _sweep(path: Path) -> None:
-    """Remove parts of this log that killed processes left behind."""
+def _remove_stale(path: Path) -> None:
+    """Remove partial files of this log that killed processes left behind."""
     for part in path.parent.glob(f".{path.name}.*.part"):
         with suppress(OSError):
             if time.time() - part.stat().st_mtime > _ABANDONED:

@@ -1,7 +1,7 @@
-"""One ssh connection per remote engine, whose UNIX socket on this machine leads to the engine's.
+"""ssh tunnels to remote engines: one connection per engine, forwarding a local UNIX socket to the engine's.
 
-The user's ssh command makes it, so ~/.ssh/config, agents, jump hosts and known hosts count. It can never ask anything:
-it runs in batch mode in a session of its own, without a terminal.
+The user's ssh command is run, so ~/.ssh/config, agents, jump hosts and known hosts apply. It never prompts: it runs in
+batch mode, in its own session, without a terminal. Its messages are translated into errors with advice.
 """
 
 from __future__ import annotations
@@ -10,18 +10,70 @@ import atexit
 import contextlib
 import functools
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from gputui.domain.errors import RuntimeUnavailableError
-from gputui.runtime.ssh_target import Target
-from gputui.runtime.ssh_words import explain
 
+_KNOWN: tuple[tuple[str, str, str], ...] = (
+    (
+        r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key .*has changed",
+        "the host key of {host} has changed: another machine answers, or it was installed anew",
+        "if that is expected: `{forget}`, then `{command}` once, and compare the new key",
+    ),
+    (
+        r"Host key verification failed|host key is known",
+        "{host} is not a known host: its key was never accepted",
+        "`{command}` once, and compare its key",
+    ),
+    (
+        r"Permission denied",
+        "{host} refused the login: {line}",
+        "`{command}` must work without a password: `ssh-copy-id`, or `ssh-add` for a key with a passphrase",
+    ),
+    (
+        r"Too many authentication failures",
+        "{host} refused the login: {line}",
+        "name the key: IdentityFile and IdentitiesOnly in ~/.ssh/config",
+    ),
+    (r"Could not resolve hostname", "{line}", "check the name in the address, and Host and HostName in ~/.ssh/config"),
+    (
+        r"Connection refused",
+        "nothing answers there: {line}",
+        "is sshd running on {host}, and is the Port in ~/.ssh/config right?",
+    ),
+    (
+        r"timed out|took too long|No route to host|unreachable|not responding",
+        "{host} does not answer: {line}",
+        "is it up, and is the network? Try `{command}`",
+    ),
+    (
+        r"Broken pipe|Connection (closed|reset)|kex_exchange_identification",
+        "the connection to {host} was cut: {line}",
+        "it is made again by itself; is the network up, and sshd on {host}?",
+    ),
+    (
+        r"administratively prohibited|forwarding (is )?(disabled|request failed)",
+        "sshd on {host} forbids forwarding to a socket",
+        "set AllowStreamLocalForwarding yes in its sshd_config",
+    ),
+    (
+        r"open failed",
+        "the Docker socket {socket} on {host} cannot be opened: it is not there, or the login may not use it",
+        "`{command} docker ps` must work; name another socket in the address: ssh://{host}/run/user/UID/docker.sock",
+    ),
+)
+_FORGET = re.compile(r"ssh-keygen -f .* -R .*")
+REMOTE_SOCKET = "/var/run/docker.sock"
 LOGIN_WITHIN = 20.0
 """Seconds that ssh may take to log in."""
 FIRST_PAUSE, LONGEST_PAUSE = 1.0, 30.0
@@ -50,8 +102,61 @@ _OPTIONS = {
 }
 
 
+def explain(target: SshTarget, lines: Sequence[str]) -> RuntimeUnavailableError:
+    """Return the error for the messages of an ssh process, with the command that fixes it."""
+    told = [line.strip() for line in lines if line.strip()]
+    forget = next((found[0] for line in told if (found := _FORGET.search(line))), f"ssh-keygen -R {target.host}")
+    for pattern, sentence, hint in _KNOWN:
+        line = next((line for line in reversed(told) if re.search(pattern, line)), None)
+        if line is not None:
+            facts = {"host": target.host, "socket": target.socket, "command": target.command}
+            facts |= {"line": line, "forget": forget.strip()}
+            return RuntimeUnavailableError(f"ssh: {sentence.format(**facts)}", hint=hint.format(**facts))
+    last = told[-1] if told else "it ended without a message"
+    return RuntimeUnavailableError(f"ssh to {target.host} failed: {last}", hint=f"try `{target.command}`")
+
+
+@dataclass(frozen=True)
+class SshTarget:
+    """Parts of an ssh:// URL, as written."""
+
+    host: str
+    user: str | None = None
+    port: str | None = None
+    socket: str = REMOTE_SOCKET
+
+    @classmethod
+    def from_url(cls, url: str) -> SshTarget:
+        """Return the parts of `ssh://[user@]host[:port][/path/of/docker.sock]`. Raises RuntimeUnavailableError."""
+        place, slash, path = url.removeprefix("ssh://").partition("/")
+        user, at, rest = place.rpartition("@")
+        if rest.startswith("["):
+            host, _, tail = rest[1:].partition("]")
+            port = tail.removeprefix(":")
+        else:
+            host, _, port = rest.partition(":")
+        is_sound = host and not host.startswith("-") and not user.startswith("-") and ":" not in user
+        if not is_sound or (port and not port.isdigit()):
+            raise RuntimeUnavailableError(f"{url!r} is not an ssh address", hint="use ssh://user@host")
+        socket = slash + path if path.strip("/") else REMOTE_SOCKET
+        return cls(host, unquote(user) if at else None, port or None, unquote(socket))
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """ssh arguments for the target. Without a port in the URL, the user's configuration decides."""
+        user = ("-l", self.user) if self.user else ()
+        port = ("-p", self.port) if self.port else ()
+        return (*user, *port, "--", self.host)
+
+    @property
+    def command(self) -> str:
+        """ssh command with which a user can try the connection."""
+        port = f"-p {self.port} " if self.port else ""
+        return f"ssh {port}{self.user + '@' if self.user else ''}{self.host}"
+
+
 class _Login:
-    """An ssh process, run and reaped by a thread of its own."""
+    """ssh process, run and reaped by its own thread."""
 
     def __init__(self, words: list[str], environ: dict[str, str]) -> None:
         self._words = words
@@ -67,7 +172,7 @@ class _Login:
         self._thread.start()
 
     def _run(self) -> None:
-        # the kernel tells ssh of the end of this very thread, so it must be the one that waits
+        # setpriv's parent-death signal follows this thread, so the same thread must wait for ssh
         try:
             with self._lock:
                 if self._is_unwanted:
@@ -100,10 +205,10 @@ class _Login:
 
 
 class Tunnel:
-    """Keeps one ssh connection to a host, and connects again when it was lost."""
+    """ssh connection to one host, which reconnects after a loss."""
 
     def __init__(self, url: str) -> None:
-        self.target = Target.of(url)
+        self.target = SshTarget.from_url(url)
         self._lock = threading.Lock()
         self._login: _Login | None = None
         self._directory: Path | None = None
@@ -112,9 +217,9 @@ class Tunnel:
         self._last_error: RuntimeUnavailableError | None = None
 
     def socket_path(self) -> str:
-        """Return the path of the socket that leads to the engine, connecting if need be. Raises RuntimeFault.
+        """Return the path of the forwarded socket, connecting if necessary. Raises RuntimeFault.
 
-        After a login that failed others wait for the end of a pause: servers lock out who knocks too often.
+        After a failed login further ones wait for a pause, because servers lock out clients that retry too often.
         """
         with self._lock:
             if self._login and not self._login.is_over.is_set() and self._socket.exists():
@@ -126,7 +231,7 @@ class Tunnel:
             return str(self._socket)
 
     def run(self, *words: str, within: float = 10.0) -> str | None:
-        """Return what a command prints there, over the same connection; None when it cannot be run."""
+        """Return the output of a command on the host, over the same connection; None when it failed."""
         if self._directory is None:
             return None
         ssh = [*self._ssh(), "-n", "-T", *self._options(ControlMaster="no"), *self.target.words, *words]
@@ -139,16 +244,16 @@ class Tunnel:
         return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
     def fault(self, since: float) -> RuntimeUnavailableError | None:
-        """Return what ssh said since that monotonic time, as an error; None when it said nothing."""
+        """Return ssh's messages since that monotonic time as an error; None without messages."""
         login = self._login
         if login is None:
             return None
-        login.is_over.wait(0.2)  # ssh says why after the connection has gone
+        login.is_over.wait(0.2)  # ssh prints the reason after the connection has ended
         lines = [line for at, line in tuple(login.lines) if at >= since]
         return explain(self.target, lines) if lines else None
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection and remove its sockets."""
         with self._lock:
             if self._login:
                 self._login.end()
@@ -186,7 +291,7 @@ class Tunnel:
         return error
 
     def _note_loss(self) -> None:
-        """Judge the connection that ended: after one that lasted the next is made at once."""
+        """Handle the end of the connection: after a lasting one the next is made at once."""
         login, self._login = self._login, None
         if login is None or self._last_error:
             return
@@ -212,14 +317,14 @@ class Tunnel:
 
 
 def _bound_to_us() -> list[str]:
-    """Return the words before a command that end it with this process, however that ends; none where there are none."""
+    """Return a command prefix that ends ssh with this process, however that ends; empty without setpriv."""
     found = shutil.which("setpriv")
     return [found, "--pdeathsig", "TERM", "--"] if found and _knows_pdeathsig(found) else []
 
 
 @functools.cache
 def _knows_pdeathsig(setpriv: str) -> bool:
-    """Return whether it has the option: util-linux before 2.33 and busybox have not."""
+    """Whether setpriv has the option: util-linux before 2.33 and busybox do not."""
     try:
         told = subprocess.run(
             [setpriv, "--help"], capture_output=True, stdin=subprocess.DEVNULL, timeout=5, check=False
@@ -230,20 +335,20 @@ def _knows_pdeathsig(setpriv: str) -> bool:
 
 
 def _private_directory() -> Path:
-    """Make a directory for sockets: its path is short, since a socket's may have 107 bytes."""
+    """Create a directory for sockets with a short path: a socket's may have at most 107 bytes."""
     runtime = os.environ.get("XDG_RUNTIME_DIR", "")
     for parent in (runtime, tempfile.gettempdir(), "/tmp"):
         if parent and len(parent) <= 60:
             with contextlib.suppress(OSError):
-                _sweep(Path(parent))
+                _remove_stale(Path(parent))
                 made = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
                 (made / "pid").write_text(str(os.getpid()))
                 return made
     raise RuntimeUnavailableError("there is no directory for the socket of an ssh connection", hint="set TMPDIR=/tmp")
 
 
-def _sweep(parent: Path) -> None:
-    """Remove directories of this user's processes that were killed before they could."""
+def _remove_stale(parent: Path) -> None:
+    """Remove directories left by this user's killed processes."""
     for directory in parent.glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError, ValueError):
             is_mine = directory.lstat().st_uid == os.geteuid() and not directory.is_symlink()
@@ -252,21 +357,21 @@ def _sweep(parent: Path) -> None:
 
 
 class Tunnels:
-    """The tunnels of this process: one per address, shared by all who use it."""
+    """Tunnels of this process: one per address, shared and counted."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._used: dict[str, tuple[Tunnel, int]] = {}
 
-    def take(self, url: str) -> Tunnel:
-        """Return the tunnel to that address; give it back."""
+    def acquire(self, url: str) -> Tunnel:
+        """Return the tunnel to that address; every call needs a `release`."""
         with self._lock:
             tunnel, count = self._used.get(url) or (Tunnel(url), 0)
             self._used[url] = (tunnel, count + 1)
             return tunnel
 
-    def give_back(self, url: str) -> None:
-        """Close the tunnel when nobody uses it any more."""
+    def release(self, url: str) -> None:
+        """Close the tunnel after its last release."""
         with self._lock:
             tunnel, count = self._used.pop(url)
             if count > 1:
@@ -275,7 +380,7 @@ class Tunnels:
         tunnel.close()
 
     def close(self) -> None:
-        """Close all of them: the process ends."""
+        """Close all tunnels, at the end of the process."""
         with self._lock:
             tunnels, self._used = [tunnel for tunnel, _ in self._used.values()], {}
         for tunnel in tunnels:
@@ -283,4 +388,6 @@ class Tunnels:
 
 
 TUNNELS = Tunnels()
+
+
 atexit.register(TUNNELS.close)

@@ -1,4 +1,4 @@
-"""What was wished, month by month: files that are only ever appended to."""
+"""The audit log: who changed what and when, in append-only files of a month each."""
 
 from __future__ import annotations
 
@@ -10,40 +10,41 @@ from pathlib import Path
 
 import msgspec
 
-from gputui.store.faults import os_errors
-from gputui.store.files import open_file
+from gputui.domain.audit import Actor, AuditEntry, target_of
+from gputui.domain.job import Job, JobId
+from gputui.domain.units import plural
+from gputui.store.file_access import FileAccess
+from gputui.store.files import append_lines, open_file, os_errors
 from gputui.store.journal import Document
-from gputui.store.lines import append_lines
-from gputui.store.permissions import Permissions
 from gputui.store.replica import AuditKey
 from gputui.store.retention import month_of
 
 _ESCAPED = re.compile(r"[^ !#-\[\]-~]|/")
-"""What JSON may write in more than one way."""
+"""Characters that JSON may write in more than one way."""
 KeyedEntry = tuple[AuditKey, Document]
 
 
 class AuditFiles:
-    """`audit-YYYY-MM.jsonl`, filled from the journal when it is folded.
+    """The files `audit-YYYY-MM.jsonl`, filled from the journal when it is folded.
 
-    A crash in between leaves entries both here and in the journal, and then here twice; their keys tell.
+    A crash during a fold may leave an entry here twice, or both here and in the journal. Keys identify duplicates.
     """
 
-    def __init__(self, directory: Path, permissions: Permissions) -> None:
+    def __init__(self, directory: Path, access: FileAccess) -> None:
         self._directory = directory
-        self._permissions = permissions
+        self._access = access
 
     def append(self, entries: Iterable[KeyedEntry]) -> None:
-        """Write entries down, durably."""
+        """Append entries to the files of their months, durably."""
         months: dict[str, list[bytes]] = {}
         for key, document in entries:
             month = month_of(datetime.fromisoformat(document["at"]))
             months.setdefault(month, []).append(msgspec.json.encode({"id": key, **document}) + b"\n")
         for month, lines in months.items():
-            append_lines(self._directory / f"audit-{month}.jsonl", b"".join(lines), self._permissions)
+            append_lines(self._directory / f"audit-{month}.jsonl", b"".join(lines), self._access)
 
     def read(self, target: str | None = None) -> Iterator[KeyedEntry]:
-        """Yield all entries, each once, in the order of their months; with a target at least those about it."""
+        """Yield all entries once each, by month; with a target at least those about that job or setting."""
         word = b"" if target is None or _ESCAPED.search(target) else b'"%s"' % target.encode()
         for path in sorted(self._directory.glob("audit-????-??.jsonl")):
             yield from _once_each(_entries(path, word))
@@ -64,7 +65,7 @@ def _entries(path: Path, word: bytes) -> Iterator[KeyedEntry]:
 
 
 def _once_each(entries: Iterable[KeyedEntry]) -> Iterator[KeyedEntry]:
-    """Without repetitions, which only ever stand within one generation."""
+    """Drop duplicates, which occur only within one generation."""
     seen: set[AuditKey] = set()
     generation = None
     for key, document in entries:
@@ -74,3 +75,19 @@ def _once_each(entries: Iterable[KeyedEntry]) -> Iterator[KeyedEntry]:
         if key not in seen:
             seen.add(key)
             yield key, document
+
+
+def submission_entries(jobs: Iterable[Job], actor: Actor) -> Iterator[AuditEntry]:
+    """Yield the audit entries of new jobs, one per array."""
+    arrays: dict[JobId, list[Job]] = {}
+    for job in jobs:
+        arrays.setdefault(job.array.id if job.array else job.id, []).append(job)
+    return (_entry(group, actor) for group in arrays.values())
+
+
+def _entry(jobs: list[Job], actor: Actor) -> AuditEntry:
+    job, count = jobs[0], sum(job.count for job in jobs)
+    after = f"{job.state}: priority {job.priority}" + (", held" if job.held else "")
+    after += f", {plural(count, 'element')}" if job.array else ""
+    target = f"array {job.array.id}" if job.array else target_of(job)
+    return AuditEntry(job.submitted_at, actor.uid, actor.user, "submit", target, "", after)

@@ -1,18 +1,20 @@
-"""Jobs, recurring ones and controls as documents, and back. What has its default is left out: documents stay small.
+"""Encoding of jobs, recurring jobs, controls and audit entries as documents, and decoding.
 
-So a default of the domain that changes is a change of schema: it needs a migration.
+Fields at their default are left out to keep documents small. So a changed default in the domain is a change of schema
+and needs a migration.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Hashable, Iterable
 from functools import cache
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import NODEFAULT, Struct, structs
 
 from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import GputuiError, InputError, StoreFormatError
@@ -26,53 +28,47 @@ CANNOT = "it cannot be read: "
 
 
 def encode_job(job: Job) -> Document:
-    """The document of a job. Its id is not in it: TinyDB keeps that as the key."""
-    document: Document = _encoded(job)
+    """Return the document of a job, without its id: TinyDB keeps that as the key."""
+    document: Document = _encode(job)
     del document["id"]
-    return document | {"state": str(job.state)}  # also the default one: whoever opens the file looks for it
+    return document | {"state": str(job.state)}  # also the default state, for people who read the file
 
 
 def encode_spec(spec: JobSpec) -> Document:
-    """The document of a spec alone."""
-    document: Document = _encoded(spec)
+    """Return the document of a spec."""
+    document: Document = _encode(spec)
     return document
 
 
 def encode_jobs(jobs: Iterable[Job]) -> dict[str, Document | None]:
-    """The documents of new jobs by their ids. What the elements of an array share is worked out once."""
-    documents: dict[str, Document | None] = {}
-    like: Job | None = None
-    shared: Document = {}
-    for job in jobs:
-        if like is None or not _is_alike(job, like):
-            like, shared = job, encode_job(job)
-        documents[str(job.id)] = {**shared, "array": _encoded(job.array)} if job.array else shared
-    return documents
-
-
-def _is_alike(job: Job, other: Job) -> bool:
-    """Return whether both are elements, whose documents differ by their place in an array alone."""
-    if job.array is None or other.array is None:
-        return False
-    return all(getattr(job, name) is getattr(other, name) for name in _SHARED)
-
-
-_SHARED = tuple(each.name for each in dataclasses.fields(Job) if each.name not in {"id", "array"})
+    """Return the documents of new jobs by their ids."""
+    return {str(job.id): encode_job(job) for job in jobs}
 
 
 def decode_job(job_id: JobId, document: Document) -> Job:
-    """The job of a document. Keys of a newer gputui are passed over."""
-    return _decoded(with_id(document, job_id), Job, f"job {job_id}")
+    """Return the job of a document, ignoring keys of a newer gputui; raises StoreFormatError."""
+    return _check_runs(_decode(with_id(document, job_id), Job, f"job {job_id}"))
+
+
+def _check_runs(job: Job) -> Job:
+    """Return the job; raises StoreFormatError where its runs are not those of an entry of its id."""
+    if job.runs:
+        in_order = all(before.end <= run.id for before, run in pairwise(job.runs))
+        are_sound = all(run.count > 0 and run.step > 0 for run in job.runs)
+        if not (in_order and are_sound and job.array and job.runs[0].id == job.id):
+            hint = "correct it in queue.json"
+            raise StoreFormatError(f"{CANNOT}its runs are not in order", where=f"job {job.id}", hint=hint)
+    return job
 
 
 class SharedSpecs:
-    """Specs of arrays: elements that say the same share one object, of their documents and of their jobs."""
+    """Cache of specs of arrays: elements with equal specs share one object, in documents and in jobs."""
 
     def __init__(self) -> None:
         self._known: dict[Hashable, tuple[Document, JobSpec]] = {}
 
     def decode_job(self, job_id: JobId, document: Any) -> Job:
-        """Return the job of a document; makes the document share its spec with others of its array."""
+        """Return the job of a document, and make both share their spec with others of the array."""
         array = document.get("array") if isinstance(document, dict) else None
         key = array.get("id") if isinstance(array, dict) else None
         if not isinstance(key, int):
@@ -83,64 +79,65 @@ class SharedSpecs:
             self._known[key] = (document["spec"], job.spec)
             return job
         document["spec"] = known[0]
-        job = _decoded({**document, "id": job_id, "spec": {}}, Job, f"job {job_id}")
-        object.__setattr__(job, "spec", known[1])  # nobody else has seen it yet
+        job = _check_runs(_decode({**document, "id": job_id, "spec": {}}, Job, f"job {job_id}"))
+        structs.force_setattr(job, "spec", known[1])  # the job is new: no other code has a reference to it
         return job
 
 
 def with_id(document: object, entry: JobId) -> object:
-    """The document with its id; what somebody stored in the place of a document is left as it is."""
+    """Return the document with its id; anything that is not a document is returned unchanged."""
     return {**document, "id": entry} if isinstance(document, dict) else document
 
 
 def encode_recurring(entry: RecurringJob) -> Document:
-    """The document of a recurring job, without its id."""
-    document: Document = _encoded(entry)
+    """Return the document of a recurring job, without its id."""
+    document: Document = _encode(entry)
     del document["id"]
     return document
 
 
 def decode_recurring(recurring: JobId, document: Document) -> RecurringJob:
-    """The recurring job of a document."""
-    return _decoded(with_id(document, recurring), RecurringJob, f"recurring job {recurring}")
+    """Return the recurring job of a document; raises StoreFormatError."""
+    return _decode(with_id(document, recurring), RecurringJob, f"recurring job {recurring}")
 
 
 def keep_unknown(document: Document, before: Document, kind: Hashable = Job) -> Document:
-    """The new document, with what a newer gputui had written into the one before."""
+    """Return the new document with the keys that a newer gputui had written into the previous one."""
     known = _defaults(kind).keys()
     return document | {key: value for key, value in before.items() if key not in known}
 
 
 def encode_controls(controls: Controls) -> Document:
-    """The document of the operator's wishes."""
-    encoded: Document = _encoded(controls)
+    """Return the document of the operators' controls."""
+    encoded: Document = _encode(controls)
     return encoded
 
 
 def decode_controls(document: Document) -> Controls:
-    """The operator's wishes, frozen all through."""
-    controls = _decoded(document, Controls, "controls")
-    return dataclasses.replace(
+    """Return the operators' controls, deeply frozen; raises StoreFormatError."""
+    controls = _decode(document, Controls, "controls")
+    return structs.replace(
         controls,
         drains=MappingProxyType(dict(controls.drains)),
         resumed=MappingProxyType(dict(controls.resumed)),
+        faults=MappingProxyType(dict(controls.faults)),
         claimed=MappingProxyType(dict(controls.claimed)),
         released=MappingProxyType(dict(controls.released)),
     )
 
 
 def encode_audit(entry: AuditEntry) -> Document:
-    """The document of an audit entry."""
-    encoded: Document = _encoded(entry)
+    """Return the document of an audit entry."""
+    encoded: Document = _encode(entry)
     return encoded
 
 
 def decode_audit(document: Document) -> AuditEntry:
-    """The audit entry of a document."""
-    return _decoded(document, AuditEntry, "audit")
+    """Return the audit entry of a document; raises StoreFormatError."""
+    return _decode(document, AuditEntry, "audit")
 
 
-def _decoded(document: object, kind: type[T], where: str) -> T:
+def _decode(document: object, kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(document, kind)
     except (msgspec.MsgspecError, GputuiError, ValueError, TypeError, OverflowError, RecursionError) as error:
@@ -149,16 +146,16 @@ def _decoded(document: object, kind: type[T], where: str) -> T:
         ) from None
 
 
-def _encoded(value: Any) -> Any:
-    """Plain values for JSON; of a dataclass only the fields that differ from their default."""
-    if dataclasses.is_dataclass(value):
+def _encode(value: Any) -> Any:
+    """Return plain values for JSON; of a struct only the fields that differ from their defaults."""
+    if isinstance(value, Struct):
         defaults = _defaults(value.__class__)
         pairs = ((name, getattr(value, name), default) for name, default in defaults.items())
-        return {name: _encoded(field) for name, field, default in pairs if field is not default and field != default}
+        return {name: _encode(field) for name, field, default in pairs if field is not default and field != default}
     if isinstance(value, tuple | list):
-        return [_encoded(item) for item in value]
+        return [_encode(item) for item in value]
     if isinstance(value, dict | MappingProxyType):
-        return {str(key): _encoded(item) for key, item in value.items()}
+        return {str(key): _encode(item) for key, item in value.items()}
     if type(value) is float and not math.isfinite(value):
         raise InputError(f"{value} cannot be stored")  # JSON would make it null
     if value is None or type(value) in (str, int, float, bool):
@@ -167,18 +164,18 @@ def _encoded(value: Any) -> Any:
 
 
 class _Required:
-    """Stands for the default of a field that has none: equal to nothing."""
+    """Stand-in for the default of a required field; equal to no value."""
 
 
 @cache
 def _defaults(kind: Any) -> dict[str, Any]:
-    """By field, its default."""
-    return {field.name: _default_of(field) for field in dataclasses.fields(kind)}
+    """Return the defaults of a struct by field."""
+    return {field.name: _default_of(field) for field in structs.fields(kind)}
 
 
-def _default_of(field: dataclasses.Field[Any]) -> Any:
-    if field.default is not dataclasses.MISSING:
+def _default_of(field: structs.FieldInfo) -> Any:
+    if field.default is not NODEFAULT:
         return field.default
-    if field.default_factory is not dataclasses.MISSING:
+    if field.default_factory is not NODEFAULT:
         return field.default_factory()
     return _Required

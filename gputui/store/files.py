@@ -1,13 +1,19 @@
-"""Opening the files of a state directory: regular files only, and never through a symbolic link."""
+"""File operations of a state directory: open safely, replace whole, append lines, translate system errors."""
 
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
-from gputui.domain.errors import StoreAccessError
+from gputui.domain.errors import StoreAccessError, StoreError, StoreFullError
+from gputui.store.file_access import FileAccess
+from gputui.store.journal import UndoError, append, write_all
 
 _KINDS = (
     (stat.S_ISFIFO, "a FIFO"),
@@ -16,12 +22,19 @@ _KINDS = (
     (stat.S_ISCHR, "a character device"),
     (stat.S_ISBLK, "a block device"),
 )
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS}
+FileStamp = tuple[int, int, int]
+"""Inode, modification time in nanoseconds and size of a file: differs after it was replaced or written."""
+PutInPlace: TypeAlias = Callable[[Path, Path, FileStamp], None]
+"""Callback that renames a new file, with that stamp, into place."""
+_STEP = 1 << 16
 
 
 def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
-    """Open a regular file; its descriptor, closed on exec. Never blocks.
+    """Open a regular file and return its descriptor, closed on exec. Never blocks.
 
-    Raises StoreAccessError for a link, a FIFO and the like, and OSError.
+    Raises StoreAccessError for a link, a FIFO and other kinds of file, and OSError.
     """
     try:
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY, mode)
@@ -38,14 +51,14 @@ def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
 
 
 def read_file(path: Path, size: int = -1) -> tuple[bytes, os.stat_result]:
-    """Return the first `size` bytes of a regular file, or all of it, and its status."""
+    """Return the first `size` bytes of a regular file (-1: all) and its status."""
     with open(open_file(path, os.O_RDONLY), "rb", buffering=0) as file:
         data = file.read(size)
         return data or b"", os.fstat(file.fileno())
 
 
 def is_same_file(path: Path, fd: int) -> bool:
-    """Whether the path leads to the very file that is open."""
+    """Whether the path leads to the open file."""
     try:
         there, here = path.stat(), os.fstat(fd)
     except FileNotFoundError:
@@ -68,4 +81,109 @@ def _kind_of(mode: int) -> str:
 
 
 def _not_regular(path: Path, kind: str) -> StoreAccessError:
-    return StoreAccessError(f"it is {kind}, where gputui keeps a regular file", where=str(path), hint="move it away")
+    return StoreAccessError(f"it is {kind}; gputui needs a regular file here", where=str(path), hint="move it away")
+
+
+@contextmanager
+def os_errors(path: Path) -> Iterator[None]:
+    """Raise OSErrors of the block as StoreErrors that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise store_error(error, path) from error
+
+
+def store_error(error: OSError, path: Path) -> StoreError:
+    """Return the StoreError for an OSError."""
+    what = (error.strerror or str(error)).lower()
+    if isinstance(error, UndoError):
+        return _undo_failed(what, error, path)
+    if error.errno in _FULL:
+        return StoreFullError(
+            f"{what}; nothing was stored, and earlier data is intact",
+            where=str(path),
+            hint="make room, then try again",
+        )
+    if error.errno in _REFUSED:
+        return StoreAccessError(what, where=str(path), hint="check its owner and your permission to write there")
+    return StoreError(what, where=str(path))
+
+
+def _undo_failed(what: str, error: UndoError, path: Path) -> StoreError:
+    """Return the StoreError for a failed write that could not be undone, so that it may still be read."""
+    kind = StoreFullError if error.errno in _FULL else StoreError
+    return kind(
+        f"{what}, and it could not be undone: it is unknown whether this was stored; earlier data is intact",
+        where=str(path),
+        hint="check `gputui queue` before you try again",
+    )
+
+
+def stamp_of(status: os.stat_result) -> FileStamp:
+    """Return the stamp of a file."""
+    return (status.st_ino, status.st_mtime_ns, status.st_size)
+
+
+def replace_file(new: Path, path: Path, stamp: FileStamp) -> None:
+    """Rename the new file over the old one."""
+    del stamp
+    new.replace(path)
+
+
+def write_whole(path: Path, data: bytes, access: FileAccess, place: PutInPlace = replace_file) -> FileStamp:
+    """Replace the file by `data` atomically and durably; `place` renames it. Return its new stamp."""
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with os_errors(path):
+        temporary.unlink(missing_ok=True)  # left by a killed process, or planted
+        try:
+            fd = open_file(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, access.file_mode)
+            try:
+                access.apply_to_file(fd)
+                write_all(fd, data)
+                os.fsync(fd)
+                stamp = stamp_of(os.fstat(fd))
+            finally:
+                os.close(fd)
+            place(temporary, path, stamp)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+    return stamp
+
+
+def sync_directory(directory: Path) -> None:
+    """Sync the directory, so that names of new files survive a power loss."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def append_lines(path: Path, data: bytes, access: FileAccess) -> None:
+    """Append whole lines durably, after cutting off a torn last line that a crash left."""
+    with os_errors(path):
+        is_new = not path.exists()
+        fd = open_file(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, access.file_mode)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)  # for as long as an append takes
+            access.apply_to_file(fd)
+            os.ftruncate(fd, whole_lines(fd))
+            append(fd, data)
+        finally:
+            os.close(fd)
+        if is_new:
+            sync_directory(path.parent)
+
+
+def whole_lines(fd: int) -> int:
+    """Return the length of the file up to the end of its last whole line."""
+    end = os.fstat(fd).st_size
+    while end > 0:
+        start = max(0, end - _STEP)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0

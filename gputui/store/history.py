@@ -1,129 +1,167 @@
-"""Finished jobs that left the queue: a file of lines a month, to which jobs are appended.
+"""History of finished jobs that left the queue: one append-only file of lines per month.
 
-Version 0.1 kept a TinyDB file a month, which it replaced whole for each job. Such files are still read, and stay.
+Version 0.1 kept one TinyDB file per month. Those files are still read and never changed.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
+from itertools import chain, groupby
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import msgspec
+from msgspec import Struct, field
 
+from gputui.domain.runs import Runs, Spans, divided, find, ids, joined
 from gputui.domain.units import plural
-from gputui.store.faults import os_errors
-from gputui.store.files import open_file, read_file
-from gputui.store.hint import Identity, identity_of
+from gputui.store.documents import part_of_entry, runs_in
+from gputui.store.file_access import FileAccess
+from gputui.store.files import FileStamp, append_lines, open_file, os_errors, read_file, stamp_of
 from gputui.store.journal import Document
-from gputui.store.lines import append_lines
 from gputui.store.migrations import SCHEMA, check_schema, migrate
-from gputui.store.permissions import Permissions
 from gputui.store.replica import JOBS, ids_of
 from gputui.store.snapshot_file import META, Table, parse_tables
 
-_LINE = re.compile(rb'^\{"id":(\d{1,18}),[^\n]*\n', re.MULTILINE)
+_LINE = re.compile(rb'^\{"id":(\d{1,18}),(?:"runs":(\[[\d,\[\]]*\]),)?[^\n]*\n', re.MULTILINE)
 _PART = 1 << 24
 
 
-class _Line(msgspec.Struct):
-    """A job as it is appended; its id comes first, so that lines are found without being decoded."""
+class _HistoryLine(msgspec.Struct, kw_only=True, omit_defaults=True):
+    """Line of a job as it is appended; id and runs come first, so that jobs are found without being decoded."""
 
     id: int
+    runs: list[list[int]] = []
+    """Runs of an entry, a copy of those in the job."""
     schema: int
     job: Document
 
 
-@dataclass
-class _Index:
-    """Where the jobs of a file begin, as far as it was read."""
+class _Index(Struct):
+    """Index of the jobs in a file, up to `read_to`."""
 
     inode: int
     read_to: int = 0
     damaged: int = 0
-    """Lines that are no jobs."""
+    """Number of lines that are not jobs."""
     starts: dict[str, int] = field(default_factory=dict)
+    """Offset of the last line of each single job, by key."""
+    entries: dict[int, Runs] = field(default_factory=dict)
+    """Elements of entries by the offsets of their lines."""
+
+    def rows(self, path: Path) -> list[_HistoryPlace]:
+        """Return the last line of each job and all lines of entries, last line first."""
+        rows = [_HistoryPlace(int(key), path, start) for key, start in self.starts.items()]
+        rows += [_HistoryPlace(runs[0].id, path, start, runs) for start, runs in self.entries.items()]
+        return sorted(rows, key=lambda row: row.start, reverse=True)
+
+    def find(self, path: Path, job_id: int) -> _HistoryPlace | None:
+        """Return the last line of a job."""
+        alone = self.starts.get(str(job_id), -1)
+        start = max((start for start, runs in self.entries.items() if find(runs, job_id)), default=-1)
+        if start > alone:
+            return _HistoryPlace(self.entries[start][0].id, path, start, self.entries[start])
+        return _HistoryPlace(job_id, path, alone) if alone >= 0 else None
+
+
+class _HistoryPlace(NamedTuple):
+    """Position of a job in the files."""
+
+    id: int
+    path: Path
+    start: int = 0
+    runs: Runs = ()
 
 
 class HistoryFiles:
-    """All months. A job is written here before it leaves the queue; if it is in both, the queue is right."""
+    """History files of all months. A job is appended before it leaves the queue; if it is in both, the queue counts."""
 
-    def __init__(self, directory: Path, permissions: Permissions) -> None:
+    def __init__(self, directory: Path, access: FileAccess) -> None:
         self._directory = directory
-        self._permissions = permissions
-        self._old: dict[Path, tuple[Identity, frozenset[str]]] = {}
+        self._access = access
+        self._old: dict[Path, tuple[FileStamp, frozenset[str]]] = {}
         self._indices: dict[Path, _Index] = {}
 
     def add(self, month: str, documents: Mapping[str, Document]) -> None:
         """Append jobs to the file of their month, durably."""
-        lines = [_Line(int(key), SCHEMA, document) for key, document in documents.items()]
+        lines = [
+            _HistoryLine(id=int(key), runs=list(map(list, runs_in(document))), schema=SCHEMA, job=document)
+            for key, document in documents.items()
+        ]
         data = b"".join(msgspec.json.encode(line) + b"\n" for line in lines)
-        append_lines(self._directory / f"history-{month}.jsonl", data, self._permissions)
+        append_lines(self._directory / f"history-{month}.jsonl", data, self._access)
 
-    def find(self, key: str) -> Document | None:
-        """The document of a job; of one that ended twice, the later."""
+    def find(self, job_id: int) -> tuple[str, Document] | None:
+        """Return key and document of a job or of its entry, as it ended last; None when it is not in history."""
         for path in reversed(self.paths()):
-            if key in self.ids(path):
-                [(_, document)] = self._read([(key, path)])
-                return document
+            if path.suffix == ".jsonl":
+                row = self._index(path).find(path, job_id)
+            else:
+                row = _HistoryPlace(job_id, path) if str(job_id) in self._old_ids(path) else None
+            if row is not None:
+                return next(self._read([row]))
         return None
 
     def documents(self, since_month: str | None = None) -> Iterator[tuple[str, Document]]:
-        """Keys and documents by month and then by id, each job as it ended last."""
+        """Yield keys and documents by month, then by id; each job once, as it ended last."""
         paths = [path for path in self.paths() if since_month is None or _month_of(path) >= since_month]
-        later: set[str] = set()
-        latest: list[tuple[str, int, str, Path]] = []
-        for path in reversed(paths):
-            here = self.ids(path)
-            latest += [(_month_of(path), int(key), key, path) for key in here if key not in later]
-            later.update(here)
-        for _, rows in groupby(sorted(latest), key=itemgetter(0)):
-            yield from self._read([(key, path) for _, _, key, path in rows])
+        latest = sorted(_latest(self._rows(path) for path in reversed(paths)), key=_by_month)
+        for _, rows in groupby(latest, key=lambda row: _month_of(row.path)):
+            yield from self._read(list(rows))
 
     def damage(self) -> Iterator[str]:
-        """Sentences about damaged lines in the files read so far."""
+        """Yield sentences about damaged lines in the files read so far."""
         for path, index in self._indices.items():
             if index.damaged:
                 yield f"{path}: {plural(index.damaged, 'line')} cannot be read: left out"
 
     def highest_id(self) -> int:
-        """The highest id in any month; 0 when there is none."""
-        return max((int(key) for path in self.paths() for key in self.ids(path)), default=0)
+        """Return the highest id in any month; 0 when there is none."""
+        rows = (row for path in self.paths() for row in self._rows(path))
+        return max((row.runs[-1].end - 1 if row.runs else row.id for row in rows), default=0)
+
+    def spans(self) -> Spans:
+        """Return the ids of all jobs."""
+        rows = [row for path in self.paths() for row in self._rows(path)]
+        return joined(part for row in rows for part in _parts(row))
 
     def paths(self) -> list[Path]:
-        """The files, oldest month first; of one month the file of 0.1 first, as its jobs ended before."""
+        """Return the files, oldest month first; of one month the file of 0.1 first, as its jobs ended earlier."""
         found = [*self._directory.glob("history-????-??.json"), *self._directory.glob("history-????-??.jsonl")]
         return sorted(found, key=lambda path: (_month_of(path), path.suffix))
 
-    def ids(self, path: Path) -> Collection[str]:
-        """Keys of the jobs in a file. Only what was appended since the last call is read."""
-        return self._index(path).starts.keys() if path.suffix == ".jsonl" else self._old_ids(path)
+    def _rows(self, path: Path) -> list[_HistoryPlace]:
+        """Return the jobs in a file, last line first; reads only lines appended since the last call."""
+        if path.suffix == ".jsonl":
+            return self._index(path).rows(path)
+        return [_HistoryPlace(int(key), path) for key in self._old_ids(path)]
 
-    def _read(self, rows: list[tuple[str, Path]]) -> Iterator[tuple[str, Document]]:
-        """The documents of these keys in their files, of which each is opened once."""
-        paths = {path for _, path in rows}
+    def _read(self, rows: list[_HistoryPlace]) -> Iterator[tuple[str, Document]]:
+        """Yield keys and documents of jobs, opening each file once."""
+        paths = {row.path for row in rows}
         tables = {path: self._old_jobs(path) for path in paths if path.suffix != ".jsonl"}
         with ExitStack() as files:
             opened = {}
             for path in paths - tables.keys():
                 with os_errors(path):
                     opened[path] = files.enter_context(os.fdopen(open_file(path, os.O_RDONLY), "rb"))
-            for key, path in rows:
-                yield key, tables[path][key] if path in tables else self._line(opened[path], path, key)
+            for row in rows:
+                if row.path in tables:
+                    yield str(row.id), tables[row.path][str(row.id)]
+                    continue
+                document = self._line(opened[row.path], row)
+                yield part_of_entry(document, row.runs) if row.runs and document else (str(row.id), document)
 
-    def _line(self, file: BinaryIO, path: Path, key: str) -> Document:
-        with os_errors(path):
-            file.seek(self._indices[path].starts[key])
-            return _decoded(file.readline(), path)
+    def _line(self, file: BinaryIO, row: _HistoryPlace) -> Document:
+        with os_errors(row.path):
+            file.seek(row.start)
+            return _decode_line(file.readline(), row.path)
 
     def _index(self, path: Path) -> _Index:
-        """Where the jobs of the file begin; read on from where it was read to."""
+        """Return the index of a file, extended by the lines appended since the last call."""
         with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
             status = os.fstat(file.fileno())
             index = self._indices.get(path)
@@ -134,7 +172,11 @@ class HistoryFiles:
                 index.damaged += part.count(b"\n", 0, end)
                 for match in _LINE.finditer(part, 0, end):
                     index.damaged -= 1
-                    index.starts[str(int(match[1]))] = index.read_to + match.start()
+                    start, runs = index.read_to + match.start(), _runs(match[2])
+                    if runs:
+                        index.entries[start] = runs
+                    else:
+                        index.starts[str(int(match[1]))] = start
                 index.read_to += end
                 file.seek(index.read_to)
         return index
@@ -143,11 +185,11 @@ class HistoryFiles:
 
     def _old_ids(self, path: Path) -> frozenset[str]:
         with os_errors(path):
-            identity = identity_of(path.stat())
+            stamp = stamp_of(path.stat())
         known = self._old.get(path)
-        if known is None or known[0] != identity:
+        if known is None or known[0] != stamp:
             keys = self._old_jobs(path)
-            known = self._old[path] = (identity, frozenset(map(str, ids_of(keys))))
+            known = self._old[path] = (stamp, frozenset(map(str, ids_of(keys))))
         return known[1]
 
     def _old_jobs(self, path: Path) -> Table:
@@ -160,10 +202,10 @@ class HistoryFiles:
         return tables.get(JOBS, {})
 
 
-def _decoded(data: bytes, path: Path) -> Document:
-    """The document of a line, in today's schema; an empty one, which is no job, where the line is damaged."""
+def _decode_line(data: bytes, path: Path) -> Document:
+    """Return the document of a line in the current schema; empty when the line is damaged."""
     try:
-        line = msgspec.json.decode(data, type=_Line)
+        line = msgspec.json.decode(data, type=_HistoryLine)
     except msgspec.MsgspecError:
         return {}
     check_schema(line.schema, path)
@@ -172,6 +214,38 @@ def _decoded(data: bytes, path: Path) -> Document:
     return line.job
 
 
+def _runs(data: bytes | None) -> Runs:
+    """Return the runs at the head of a line; empty when damaged: the id then means a single job."""
+    with suppress(msgspec.MsgspecError):
+        return runs_in({"runs": msgspec.json.decode(data)}) if data else ()
+    return ()
+
+
+def _latest(files: Iterable[list[_HistoryPlace]]) -> Iterator[_HistoryPlace]:
+    """Yield each job once, as it ended last, from files in order of latest first; entries without re-run elements."""
+    alone: set[int] = set()
+    together = Spans()
+    for row in chain.from_iterable(files):
+        if row.runs:
+            again = joined((job_id, job_id + 1) for job_id in ids(row.runs) if job_id in alone)
+            left = divided(divided(row.runs, again)[1], together)[1]
+            together = joined((*together.parts, *((run.id, run.end) for run in row.runs)))
+            if left:
+                yield row._replace(id=left[0].id, runs=left)
+        elif row.id not in alone:
+            alone.add(row.id)
+            if row.id not in together:
+                yield row
+
+
+def _by_month(row: _HistoryPlace) -> tuple[str, int]:
+    return _month_of(row.path), row.id
+
+
+def _parts(row: _HistoryPlace) -> Iterable[tuple[int, int]]:
+    return ((run.id, run.end) for run in row.runs) if row.runs else ((row.id, row.id + 1),)
+
+
 def _month_of(path: Path) -> str:
-    """`2026-03`, of `history-2026-03.jsonl`."""
+    """Return `2026-03` for `history-2026-03.jsonl`."""
     return path.stem.removeprefix("history-")

@@ -1,7 +1,7 @@
-"""Whether the files hold all that was acknowledged, judged by the record in the lock file.
+"""Checks whether the files hold every acknowledged change, by the record of the last write in the lock file.
 
-The record is written after its line was synced, so it is never ahead of the journal, whatever crashes: a snapshot or a
-journal that is behind it has lost something. It may itself be old, torn or lost, and then proves less, never more.
+The record is written after its journal line was synced, so it is never ahead of the journal: a snapshot or journal that
+is behind the record has lost something. The record itself may be old, torn or missing; it then proves less, never more.
 A torn tail beyond the record was not acknowledged and is no loss.
 """
 
@@ -9,34 +9,39 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from msgspec import Struct
+
 from gputui.domain.errors import StoreDamagedError
-from gputui.store.hint import Hint
-from gputui.store.journal import Line
+from gputui.store.journal import JournalLine
 from gputui.store.snapshot_file import Meta
+from gputui.store.write_record import WriteRecord
 
-REPAIR = "run `gputui state repair`: it says what is lost before it does anything"
+REPAIR = "run `gputui state repair`: it shows what is lost before it changes anything"
 
 
-@dataclass(frozen=True)
-class Loss:
-    """Acknowledged changes that cannot be read."""
+class Loss(Struct, frozen=True):
+    """Loss of acknowledged changes in one file."""
 
     path: Path
     what: str
 
     @property
     def error(self) -> StoreDamagedError:
-        """The error for whoever wants to write, or to be told."""
+        """Error to raise on writes and checks."""
         return StoreDamagedError(
             f"{self.what}; nothing is stored until this is repaired", where=str(self.path), hint=REPAIR
         )
 
 
-def loss_of_journal(path: Path, data: bytes | None, lines: Sequence[Line], record: Hint | None) -> Loss | None:
-    """The loss in the journal of the snapshot's generation; `record` is None where it tells of another, or nothing."""
+def loss_of_journal(
+    path: Path, data: bytes | None, lines: Sequence[JournalLine], record: WriteRecord | None
+) -> Loss | None:
+    """Return the loss in the journal of the snapshot's generation, if any.
+
+    `record` is None when there is none of this generation.
+    """
     if data is None:
         told = f", and {record.length} bytes of acknowledged changes with it" if record and record.length else ""
         return Loss(path, f"the journal is missing{told}")
@@ -52,10 +57,10 @@ def loss_of_journal(path: Path, data: bytes | None, lines: Sequence[Line], recor
     return Loss(path, f"{some} at byte {damaged[0]} is damaged")
 
 
-def acknowledged_end(lines: Sequence[Line], length: int, record: Hint | None) -> int:
-    """Where the journal ends without damaged lines that only a crash can have left behind its last good one.
+def acknowledged_end(lines: Sequence[JournalLine], length: int, record: WriteRecord | None) -> int:
+    """Return the length of the journal without damaged lines at its end that a crash must have left.
 
-    Without a record any of them may have been acknowledged.
+    Without a record any line may have been acknowledged, and the whole length is returned.
     """
     end = length
     for line in reversed(lines):
@@ -65,12 +70,15 @@ def acknowledged_end(lines: Sequence[Line], length: int, record: Hint | None) ->
     return end
 
 
-def loss_of_snapshot(path: Path, meta: Meta, record: Hint | None) -> Loss | None:
-    """The loss where the snapshot is older than what was acknowledged, or that of another queue."""
+def loss_of_snapshot(path: Path, meta: Meta, record: WriteRecord | None) -> Loss | None:
+    """Return the loss when the snapshot is older than the record, or belongs to another queue."""
     if record is None:
         return None
     if record.store_id is not None and record.store_id != meta.store_id:
-        return Loss(path, f"it is queue {meta.store_id}, and its lock file tells of queue {record.store_id}")
+        return Loss(path, f"it is queue {meta.store_id}, but its lock file belongs to queue {record.store_id}")
     if record.generation > meta.generation:
-        return Loss(path, f"it is generation {meta.generation} of the queue, and {record.generation} was acknowledged")
+        return Loss(
+            path,
+            f"it is generation {meta.generation} of the queue, but generation {record.generation} was acknowledged",
+        )
     return None

@@ -1,30 +1,36 @@
-"""Decoded jobs: those whose documents did not change stay the same objects."""
+"""Cache of decoded jobs and recurring jobs: unchanged documents keep their decoded objects."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from types import MappingProxyType
 
-from gputui.domain.errors import StoreFormatError
+from gputui.domain.entries import Entries
+from gputui.domain.errors import NotFoundError, StoreFormatError
 from gputui.domain.job import Job, JobId
-from gputui.domain.unreadable import Unreadable
-from gputui.store.codec import CANNOT, SharedSpecs
+from gputui.domain.recurring import RecurringJob
+from gputui.domain.snapshot import Unreadable
+from gputui.store.codec import CANNOT, SharedSpecs, decode_recurring
 from gputui.store.journal import Document
-from gputui.store.replica import no_collection
+from gputui.store.replica import gc_paused
+
+RECURRING = "recurring"
+KnownRecurring = dict[str, tuple[Document, RecurringJob]]
+"""Documents and their decoded recurring jobs, by key."""
 
 
 class JobCache:
-    """Jobs by document. What it hands out is never changed afterwards; its callers let one thread at a time in."""
+    """Cache of jobs by document. Returned objects are never changed. Callers serialise access."""
 
     def __init__(self) -> None:
         self._specs = SharedSpecs()
         self._entries: dict[str, tuple[Document, Job]] = {}
-        self._jobs: Mapping[JobId, Job] = MappingProxyType({})
+        self._jobs = Entries({})
         self._unreadable: dict[str, Unreadable] = {}
 
-    def updated(self, table: Mapping[str, Document], touched: set[str] | None) -> Mapping[JobId, Job]:
-        """All jobs, in the order of their ids; only documents of `touched` (None: all) are looked at."""
+    def updated(self, table: Mapping[str, Document], touched: set[str] | None) -> Entries:
+        """Return all jobs by id, after decoding the documents with keys in `touched` (None: all)."""
         if touched is None:
             self._rebuild(table)
         elif touched:
@@ -33,11 +39,11 @@ class JobCache:
 
     @property
     def unreadable(self) -> Mapping[str, Unreadable]:
-        """Jobs that were left out, by key."""
+        """Jobs that could not be decoded, by key."""
         return self._unreadable
 
-    def decoded(self, key: str, document: Document) -> Job:
-        """The job of a document, the same object as before where the document says the same."""
+    def decode(self, key: str, document: Document) -> Job:
+        """Return the job of a document: the same object as before when the document is equal."""
         entry = self._entries.get(key)
         if entry is not None and (entry[0] is document or entry[0] == document):
             return entry[1]
@@ -45,23 +51,26 @@ class JobCache:
 
     def _rebuild(self, table: Mapping[str, Document]) -> None:
         self._unreadable = {}
-        with no_collection():
+        with gc_paused():
             found = ((key, document, self._readable(key, document)) for key, document in table.items())
             self._entries = {key: (document, job) for key, document, job in found if job is not None}
             self._jobs = _in_order({job.id: job for _, job in self._entries.values()})
 
     def _readable(self, key: str, document: Document) -> Job | None:
-        """The job of a document; None, and word of it, where it cannot be read."""
+        """Return the job of a document; None, and a note in `unreadable`, when it cannot be decoded."""
         try:
-            return self.decoded(key, document)
+            return self.decode(key, document)
         except StoreFormatError as error:
-            self._unreadable[key] = Unreadable("job", key, error.what.removeprefix(CANNOT), may_hold(document))
+            self._unreadable[key] = Unreadable(
+                "job", key, error.what.removeprefix(CANNOT), gpus_possibly_held(document)
+            )
         except ValueError:
-            self._unreadable[key] = Unreadable("job", key, "its id is no number", may_hold(document))
+            self._unreadable[key] = Unreadable("job", key, "its id is no number", gpus_possibly_held(document))
         return None
 
     def _change(self, table: Mapping[str, Document], touched: set[str]) -> None:
-        jobs = dict(self._jobs)
+        jobs = dict(self._jobs.items())
+        with_runs = {job.id: job for job in self._jobs.with_runs}
         for key in sorted(touched, key=lambda key: (len(key), key)):
             self._unreadable.pop(key, None)
             job = self._readable(key, table[key]) if key in table else None
@@ -69,14 +78,18 @@ class JobCache:
                 _, before = self._entries.pop(key, (None, None))
                 if before is not None:
                     jobs.pop(before.id, None)
+                    with_runs.pop(before.id, None)
             else:
                 self._entries[key] = (table[key], job)
                 jobs[job.id] = job
-        self._jobs = _in_order(jobs)
+                with_runs.pop(job.id, None)
+                if job.runs:
+                    with_runs[job.id] = job
+        self._jobs = _in_order(jobs, with_runs.values())
 
 
-def may_hold(document: object) -> tuple[str, ...]:
-    """The GPUs that a job holds whose document cannot be read: those of attempts that are not known to be over."""
+def gpus_possibly_held(document: object) -> tuple[str, ...]:
+    """Return the GPUs that an undecodable job may hold: those of attempts without an end."""
     attempts = document.get("attempts") if isinstance(document, dict) else None
     listed = attempts if isinstance(attempts, list) else []
     under_way = [one for one in listed if isinstance(one, dict) and not one.get("ended_at")]
@@ -84,8 +97,34 @@ def may_hold(document: object) -> tuple[str, ...]:
     return tuple(dict.fromkeys(uuid for gpus in found for uuid in gpus if isinstance(uuid, str)))
 
 
-def _in_order(jobs: dict[JobId, Job]) -> Mapping[JobId, Job]:
+def _in_order(jobs: dict[JobId, Job], with_runs: Iterable[Job] | None = None) -> Entries:
     ids = list(jobs)
     if any(first > second for first, second in pairwise(ids)):
-        jobs = dict(sorted(jobs.items()))  # one came back from history
-    return MappingProxyType(jobs)
+        jobs = dict(sorted(jobs.items()))  # a job came back from history, or an element left its entry
+    return Entries(jobs, with_runs)
+
+
+def decode_recurring_table(
+    table: Mapping[str, Document], known: KnownRecurring, unreadable: dict[str, Unreadable] | None = None
+) -> Mapping[JobId, RecurringJob]:
+    """Return the readable recurring jobs by id, reusing the objects of unchanged documents in `known`.
+
+    Unreadable ones are added to `unreadable`.
+    """
+    entries: dict[JobId, RecurringJob] = {}
+    for key, document in table.items():
+        try:
+            if key not in known or known[key][0] is not document:
+                known[key] = (document, decode_recurring(int(key), document))
+            entries[int(key)] = known[key][1]
+        except (StoreFormatError, ValueError) as error:
+            known.pop(key, None)
+            if unreadable is not None:
+                why = error.what.removeprefix(CANNOT) if isinstance(error, StoreFormatError) else "its id is no number"
+                unreadable[key] = Unreadable("recurring job", key, why)
+    return MappingProxyType(dict(sorted(entries.items())))
+
+
+def no_recurring(recurring: JobId) -> NotFoundError:
+    """Return the error for an unknown id."""
+    return NotFoundError(f"there is no recurring job {recurring}", hint="gputui cron list")

@@ -1,4 +1,4 @@
-"""The lock that writers of a state directory take: among threads and among processes, and re-entrant."""
+"""Writers' lock of a state directory, across threads and processes, with its holder and a watch for writes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,95 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gputui.domain.errors import StoreBusyError
-from gputui.store.faults import os_errors
-from gputui.store.files import is_same_file, open_file
-from gputui.store.holders import holder_of
-from gputui.store.permissions import Permissions
-from gputui.store.watch import Watch
+from gputui.store.file_access import FileAccess
+from gputui.store.files import is_same_file, open_file, os_errors
 
+_IN_MODIFY = 0x2
 PATIENCE = 60.0
 """Seconds to wait for other writers, unless the settings say otherwise."""
 TELL_AFTER = 2.0
-"""Seconds of waiting after which it is told."""
+"""Seconds of waiting after which a message is given."""
 _FIRST_PAUSE = 0.0005
 _LONGEST_PAUSE = 0.02
+PROC = Path("/proc")
+_LONGEST = 60
+"""Characters of a command in messages."""
+
+
+class ChangeWatch:
+    """inotify descriptor that becomes readable when any process writes to a file.
+
+    Polling instead would cost most when nothing happens.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raise OSError when the kernel refuses: inotify instances are limited per user."""
+        import ctypes  # not for every command that opens a store
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        self.fd: int = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        if self.fd < 0:
+            raise OSError(ctypes.get_errno(), "inotify_init1")
+        if libc.inotify_add_watch(self.fd, os.fsencode(path), _IN_MODIFY) < 0:
+            error = ctypes.get_errno()
+            os.close(self.fd)
+            raise OSError(error, "inotify_add_watch", str(path))
+
+    def fileno(self) -> int:
+        """Return the descriptor, for an event loop."""
+        return self.fd
+
+    def clear(self) -> None:
+        """Consume pending events, so that it is readable again only after the next write."""
+        try:
+            while os.read(self.fd, 1 << 16):
+                pass
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        os.close(self.fd)
+
+
+def holder_of(fd: int) -> str:
+    """Return a phrase for the process that has locked the open file: `process 4711 (rsync …)`."""
+    pid = _pid(os.fstat(fd))
+    if pid is None:
+        return "another process"
+    notes = [_command(pid)] + (["stopped"] if _is_stopped(pid) else [])
+    told = ", ".join(filter(None, notes))
+    return f"process {pid} ({told})" if told else f"process {pid}"
+
+
+def _pid(status: os.stat_result) -> int | None:
+    """Return the holder's pid from /proc/locks; None when the kernel does not tell."""
+    try:
+        lines = (PROC / "locks").read_text(encoding="ascii", errors="replace").splitlines()
+    except OSError:
+        return None
+    for words in map(str.split, lines):
+        # "7: FLOCK ADVISORY WRITE 4711 08:01:131 0 EOF"; those who wait have "->" behind the number
+        if len(words) > 5 and words[1] == "FLOCK" and words[5].split(":")[-1] == str(status.st_ino):
+            return int(words[4]) if words[4].isdigit() and int(words[4]) > 0 else None
+    return None
+
+
+def _command(pid: int) -> str:
+    try:
+        words = (PROC / str(pid) / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return ""
+    text = " ".join(word.decode(errors="replace") for word in words if word)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def _is_stopped(pid: int) -> bool:
+    try:
+        status = (PROC / str(pid) / "stat").read_text(errors="replace")
+    except OSError:
+        return False
+    return status.rpartition(")")[2].split()[:1] in (["T"], ["t"])
 
 
 def log_waiting(sentence: str) -> None:
@@ -33,47 +110,48 @@ def log_waiting(sentence: str) -> None:
 
 
 class StoreLock:
-    """An flock on a side file, never on the data, whose inode changes with every rename.
+    """Re-entrant flock on a side file, not on the data, whose inode changes with every rename.
 
-    The kernel lets go of it when its holder dies. The descriptor is closed on exec: a child that
-    inherited it would keep the lock.
+    The kernel releases it when its holder dies. The descriptor is closed on exec: a child that inherited it would
+    keep the lock.
     """
 
     def __init__(
         self,
         path: Path,
-        permissions: Permissions,
+        access: FileAccess,
         patience: float = PATIENCE,
         waiting: Callable[[str], None] = log_waiting,
     ) -> None:
         """`patience` is in seconds; `waiting` is called with a sentence when a wait takes long."""
         self._path = path
-        self._permissions = permissions
+        self._access = access
         self._patience = patience
         self._waiting = waiting
         self._hurry = threading.local()
         self._threads = threading.RLock()
         self._depth = 0
+        self._owner: int | None = None
+        """Identifier of the thread that holds the lock."""
         self._fd: int | None = None
 
     @property
     def fd(self) -> int:
-        """The open side file, made on first use."""
+        """Descriptor of the side file, created on first use."""
         if self._fd is None:
             with os_errors(self._path):
-                self._fd = open_file(self._path, os.O_RDWR | os.O_CREAT, self._permissions.file_mode)
-                self._permissions.settle_file(self._fd)
+                self._fd = open_file(self._path, os.O_RDWR | os.O_CREAT, self._access.file_mode)
+                self._access.apply_to_file(self._fd)
         return self._fd
 
     @property
     def is_mine(self) -> bool:
         """Whether the calling thread holds it."""
-        # RLock tells its owner in every CPython, though the stub does not know
-        return bool(self._threads._is_owned()) and self._depth > 0  # type: ignore[attr-defined]
+        return self._owner == threading.get_ident()
 
     @contextmanager
-    def hurried(self, seconds: float) -> Iterator[None]:
-        """In the block, let this thread wait no longer than so many seconds each time."""
+    def lock_timeout(self, seconds: float) -> Iterator[None]:
+        """Within the block, limit this thread's waits for the lock to so many seconds each."""
         before, self._hurry.seconds = getattr(self._hurry, "seconds", None), seconds
         try:
             yield
@@ -82,7 +160,7 @@ class StoreLock:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock; raises StoreBusyError where others keep it for too long."""
+        """Hold the lock; raises StoreBusyError when others keep it for too long."""
         hurry = getattr(self._hurry, "seconds", None)
         patience = self._patience if hurry is None else min(hurry, self._patience)
         deadline = time.monotonic() + patience
@@ -90,31 +168,34 @@ class StoreLock:
             raise self._busy("another thread of this process", patience)
         try:
             if self._depth == 0:
-                self._take(deadline, patience)
+                self._acquire_file(deadline, patience)
+                self._owner = threading.get_ident()
             self._depth += 1
             try:
                 yield
             finally:
                 self._depth -= 1
-                if self._depth == 0 and self._fd is not None:
-                    fcntl.flock(self._fd, fcntl.LOCK_UN)
+                if self._depth == 0:
+                    self._owner = None
+                    if self._fd is not None:
+                        fcntl.flock(self._fd, fcntl.LOCK_UN)
         finally:
             self._threads.release()
 
-    def watch(self) -> Watch:
-        """Word of every write to the side file, where each writer leaves off; raises OSError."""
+    def watch(self) -> ChangeWatch:
+        """Return a watch for writes to the side file, to which every writer writes last; raises OSError."""
         with self._threads:
-            return Watch(Path(f"/proc/self/fd/{self.fd}"))  # this very file, whatever has its name by now
+            return ChangeWatch(Path(f"/proc/self/fd/{self.fd}"))  # this very file, whatever has its name by now
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the side file."""
         with self._threads:
             self._close()
 
-    def _take(self, deadline: float, patience: float) -> None:
-        """Lock the file that has the name now: one that was removed keeps nobody out."""
+    def _acquire_file(self, deadline: float, patience: float) -> None:
+        """Lock the file that has the name now: a removed file keeps no one out."""
         tell_at, pause = time.monotonic() + TELL_AFTER, _FIRST_PAUSE
-        while not self._is_taken():
+        while not self._try_lock():
             now = time.monotonic()
             if now >= deadline:
                 raise self._busy(holder_of(self.fd), patience)
@@ -124,8 +205,8 @@ class StoreLock:
             time.sleep(min(pause, max(0.0, deadline - now)))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
-    def _is_taken(self) -> bool:
-        """Try to lock the file; whether it is ours now."""
+    def _try_lock(self) -> bool:
+        """Try to lock the file; return whether this process holds it now."""
         fd = self.fd
         with os_errors(self._path):
             try:
@@ -141,7 +222,7 @@ class StoreLock:
 
     def _busy(self, holder: str, patience: float) -> StoreBusyError:
         return StoreBusyError(
-            f"it has been locked for {patience:.0f} s by {holder}; nothing of this was stored",
+            f"it has been locked for {patience:.0f} s by {holder}; nothing was stored",
             where=str(self._path),
             hint="end that process or wait for it; store.lock_timeout sets how long gputui waits",
         )

@@ -1,4 +1,4 @@
-"""A job store in memory, for tests and for trying things out: the same behaviour, gone with the process."""
+"""In-memory job store with the same behaviour as the durable one, for tests and trials."""
 
 from __future__ import annotations
 
@@ -7,31 +7,36 @@ import threading
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
 from datetime import datetime
+from functools import cached_property
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import RunAs
+from gputui.domain.entries import ArrayPlaces, Entries, changes_of, chosen, numbered
 from gputui.domain.errors import NotFoundError, StoreError
 from gputui.domain.job import Job, JobId, JobSpec
-from gputui.domain.numbering import numbered
 from gputui.domain.recurring import RecurringJob
+from gputui.domain.runs import Run
 from gputui.domain.settings import StoreSettings
-from gputui.domain.snapshot import Controls
+from gputui.domain.snapshot import Controls, Unreadable
 from gputui.domain.state import JobState
-from gputui.domain.unreadable import Unreadable
-from gputui.ports import StoreWatch, Transaction
-from gputui.store.recurring import no_recurring
-from gputui.store.retention import ended_at, month_of, outdated
-from gputui.store.submissions import submission_entry
+from gputui.store.audit import submission_entries
+from gputui.store.job_cache import no_recurring
+from gputui.store.retention import ended_at, jobs_to_archive, month_of
+
+if TYPE_CHECKING:
+    from gputui.ports import StoreWatch, Transaction
 
 DEFAULTS = StoreSettings()
 
 
-@dataclass(frozen=True)
-class _Contents:
-    """All that is stored: replaced whole, never changed."""
+class _Contents(Struct, frozen=True, dict=True):
+    """Immutable contents of the store; every change replaces them."""
 
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     history: Mapping[JobId, Job] = field(default_factory=dict)
@@ -40,11 +45,33 @@ class _Contents:
     audit: tuple[AuditEntry, ...] = ()
     next_id: JobId = 1
 
+    @cached_property
+    def entries(self) -> Entries:
+        return Entries(self.jobs)
+
+    @cached_property
+    def finished(self) -> Entries:
+        return Entries(self.history)
+
     def get(self, job_id: JobId) -> Job:
-        job = self.jobs.get(job_id) or self.history.get(job_id)
+        job = self.entries.get(job_id) or self.finished.get(job_id)
         if job is None:
             raise NotFoundError(f"there is no job {job_id}")
         return job
+
+    def with_history(self, moved: Iterable[Job]) -> _Contents:
+        """Return the contents with these jobs moved from the queue to history."""
+        history, gone = dict(self.history), set()
+        for job in moved:
+            gone.add(job.id)
+            history = _changed(history, Entries(history), job)
+        return replace(self, jobs={key: job for key, job in self.jobs.items() if key not in gone}, history=history)
+
+
+def _changed(jobs: Mapping[JobId, Job], entries: Entries, job: Job) -> dict[JobId, Job]:
+    """Return the jobs with this one added, and removed from the entries it was in."""
+    changes = changes_of(entries.overlapping(job), job)
+    return dict(sorted((key, one) for key, one in {**jobs, **changes}.items() if one is not None))
 
 
 class _MemoryTransaction:
@@ -54,22 +81,29 @@ class _MemoryTransaction:
 
     def add(self, job: Job) -> Job:
         [stored] = numbered([job], self._open().next_id)
-        self.contents = replace(self.contents, jobs={**self.contents.jobs, stored.id: stored}, next_id=stored.id + 1)
+        jobs, next_id = {**self.contents.jobs, stored.id: stored}, self.contents.next_id + job.count
+        self.contents = replace(self.contents, jobs=jobs, next_id=next_id)
         return stored
 
     def get(self, job_id: JobId) -> Job:
         return self._open().get(job_id)
 
+    def chosen(self, ids: Iterable[JobId]) -> Iterator[Job]:
+        for found in chosen(self._open().entries, ids):
+            yield found if isinstance(found, Job) else self.get(found)
+
     def put(self, job: Job) -> None:
         self.get(job.id)
-        jobs = dict(sorted({**self.contents.jobs, job.id: job}.items()))
-        self.contents = replace(self.contents, jobs=jobs)
+        self.contents = replace(self.contents, jobs=_changed(self.contents.jobs, self.contents.entries, job))
 
-    def jobs(self) -> Mapping[JobId, Job]:
-        return MappingProxyType(dict(self._open().jobs))
+    def jobs(self) -> Entries:
+        return self._open().entries
 
     def waiting(self) -> Mapping[str, int]:
-        return Counter(job.spec.tenant for job in self._open().jobs.values() if job.state is JobState.PENDING)
+        counts: Counter[str] = Counter()
+        for job in self._open().jobs.values():
+            counts[job.spec.tenant] += job.count if job.state is JobState.PENDING else 0
+        return +counts
 
     def controls(self) -> Controls:
         return self._open().controls
@@ -108,7 +142,7 @@ class _MemoryTransaction:
 
 
 class MemoryJobStore:
-    """Shared between threads, not between processes."""
+    """JobStore shared between threads, not between processes."""
 
     def __init__(self, settings: StoreSettings = DEFAULTS, *, store_id: str = "memory000000") -> None:
         self._settings = settings
@@ -125,7 +159,7 @@ class MemoryJobStore:
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """One all-or-nothing change. One begun inside another is part of it."""
+        """Begin an all-or-nothing change; a nested one is part of the outer one."""
         with self._lock:
             outer = self._under_way
             inner = _MemoryTransaction(outer.contents if outer else self._contents)
@@ -140,13 +174,13 @@ class MemoryJobStore:
             else:
                 outer.contents = inner.contents
 
-    def hurried(self, seconds: float) -> AbstractContextManager[None]:
-        """Nothing: no other process writes here."""
+    def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
+        """Do nothing: no other process writes here."""
         del seconds
         return nullcontext()
 
     def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
-        """Append new jobs, all or none, each with its audit entry; their ids."""
+        """Append new jobs with their audit entries, all or none; return their ids."""
         batch = list(jobs)
         if not batch:
             return ()
@@ -158,93 +192,92 @@ class MemoryJobStore:
             transaction.contents = replace(
                 before,
                 jobs={**before.jobs, **{job.id: job for job in added}},
-                audit=(*before.audit, *(submission_entry(job, actor) for job in added)),
-                next_id=before.next_id + len(added),
+                audit=(*before.audit, *submission_entries(added, actor)),
+                next_id=before.next_id + sum(job.count for job in added),
             )
         return tuple(job.id for job in added)
 
-    def vouch(self, spec: JobSpec, uid: int) -> JobSpec:
-        """Return the spec: nobody else writes here."""
+    def with_warrant(self, spec: JobSpec, uid: int) -> JobSpec:
+        """Return the spec unchanged: no other user writes here."""
         return spec
 
-    def voucher(self, spec: JobSpec) -> RunAs:
+    def run_as(self, spec: JobSpec) -> RunAs:
         """Return this process's user."""
         return RunAs(os.geteuid())
 
     def caps_waiting(self) -> bool:
-        """Whether the operator's wishes cap the waiting jobs of any tenant."""
-        return any(tenant.pending is not None for tenant in self._contents.controls.tenants)
+        """Whether any tenant has a limit on its users, its waiting jobs or their priority."""
+        rows = self._contents.controls.tenants
+        return any(row.pending is not None or row.max_priority is not None or row.users for row in rows)
 
-    def jobs(self) -> Mapping[JobId, Job]:
-        """All jobs of the queue, in the order of their ids."""
-        return MappingProxyType(dict(self._contents.jobs))
+    def jobs(self) -> Entries:
+        """Return all jobs of the queue, in the order of their ids."""
+        return self._contents.entries
 
     def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
         """Return the elements of each array in the queue: by array, ids by index."""
-        found: dict[JobId, dict[int, JobId]] = {}
+        found: dict[JobId, ArrayPlaces] = {}
         for job in self._contents.jobs.values():
             if job.array is not None:
-                found.setdefault(job.array.id, {})[job.array.index] = job.id
+                places = found.setdefault(job.array.id, ArrayPlaces())
+                places.add(job.runs or (Run(job.id, job.array.index, 1),))
         return found
 
     def get(self, job_id: JobId) -> Job:
-        """The job, from the queue or from history; raises NotFoundError."""
+        """Return a job from the queue or from history; raises NotFoundError."""
         return self._contents.get(job_id)
 
     def controls(self) -> Controls:
-        """The operator's standing wishes."""
+        """Return the operator's controls."""
         return self._contents.controls
 
     def recurring(self) -> Mapping[JobId, RecurringJob]:
-        """All recurring jobs, in the order of their ids."""
+        """Return all recurring jobs by id."""
         return MappingProxyType(dict(self._contents.recurring))
 
     def version(self) -> object:
-        """A token that differs whenever anything was written."""
+        """Return a token that changes with every write."""
         return self._version
 
     def watch(self) -> StoreWatch | None:
-        """None: other processes do not write here."""
+        """Return None: other processes do not write here."""
         return None
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
-        """Finished jobs that were moved out of the queue, by month and then by id; with `since`, ended since then."""
+        """Yield finished jobs that left the queue, by month, then by id; with `since`, those that ended since."""
         contents = self._contents
-        finished = sorted(contents.history.values(), key=lambda job: (month_of(ended_at(job)), job.id))
-        for job in finished:
-            if job.id not in contents.jobs and (since is None or ended_at(job) >= since):
-                yield job
+        left = (job.without(contents.entries.spans) for job in contents.history.values())
+        finished = (job for job in left if job is not None and (since is None or ended_at(job) >= since))
+        yield from sorted(finished, key=lambda job: (month_of(ended_at(job)), job.id))
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
-        """What was wished, oldest first."""
+        """Return the audit log, oldest entry first."""
         return iter([entry for entry in self._contents.audit if target in (None, entry.target)])
 
-    def keep_house(self, now: datetime) -> None:
+    def maintain(self, now: datetime) -> None:
         """Move old finished jobs to history."""
         with self._lock:
-            moved = {job.id: job for job in outdated(self._contents.jobs.values(), self._settings, now)}
+            moved = jobs_to_archive(self._contents.jobs.values(), self._settings, now)
             if moved:
-                jobs = {job_id: job for job_id, job in self._contents.jobs.items() if job_id not in moved}
-                history = {**self._contents.history, **moved}
-                self._contents = replace(self._contents, jobs=jobs, history=history)
+                self._contents = self._contents.with_history(moved)
 
     def damage(self) -> tuple[str, ...]:
-        """Nothing."""
+        """Return nothing: memory is not damaged."""
         return ()
 
     def history_damage(self) -> tuple[str, ...]:
-        """Return no sentence."""
+        """Return nothing: memory is not damaged."""
         return ()
 
     def unreadable(self) -> tuple[Unreadable, ...]:
-        """Nothing."""
+        """Return nothing: memory is not damaged."""
         return ()
 
     def check(self) -> None:
-        """Nothing can be missing."""
+        """Do nothing: nothing can be missing."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: there are no files."""
 
     @property
     def _contents(self) -> _Contents:

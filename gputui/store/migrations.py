@@ -1,4 +1,4 @@
-"""How files of older schemas become those of today. A file of any schema ever released loads for ever."""
+"""Migrations from older schemas. Files of every released schema stay readable."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from gputui.domain.errors import StoreNewerError
 
 Tables = dict[str, dict[str, Any]]
 
-SCHEMA = 2
-"""Raised only when an older gputui could no longer read the files rightly; a new key alone is no reason."""
+SCHEMA = 3
+"""Current schema. Raised only when an older gputui would misread the files; a new key alone is no reason."""
 
 
 def check_schema(schema: int, path: Path) -> None:
-    """Raise StoreNewerError for the files of a newer gputui."""
+    """Raise StoreNewerError for a schema newer than ours."""
     if schema > SCHEMA:
         raise StoreNewerError(
-            f"it has schema {schema}, and this gputui knows those up to {SCHEMA}",
+            f"it has schema {schema}; this gputui supports schemas up to {SCHEMA}",
             where=str(path),
             hint="upgrade gputui",
         )
 
 
 def migrate(tables: Tables, schema: int) -> None:
-    """Turn tables of an older schema into today's, in place."""
+    """Convert tables of an older schema to the current one, in place."""
     for step in range(schema, SCHEMA):
         MIGRATIONS[step](tables)
 
@@ -39,5 +39,9 @@ def _priority_in_full(tables: Tables) -> None:
                 holder["priority"] = holder.pop("prio")
 
 
-MIGRATIONS: Mapping[int, Callable[[Tables], None]] = {1: _priority_in_full}
-"""By the schema each leads away from."""
+def _as_before(tables: Tables) -> None:
+    """Schema 2 had a document for each element of an array: a schema 3 file may have those too."""
+
+
+MIGRATIONS: Mapping[int, Callable[[Tables], None]] = {1: _priority_in_full, 2: _as_before}
+"""Migration steps by the schema they start from."""

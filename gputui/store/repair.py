@@ -1,7 +1,7 @@
-"""Putting a queue whose files have lost something together again, from all that is left of it.
+"""Repair of a damaged queue, for `gputui state repair`.
 
-Sources: the snapshot and its journal as far as they can be read; journals of later generations where an older snapshot
-was put back; and rescues, which processes wrote from memory when they saw the loss.
+Sources: the snapshot and its journal as far as they are readable; journals of later generations when an older snapshot
+was restored; and rescue files, which processes wrote from memory when they noticed the loss.
 """
 
 from __future__ import annotations
@@ -11,98 +11,102 @@ import shutil
 import zlib
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import count
 from pathlib import Path
 
+from msgspec import Struct, field
+
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.errors import StoreAccessError, StoreError, StoreFormatError, StoreNewerError
 from gputui.domain.recovery import Recovery
+from gputui.domain.runs import Spans
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store.audit import AuditFiles, KeyedEntry
+from gputui.store.cleanup import journals, next_generation
 from gputui.store.codec import encode_audit
 from gputui.store.directory import QUEUE, open_directory
-from gputui.store.faults import os_errors
-from gputui.store.hint import Hint, identity_of, read_hint_at
+from gputui.store.documents import count_in, iter_ids, resolve_overlaps
+from gputui.store.file_access import FileAccess
+from gputui.store.files import os_errors, stamp_of, sync_directory
 from gputui.store.history import HistoryFiles
-from gputui.store.journal import Document, Entry, decode_lines
-from gputui.store.leftovers import journals, next_generation
+from gputui.store.job_cache import RECURRING
+from gputui.store.journal import Document, JournalEntry, decode_lines
 from gputui.store.lock import StoreLock
 from gputui.store.migrations import SCHEMA
-from gputui.store.permissions import Permissions
-from gputui.store.recurring import RECURRING
-from gputui.store.replica import CONTROLS, JOBS, Loaded, Replica, ids_of, journal_path, lock_path
+from gputui.store.replica import CONTROLS, JOBS, LoadedQueue, Replica, journal_path, lock_path
 from gputui.store.rescue import Rescue, read_rescue, rescue_paths
-from gputui.store.snapshot_file import Meta, Tables, new_store_id, sync_directory, write_snapshot
+from gputui.store.snapshot_file import Meta, Tables, new_store_id, write_snapshot
+from gputui.store.write_record import WriteRecord, read_record_at
 
 _OVER = {str(state) for state in JobState if state.is_terminal}
 
 
-@dataclass
-class Pieces:
-    """Queue put together from its remains."""
+class Pieces(Struct):
+    """Queue recovered from the sources."""
 
     problem: str
     store_id: str | None
     tables: Tables
     next_id: int
     known_below: int
-    """Ids below this are either here or in history, for certain."""
+    """Every id below this one is certainly here or in history."""
     source: str
     is_complete: bool
-    """Whether all that was acknowledged is here."""
+    """Whether every acknowledged change is here."""
     seen: set[int] = field(default_factory=set)
-    """Ids that a journal tells of; a job it removed is in history."""
+    """Ids mentioned in a journal; a job that it removed is in history."""
     audit: list[KeyedEntry] = field(default_factory=list)
     settled: list[int] = field(default_factory=list)
-    """Jobs that history knows to be over, and the pieces do not."""
+    """Jobs that are over according to history, but not in the recovered queue."""
     doubtful: list[int] = field(default_factory=list)
-    """Jobs of which nobody can tell whether history or the pieces are later."""
+    """Jobs for which it is unknown whether history or the recovered queue is later."""
 
 
 class Repair:
-    """The repair of one state directory."""
+    """Repair of one state directory."""
 
-    def __init__(self, snapshot: Path, permissions: Permissions, lock: StoreLock) -> None:
+    def __init__(self, snapshot: Path, access: FileAccess, lock: StoreLock) -> None:
         self._path = snapshot
-        self._permissions = permissions
+        self._access = access
         self._lock = lock
-        self._history = HistoryFiles(snapshot.parent, permissions)
+        self._history = HistoryFiles(snapshot.parent, access)
 
-    def look(self) -> Recovery | None:
+    def assess(self) -> Recovery | None:
         """Return what a repair would recover and what is lost; None where nothing needs repair."""
         pieces = self._pieces()
         return None if pieces is None else self._recovery(pieces)
 
     def has_rescue_of(self, pid: int) -> bool:
-        """Whether this process has written down what it has in memory."""
+        """Whether this process has written its queue to a rescue file."""
         return any(path.suffix == f".{pid}" for path in rescue_paths(self._path))
 
     def carry_out(self, expected: Recovery, now: datetime, actor: Actor) -> Path:
-        """Write the queue anew and keep the damaged files aside; the directory they are in.
+        """Copy the damaged files aside, write the recovered queue, and return the directory of the copies.
 
-        Raises StoreError where the files are not as they were looked at.
+        Raises StoreError when the files changed since `expected` was computed.
         """
         with self._lock.held():
             pieces = self._pieces()
             if pieces is None or self._recovery(pieces) != expected:
                 raise StoreError("the files changed meanwhile", where=str(self._path), hint="look again")
             aside = self._keep_aside(now)
-            generation = max(next_generation(self._path, 0), _generation(self._record()), *_known(self._path)) + 1
+            generation = (
+                max(next_generation(self._path, 0), _generation(self._record()), *_rescue_generations(self._path)) + 1
+            )
             self._write(pieces, generation, now)
             self._write_audit(pieces, generation, now, actor, aside)
             self._clear(generation)
         return aside
 
-    # looking
+    # assessment
 
-    def _record(self) -> Hint | None:
-        return read_hint_at(lock_path(self._path))
+    def _record(self) -> WriteRecord | None:
+        return read_record_at(lock_path(self._path))
 
     def _pieces(self) -> Pieces | None:
-        """Put the pieces together; None where nothing is lost."""
+        """Recover the queue from its sources; None when nothing is lost."""
         record, (files, problem) = self._record(), self._files()
         if not problem or (files is None and record is None and not journals(self._path)):
             return None
@@ -114,8 +118,8 @@ class Repair:
         self._compare_with_history(found)
         return found
 
-    def _files(self) -> tuple[Loaded | None, str]:
-        """The queue as far as the files can be read, and what is wrong with them."""
+    def _files(self) -> tuple[LoadedQueue | None, str]:
+        """Return the queue as far as the files are readable, and the problem in words; empty when all is well."""
         replica = Replica(self._path)
         try:
             state = replica.refresh()
@@ -127,23 +131,23 @@ class Repair:
             replica.close()
         return state, f"{replica.loss.path}: {replica.loss.what}" if replica.loss else ""
 
-    def _best_rescue(self, files: Loaded | None, record: Hint | None) -> tuple[Path, Rescue] | None:
-        """The rescue that knows most; None where the files know as much as any."""
+    def _best_rescue(self, files: LoadedQueue | None, record: WriteRecord | None) -> tuple[Path, Rescue] | None:
+        """Return the latest rescue; None when the files hold as much."""
         store_id = files.meta.store_id if files else record.store_id if record else None
         found = [(path, rescue) for path in rescue_paths(self._path) if (rescue := read_rescue(path))]
         fitting = [one for one in found if store_id is None or one[1].meta.store_id == store_id]
         best = max(fitting, key=lambda one: (one[1].meta.generation, one[1].offset), default=None)
         return None if best is None or (files and self._has(files, best[1])) else best
 
-    def _has(self, files: Loaded, rescue: Rescue) -> bool:
-        """Return whether the files hold all that the rescue does, and more; a rescue is known to be whole."""
+    def _has(self, files: LoadedQueue, rescue: Rescue) -> bool:
+        """Whether the files hold more than the rescue, which is known to be complete."""
         if files.meta.generation != rescue.meta.generation:
             return files.meta.generation > rescue.meta.generation
         data = _bytes_of(journal_path(self._path, rescue.meta.generation))
         return len(data) > rescue.offset and zlib.crc32(memoryview(data)[: rescue.offset]) == rescue.checksum
 
-    def _of_files(self, files: Loaded | None, record: Hint | None) -> Pieces:
-        """The pieces where no process had the queue in memory."""
+    def _of_files(self, files: LoadedQueue | None, record: WriteRecord | None) -> Pieces:
+        """Recover from the files alone, when no process had the queue in memory."""
         if files is None:
             pieces = Pieces("", record.store_id if record else None, {}, 1, 1, "the journals", is_complete=False)
             later = sorted(journals(self._path))
@@ -160,28 +164,30 @@ class Repair:
         return pieces
 
     def _told_in(self, generations: Iterable[int]) -> set[int]:
-        """Ids that the readable lines of these journals tell of."""
+        """Return the ids in the readable lines of these journals."""
         entries = (entry for each in generations for entry in _entries(journal_path(self._path, each)))
-        return {job_id for entry in entries for table in entry.changes.values() for job_id in ids_of(table)}
+        return {job_id for entry in entries for table in entry.changes.values() for job_id in iter_ids(table)}
 
     def _compare_with_history(self, pieces: Pieces) -> None:
-        """Find jobs that had left the queue for history in changes that are lost: they must not run again."""
+        """Find jobs whose move to history is among the lost changes: they must not run again."""
         if pieces.is_complete:
             return
-        for key, document in pieces.tables.get(JOBS, {}).items():
-            old = self._history.find(key) if document.get("state") not in _OVER else None
-            if old is not None:
-                is_over = _attempts_over(old) > _attempts_over(document)
+        pieces.tables[JOBS] = resolve_overlaps(pieces.tables.get(JOBS, {}), self._history.spans())
+        for key, document in pieces.tables[JOBS].items():
+            found = self._history.find(int(key)) if document.get("state") not in _OVER else None
+            if found is not None:
+                is_over = _attempts_over(found[1]) > _attempts_over(document)
                 (pieces.settled if is_over else pieces.doubtful).append(int(key))
 
     def _recovery(self, pieces: Pieces) -> Recovery:
-        here = {job_id for name in (JOBS, RECURRING) for job_id in ids_of(pieces.tables.get(name, {}))}
+        here = {job_id for name in (JOBS, RECURRING) for job_id in iter_ids(pieces.tables.get(name, {}))}
         expected = set(range(pieces.known_below, pieces.next_id)) - here - pieces.seen
-        lost = sorted(job_id for job_id in expected if self._history.find(str(job_id)) is None)
+        over = self._history.spans() if expected else Spans()
+        lost = sorted(job_id for job_id in expected if job_id not in over)
         return Recovery(
             problem=pieces.problem,
             source=pieces.source,
-            jobs=len(pieces.tables.get(JOBS, {})) - len(pieces.settled),
+            jobs=sum(map(count_in, pieces.tables.get(JOBS, {}).values())) - len(pieces.settled),
             lost=tuple(lost),
             is_complete=pieces.is_complete,
             settled=tuple(pieces.settled),
@@ -191,7 +197,7 @@ class Repair:
     # writing
 
     def _keep_aside(self, now: datetime) -> Path:
-        """Copy the damaged files into a directory of their own, durably."""
+        """Copy the damaged files into a new directory, durably."""
         name = f"damaged-{now:%Y%m%dT%H%M%SZ}"
         aside = self._path.parent / name
         with os_errors(aside):
@@ -200,7 +206,7 @@ class Repair:
                     aside.mkdir(mode=0o700)
                     break
                 aside = self._path.parent / f"{name}-{number}"
-            self._permissions.settle_directory(aside)
+            self._access.apply_to_directory(aside)
             for path in sorted(self._path.parent.glob(f"{self._path.name}*")):
                 if path.is_file() and not path.is_symlink() and path.suffix != ".tmp":
                     self._copy(path, aside / path.name)
@@ -209,10 +215,10 @@ class Repair:
         return aside
 
     def _copy(self, path: Path, to: Path) -> None:
-        with suppress(FileNotFoundError):  # a process took its rescue back meanwhile
+        with suppress(FileNotFoundError):  # its process removed the rescue meanwhile
             shutil.copy2(path, to)
             with to.open("rb") as copy:
-                self._permissions.settle_file(copy.fileno())
+                self._access.apply_to_file(copy.fileno())
                 os.fsync(copy.fileno())
 
     def _write(self, pieces: Pieces, generation: int, now: datetime) -> None:
@@ -222,34 +228,34 @@ class Repair:
         for job_id in pieces.doubtful:
             tables[JOBS][str(job_id)] = {**tables[JOBS][str(job_id)], "held": True}
         if not pieces.is_complete:
-            reason = f"the queue was repaired on {now:%Y-%m-%d %H:%M} UTC: look through it, then gputui unpause"
+            reason = f"the queue was repaired on {now:%Y-%m-%d %H:%M} UTC: check it, then run gputui unpause"
             controls = tables.get(CONTROLS, {}).get("1", {})
             tables[CONTROLS] = {"1": {**controls, "paused": True, "pause_reason": reason}}
         meta = Meta(generation, pieces.next_id, pieces.store_id or new_store_id())
         journal = journal_path(self._path, generation)
         with os_errors(journal):
-            fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._permissions.file_mode)
-            self._permissions.settle_file(fd)
+            fd = os.open(journal, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, self._access.file_mode)
+            self._access.apply_to_file(fd)
             status = os.fstat(fd)
             os.close(fd)
             sync_directory(journal.parent)
-        identity = write_snapshot(self._path, meta, tables, self._permissions)
-        Hint(
-            SCHEMA, generation, 0, meta.next_id, identity, caps_waiting=True,
-            checksum=0, store_id=meta.store_id, journal=identity_of(status),
+        stamp = write_snapshot(self._path, meta, tables, self._access)
+        WriteRecord(
+            SCHEMA, generation, 0, meta.next_id, stamp, caps_waiting=True,
+            checksum=0, store_id=meta.store_id, journal=stamp_of(status),
         ).write(self._lock.fd)  # fmt: skip
 
     def _write_audit(self, pieces: Pieces, generation: int, now: datetime, actor: Actor, aside: Path) -> None:
         recovery = self._recovery(pieces)
         entry = AuditEntry(now, actor.uid, actor.user, "repair", "the queue", pieces.problem, recovery.summary)
         keyed: list[KeyedEntry] = [*pieces.audit, ((generation, -1, 0), encode_audit(entry))]
-        AuditFiles(self._path.parent, self._permissions).append(keyed)
+        AuditFiles(self._path.parent, self._access).append(keyed)
         report = "\n".join([f"{now:%Y-%m-%d %H:%M:%S} UTC, by {actor.user}", *recovery.lines, ""])
         with os_errors(aside):
             (aside / "report.txt").write_text(report, encoding="utf-8")
 
     def _clear(self, generation: int) -> None:
-        """Remove what is kept aside and counts no more."""
+        """Remove old journals and rescues, which were copied aside."""
         old = [path for number, path in journals(self._path).items() if number < generation]
         for path in (*old, *rescue_paths(self._path)):
             with os_errors(path):
@@ -257,16 +263,16 @@ class Repair:
 
 
 def repair_of(directory: Path, settings: StoreSettings) -> Repair:
-    """The repair of an existing state directory; raises StoreAccessError where there is none."""
+    """Return the repair of an existing state directory; raises StoreAccessError when there is none."""
     if not directory.is_dir():
         raise StoreAccessError("there is no state directory", where=str(directory), hint="name it by --state")
-    permissions = open_directory(directory, settings.group)
+    access = open_directory(directory, settings.group)
     snapshot = directory / QUEUE
-    return Repair(snapshot, permissions, StoreLock(lock_path(snapshot), permissions))
+    return Repair(snapshot, access, StoreLock(lock_path(snapshot), access))
 
 
-def _of_rescue(found: tuple[Path, Rescue], files: Loaded | None, record: Hint | None) -> Pieces:
-    """The pieces where a process had the whole queue in memory; jobs that only the files know are added."""
+def _of_rescue(found: tuple[Path, Rescue], files: LoadedQueue | None, record: WriteRecord | None) -> Pieces:
+    """Recover from a process's memory, adding jobs that only the files know."""
     path, rescue = found
     place = (rescue.meta.generation, rescue.offset)
     pieces = Pieces(
@@ -285,7 +291,7 @@ def _of_rescue(found: tuple[Path, Rescue], files: Loaded | None, record: Hint | 
     return pieces
 
 
-def _apply(pieces: Pieces, entry: Entry) -> None:
+def _apply(pieces: Pieces, entry: JournalEntry) -> None:
     for name, changes in entry.changes.items():
         table = pieces.tables.setdefault(name, {})
         for key, document in changes.items():
@@ -293,11 +299,11 @@ def _apply(pieces: Pieces, entry: Entry) -> None:
                 table.pop(key, None)
             else:
                 table[key] = document
-        pieces.seen.update(ids_of(changes))
+        pieces.seen.update(iter_ids(changes))
     pieces.next_id = max(pieces.next_id, entry.next_id)
 
 
-def _entries(path: Path) -> Iterable[Entry]:
+def _entries(path: Path) -> Iterable[JournalEntry]:
     return [line.entry for line in decode_lines(_bytes_of(path), 0) if line.entry is not None]
 
 
@@ -308,15 +314,15 @@ def _bytes_of(path: Path) -> bytes:
         return b""
 
 
-def _generation(record: Hint | None) -> int:
+def _generation(record: WriteRecord | None) -> int:
     return record.generation if record else 0
 
 
-def _known(snapshot: Path) -> list[int]:
-    """Generations that rescues tell of."""
+def _rescue_generations(snapshot: Path) -> list[int]:
+    """Return the generations of the rescues."""
     return [rescue.meta.generation for path in rescue_paths(snapshot) if (rescue := read_rescue(path))]
 
 
 def _attempts_over(document: Document) -> int:
-    """How many attempts of a job have ended."""
+    """Return the number of ended attempts of a job."""
     return sum(1 for attempt in document.get("attempts", ()) if attempt.get("ended_at"))

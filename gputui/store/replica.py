@@ -1,4 +1,4 @@
-"""The queue as this process has it in memory: the snapshot, and as much of the journal as was read so far."""
+"""In-memory replica of the queue: the snapshot plus the journal as far as it was read. Readers take no lock."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
+
+from msgspec import Struct, field
 
 from gputui.domain.errors import StoreError, StoreFormatError
-from gputui.store.faults import os_errors
-from gputui.store.files import open_file
-from gputui.store.hint import Hint, Identity, identity_of, read_hint_at
+from gputui.store.documents import highest_id
+from gputui.store.files import FileStamp, open_file, os_errors, stamp_of
 from gputui.store.integrity import Loss, acknowledged_end, loss_of_journal, loss_of_snapshot
-from gputui.store.journal import Document, Entry, Line, decode_lines, is_plausible
+from gputui.store.journal import Document, JournalEntry, JournalLine, decode_lines, is_plausible
 from gputui.store.migrations import SCHEMA, migrate
-from gputui.store.snapshot_file import Meta, SnapshotFile, Tables, read_meta, read_snapshot
+from gputui.store.snapshot_file import Meta, SnapshotFile, Table, Tables, read_meta, read_snapshot
+from gputui.store.write_record import WriteRecord, read_record_at
 
 JOBS = "jobs"
 CONTROLS = "controls"
 _TRIES = 1000
 _CRC = 8
 _JUDGE_AGAIN = 5.0
-"""Seconds after which files that have lost something are read again even if they look the same."""
-
+"""Seconds after which damaged files are read again even if they look unchanged."""
 AuditKey = tuple[int, int, int]
-"""Generation, place of the line in its journal, place in the line: one entry's own."""
+"""Unique key of an audit entry: generation, offset of its journal line, index in the line."""
+Fingerprint = tuple[object, ...]
+_LARGE = 100_000
+"""Number of new objects from which they are frozen."""
 
 
 def journal_path(snapshot: Path, generation: int) -> Path:
@@ -41,15 +45,14 @@ def lock_path(snapshot: Path) -> Path:
     return snapshot.with_name(f"{snapshot.name}.lock")
 
 
-@dataclass
-class Loaded:
-    """What the files said, up to `offset` in the journal."""
+class LoadedQueue(Struct):
+    """Contents of the files up to `offset` in the journal."""
 
     meta: Meta
-    identity: Identity
+    stamp: FileStamp
     tables: Tables
     journal: int | None
-    """Descriptor of the journal; None: not opened yet."""
+    """Descriptor of the journal; None: not open."""
     next_id: int
     offset: int = 0
     checksum: int = 0
@@ -57,110 +60,114 @@ class Loaded:
     guard: bytes = b""
     """Checksum of the last line read."""
     guard_at: int = 0
-    record: Identity | None = None
+    record: FileStamp | None = None
     """Stamp of the lock file when its record was last read."""
     audit: list[tuple[AuditKey, Document]] = field(default_factory=list)
 
 
-@dataclass
-class Files:
-    """The files as read together, and what they lack of what was acknowledged."""
+class QueueFiles(Struct):
+    """Snapshot and journal as read together, and what they have lost."""
 
     snapshot: SnapshotFile
     journal: int | None
     data: bytes
-    lines: list[Line]
+    lines: list[JournalLine]
     loss: Loss | None
 
 
-Fingerprint = tuple[object, ...]
+class OwnLine(NamedTuple):
+    """Journal line that this process has just written, with its decoded content."""
+
+    line: bytes
+    entry: JournalEntry
 
 
 class Replica:
-    """Reads without any lock. Its callers see to it that one thread at a time is in here."""
+    """Replica of the queue, kept up to date without a lock. Callers serialise access between threads."""
 
-    def __init__(self, path: Path, rescue: Callable[[Loaded], None] = lambda _: None) -> None:
-        """`rescue` is called with a whole queue in memory whose files have lost something."""
+    def __init__(self, path: Path, rescue: Callable[[LoadedQueue], None] = lambda _: None) -> None:
+        """`rescue` is called with the complete queue in memory when its files have lost something."""
         self._path = path
         self._rescue = rescue
         self.damage: dict[str, None] = {}
-        """Sentences about what could not be read, each once."""
+        """Sentences about unreadable parts, each once."""
         self.loss: Loss | None = None
-        """Loss found in the files at the last refresh. The state is then the last whole one known, or a part."""
-        self._loaded: Loaded | None = None
+        """Loss found at the last refresh; `state` is then the last complete queue known, or a part of it."""
+        self._loaded: LoadedQueue | None = None
         self._store_id: str | None = None
         self._touched: set[str] | None = None
-        self._watched: tuple[Identity, Path] | None = None
+        self._watched: tuple[FileStamp, Path] | None = None
         self._judged: Fingerprint | None = None
-        """Stamp of the files in which the loss was found."""
+        """Fingerprint of the files in which the loss was found."""
         self._judged_at = 0.0
         self._is_whole = False
-        """Whether what is in memory was read from files that had lost nothing."""
+        """Whether the queue in memory was read from undamaged files."""
         self._is_rescued = False
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the queue was read."""
+        """Whether the queue has been read."""
         return self._loaded is not None
 
     @property
-    def state(self) -> Loaded:
-        """What is in memory, as of the last refresh."""
+    def state(self) -> LoadedQueue:
+        """Queue in memory as of the last refresh."""
         return self._loaded or self.refresh()
 
     @property
     def is_old_schema(self) -> bool:
-        """Whether the files are of an older schema than what is in memory."""
+        """Whether the files have an older schema than the queue in memory."""
         return self.state.meta.schema < SCHEMA
 
     def take_touched(self) -> set[str] | None:
-        """Keys of jobs that changed since the last call; None when any may have."""
+        """Return the keys of jobs that changed since the last call; None when any may have changed."""
         touched, self._touched = self._touched, set()
         return touched
 
-    def refresh(self, record: Hint | None = None) -> Loaded:
-        """Catch up with what any process has written. Costs four stats when nothing was.
+    def refresh(self, record: WriteRecord | None = None, own: OwnLine | None = None) -> LoadedQueue:
+        """Read what any process has written since, and return the queue. Costs four stats when nothing changed.
 
-        A writer, who holds the lock, gives the record, which the files have to agree with just now. Where they have
-        lost something, `loss` says so and a whole queue in memory is kept as it was.
+        A writer that holds the lock passes `record`, with which the files must agree, or after its write `own`, its
+        line, which need not be decoded again. When files have lost something, `loss` is set and a complete queue in
+        memory is kept.
         """
         with os_errors(self._path):
             state = self._loaded
-            if state is not None and self._is_settled(state) and not self._is_contradicted(state, record):
+            if state is not None and self._is_settled(state, own) and not self._is_contradicted(state, record):
                 return state
             try:
-                with no_collection():
+                with gc_paused():
                     files = self._read_files()
             except StoreFormatError:
                 self._rescue_memory()
                 raise
             return self._adopt(files)
 
-    def _is_contradicted(self, state: Loaded, record: Hint | None) -> bool:
-        """Whether the record tells of another journal than was read, or somebody else has written into it since."""
+    def _is_contradicted(self, state: LoadedQueue, record: WriteRecord | None) -> bool:
+        """Whether the record disagrees with the journal as read, or another program has written to the journal."""
         if self.loss is not None or record is None or record.generation != state.meta.generation:
             return False
         status = _status(journal_path(self._path, state.meta.generation))
-        is_touched = status is not None and record.journal not in {None, identity_of(status)}
+        is_touched = status is not None and record.journal not in {None, stamp_of(status)}
         return is_touched or _is_short(state, record)
 
-    def _is_settled(self, state: Loaded) -> bool:
-        """Whether memory says all that the files do, after reading what was appended."""
+    def _is_settled(self, state: LoadedQueue, own: OwnLine | None) -> bool:
+        """Whether memory agrees with the files, after reading appended lines."""
         if self.loss is not None:
             self._rescue_memory()
             is_recent = time.monotonic() < self._judged_at + _JUDGE_AGAIN
             return is_recent and self._fingerprint() == self._judged
         status = _status(self._path)
-        return status is not None and identity_of(status) == state.identity and self._read_tail(state)
+        return status is not None and stamp_of(status) == state.stamp and self._read_tail(state, own)
 
-    def _adopt(self, files: Files) -> Loaded:
-        """Have in memory what the files say, unless memory has what they have lost."""
+    def _adopt(self, files: QueueFiles) -> LoadedQueue:
+        """Load the files into memory, unless memory still has what they lost."""
         self._check_same(files.snapshot.meta.store_id)
         if files.loss is not None and self._loaded is not None and self._is_whole:
             if files.journal is not None:
                 os.close(files.journal)
         else:
-            self._take(files)
+            self._load(files)
             self._is_whole, self._is_rescued = files.loss is None, False
         self.loss = files.loss
         if files.loss is not None:
@@ -170,13 +177,13 @@ class Replica:
         return self.state
 
     def _distrust(self, generation: int) -> None:
-        """Touch a damaged journal that is as its record says, so that the next writer reads it and refuses.
+        """Touch a damaged journal whose stamp matches its record, so that the next writer reads it and refuses.
 
-        It was changed in the instant of a write, and would be appended to for as long as nobody touches it.
+        It was overwritten in the instant of a write, and writers would otherwise append to it unread.
         """
-        path, record = journal_path(self._path, generation), read_hint_at(lock_path(self._path))
+        path, record = journal_path(self._path, generation), read_record_at(lock_path(self._path))
         status = _status(path)
-        if status is None or record is None or record.journal != identity_of(status):
+        if status is None or record is None or record.journal != stamp_of(status):
             return
         try:
             os.utime(path, ns=(status.st_atime_ns, time.time_ns()))
@@ -185,14 +192,14 @@ class Replica:
                 os.utime(path)
 
     def _rescue_memory(self) -> None:
-        """Have the whole queue written down that is in memory and no longer in the files; once."""
+        """Write the complete queue in memory to a rescue file, once per loss."""
         if self._loaded is not None and self._is_whole and not self._is_rescued:
             with suppress(StoreError, OSError):
                 self._rescue(self._loaded)
                 self._is_rescued = True
 
     def version(self) -> object:
-        """A token that changes with every write, without reading it."""
+        """Return a token that changes with every write, from stats alone."""
         with os_errors(self._path):
             try:
                 return self._version()
@@ -201,81 +208,82 @@ class Replica:
                 raise
 
     def _version(self) -> object:
-        identity = self._identity()
-        if self._watched is None or self._watched[0] != identity:
+        stamp = self._stamp()
+        if self._watched is None or self._watched[0] != stamp:
             found = read_meta(self._path)
             if found is None:
-                raise _gone(self._path)
+                raise _missing_queue(self._path)
             self._watched = (found[1], journal_path(self._path, found[0].generation))
         status = _status(self._watched[1])
-        return (*identity, -1, -1) if status is None else (*identity, status.st_ino, status.st_size)
+        return (*stamp, -1, -1) if status is None else (*stamp, status.st_ino, status.st_size)
 
-    def rebase(self, meta: Meta, identity: Identity) -> None:
-        """Stand on a snapshot just written from this very memory, and on its empty journal."""
+    def rebase(self, meta: Meta, stamp: FileStamp) -> None:
+        """Continue from a snapshot just written from this memory, and its empty journal."""
         state = self.state
         self.close()
-        self._loaded = Loaded(meta, identity, state.tables, None, state.next_id)
+        self._loaded = LoadedQueue(meta, stamp, state.tables, None, state.next_id)
 
     def close(self) -> None:
-        """Let go of the journal."""
+        """Close the journal."""
         if self._loaded is not None and self._loaded.journal is not None:
             os.close(self._loaded.journal)
             self._loaded.journal = None
 
-    def _identity(self) -> Identity:
+    def _stamp(self) -> FileStamp:
         status = _status(self._path)
         if status is None:
-            raise _gone(self._path)
-        return identity_of(status)
+            raise _missing_queue(self._path)
+        return stamp_of(status)
 
     def _fingerprint(self) -> Fingerprint:
-        """Everything that a loss is judged by: it changes when somebody mends the files."""
+        """Return the state of all files that decide about a loss: it changes when an operator repairs them."""
         meta = self._loaded.meta if self._loaded else None
         paths = [self._path] + ([journal_path(self._path, meta.generation)] if meta else [])
-        found = [None if status is None else identity_of(status) for status in map(_status, paths)]
-        return (*found, read_hint_at(lock_path(self._path)))
+        found = [None if status is None else stamp_of(status) for status in map(_status, paths)]
+        return (*found, read_record_at(lock_path(self._path)))
 
-    def _take(self, files: Files) -> None:
-        """Have the contents of the files in memory."""
+    def _load(self, files: QueueFiles) -> None:
+        """Replace the queue in memory by the contents of the files."""
         self.close()
         self._touched = None
         snapshot, tables = files.snapshot, files.snapshot.tables
-        with no_collection():
-            ids = ids_of(tables.setdefault(JOBS, {}))
-            next_id = max(snapshot.meta.next_id, max(ids, default=0) + 1)
-            self._loaded = state = Loaded(snapshot.meta, snapshot.identity, tables, files.journal, next_id)
+        before = self._loaded.tables.get(JOBS, {}) if self._loaded is not None else {}
+        with gc_paused():
+            next_id = max(snapshot.meta.next_id, highest_id(tables.setdefault(JOBS, {})) + 1)
+            self._loaded = state = LoadedQueue(snapshot.meta, snapshot.stamp, tables, files.journal, next_id)
             self._apply_lines(state, files.data, files.lines)
             migrate(tables, snapshot.meta.schema)
+            tables[JOBS] = _with_known_objects(before, tables[JOBS])
 
     def _check_same(self, store_id: str) -> None:
-        """Refuse another queue in the place of the one known so far: its ids mean other jobs."""
+        """Raise StoreFormatError when another queue has replaced ours: its ids mean other jobs."""
         if self._store_id is None:
             self._store_id = store_id
         elif self._store_id != store_id:
-            raise StoreFormatError(
-                "another queue is in its place", where=str(self._path), hint="end this gputui, and start it again"
-            )
+            raise StoreFormatError("it was replaced by another queue", where=str(self._path), hint="restart gputui")
 
-    def _read_files(self) -> Files:
-        """Read a snapshot and its journal, of which neither was replaced meanwhile, and judge them by the record.
+    def _read_files(self) -> QueueFiles:
+        """Read a consistent pair of snapshot and journal, and compare it with the record.
 
-        The record is read first: what it tells of was in the files before.
+        The record is read first: whatever it mentions is in the files by then.
         """
         for _ in range(_TRIES):
-            record = read_hint_at(lock_path(self._path))
+            record = read_record_at(lock_path(self._path))
             snapshot = read_snapshot(self._path)
             if snapshot is None:
-                raise _gone(self._path)
+                raise _missing_queue(self._path)
             journal = self._open_journal(snapshot.meta.generation)
             data = b"" if journal is None else _read_from(journal, 0)
-            is_same = self._identity() == snapshot.identity
-            if is_same and not (_is_behind(record, snapshot.meta) and record != read_hint_at(lock_path(self._path))):
+            is_same = self._stamp() == snapshot.stamp
+            if is_same and not (_is_behind(record, snapshot.meta) and record != read_record_at(lock_path(self._path))):
                 return self._judged_files(snapshot, journal, data, record)
             if journal is not None:
                 os.close(journal)
         raise StoreError("it is replaced faster than it can be read", where=str(self._path))
 
-    def _judged_files(self, snapshot: SnapshotFile, journal: int | None, data: bytes, record: Hint | None) -> Files:
+    def _judged_files(
+        self, snapshot: SnapshotFile, journal: int | None, data: bytes, record: WriteRecord | None
+    ) -> QueueFiles:
         meta = snapshot.meta
         applicable = None if _is_behind(record, meta) else record
         lines = list(decode_lines(data, 0))
@@ -285,7 +293,7 @@ class Replica:
         loss = loss_of_snapshot(self._path, meta, applicable) or loss_of_journal(
             path, None if journal is None else data, lines, applicable
         )
-        return Files(snapshot, journal, data, lines, loss)
+        return QueueFiles(snapshot, journal, data, lines, loss)
 
     def _open_journal(self, generation: int) -> int | None:
         path = journal_path(self._path, generation)
@@ -295,13 +303,13 @@ class Replica:
             except FileNotFoundError:
                 return None
 
-    def _read_tail(self, state: Loaded) -> bool:
-        """Apply what was appended; False when memory no longer agrees with the file."""
+    def _read_tail(self, state: LoadedQueue, own: OwnLine | None) -> bool:
+        """Apply lines appended since the last read; return False when memory disagrees with the file."""
         if state.journal is None:
             state.journal = self._open_journal(state.meta.generation)
             if state.journal is None:
                 return False
-        record = self._new_record(state)  # first: what it tells of is in the journal by then
+        record = self._new_record(state)  # first: what it mentions is in the journal by then
         status, there = os.fstat(state.journal), _status(journal_path(self._path, state.meta.generation))
         if there is None or (there.st_ino, there.st_dev) != (status.st_ino, status.st_dev):
             return False
@@ -312,23 +320,24 @@ class Replica:
         if there.st_size < state.offset or not unchanged or state.meta.schema < SCHEMA:
             return False
         data = _read_from(state.journal, state.offset)
-        lines = list(decode_lines(data, state.offset))
+        is_own = own is not None and own.line == data
+        lines = [JournalLine(state.offset, own.entry)] if own and is_own else list(decode_lines(data, state.offset))
         if any(line.entry is None for line in lines):
             return False
         self._apply_lines(state, data, lines)
         return not _is_short(state, record)
 
-    def _new_record(self, state: Loaded) -> Hint | None:
-        """The record, where it was written since the last look at it."""
+    def _new_record(self, state: LoadedQueue) -> WriteRecord | None:
+        """Return the record if it was written since it was last read."""
         status = _status(lock_path(self._path))
-        place = None if status is None else identity_of(status)
+        place = None if status is None else stamp_of(status)
         if place == state.record:
             return None
         state.record = place
-        return read_hint_at(lock_path(self._path))
+        return read_record_at(lock_path(self._path))
 
-    def _apply_lines(self, state: Loaded, data: bytes, lines: Iterable[Line]) -> None:
-        """Apply the whole lines of `data`, which stands at the state's offset."""
+    def _apply_lines(self, state: LoadedQueue, data: bytes, lines: Iterable[JournalLine]) -> None:
+        """Apply the complete lines of `data`, which begins at the state's offset."""
         start = state.offset
         for line in lines:
             if line.entry is None:
@@ -341,7 +350,7 @@ class Replica:
         state.checksum = zlib.crc32(memoryview(data)[:length], state.checksum)
         state.offset = start + length
 
-    def _apply_entry(self, state: Loaded, entry: Entry, start: int) -> None:
+    def _apply_entry(self, state: LoadedQueue, entry: JournalEntry, start: int) -> None:
         for name, changes in entry.changes.items():
             table = state.tables.setdefault(name, {})
             for key, document in changes.items():
@@ -355,7 +364,7 @@ class Replica:
         generation = state.meta.generation
         state.audit += (((generation, start, place), document) for place, document in enumerate(entry.audit))
 
-    def _pass_over(self, state: Loaded, line: Line) -> None:
+    def _pass_over(self, state: LoadedQueue, line: JournalLine) -> None:
         path = journal_path(self._path, state.meta.generation)
         self.damage[f"{path}: the line at byte {line.start} is damaged and was passed over"] = None
         if line.salvaged_id is not None and is_plausible(line.salvaged_id, state.next_id):
@@ -363,24 +372,29 @@ class Replica:
 
 
 def ids_of(table: Iterable[str]) -> Iterator[int]:
-    """The ids among the keys of a table; a key written by hand may be none."""
+    """Return the ids among the keys of a table; hand-written keys may not be ids."""
     return (int(key) for key in table if key.isascii() and key.isdigit())
 
 
-def _is_behind(record: Hint | None, meta: Meta) -> bool:
-    """Whether the record is of an earlier generation than the snapshot, whose writer died before it could renew it."""
+def _with_known_objects(before: Table, now: Table) -> Table:
+    """Return the new documents, reusing equal old objects, which decoded jobs refer to."""
+    return {key: old if (old := before.get(key)) == document else document for key, document in now.items()}
+
+
+def _is_behind(record: WriteRecord | None, meta: Meta) -> bool:
+    """Whether the record is older than the snapshot: its writer died before renewing the record."""
     return record is not None and record.generation < meta.generation
 
 
-def _is_short(state: Loaded, record: Hint | None) -> bool:
-    """Whether the record tells of more in this journal than was read, or of something else."""
+def _is_short(state: LoadedQueue, record: WriteRecord | None) -> bool:
+    """Whether the record mentions more of this journal than was read, or has another checksum."""
     if record is None or record.generation != state.meta.generation or record.length < state.offset:
         return False
     return record.length > state.offset or record.checksum not in {None, state.checksum}
 
 
 def _read_from(fd: int, position: int) -> bytes:
-    """Return the file from this position to its end."""
+    """Return the bytes from this position to the end of the file."""
     parts = []
     while part := os.pread(fd, 1 << 26, position):
         parts.append(part)
@@ -389,7 +403,7 @@ def _read_from(fd: int, position: int) -> bytes:
 
 
 def _status(path: Path) -> os.stat_result | None:
-    """Return the status of a file; None when there is none."""
+    """Return the status of a file; None when it is missing."""
     try:
         return path.stat()
     except FileNotFoundError:
@@ -397,8 +411,8 @@ def _status(path: Path) -> os.stat_result | None:
 
 
 @contextmanager
-def no_collection() -> Iterator[None]:
-    """Keep the collector from walking thousands of documents while they are made, and from a large queue for good."""
+def gc_paused() -> Iterator[None]:
+    """Pause garbage collection while thousands of documents are created, and freeze a large queue afterwards."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -406,15 +420,11 @@ def no_collection() -> Iterator[None]:
     finally:
         if was_enabled:
             if gc.get_count()[0] > _LARGE:
-                gc.freeze()  # or the next object that is made has all of them walked through
+                gc.freeze()  # else the next allocation triggers a collection over all of them
             gc.enable()
 
 
-_LARGE = 100_000
-"""Objects made in one go."""
-
-
-def _gone(path: Path) -> StoreFormatError:
+def _missing_queue(path: Path) -> StoreFormatError:
     return StoreFormatError(
         "the queue is gone", where=str(path), hint="put it back from a backup, or run `gputui state repair`"
     )

@@ -1,4 +1,4 @@
-"""Queues written down from memory by processes whose files have lost something, for `gputui state repair`."""
+"""Rescue files: the queue written from memory by a process whose files were damaged, for `gputui state repair`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 
 import msgspec
 
+from gputui.store.file_access import FileAccess
+from gputui.store.files import write_whole
 from gputui.store.journal import Document
-from gputui.store.permissions import Permissions
-from gputui.store.replica import AuditKey, Loaded
-from gputui.store.snapshot_file import Meta, Tables, write_whole
+from gputui.store.replica import AuditKey, LoadedQueue
+from gputui.store.snapshot_file import Meta, Tables
 
 
 class Rescue(msgspec.Struct):
-    """A whole queue, as of `offset` in the journal of its generation."""
+    """Complete queue as of `offset` in the journal of its generation."""
 
     meta: Meta
     next_id: int
@@ -25,23 +26,23 @@ class Rescue(msgspec.Struct):
 
 
 def rescue_path(snapshot: Path) -> Path:
-    """Return the path of this process's rescue."""
+    """Return the path of this process's rescue file."""
     return snapshot.with_name(f"{snapshot.name}.rescue.{os.getpid()}")
 
 
 def rescue_paths(snapshot: Path) -> list[Path]:
-    """Return the paths of all rescues."""
+    """Return the paths of all rescue files."""
     return sorted(path for path in snapshot.parent.glob(f"{snapshot.name}.rescue.*") if path.suffix[1:].isdigit())
 
 
-def write_rescue(path: Path, state: Loaded, permissions: Permissions) -> None:
-    """Write the queue down, durably."""
+def write_rescue(path: Path, state: LoadedQueue, access: FileAccess) -> None:
+    """Write the queue to a rescue file, durably."""
     rescue = Rescue(state.meta, state.next_id, state.offset, state.checksum, state.tables, state.audit)
-    write_whole(path, msgspec.json.encode(rescue), permissions)
+    write_whole(path, msgspec.json.encode(rescue), access)
 
 
 def read_rescue(path: Path) -> Rescue | None:
-    """Return a rescue; None where the file is none."""
+    """Return the content of a rescue file; None when it is unreadable."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=Rescue)
     except (OSError, msgspec.MsgspecError):

@@ -1,4 +1,4 @@
-"""Which finished jobs leave the queue for history."""
+"""Retention rules: when finished jobs move from the queue to history."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.settings import StoreSettings
 
 
-def outdated(jobs: Iterable[Job], settings: StoreSettings, now: datetime) -> list[Job]:
-    """Finished jobs that ended too long ago, or are too many; oldest first.
+def jobs_to_archive(jobs: Iterable[Job], settings: StoreSettings, now: datetime) -> list[Job]:
+    """Return the finished jobs to move to history, oldest first: too old, or beyond the number to keep.
 
-    Elements of an array that a waiting job depends on stay: its scheduler has to see how all of them ended.
+    Elements of an array on which a waiting job depends stay, so that the scheduler sees how all of them ended.
     """
     known = list(jobs)
     awaited = {
@@ -35,10 +35,10 @@ def _is_of(job: Job, arrays: set[JobId]) -> bool:
 
 
 def ended_at(job: Job) -> datetime:
-    """When it ended; one that was cancelled before it began may not say."""
+    """Return when the job ended; for a job cancelled before it started, when it was submitted."""
     return job.ended_at or job.submitted_at
 
 
 def month_of(moment: datetime) -> str:
-    """`2026-03`, for the names of files."""
+    """Return the month as in names of files: `2026-03`."""
     return f"{moment:%Y-%m}"

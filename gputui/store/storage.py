@@ -1,62 +1,64 @@
-"""TinyDB's storage: a snapshot that stock TinyDB opens, and a journal beside it that makes writes cheap and durable."""
+"""TinyDB storage with a journal: the snapshot stays readable by stock TinyDB, each change appends one durable line."""
 
 from __future__ import annotations
 
 import os
 import threading
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec.structs import replace
+from tinydb import TinyDB
 from tinydb.storages import Storage
+from tinydb.table import Table as TinyTable
 
 from gputui.domain.errors import StoreError
 from gputui.store.audit import AuditFiles, KeyedEntry
-from gputui.store.caps import caps_waiting
-from gputui.store.faults import os_errors
-from gputui.store.files import is_same_file, open_file
-from gputui.store.hint import Hint, identity_of, read_hint
+from gputui.store.cleanup import next_generation, remove_leftovers, retire_journal
+from gputui.store.documents import caps_waiting, highest_id
+from gputui.store.file_access import FileAccess
+from gputui.store.files import FileStamp, is_same_file, open_file, os_errors, stamp_of, sync_directory
 from gputui.store.integrity import Loss
-from gputui.store.journal import Document, Entry, append, encode_line
-from gputui.store.leftovers import next_generation, retire_journal, sweep
+from gputui.store.journal import Document, JournalEntry, append, encode_line
 from gputui.store.lock import StoreLock
 from gputui.store.migrations import SCHEMA
-from gputui.store.permissions import Permissions
-from gputui.store.raw import raw_documents
-from gputui.store.replica import CONTROLS, JOBS, Loaded, Replica, journal_path
+from gputui.store.replica import CONTROLS, JOBS, LoadedQueue, OwnLine, Replica, journal_path
 from gputui.store.rescue import rescue_path, write_rescue
-from gputui.store.snapshot_file import Meta, Table, Tables, sync_directory, write_snapshot
+from gputui.store.snapshot_file import META, Meta, Table, Tables, write_snapshot
+from gputui.store.write_record import WriteRecord, read_record
 
 FOLD_AT = 4 * 1024**2
-"""Bytes of journal from which it is folded into the snapshot after a write."""
+"""Journal size in bytes above which a write folds it into the snapshot."""
 FOLD_UNREAD_AT = 16 * FOLD_AT
-"""The same where the queue must be loaded first: far apart, as the leader folds when it is idle."""
+"""Limit for writers that would have to load the queue first: high, because an idle leader folds anyway."""
+RawTable = dict[str, msgspec.Raw]
 
 
 class JournalStorage(Storage):
-    """Readers take no lock; a writer holds it from before its first look until its line is on disk."""
+    """Storage of the queue. Readers take no lock; a writer holds it from its first read until its line is on disk."""
 
-    def __init__(self, path: Path, permissions: Permissions, lock: StoreLock) -> None:
+    def __init__(self, path: Path, access: FileAccess, lock: StoreLock) -> None:
         self._path = path
-        self._permissions = permissions
+        self._access = access
         self.lock = lock
-        self.audit = AuditFiles(path.parent, permissions)
+        self.audit = AuditFiles(path.parent, access)
         self.memory = threading.RLock()
-        """Held while the replica is read or brought up to date; never while waiting for another process."""
+        """Held while the replica is read or refreshed, never while waiting for another process."""
         self.replica = Replica(path, self._write_rescue)
         self.unreadable_jobs: Callable[[], Iterable[str]] = tuple
-        """Tells the keys of jobs that cannot be read; their documents are kept byte for byte."""
-        self._pending: Entry | None = None
+        """Returns the keys of undecodable jobs, whose documents are kept byte for byte."""
+        self._pending: JournalEntry | None = None
         self._writer: tuple[int, int] | None = None
         self._rescue: Path | None = None
 
-    # what TinyDB asks for
+    # interface of tinydb.storages.Storage
 
     def read(self) -> Tables:
-        """All tables, with what the transaction of this thread has done so far."""
+        """Return all tables, including changes of this thread's transaction."""
         with self.memory:
             tables = self.replica.state.tables if self.pending else self.replica.refresh().tables
         if self.pending is None:
@@ -64,16 +66,11 @@ class JournalStorage(Storage):
         return {name: self.table(name) for name in tables.keys() | self.pending.changes.keys()}
 
     def write(self, data: dict[str, dict[str, Any]]) -> None:
-        """Make these all the tables there are. TinyDB itself calls it only to drop tables."""
-        with self.transaction():
-            before = self.read()
-            for name in before.keys() | data.keys():
-                wanted = {str(key): document for key, document in data.get(name, {}).items()}
-                changes: dict[str, Document | None] = dict.fromkeys(before.get(name, {}).keys() - wanted.keys())
-                self.stage(name, changes | wanted)
+        """Refuse to replace all tables: changes are lines of the journal, see `transaction`."""
+        raise _not_by_tinydb()
 
     def close(self) -> None:
-        """Let go of all files."""
+        """Close all files."""
         with self.memory:
             self.replica.close()
         self._close_writer()
@@ -82,19 +79,19 @@ class JournalStorage(Storage):
     # transactions
 
     @property
-    def pending(self) -> Entry | None:
-        """What the transaction of the calling thread has done; None outside of one."""
+    def pending(self) -> JournalEntry | None:
+        """Changes of the calling thread's transaction; None outside of one."""
         return self._pending if self._pending is not None and self.lock.is_mine else None
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """One line of the journal, written when the block is left without an exception. An inner one joins."""
+        """Write the block's changes as one journal line when it ends without an exception; nested blocks join."""
         with self.lock.held():
             if self._pending is not None:
                 yield
                 return
             state = self._begin()
-            self._pending = entry = Entry(next_id=state.next_id)
+            self._pending = entry = JournalEntry(next_id=state.next_id)
             try:
                 yield
             finally:
@@ -104,7 +101,7 @@ class JournalStorage(Storage):
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        """Inside a transaction: an exception takes back what was done since."""
+        """Undo the block's changes, within the transaction, on an exception."""
         entry = self._pending
         assert entry is not None
         changes = {name: dict(table) for name, table in entry.changes.items()}
@@ -116,7 +113,7 @@ class JournalStorage(Storage):
             raise
 
     def table(self, name: str) -> Table:
-        """One table, with what the transaction of this thread has done so far. Not to be changed."""
+        """Return a table including changes of this thread's transaction. Not to be modified."""
         with self.memory:
             table = self.replica.state.tables.get(name, {})
         changes = self.pending.changes.get(name) if self.pending else None
@@ -125,7 +122,7 @@ class JournalStorage(Storage):
         return {key: document for key, document in (table | changes).items() if document is not None}
 
     def document(self, name: str, key: str) -> Document | None:
-        """One document, likewise. Not to be changed."""
+        """Return a document including changes of this thread's transaction. Not to be modified."""
         changes = self.pending.changes.get(name, {}) if self.pending else {}
         if key in changes:
             return changes[key]
@@ -133,92 +130,99 @@ class JournalStorage(Storage):
             return self.replica.state.tables.get(name, {}).get(key)
 
     def stage(self, name: str, changes: dict[str, Document | None]) -> None:
-        """Do these changes in the transaction under way."""
+        """Add changes to the current transaction."""
         assert self._pending is not None
         if not changes:
             return
         self._pending.changes.setdefault(name, {}).update(changes)
         if name == JOBS:
-            highest = max((int(key) for key, document in changes.items() if document is not None), default=0)
-            self._pending.next_id = max(self._pending.next_id, highest + 1)
+            stored = {key: document for key, document in changes.items() if document is not None}
+            self._pending.next_id = max(self._pending.next_id, highest_id(stored) + 1)
 
-    def take_id(self) -> int:
-        """The id of the next job, never given out before."""
+    def take_id(self, count: int = 1) -> int:
+        """Return a new id, or the first of `count` new ids, never used before."""
         assert self._pending is not None
-        self._pending.next_id += 1
-        return self._pending.next_id - 1
+        self._pending.next_id += count
+        return self._pending.next_id - count
 
     def stage_audit(self, document: Document) -> None:
-        """Write down a wish in the transaction under way."""
+        """Add an audit entry to the current transaction."""
         assert self._pending is not None
         self._pending.audit.append(document)
 
-    def add_unread(self, make: Callable[[int], Entry]) -> None:
-        """Append what `make` makes of the next id, without loading the queue where the last writer's hint holds."""
+    def add_unread(self, make: Callable[[int], JournalEntry]) -> None:
+        """Append the entry that `make` returns for the next id, without loading the queue if the record is current."""
         with self.lock.held():
-            hint = None if self._pending else self._trusted_hint()
-            if hint is None:
+            record = None if self._pending else self._trusted_record()
+            if record is None:
                 with self.transaction():
                     self._join(make)
                 return
-            entry = make(hint.next_id)
+            entry = make(record.next_id)
             line = encode_line(entry)
-            status = self._append(hint.generation, line, hint.length)
-            checksum = None if hint.checksum is None else zlib.crc32(line, hint.checksum)
-            length, journal = status.st_size, identity_of(status)
-            replace(hint, length=length, next_id=entry.next_id, checksum=checksum, journal=journal).write(self.lock.fd)
+            status = self._append(record.generation, line, record.length)
+            checksum = None if record.checksum is None else zlib.crc32(line, record.checksum)
+            length, journal = status.st_size, stamp_of(status)
+            replace(record, length=length, next_id=entry.next_id, checksum=checksum, journal=journal).write(
+                self.lock.fd
+            )
         if length > FOLD_UNREAD_AT:
             with suppress(StoreError):
                 self.checkpoint()
 
     def caps_waiting(self) -> bool:
-        """Whether the operator's wishes cap anybody's waiting jobs; likewise."""
+        """Whether submissions have limits, without loading the queue if the record is current."""
         with self.lock.held():
-            hint = None if self._pending else self._trusted_hint()
-            return hint.caps_waiting if hint else caps_waiting(self.read().get(CONTROLS, {}))
+            record = None if self._pending else self._trusted_record()
+            return record.caps_waiting if record else caps_waiting(self.read().get(CONTROLS, {}))
 
     # folding
 
     def checkpoint(self) -> None:
-        """Write the queue whole, and begin an empty journal. A crash between any two steps loses nothing."""
+        """Write a new snapshot and start an empty journal. A crash between any two steps loses nothing."""
         with self.lock.held():
             if self._pending is not None:
-                return  # the transaction under way is in no file yet: the next fold will have it
+                return  # the current transaction is in no file yet: the next fold includes it
             self._checkpoint(self._catch_up())
 
     @property
     def journal_length(self) -> int:
-        """Bytes of journal that are not in the snapshot yet."""
+        """Size in bytes of the journal that is not yet in the snapshot."""
         with self.memory:
             return self.replica.refresh().offset
 
     def unfolded_audit(self) -> list[KeyedEntry]:
-        """Audit entries that are still in the journal."""
+        """Return the audit entries that are still in the journal."""
         with self.memory:
             return list(self.replica.refresh().audit)
 
-    def _checkpoint(self, state: Loaded) -> None:
+    def _checkpoint(self, state: LoadedQueue) -> None:
         old = state.meta.generation
         meta = Meta(next_generation(self._path, old), state.next_id, state.meta.store_id)
         self.audit.append(state.audit)
         self._close_writer()
         self._make_journal(meta.generation)
-        identity = write_snapshot(self._path, meta, self._with_raw(state), self._permissions)
-        with self.memory:
-            self.replica.rebase(meta, identity)
-        self._leave_hint(self.replica.state)
+
+        def place(new: Path, path: Path, stamp: FileStamp) -> None:
+            """Rename the file and update the replica in one step for readers of this process."""
+            with self.memory:
+                new.replace(path)
+                self.replica.rebase(meta, stamp)
+
+        write_snapshot(self._path, meta, self._with_raw(state), self._access, place)
+        self._leave_record(self.replica.state)
         retire_journal(journal_path(self._path, old))
 
-    def _with_raw(self, state: Loaded) -> Tables:
-        """The tables, with the very bytes of jobs that cannot be read."""
+    def _with_raw(self, state: LoadedQueue) -> Tables:
+        """Return the tables with undecodable jobs as the bytes that were stored."""
         keys = set(self.unreadable_jobs())
         if not keys:
             return state.tables
         raw = raw_documents(self._path, journal_path(self._path, state.meta.generation), JOBS, keys)
         return {**state.tables, JOBS: {**state.tables[JOBS], **raw}}
 
-    def _begin(self) -> Loaded:
-        """Know all that was written, and make the journal fit to append to."""
+    def _begin(self) -> LoadedQueue:
+        """Refresh the replica, and make the journal ready to append to."""
         state = self._catch_up()
         self._retire_rescue()
         if self.replica.is_old_schema:
@@ -230,34 +234,34 @@ class JournalStorage(Storage):
                 os.ftruncate(fd, state.offset)  # the torn line of a writer that was killed
         return state
 
-    def _catch_up(self) -> Loaded:
+    def _catch_up(self) -> LoadedQueue:
         with self.memory:
-            hint = read_hint(self.lock.fd)
-            state = self.replica.refresh(hint)
+            record = read_record(self.lock.fd)
+            state = self.replica.refresh(record)
             if self.replica.loss is not None:
                 raise self.replica.loss.error
-            # the line that gave out the last ids may be damaged, and the hint may know them still
-            if hint is not None:
-                state.next_id = max(state.next_id, hint.next_id)
+            # the line that assigned the last ids may be damaged while the record still has them
+            if record is not None:
+                state.next_id = max(state.next_id, record.next_id)
         return state
 
-    def _commit(self, entry: Entry) -> None:
+    def _commit(self, entry: JournalEntry) -> None:
         state = self.replica.state
         line = encode_line(entry)
         end, checksum = state.offset + len(line), zlib.crc32(line, state.checksum)
         self._append(state.meta.generation, line, state.offset)
         with self.memory:
-            state = self.replica.refresh()
+            state = self.replica.refresh(own=OwnLine(line, entry))
         if (state.offset, state.checksum) != (end, checksum):
             path = journal_path(self._path, state.meta.generation)
             raise Loss(path, "the journal was replaced while it was written to").error
-        self._leave_hint(state)
-        if state.offset > max(FOLD_AT, state.identity[2] // 2):
-            # what was acknowledged is on disk already: a fold that fails is tried again later
+        self._leave_record(state)
+        if state.offset > max(FOLD_AT, state.stamp[2] // 2):
+            # the change is on disk already: a failed fold is tried again later
             with suppress(StoreError):
                 self._checkpoint(state)
 
-    def _join(self, make: Callable[[int], Entry]) -> None:
+    def _join(self, make: Callable[[int], JournalEntry]) -> None:
         pending = self._pending
         assert pending is not None
         entry = make(pending.next_id)
@@ -267,24 +271,24 @@ class JournalStorage(Storage):
 
     # the files
 
-    def sweep(self) -> None:
-        """Remove what killed writers left behind."""
-        sweep(self._path, self.lock)
+    def remove_leftovers(self) -> None:
+        """Remove files that killed writers left behind."""
+        remove_leftovers(self._path, self.lock)
 
     def make_first(self, meta: Meta) -> None:
-        """Write an empty queue; the lock is held."""
+        """Write an empty queue; the caller holds the lock."""
         self._make_journal(meta.generation)
-        identity = write_snapshot(self._path, meta, {JOBS: {}}, self._permissions)
-        self._leave_hint(Loaded(meta, identity, {}, None, meta.next_id))
+        stamp = write_snapshot(self._path, meta, {JOBS: {}}, self._access)
+        self._leave_record(LoadedQueue(meta, stamp, {}, None, meta.next_id))
 
     def begin_journal(self, meta: Meta) -> None:
-        """Begin the journal of a snapshot that somebody put here by itself."""
+        """Create the journal of a snapshot that was put here without one."""
         with self.lock.held():
             if not journal_path(self._path, meta.generation).exists():
                 self._make_journal(meta.generation)
 
     def check(self) -> None:
-        """Raise StoreDamagedError where the files have lost something, as far as this process has read them."""
+        """Raise StoreDamagedError when files have lost something, as far as this process has read them."""
         with self.memory:
             if self.replica.is_loaded:
                 self.replica.refresh()
@@ -292,10 +296,9 @@ class JournalStorage(Storage):
                 raise self.replica.loss.error
 
     def _append(self, generation: int, line: bytes, at: int) -> os.stat_result:
-        """Append a line at the end of the journal, which is at `at`; its status afterwards.
+        """Append a line to the journal, whose length must be `at`, and return the file's status afterwards.
 
-        Whether the file under the path is the one written to is looked at before, and again before anybody is told
-        that the line is stored.
+        Checks before and after the write that the path still leads to the open file.
         """
         path = journal_path(self._path, generation)
         with os_errors(path):
@@ -304,31 +307,31 @@ class JournalStorage(Storage):
             append(fd, line)
             return _check_journal(path, fd, at + len(line))
 
-    def _trusted_hint(self) -> Hint | None:
-        """The hint, if snapshot and journal are just as its writer left them."""
-        hint = read_hint(self.lock.fd)
-        if hint is None or hint.schema != SCHEMA or hint.journal is None or hint.journal[2] != hint.length:
+    def _trusted_record(self) -> WriteRecord | None:
+        """Return the record if snapshot and journal are exactly as its writer left them."""
+        record = read_record(self.lock.fd)
+        if record is None or record.schema != SCHEMA or record.journal is None or record.journal[2] != record.length:
             return None
-        path = journal_path(self._path, hint.generation)
+        path = journal_path(self._path, record.generation)
         with os_errors(path):
             try:
-                found = identity_of(self._path.stat()), identity_of(path.stat())
+                found = stamp_of(self._path.stat()), stamp_of(path.stat())
             except FileNotFoundError:
                 return None
-        return hint if found == (hint.snapshot, hint.journal) else None
+        return record if found == (record.snapshot, record.journal) else None
 
-    def _leave_hint(self, state: Loaded) -> None:
-        """Record where the journal ends."""
+    def _leave_record(self, state: LoadedQueue) -> None:
+        """Write the record of the current end of the journal."""
         meta, capped = state.meta, caps_waiting(state.tables.get(CONTROLS, {}))
         with os_errors(self._path):
-            journal = identity_of(journal_path(self._path, meta.generation).stat())
-        Hint(
-            SCHEMA, meta.generation, state.offset, state.next_id, state.identity, capped,
+            journal = stamp_of(journal_path(self._path, meta.generation).stat())
+        WriteRecord(
+            SCHEMA, meta.generation, state.offset, state.next_id, state.stamp, capped,
             checksum=state.checksum, store_id=meta.store_id, journal=journal,
         ).write(self.lock.fd)  # fmt: skip
 
     def _writer_of(self, generation: int) -> int:
-        """Descriptor to append to the journal of that generation."""
+        """Return a descriptor for appending to the journal of that generation."""
         path = journal_path(self._path, generation)
         if self._writer is not None and (self._writer[0] != generation or not is_same_file(path, self._writer[1])):
             self._close_writer()
@@ -340,9 +343,9 @@ class JournalStorage(Storage):
     def _make_journal(self, generation: int) -> None:
         path = journal_path(self._path, generation)
         with os_errors(path):
-            fd = open_file(path, os.O_WRONLY | os.O_CREAT, self._permissions.file_mode)
+            fd = open_file(path, os.O_WRONLY | os.O_CREAT, self._access.file_mode)
             try:
-                self._permissions.settle_file(fd)
+                self._access.apply_to_file(fd)
                 os.ftruncate(fd, 0)  # only now: settling refuses a file that has another name
             finally:
                 os.close(fd)
@@ -353,15 +356,15 @@ class JournalStorage(Storage):
             os.close(self._writer[1])
             self._writer = None
 
-    # what memory has and the files have lost
+    # rescue of the queue in memory
 
-    def _write_rescue(self, state: Loaded) -> None:
-        """Write the queue in memory down, for `gputui state repair`."""
+    def _write_rescue(self, state: LoadedQueue) -> None:
+        """Write the queue in memory to a rescue file."""
         self._rescue = rescue_path(self._path)
-        write_rescue(self._rescue, state, self._permissions)
+        write_rescue(self._rescue, state, self._access)
 
     def _retire_rescue(self) -> None:
-        """Remove what was written down, once the files are whole again."""
+        """Remove the rescue file once the files are complete again."""
         if self._rescue is not None and self.replica.loss is None:
             with suppress(OSError):
                 self._rescue.unlink(missing_ok=True)
@@ -369,8 +372,54 @@ class JournalStorage(Storage):
 
 
 def _check_journal(path: Path, fd: int, length: int) -> os.stat_result:
-    """The status of the journal; raises StoreDamagedError where it is not the open file of that length."""
+    """Return the status of the journal; raises StoreDamagedError when it is not the open file with that length."""
     status = os.fstat(fd)
     if status.st_size != length or not is_same_file(path, fd):
         raise Loss(path, "the journal was removed, replaced or cut while it was written to").error
     return status
+
+
+def _not_by_tinydb() -> StoreError:
+    return StoreError("TinyDB's own writing methods are not used here", hint="change the queue in a transaction")
+
+
+class ReadOnlyTable(TinyTable):
+    """TinyDB table for reading. Changes go through `JournalStorage.transaction`, one line of the journal each.
+
+    TinyDB's writing methods change documents in place, and here those are shared by all readers of this process.
+    """
+
+    default_query_cache_capacity = 0  # a remembered answer would miss what other processes write
+
+    def _update_table(self, updater: Callable[[dict[int, Any]], None]) -> None:
+        # private, but all writing methods of TinyDB end here; the public way is to override each of the seven
+        raise _not_by_tinydb()
+
+
+class JournalDB(TinyDB):
+    """TinyDB database whose storage is the snapshot and its journal."""
+
+    table_class = ReadOnlyTable
+    default_storage_class = JournalStorage  # type: ignore[assignment]  # declared as the one it is by default
+
+
+class _RawLine(msgspec.Struct):
+    t: dict[str, RawTable]
+
+
+def raw_documents(snapshot: Path, journal: Path, table: str, keys: Collection[str]) -> RawTable:
+    """Return these documents of a table as the bytes in which they were last written."""
+    found: RawTable = {}
+    tables = msgspec.json.decode(snapshot.read_bytes(), type=dict[str, RawTable])
+    _collect(found, tables.get(table, {}) if table != META else {}, keys)
+    for line in journal.read_bytes().splitlines():
+        with suppress(msgspec.MsgspecError, IndexError):  # a damaged line holds no document
+            body = msgspec.json.decode(line.split(b" ", 2)[2], type=_RawLine)
+            _collect(found, body.t.get(table, {}), keys)
+    return found
+
+
+def _collect(found: RawTable, table: RawTable, keys: Collection[str]) -> None:
+    for key, document in table.items():
+        if key in keys:
+            found[key] = msgspec.Raw(bytes(document))

@@ -1,53 +1,53 @@
-"""The job store over TinyDB: durable, and shared between threads and processes."""
+"""Durable job store over TinyDB, shared between threads and processes."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import groupby
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from gputui.domain.audit import Actor, AuditEntry
 from gputui.domain.container import RunAs
+from gputui.domain.entries import Entries, numbered
 from gputui.domain.errors import InputError, NotFoundError, StoreError, StoreFormatError, WarrantError
 from gputui.domain.job import Job, JobId, JobSpec
-from gputui.domain.numbering import numbered
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.settings import StoreSettings
-from gputui.domain.snapshot import Controls
-from gputui.domain.unreadable import Unreadable
-from gputui.ports import Transaction
-from gputui.store.arrays import elements_of
+from gputui.domain.snapshot import Controls, Unreadable
+from gputui.store.audit import submission_entries
+from gputui.store.cleanup import check_not_orphaned, is_lone, kept_journals
 from gputui.store.codec import decode_audit, decode_controls, decode_job, encode_audit, encode_jobs
 from gputui.store.directory import QUEUE, open_directory
+from gputui.store.documents import elements_of, without_ids
 from gputui.store.history import HistoryFiles
-from gputui.store.job_cache import JobCache
-from gputui.store.journal import Document, Entry
-from gputui.store.leftovers import check_not_orphaned, is_lone, kept_journals
-from gputui.store.lock import StoreLock, log_waiting
-from gputui.store.recurring import RECURRING, Known, decoded
+from gputui.store.job_cache import RECURRING, JobCache, KnownRecurring, decode_recurring_table
+from gputui.store.journal import Document, JournalEntry
+from gputui.store.lock import ChangeWatch, StoreLock, log_waiting
 from gputui.store.replica import CONTROLS, JOBS, lock_path
-from gputui.store.retention import ended_at, month_of, outdated
+from gputui.store.retention import ended_at, jobs_to_archive, month_of
 from gputui.store.snapshot_file import Meta, new_store_id, read_meta
-from gputui.store.storage import JournalStorage
-from gputui.store.submissions import submission_entry
-from gputui.store.table import JournalDB
+from gputui.store.storage import JournalDB, JournalStorage
 from gputui.store.transaction import JournalTransaction
 from gputui.store.warrants import Warrants
-from gputui.store.watch import Watch
+
+if TYPE_CHECKING:
+    from gputui.ports import Transaction
 
 FOLD_WHEN_IDLE_AT = 64 * 1024
-"""Bytes of journal worth folding when there is nothing else to do."""
+"""Journal size in bytes from which maintenance folds it."""
 SWEEP_EVERY = 3600.0
-"""Seconds between two looks for warrants that no job needs any more."""
+"""Seconds between removals of unused warrants."""
 DEFAULTS = StoreSettings()
 
 
 class TinyJobStore:
-    """The queue of one state directory, which is made if need be. To open it does not load the queue."""
+    """JobStore of one state directory, which is created if missing. Opening it does not load the queue."""
 
     def __init__(
         self,
@@ -55,64 +55,68 @@ class TinyJobStore:
         settings: StoreSettings = DEFAULTS,
         waiting: Callable[[str], None] = log_waiting,
     ) -> None:
-        """`waiting` is called with a sentence when another process keeps the lock for long."""
+        """`waiting` is called with a sentence when another process holds the lock for long."""
         self._settings = settings
-        permissions = open_directory(directory, settings.group)
+        access = open_directory(directory, settings.group)
         self._path = directory / QUEUE
         patience = settings.lock_timeout.total_seconds()
-        lock = StoreLock(lock_path(self._path), permissions, patience, waiting)
-        self._database = JournalDB(self._path, permissions, lock)
+        lock = StoreLock(lock_path(self._path), access, patience, waiting)
+        self._database = JournalDB(self._path, access, lock)
         storage = self._database.storage
         assert isinstance(storage, JournalStorage)
-        self._storage = storage
-        self._history = HistoryFiles(directory, permissions)
+        self.storage = storage
+        """TinyDB storage with the journal."""
+        self._history = HistoryFiles(directory, access)
         self._warrants = Warrants(directory)
         self._swept_at = time.monotonic()
         self._cache = JobCache()
         self._controls: tuple[Document, Controls] = ({}, decode_controls({}))
-        self._recurring: Known = {}
+        self._recurring: KnownRecurring = {}
         self._unreadable: dict[str, Unreadable] = {}
-        """Recurring jobs that cannot be read."""
+        """Recurring jobs that could not be decoded, by key."""
         self._unreadable_history: set[str] = set()
-        """Keys of finished jobs that could not be read."""
+        """Keys of jobs in history that could not be decoded."""
         storage.unreadable_jobs = self._unreadable_jobs
         self._store_id = self._open()
 
     @property
     def store_id(self) -> str:
-        """Twelve characters of [a-z0-9], made once per state directory."""
+        """Identifier of twelve characters [a-z0-9], generated once per state directory."""
         return self._store_id
 
     @contextmanager
     def transaction(self) -> Iterator[Transaction]:
-        """One all-or-nothing change. One begun inside another is part of it."""
-        with self._storage.transaction(), self._storage.savepoint():
-            transaction = JournalTransaction(self._database, self._history, self._cache, self.jobs)
+        """Begin an all-or-nothing change; a nested one is part of the outer one."""
+        with self.storage.transaction(), self.storage.savepoint():
+            transaction = JournalTransaction(self.storage, self._history, self._cache, self.jobs)
             try:
                 yield transaction
             finally:
                 transaction.end()
 
-    def hurried(self, seconds: float) -> AbstractContextManager[None]:
-        """In the block, let this thread wait no longer than so many seconds for other writers."""
-        return self._storage.lock.hurried(seconds)
+    def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
+        """Within the block, limit this thread's waits for other writers to so many seconds."""
+        return self.storage.lock.lock_timeout(seconds)
 
     def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
-        """Append new jobs, all or none, each with its audit entry, without loading the queue; their ids."""
+        """Append new jobs with their audit entries, all or none, without loading the queue; return their ids.
+
+        The id of an entry is that of its first element.
+        """
         batch = list(jobs)
         added: list[Job] = []
 
-        def entry(next_id: JobId) -> Entry:
+        def entry(next_id: JobId) -> JournalEntry:
             added[:] = numbered(batch, next_id)
-            audit = [encode_audit(submission_entry(job, actor)) for job in added]
-            return Entry({JOBS: encode_jobs(added)}, audit, next_id + len(added))
+            audit = [encode_audit(entry) for entry in submission_entries(added, actor)]
+            return JournalEntry({JOBS: encode_jobs(added)}, audit, next_id + sum(job.count for job in added))
 
         if batch:
-            self._storage.add_unread(entry)
+            self.storage.add_unread(entry)
         return tuple(job.id for job in added)
 
-    def vouch(self, spec: JobSpec, uid: int) -> JobSpec:
-        """Return the spec with a warrant, where others may write the queue."""
+    def with_warrant(self, spec: JobSpec, uid: int) -> JobSpec:
+        """Return the spec, with a warrant if other users may write the queue."""
         if not self._warrants.are_needed():
             return spec
         if uid == 0 and spec.is_host:
@@ -120,97 +124,101 @@ class TinyJobStore:
             raise InputError(text, where="--host", hint="submit it as the user it is to run as")
         return replace(spec, warrant=self._warrants.issue(spec, self._store_id, uid))
 
-    def voucher(self, spec: JobSpec) -> RunAs:
-        """Return the owner of the spec's warrant; of the state directory where nobody else may write that."""
+    def run_as(self, spec: JobSpec) -> RunAs:
+        """Return the user to run as: owner of the warrant, or of a private state directory; raises WarrantError."""
         if not self._warrants.are_needed():
             return RunAs(self._warrants.owner())
-        uid = self._warrants.voucher(spec, self._store_id)
+        uid = self._warrants.issuer(spec, self._store_id)
         if uid == 0 and spec.is_host:
             raise WarrantError("host jobs of root do not run in a state directory that a group shares")
         return RunAs(uid, is_strict=True)
 
     def caps_waiting(self) -> bool:
-        """Whether the operator's wishes cap the waiting jobs of any tenant, without loading the queue."""
-        return self._storage.caps_waiting()
+        """Whether the operators' controls cap any tenant's waiting jobs or priorities, without loading the queue."""
+        return self.storage.caps_waiting()
 
-    def jobs(self) -> Mapping[JobId, Job]:
-        """All jobs of the queue file, in the order of their ids."""
-        with self._storage.memory:
-            state = self._storage.replica.refresh()
-            return self._cache.updated(state.tables[JOBS], self._storage.replica.take_touched())
+    def jobs(self) -> Entries:
+        """Return all jobs in the queue by id."""
+        with self.storage.memory:
+            state = self.storage.replica.refresh()
+            return self._cache.updated(state.tables[JOBS], self.storage.replica.take_touched())
 
     def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
         """Return the elements of each array in the queue: by array, ids by index. Decodes no job."""
-        with self._storage.memory:
-            return elements_of(self._storage.replica.refresh().tables[JOBS])
+        with self.storage.memory:
+            return elements_of(self.storage.replica.refresh().tables[JOBS])
 
     def unreadable(self) -> tuple[Unreadable, ...]:
         """Entries that were left out when they were read; empty where nothing was read."""
-        with self._storage.memory:
+        with self.storage.memory:
             return (*self._cache.unreadable.values(), *self._unreadable.values())
 
     def _unreadable_jobs(self) -> Iterable[str]:
-        """Keys of the jobs that cannot be read, now."""
+        """Return the keys of the jobs that cannot be decoded now."""
         self.jobs()
         return self._cache.unreadable
 
     def get(self, job_id: JobId) -> Job:
-        """The job, from the queue or from history; raises NotFoundError."""
-        with self._storage.memory:
-            state = self._storage.replica.refresh()
+        """Return the job, from the queue or from history; of an entry that element alone; raises NotFoundError."""
+        with self.storage.memory:
+            state = self.storage.replica.refresh()
             if str(job_id) in state.tables[JOBS]:
-                return self._cache.decoded(str(job_id), state.tables[JOBS][str(job_id)])
-        document = self._history.find(str(job_id)) if 0 < job_id < state.next_id else None
-        if document is None:
+                return self._cache.decode(str(job_id), state.tables[JOBS][str(job_id)]).element(job_id)
+            if 0 < job_id < state.next_id and (element := self.jobs().get(job_id)):
+                return element
+        found = self._history.find(job_id) if 0 < job_id < state.next_id else None
+        if found is None:
             raise NotFoundError(f"there is no job {job_id}")
-        return decode_job(job_id, document)
+        return decode_job(int(found[0]), found[1]).element(job_id)
 
     def controls(self) -> Controls:
-        """The operator's standing wishes."""
-        with self._storage.memory:
-            document = self._storage.replica.refresh().tables.get(CONTROLS, {}).get("1", {})
+        """Return the operator's controls."""
+        with self.storage.memory:
+            document = self.storage.replica.refresh().tables.get(CONTROLS, {}).get("1", {})
             if document is not self._controls[0]:
                 self._controls = (document, decode_controls(document))
             return self._controls[1]
 
     def recurring(self) -> Mapping[JobId, RecurringJob]:
-        """All recurring jobs, in the order of their ids."""
-        with self._storage.memory:
+        """Return all readable recurring jobs by id."""
+        with self.storage.memory:
             self._unreadable.clear()
-            table = self._storage.replica.refresh().tables.get(RECURRING, {})
-            return decoded(table, self._recurring, self._unreadable)
+            table = self.storage.replica.refresh().tables.get(RECURRING, {})
+            return decode_recurring_table(table, self._recurring, self._unreadable)
 
     def version(self) -> object:
-        """A token that differs whenever anything was written by any process."""
-        with self._storage.memory:
-            return self._storage.replica.version()
+        """Return a token that changes with every write by any process."""
+        with self.storage.memory:
+            return self.storage.replica.version()
 
-    def watch(self) -> Watch | None:
-        """Word of every write, which the writer leaves in the lock file; None where the kernel passes none on."""
+    def watch(self) -> ChangeWatch | None:
+        """Return a watch that reports every write; None when the kernel allows no more watches."""
         try:
-            return self._storage.lock.watch()
-        except (OSError, StoreError):  # a user may watch only so much at a time
+            return self.storage.lock.watch()
+        except (OSError, StoreError):  # inotify watches are limited per user
             return None
 
     def history(self, since: datetime | None = None) -> Iterator[Job]:
-        """Finished jobs that were moved out of the queue, by month and then by id; with `since`, ended since then."""
-        in_queue = self.jobs().keys()
-        for key, document in self._history.documents(None if since is None else month_of(since)):
-            if int(key) in in_queue:
+        """Yield finished jobs that were moved out of the queue, by month and then by id; with `since`, ended since."""
+        in_queue = self.jobs().spans
+        for found in self._history.documents(None if since is None else month_of(since)):
+            left = without_ids(*found, in_queue)
+            if left is None:
                 continue
+            key, document = left
             try:
                 job = decode_job(int(key), document)
             except StoreFormatError:
                 self._unreadable_history.add(key)
-                continue  # one that cannot be read keeps nobody from the others
+                continue  # the others are still readable
             if since is None or ended_at(job) >= since:
                 yield job
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
-        """What was wished, oldest first."""
-        unfolded = self._storage.unfolded_audit()  # first: what is folded meanwhile is then found in the files
+        """Yield the audit log, oldest entry first."""
+        unfolded = self.storage.unfolded_audit()  # first: entries folded meanwhile are then found in the files
         seen = set()
-        for key, document in self._storage.audit.read(target):
+        for key, document in self.storage.audit.read(target):
             seen.add(key)
             if target is None or document.get("target") == target:
                 yield decode_audit(document)
@@ -218,32 +226,32 @@ class TinyJobStore:
             if key not in seen and (target is None or document.get("target") == target):
                 yield decode_audit(document)
 
-    def keep_house(self, now: datetime) -> None:
+    def maintain(self, now: datetime) -> None:
         """Move old finished jobs to history and fold the journal."""
-        self._move(outdated(self.jobs().values(), self._settings, now))
-        if self._storage.journal_length >= FOLD_WHEN_IDLE_AT:
-            self._storage.checkpoint()
+        self._move(jobs_to_archive(self.jobs().values(), self._settings, now))
+        if self.storage.journal_length >= FOLD_WHEN_IDLE_AT:
+            self.storage.checkpoint()
         self._sweep_warrants()
 
     def _sweep_warrants(self) -> None:
-        """Once an hour, unless something of the queue cannot be read, which may name any warrant."""
+        """Remove unused warrants once an hour, unless part of the queue is unreadable: it may name any warrant."""
         if time.monotonic() - self._swept_at < SWEEP_EVERY or self.unreadable():
             return
         self._swept_at = time.monotonic()
         named = {job.spec.warrant for job in self.jobs().values()}
-        self._warrants.sweep(named | {entry.submission.spec.warrant for entry in self.recurring().values()})
+        self._warrants.remove_unused(named | {entry.submission.spec.warrant for entry in self.recurring().values()})
 
     def damage(self) -> tuple[str, ...]:
-        """Sentences about what could not be read: since the store was opened, and in journals kept for that."""
-        with self._storage.memory:
-            self._storage.replica.refresh()
-            found = tuple(self._storage.replica.damage)
+        """Return sentences about damage found since the store was opened, and about journals kept for their damage."""
+        with self.storage.memory:
+            self.storage.replica.refresh()
+            found = tuple(self.storage.replica.damage)
         told = {sentence.partition(":")[0] for sentence in found}
         kept = [path for path in kept_journals(self._path) if str(path.with_suffix("")) not in told]
         return found + tuple(f"{path}: kept for its damaged lines, which are lost to the queue" for path in kept)
 
     def history_damage(self) -> tuple[str, ...]:
-        """Return sentences about finished jobs that were left out when history was read, as far as it was."""
+        """Return sentences about finished jobs that were left out of history as read so far."""
         found = tuple(self._history.damage())
         if not self._unreadable_history:
             return found
@@ -252,52 +260,52 @@ class TinyJobStore:
         return (*found, f"{self._path.parent}/history-*: {which} cannot be read: left out")
 
     def check(self) -> None:
-        """Raise StoreDamagedError where acknowledged changes are missing, as far as the queue was read at all."""
-        self._storage.check()
+        """Raise StoreDamagedError when acknowledged changes are missing, as far as the queue was read."""
+        self.storage.check()
 
     def close(self) -> None:
-        """Let go of files."""
+        """Close all files."""
         self._database.close()
 
     def _move(self, jobs: list[Job]) -> None:
-        """Append jobs to history, and then take them out of the queue if they are still the same.
+        """Append jobs to history, then remove from the queue those that did not change meanwhile.
 
-        The lock is not held meanwhile. A crash in between leaves them in both, and the queue is right.
+        The lock is not held during the append. A crash in between leaves jobs in both places; then the queue counts.
         """
         documents = {job.id: document for job in jobs if (document := self._document_of(job)) is not None}
         by_month = sorted((job for job in jobs if job.id in documents), key=_month)
         for month, group in groupby(by_month, key=_month):
             self._history.add(month, {str(job.id): documents[job.id] for job in group})
         if documents:
-            with self._storage.transaction():
-                table = self._storage.table(JOBS)
+            with self.storage.transaction():
+                table = self.storage.table(JOBS)
                 same = [str(job_id) for job_id, document in documents.items() if table.get(str(job_id)) == document]
-                self._storage.stage(JOBS, dict.fromkeys(same))
+                self.storage.stage(JOBS, dict.fromkeys(same))
 
     def _document_of(self, job: Job) -> Document | None:
-        """The document that says what the job does; None where it has changed meanwhile."""
-        with self._storage.memory:
-            document = self._storage.replica.state.tables[JOBS].get(str(job.id))
-            is_so = document is not None and self._cache.decoded(str(job.id), document) == job
+        """Return the document of a job; None when the job has changed since."""
+        with self.storage.memory:
+            document = self.storage.replica.state.tables[JOBS].get(str(job.id))
+            is_so = document is not None and self._cache.decode(str(job.id), document) == job
             return document if is_so else None
 
     def _open(self) -> str:
-        """The store's id; makes the queue when there is none."""
+        """Return the store's id, creating the queue if there is none."""
         found = read_meta(self._path)
         if found is not None and is_lone(self._path):
-            self._storage.begin_journal(found[0])
+            self.storage.begin_journal(found[0])
         store_id = self._make() if found is None else found[0].store_id
-        self._storage.sweep()
+        self.storage.remove_leftovers()
         return store_id
 
     def _make(self) -> str:
-        with self._storage.lock.held():
+        with self.storage.lock.held():
             found = read_meta(self._path)
             if found is not None:
-                return found[0].store_id  # somebody else was faster
+                return found[0].store_id  # another process created it meanwhile
             check_not_orphaned(self._path)
             meta = Meta(generation=1, next_id=self._history.highest_id() + 1, store_id=new_store_id())
-            self._storage.make_first(meta)
+            self.storage.make_first(meta)
             return meta.store_id
 
 

@@ -1,18 +1,17 @@
-"""A change of the store under way."""
+"""Transaction of the durable store."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from types import MappingProxyType
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from msgspec.structs import replace
 
 from gputui.domain.audit import AuditEntry
+from gputui.domain.entries import Entries, changes_of, chosen, numbered
 from gputui.domain.errors import NotFoundError, StoreError
 from gputui.domain.job import Job, JobId
-from gputui.domain.numbering import numbered
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
-from gputui.store.caps import count_waiting
 from gputui.store.codec import (
     decode_controls,
     encode_audit,
@@ -21,26 +20,25 @@ from gputui.store.codec import (
     encode_recurring,
     keep_unknown,
 )
+from gputui.store.documents import count_waiting, runs_in
 from gputui.store.history import HistoryFiles
-from gputui.store.job_cache import JobCache
+from gputui.store.job_cache import RECURRING, JobCache, decode_recurring_table, no_recurring
 from gputui.store.journal import Document
-from gputui.store.recurring import RECURRING, decoded, no_recurring
 from gputui.store.replica import CONTROLS, JOBS
 from gputui.store.storage import JournalStorage
-from gputui.store.table import JournalDB, JournalTable
 
 
 class JournalTransaction:
-    """What is done here is one line of the journal, written when the block around it ends."""
+    """Transaction whose changes become one journal line when the surrounding block ends."""
 
     def __init__(
         self,
-        database: JournalDB,
+        storage: JournalStorage,
         history: HistoryFiles,
         cache: JobCache,
-        stored: Callable[[], Mapping[JobId, Job]],
+        stored: Callable[[], Entries],
     ) -> None:
-        self._database = database
+        self._open_storage = storage
         self._history = history
         self._cache = cache
         self._stored = stored
@@ -48,87 +46,94 @@ class JournalTransaction:
 
     def add(self, job: Job) -> Job:
         """Store a new job under the next id, which the returned job carries."""
-        [stored] = numbered([job], self._storage.take_id())
-        self._table(JOBS).put(stored.id, encode_job(stored))
+        [stored] = numbered([job], self._storage.take_id(job.count))
+        self._put(JOBS, stored.id, encode_job(stored))
         return stored
 
     def get(self, job_id: JobId) -> Job:
-        """The job, from the queue or from history; raises NotFoundError."""
-        return self._cache.decoded(str(job_id), self._document(job_id))
+        """Return the job, from the queue or from history; of an entry that element alone; raises NotFoundError."""
+        return self._job_or_entry(job_id).element(job_id)
+
+    def chosen(self, ids: Iterable[JobId]) -> Iterator[Job]:
+        """Yield the jobs with these ids, elements of one entry together; raises NotFoundError."""
+        for found in chosen(self.jobs(), ids):
+            yield found if isinstance(found, Job) else self.get(found)
 
     def put(self, job: Job) -> None:
-        """Store the next version of a job."""
-        self._table(JOBS).put(job.id, keep_unknown(encode_job(job), self._document(job.id)))
+        """Store the next version of a job, or of elements together; they leave the entry that they were in."""
+        before = self._storage.document(JOBS, str(job.id))
+        if before is not None and not job.runs and not runs_in(before):
+            self._put(JOBS, job.id, keep_unknown(encode_job(job), before))
+            return
+        known = {entry.id: self._document_at(entry.id) for entry in self._overlapping(job)}
+        old = known.get(job.id) or next(iter(known.values()), None) or self._document_of(job.id)[1]
+        changes = changes_of((self._cache.decode(str(key), document) for key, document in known.items()), job)
+        documents = {str(key): keep_unknown(encode_job(one), old) if one else None for key, one in changes.items()}
+        self._storage.stage(JOBS, documents)
 
-    def jobs(self) -> Mapping[JobId, Job]:
-        """All jobs of the queue file, in the order of their ids."""
+    def jobs(self) -> Entries:
+        """Return all jobs in the queue by id."""
         stored = self._stored()
-        pending = self._storage.pending
-        changes = pending.changes.get(JOBS) if pending else None
+        changes = self._changes()
         if not changes:
             return stored
-        jobs = dict(stored)
+        jobs = dict(stored.items())
         for key, document in changes.items():
             if document is None:
                 jobs.pop(int(key), None)
             else:
-                jobs[int(key)] = self._cache.decoded(key, document)
-        return MappingProxyType(dict(sorted(jobs.items())))
+                jobs[int(key)] = self._cache.decode(key, document)
+        return Entries(dict(sorted(jobs.items())))
 
     def waiting(self) -> Mapping[str, int]:
-        """How many jobs of each tenant are PENDING."""
+        """Return the number of PENDING jobs per tenant."""
         return count_waiting(self._storage.table(JOBS))
 
     def controls(self) -> Controls:
-        """The operator's standing wishes."""
+        """Return the operator's controls."""
         return decode_controls(self._storage.document(CONTROLS, "1") or {})
 
     def set_controls(self, controls: Controls) -> None:
-        """Replace them."""
-        self._table(CONTROLS).put(1, encode_controls(controls))
+        """Replace the operator's controls."""
+        self._put(CONTROLS, 1, encode_controls(controls))
 
     def recurring(self) -> Mapping[JobId, RecurringJob]:
-        """All recurring jobs, in the order of their ids."""
-        return decoded(self._storage.table(RECURRING), {})
+        """Return all readable recurring jobs by id."""
+        return decode_recurring_table(self._storage.table(RECURRING), {})
 
     def add_recurring(self, entry: RecurringJob) -> RecurringJob:
         """Store a new recurring job under the next id, which the returned one carries."""
         stored = replace(entry, id=self._storage.take_id())
-        self._table(RECURRING).put(stored.id, encode_recurring(stored))
+        self._put(RECURRING, stored.id, encode_recurring(stored))
         return stored
 
     def put_recurring(self, entry: RecurringJob) -> None:
         """Store the next version of a recurring job."""
         document = keep_unknown(encode_recurring(entry), self._recurring(entry.id), RecurringJob)
-        self._table(RECURRING).put(entry.id, document)
+        self._put(RECURRING, entry.id, document)
 
     def remove_recurring(self, recurring: JobId) -> None:
-        """Forget a recurring job."""
+        """Remove a recurring job; raises NotFoundError."""
         self._recurring(recurring)
         self._storage.stage(RECURRING, {str(recurring): None})
 
     def audit(self, entry: AuditEntry) -> None:
-        """Write down who wished what."""
+        """Add an entry to the audit log."""
         self._storage.stage_audit(encode_audit(entry))
 
     def end(self) -> None:
-        """Refuse whatever is asked from now on."""
+        """End the transaction: further calls raise StoreError."""
         self._is_over = True
 
     @property
     def _storage(self) -> JournalStorage:
+        """Storage of the store; raises StoreError once the transaction is over."""
         if self._is_over:
             raise StoreError("this transaction is over")
-        storage = self._database.storage
-        assert isinstance(storage, JournalStorage)
-        return storage
+        return self._open_storage
 
-    def _table(self, name: str) -> JournalTable:
-        if self._is_over:
-            raise StoreError("this transaction is over")
-        table = self._database.table(name)
-        assert isinstance(table, JournalTable)
-        return table
+    def _put(self, table: str, key: JobId, document: Document) -> None:
+        self._storage.stage(table, {str(key): document})
 
     def _recurring(self, recurring: JobId) -> Document:
         document = self._storage.document(RECURRING, str(recurring))
@@ -136,8 +141,47 @@ class JournalTransaction:
             raise no_recurring(recurring)
         return document
 
-    def _document(self, job_id: JobId) -> Document:
-        document = self._storage.document(JOBS, str(job_id)) or self._history.find(str(job_id))
-        if document is None:
+    def _job_or_entry(self, job_id: JobId) -> Job:
+        """Return the job, or the entry it is in."""
+        key, document = self._document_of(job_id)
+        return self._cache.decode(key, document)
+
+    def _document_of(self, job_id: JobId) -> tuple[str, Document]:
+        """Return key and document of the job, or of the entry it is in; raises NotFoundError."""
+        document = self._storage.document(JOBS, str(job_id))
+        if document is not None:
+            return str(job_id), document
+        entry = self._entry_around(job_id)
+        if entry is not None:
+            return str(entry.id), self._document_at(entry.id)
+        found = self._history.find(job_id)
+        if found is None:
             raise NotFoundError(f"there is no job {job_id}")
+        return found
+
+    def _document_at(self, key: JobId) -> Document:
+        document = self._storage.document(JOBS, str(key))
+        assert document is not None
         return document
+
+    def _entry_around(self, job_id: JobId) -> Job | None:
+        """Return the entry in the queue that contains this element, including this transaction's changes."""
+        entry, changes = self._stored().entry(job_id), self._changes()
+        if entry is None or str(entry.id) in changes:
+            return self._changed(runs_in).entry(job_id)
+        return entry
+
+    def _overlapping(self, job: Job) -> Iterator[Job]:
+        """Yield the entries in the queue that share jobs with this one, including this transaction's changes."""
+        changes = self._changes()
+        yield from (entry for entry in self._stored().overlapping(job) if str(entry.id) not in changes)
+        yield from self._changed(bool if job.runs else runs_in).overlapping(job)
+
+    def _changed(self, suits: Callable[[Document], object]) -> Entries:
+        """Return the jobs stored by this transaction whose documents satisfy the predicate."""
+        found = {key: document for key, document in self._changes().items() if document and suits(document)}
+        return Entries({int(key): self._cache.decode(key, document) for key, document in found.items()})
+
+    def _changes(self) -> Mapping[str, Document | None]:
+        pending = self._storage.pending
+        return (pending.changes.get(JOBS) if pending else None) or {}

@@ -1,10 +1,10 @@
-"""Warrants: what a job runs, in a file that only its submitter can have written.
+"""Warrants: proof of who submitted a job, in a file that only its submitter can have written.
 
-In a shared state directory every member of the group may write the queue, so the queue proves nothing about who wants
-what run. Whoever submits therefore leaves image, command and options in `warrants/UID/NAME`, a file and a directory
-owned by that user and writable for nobody else. The kernel vouches for the owners, wherever the directories above were
-moved: another member can neither write there nor put a file or directory of that owner there. Before a job is started
-as its submitter, the scheduler reads the warrant and refuses a job that differs from it.
+In a shared state directory every member of the group may write the queue, so the queue proves nothing about its
+authors. The submitter therefore stores image, command and options in `warrants/UID/NAME`, a file and a directory owned
+by that user and writable by no one else. The kernel guarantees the owners even if directories above are moved: another
+member can neither write there nor create files of that owner. Before starting a job as its submitter, the scheduler
+reads the warrant and refuses a job that differs from it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import msgspec
 from gputui.domain.errors import StoreAccessError, WarrantError
 from gputui.domain.job import JobSpec
 from gputui.store.codec import encode_spec
-from gputui.store.faults import os_errors
+from gputui.store.files import os_errors
 
 FOLDER = "warrants"
 KEPT = 30 * 86_400.0
-"""Seconds for which a warrant is kept that no job of the queue names: a finished job may be requeued."""
+"""Seconds for which an unused warrant is kept: a finished job may be requeued."""
 _NAME = re.compile(r"(\d{1,10})/([0-9a-f]{24})", re.ASCII)
 _LARGEST = 16 * 1024**2
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -36,21 +36,21 @@ _OTHERS_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
 class Warrants:
-    """The warrants of one state directory."""
+    """Warrants of one state directory."""
 
     def __init__(self, state: Path) -> None:
         self._state = state
 
     def are_needed(self) -> bool:
-        """Whether others than the owner may write the state directory."""
+        """Whether users other than the owner may write the state directory."""
         return bool(self._state.stat().st_mode & _OTHERS_WRITE)
 
     def owner(self) -> int:
-        """The uid of the state directory's owner."""
+        """Return the uid of the state directory's owner."""
         return self._state.stat().st_uid
 
     def issue(self, spec: JobSpec, store_id: str, uid: int) -> str:
-        """Write down what the job runs, durably, as that user, who is the caller unless that is root."""
+        """Write a warrant as that user, durably; return its name `UID/NAME`. Only root may name another user."""
         name = os.urandom(12).hex()
         where = self._state / FOLDER / str(uid)
         with os_errors(where), self._folder(uid, make=True) as folder:
@@ -67,8 +67,8 @@ class Warrants:
             os.fsync(folder)
         return f"{uid}/{name}"
 
-    def voucher(self, spec: JobSpec, store_id: str) -> int:
-        """Return the uid of the member who wants just that run; raises WarrantError."""
+    def issuer(self, spec: JobSpec, store_id: str) -> int:
+        """Return the uid of the member who submitted exactly this spec; raises WarrantError."""
         match = _NAME.fullmatch(spec.warrant)
         if match is None:
             raise WarrantError("nothing proves who submitted it", hint="submit it again")
@@ -84,13 +84,13 @@ class Warrants:
             text = f"its warrant {spec.warrant} cannot be read: {why}"
             raise WarrantError(text, hint="submit it again") from error
         if content != _content(spec, store_id):
-            raise WarrantError(f"it is not what {name_of(uid)} submitted: somebody else changed it in the queue")
+            raise WarrantError(f"it is not what {name_of(uid)} submitted: it was changed in the queue")
         if not self._is_member(uid):
             raise WarrantError(f"{name_of(uid)} is not in the group of the state directory")
         return uid
 
-    def sweep(self, in_use: Collection[str]) -> None:
-        """Remove warrants of long ago that no job names, as far as that is ours to do."""
+    def remove_unused(self, in_use: Collection[str]) -> None:
+        """Remove old warrants that no job names, as far as this user may."""
         root = self._state / FOLDER
         with suppress(OSError):
             for uid in [each for each in os.listdir(root) if each.isdigit()]:  # noqa: PTH208 - names alone
@@ -102,11 +102,11 @@ class Warrants:
 
     @contextmanager
     def _folder(self, uid: int, *, make: bool) -> Iterator[int]:
-        """Open the directory that only this user may write; raises StoreAccessError where it is another's."""
+        """Open the directory that only this user may write; raises StoreAccessError when others may."""
         shared = stat.S_ISVTX | stat.S_IMODE(self._state.stat().st_mode)
-        root = _opened(str(self._state / FOLDER), None, shared if make else None)
+        root = _open_directory(str(self._state / FOLDER), None, shared if make else None)
         try:
-            folder = _opened(str(uid), root, 0o700 if make else None, uid)
+            folder = _open_directory(str(uid), root, 0o700 if make else None, uid)
         finally:
             os.close(root)
         try:
@@ -131,15 +131,15 @@ class Warrants:
         return status.st_gid in os.getgrouplist(user.pw_name, user.pw_gid)
 
 
-def _opened(path: str, at: int | None, mode: int | None, uid: int | None = None) -> int:
-    """Open a directory; with `mode`, make it where there is none."""
+def _open_directory(path: str, at: int | None, mode: int | None, uid: int | None = None) -> int:
+    """Open a directory; with `mode`, create it if missing."""
     is_new = False
     if mode is not None:
         with suppress(FileExistsError):
             os.mkdir(path, 0o700, dir_fd=at)
             is_new = True
     fd = os.open(path, _DIRECTORY, dir_fd=at)
-    # one with files in it, or of another, was put in its place by a member
+    # a directory with files, or of another owner, was put in its place by a member
     is_ours = is_new and os.fstat(fd).st_uid == os.geteuid() and not os.listdir(fd)  # noqa: PTH208 - a descriptor
     if is_ours and mode is not None:
         os.fchmod(fd, mode)
@@ -162,12 +162,11 @@ def _read(folder: int, name: str, uid: int) -> Any:
 
 
 def _content(spec: JobSpec, store_id: str) -> dict[str, Any]:
-    runs = JobSpec(image=spec.image, command=spec.command, options=spec.options)
-    return {"store": store_id, "runs": encode_spec(runs)}
+    return {"store": store_id, "runs": encode_spec(spec.what_runs)}
 
 
 def name_of(uid: int) -> str:
-    """The user's name; the number where there is none."""
+    """Return the user's name; the uid as text when there is none."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -3,59 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TypeVar
 
-from gputui.domain.gpu_history import History
+from gputui.domain.arrays import count
+from gputui.domain.gpu_history import GpuHistory
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.tui.gpu_rows import gpu_picture
 from gputui.tui.present.cells import Cell, Column, Span, cell, fitted, lay_out
-from gputui.tui.present.gpu import gpu_cells, index_of
-from gputui.tui.present.gpu_columns import GPU_COLUMNS
+from gputui.tui.present.conditions import conditions
+from gputui.tui.present.gpu import gpu_cells
+from gputui.tui.present.gpu_look import GpuLook
+from gputui.tui.present.gpu_rows import GPU_COLUMNS, gpu_picture
+from gputui.tui.present.gpu_words import index_of
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.status import empty_queue_words, no_gpu_words, pressing, status_line
+from gputui.tui.present.notices import pressing
+from gputui.tui.present.status import empty_queue_words, no_gpu_words, status_line
 from gputui.tui.present.style import DIM, SEVERITY_STYLES, STRONG
-from gputui.tui.queue.columns import Chosen
+from gputui.tui.present.summary import summary_line
+from gputui.tui.queue.columns import ChosenColumns
+from gputui.tui.queue.ended import EndedRows
 from gputui.tui.queue.rows import QueueRows
-from gputui.tui.queue.sheets import QueueSheet
+from gputui.tui.queue.tab_models import QueueTab
 
 K = TypeVar("K")
 
 
 @dataclass(frozen=True)
-class Room:
-    """What a frame may take."""
+class FrameSize:
+    """Width and height of a frame, in cells."""
 
     width: int = 120
     height: int | None = None
     """None: as many lines as there is to say."""
 
 
-def frame(snapshot: Snapshot, now: datetime, host: str, room: Room, history: History | None = None) -> list[Cell]:
+def frame(
+    snapshot: Snapshot, now: datetime, host: str, room: FrameSize, history: GpuHistory | None = None
+) -> list[Cell]:
     """Lines of at most `width` cells. What does not fit the height is told as a number."""
     rows = QueueRows()
-    rows.finished = False
+    rows.ended = EndedRows.HIDDEN
     rows.update(snapshot)
     time = f"{now.astimezone():%H:%M:%S}"
-    words = fitted(status_line(snapshot, host, room.width - len(time) - 1), room.width - len(time) - 1)
+    words = fitted(
+        status_line(snapshot, host, room.width - len(time) - 1, found=conditions(snapshot, now)),
+        room.width - len(time) - 1,
+    )
     lines: list[Cell] = [(*words, (f" {time}", DIM))]
     for notice in pressing(snapshot, now):
         mark = "✗" if notice.severity == "error" else "!"
         lines.append(cell(f"{mark} {plain(notice.text, 1000)}", SEVERITY_STYLES.get(notice.severity, DIM)))
-    lines += [(), *_gpus(snapshot, rows, history, now, room.width), ()]
+    lines += [(), *_gpus(snapshot, rows, history, now, room.width)]
+    lines += [((" ", DIM), *summary) for summary in [summary_line(snapshot, now, room.width - 1)] if summary]
+    lines.append(())
     left = None if room.height is None else max(1, room.height - len(lines))
     queue = _queue(snapshot, rows, now, room.width, left)
     kept = lines if room.height is None else lines[: room.height - len(queue)]
     return [tuple(fitted(line, room.width)) for line in (*kept, *queue)]
 
 
-def _gpus(snapshot: Snapshot, rows: QueueRows, history: History | None, now: datetime, width: int) -> list[Cell]:
+def _gpus(snapshot: Snapshot, rows: QueueRows, history: GpuHistory | None, now: datetime, width: int) -> list[Cell]:
     if not snapshot.gpus:
         return list(no_gpu_words(snapshot, width))
-    picture = gpu_picture(snapshot, rows.jobs, history or History(), now)
+    picture = gpu_picture(snapshot, rows.jobs, history or GpuHistory(), now, GpuLook(span="10m"))
     unread = picture.unread() | (frozenset() if history else {"history"})
     columns = [column for column in GPU_COLUMNS if column.key not in unread]
     return _table(columns, tuple(picture.rows), lambda key, name, room: gpu_cells(picture.rows[key], name, room), width)
@@ -65,12 +78,15 @@ def _queue(snapshot: Snapshot, rows: QueueRows, now: datetime, width: int, heigh
     if not rows.keys:
         return list(empty_queue_words("", has_keys=False))
     names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
-    context = JobContext(now, snapshot.reasons, snapshot.expected_starts, snapshot.progress, names, snapshot.sharing())
-    sheet, keys = QueueSheet(rows, Chosen()), rows.keys
+    sheet, keys = QueueTab(rows, ChosenColumns()), rows.keys
+    sheet.room = width
+    placed = lay_out(sheet.columns, width)
+    context = JobContext.of(snapshot, now, names, room={each.column.key: each.width for each in placed})
+    context = replace(context, loads=rows.loads)
     cut = height is not None and len(keys) + 1 > height
     shown = keys[: max(0, height - 2)] if cut and height is not None else keys
     lines = _table(sheet.columns, shown, lambda key, name, room: sheet.cell(key, name, context), width)
-    left = sum(len(rows.arranged.groups.get(key, (key,))) for key in keys[len(shown) :])
+    left = sum(count(rows.jobs_of(key)) for key in keys[len(shown) :])
     return [*lines, cell(f" … and {plural(left, 'job')} more", DIM)] if cut else lines
 
 

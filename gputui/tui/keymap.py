@@ -1,4 +1,4 @@
-"""The keys as an operator wants them: by the names of commands, from the settings file."""
+"""Applies the keys of the settings file to the commands, by their names."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from itertools import combinations
 
-from textual.binding import Binding, BindingsMap
+from textual.binding import Binding
 from textual.dom import DOMNode
 
 from gputui.domain.errors import InputError
 from gputui.domain.text import plain
 from gputui.tui.commands import COMMANDS, Command
 from gputui.tui.commands.places import places
-from gputui.tui.key_names import key_name, key_of
-from gputui.tui.key_words import with_keys
+from gputui.tui.keys import key_name, key_of, with_keys
 from gputui.tui.present.cells import Cell
+from gputui.tui.textual_internals import bindings_of, replace_bindings
 
 WHERE = "console.keys"
 _PAIRS = {
@@ -28,20 +28,20 @@ _PAIRS = {
     "zoom_in": "zoom_out",
     "later": "earlier",
 }
-"""Of two commands the key bar names the first alone, with the keys of both as they are declared."""
+"""Pairs of commands of which the key bar names the first alone, with the keys of both."""
 _BY_NAME = {command.name: command for command in COMMANDS}
 
 
 @dataclass(frozen=True)
 class Keymap:
-    """Which keys differ from the declared ones."""
+    """Keys that differ from the declared ones."""
 
     keys: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """By name of the command; none: the command has no key, and is found in the palette alone."""
+    """Keys by name of the command; an empty tuple: the palette alone has the command."""
 
     @classmethod
     def of(cls, wanted: Mapping[str, Sequence[str]]) -> Keymap:
-        """What the settings ask for; raises InputError, naming both, for a key that two commands would have."""
+        """Return the keymap that the settings ask for; raises InputError where two commands share a key."""
         keymap = cls({name: tuple(_key(text, name) for text in texts) for name, texts in wanted.items()})
         for name in keymap.keys:
             if name not in _BY_NAME:
@@ -51,41 +51,39 @@ class Keymap:
         return keymap
 
     def told(self, command: Command) -> Command:
-        """The command with the keys that it has here."""
+        """Return the command with the keys that it has here."""
         keys = self.keys.get(command.name)
         if keys is None or keys == command.keys:
             return replace(command, footer_key="") if _PAIRS.get(command.name) in self.keys else command
         return replace(command, keys=keys, footer_key="")
 
     def footer(self, commands: Iterable[Command]) -> tuple[Command, ...]:
-        """Those that have a key, with it."""
+        """Return the commands that have a key, with it."""
         return tuple(told for told in map(self.told, commands) if told.keys)
 
     def key(self, name: str) -> str:
-        """The first key of that command as a person reads it."""
+        """Return the first key of a command as a person reads it."""
         command = _BY_NAME.get(name)
         keys = self.told(command).keys if command else ()
         return key_name(keys[0]) if keys else f"the command {name}"
 
     def key_of_tab(self, name: str) -> str:
-        """The first key that turns to a tab of the queue; empty where none does."""
+        """Return the first key that turns to a tab of the queue; empty where none does."""
         return self.told(_BY_NAME[f"tab_{name}"]).first_key
 
     def words(self, text: str) -> str:
-        """The text with the keys of the commands that it speaks of."""
+        """Return the text with the keys of the commands that it names."""
         return with_keys(text, self.key)
 
     def cells(self, lines: Iterable[Cell]) -> tuple[Cell, ...]:
-        """Lines of a screen with them."""
+        """Return the lines of a screen with the keys of the commands that they name."""
         return tuple(tuple((self.words(text), style) for text, style in line) for line in lines)
 
-    def rebind(self, bindings: BindingsMap) -> None:
-        """Give the bindings of a screen or a widget the keys that their commands have here."""
-        every = [binding for found in bindings.key_to_bindings.values() for binding in found]
-        if self.keys and any(binding.id in self.keys for binding in every):
-            bindings.key_to_bindings = {}
-            for binding in self._bound(every):
-                bindings.key_to_bindings.setdefault(binding.key, []).append(binding)
+    def rebind(self, node: DOMNode) -> None:
+        """Give the bindings of an app, screen or widget the keys that their commands have here."""
+        bound = bindings_of(node) if self.keys else []
+        if any(binding.id in self.keys for binding in bound):
+            replace_bindings(node, list(self._bound(bound)))
 
     def _bound(self, every: Iterable[Binding]) -> Iterable[Binding]:
         done = set()
@@ -101,7 +99,7 @@ DEFAULT = Keymap()
 
 
 def keymap_of(node: DOMNode) -> Keymap:
-    """The keys of the app that a screen or widget is in."""
+    """Return the keymap of the app that a screen or widget is in."""
     found = getattr(node.app, "keymap", DEFAULT)
     return found if isinstance(found, Keymap) else DEFAULT
 
@@ -120,7 +118,7 @@ def _nearest(name: str) -> str:
 
 
 def _refuse_clashes(keymap: Keymap) -> None:
-    """Two commands of one place may share a key only if they do so by declaration: they never work at once."""
+    """Raise InputError where two commands of one place share a key, but by declaration: those never work at once."""
     for place, commands in places().items():
         for one, other in combinations(commands, 2):
             if one.name not in keymap.keys and other.name not in keymap.keys:

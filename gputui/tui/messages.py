@@ -1,38 +1,39 @@
-"""What workers and widgets tell the app."""
+"""Messages from workers and widgets to the app."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 
 from textual.message import Message
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.actions import Actions
+from gputui.engine.actions.actions import Actions
 
 
 class SnapshotTaken(Message, bubble=False):
-    """There is a new picture. Of several that wait only the newest is shown."""
+    """Message that there is a new snapshot. Of several that wait only the newest is shown."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__()
         self.snapshot = snapshot
 
     def can_replace(self, message: Message) -> bool:
-        """A newer picture makes an older one worthless."""
+        """Return whether the other is a snapshot too: the newer one replaces it."""
         return isinstance(message, SnapshotTaken)
 
 
-class WishMade(Message):
-    """An operator wants something; `call` writes it down and says what was done."""
+class ActionRequested(Message):
+    """Message that an operator requests an action; `call` writes it into the store and returns the message to show."""
 
     def __init__(self, call: Callable[[Actions], str]) -> None:
         super().__init__()
         self.call = call
 
 
-class WishDone(Message, bubble=False):
-    """It is in the store."""
+class ActionDone(Message, bubble=False):
+    """Message that an action is written to the store."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -40,16 +41,27 @@ class WishDone(Message, bubble=False):
 
 
 class StoreWaits(Message, bubble=False):
-    """A write waits for another process, which keeps the queue locked."""
+    """Message that a write waits for another process, which keeps the queue locked."""
 
     def __init__(self, sentence: str) -> None:
         super().__init__()
         self.sentence = sentence
 
 
-class WishFailed(Message, bubble=False):
-    """It could not be written down, and nothing of it was."""
+class ActionFailed(Message, bubble=False):
+    """Message that an action failed, and nothing of it was written."""
 
     def __init__(self, error: GputuiError) -> None:
         super().__init__()
         self.error = error
+
+
+class ExitChoice(Enum):
+    """Answer with which the console was left."""
+
+    HAND_OVER = "hand over"
+    """The console scheduled: a background scheduler takes over."""
+    STOP = "stop"
+    """The console scheduled: no further job starts; running jobs continue."""
+    PLAIN = "plain"
+    """The console did not schedule."""

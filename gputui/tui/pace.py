@@ -1,4 +1,4 @@
-"""How often the screen is drawn anew: every second as a rule, less often where every byte takes its time."""
+"""Limits how often the screen is drawn: once a second as a rule, less often over a slow line."""
 
 from __future__ import annotations
 
@@ -6,31 +6,32 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from msgspec.structs import replace as changed
 from textual.timer import Timer
 
 from gputui.domain.settings import ConsoleSettings
-from gputui.domain.snapshot import Snapshot
-from gputui.tui.present.gpu_row import GpuPicture
+from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.tui.present.gpu_rows import GpuPicture
 
 
 @dataclass(frozen=True)
 class Pace:
-    """Seconds from one time to the next, and what is left out."""
+    """Seconds between drawings, and the parts that are left out."""
 
     pictures: float = 0.0
-    """Between pictures, at least; 0: each is shown as it comes."""
+    """Seconds between snapshots at least; 0: each is shown as it comes."""
     tick: float = 1.0
-    """Until the time goes on by itself."""
+    """Seconds until the clock on the screen moves."""
     log: float = 0.1
     has_graphs: bool = True
     clock: str = "%H:%M:%S"
 
     def drawn(self, picture: GpuPicture) -> GpuPicture:
-        """The GPUs without their graphs, where these are left out."""
+        """Return the GPUs without their graphs, where these are left out."""
         return picture if self.has_graphs else replace(picture, left_out=frozenset({"history"}))
 
     def grid(self, mode: str) -> str:
-        """How GPUs are drawn: cards are graphs above all."""
+        """Return the layout of GPUs: rows where graphs are left out, as cards are graphs above all."""
         return mode if self.has_graphs or mode != "auto" else "rows"
 
 
@@ -38,18 +39,18 @@ USUAL, SLOW = Pace(), Pace(pictures=5.0, tick=5.0, log=5.0, has_graphs=False, cl
 
 
 def pace_of(settings: ConsoleSettings) -> Pace:
-    """The pace that is set."""
+    """Return the pace that the settings ask for."""
     return SLOW if settings.slow else USUAL
 
 
 def log_pace(app: object) -> float:
-    """Seconds between two looks at what a log has got, at least."""
+    """Return the seconds between two reads of a log, at least."""
     pacer = getattr(app, "pacer", None)
     return pacer.pace.log if isinstance(pacer, Pacer) else USUAL.log
 
 
 class Pacer:
-    """Lets pictures through no more often than the pace has them; the last one always, and one that was asked for."""
+    """Passes snapshots on no more often than the pace allows; always the last one, and one that was asked for."""
 
     def __init__(
         self, pace: Pace, show: Callable[[Snapshot], None], later: Callable[[float, Callable[[], None]], Timer]
@@ -62,7 +63,7 @@ class Pacer:
         self._timer: Timer | None = None
 
     def take(self, snapshot: Snapshot) -> None:
-        """Show it, now or when its time has come."""
+        """Show a snapshot, now or when its time has come."""
         self._waiting = snapshot
         wait = self._shown_at + self.pace.pictures - time.monotonic()
         if wait <= 0:
@@ -71,7 +72,7 @@ class Pacer:
             self._timer = self._later(wait, self._let_through)
 
     def hurry(self) -> None:
-        """Something was done here: the next picture shows it."""
+        """Show the next snapshot at once: something was done here."""
         self._shown_at = float("-inf")
 
     def _let_through(self) -> None:
@@ -81,3 +82,42 @@ class Pacer:
         if (snapshot := self._waiting) is not None:
             self._waiting, self._shown_at = None, time.monotonic()
             self._show(snapshot)
+
+
+class Repaints:
+    """Decides when the main screen is drawn anew: as a rule once for each reading, never twice for the same."""
+
+    FRESH = 0.9
+    """Seconds after a repaint for which the clock needs no repaint of its own."""
+    EXPECTED = 1.2
+    """Ticks after a snapshot for which the next one is expected: it moves the clock too."""
+
+    def __init__(self, tick: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._tick = tick
+        self._clock = clock
+        self._painted_at = self._snapshot_at = float("-inf")
+        self._taken_at = EMPTY.taken_at
+        """Time of the latest snapshot that was to be drawn."""
+
+    def note(self) -> None:
+        """Note that the screen is drawn anew now."""
+        self._painted_at = self._clock()
+
+    def wants(self, before: Snapshot, after: Snapshot) -> bool:
+        """Return whether to draw a snapshot; one between two readings, in which only ages differ, is not worth it."""
+        is_soon = abs(after.taken_at - self._taken_at).total_seconds() < self._tick
+        if is_soon and after is not before and _without_times(before) == _without_times(after):
+            return False
+        self._taken_at, self._snapshot_at = after.taken_at, self._clock()
+        return True
+
+    def wants_tick(self) -> bool:
+        """Return whether to draw because time passes."""
+        now = self._clock()
+        return now - self._painted_at >= self.FRESH and now - self._snapshot_at >= self.EXPECTED * self._tick
+
+
+def _without_times(snapshot: Snapshot) -> Snapshot:
+    """Return the snapshot without its time, and the ages of readings that follow from it."""
+    nodes = (changed(node, gpus=tuple(changed(view, age=None) for view in node.gpus)) for node in snapshot.nodes)
+    return changed(snapshot, taken_at=EMPTY.taken_at, nodes=tuple(nodes))

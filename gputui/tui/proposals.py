@@ -1,63 +1,109 @@
-"""What an operator is about to wish, before it is written down: its words, what it would change, what it costs."""
+"""Changes that an operator is about to make: their words, effect on the plan, cost, and the call that writes them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from datetime import datetime
-from typing import TypeAlias
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from functools import cached_property
+from typing import Self, TypeAlias
 
-from gputui.domain.job import MAX_PRIORITY, Job, JobId
-from gputui.domain.policy import whatif
+from gputui.domain.arrays import count
+from gputui.domain.edit import Edit, differs
+from gputui.domain.gpu import Gpu, GpuView
+from gputui.domain.job import MAX_PRIORITY, Job, JobId, Placing
+from gputui.domain.policy import reservations, whatif
 from gputui.domain.policy.reorder import Move
-from gputui.domain.policy.whatif import Change
+from gputui.domain.policy.reservations import overlap_warnings
+from gputui.domain.policy.whatif import SnapshotChange
+from gputui.domain.runs import spans_of
+from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, plural
-from gputui.engine.actions import Actions
-from gputui.tui import wishes
-from gputui.tui.edit_proposal import EditProposal
+from gputui.domain.units import format_duration, listed, plural
+from gputui.domain.verb import Order, Verb
+from gputui.domain.verbs import BY_NAME, JOB_VERB, STEP
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.reservations import beneficiary
+from gputui.tui.actions import Call, call_of
 from gputui.tui.present.detail import job_title
-from gputui.tui.queue import bulk
-from gputui.tui.window_proposals import WindowProposal
-from gputui.tui.wishes import STEP, WISHES
+from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.times import clock
+from gputui.tui.queue import tabs
+from gputui.tui.queue.marks import Marks
 
-Call: TypeAlias = Callable[[Actions], str]
-ORDER = ("raise", "lower", "top")
-"""Wishes that take each other's place while they are only thought of."""
+_SOON = timedelta(seconds=30)
+"""Reservations that begin within this time begin now: the snapshot is a little older than what is typed."""
+_NAMED = 6
+"""Jobs that are named in one line."""
+ORDER = ("raise", "lower", "top", "move")
+"""Verbs that replace each other while they are only proposed."""
+
+
+class _Single:
+    """A proposal that no further key changes, and that loses nothing for good."""
+
+    @property
+    def job_ids(self) -> tuple[JobId, ...]:
+        """The ids of the jobs that it is about: none."""
+        return ()
+
+    def further(self, verb: str, snapshot: Snapshot) -> Self:
+        """Return the proposal itself: no key adds to it."""
+        del verb, snapshot
+        return self
+
+    def cost(self, snapshot: Snapshot, now: datetime) -> str:
+        """Return the sentence on what is lost for good: nothing."""
+        del snapshot, now
+        return ""
+
+    def fate(self) -> str:
+        """Return the word for a job that has no start after the change."""
+        return "not foreseen"
 
 
 @dataclass(frozen=True)
 class JobProposal:
-    """A wish about jobs, named by their ids: whatever becomes of the rows, it is about those jobs."""
+    """A verb about jobs, named by their ids: it is about those jobs whatever becomes of their rows."""
 
     job_id: JobId
     verb: str
-    """As in WISHES; `raise` and `lower` are told apart by `delta` alone."""
+    """Name in `JOB_VERB`; `raise` and `lower` differ by the sign of `delta` alone."""
     delta: int = 0
-    """How much more priority."""
+    """Points of priority to add."""
     others: tuple[JobId, ...] = ()
-    """More jobs that it is about."""
+    """Ids of further jobs that it is about."""
     note: str = ""
-    """What it is for."""
+    """Words on where a move leads."""
+    places: tuple[Placing, ...] = ()
+    """Places beside other jobs, of a move."""
 
     @property
     def job_ids(self) -> tuple[JobId, ...]:
-        """Those it is about."""
+        """The ids of all jobs that it is about."""
         return (self.job_id, *self.others)
 
     @property
     def is_order(self) -> bool:
-        """Whether more keys may change it further."""
+        """Whether further keys may change it."""
         return self.verb in ORDER
 
+    @property
+    def _verb(self) -> Verb[Job]:
+        return JOB_VERB[self.verb]
+
+    @property
+    def _order(self) -> Order:
+        return Order(self.job_ids, self.delta, self.places)
+
     def further(self, verb: str, snapshot: Snapshot) -> JobProposal:
-        """The proposal after one more key: priorities add up, the others stand for themselves."""
+        """Return the proposal after one more key: priorities add up, other verbs replace each other."""
         if verb not in ORDER or self.verb not in ORDER:
             return self
-        if self.note:
-            return replace(self, note="").further(verb, snapshot)
+        if self.verb == "move":
+            return replace(self, verb="raise", note="", places=()).further(verb, snapshot)
         if verb == "top":
             return replace(self, verb=verb, delta=0)
         step = STEP if verb == "raise" else -STEP
@@ -70,18 +116,31 @@ class JobProposal:
         return replace(self, verb="lower" if delta < 0 else "raise", delta=delta)
 
     def dragged(self, move: Move) -> JobProposal:
-        """The proposal of so much priority as moves it there."""
-        return replace(self, verb="lower" if move.delta < 0 else "raise", delta=move.delta, note=purpose(move))
+        """Return the proposal of the places that the move found; itself where it found none."""
+        if move.places is None:
+            return self
+        return replace(self, verb="move", delta=0, note=purpose(move), places=move.places)
 
     def words(self, snapshot: Snapshot) -> str:
-        """The change, in words."""
+        """Return the change in words."""
         if self.others:
-            return bulk.words(self.job_ids, self.verb, self.delta) + self.note
+            entries = [job for job in self._jobs(snapshot) if job.runs]
+            return f"{_named_jobs(self.job_ids, entries)}: {self._words_of_many()}"
         job = snapshot.job(self.job_id)
         title = f"job {job_title(job)}" if job else f"job #{self.job_id}"
-        if self.verb in {"raise", "lower"}:
-            return f"{title}: priority {self._priorities(job)}{self.note}"
-        return _WORDS[self.verb].format(title=title)
+        move = f"{self.note or 'stays where it is'}{self._new_priority(job)}"
+        return self._verb.proposal.format(title=title, priority=self._priorities(job), move=move)
+
+    def _words_of_many(self) -> str:
+        if self.verb in {"raise", "lower"} and not self.delta:
+            return "priority stays"
+        return self._verb.proposal_many.format(delta=abs(self.delta), move=self.note or "they stay where they are")
+
+    def _new_priority(self, job: Job | None) -> str:
+        """Return `, priority 50 -> 60`, where the job beside which it is to stand has another."""
+        if job is None or not self.places or (priority := self.places[0].placed.priority) == job.priority:
+            return ""
+        return f", priority {job.priority} -> {priority}"
 
     def _priorities(self, job: Job | None) -> str:
         if job is None:
@@ -90,145 +149,260 @@ class JobProposal:
         return f"{job.priority} -> {after} ({self.delta:+})" if self.delta else f"stays {job.priority}"
 
     def cost(self, snapshot: Snapshot, now: datetime) -> str:
-        """What is lost for good; empty when nothing is."""
+        """Return the sentence on what is lost for good; empty when nothing is."""
+        if not self._verb.ends_work:
+            return ""
         if self.others:
-            return bulk.cost(self._jobs(snapshot), self.verb, now)
+            return _cost_of_many(self._jobs(snapshot), self.verb, now)
         job = snapshot.job(self.job_id)
-        if job is None or self.verb not in {"cancel", "requeue"} or job.state.is_terminal:
+        if job is None or job.state.is_terminal:
             return ""
         if job.state is JobState.PENDING:
             return "It is taken out of the queue, and will not be started." if self.verb == "cancel" else ""
         ran = format_duration(now - job.started_at) if job.started_at else "0s"
         gpus = f" on {plural(len(job.gpus), 'GPU')}" if job.gpus else ""
-        kept = "its output stays" if self.verb == "cancel" else "it begins anew"
+        kept = "its output stays" if self.verb == "cancel" else "it starts again from the beginning"
         return f"It is stopped: {ran} of work{gpus} is lost; {kept}."
 
     def doubt(self, snapshot: Snapshot) -> str:
-        """Why it makes no sense any more; empty while it does."""
+        """Return why it makes no sense any more; empty while it does."""
         if self.others:
-            return bulk.doubt(self._jobs(snapshot), len(self.job_ids), self.verb)
+            able = count(job for job in self._jobs(snapshot) if self._verb.may(job))
+            asked = len(self.job_ids)
+            return "" if able == asked else f"This can still be done to {able} of these {asked} jobs only."
         job = snapshot.job(self.job_id)
         if job is None:
             return f"Job {self.job_id} is not in the queue any more."
         if self.verb in {"raise", "lower"}:
-            return f"It is {job.state} by now." if job.state.is_terminal else ""
-        return "" if WISHES[self.verb].may(job) else f"It is {job.state}{' and held' if job.held else ''} by now."
+            return f"It is {job.state} now." if job.state.is_terminal else ""
+        return "" if self._verb.may(job) else f"It is {job.state}{' and held' if job.held else ''} now."
 
     def _jobs(self, snapshot: Snapshot) -> list[Job]:
-        wanted = frozenset(self.job_ids)
-        return [job for job in snapshot.jobs if job.id in wanted]
+        return [part for job in snapshot.jobs if (part := self._marks.part(job)) is not None]
 
-    def change(self, now: datetime) -> Change:
-        """What the plan is asked."""
-        ids = self.job_ids
-        changes: dict[str, Callable[[], Change]] = {
-            "top": lambda: whatif.topped(ids, now),
-            "hold": lambda: whatif.held(ids),
-            "release": lambda: whatif.released(ids, now),
-            "cancel": lambda: whatif.cancelled(ids),
-            "requeue": lambda: whatif.requeued(ids, now),
-        }
-        make = changes.get(self.verb, lambda: whatif.prioritised(ids, self.delta, relative=True))
-        return make()
+    @cached_property
+    def _marks(self) -> Marks:
+        """The jobs that it is about, in spans."""
+        return Marks(spans_of(self.job_ids))
+
+    def change(self, now: datetime) -> SnapshotChange:
+        """Return the change of the snapshot that the forecast is made with."""
+        assert self._verb.preview is not None
+        return self._verb.preview(self._order, now)
 
     def fate(self) -> str:
-        """What becomes of its own start when it has none afterwards."""
-        return {"hold": "held", "cancel": "cancelled"}.get(self.verb, "not foreseen")
+        """Return the word for these jobs where they have no start after the change."""
+        return self._verb.fate
 
     def call(self, reason: str = "") -> Call | None:
-        """What writes it down; None when nothing is to be changed."""
+        """Return the call that writes it down; None when nothing is to be changed."""
         del reason
-        if self.verb not in {"raise", "lower"}:
-            return WISHES[self.verb].call(*self.job_ids)
-        return wishes.add_priority(self.job_ids, self.delta) if self.delta else None
+        is_nothing = (self.verb == "move" and not self.places) or (self.verb in {"raise", "lower"} and not self.delta)
+        return None if is_nothing else call_of(self._verb, self._order)
+
+
+def propose(jobs: Sequence[Job], verb: str, snapshot: Snapshot) -> JobProposal:
+    """Return the proposal that the key of a verb makes for these jobs."""
+    first, *others = (job_id for job in jobs for job_id in job.ids)
+    if verb in {"raise", "lower"}:
+        return JobProposal(first, "raise", others=tuple(others)).further(verb, snapshot)
+    return JobProposal(first, verb, others=tuple(others))
 
 
 def purpose(move: Move) -> str:
-    """`, which takes it past job 106`, and past how many; empty where it is in its place again."""
+    """Return `up past job 106 and 2 more jobs`; empty where it is in its place again."""
     if not move.passes:
         return ""
     more = f" and {plural(move.passes - 1, 'more job')}" if move.passes > 1 else ""
-    return f", which takes it past job {move.past}{more}"
+    return f"{'up' if move.step < 0 else 'down'} past job {move.past}{more}"
+
+
+def _named_jobs(ids: Sequence[JobId], entries: Sequence[Job]) -> str:
+    """Return `9 jobs (1, 2 and 7 more)`; `entries` are the jobs that share an entry: `99 jobs (7_[0-98])`."""
+    listed_ids: list[object] = [job.shown_id for job in entries[:_NAMED]]
+    named = count(entries[:_NAMED])
+    if not entries:
+        listed_ids, named = list(ids[:_NAMED]), min(_NAMED, len(ids))
+    shown = [*listed_ids, f"{len(ids) - named} more"] if len(ids) > named else listed_ids
+    return f"{len(ids)} jobs ({listed(shown)})"
+
+
+def _cost_of_many(jobs: Sequence[Job], verb: str, now: datetime) -> str:
+    running = [job for job in jobs if job.state.is_active]
+    waiting = count(job for job in jobs if job.state is JobState.PENDING) if verb == "cancel" else 0
+    sentences = [f"{plural(waiting, 'waiting job')} will not be started."] if waiting else []
+    if running:
+        ran = sum((now - job.started_at for job in running if job.started_at), timedelta(0))
+        gpus = sum(len(job.gpus) for job in running)
+        what = f"{plural(len(running), 'running job')}, {format_duration(ran)} of work on {plural(gpus, 'GPU')}, lost"
+        sentences.insert(0, f"{what}.")
+    return " ".join(sentences)
 
 
 @dataclass(frozen=True)
-class GpuProposal:
-    """A wish about one GPU, named by its UUID."""
+class GpuProposal(_Single):
+    """A verb about one GPU, named by its UUID."""
 
     uuid: str
     index: str
     verb: str
-    """`drain` or `resume`."""
-
-    job_ids: tuple[JobId, ...] = ()
+    """Name of the verb: `drain` or `resume`."""
 
     @property
     def asks_reason(self) -> bool:
         """Whether a reason goes with it."""
-        return self.verb == "drain"
+        return BY_NAME[self.verb].asks_reason
 
-    def further(self, verb: str, snapshot: Snapshot) -> GpuProposal:
-        """No key adds to it."""
-        del verb, snapshot
-        return self
+    def _view(self, snapshot: Snapshot) -> GpuView | None:
+        return next((view for view in snapshot.gpus if view.gpu.uuid == self.uuid), None)
 
     def words(self, snapshot: Snapshot) -> str:
-        """The change, in words."""
-        view = next((view for view in snapshot.gpus if view.gpu.uuid == self.uuid), None)
-        if self.verb == "drain":
-            on_it = (view.job_ids or (view.job_id,)) if view and view.job_id is not None else ()
-            names = ", ".join(str(job_id) for job_id in on_it)
-            goes_on = f", job {names} runs on there" if len(on_it) == 1 else f", jobs {names} run on there"
-            return f"GPU {self.index}: drain it, no further job starts there{goes_on if on_it else ''}"
-        why = f" (drained: {plain(view.drain.reason, 80)})" if view and view.drain and view.drain.reason else ""
-        return f"GPU {self.index}: resume it, jobs may start there again{why}"
-
-    def cost(self, snapshot: Snapshot, now: datetime) -> str:
-        """Nothing is lost for good."""
-        del snapshot, now
-        return ""
+        """Return the change in words."""
+        view = self._view(snapshot)
+        note = ""
+        if view is not None:
+            note = _jobs_that_stay(view) if self.verb == "drain" else _drain_reason(view)
+        return BY_NAME[self.verb].proposal.format(title=self.index, note=note)
 
     def doubt(self, snapshot: Snapshot) -> str:
-        """Why it makes no sense any more."""
-        view = next((view for view in snapshot.gpus if view.gpu.uuid == self.uuid), None)
+        """Return why it makes no sense any more; empty while it does."""
+        view = self._view(snapshot)
         if view is None:
             return f"GPU {self.index} is not there any more."
-        is_drained = view.drain is not None or self.uuid in snapshot.controls.drains
-        if self.verb == "drain" and is_drained:
-            return "It is drained already."
-        if self.verb == "resume" and not is_drained and not view.is_stopped_by_xid:
-            return "It is not drained any more."
-        return ""
+        if BY_NAME[self.verb].may((view, snapshot.controls)):
+            return ""
+        return "It is drained already." if self.verb == "drain" else "It is not drained any more."
 
-    def change(self, now: datetime) -> Change:
-        """What the plan is asked."""
-        return whatif.drained([self.uuid], now) if self.verb == "drain" else whatif.resumed([self.uuid])
-
-    def fate(self) -> str:
-        """What becomes of a start that there is none of afterwards."""
-        return "not foreseen"
+    def change(self, now: datetime) -> SnapshotChange:
+        """Return the change of the snapshot that the forecast is made with."""
+        preview = BY_NAME[self.verb].preview
+        assert preview is not None
+        return preview(Order(uuids=(self.uuid,)), now)
 
     def call(self, reason: str = "") -> Call:
-        """What writes it down."""
-        if self.verb == "drain":
-            return wishes.drain(self.uuid, self.index, reason)
-        return wishes.resume(self.uuid, self.index)
+        """Return the call that writes it down."""
+        return call_of(BY_NAME[self.verb], Order(uuids=(self.uuid,), reason=reason), self.index)
+
+
+def _jobs_that_stay(view: GpuView) -> str:
+    ids = (view.job_ids or (view.job_id,)) if view.job_id is not None else ()
+    if not ids:
+        return ""
+    return f"; job {ids[0]} keeps running" if len(ids) == 1 else f"; jobs {', '.join(map(str, ids))} keep running"
+
+
+def _drain_reason(view: GpuView) -> str:
+    return f" (drained: {plain(view.drain.reason, 80)})" if view.drain and view.drain.reason else ""
+
+
+@dataclass(frozen=True)
+class WindowProposal(_Single):
+    """A reservation to make, or one to release."""
+
+    window: Window
+    gpus: tuple[Gpu, ...] = ()
+    """All GPUs there are, for a new one."""
+    is_new: bool = True
+
+    def words(self, snapshot: Snapshot) -> str:
+        """Return the change in words."""
+        window = describe_window(self.window, snapshot)
+        return f"Reserve {window}" if self.is_new else f"Release reservation {self.window.name}: {window}"
+
+    def doubt(self, snapshot: Snapshot) -> str:
+        """Return why it makes no sense any more, or what keeps it from being of use; empty while nothing does."""
+        if self.is_new:
+            return "; ".join(overlap_warnings(self.window, snapshot, Labels.of(snapshot).by_uuid))
+        is_there = any(view.window.key == self.window.key for view in snapshot.windows)
+        return f"There is no reservation {self.window.name} any more." if not is_there else ""
+
+    def change(self, now: datetime) -> SnapshotChange:
+        """Return the change of the snapshot that the forecast is made with."""
+        del now
+        make = reservations.with_reservation if self.is_new else reservations.without_reservation
+        return make(self.window)
+
+    def call(self, reason: str = "") -> Call:
+        """Return the call that writes it down."""
+        del reason
+        return tabs.reserve(self.window, self.gpus) if self.is_new else tabs.give_up(self.window.name)
+
+
+def describe_window(window: Window, snapshot: Snapshot) -> str:
+    """Return `4 GPUs from 14:00 for 8h00m, for alice`."""
+    now = snapshot.taken_at
+    gpus = Labels.of(snapshot).of_all(window.gpus) if window.gpus else plural(window.count, "GPU")
+    start = "now" if window.start - now < _SOON else clock(window.start, now)
+    lasting = format_duration(window.end - max(window.start, now))
+    return plain(f"{gpus} from {start} for {lasting}, for {beneficiary(window)}", 200)
+
+
+@dataclass(frozen=True)
+class EditProposal(_Single):
+    """An edit of a job, as its form asks for it."""
+
+    job: Job
+    """The job as the form saw it."""
+    edit: Edit
+    told: str
+    """The changed fields, in words."""
+    tell: Callable[[Exception | None], object] = field(compare=False, default=lambda error: None)
+    """Hears None once it is written down, or the error."""
+
+    @property
+    def job_ids(self) -> tuple[JobId, ...]:
+        """The id of the job."""
+        return (self.job.id,)
+
+    def words(self, snapshot: Snapshot) -> str:
+        """Return the change in words."""
+        del snapshot
+        return f"job {job_title(self.job)}: {self.told}"
+
+    def doubt(self, snapshot: Snapshot) -> str:
+        """Return why it would be refused; empty while it would not."""
+        return edit_refusal(self.job, snapshot)
+
+    def change(self, now: datetime) -> SnapshotChange:
+        """Return the change of the snapshot that the forecast is made with."""
+        return whatif.edited(self.job.id, self.edit, now)
+
+    def fate(self) -> str:
+        """Return the word for the job where it has no start after the change."""
+        return "held" if self.edit.held else "not foreseen"
+
+    def call(self, reason: str = "") -> Call:
+        """Return the call that writes it down, and tells the form how that went."""
+        del reason
+        job_id = self.job.id
+
+        def write(actions: Actions) -> str:
+            try:
+                is_news = actions.edit(job_id, self.edit, self.job)
+            except Exception as error:
+                self.tell(error)
+                raise
+            self.tell(None)
+            return f"job {job_id} is edited" if is_news else f"job {job_id}: nothing to change"
+
+        return write
+
+
+def edit_refusal(seen: Job, snapshot: Snapshot) -> str:
+    """Return why a job as it was seen cannot be edited any more; empty while it can."""
+    now = snapshot.job(seen.id)
+    if now is None:
+        return f"Job {seen.id} is not in the queue any more."
+    if now.state is not seen.state:
+        may = (
+            "only its time limit and its comment can be changed"
+            if now.state.is_active
+            else "it cannot be edited any more"
+        )
+        return f"Job {seen.id} is {now.state} now: {may}."
+    if now.cancel_requested:
+        return f"Job {seen.id} is being cancelled."
+    return f"Job {seen.id} was changed meanwhile: edit it as it is now." if differs(seen, now) else ""
 
 
 Proposal: TypeAlias = JobProposal | GpuProposal | WindowProposal | EditProposal
-
-_WORDS = {
-    "top": "{title}: to the head of the queue",
-    "hold": "{title}: hold it, it does not start until released",
-    "release": "{title}: release it, it may start",
-    "cancel": "{title}: cancel it",
-    "requeue": "{title}: run it again",
-}
-
-
-def of_key(jobs: Sequence[Job], verb: str, snapshot: Snapshot) -> JobProposal:
-    """What that key proposes for these jobs."""
-    others = tuple(job.id for job in jobs[1:])
-    if verb in {"raise", "lower"}:
-        return JobProposal(jobs[0].id, "raise", others=others).further(verb, snapshot)
-    return JobProposal(jobs[0].id, verb, others=others)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli.main import run as run_command
@@ -15,7 +16,7 @@ from gputui.config import Options, options
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot
 from gputui.ports import JobStore
-from gputui.store import MemoryJobStore
+from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, FakeClock
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.cli import cron
 from gputui.domain.job import ArrayRef, GpuRequest
@@ -76,15 +76,18 @@ def test_a_name_for_its_jobs(run: Run, store: KeptStore) -> None:
     [
         (["* * * *", "--", "busybox"], "cron: '* * * *' has 4 fields (write five"),
         (["0 0 31 2 *", "--", "busybox"], "never comes"),
-        (["@daily", "--time-zone", "Mars/Base", "--", "busybox"], "--time-zone: 'Mars/Base' is no time zone here"),
+        (
+            ["@daily", "--time-zone", "Mars/Base", "--", "busybox"],
+            "--time-zone: 'Mars/Base' is not a time zone on this host",
+        ),
         (["@daily", "--missed", "twice", "--", "busybox"], "'twice' is not one of"),
         (["@daily", "--host", "--", "true"], "--host is not an option of cron add (those of submit come after --)"),
         (["@daily", "--", "--gpu", "2", "busybox"], "--gpu"),
         (["@daily", "--", "--priority", "200", "busybox"], "--priority: 200 is out of range"),
-        (["@daily", "--", "--begin", "+1h", "busybox"], "--begin: means nothing here"),
-        (["@daily", "--", "-f", "jobs.toml"], "--file: is no option of"),
-        (["@daily", "--", "--dry-run", "busybox"], "--dry-run: is no option of"),
-        (["@daily", "--", "--json", "busybox"], "--json: is no option of"),
+        (["@daily", "--", "--begin", "+1h", "busybox"], "--begin: a recurring job has no begin time"),
+        (["@daily", "--", "-f", "jobs.toml"], "--file: does not apply"),
+        (["@daily", "--", "--dry-run", "busybox"], "--dry-run: does not apply"),
+        (["@daily", "--", "--json", "busybox"], "--json: does not apply"),
         (["@daily", "--name", "\x1b[2J", "--", "busybox"], "--name"),
         (["@daily"], "IMAGE: is missing"),
         ([], "missing argument"),

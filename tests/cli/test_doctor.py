@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.cli import engine_host
-from gputui.cli.checks import Level, driver, engine, state
+from gputui.cli.checks import CheckLevel, driver, engine, engine_config, state
 from gputui.cli.checks.engine import EngineHost
 from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.errors import StoreAccessError
@@ -30,102 +29,104 @@ TOOLKIT = ("/usr/bin/nvidia-container-runtime-hook", "/usr/bin/nvidia-container-
 HOST = EngineHost(TOOLKIT)
 
 
-def levels(found: object) -> list[Level]:
+def levels(found: object) -> list[CheckLevel]:
     return [check.level for check in found]  # type: ignore[attr-defined]
 
 
 def test_the_driver() -> None:
     [good] = driver.of_probe(GOOD)
-    assert (good.level, good.text) == (Level.OK, "1 GPU, driver 570.1")
+    assert (good.level, good.text) == (CheckLevel.OK, "1 GPU, driver 570.1")
     [bad] = driver.of_probe(ProbeReading(ProbeStatus(ProbeCode.DRIVER_MISMATCH, "reboot")))
-    assert (bad.level, bad.text) == (Level.FAIL, "reboot")
-    assert levels(driver.of_probe(ProbeReading(ProbeStatus(ProbeCode.OK, "")))) == [Level.FAIL]
+    assert (bad.level, bad.text) == (CheckLevel.FAIL, "reboot")
+    assert levels(driver.of_probe(ProbeReading(ProbeStatus(ProbeCode.OK, "")))) == [CheckLevel.FAIL]
 
 
-@pytest.mark.parametrize(("code", "level"), [(HealthCode.REMAP_PENDING, Level.WARN), (HealthCode.XID, Level.FAIL)])
-def test_a_sick_gpu(code: HealthCode, level: Level) -> None:
+@pytest.mark.parametrize(
+    ("code", "level"), [(HealthCode.REMAP_PENDING, CheckLevel.WARN), (HealthCode.XID, CheckLevel.FAIL)]
+)
+def test_a_sick_gpu(code: HealthCode, level: CheckLevel) -> None:
     sick = sample(health=Health(code, "it is sick"))
     reading = ProbeReading(GOOD.status, GOOD.gpus, {uuid(0): sick}, NOW, "570.1", ("persistence mode is off",))
-    assert levels(driver.of_probe(reading)) == [Level.OK, Level.WARN, level]
+    assert levels(driver.of_probe(reading)) == [CheckLevel.OK, CheckLevel.WARN, level]
 
 
 def test_damage() -> None:
     assert list(state.of_damage(())) == []
     [told] = state.of_damage(["a line is damaged"])
-    assert (told.level, told.text, "remove" in told.hint) == (Level.WARN, "a line is damaged", True)
+    assert (told.level, told.text, "remove" in told.hint) == (CheckLevel.WARN, "a line is damaged", True)
 
 
 def test_a_runtime() -> None:
     up = RuntimeStatus("docker", True, "Docker 28", warnings=("live-restore is off",))
-    assert levels(engine.of_runtime(up)) == [Level.OK, Level.WARN]
-    assert levels(engine.of_runtime(RuntimeStatus("docker", False, "does not answer"))) == [Level.FAIL]
+    assert levels(engine.of_runtime(up)) == [CheckLevel.OK, CheckLevel.WARN]
+    assert levels(engine.of_runtime(RuntimeStatus("docker", False, "does not answer"))) == [CheckLevel.FAIL]
 
 
 @pytest.mark.parametrize(
     ("mode", "is_owner", "is_writable", "group", "level"),
     [
-        (0o700, True, True, None, Level.OK),
-        (0o755, True, True, None, Level.WARN),
-        (0o770, True, True, None, Level.WARN),
-        (0o2770, False, True, "gpu", Level.OK),
-        (0o777, True, True, "gpu", Level.WARN),
-        (0o700, True, True, "gpu", Level.WARN),
-        (0o1777, True, True, None, Level.WARN),
-        (0o700, False, True, None, Level.WARN),
-        (0o700, False, False, None, Level.FAIL),
+        (0o700, True, True, None, CheckLevel.OK),
+        (0o755, True, True, None, CheckLevel.WARN),
+        (0o770, True, True, None, CheckLevel.WARN),
+        (0o2770, False, True, "gpu", CheckLevel.OK),
+        (0o777, True, True, "gpu", CheckLevel.WARN),
+        (0o700, True, True, "gpu", CheckLevel.WARN),
+        (0o1777, True, True, None, CheckLevel.WARN),
+        (0o700, False, True, None, CheckLevel.WARN),
+        (0o700, False, False, None, CheckLevel.FAIL),
     ],
 )
-def test_permissions(mode: int, is_owner: bool, is_writable: bool, group: str | None, level: Level) -> None:
+def test_permissions(mode: int, is_owner: bool, is_writable: bool, group: str | None, level: CheckLevel) -> None:
     assert state.of_directory("/state", mode, is_owner, is_writable, group).level is level
 
 
 @pytest.mark.parametrize(
     ("size", "inodes", "level"),
     [
-        (10 * 1024**3, None, Level.OK),
-        (10 * 1024**3, 10**6, Level.OK),
-        (500 * 1024**2, 10**6, Level.WARN),
-        (10 * 1024**3, 500, Level.WARN),
-        (1024**2, 10**6, Level.FAIL),
-        (10 * 1024**3, 5, Level.FAIL),
+        (10 * 1024**3, None, CheckLevel.OK),
+        (10 * 1024**3, 10**6, CheckLevel.OK),
+        (500 * 1024**2, 10**6, CheckLevel.WARN),
+        (10 * 1024**3, 500, CheckLevel.WARN),
+        (1024**2, 10**6, CheckLevel.FAIL),
+        (10 * 1024**3, 5, CheckLevel.FAIL),
     ],
 )
-def test_space(size: int, inodes: int | None, level: Level) -> None:
+def test_space(size: int, inodes: int | None, level: CheckLevel) -> None:
     assert state.of_space(size, inodes).level is level
 
 
 def test_the_clock() -> None:
-    assert state.of_clock(NOW, None).level is Level.OK
-    assert state.of_clock(NOW, NOW + timedelta(seconds=1)).level is Level.OK
-    assert state.of_clock(NOW, NOW + timedelta(minutes=1)).level is Level.WARN
-    assert state.of_clock(NOW.replace(year=1970), None).level is Level.FAIL
+    assert state.of_clock(NOW, None).level is CheckLevel.OK
+    assert state.of_clock(NOW, NOW + timedelta(seconds=1)).level is CheckLevel.OK
+    assert state.of_clock(NOW, NOW + timedelta(minutes=1)).level is CheckLevel.WARN
+    assert state.of_clock(NOW.replace(year=1970), None).level is CheckLevel.FAIL
 
 
 def test_the_scheduler() -> None:
-    assert state.of_leader(None).level is Level.WARN
+    assert state.of_leader(None).level is CheckLevel.WARN
     assert "pid 7" in state.of_leader(Leader(7, "gpu1", "alice", "serve", NOW)).text
 
 
 @pytest.mark.parametrize(
     ("gpus", "host", "level", "word"),
     [
-        (REGISTERED, HOST, Level.OK, "is registered"),
-        (REGISTERED, replace(HOST, path_exists=False), Level.FAIL, "does not exist"),
-        (REGISTERED, replace(HOST, toolkit=TOOLKIT[1:]), Level.FAIL, "not on the engine's PATH"),
-        (REGISTERED, replace(HOST, hook_is_new=True), Level.FAIL, "installed after the engine"),
-        (UNREGISTERED, EngineHost(), Level.FAIL, "is not installed"),
-        (UNREGISTERED, replace(HOST, toolkit=TOOLKIT[1:]), Level.FAIL, "is missing"),
-        (UNREGISTERED, replace(HOST, hook_is_new=True), Level.FAIL, "installed after the engine"),
-        (UNREGISTERED, HOST, Level.WARN, "not registered"),
-        (UNREGISTERED, None, Level.WARN, "not registered"),
-        (REGISTERED, None, Level.OK, "not looked at"),
-        (EngineGpus("cdi", cdi_devices=("nvidia.com/gpu=0",)), HOST, Level.OK, "nvidia.com/gpu=0"),
+        (REGISTERED, HOST, CheckLevel.OK, "is registered"),
+        (REGISTERED, replace(HOST, path_exists=False), CheckLevel.FAIL, "does not exist"),
+        (REGISTERED, replace(HOST, toolkit=TOOLKIT[1:]), CheckLevel.FAIL, "not on the engine's PATH"),
+        (REGISTERED, replace(HOST, hook_is_new=True), CheckLevel.FAIL, "installed after the engine"),
+        (UNREGISTERED, EngineHost(), CheckLevel.FAIL, "is not installed"),
+        (UNREGISTERED, replace(HOST, toolkit=TOOLKIT[1:]), CheckLevel.FAIL, "is missing"),
+        (UNREGISTERED, replace(HOST, hook_is_new=True), CheckLevel.FAIL, "installed after the engine"),
+        (UNREGISTERED, HOST, CheckLevel.WARN, "not registered"),
+        (UNREGISTERED, None, CheckLevel.WARN, "not registered"),
+        (REGISTERED, None, CheckLevel.OK, "not looked at"),
+        (EngineGpus("cdi", cdi_devices=("nvidia.com/gpu=0",)), HOST, CheckLevel.OK, "nvidia.com/gpu=0"),
     ],
 )
-def test_whether_containers_get_gpus(gpus: EngineGpus, host: EngineHost | None, level: Level, word: str) -> None:
+def test_whether_containers_get_gpus(gpus: EngineGpus, host: EngineHost | None, level: CheckLevel, word: str) -> None:
     check = engine.of_gpu_access(gpus, host)
     assert (check.level, word in check.text) == (level, True)
-    assert level is Level.OK or (check.why and check.hint)
+    assert level is CheckLevel.OK or (check.why and check.hint)
 
 
 def test_a_toolkit_that_is_not_registered_gets_the_lines_and_the_restart() -> None:
@@ -141,7 +142,7 @@ def test_an_engine_behind_ssh_is_explained_in_the_words_of_ssh() -> None:
     hint = "`ssh lab` once, and compare its key"
     down = RuntimeStatus("docker", False, f"ssh: lab is no known host ({hint})", hint=hint)
     [check] = engine.of_runtime(down)
-    assert (check.level, check.text) == (Level.FAIL, "ssh: lab is no known host")
+    assert (check.level, check.text) == (CheckLevel.FAIL, "ssh: lab is no known host")
     assert check.hint.startswith(hint)
     assert "systemctl" not in check.hint
 
@@ -149,7 +150,7 @@ def test_an_engine_behind_ssh_is_explained_in_the_words_of_ssh() -> None:
 def test_gpus_that_the_engine_cannot_give() -> None:
     check = engine.of_gpus(EngineGpus("nvidia", address="ssh://gpu1"), ())
     assert check is not None
-    assert (check.level, "ssh://gpu1 runs on another machine" in check.text) == (Level.FAIL, True)
+    assert (check.level, "ssh://gpu1 runs on another machine" in check.text) == (CheckLevel.FAIL, True)
     assert engine.of_gpus(EngineGpus("nvidia", is_local=True), ()) is None
 
 
@@ -162,7 +163,7 @@ def test_gpus_without_an_engine_are_told_of_the_process_runtime() -> None:
 @pytest.mark.parametrize("code", [code for code in ProbeCode if code is not ProbeCode.OK])
 def test_whatever_is_wrong_with_the_driver_has_a_reason_and_a_fix(code: ProbeCode) -> None:
     [check] = driver.of_probe(ProbeReading(ProbeStatus(code, "it is so")))
-    assert check.level is Level.FAIL
+    assert check.level is CheckLevel.FAIL
     assert check.why
     assert check.hint
 
@@ -177,9 +178,9 @@ def test_a_sick_gpu_has_a_command_that_drains_it() -> None:
 def test_processes_that_cannot_be_listed(at: datetime | None, word: str) -> None:
     unread = replace(sample(), processes=None, processes_at=at)
     found = list(driver.of_probe(replace(GOOD, samples={uuid(0): unread})))
-    assert (found[1].level, word in found[1].text) == (Level.FAIL, True)
+    assert (found[1].level, word in found[1].text) == (CheckLevel.FAIL, True)
     two = replace(GOOD, gpus=(gpu(), gpu(1)), samples={uuid(0): unread, uuid(1): sample(1)})
-    assert list(driver.of_probe(two))[1].level is Level.WARN
+    assert list(driver.of_probe(two))[1].level is CheckLevel.WARN
 
 
 def test_the_versions_of_driver_and_cuda() -> None:
@@ -200,7 +201,7 @@ def machine(monkeypatch: pytest.MonkeyPatch, store: KeptStore, tmp_path: Path) -
         monkeypatch.setattr(bootstrap, "make_runtimes", lambda options, store_id: (runtime,))
         leader = Leader(7, "gpu1", "alice", "serve", NOW)
         monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store: Snapshot(leader=leader))
-        monkeypatch.setattr(engine_host, "look", lambda gpus: HOST)
+        monkeypatch.setattr(engine_config, "look", lambda gpus: HOST)
         monkeypatch.setenv("GPUTUI_STATE", str(tmp_path))
 
     return make

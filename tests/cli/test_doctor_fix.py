@@ -12,8 +12,8 @@ from socketserver import ThreadingUnixStreamServer
 
 import pytest
 
-from gputui.cli import engine_host
-from gputui.cli.engine_settings import registration
+from gputui.cli.checks import engine_config
+from gputui.cli.checks.engine_config import registration
 from gputui.domain.errors import GputuiError
 from tests.cli.conftest import Run
 
@@ -50,8 +50,8 @@ class Server(ThreadingUnixStreamServer):
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The settings file of an engine that answers on a socket of this process."""
     path = tmp_path / "daemon.json"
-    monkeypatch.setattr(engine_host, "SYSTEM_SETTINGS", path)
-    monkeypatch.setattr(engine_host, "process_behind", lambda address: engine_host.EngineProcess())
+    monkeypatch.setattr(engine_config, "SYSTEM_SETTINGS", path)
+    monkeypatch.setattr(engine_config, "process_behind", lambda address: engine_config.EngineProcess())
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/docker.sock")
     with Server(f"{tmp_path}/docker.sock", Engine) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
@@ -87,7 +87,7 @@ def test_a_second_time_there_is_nothing_to_do(run: Run, settings: Path) -> None:
 
 def test_it_asks_first(run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused = run("doctor", "--fix")
-    assert (refused.code, "give --yes" in refused.err) == (1, True)
+    assert (refused.code, "--yes writes it" in refused.err) == (1, True)
     assert not settings.exists()
 
 
@@ -127,10 +127,10 @@ def test_json_and_a_lone_yes_are_refused(run: Run) -> None:
 
 def test_the_engine_behind_a_socket_is_found_with_its_settings_file(tmp_path: Path) -> None:
     with Server(f"{tmp_path}/docker.sock", Engine):
-        process = engine_host.process_behind(f"unix://{tmp_path}/docker.sock")
+        process = engine_config.process_behind(f"unix://{tmp_path}/docker.sock")
     assert process.pid == os.getpid()
     assert process.path == os.environ["PATH"]
-    there = engine_host.EngineProcess(1, ("dockerd", "--config-file", "/x/daemon.json"))
+    there = engine_config.EngineProcess(1, ("dockerd", "--config-file", "/x/daemon.json"))
     assert str(there.settings_file) == "/x/daemon.json"
     assert there.restart == "sudo systemctl restart docker"
-    assert str(engine_host.EngineProcess(1, ("dockerd",)).settings_file) == "/etc/docker/daemon.json"
+    assert str(engine_config.EngineProcess(1, ("dockerd",)).settings_file) == "/etc/docker/daemon.json"

@@ -10,8 +10,8 @@ from gputui.cli import document
 from gputui.cli.lazy import COMMANDS
 from gputui.config import load_settings
 from gputui.domain.settings import Settings
-from gputui.request import jobfile
-from gputui.request.keys import KEYS
+from gputui.request import job_file
+from gputui.request.job_options import KEYS
 from gputui.request.submitter import Submitter
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import NOW, job
@@ -47,7 +47,7 @@ def test_the_documented_job_file_can_be_submitted(tmp_path: Path) -> None:
     [example] = [block for block in found if "[[job]]" in block]
     file = tmp_path / "jobs.toml"
     file.write_text(example)
-    first, second = jobfile.read(str(file), Submitter("alice", NOW))
+    first, second = job_file.read_jobs(str(file), Submitter("alice", NOW))
     assert (first.spec.gpus.maximum, second.spec.is_host) == (4, True)
 
 
@@ -68,7 +68,8 @@ def test_the_keys_of_an_explanation_are_documented(run: Run, store: KeptStore) -
 def test_the_keys_of_a_replay_are_documented(run: Run, tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("submit_time_s,duration_s,gpus,vc\n0,60,1,a\n10,120,2,b\n")
-    told = json.loads(run("replay", str(trace), "--gpus", "2", "--policy", "fifo", "--json").out)
+    arguments = ("--gpus", "2", "--policy", "fifo", "--compare", "half_life=1d", "--json")
+    told = json.loads(run("replay", str(trace), *arguments).out)
     named = documented("### A replay: `replay --json` (object)")
     assert named == {*told, "history", "notes"}
     text = PATH.read_text(encoding="utf-8")

@@ -5,22 +5,23 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli import edit as module
 from gputui.cli.main import run as run_command
 from gputui.config import resolve
 from gputui.domain.container import RuntimeStatus
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.gpu import GpuState
-from gputui.domain.job import ArrayRef, ContainerOptions, GpuRequest
+from gputui.domain.job import ArrayRef, GpuRequest
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
-from gputui.request.keys import KEYS
+from gputui.request.job_options import KEYS
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, NOW, job, running, uuid, view
 
@@ -36,10 +37,12 @@ def asked(store: KeptStore) -> KeptStore:
 def test_what_is_named_changes_and_the_rest_stays(run: Run, asked: KeptStore) -> None:
     before = asked.get(1)
     result = run("edit", "1", "--priority", "70", "--time-limit", "2h", "--gpus", "1-2", "--hold")
-    assert (result.code, result.out, result.err) == (0, "", "")
+    assert (result.code, result.out) == (0, "")
+    assert result.err == ("edited job 1: gpus 1-2 (was 2), priority 70, time-limit 2h (was 4h), hold yes\n")
     after = asked.get(1)
     wanted = replace(before.spec, priority=70, time_limit=timedelta(hours=2), gpus=GpuRequest(1, 2))
-    assert after == before.evolve(spec=wanted, priority=70, held=True)
+    assert after == before.evolve(spec=wanted, priority=70, held=True, waiting_since=after.waiting_since)
+    assert after.waiting_since is not None, "it asks for more: its wait begins anew"
     assert [entry.verb for entry in asked.audit_log("job 1")] == ["edit"]
 
 
@@ -94,7 +97,7 @@ def test_json_says_what_was_changed(run: Run, asked: KeptStore) -> None:
         (["--unset", "nonsense"], "--unset: 'nonsense' is no option"),
         (["--image", ""], "--image: a job of a container stays one"),
         (["--signal", "TERM@5h"], "--signal"),
-        ([], "name what is to be changed"),
+        ([], "no change given"),
         (["--no-such"], "--no-such"),
     ],
 )
@@ -123,6 +126,35 @@ def test_a_job_that_waits_no_more_is_refused(run: Run, store: KeptStore) -> None
         assert words in result.err
 
 
+def test_the_limit_of_a_running_job_is_changed_by_so_much(run: Run, store: KeptStore) -> None:
+    hour = timedelta(hours=1)
+    put(store, running(time_limit=hour), running())
+    for word, limit in (("+2h", 3), ("-90m", 1.5), ("4h", 4)):
+        assert run("edit", "1", "--time-limit", word).code == 0
+        assert store.get(1).spec.time_limit == limit * hour
+    refused = run("edit", "1", "--time-limit=-4h")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--time-limit: '-4h' leaves nothing of its limit of 4h00m" in refused.err
+    assert "--time-limit: 'x' is not a duration" in run("edit", "1", "--time-limit", "+x").err
+    assert "no time limit that '+1h' could change" in run("edit", "2", "--time-limit", "+1h").err
+    assert "a limit of 30s is over already" in run("edit", "1", "--time-limit", "30s").err
+    assert "4h00m" in run("show", "1").out
+
+
+def test_a_comment_is_written_at_submission_and_while_the_job_runs(run: Run, store: KeptStore) -> None:
+    put(store, running())
+    assert run("submit", "--comment", "baseline, seed 3", "busybox").code == 0
+    assert run("edit", "1", "--comment", "diverged at step 100").code == 0
+    assert "diverged at step 100" in run("show", "1").out
+    assert json.loads(run("show", "2", "--json").out)["comment"] == "baseline, seed 3"
+    found = json.loads(run("queue", "--json", "--filter", "comment~diverged").out)
+    assert [each["id"] for each in found] == [1]
+    assert [each["id"] for each in json.loads(run("queue", "--json", "--filter", "seed").out)] == [2]
+    assert run("edit", "1", "--unset", "comment").code == 0
+    assert store.get(1).spec.comment == ""
+    assert run("edit", "1", "--comment", "two\nlines").code == 2
+
+
 def test_a_dry_run_shows_whose_start_would_shift_and_writes_nothing(
     run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,6 +168,11 @@ def test_a_dry_run_shows_whose_start_would_shift_and_writes_nothing(
     assert result.code == 0
     assert "     3  " in result.out
     assert store.get(2) == before
+    longer = run("edit", "1", "--time-limit", "+5h", "--dry-run")
+    assert longer.code == 0
+    assert "     2  " in longer.out
+    assert "     3  " in longer.out
+    assert store.get(1).spec.time_limit == hour
     assert run("edit", "2", "--after", "2", "--dry-run").code == 2
     assert run("edit", "2", "--after", "77", "--dry-run").code == 3
 

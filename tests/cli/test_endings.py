@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.job import LimitWarning
-from gputui.request import endings
+from gputui.request import job_values
 from tests.cli.conftest import KeptStore, Run, put
-from tests.factories import running
+from tests.factories import job, running
 
 
 @pytest.mark.parametrize(
@@ -25,11 +25,33 @@ from tests.factories import running
     ],
 )
 def test_warnings(text: str, number: int, seconds: int) -> None:
-    assert endings.warning(text, "--signal") == LimitWarning(number, timedelta(seconds=seconds))
+    assert job_values.warning(text, "--signal") == LimitWarning(number, timedelta(seconds=seconds))
+
+
+def test_signals_to_running_jobs(run: Run, store: KeptStore) -> None:
+    put(store, running(), running())
+    assert run("signal", "1", "USR1").err == "sending SIGUSR1 to job 1\n"
+    assert run("signal", "1-2", "SIGINT").code == 0
+    assert run("signal", "2", "34").code == 0
+    assert (store.get(1).signals, store.get(2).signals) == ((10, 2), (2, 34))
+    for word in ("STOP", "CONT", "NOPE", "0", "99"):
+        assert run("signal", "1", word).code == 2
+    assert "gputui suspend" in run("signal", "1", "stop").err
+
+
+def test_running_jobs_are_suspended(run: Run, store: KeptStore) -> None:
+    put(store, running(), job())
+    assert run("suspend", "1").err == "suspending job 1; the time limit goes on\n"
+    assert store.get(1).suspended
+    assert "suspended" in run("queue").out
+    assert run("suspend", "2").code == 1
+    assert run("unsuspend", "1").err == "letting continue: job 1\n"
+    assert run("unsuspend", "1").err == "nothing was changed\n"
+    assert not store.get(1).suspended
 
 
 def test_what_to_retry_on() -> None:
-    assert endings.retry_on("1,075, oom,gpu-oom,1", "--retry-on") == ("1", "75", "OOM", "GPU_OOM")
+    assert job_values.retry_on("1,075, oom,gpu-oom,1", "--retry-on") == ("1", "75", "OOM", "GPU_OOM")
 
 
 def test_they_reach_the_queue(run: Run, store: KeptStore) -> None:
@@ -71,7 +93,7 @@ def test_the_longest_time_is_a_setting(run: Run, store: KeptStore, tmp_path: Pat
     config.write_text('[scheduler]\nmax_time = "1d"\nlimit_all = true\n')
     refused = run("--config", str(config), "submit", "--time-limit", "25h", "busybox")
     assert (refused.code, refused.out) == (2, "")
-    assert refused.err.startswith("gputui: error: --time-limit: 1d01h is more than a job may take here")
+    assert refused.err.startswith("gputui: error: --time-limit: 1d01h is longer than a job may run here")
     assert run("--config", str(config), "submit", "busybox").code == 0
     assert store.jobs()[1].spec.time_limit == timedelta(days=1)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TypeAlias
 
 import pytest
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli.main import run
@@ -21,9 +21,9 @@ from gputui.domain.policy.plan import plan
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Node, Snapshot
 from gputui.domain.state import JobState
-from gputui.engine.picture import with_plan
+from gputui.engine.tick.snapshot_builder import with_plan
 from gputui.ports import JobStore
-from gputui.store import MemoryJobStore
+from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, NOW, spec, uuid, view
 
 Captured: TypeAlias = pytest.CaptureFixture[str]
@@ -63,15 +63,18 @@ def test_explain_tells_place_score_reason_and_expected_start(store: JobStore, ca
     assert run(["explain", "3", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["position"], told["waiting"], told["waits_for"]) == (2, 2, [1])
-    assert told["score"]["class"] == 1000.0
-    assert told["score"]["total"] == pytest.approx(sum(v for k, v in told["score"].items() if k != "total"))
+    score = told["score"]
+    assert (score["level"], score["promoted"], score["planned"]) == (50, False, 3600)
+    assert score["expansion"] == pytest.approx((score["waited"] + score["credited"] + 3600) / 3600)
+    assert score["age"] == pytest.approx(score["waited"] / (36 * 3600) * 1.2)
+    assert score["total"] == pytest.approx(score["expansion"] + score["age"])
     expected = datetime.fromisoformat(told["expected_start_at"])
     assert abs(expected - (datetime.now(UTC) + timedelta(hours=2))) < timedelta(seconds=30)
     assert told["certainty"].startswith("at the latest")
     assert run(["explain", "3"]) == 0
     shown = capsys.readouterr().out
     assert "number 2 of 2 waiting" in shown
-    assert "fair share" in shown
+    assert "(waited 0s + planned 1h00m) / planned 1h00m" in shown
 
 
 def test_explain_says_what_the_forecast_does_not_foresee(store: JobStore, capsys: Captured) -> None:
@@ -80,7 +83,7 @@ def test_explain_says_what_the_forecast_does_not_foresee(store: JobStore, capsys
         transaction.put(replace(first, topped_at=NOW, spec=replace(first.spec, tenant="bob", time_limit=None)))
     assert run(["explain", "3"]) == 0
     shown = capsys.readouterr().out
-    shifting = "fair shares that shift with the clock may change the order"
+    shifting = "scores that grow at different paces may change the order"
     assert f"rough: 1 job ahead of it without a limit, taken alike; {shifting}" in shown
 
 
@@ -90,14 +93,14 @@ def test_explain_of_a_job_that_does_not_wait_says_so(store: JobStore, capsys: Ca
     assert run(["explain", "99"]) == 3
 
 
-def test_explain_tells_of_a_wait_that_counts_for_more_than_a_class(store: JobStore, capsys: Captured) -> None:
+def test_explain_tells_of_a_long_wait(store: JobStore, capsys: Captured) -> None:
     with store.transaction() as transaction:
         old = transaction.get(3)
         transaction.put(replace(old, submitted_at=old.submitted_at - timedelta(days=8)))
     assert run(["explain", "3"]) == 0
     shown = capsys.readouterr().out
     assert "number 1 of 2" in shown
-    assert "age           8000." in shown
+    assert "age            6.400  waited 8d00h, times 1.20 for 2 GPUs" in shown
 
 
 def test_priority_dry_run_shows_the_shift_and_changes_nothing(store: JobStore, capsys: Captured) -> None:
@@ -134,7 +137,7 @@ def test_cancel_dry_run_shows_who_moves_up(store: JobStore, capsys: Captured) ->
 
 
 def test_submit_dry_run_tells_when_it_would_start_and_submits_nothing(store: JobStore, capsys: Captured) -> None:
-    assert run(["submit", "--dry-run", "--gpus", "2", "--priority", "90", "busybox", "true"]) == 0
+    assert run(["submit", "--dry-run", "--gpus", "2", "--priority", "90", "--time-limit", "1h", "busybox", "true"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["4", "2", "3"]
     assert len(store.jobs()) == 3
@@ -142,14 +145,14 @@ def test_submit_dry_run_tells_when_it_would_start_and_submits_nothing(store: Job
 
 def test_what_shifts_nothing_says_so(store: JobStore, capsys: Captured) -> None:
     assert run(["priority", "2", "+20", "--dry-run"]) == 0
-    assert capsys.readouterr().out == "nothing shifts\n"
+    assert capsys.readouterr().out == "no other job would start earlier or later\n"
 
 
 def test_a_dry_run_of_what_never_fits_says_so_and_why(store: JobStore, capsys: Captured) -> None:
     assert run(["submit", "--dry-run", "--gpus", "9", "busybox", "true"]) == 0
-    assert capsys.readouterr().out == "job 4 would never start: it needs 9 GPUs, and 2 here could ever do\n"
+    assert capsys.readouterr().out == "job 4 would never start: needs 9 GPUs, this server has 2\n"
     assert run(["submit", "--dry-run", "--gpus", "1", "--gpu-model", "B200", "busybox", "true"]) == 0
-    assert capsys.readouterr().out == "job 4 would never start: it needs 1 GPU, and none here could ever do\n"
+    assert capsys.readouterr().out == "job 4 would never start: needs 1 GPU, none of 2 here is suitable\n"
 
 
 def test_a_dry_run_tells_why_a_start_cannot_be_foreseen(store: JobStore, capsys: Captured) -> None:
@@ -162,8 +165,8 @@ def test_explain_of_what_never_fits_says_never(store: JobStore, capsys: Captured
     store.submit([Job(0, spec(9), datetime.now(UTC))], actor=ACTOR)
     assert run(["explain", "4"]) == 0
     shown = capsys.readouterr().out
-    assert "needs 9 GPUs (only 2 here ever fit): 0 free, 2 held by jobs" in shown
-    assert "never, as things are: it needs 9 GPUs, and 2 here could ever do" in shown
+    assert "needs 9 GPUs (only 2 suitable here): 0 free, 2 held by jobs" in shown
+    assert "never: needs 9 GPUs, this server has 2" in shown
 
 
 @pytest.fixture

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli import gpus
@@ -24,7 +24,7 @@ def test_a_shared_gpu_names_its_jobs_by_number_and_says_why_nobody_may_join() ->
     jobs = "job 4 train (bob); job 9 train (bob)"
     assert gpus.story(replace(shared, holders=holders[:2])) == jobs
     told = gpus.story(replace(shared, holders=holders, closed="process 7 (python) of eve"))
-    assert told == f"{jobs}; process python (eve); nobody may join: process 7 (python) of eve"
+    assert told == f"{jobs}; process python (eve); no job may join: process 7 (python) of eve"
 
 
 def test_a_row_says_who_holds_it_and_what_is_wrong(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.config import Options
 from gputui.domain.gpu import Gpu
 from gputui.domain.job import GpuRequest
-from gputui.domain.policy.fitting import shortage
+from gputui.domain.policy.gpus.match import shortage
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, gpu, uuid
 
@@ -28,12 +27,12 @@ def eight(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("request_", "words"),
     [
-        (GpuRequest(9, 9), "asks for 9 GPUs, and 8 are here"),
-        (GpuRequest(9, 12), "asks for 9 GPUs, and 8 are here"),
-        (GpuRequest(1, 1, model="H200"), "asks for 1 GPU of model H200, and none of 8 here could ever do"),
-        (GpuRequest(2, 2, memory=200 * GIB), "asks for 2 GPUs with 200G, and none of 8 here could ever do"),
-        (GpuRequest(1, 1, devices=("9",)), "asks for 1 GPU among 9, and none of 8 here could ever do"),
-        (GpuRequest(2, 2, devices=("0", "9")), "asks for 2 GPUs among 0, 9, and 1 of 8 here could ever do"),
+        (GpuRequest(9, 9), "asks for 9 GPUs, this server has 8"),
+        (GpuRequest(9, 12), "asks for 9 GPUs, this server has 8"),
+        (GpuRequest(1, 1, model="H200"), "asks for 1 GPU of model H200, none of 8 here is suitable"),
+        (GpuRequest(2, 2, memory=200 * GIB), "asks for 2 GPUs with 200G, none of 8 here is suitable"),
+        (GpuRequest(1, 1, devices=("9",)), "asks for 1 GPU among 9, none of 8 here is suitable"),
+        (GpuRequest(2, 2, devices=("0", "9")), "asks for 2 GPUs among 0, 9, 1 of 8 here is suitable"),
         (GpuRequest(8, 8), ""),
         (GpuRequest(2, 12), ""),
         (GpuRequest(1, 1, devices=(uuid(3),)), ""),
@@ -47,7 +46,7 @@ def test_a_shortage_is_told_with_numbers(request_: GpuRequest, words: str) -> No
 
 def test_a_gpu_cut_into_instances_is_not_one_to_be_had() -> None:
     cut = (*EIGHT[:7], replace(EIGHT[7], mig_enabled=True))
-    assert shortage(GpuRequest(8, 8), cut) == "asks for 8 GPUs, and 7 are here"
+    assert shortage(GpuRequest(8, 8), cut) == "asks for 8 GPUs, this server has 7"
 
 
 @pytest.mark.usefixtures("eight")
@@ -60,7 +59,7 @@ def test_submit_edit_and_cron_refuse_it_and_take_it_with_anyway(run: Run, store:
         refused = run(*line)
         assert (refused.code, refused.out) == (2, "")
         assert "--gpus: job" in refused.err
-        assert "asks for 9 GPUs, and 8 are here" in refused.err
+        assert "asks for 9 GPUs, this server has 8" in refused.err
         assert "--anyway" in refused.err
     assert not store.jobs()
     assert not store.recurring()

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
 from gputui.domain.job import GpuRequest
-from gputui.request import jobfile
-from gputui.request.keys import KEYS
+from gputui.request import job_file
+from gputui.request.job_options import KEYS
 from gputui.request.submitter import Submitter
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import NOW
@@ -69,7 +69,7 @@ def test_every_key_is_read_or_refused_by_name(tmp_path: Path, key: object) -> No
     name = getattr(key, "name")  # noqa: B009 - parametrised
     path = write(tmp_path, f'[[job]]\nimage = "busybox"\n{name} = [[1]]\n')
     with pytest.raises(InputError, match=rf"jobs\.toml: job\[1\]\.{name}") as caught:
-        jobfile.read(path, Submitter("alice", NOW))
+        job_file.read_jobs(path, Submitter("alice", NOW))
     assert "expected" in str(caught.value)
 
 
@@ -166,9 +166,9 @@ def test_whatever_a_table_holds_only_input_errors_come_out(
     table: dict[str, object], whole: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = {"image": "busybox", **table} if whole else table
-    monkeypatch.setattr(jobfile, "read_toml", lambda path, where: {"job": [table]})
+    monkeypatch.setattr(job_file, "read_toml", lambda path, where: {"job": [table]})
     try:
-        [submission] = jobfile.read("jobs.toml", Submitter("alice", NOW))
+        [submission] = job_file.read_jobs("jobs.toml", Submitter("alice", NOW))
     except InputError as error:
         assert str(error.where).startswith("jobs.toml: job[1]")  # noqa: PT017 - only some tables are refused
     else:

@@ -114,15 +114,15 @@ def test_without_a_command_the_console_opens(run: Run, monkeypatch: pytest.Monke
         return 5
 
     monkeypatch.setenv("TEXTUAL_DRIVER", "none")  # no terminal is asked for
-    monkeypatch.setitem(sys.modules, "gputui.cli.console", SimpleNamespace(run=open_console))
-    monkeypatch.delattr("gputui.cli.console", raising=False)  # the real one, where another test imported it
+    monkeypatch.setitem(sys.modules, "gputui.console.console", SimpleNamespace(run=open_console))
+    monkeypatch.delattr("gputui.console.console", raising=False)  # the real one, where another test imported it
     assert run("--state", str(tmp_path), "--probe", "sim:4", "--runtime", "process").code == 5
     [options] = opened
     assert (options.state, str(options.probe), options.runtime) == (tmp_path, "sim:4", "process")
 
 
 def test_serve_passes_on_its_exit_code(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gputui.cli.serving", SimpleNamespace(serve=lambda options, wait: int(wait)))
+    monkeypatch.setitem(sys.modules, "gputui.console.serving", SimpleNamespace(serve=lambda options, wait: int(wait)))
     assert run("serve", "--wait", "7s").code == 7
     assert run("serve").code == 0
     assert run("serve", "--wait", "long").code == 2
@@ -154,7 +154,7 @@ def test_commands_do_not_walk_through_a_large_queue_again_and_again() -> None:
     program = f"import atexit, gc, sys; {report}; sys.argv = ['gputui', '--version']"
     command = [sys.executable, "-c", f"{program}; from gputui.__main__ import main; main()"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[1:] == ["50000 True"]
+    assert done.stdout.splitlines()[1:] == ["200000 True"]
 
 
 def test_a_terminal_without_unicode_gets_its_table_too(tmp_path: Path) -> None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gputui.cli.output import gpu_json, job_detail_json, job_json
 from gputui.domain.audit import AuditEntry
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder
-from gputui.domain.job import ContainerOptions, GpuRequest
+from gputui.domain.job import GpuRequest
 from gputui.domain.state import JobState, PendingReason, Reason
 from tests.factories import NOW, job, running, sample, snapshot, uuid, view
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui import bootstrap
 from gputui.cli import queue, table
@@ -20,7 +20,7 @@ from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import width
 from tests.cli.conftest import KeptStore, Run, picture, put
-from tests.factories import NOW, job, running, snapshot, uuid
+from tests.factories import NOW, array, job, running, snapshot, uuid
 
 RESOURCES = Reason(PendingReason.RESOURCES, "needs 4 GPUs, 1 is free")
 
@@ -163,7 +163,7 @@ def test_what_keeps_jobs_from_starting_is_said_beside_the_table(
     assert run("queue").err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert run("queue").err == (
-        "nobody schedules: run gputui, or gputui serve\npaused by alice: driver update (gputui unpause)\n"
+        "no scheduler is running: start gputui, or gputui serve\npaused by alice: driver update (gputui unpause)\n"
     )
     assert run("queue", "--json").err == ""
 
@@ -198,11 +198,55 @@ def test_waiting_elements_of_an_array_share_a_line(run: Run, store: KeptStore) -
         (range(100_000), "0-99999"),
         ((5,), "5"),
         ((3, 1, 2, 9), "1-3,9"),
-        (range(0, 1000, 2), "0,2,4,6,8,10,12,14,16,18,..."),
+        (range(0, 1000, 2), "0-998:2"),
+        ([number * number for number in range(30)], "0-1,4,9,16,25,36,49,64,..."),
     ],
 )
 def test_indices_in_words(indices: Iterable[int], words: str) -> None:
     assert arrays.indices_word(indices) == words
+
+
+def test_an_entry_is_a_line_and_an_object(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits = Reason(PendingReason.RESOURCES, "needs 1 GPU: 0 are free")
+    entry, running_one = array(range(3, 10), first=5, limit=8), running(4, array=ArrayRef(1, 2, 8))
+    shown = Snapshot(taken_at=NOW, jobs=(running_one, entry), order=(5,), reasons={5: waits})
+    monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store: shown)
+    rows = [line.split(maxsplit=7) for line in run("queue").out.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["1_2", "5_[3-9%8]"]
+    assert rows[1][-1] == "7 elements: Resources: needs 1 GPU: 0 are free"
+    both = json.loads(run("queue", "--json").out)
+    assert [job["array"]["count"] for job in both] == [1, 7]
+    assert both[1]["array"] == {"id": 5, "index": 3, "limit": 8, "count": 7, "indices": "3-9"}
+    each = json.loads(run("queue", "--json", "--array").out)
+    assert [job["id"] for job in each] == [4, *range(5, 12)]
+    assert each[-1]["array"] == {"id": 5, "index": 9, "limit": 8, "count": 1, "indices": "9"}
+    assert each[-1]["reason"]["code"] == "Resources"
+    assert [line.split()[0] for line in run("queue", "-r").out.splitlines()[1:]] == [
+        "1_2",
+        *(f"5_{n}" for n in range(3, 10)),
+    ]
+
+
+def test_a_filter_chooses_some_elements_of_an_entry(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = Snapshot(taken_at=NOW, jobs=(array(range(100)),))
+    monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store: shown)
+    for words, found in {"id:10-12": "7_[3-5]", "7_42": "7_42", "array:7": "7_[0-99]"}.items():
+        [line] = run("queue", "-f", words).out.splitlines()[1:]
+        assert line.split()[0] == found
+
+
+def test_cancelled_elements_are_one_line(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    over = array(range(99_000)).evolve(
+        state=JobState.CANCELLED, ended_at=NOW, cause=Cause(CauseCode.CANCELLED, "cancelled")
+    )
+    shown = Snapshot(taken_at=NOW, jobs=(over,))
+    monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store: shown)
+    assert run("queue").out.splitlines()[1:] == []
+    [line] = run("queue", "-a").out.splitlines()[1:]
+    assert line.split()[:2] == ["7_[0-98999]", "CA"]
+    assert line.endswith("99000 elements: cancelled")
 
 
 def test_an_array_of_a_hundred_thousand_is_one_line(run: Run, store: KeptStore) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputui.cli import explain as explaining
 from gputui.cli import queue as listing
@@ -20,12 +20,13 @@ from gputui.domain.policy.whatif import cancelled, held, prioritised, what_if
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.engine.picture import with_plan
-from gputui.tui.frame import Room, frame
+from gputui.engine.tick.snapshot_builder import with_plan
+from gputui.tui.frame import FrameSize, frame
 from gputui.tui.present.job import JobContext
-from gputui.tui.queue.columns import COLUMNS, Chosen
+from gputui.tui.queue.columns import COLUMNS, ChosenColumns
+from gputui.tui.queue.marks import Marks
 from gputui.tui.queue.rows import QueueRows
-from gputui.tui.queue.sheets import QueueSheet
+from gputui.tui.queue.tab_models import QueueTab
 from tests.factories import NOW, job, running, snapshot, uuid
 
 SETTINGS = Settings()
@@ -65,7 +66,7 @@ def _element(draw: st.DrawFn, waiting: Job) -> Job:
 @given(queues(), st.sampled_from([None, 5, 9]))
 def test_every_view_of_the_queue_survives_arrays(picture: Snapshot, height: int | None) -> None:
     live = [each for each in picture.jobs if not each.state.is_terminal]
-    shown = frame(picture, NOW, "node1", Room(110, height))
+    shown = frame(picture, NOW, "node1", FrameSize(110, height))
     assert height is None or len(shown) <= max(height, 8)
     _check_the_table(picture)
     _check_the_list(picture, live)
@@ -82,8 +83,8 @@ def _check_the_table(picture: Snapshot) -> None:
     """Every cell of every row can be drawn, folded and unfolded, and every job that is shown has one row."""
     rows = QueueRows()
     rows.update(picture)
-    sheet = QueueSheet(rows, Chosen())
-    sheet.marks = frozenset(each.id for each in picture.jobs)
+    sheet = QueueTab(rows, ChosenColumns())
+    sheet.marks = Marks.of(picture.jobs)
     context = JobContext(NOW, picture.reasons, picture.expected_starts)
     for _ in range(2):
         for key in sheet.keys:
@@ -104,5 +105,5 @@ def _check_the_list(picture: Snapshot, live: list[Job]) -> None:
 @given(queues())
 def test_what_if_survives_arrays(picture: Snapshot) -> None:
     ids = [each.id for each in picture.jobs]
-    for change in (cancelled(ids[:2]), held(ids), prioritised(ids[1:], 10, relative=True)):
+    for change in (cancelled(ids[:2]), held(ids, NOW), prioritised(ids[1:], 10, NOW, relative=True)):
         what_if(replace(picture, taken_at=NOW), change, SETTINGS, NOW)

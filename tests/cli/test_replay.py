@@ -5,20 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from gputui import bootstrap
-from gputui.cli import replay
+from gputui.cli import replay, replay_report, table, variants
 from gputui.cli.main import run
 from gputui.config import resolve
 from gputui.domain.job import Attempt, Job
+from gputui.domain.settings import PolicySettings
 from gputui.domain.state import JobState
 from gputui.replay import policies, trace
+from gputui.replay.metrics import figures
+from gputui.replay.trace import Ran, TraceJob
 from tests.factories import ACTOR, spec, uuid
 
+MADE_UP = ["replay", "--synthetic", "5"]
 TRACE = "submit_time_s,duration_s,gpus,vc\n0,100,6,a\n1,100,8,a\n2,50,2,b\n3,300,2,b\n"
 
 
@@ -53,6 +58,116 @@ def test_only_the_policies_named(file: Path, capsys: pytest.CaptureFixture[str])
     assert "#####" in out
 
 
+def test_settings_are_changed_for_a_replay(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["replay", str(file), "-p", "plan", "--set", "policy.preemption=on", "--set", "half_life=12h"]
+    assert run([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["settings"] == {"policy.preemption": True, "policy.half_life": 43200.0}
+    assert "variants" not in found
+    assert run(arguments) == 0
+    assert "set: preemption=on half_life=12h" in capsys.readouterr().out
+
+
+def test_values_are_compared_in_all_combinations(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["replay", str(file), "--compare", "tenants.b.weight=1,50", "--compare", "half_life=7d,1h"]
+    assert run([*arguments, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    names = [f"tenants.b.weight={weight} half_life={life}" for weight in (1, 50) for life in ("7d", "1h")]
+    assert list(found["policies"]) == ["plan", *names]
+    assert found["variants"][names[3]] == {"policy.tenants.b.weight": 50.0, "policy.half_life": 3600.0}
+    assert found["policies"]["plan"] == found["policies"][names[0]]
+
+
+def test_a_comparison_stands_alone_unless_policies_are_named(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["replay", str(file), "--compare", "tenants.b.weight=1,100"]
+    assert run(arguments) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3].split() == ["SETTINGS", "WAIT", "P95", "MAX", "SLOWDOWN", "ALLOCATED", "WORST", "TENANT"]
+    assert lines[4].startswith("plan (tenants.b.weight=1) ")
+    assert lines[5].startswith("tenants.b.weight=100 ")
+    assert all(cell == "=" or cell.endswith("%") for cell in lines[6].split())
+    assert not any("fifo" in line for line in lines)
+    assert run([*arguments, "-p", "fifo"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith(("fifo", "plan"))] == ["fifo", "plan", "plan"]
+
+
+def test_differences_are_in_per_cent_of_the_settings_as_they_are() -> None:
+    base = variants.changed(PolicySettings(), ["half_life=7d"])
+    tried = variants.compared(base.settings, ["half_life=7d,36h"])
+    one = figures([Ran(TraceJob(0, 0.0, 60.0, 1, "a"), 3600.0, 3660.0, 1)], 8)
+    other = replace(one, wait_mean=1800.0, wait_p95=3599.9, wait_max=3780.0, worst_tenant_wait_mean=0.0)
+    found = {"plan": one, "half_life=7d": one, "half_life=36h": other}
+    lines = replay_report.comparison(base, tried, found)
+    _, _, *rows = lines[:5]
+    assert [row.split() for row in rows] == [
+        ["plan", "(half_life=7d)", "1.0h", "1.0h", "1.0h", "61.0", "0.0%", "1.0h"],
+        ["half_life=36h", "30m00s", "59m59s", "1.1h", "61.0", "0.0%", "0s"],
+        ["-50%", "=", "+5.0%", "=", "=", "-100%"],
+    ]
+    assert not any("HIGH WAIT" in line for line in lines)
+
+
+def test_names_too_long_for_the_terminal_are_numbered(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "terminal_width", lambda: 80)
+    assert run(["replay", str(file), "--compare", "half_life=7d,1d", "--compare", "predict=on,off"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[3:7] == [
+        "plan (half_life=7d predict=true)",
+        "   1 half_life=7d predict=off",
+        "   2 half_life=1d predict=on",
+        "   3 half_life=1d predict=off",
+    ]
+    assert [line.split()[0] for line in lines[9:15:2]] == ["plan", "=", "="]
+    assert [line.split()[0] for line in lines[10:15:2]] == ["1", "2", "3"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_setting_that_no_job_here_heeds_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("submit_time_s,duration_s,gpus,name,limit,preemptible\n0,60,1,a,90,0\n9,60,1,a,,1\n")
+    arguments = ["replay", str(path), "--set", "preemption=on", "--compare", "predict=on,off", "--json"]
+    assert run([*arguments, "--limits", "none"]) == 0
+    assert "notes" not in json.loads(capsys.readouterr().out)
+    path.write_text("submit_time_s,duration_s,gpus,name,limit\n0,60,1,a,90\n9,60,1,,\n")
+    assert run([*arguments, "--limits", "none"]) == 0
+    assert json.loads(capsys.readouterr().out)["notes"] == [
+        "No job here may be preempted, so policy.preemption changes nothing.",
+        "No job here has a name and no limit, so policy.predict changes nothing.",
+    ]
+
+
+def test_differences_of_waits_by_class_and_preemptions_are_told() -> None:
+    base = variants.changed(PolicySettings(), ["preemption=off"])
+    tried = variants.compared(base.settings, ["preemption=off,on"])
+    one = figures([Ran(TraceJob(0, 0.0, 60.0, 1, "a"), 3600.0, 3660.0, 1)], 8)
+    one = replace(one, wait_mean_low=7200.0)
+    other = replace(one, wait_mean_low=14400.0, preemptions=3, gpu_seconds_lost=5400.0)
+    lines = replay_report.comparison(base, tried, {"plan": one, "preemption=off": one, "preemption=on": other})
+    assert [line.split() for line in lines[6:10]] == [
+        ["SETTINGS", "HIGH", "WAIT", "NORMAL", "LOW", "PREEMPTED", "LOST"],
+        ["plan", "(preemption=false)", "-", "1.0h", "2.0h", "0", "0.0", "GPU-h"],
+        ["preemption=on", "-", "1.0h", "4.0h", "3", "1.5", "GPU-h"],
+        ["=", "=", "+100%"],
+    ]
+
+
+def test_waits_by_class_are_told_where_jobs_have_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("submit_time_s,duration_s,gpus,priority\n0,7200,8,50\n1,60,8,0\n2,60,8,\n3,60,8,90\n")
+    assert run(["replay", str(path), "-p", "fifo,plan"]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    table = rows[rows.index(["POLICY", "HIGH", "WAIT", "NORMAL", "LOW"]) :]
+    assert table[1:3] == [["fifo", "2.0h", "1.0h", "2.0h"], ["plan", "2.0h", "1.0h", "2.0h"]]
+
+
+def test_a_cap_that_lets_no_job_run_is_wide_enough_in_a_replay(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["replay", str(file), "-p", "plan", "--set", "tenants.a.gpus=1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["policies"]["plan"]["makespan"] > 0
+
+
 def test_made_up_jobs_need_no_file(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["replay", "--synthetic", "50", "--seed", "3", "--json", "-p", "plan"]) == 0
     assert json.loads(capsys.readouterr().out)["jobs"] == 50
@@ -74,6 +189,19 @@ def test_jobs_that_all_come_at_once_have_no_load(tmp_path: Path, capsys: pytest.
         (["replay", "--synthetic", "5", "--max-time", "0"], "--max-time"),
         (["replay", "--synthetic", "5", "--limits", "guess"], "guess"),
         (["replay", "--synthetic", "5", "--load", "0"], "--load"),
+        ([*MADE_UP, "--set", "half_life"], "--set: expected SETTING=VALUE, found 'half_life'"),
+        ([*MADE_UP, "--set", "half_live=1d"], "--set half_live: 'half_live' is no setting (did you mean half_life?)"),
+        ([*MADE_UP, "--set", "half_life=0"], "--set half_life: expected a duration above 0"),
+        ([*MADE_UP, "--compare", "foo=1"], "--compare foo: 'foo' is no setting (known: promote_after, age_unit, "),
+        ([*MADE_UP, "--set", "share=all"], "--set share: changes nothing in a replay (those that do: "),
+        ([*MADE_UP, "--set", "tenants.a.pending=3"], "is no setting of a tenant"),
+        ([*MADE_UP, "--compare", "tenants.a.weight=1,x"], "--compare tenants.a.weight: expected a number"),
+        ([*MADE_UP, "--compare", "tenants.a.weight=1,"], "--compare tenants.a.weight: expected a number"),
+        ([*MADE_UP, "--compare", "half_life=1", "--compare", "policy.half_life=2"], "half_life is there twice"),
+        (
+            [*MADE_UP, "--compare", "tenants.a.weight=" + ",".join(map(str, range(1, 66)))],
+            "65 combinations are more than 64",
+        ),
     ],
 )
 def test_what_makes_no_sense_is_bad_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,7 +229,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             ran = transaction.get(job_id).to(JobState.CONFIGURING, attempts=(attempt,)).to(JobState.RUNNING)
             done = ran.to(JobState.COMPLETING).to(JobState.COMPLETED, started_at=at, ended_at=attempt.ended_at)
             transaction.put(done)
-    store.keep_house(now)
+    store.maintain(now)
     assert len(list(store.history())) == 1
     store.close()
     return tmp_path
@@ -113,7 +241,7 @@ def test_the_history_is_replayed_beside_how_it_was(server: Path, capsys: pytest.
     assert {key: found[key] for key in ("gpus", "gpus_per_node", "limits", "jobs")} == {
         "gpus": 2,
         "gpus_per_node": 2,
-        "limits": "bucket",
+        "limits": "none",
         "jobs": 4,
     }
     assert list(found["policies"]) == ["as-it-was", *policies.POLICIES]
@@ -128,14 +256,16 @@ def test_the_history_is_replayed_beside_how_it_was(server: Path, capsys: pytest.
 
 
 def test_what_the_history_means_and_how_little_it_is_is_said(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["replay", "--history", "-p", "plan,static-equal"]) == 0
+    assert run(["replay", "--history", "-p", "plan,static-equal", "--limits", "bucket"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("4 jobs on 2 GPUs, load 0.00, bucket limits")
+    assert "as there was none: 4 jobs." in out
     assert "split equally between the tenants these jobs would have waited" in out
     assert "4 jobs over 19d00h is little to go by" in out
-    assert "as there was none: 4 jobs." in out
     assert run(["replay", "--history", "-p", "fifo"]) == 0
-    assert "split equally" not in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "split equally" not in out
+    assert "as there was none" not in out
 
 
 def test_another_number_of_gpus_or_load_is_not_how_it_was(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -162,3 +292,11 @@ def test_without_a_history_there_is_nothing_to_replay(
     assert run(["replay", "--history"]) == 1
     assert "no finished job has held a GPU here yet" in capsys.readouterr().err
     assert run(["replay", "--history", "--synthetic", "5"]) == 2
+
+
+def test_the_page_names_every_policy_column_and_setting() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text(encoding="utf-8")
+    names = {*policies.POLICIES, *trace.REQUIRED, *trace.OPTIONAL, *variants.replayed()}
+    assert [name for name in sorted(names) if f"`{name}`" not in page] == []
+    listed = re.findall(r"`([a-z_]+)`", page.partition("### Settings that can be tried")[2].partition("## The jobs")[0])
+    assert [name for name in listed if name not in ("none", *variants.replayed())] == []

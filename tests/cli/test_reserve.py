@@ -6,16 +6,16 @@ import json
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui import bootstrap
-from gputui.domain.policy.occupants import warnings
+from gputui.domain.policy.reservations import overlap_warnings
 from gputui.domain.settings import Window
-from gputui.domain.snapshot import Controls, Standing
+from gputui.domain.snapshot import Controls, StandingRule
 from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.domain.policy.test_decide import seen
 from tests.factories import NOW, job, running, snapshot, uuid
@@ -57,6 +57,15 @@ def windows(store: KeptStore) -> tuple[Window, ...]:
     return store.controls().reservations
 
 
+@pytest.mark.usefixtures("in_berlin")
+def test_a_start_may_have_its_end(run: Run, store: KeptStore) -> None:
+    assert run("reserve", "add", "--gpus", "4", "--start", "Mon 9-17").out == "r1\n"
+    [window] = windows(store)
+    assert [f"{at.astimezone():%a %H:%M}" for at in (window.start, window.end)] == ["Mon 09:00", "Mon 17:00"]
+    refused = run("reserve", "add", "--gpus", "4", "--start", "Mon 9-17", "--for", "2h")
+    assert "--start: has an end already (leave out --end and --for)" in refused.err
+
+
 def test_add_prints_the_name_alone_and_keeps_it(run: Run, store: KeptStore) -> None:
     result = run("reserve", "add", "--gpus", "4", "--start", "2026-12-01T09:00Z", "--for", "8h", "--tenant", "bob")
     assert (result.code, result.out, result.err) == (0, "r1\n", "")
@@ -74,7 +83,7 @@ def test_times_are_of_the_users_zone_unless_they_have_one(run: Run, store: KeptS
     assert windows(store)[0].end == datetime(2026, 12, 1, 12, tzinfo=UTC)
     told = run("reserve", "list").out
     assert "2026-12-01 09:00  2026-12-01 13:00" in told
-    assert "; released 2026-12-01 09:15 if nobody claims it" in told
+    assert "; released 2026-12-01 09:15 if unused" in told
 
 
 def test_for_whom_it_is_kept(run: Run, store: KeptStore) -> None:
@@ -106,7 +115,7 @@ def test_gpus_are_named_by_index_or_uuid_and_kept_by_uuid(run: Run, store: KeptS
         ("--gpus 1 --start +1h --end +1h", "--end"),
         ("--gpus 1 --start 2026-03-02T10:00Z --for 1h", "--end"),
         ("--gpus 1 --for 0", "--for"),
-        ("--gpus 1 --start tomorrow --for 1h", "--start"),
+        ("--gpus 1 --start yesterday --for 1h", "--start"),
         ("--gpus 1 --for 1h --priority 101", "--priority"),
         ("--gpus 1 --for 1h --nobody --tenant bob", "--nobody"),
         ("--gpus 1 --for 1h --name a\x1bb", "--name"),
@@ -128,7 +137,7 @@ def test_what_does_not_fit_beside_others_names_them(run: Run, store: KeptStore, 
     assert run(*beside, "--gpus", "2", "--name", "exam").out == "exam\n"
     assert "reservations course and exam keep 8 of 8" in run(*beside, "--gpus", "1").err
     taken = run(*beside, "--gpus", "1", "--name", "course")
-    assert (taken.code, "--name: there is a reservation course already" in taken.err) == (2, True)
+    assert (taken.code, "--name: reservation course exists already" in taken.err) == (2, True)
     later = ["reserve", "add", "--start", "2026-03-02T18:00Z", "--for", "1h", "--gpus", "8"]
     assert run(*later).code == 0
 
@@ -176,7 +185,7 @@ def test_remove(run: Run, store: KeptStore, file: None) -> None:
     assert [entry.verb for entry in store.audit_log("reservation mine")] == ["reserve", "unreserve"]
     assert run("reserve", "remove", "mine").code == 3
     of_file = run("reserve", "remove", "course")
-    assert (of_file.code, "is one of the settings file" in of_file.err) == (1, True)
+    assert (of_file.code, "is defined in the settings file" in of_file.err) == (1, True)
 
 
 def test_one_removed_and_added_again_is_judged_anew(run: Run, store: KeptStore) -> None:
@@ -210,7 +219,7 @@ def test_a_job_without_a_limit_on_the_named_gpus_is_warned_of(
     put(store, endless)
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(pictured))
     window = Window("w", NOW + 2 * HOUR, NOW + 4 * HOUR, gpus=(uuid(0), uuid(1), uuid(2)))
-    told = list(warnings(window, pictured, {uuid(i): str(i) for i in range(3)}))
+    told = list(overlap_warnings(window, pictured, {uuid(i): str(i) for i in range(3)}))
     assert [each.split(":")[0] for each in told] == [
         "GPU 0 is held by job 7, which has no time limit",
         "GPU 2 is held by job 9, which may run 6h59m into it",
@@ -222,10 +231,10 @@ def test_a_job_without_a_limit_on_the_named_gpus_is_warned_of(
 
 def test_the_standing_rule(run: Run, store: KeptStore) -> None:
     assert run("reserve", "standing", "80").code == 0
-    assert store.controls().standing == Standing(80)
+    assert store.controls().standing == StandingRule(80)
     assert "jobs of priority 80 and above first (command)" in run("reserve", "list").out
     assert run("reserve", "standing", "off").code == 0
-    assert store.controls().standing == Standing(None)
+    assert store.controls().standing == StandingRule(None)
     assert run("reserve", "standing", "file").code == 0
     assert store.controls().standing is None
     assert run("reserve", "standing", "101").code == 2

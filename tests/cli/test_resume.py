@@ -21,5 +21,8 @@ def test_a_gpu_that_stays_sick_is_named_and_one_stopped_by_an_xid_is_not(
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(snapshot(gpus=sick)))
     result = run("resume", "0", "1", "2")
     assert (result.code, result.out) == (0, "")
-    assert result.err.splitlines() == ["GPU 0 is resumed, but no job starts there yet: the driver asks for a GPU reset"]
+    assert result.err.splitlines() == [
+        "resumed GPUs 0 1 2: jobs start there again",
+        "GPU 0 is resumed, but no job starts there yet: the driver asks for a GPU reset",
+    ]
     assert set(store.controls().resumed) == {uuid(0), uuid(1), uuid(2)}

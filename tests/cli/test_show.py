@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import fields
 from datetime import timedelta
 
 from gputui.cli import show
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.job import ArrayRef, ContainerOptions, PublishedPort
+from gputui.domain.container_options import ContainerOptions, PublishedPort
+from gputui.domain.job import ArrayRef
 from gputui.domain.state import JobState
 from tests.cli.conftest import KeptStore, Run, put
 from tests.factories import GIB, NOW, job, running, snapshot, uuid
@@ -54,7 +54,7 @@ def test_json_is_an_object(run: Run, store: KeptStore) -> None:
 
 def test_a_job_of_history_is_shown(run: Run, store: KeptStore) -> None:
     put(store, running().evolve(state=JobState.COMPLETED, ended_at=NOW - timedelta(days=30)))
-    store.keep_house(NOW)
+    store.maintain(NOW)
     assert not store.jobs()
     assert lines(run("show", "1").out)["state"] == "COMPLETED"
 
@@ -87,7 +87,7 @@ def test_a_published_port_is_told_with_the_way_there(run: Run, store: KeptStore)
         "tcp",
         "0.0.0.0",
     )
-    assert {each.name for each in fields(ContainerOptions)} <= told["spec"].keys()
+    assert set(ContainerOptions.__struct_fields__) <= told["spec"].keys()
 
 
 def test_an_element_of_an_array_is_named_as_in_the_queue(run: Run, store: KeptStore) -> None:

@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.container import Launch
-from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec
-from gputui.request import docker_only
-from gputui.request.keys import KEYS
+from gputui.domain.container_options import ContainerOptions
+from gputui.domain.job import GpuRequest, JobSpec
+from gputui.request import command_line
+from gputui.request.job_options import KEYS
 from gputui.request.submitter import is_taken_over
-from gputui.runtime.process_plan import environment
-from gputui.runtime.process_user import account_of
+from gputui.runtime.accounts import account_of
+from gputui.runtime.process.plan import environment
 from tests.cli.conftest import KeptStore, Run
 from tests.factories import GIB, NOW, spec, uuid
 from tests.request import docker_values
@@ -103,9 +104,21 @@ def test_what_follows_the_image_is_the_job_s(run: Run, store: KeptStore) -> None
     assert spec_of(store).command == command
 
 
+def test_a_terminal_is_told_how_many_elements_an_array_has(
+    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    assert run("submit", "--array", "0-20:5%2", "busybox").out == "1  5 elements, 1_0 to 1_20\n"
+    assert run("submit", "--array", "3", "busybox").out == "6  1 element, 6_3\n"
+    assert run("submit", "busybox").out == "7\n"
+    monkeypatch.setattr("sys.stdout.isatty", lambda: False)
+    assert run("submit", "--array", "0-9", "busybox").out == "8\n"
+
+
 def test_an_array_is_a_job_for_each_index(run: Run, store: KeptStore) -> None:
     assert run("submit", "--array", "0-2%2", "busybox").out == "1\n"
-    places = [(job.array.id, job.array.index, job.array.limit) for job in store.jobs().values() if job.array]
+    jobs = (entry.element(job_id) for entry in store.jobs().values() for job_id in entry.ids)
+    places = [(job.array.id, job.array.index, job.array.limit) for job in jobs if job.array]
     assert places == [(1, 0, 2), (1, 1, 2), (1, 2, 2)]
 
 
@@ -178,9 +191,9 @@ def test_without_an_engine_an_image_is_refused(run: Run, store: KeptStore, tmp_p
     assert run("--runtime", "process", "submit", "--host", "--", "true").code == 0
 
 
-@pytest.mark.parametrize("option", sorted(docker_only.REFUSED))
+@pytest.mark.parametrize("option", sorted(command_line.REFUSED))
 def test_what_docker_takes_and_we_do_not_is_refused_with_what_to_write(run: Run, store: KeptStore, option: str) -> None:
-    value = [] if option in docker_only.WITHOUT_VALUE else ["x"]
+    value = [] if option in command_line.WITHOUT_VALUE else ["x"]
     result = run("submit", option, *value, "busybox")
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith(f"gputui: error: {option}: is not an option of submit (")
@@ -252,6 +265,7 @@ def test_an_unknown_option_is_named_with_its_neighbour(run: Run) -> None:
         ("--priority", "-1"),
         ("--priority", "1.5"),
         ("--nice", "x"),
+        ("--idle-timeout", "0"),
         ("--time-limit", "0"),
         ("--time-limit", "-5"),
         ("--retries", "-1"),
@@ -272,6 +286,9 @@ def test_an_unknown_option_is_named_with_its_neighbour(run: Run) -> None:
         ("--after-any", "0"),
         ("--begin", "yesterday"),
         ("--array", "9-0"),
+        ("--comment", " "),
+        ("--sweep", "lr"),
+        ("--sweep-limit", "0"),
         ("--tenant", "a" * 65),
         ("--tenant", "a\tb"),
         ("--name", "a" * 10_000),

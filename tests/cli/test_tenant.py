@@ -25,7 +25,7 @@ def file(store: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_set_changes_what_is_given_and_leaves_the_rest(run: Run, store: KeptStore) -> None:
     for words in (["--pending", "5"], ["--weight", "0.5"], ["--gpus", "none"]):
         result = run("tenant", "set", "bob", *words)
-        assert (result.code, result.out, result.err) == (0, "", "")
+        assert (result.code, result.out, result.err) == (0, "", f"tenant bob: {words[0][2:]} {words[1]}\n")
     assert store.controls().tenants == (TenantSettings("bob", 0.5, None, None, 5),)
     run("tenant", "set", "bob", "--clear", "--running", "0")
     assert store.controls().tenants == (TenantSettings("bob", 1.0, None, 0, None),)
@@ -47,12 +47,39 @@ def test_set_changes_what_is_given_and_leaves_the_rest(run: Run, store: KeptStor
         ["--gpus", "-1"],
         ["--running", "1.5"],
         ["--pending", "x"],
+        ["--max-priority", "101"],
+        ["--max-priority", "high"],
+        ["--users", "ann,"],
+        ["--users", "two words"],
     ],
 )
 def test_what_is_no_weight_or_cap_is_refused(run: Run, store: KeptStore, words: list[str]) -> None:
     assert run("tenant", "set", "bob", *words).code == 2
     assert run("tenant", "set", "b\nob", "--gpus", "1").code == 2
     assert store.controls().tenants == ()
+
+
+def test_a_higher_priority_than_the_tenants_highest_is_refused_with_the_number(run: Run, store: KeptStore) -> None:
+    assert run("tenant", "set", "bob", "--max-priority", "60").code == 0
+    assert list(store.audit_log("tenant bob"))[-1].after == "weight 2, at most 6 GPUs, at most priority 60"
+    refused = run("submit", "--tenant", "bob", "--priority", "70", "busybox", "true")
+    assert (refused.code, refused.out) == (2, "")
+    assert "tenant bob may have at most priority 60, and 70 is more" in refused.err
+    job_id = run("submit", "--tenant", "bob", "--priority", "60", "busybox", "true").out.strip()
+    for words in (["+1"], ["top"], ["61"], ["+1", "--dry-run"], ["top", "--dry-run"]):
+        assert run("priority", job_id, *words).code == 2
+    assert run("edit", job_id, "--priority", "61").code == 2
+    assert run("tenant", "set", "bob", "--max-priority", "none").code == 0
+    assert run("priority", job_id, "top").code == 0
+
+
+def test_users_are_set_and_taken_back(run: Run, store: KeptStore) -> None:
+    assert run("tenant", "set", "prof", "--users", "ann,@lab").code == 0
+    assert [tenant.users for tenant in store.controls().tenants] == [("ann", "@lab")]
+    assert list(store.audit_log("tenant prof"))[-1].after == "weight 1, for ann, @lab alone"
+    assert json.loads(run("tenant", "list", "--json").out)[-1]["users"] == ["ann", "@lab"]
+    assert run("tenant", "set", "prof", "--users", "none").code == 0
+    assert [tenant.users for tenant in store.controls().tenants] == [()]
 
 
 def test_list_shows_use_beside_caps_and_where_they_come_from(
@@ -71,6 +98,8 @@ def test_list_shows_use_beside_caps_and_where_they_come_from(
         "gpus_max": 6,
         "running_max": None,
         "pending_max": 5,
+        "priority_max": None,
+        "users": [],
         "gpus": 2,
         "running": 1,
         "pending": 1,
@@ -79,7 +108,7 @@ def test_list_shows_use_beside_caps_and_where_they_come_from(
     }
     assert (eve["source"], eve["running_max"]) == ("file", 1)
     line = run("tenant", "list").out.splitlines()[2]
-    assert line.split() == ["bob", "2", "2/6", "1", "1/5", "0.35", "2m00s", "command"]
+    assert line.split() == ["bob", "2", "2/6", "1", "1/5", "-", "0.35", "2m00s", "command"]
 
 
 def test_remove_lets_the_file_speak_again(run: Run, store: KeptStore) -> None:

@@ -11,8 +11,7 @@ import pytest
 from gputui import bootstrap
 from gputui.cli import table
 from gputui.domain.errors import GputuiError
-from gputui.domain.gpu_history import TakenStep
-from gputui.domain.gpu_past import STEP, Step
+from gputui.domain.gpu_history import STEP, Step, TakenStep
 from gputui.domain.snapshot import Leader
 from gputui.domain.text import width
 from tests.cli.conftest import KeptStore, Run, picture, put
@@ -37,18 +36,19 @@ class TestFrame:
         result = run("top")
         lines = result.out.splitlines()
         assert (result.code, result.err) == (0, "")
-        assert "gputui serve schedules" in lines[0]
+        assert "scheduler: service" in lines[0]
         assert lines[2].split()[:2] == ["GPU", "MODEL"]
         assert "#1 训练大模型" in lines[3]
-        assert lines[6].split()[:2] == ["ID", "ST"]
-        assert len(lines) == 7 + 29
+        assert lines[5].startswith(" 2 GPUs ")
+        assert lines[7].split()[:2] == ["ID", "STATE"]
+        assert len(lines) == 8 + 29
         assert "\x1b" not in result.out
 
     @pytest.mark.parametrize("room", [79, 80, 133])
     def test_columns_stay_aligned_under_wide_names_at_odd_widths(self, run: Run, room: int) -> None:
         lines = [line for line in run("top", "--width", str(room)).out.splitlines() if line]
         assert max(map(width, lines)) <= room
-        queue = lines[lines.index(next(line for line in lines if line.split()[:2] == ["ID", "ST"])) :]
+        queue = lines[lines.index(next(line for line in lines if line.split()[:1] == ["ID"])) :]
         gpus_at = width(queue[0][: queue[0].index("GPUS")]) + len("GPUS") - 1
         assert {_at(line, gpus_at) for line in queue[1:]} == {"1"}
 
@@ -58,7 +58,7 @@ class TestFrame:
     def test_what_does_not_fit_is_told_as_a_number(self, run: Run) -> None:
         lines = run("top", "--height", "12").out.splitlines()
         assert len(lines) == 12
-        assert lines[-1] == " … and 25 jobs more"
+        assert lines[-1] == " … and 26 jobs more"
         assert len(run("top", "--height", "4").out.splitlines()) == 4
 
     def test_ascii_alone(self, run: Run) -> None:
@@ -69,16 +69,16 @@ class TestFrame:
     def test_several_frames_have_graphs(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         pauses: list[float] = []
         monkeypatch.setattr(time, "sleep", pauses.append)
-        assert "LAST MINUTES" not in run("top", "--width", "160").out
+        assert "HISTORY" not in run("top", "--width", "160").out
         several = run("top", "-n", "3", "-i", "5s", "--width", "160").out
-        assert (several.count("gputui serve schedules"), several.count("LAST MINUTES"), pauses) == (3, 3, [5.0, 5.0])
+        assert (several.count("scheduler: service"), several.count("HISTORY"), pauses) == (3, 3, [5.0, 5.0])
 
     def test_what_was_before_is_drawn_in_one_frame_too(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         taken = [TakenStep(NOW - ago * STEP, {uuid(0): Step(ago / 10)}) for ago in range(10, 0, -1)]
         monkeypatch.setattr(bootstrap, "gpu_past", lambda options: taken)
         told = run("top", "--width", "160").out
-        assert "LAST MINUTES" in told
-        assert "██▇▆▅▅▄▃▂▁" in told
+        assert "HISTORY" in told
+        assert "█▅▃▁" in told
 
     def test_a_terminal_gets_colours_unless_told_not_to(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(type(sys.stdout), "isatty", lambda self: True)

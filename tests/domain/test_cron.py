@@ -11,8 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gputui.domain.cron import latest_until, next_after
-from gputui.domain.crontab import parse
+from gputui.domain.cron import latest_until, next_after, parse
 from gputui.domain.errors import InputError
 
 BERLIN, NEW_YORK = ZoneInfo("Europe/Berlin"), ZoneInfo("America/New_York")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from gputui.domain.event import health_changes
 from gputui.domain.gpu import Health, HealthCode

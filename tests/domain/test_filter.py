@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.filter import FIELDS, MAX_LENGTH, Seen, parse_filter, shown_text
-from gputui.domain.job import ArrayRef, ContainerOptions, GpuRequest, Job
+from gputui.domain.filter import FIELDS, MAX_LENGTH, FilterSubject, parse_filter, shown_text
+from gputui.domain.job import ArrayRef, GpuRequest, Job
 from gputui.domain.state import JobState, PendingReason, Reason
-from tests.factories import NOW, job, running, uuid
+from tests.factories import NOW, array, job, running, uuid
 
 WAITS = Reason(PendingReason.RESOURCES, "needs 4 GPUs: 1 is free")
 WAITING = job(12, gpus=(2, 4), name="bert-large", tenant="alice", priority=80, age=3 * 3600, image="lab/torch:2.1")
@@ -26,9 +28,9 @@ ELEMENT = job(16, spec=None, name="sweep", array=ArrayRef(16, 3))
 JOBS = (WAITING, RUNS, FAILED, LABELLED, ELEMENT)
 
 
-def seen(each: Job) -> Seen:
+def seen(each: Job) -> FilterSubject:
     reason = WAITS if each is WAITING else None
-    return Seen(each, NOW, reason, shown_text(each, reason))
+    return FilterSubject(each, NOW, reason, shown_text(each, reason))
 
 
 def ids(text: str) -> list[int]:
@@ -99,9 +101,9 @@ def test_what_it_shows(text: str, expected: list[int]) -> None:
         ("name>a", "not compared with >"),
         ("name~[", "not a pattern"),
         ("name~[[", "not a pattern"),
-        ("state:sleeping", "'sleeping' is none of its values"),
-        ("reason:because", "'because' is none"),
-        ("is:red", "'red' is none"),
+        ("state:sleeping", "'sleeping' is not one of its values"),
+        ("reason:because", "'because' is not one"),
+        ("is:red", "'red' is not one"),
         ("wait>soon", "'soon' is not a duration"),
         ("x" * (MAX_LENGTH + 1), "longer than"),
     ],
@@ -140,3 +142,42 @@ def test_whatever_is_typed_is_a_filter_or_an_input_error(text: str) -> None:
 def test_each_further_word_shows_no_job_more(words: list[str]) -> None:
     shown = set(ids(" ".join(words)))
     assert all(shown <= set(ids(" ".join(words[:length]))) for length in range(len(words)))
+
+
+class TestEntries:
+    """Ids of the waiting elements of an array, which are one entry."""
+
+    @pytest.mark.parametrize(
+        ("text", "indices"),
+        [
+            ("id:8", [1]),
+            ("id:1-8", [0, 1]),
+            ("-id:8", [0, *range(2, 20)]),
+            ("12_7", []),
+            ("7_1", [1, *range(10, 20)]),
+            ("-7_1", [0, *range(2, 10)]),
+            ("#9 sweep", [2]),
+            ('"#9 #7_2 sweep"', [2]),
+            ("sweep", range(20)),
+            ("-sweep", []),
+            ("vit", []),
+            ("array:7 id>24", [18, 19]),
+            ("is:array state:pd", range(20)),
+            ("state:r", []),
+        ],
+    )
+    def test_some_elements_match(self, text: str, indices: Iterable[int]) -> None:
+        found = parse_filter(text).part(seen(array(range(20), name="sweep")))
+        assert list(found.indices if found else ()) == list(indices)
+
+    @given(st.lists(st.sampled_from(["id:8", "-id>9", "1", "#8", "-7_2", "sweep", "_", "pd", "vit 1"]), max_size=3))
+    def test_as_each_element_by_itself(self, words: list[str]) -> None:
+        chosen, entry = parse_filter(" ".join(words)), array([0, 1, 5, *range(10, 20)], name="sweep 1")
+        found = chosen.part(seen(entry))
+        assert list(found.ids if found else ()) == [
+            job_id for job_id in entry.ids if chosen.matches(seen(entry.element(job_id)))
+        ]
+
+    def test_all_of_it_is_the_entry_itself(self) -> None:
+        entry = array(range(20), name="sweep")
+        assert parse_filter("sweep").part(seen(entry)) is entry

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from datetime import timedelta
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import TransitionError
@@ -17,15 +17,15 @@ from tests.factories import NOW, job, running, spec, uuid
 ENDED = NOW + timedelta(seconds=5)
 
 
-@pytest.mark.parametrize(("before", "after"), product(JobState, JobState))
-def test_a_job_moves_only_as_the_table_allows(before: JobState, after: JobState) -> None:
-    waiting = job(state=before)
-    if after in TRANSITIONS[before]:
-        assert waiting.to(after).state is after
-        assert waiting.state is before
-    else:
-        with pytest.raises(TransitionError):
-            waiting.to(after)
+def test_a_job_moves_only_as_the_table_allows() -> None:
+    for before, after in product(JobState, JobState):
+        waiting = job(state=before)
+        if after in TRANSITIONS[before]:
+            assert waiting.to(after).state is after, (before, after)
+            assert waiting.state is before
+        else:
+            with pytest.raises(TransitionError):
+                waiting.to(after)
 
 
 def test_a_move_carries_changes() -> None:
@@ -35,14 +35,14 @@ def test_a_move_carries_changes() -> None:
 
 def test_evolving_keeps_the_state() -> None:
     waiting = job(state=JobState.PENDING)
-    assert waiting.evolve(held=True) == dataclasses.replace(waiting, held=True)
+    assert waiting.evolve(held=True) == replace(waiting, held=True)
 
 
 def test_nothing_can_be_changed_in_place() -> None:
     the_job = running(on=[uuid(0)])
     for frozen in (the_job, the_job.spec, the_job.attempts[0], the_job.spec.gpus, the_job.spec.options):
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(frozen, dataclasses.fields(frozen)[0].name, None)
+        with pytest.raises(AttributeError):
+            setattr(frozen, frozen.__struct_fields__[0], None)
         hash(frozen)
 
 

@@ -33,5 +33,5 @@ def test_words_of_users_are_left_as_they_are() -> None:
 
 def test_a_time_in_the_text_is_known_to_be_there() -> None:
     reason = Reason(PendingReason.RESOURCES, f"expected {moment(SOON, NOW)}", (SOON,))
-    assert reason.tells(SOON + timedelta(seconds=30))
-    assert not reason.tells(LATE)
+    assert reason.mentions(SOON + timedelta(seconds=30))
+    assert not reason.mentions(LATE)

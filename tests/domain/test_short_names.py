@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.short_names import short_names
+from gputui.domain.gpu import short_names
 
 MOCK = [f"GPU-12345678-1234-1234-1234-1234567890{number:02d}" for number in range(8)]
 """UUIDs as a mock of NVML makes them: alike but for the end."""

@@ -159,12 +159,12 @@ def test_fit_pads_where_it_is_told() -> None:
 
 
 @pytest.mark.parametrize("bomb", ["\x1b]", "\x9d", "\x1b[", "\x1b", "a\r", "\t", "\u200d", "\x1b[1m"])
-def test_a_megabyte_of_attack_is_read_once(bomb: str) -> None:
-    line = bomb * (1_000_000 // len(bomb))
+def test_a_long_line_of_attack_is_read_once(bomb: str) -> None:
+    line = bomb * (200_000 // len(bomb))
     begun = time.process_time()
     plain(line)
     plain_log(line)
-    assert time.process_time() - begun < 5  # a quadratic reading takes hours
+    assert time.process_time() - begun < 2  # a quadratic reading takes minutes
 
 
 @given(st.text(alphabet="ab 界é\u0301", max_size=60), st.integers(2, 20))

@@ -8,7 +8,7 @@ from gputui.cli.main import run
 from gputui.domain.snapshot import Snapshot
 from gputui.tui.app import Gputui
 from gputui.tui.screens.main import Main
-from gputui.tui.steady import SteadyDriver
+from gputui.tui.textual_internals import NonblockingDriver
 
 WORDS = "no \x1b[31msuch thing"
 
@@ -23,7 +23,7 @@ show = Gputui.watch_snapshot
 
 def fail_while_away(app: Gputui, snapshot: Snapshot) -> None:
     """The same, at the next picture, while the terminal is lent to a shell."""
-    if app.is_away:
+    if app.terminal.is_away:
         fail()
     show(app, snapshot)
 
@@ -35,11 +35,11 @@ def main(where: str, *arguments: str) -> int:
     elif where == "opening":
         Main.on_mount = fail  # type: ignore[method-assign, assignment]
     elif where == "making":
-        Gputui.dress = fail  # type: ignore[method-assign, assignment]
+        Gputui.get_css_variables = fail  # type: ignore[method-assign, assignment]
     elif where == "starting":  # the terminal is half taken over by then
-        SteadyDriver._request_terminal_sync_mode_support = fail  # type: ignore[method-assign, assignment]
+        NonblockingDriver._request_terminal_sync_mode_support = fail  # type: ignore[method-assign, assignment]  # noqa: SLF001 - Textual has no public step there
     elif where == "reading":  # on a thread
-        SteadyDriver.run_input_thread = fail  # type: ignore[method-assign, assignment]
+        NonblockingDriver.run_input_thread = fail  # type: ignore[method-assign, assignment]
     elif where == "away":
         Gputui.watch_snapshot = fail_while_away  # type: ignore[method-assign, assignment]
     return run(arguments)

@@ -18,7 +18,7 @@ from typing import Any
 
 from gputui.domain.job import Job, JobId, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
-from gputui.engine.actions import Actions
+from gputui.engine.actions.actions import Actions
 from gputui.store import TinyJobStore
 from tests.e2e.commands import Commands
 from tests.factories import ACTOR
@@ -122,17 +122,21 @@ class Site:
     def jobs(self) -> dict[JobId, dict[str, Any]]:
         return {job["id"]: job for job in self.json("queue", "--all")}
 
-    def until(self, condition: Callable[[], bool], seconds: float = 30) -> None:
+    def until(self, condition: Callable[[], bool], seconds: float = 90) -> None:
         """Wait for something to come true, looking at it as often as that is cheap."""
         deadline = time.monotonic() + seconds
         while not condition():
             assert time.monotonic() < deadline, f"it did not come true in {seconds} s\n{self.evidence()}"
             time.sleep(0.1)
 
-    def until_state(self, job_id: JobId, *states: str, seconds: float = 30) -> dict[str, Any]:
+    def until_state(self, job_id: JobId, *states: str, seconds: float = 90) -> dict[str, Any]:
         self.until(lambda: self.json("show", str(job_id))["state"] in states, seconds)
         found: dict[str, Any] = self.json("show", str(job_id))
         return found
+
+    def until_output(self, job_id: JobId, words: str) -> None:
+        """Wait until the job has written these words."""
+        self.until(lambda: words in self.run("logs", str(job_id), check=False).stdout)
 
     def evidence(self) -> str:
         """What a person would look at first."""
@@ -163,9 +167,10 @@ class Site:
                 self.engine.docker("rm", "-f", *ids, check=False)
 
 
-def submit_directly(store: TinyJobStore, specs: Iterable[JobSpec]) -> tuple[JobId, ...]:
-    """As `gputui submit` does it, without starting an interpreter for each."""
-    return Actions(store, RealClock(), ACTOR).submit([Submission(spec) for spec in specs])
+def submit_directly(store: TinyJobStore, jobs: Iterable[JobSpec | Submission]) -> tuple[JobId, ...]:
+    """Submit as `gputui submit` does, without starting an interpreter for each; return an id for each element."""
+    wished = [Submission(each) if isinstance(each, JobSpec) else each for each in jobs]
+    return Actions(store, RealClock(), ACTOR).submit(wished)
 
 
 def all_over(jobs: Iterable[Job]) -> bool:

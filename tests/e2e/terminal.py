@@ -6,8 +6,10 @@ import os
 import shlex
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
+
+from gputui.domain.text import width
 
 
 class Terminal:
@@ -27,6 +29,21 @@ class Terminal:
         """Type, in tmux's names of keys."""
         self._tmux("send-keys", *keys)
 
+    def resize(self, columns: int, lines: int) -> None:
+        """Change the size of the window."""
+        self._tmux("resize-window", "-x", str(columns), "-y", str(lines))
+
+    def click(self, word: str, *, times: int = 1, button: int = 0) -> None:
+        """Click on the first of these words on the screen."""
+        shown = self.until(word).splitlines()
+        line = next(number for number, text in enumerate(shown) if word in text)
+        place = f"{width(shown[line][: shown[line].index(word)]) + 1};{line + 1}"
+        self._tmux("send-keys", "-l", f"\x1b[<{button};{place}M\x1b[<{button};{place}m" * times)
+
+    def wheel(self, word: str, *, down: bool = True) -> None:
+        """Turn the wheel by one notch over these words."""
+        self.click(word, button=65 if down else 64)
+
     @property
     def text(self) -> str:
         """What is on the screen."""
@@ -41,12 +58,21 @@ class Terminal:
 
     def until(self, *wanted: str, seconds: float = 15) -> str:
         """The screen, once it shows all of these."""
+        return self.until_that(lambda shown: all(word in shown for word in wanted), f"{wanted}", seconds)
+
+    def until_that(self, condition: Callable[[str], bool], wanted: str = "such", seconds: float = 15) -> str:
+        """The screen, once this is true of it."""
         deadline = time.monotonic() + seconds
-        while True:
-            shown = self.text
-            if all(word in shown for word in wanted):
-                return shown
+        while not condition(shown := self.text):
             assert time.monotonic() < deadline, f"no {wanted} in\n{shown}"
+            time.sleep(0.05)
+        return shown
+
+    def until_gone(self, word: str, seconds: float = 15) -> None:
+        """Wait until the screen shows this no more."""
+        deadline = time.monotonic() + seconds
+        while word in (shown := self.text):
+            assert time.monotonic() < deadline, f"still {word} in\n{shown}"
             time.sleep(0.05)
 
     def close(self) -> None:

@@ -13,24 +13,25 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.leader import current_leader
+from gputui.engine.files.leadership import current_leader
 from tests.e2e.terminal import Terminal
 
 PATIENCE = 30.0
 CONSOLE = [sys.executable, "-m", "gputui"]
 ASLEEP = """
-import sys, time
+import os, sys, time
 from gputui.tui.app import Gputui
-told = sys.argv.pop()
+wake, asleep = sys.argv.pop(), sys.argv.pop()
 def sleep(self):
-    open(told, "w").close()
-    time.sleep(5)
+    open(asleep, "w").close()
+    while not os.path.exists(wake):
+        time.sleep(0.05)
     raise KeyError("overslept")
 Gputui.action_help = sleep
 from gputui.__main__ import main
 main()
 """
-"""A console whose screen sleeps when asked for help, and then fails."""
+"""A console whose screen sleeps when asked for help until it is woken, and then fails."""
 
 
 class Place:
@@ -39,7 +40,8 @@ class Place:
     def __init__(self, path: Path) -> None:
         self.path = path
         editor = path / "editor"
-        editor.write_text(f"#!/bin/sh\ntouch {path}/open\nuntil [ -e {path}/close ]; do sleep 0.05; done\n")
+        wait = f"until [ -e {path}/close ]; do sleep 0.05; done"
+        editor.write_text(f"#!/bin/sh\ntrap 'touch {path}/hung-up; exit' HUP\ntouch {path}/open\n{wait}\n")
         editor.chmod(editor.stat().st_mode | stat.S_IXUSR)
         self.environ = {
             "GPUTUI_STATE": str(path / "state"),
@@ -101,22 +103,39 @@ def test_an_open_editor_delays_neither_a_time_limit_nor_the_next_start(place: Pl
 
 
 @pytest.mark.tmux
+def test_a_console_whose_editor_is_open_ends_on_sigterm_and_the_editor_with_it(place: Place) -> None:
+    with Terminal(CONSOLE, place.environ, 120, 40) as terminal:
+        terminal.until("scheduling", "1 of 1 GPU free")
+        terminal.press("s")
+        terminal.until("Submit")
+        terminal.press("C-o")
+        until(lambda: place.has("open"), "the editor does not open")
+        found = current_leader(place.path / "state")
+        assert found is not None
+        os.kill(found.pid, signal.SIGTERM)
+        terminal.until(f"EXIT {128 + signal.SIGTERM}")
+        until(lambda: place.has("hung-up"), "the editor is not told that its terminal goes")
+        assert "other" not in terminal.modes
+    assert current_leader(place.path / "state") is None
+
+
+@pytest.mark.tmux
 def test_a_screen_that_sleeps_and_fails_delays_no_start(place: Place) -> None:
-    asleep = place.path / "asleep"
-    with Terminal([sys.executable, "-c", ASLEEP, str(asleep)], place.environ, 120, 40) as terminal:
+    asleep, wake = place.path / "asleep", place.path / "close"
+    with Terminal([sys.executable, "-c", ASLEEP, str(asleep), str(wake)], place.environ, 120, 40) as terminal:
         terminal.until("scheduling", "1 of 1 GPU free")
         terminal.press("?")
         until(asleep.exists, "the screen is not asked for help")
         for name in ("first", "second", "third"):
             place.script(f"touch {place.path}/{name}")
         until(lambda: place.has("third"), "jobs do not start while the screen sleeps")
-        assert place.began("third") < place.began("asleep") + 5
+        wake.touch()
         terminal.until("was opened again", "overslept")
 
 
 FAULTY = """
 import os, sys
-from gputui.engine.scheduler import Scheduler
+from gputui.engine.tick.scheduler import Scheduler
 tick, faulty = Scheduler.tick, sys.argv.pop()
 def fail(self, *words):
     if os.path.exists(faulty):
@@ -136,8 +155,8 @@ def test_a_console_whose_scheduler_fails_again_and_again_hands_over_and_says_so(
     with Terminal([sys.executable, "-c", FAULTY, str(place.path / "faulty")], place.environ, 160, 40) as terminal:
         terminal.until("scheduling", "1 of 1 GPU free")
         (place.path / "faulty").touch()
-        terminal.until("the scheduler failed in a tick and goes on", "no such gpu")
-        terminal.until("a background `gputui serve` goes on", "gputui serve schedules", seconds=40)
+        terminal.until("the scheduler failed in a tick and continues", "no such gpu")
+        terminal.until("a background `gputui serve` continues", "scheduler: service", seconds=40)
         place.script(f"touch {place.path}/ran")
         until(lambda: place.has("ran"), "the background scheduler starts nothing")
         found = current_leader(place.path / "state")

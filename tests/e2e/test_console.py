@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.leader import current_leader
+from gputui.engine.files.leadership import current_leader
 from tests.e2e import witness
 from tests.e2e.site import Site
 from tests.e2e.terminal import Terminal
@@ -78,7 +78,7 @@ def test_a_console_whose_terminal_closes_hands_over_within_seconds(site: Site) -
 def test_the_demo_shows_gpus_jobs_and_logs_and_leaves_nothing_behind(tmp_path: Path) -> None:
     environ = {"GPUTUI_CONFIG": "/dev/null", "TMPDIR": str(tmp_path)}
     with Terminal([*CONSOLE, "demo"], environ, 200, 50) as terminal:
-        terminal.until("scheduling", "llama-7b-sft", "loss", "needs 8 GPUs")
+        terminal.until("scheduling", "llama-7b-sft", "loss", "jupyter-carol", "wants 2 GPUs")
         assert [path.name for path in tmp_path.glob("*/state/gputui.log")] == ["gputui.log"]
         terminal.press("q")
         terminal.until("EXIT 0")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from bench._measure import Terminal as RawTerminal
-from gputui.engine.leader import current_leader
+from gputui.engine.files.leadership import current_leader
 from tests.e2e.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def test_the_screen_comes_back_and_jobs_that_wait_are_started_by_the_same_schedu
         terminal.press("Escape")
         terminal.until("4 reservations")
         terminal.press("q")
-        terminal.until("stop dispatching")
+        terminal.until("stop scheduling")
         terminal.press("s")
         shown = terminal.until("EXIT 0")
         assert "GPU free" not in shown
@@ -161,48 +161,20 @@ def test_a_shell_that_has_the_terminal_keeps_it_and_then_the_screen_is_opened_ag
         terminal.until("The screen failed, and was opened again", "1 running", "q quit")
         assert place.log.count("Traceback") == 1
         terminal.press("q")
-        terminal.until("stop dispatching")
+        terminal.until("stop scheduling")
         terminal.press("s")
         terminal.until("EXIT 0")
         assert terminal.modes == "cursor wrap"
-
-
-def test_what_the_last_start_left_to_be_shown_first_is_taken_over_once(place: Place) -> None:
-    keep_first_picture(place)
-    with RawTerminal(place.console("key"), place.whole_environ) as terminal:
-        before = termios.tcgetattr(terminal._master)
-        terminal.until_shown("scheduling")
-        os.write(terminal._master, b"?")
-        terminal.until_shown("and was opened again")
-        os.write(terminal._master, b"q")
-        terminal.until_shown("stop dispatching")
-        os.write(terminal._master, b"s")
-        assert os.waitstatus_to_exitcode(ended(terminal)) == 0
-        assert termios.tcgetattr(terminal._master) == before
-    assert_left_as_it_was(bytes(terminal.output))
-
-
-def test_what_was_shown_first_is_gone_before_the_traceback_is_printed(place: Place) -> None:
-    keep_first_picture(place)
-    with RawTerminal(place.console("making"), place.whole_environ) as terminal:
-        before = termios.tcgetattr(terminal._master)
-        assert os.waitstatus_to_exitcode(ended(terminal)) == 1
-        assert termios.tcgetattr(terminal._master) == before
-    shown, _, after = bytes(terminal.output).partition(b"\x1b[?1049l")
-    assert b"\x1b[?1049h" in shown
-    assert b"Traceback" not in shown
-    assert b"Traceback" in after
-    assert b"gputui: error: the screen failed" in after
 
 
 @pytest.mark.parametrize("where", ["starting", "reading", "opening", "making"])
 def test_one_that_fails_each_time_ends_and_its_jobs_are_started_all_the_same(place: Place, where: str) -> None:
     place.submit(f"touch {place.path}/first")
     with RawTerminal(place.console(where), place.whole_environ) as terminal:
-        before = termios.tcgetattr(terminal._master)
+        before = termios.tcgetattr(terminal.master)
         status = ended(terminal)
         assert os.waitstatus_to_exitcode(status) == 1
-        assert termios.tcgetattr(terminal._master) == before
+        assert termios.tcgetattr(terminal.master) == before
     output = bytes(terminal.output)
     assert_left_as_it_was(output)
     assert output.count(b"\x1b[?1049h") == (0 if where == "making" else 4)
@@ -216,15 +188,6 @@ def test_one_that_fails_each_time_ends_and_its_jobs_are_started_all_the_same(pla
     until(lambda: place.has("first") and place.has("second"), "jobs do not start")
     told = "the screen cannot be made" if where == "making" else "the screen failed"
     assert place.log.count(f": {told}\nTraceback") == 4
-
-
-def keep_first_picture(place: Place) -> None:
-    """Open a console as large as the next, and leave it."""
-    with RawTerminal([sys.executable, "-m", "gputui", "--view-only"], place.whole_environ) as terminal:
-        kept = place.path / "home" / "gputui-console" / "opening" / "200x50"
-        until(lambda: (terminal.read(0.02), kept.exists())[1], "no picture is kept")
-        os.write(terminal._master, b"q")
-        ended(terminal)
 
 
 def assert_left_as_it_was(output: bytes) -> None:
@@ -245,5 +208,5 @@ def ended(terminal: RawTerminal) -> int:
         terminal.read(0.05)
     while terminal.read(0.2):
         pass
-    terminal._over = True
+    terminal.is_over = True
     return status

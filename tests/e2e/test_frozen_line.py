@@ -19,7 +19,7 @@ from threading import enumerate as threads
 
 import pytest
 
-from gputui.tui.steady import SHORT, SteadyWriter
+from gputui.tui.textual_internals import SHORT, NonblockingWriter
 
 SIZE = (24, 80)
 PATIENCE = 30.0
@@ -110,7 +110,7 @@ def test_a_writer_whose_terminal_is_gone_says_so_once_and_keeps_nobody_waiting()
     os.close(reader)
     lost: list[str] = []
     with open(end, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
-        writer = SteadyWriter(file, lambda: lost.append("lost"))
+        writer = NonblockingWriter(file, lambda: lost.append("lost"))
         writer.start()
         for _ in range(1000):
             writer.write("x" * 10_000)
@@ -124,7 +124,7 @@ def test_a_writer_whose_terminal_is_gone_says_so_once_and_keeps_nobody_waiting()
 def test_pictures_are_left_out_of_a_line_that_stands_still_and_modes_are_not() -> None:
     reader, end = os.pipe()
     with open(end, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor
-        writer = SteadyWriter(file, lambda: None)
+        writer = NonblockingWriter(file, lambda: None)
         taken = 0
         while writer.takes("x" * 1000):
             writer.write("x" * 1000)

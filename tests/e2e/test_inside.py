@@ -39,7 +39,7 @@ def test_a_shell_in_a_real_container_and_its_processes(site: Site) -> None:
         terminal.press("y")
         site.until_state(job_id, "CANCELLED")
         terminal.press("q")
-        terminal.until("stop dispatching")
+        terminal.until("stop scheduling")
         terminal.press("s")
         terminal.until("EXIT 0")
 
@@ -47,10 +47,12 @@ def test_a_shell_in_a_real_container_and_its_processes(site: Site) -> None:
 @pytest.mark.tmux
 def test_a_shell_beside_a_host_job_sees_its_gpus_and_stands_in_its_directory(tmp_path: Path) -> None:
     environ = {"GPUTUI_CONFIG": "/dev/null", "TMPDIR": str(tmp_path), "SHELL": "/bin/sh"}
-    with Terminal([*CONSOLE, "demo"], environ, 120, 36) as terminal:
-        terminal.until("scheduling", "llama-7b-sft", "loss")
+    with Terminal([*CONSOLE, "demo"], environ, 140, 36) as terminal:
+        terminal.until("scheduling", "segformer-city", "GPU 4,7")
+        terminal.press("j")  # the failed job stands on top
+        terminal.until(" segformer-city", "rank 1/2 on")
         terminal.press("x")
-        terminal.until("this host, with the job's GPUs", "brings the console back")
+        terminal.until("this host, with the job's environment", "brings the console back")
         terminal.press("echo $CUDA_VISIBLE_DEVICES | tr ',' '\\n' | grep -c GPU-; echo at-$PWD", "Enter")
         terminal.until("2\n", "at-/")
         terminal.press("exit", "Enter")

@@ -8,6 +8,7 @@ import pwd
 import secrets
 import shutil
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -25,14 +26,16 @@ import pytest
 from gputui.bootstrap import clock
 from gputui.domain.audit import Actor
 from gputui.domain.cause import CauseCode
-from gputui.domain.job import ContainerOptions, Job, JobSpec, Submission
+from gputui.domain.container_options import ContainerOptions
+from gputui.domain.job import Interactive, Job, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
-from gputui.engine.actions import Actions
-from gputui.engine.leader import current_leader
-from gputui.runtime import wrapper
+from gputui.engine.actions.actions import Actions
+from gputui.engine.files.leadership import current_leader
+from gputui.runtime.process import wrapper
 from gputui.store import TinyJobStore
 from tests.accounts import accounts
+from tests.e2e.site import COMMANDS
 
 pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="makes users"),
@@ -47,7 +50,8 @@ import gputui, json, shlex, socket, tomllib
 for each in pkgutil.walk_packages(gputui.__path__, "gputui."):
     if each.name.split(".")[1] in {"cli", "config", "domain", "engine", "request", "store"}:
         importlib.import_module(each.name)
-import gputui.bootstrap, gputui.runtime.process, gputui.runtime.docker, gputui.gpus.simulated
+import gputui.bootstrap, gputui.runtime.process.runtime, gputui.runtime.docker.runtime, gputui.gpus.simulated
+import gputui.runtime.relayed, gputui.runtime.process.job_exec
 import concurrent.futures.thread, zoneinfo, apscheduler.executors.asyncio, apscheduler.executors.pool
 import apscheduler.schedulers.asyncio, apscheduler.triggers.date, apscheduler.triggers.interval
 uid, gid, groups, code = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3]), sys.argv[4]
@@ -57,13 +61,13 @@ exec(code)
 """
 COMMAND = "from gputui.cli.main import main; main()"
 SERVE = f"""
-from gputui.runtime import wrapper
+from gputui.runtime.process import wrapper
 sys.executable, wrapper.__file__ = sys.argv[1:3]
 del sys.argv[1:3]
 {COMMAND}
 """
 FORGE = """
-from dataclasses import replace
+from msgspec.structs import replace
 from pathlib import Path
 from gputui.domain.audit import Actor
 from gputui.domain.job import Job, JobSpec
@@ -75,6 +79,19 @@ store = TinyJobStore(Path(state), StoreSettings(group=group))
 specs = [JobSpec(command=("sh", "-c", command), warrant=warrant, tenant=user) for warrant in warrants]
 jobs = [Job(0, spec, datetime.now(UTC), submitted_by=user) for spec in specs]
 print(*store.submit(jobs, actor=Actor(0, user)))
+"""
+
+
+CLAIM = """
+from msgspec.structs import replace
+from pathlib import Path
+from gputui.domain.settings import StoreSettings
+from gputui.store import TinyJobStore
+state, group, job_id, warrant = sys.argv[1:]
+store = TinyJobStore(Path(state), StoreSettings(group=group))
+with store.transaction() as transaction:
+    job = transaction.get(int(job_id))
+    transaction.put(replace(job, spec=replace(job.spec, warrant=warrant)))
 """
 
 
@@ -226,6 +243,55 @@ def test_a_host_job_runs_as_its_submitter_who_reads_its_log_meanwhile(site: Site
     assert "ready" in site.gputui("alice", "logs", str(one))
 
 
+def test_only_its_submitter_and_root_enter_a_job_by_the_relay(site: Site) -> None:
+    go = site.directory / "gone"
+    go.unlink(missing_ok=True)
+    script = f"id -u; while [ ! -e {go} ]; do sleep 0.05; done; exit 5"
+    one = site.queued("alice", script, interactive=Interactive(stdin=True))
+    site.until(lambda: site.job(one).state is JobState.RUNNING, "it runs")
+    alice = site.users["alice"]
+    inside = site.run("alice", COMMAND, "exec", str(one), "sh", "-c", "id -u; echo $GPUTUI_JOB_ID; exit 4")
+    assert (inside.returncode, inside.stdout.split()) == (4, [str(alice.pw_uid), str(one)]), inside.stderr
+    by_root = COMMANDS.run(["exec", str(one), "id", "-u"], site.environ(), b"", timeout=30)
+    assert by_root[:2] == (0, f"{alice.pw_uid}\n".encode()), "root enters it as its submitter"
+    refused = site.run("mallory", COMMAND, "attach", str(one))
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"job {one} is a job of {alice.pw_name}" in refused.stderr
+    # mallory writes her own warrant into the record of alice's job: the record of its start decides
+    spec = site.job(site.queued("mallory", "true")).spec
+    done = site.run("mallory", CLAIM, str(site.state), site.group, str(one), spec.warrant)
+    assert done.returncode == 0, done.stderr
+    assert f"job {one} is a job of {alice.pw_name}" in site.run("mallory", COMMAND, "exec", str(one), "id").stderr
+    go.touch()
+    attached = site.run("alice", COMMAND, "attach", str(one))
+    assert (attached.returncode, attached.stdout) == (5, f"{alice.pw_uid}\n"), attached.stderr
+    verbs = [(entry.verb, entry.user) for entry in site.store.audit_log(f"job {one}")]
+    assert {("exec", alice.pw_name), ("exec", "root")} <= set(verbs)
+    assert not [user for _, user in verbs if user == site.users["mallory"].pw_name]
+
+
+def test_a_socket_that_a_member_put_there_is_not_talked_to(site: Site) -> None:
+    one = site.queued("alice", "sleep 600")
+    site.until(lambda: site.job(one).state is JobState.RUNNING, "it runs")
+    kept = site.state / "relay.kept"
+    (site.state / "relay").rename(kept)
+    user = site.users["mallory"]
+    with socket.socket(socket.AF_UNIX) as planted:
+        os.seteuid(user.pw_uid)
+        try:
+            planted.bind(str(site.directory / "mallory" / "relay"))
+            planted.listen()
+        finally:
+            os.seteuid(0)
+        (site.directory / "mallory" / "relay").chmod(0o666)
+        (site.directory / "mallory" / "relay").rename(site.state / "relay")
+        refused = site.run("alice", COMMAND, "exec", str(one), "id")
+    kept.rename(site.state / "relay")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert f"the socket of uid {user.pw_uid}" in refused.stderr
+    site.actions("alice").cancel([one])
+
+
 def test_what_a_member_writes_into_the_queue_by_hand_runs_as_nobody_else(site: Site) -> None:
     out = site.directory / "alice" / "forged"
     one = site.submit("alice", "true")
@@ -246,7 +312,7 @@ def test_a_member_cannot_make_a_warrant_for_another(site: Site) -> None:
     assert site.ended(mine).state is JobState.COMPLETED
     assert out.read_text() == f"{mallory}\n"
     out.unlink()
-    [name] = [each.name for each in (site.state / "warrants" / str(mallory)).iterdir()]
+    name = site.job(mine).spec.warrant.partition("/")[2]
     code = "import os; os.chdir(sys.argv[1]); os.rename(sys.argv[2], '0')"
     site.run("mallory", code, str(site.state / "warrants"), str(mallory))
     [forged] = site.forge("mallory", f"id -u > {out}", "root", f"0/{name}")
@@ -280,13 +346,13 @@ def test_root_writes_no_log_through_a_link_that_a_member_planted(site: Site) -> 
 def test_a_member_may_schedule_after_root(site: Site) -> None:
     """The directory that root's scheduler made takes attempts of others, who run jobs as themselves only."""
     code = """
-from dataclasses import replace
+from msgspec.structs import replace
 from gputui.bootstrap import clock
 from gputui.domain.container import Launch, RunAs
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job import JobSpec
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.process import ProcessRuntime
+from gputui.runtime.process.runtime import ProcessRuntime
 from pathlib import Path
 runtime = ProcessRuntime("other0000000", Path(sys.argv[1]), RuntimeSettings(), clock())
 launch = Launch("other0000000", 7, 1, JobSpec(command=("true",)), (), run_as=RunAs(os.getuid(), is_strict=True))
@@ -329,7 +395,7 @@ def place(site: Site) -> Iterator[Site]:
 
 
 def test_a_member_leads_after_root(place: Site) -> None:
-    """She runs her own jobs, and neither loses nor repeats what root's scheduler left."""
+    """She runs her own jobs, lets those of others wait, and neither loses nor repeats what root's scheduler left."""
     go = place.directory / "go"
     script = f"echo begun; while [ -e {place.state} ] && [ ! -e {go} ]; do sleep 0.05; done"
     with place.served():
@@ -337,13 +403,12 @@ def test_a_member_leads_after_root(place: Site) -> None:
         place.until(lambda: all(place.job(each).state is JobState.RUNNING for each in (hers, his)), "both run")
     late = place.queued("mallory", "true")
     with place.served("alice"):
-        refused = place.ended(late)
-        assert refused.cause is not None
-        assert (refused.cause.code, len(refused.attempts)) == (CauseCode.BAD_SPEC, 1)
-        assert "only a scheduler that runs as root can run jobs as other users" in refused.cause.text
         done = place.run("mallory", COMMAND, "submit", "--host", "--", "true")
         assert (done.returncode, "runs as root can run jobs as other users" in done.stderr) == (2, True), done.stderr
         assert place.ended(place.queued("alice", "true")).state is JobState.COMPLETED
+        assert (place.job(late).state, place.job(late).attempts) == (JobState.PENDING, ())
+        told = place.run("mallory", COMMAND, "explain", str(late))
+        assert "only a scheduler that runs as root" in " ".join(told.stdout.split()), told
         place.actions("mallory").cancel([his])
         log = place.state / "gputui.log"
         place.until(lambda: "whose processes" in log.read_text(), "it is told that it cannot be ended")
@@ -359,4 +424,5 @@ def test_a_member_leads_after_root(place: Site) -> None:
     assert logs == ["begun\n", "begun\n"]
     assert not (place.state / f"logs/{hers}/2.log").exists()
     with place.served():
+        assert place.ended(late).state is JobState.COMPLETED
         place.until(lambda: not list((place.state / "attempts").glob("gputui-*")), "root removes them")

@@ -39,7 +39,7 @@ def test_a_window_is_backfilled_then_kept_clear_and_its_tenants_own(site: Site) 
     assert ended["ended_at"] < start
     reason = site.json("show", str(crosses))["reason"]
     assert reason["code"] == "Reservation"
-    assert "4 kept by reservation r1" in reason["text"]
+    assert "4 GPUs reserved by r1" in reason["text"]
 
     site.until(lambda: datetime.now(UTC) > datetime.fromisoformat(start))
     assert the_window(site)["state"] == "ACTIVE"

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec
+from gputui.domain.container_options import ContainerOptions
+from gputui.domain.job import GpuRequest, JobSpec
 from tests.e2e.site import Site, all_over, fresh_site, submit_directly
 from tests.runtime.dockerd import IMAGE
 

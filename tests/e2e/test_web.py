@@ -19,8 +19,8 @@ import pytest
 
 from gputui.domain.job import Submission
 from gputui.domain.settings import StoreSettings
-from gputui.engine.actions import Actions
-from gputui.engine.leader import current_leader
+from gputui.engine.actions.actions import Actions
+from gputui.engine.files.leadership import current_leader
 from gputui.store import TinyJobStore
 from tests.e2e.browser import browser
 from tests.e2e.site import RealClock
@@ -191,7 +191,7 @@ async def test_several_tabs_show_the_console_send_wishes_and_never_schedule(serv
     async with visitor(served) as guest:
         await guest.enter(served.link)
         async with guest.tab() as one:
-            await one.until("first-job", "other-job", "nobody schedules")
+            await one.until("first-job", "other-job", "no scheduler")
             async with guest.tab() as other:
                 await other.until("first-job")
                 await served.until_consoles(2)

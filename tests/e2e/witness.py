@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec
+from gputui.domain.container_options import ContainerOptions
+from gputui.domain.job import GpuRequest, JobSpec
 from tests.runtime.dockerd import IMAGE
 
 _RECORD = 'echo "$GPUTUI_ATTEMPT $NVIDIA_VISIBLE_DEVICES $(cut -d" " -f1 /proc/uptime) {word}" >> /out/runs'

@@ -1,14 +1,33 @@
-"""A world for each test."""
+"""A world for each test: with workers in the calling thread, or on the real pools where a module asks for both."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.engine.real_pools import RealPools
 from tests.engine.world import World
+
+BOTH = ("inline", "real pools")
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run the tests of modules that set `ON_REAL_POOLS` with both kinds of workers."""
+    if "pools" in metafunc.fixturenames and getattr(metafunc.module, "ON_REAL_POOLS", False):
+        metafunc.parametrize("pools", BOTH, indirect=True)
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> World:
-    return World(tmp_path)
+def pools(request: pytest.FixtureRequest) -> Iterator[RealPools | None]:
+    """Real worker pools; None for workers in the calling thread."""
+    made = RealPools() if getattr(request, "param", BOTH[0]) == BOTH[1] else None
+    yield made
+    if made:
+        made.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path, pools: RealPools | None) -> World:
+    return World(tmp_path, pools=pools)

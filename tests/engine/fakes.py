@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Executor, Future
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from threading import Event
 from typing import Any, ParamSpec, TypeVar
 
-from gputui.domain.cause import Cause, CauseCode, of_exit
+from msgspec.structs import replace
+
+from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.container import (
     Capability,
     ContainerRecord,
@@ -35,18 +37,22 @@ class Crash(BaseException):
 
 
 class Tripwire:
-    """Raises Crash at the n-th step from now, if it was set."""
+    """Raises Crash at the n-th step from now, if it was set, and at each after it: all threads die at once."""
 
     def __init__(self) -> None:
         self.left: int | None = None
         self.steps = 0
+        self.dead = False
+        self._lock = threading.Lock()
 
     def step(self) -> None:
-        self.steps += 1
-        if self.left is not None:
-            self.left -= 1
-            if self.left <= 0:
-                self.left = None
+        with self._lock:
+            self.steps += 1
+            if self.left is not None:
+                self.left -= 1
+                if self.left <= 0:
+                    self.left, self.dead = None, True
+            if self.dead:
                 raise Crash
 
 
@@ -83,6 +89,7 @@ class FakeRuntime:
         self.clock = clock
         self.tripwire = tripwire or Tripwire()
         self.up = True
+        self.data_root = ""
         self.images = {"busybox"}
         self.pullable = {"busybox", "big"}
         self.made: dict[str, ContainerRecord] = {}
@@ -104,7 +111,7 @@ class FakeRuntime:
 
     def status(self) -> RuntimeStatus:
         text = "up" if self.up else f"{self.name} does not answer"
-        return RuntimeStatus(self.name, self.up, text, capability=Capability(foreign=True))
+        return RuntimeStatus(self.name, self.up, text, capability=Capability(foreign=True), data_root=self.data_root)
 
     def check(self) -> RuntimeStatus:
         return self.status()
@@ -149,13 +156,18 @@ class FakeRuntime:
         self._ask()
         return self.rivalry(container_id)
 
+    def activity(self, container_id: str) -> object:
+        self._ask()
+        return len(self.output.get(container_id, ()))
+
     def exit(self, container_id: str, code: int) -> None:
         """The container ends by itself."""
         self.made[container_id] = replace(
             self.made[container_id],
             state=ContainerState.EXITED,
+            is_suspended=False,
             exit_code=code,
-            cause=of_exit(code),
+            cause=cause_of_exit(code),
             ended_at=self.clock.now(),
         )
 
@@ -177,6 +189,17 @@ class FakeRuntime:
     def signal(self, container_id: str, number: int) -> None:
         self._ask()
         self.told.append((container_id, f"signal {number}"))
+
+    def suspend(self, container_id: str) -> None:
+        self._set_suspended(container_id, "suspend", is_suspended=True)
+
+    def unsuspend(self, container_id: str) -> None:
+        self._set_suspended(container_id, "unsuspend", is_suspended=False)
+
+    def _set_suspended(self, container_id: str, how: str, *, is_suspended: bool) -> None:
+        self._ask()
+        self.told.append((container_id, how))
+        self.made[container_id] = replace(self.made[container_id], is_suspended=is_suspended)
 
     def kill(self, container_id: str) -> None:
         self._end(container_id, "kill", 137)
@@ -239,6 +262,7 @@ class FakeProbe:
         self.pcie: list[str | None] = []
         self.lag = False
         self.forgiven: dict[str, datetime] = {}
+        self.disks: dict[str, str] = {}
 
     def sick(self, index: int, **changes: Any) -> None:
         self.changed[uuid(index)] = changes
@@ -261,6 +285,9 @@ class FakeProbe:
 
     def want_pcie(self, uuid: str | None) -> None:
         self.pcie.append(uuid)
+
+    def watch_disks(self, paths: Mapping[str, str]) -> None:
+        self.disks = dict(paths)
 
     def follow(self, jobs: Iterable[Job]) -> None:
         pass

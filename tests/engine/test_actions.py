@@ -7,7 +7,7 @@ import pytest
 from gputui.domain.errors import GputuiError, InputError, NotFoundError
 from gputui.domain.job import Submission
 from gputui.domain.state import JobState
-from gputui.engine.actions import find_gpu
+from gputui.engine.actions.controls import find_gpu
 from tests.engine.world import World
 from tests.factories import ACTOR, spec, uuid
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.errors import StoreFullError
 from gputui.domain.event import Event
@@ -15,10 +15,10 @@ from gputui.domain.gpu import Health, HealthCode
 from gputui.domain.settings import HookSettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.engine.announcer import Announcer
-from gputui.engine.delivery import NotDeliveredError
-from gputui.engine.disk import Disk
-from gputui.engine.outbox import BUSY, MOST
+from gputui.engine.hooks.announcer import Announcer
+from gputui.engine.hooks.delivery import NotDeliveredError
+from gputui.engine.hooks.outbox import BUSY, MOST
+from gputui.engine.tick.disk_space import Disk
 from tests.engine.fakes import InlineExecutor, LaterExecutor
 from tests.engine.world import World
 from tests.factories import NOW, view
@@ -53,7 +53,7 @@ class Telling(World):
     def reborn(self) -> None:
         super().reborn()
         sinks = [("webhook", self.wants, self.ear), ("mail", lambda event: event.name == "job_failed", self.other)]
-        self.scheduler._announcer = Announcer(self.store, HOOKS, sinks, lambda name: self.tellers)
+        self.scheduler.announcer = Announcer(self.store, HOOKS, sinks, lambda name: self.tellers)
 
     def run(self, code: int = 0, **changes: object) -> int:
         job_id = self.submit(1, **changes)
@@ -76,7 +76,7 @@ def test_each_end_is_told_once_to_those_who_want_to_hear_of_it(world: Telling) -
     assert [event.name for event in world.ear.heard] == ["job_completed", "job_failed", "job_cancelled"]
     assert [event.data["id"] for event in world.ear.heard] == [done, failed, held]
     [mailed] = world.other.heard
-    assert mailed.text == f"job {failed} train of alice is FAILED after 2s: exit code 3"
+    assert mailed.text == f"Job {failed} train (alice) failed after 2s: exit code 3"
     assert mailed.data["exit_code"] == 3
     assert mailed.document("here")["job"]["cause"]["code"] == "NonZeroExit"
     assert all(job.announced_end_at == job.ended_at for job in world.store.jobs().values())
@@ -164,7 +164,7 @@ def test_a_slow_target_delays_no_other_and_its_lost_deliveries_are_told(tmp_path
     told = Ear()
     sinks = [("webhook", lambda _: True, world.ear), ("on_job_end", lambda _: True, told)]
     announcer = Announcer(world.store, HOOKS, sinks, lambda name: slow if name == "hook-webhook" else quick)
-    world.scheduler._announcer = announcer
+    world.scheduler.announcer = announcer
     held = [world.submit(1, begin_at=NOW + timedelta(days=1)) for _ in range(MOST + 10)]
     world.actions.cancel(held)
     world.tick(2)
@@ -197,13 +197,13 @@ def test_an_end_that_could_not_be_written_down_as_told_is_not_forgotten(
 
 def test_gpus_that_fall_sick_and_get_well(tmp_path: Path) -> None:
     world = Telling(tmp_path)
-    announcer = world.scheduler._announcer
+    announcer = world.scheduler.announcer
     assert announcer is not None
-    queue = world.scheduler._ground.queue
+    jobs = world.scheduler.context.queue.jobs
     sick = view(1, health=Health(HealthCode.XID, "Xid 79: fell off the bus"))
     unknown = view(1, health=Health(HealthCode.UNKNOWN, ""))
     for views in ((view(0), view(1)), (view(0), sick), (view(0), sick), (view(0), unknown), (view(0), view(1))):
-        announcer.look(queue, views, NOW)
+        announcer.update(jobs, views, NOW)
     names = [(event.name, event.data["index"]) for event in world.ear.heard]
     assert names[:1] == [("gpu_sick", 1)]
     assert "Xid 79: fell off the bus" in world.ear.heard[0].text

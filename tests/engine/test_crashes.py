@@ -15,7 +15,10 @@ import pytest
 from gputui.domain.job import JobId
 from gputui.domain.state import JobState
 from tests.engine.fakes import Crash
+from tests.engine.real_pools import RealPools
 from tests.engine.world import World
+
+ON_REAL_POOLS = True
 
 
 class Load:
@@ -65,19 +68,19 @@ class Load:
             assert len([name for name in self.world.docker.saved if f"-{job_id}-" in name]) == len(codes)
 
 
-def steps_of(directory: Path, seed: int) -> int:
-    world = World(directory)
+def steps_of(directory: Path, seed: int, pools: RealPools | None) -> int:
+    world = World(directory, pools=pools)
     load = Load(world, random.Random(seed), jobs=3)
     load.live()
     load.check()
     return world.tripwire.steps
 
 
-def test_a_crash_at_each_single_step_of_a_load(tmp_path: Path) -> None:
-    total = steps_of(tmp_path / "clean", seed=1)
+def test_a_crash_at_each_single_step_of_a_load(tmp_path: Path, pools: RealPools | None) -> None:
+    total = steps_of(tmp_path / "clean", seed=1, pools=pools)
     assert total > 50
     for step in range(1, total + 1):
-        world = World(tmp_path / str(step))
+        world = World(tmp_path / str(step), pools=pools)
         load = Load(world, random.Random(1), jobs=3)
         world.tripwire.left = step
         load.live()
@@ -85,9 +88,9 @@ def test_a_crash_at_each_single_step_of_a_load(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_many_crashes_at_random_steps(tmp_path: Path, seed: int) -> None:
+def test_many_crashes_at_random_steps(tmp_path: Path, seed: int, pools: RealPools | None) -> None:
     rng = random.Random(seed)
-    world = World(tmp_path)
+    world = World(tmp_path, pools=pools)
     load = Load(world, rng, jobs=12)
     tick = world.tick
 

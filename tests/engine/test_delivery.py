@@ -23,7 +23,7 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.event import Event, disk_low, ended
 from gputui.domain.settings import HookSettings
 from gputui.domain.state import JobState
-from gputui.engine.delivery import Deliver, NotDeliveredError, sinks
+from gputui.engine.hooks.delivery import Deliver, NotDeliveredError, sinks
 from tests.factories import NOW, running
 
 FAILED = ended(
@@ -162,8 +162,8 @@ def test_mail_goes_through_sendmail_and_no_name_adds_a_header(tmp_path: Path) ->
     mail = message_from_bytes((tmp_path / "mail").read_bytes(), policy=default)
     assert (tmp_path / "args").read_text() == "-t -i\n"
     assert mail["To"] == "ops@example.org, b@example.org"
-    assert mail["Subject"].strip().startswith("[gputui atlas] job 7 bad")
-    assert "is FAILED" in mail["Subject"]
+    assert mail["Subject"].strip().startswith("[gputui atlas] Job 7 bad")
+    assert "failed" in mail["Subject"]
     assert json.loads(mail.get_content().partition("\n\n")[2])["job"]["id"] == 7
     assert os.linesep not in mail["Subject"]
 

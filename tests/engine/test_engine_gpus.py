@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.container import EngineGpus
 from gputui.domain.state import JobState, PendingReason

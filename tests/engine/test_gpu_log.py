@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.gpu_history import History, TakenStep
-from gputui.domain.gpu_past import KEPT, STEP, Step
+from gputui.domain.gpu_history import KEPT, STEP, GpuHistory, Step, TakenStep
 from gputui.domain.snapshot import Snapshot
-from gputui.engine import gpu_log
-from gputui.engine.gpu_log import FILE, GpuLog, read
+from gputui.engine.files import gpu_log
+from gputui.engine.files.gpu_log import FILE, GpuLog, read
 from tests.engine.test_host import RealClock, Seat, real
 from tests.engine.world import World
 from tests.factories import NOW, uuid
@@ -42,18 +41,18 @@ def steps(*values: float | None, begun: datetime = NOW) -> list[TakenStep]:
     ]
 
 
-def load(history: History, gpu: int = 0) -> list[float | None]:
-    return history.of(uuid(gpu)).values("utilization")
+def load(history: GpuHistory, gpu: int = 0) -> list[float | None]:
+    return history.past_of(uuid(gpu)).values("utilization")
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     kept(GpuLog(tmp_path), NOW, 3)
     found = read(tmp_path)
     assert [each.at for each in found] == [NOW, NOW + STEP, NOW + 2 * STEP]
-    here = History()
+    here = GpuHistory()
     for number in range(4):
         here.add(at(NOW + number * STEP))
-    [first, *_] = here.of(uuid(0)).steps
+    [first, *_] = here.past_of(uuid(0)).steps
     assert found[0].gpus[uuid(0)] == pytest.approx(first, rel=1e-3)
     assert (tmp_path / FILE).stat().st_mode & 0o777 == 0o600
 
@@ -101,31 +100,31 @@ def test_lines_of_another_version_are_passed_over(tmp_path: Path) -> None:
 
 
 def test_a_history_begins_with_what_was_taken_before() -> None:
-    history = History()
+    history = GpuHistory()
     began = NOW + 3 * STEP
     for number in range(3):
         history.add(at(began + number * STEP))
     own = load(history)
     history.begin_with(steps(0.1, 0.2, 0.3), began)
     assert load(history) == [0.1, 0.2, 0.3, *own]
-    assert history.of(uuid(0)).number == 5
+    assert history.past_of(uuid(0)).number == 5
 
 
 def test_time_in_which_nobody_scheduled_is_empty() -> None:
-    history = History()
+    history = GpuHistory()
     history.begin_with(steps(0.1, 0.2, None, None, None, 0.3), NOW + 10 * STEP)
     assert load(history) == [0.1, 0.2, None, None, None, 0.3, None, None, None, None]
 
 
 def test_steps_that_begin_a_little_late_are_not_torn_apart() -> None:
-    history = History()
+    history = GpuHistory()
     late = [TakenStep(NOW + number * (STEP + SECOND), {uuid(0): Step(number / 100)}) for number in range(30)]
     history.begin_with(late, NOW + 30 * (STEP + SECOND))
     assert load(history) == [number / 100 for number in range(30)]
 
 
 def test_a_gpu_that_came_later_has_its_steps_where_they_belong() -> None:
-    history = History()
+    history = GpuHistory()
     both = TakenStep(NOW + STEP, {uuid(0): Step(0.2), uuid(1): Step(0.9)})
     history.begin_with([*steps(0.1), both, *steps(0.3, begun=NOW + 2 * STEP)], NOW + 3 * STEP)
     assert load(history, 0) == [0.1, 0.2, 0.3]
@@ -133,7 +132,7 @@ def test_a_gpu_that_came_later_has_its_steps_where_they_belong() -> None:
 
 
 def test_what_is_older_than_an_hour_or_lies_ahead_is_left_out() -> None:
-    history = History()
+    history = GpuHistory()
     old = TakenStep(NOW - (KEPT + 1) * STEP, {uuid(0): Step(0.5)})
     ahead = TakenStep(NOW + STEP, {uuid(0): Step(0.6)})
     history.begin_with([old, ahead], NOW)
@@ -144,12 +143,18 @@ def test_what_is_older_than_an_hour_or_lies_ahead_is_left_out() -> None:
 
 async def test_who_schedules_keeps_it_and_who_looks_on_does_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gputui.domain.gpu_history.STEP", 10 * SECOND / 100)
+    writers, add = set[GpuLog](), GpuLog.add
+
+    def noted(log: GpuLog, snapshot: Snapshot) -> None:
+        writers.add(log)
+        add(log, snapshot)
+
+    monkeypatch.setattr(GpuLog, "add", noted)
     leader, other = (Seat(real(world), RealClock(), "console", may_lead=leads) for leads in (True, False))
     tasks = [asyncio.create_task(seat.host.run()) for seat in (leader, other)]
-    directory = leader.host._directory
-    await leader.until(lambda: len(read(directory)) >= 2)
-    assert other.host._gpu_log._lines is None
+    await leader.until(lambda: len(read(world.directory)) >= 2)
+    assert len(writers) == 1
     for seat, task in zip((leader, other), tasks, strict=True):
         seat.host.stop()
         await asyncio.wait_for(task, 10)
-    assert gpu_log.FILE in {path.name for path in directory.iterdir()}
+    assert gpu_log.FILE in {path.name for path in world.directory.iterdir()}

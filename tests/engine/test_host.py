@@ -12,21 +12,24 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.errors import NotLeaderError, StoreFormatError
+from gputui.domain.gpu import GpuState
 from gputui.domain.job import BootTime, Submission
-from gputui.domain.snapshot import Leader, Snapshot
+from gputui.domain.snapshot import Leader, Node, Snapshot
 from gputui.domain.state import JobState
-from gputui.engine import host, loop, picture, published
-from gputui.engine.actions import Actions
-from gputui.engine.faults import GivenUpError
+from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
-from gputui.engine.host import Adapters, Host
-from gputui.engine.leader import LOCK_FILE, Leadership
-from gputui.engine.scheduler import Scheduler
+from gputui.engine.files import live_file
+from gputui.engine.files.leadership import LOCK_FILE, Leadership
+from gputui.engine.process import host, loop
+from gputui.engine.process.faults import SchedulingFailedError
+from gputui.engine.process.host import Adapters, Host
+from gputui.engine.tick import snapshot_builder
+from gputui.engine.tick.scheduler import Scheduler
 from gputui.ports import SteadyClock
 from gputui.store import TinyJobStore
 from tests.engine.fakes import FakeProbe, FakeRuntime
 from tests.engine.world import World
-from tests.factories import ACTOR, spec, uuid
+from tests.factories import ACTOR, spec, uuid, view
 
 
 class RealClock:
@@ -40,7 +43,15 @@ class RealClock:
 class Seat:
     """A host in a world, and what it showed."""
 
-    def __init__(self, world: World, clock: SteadyClock, kind: str, *, may_lead: bool = True) -> None:
+    def __init__(
+        self,
+        world: World,
+        clock: SteadyClock,
+        kind: str,
+        *,
+        may_lead: bool = True,
+        hand_over: Callable[[], object] | None = None,
+    ) -> None:
         self.feed = Feed()
         self.seen = threading.Condition()
         self.feed.subscribe(self._show)
@@ -54,6 +65,7 @@ class Seat:
             me=Leader(1, "here", "root", kind, clock.now()),
             feed=self.feed,
             may_lead=may_lead,
+            hand_over=hand_over,
         )
 
     def _show(self, _: Snapshot) -> None:
@@ -137,7 +149,7 @@ async def test_serve_gives_up_when_the_leadership_is_not_free_in_time(world: Wor
 
 def test_beside_a_scheduler_that_is_not_there_the_picture_says_so(world: World) -> None:
     job_id = world.submit(1)
-    snapshot = picture.beside(world.store, world.directory, world.settings, world.clock.now())
+    snapshot = snapshot_builder.follower_snapshot(world.store, world.directory, world.settings, world.clock.now())
     assert snapshot.leader is None
     assert "no scheduler is running" in snapshot.nodes[0].probe.text
     assert snapshot.reasons[job_id].text == "no scheduler is running: start `gputui` or `gputui serve`"
@@ -209,14 +221,14 @@ def test_a_scheduler_that_does_not_respond_is_told_whatever_the_clock_says(
     leadership = Leadership(world.directory)
     me = Leader(4711, "here", "root", "serve", world.clock.now())
     leadership.acquire(me)
-    published.write(world.directory, published.Published(world.clock.now(), me))
+    live_file.write(world.directory, live_file.Published(world.clock.now(), me))
     job_id = world.submit()
     monotonic = time.monotonic
 
     def seen(seconds: int, clock_set_by: timedelta = timedelta()) -> Snapshot:
         monkeypatch.setattr(time, "monotonic", lambda: monotonic() + seconds)
         now = world.clock.now() + clock_set_by
-        return picture.beside(world.store, world.directory, world.settings, now)
+        return snapshot_builder.follower_snapshot(world.store, world.directory, world.settings, now)
 
     assert seen(9).notices == seen(0, timedelta(days=1)).notices == ()
     for shown in (seen(40), seen(40, timedelta(days=-1))):
@@ -228,6 +240,24 @@ def test_a_scheduler_that_does_not_respond_is_told_whatever_the_clock_says(
     assert seen(41).notices == ()
     leadership.release()
     assert seen(100).notices == ()
+
+
+def test_readings_age_with_the_file_they_were_published_in(world: World) -> None:
+    leadership = Leadership(world.directory)
+    now = world.clock.now()
+    me = Leader(4711, "here", "root", "serve", now)
+    leadership.acquire(me)
+    unread = view(1, GpuState.UNKNOWN, age=None)
+    live_file.write(world.directory, live_file.Published(now, me, (Node("here", (view(0), unread)),)))
+
+    def seen(later: timedelta) -> list[tuple[GpuState, timedelta | None]]:
+        shown = snapshot_builder.follower_snapshot(world.store, world.directory, world.settings, now + later)
+        return [(each.state, each.age) for each in shown.nodes[0].gpus]
+
+    stale = world.settings.scheduler.stale_after + timedelta(seconds=1)
+    assert seen(timedelta(seconds=2)) == [(GpuState.FREE, timedelta(seconds=2)), (GpuState.UNKNOWN, None)]
+    assert seen(stale) == [(GpuState.UNKNOWN, stale), (GpuState.UNKNOWN, None)]
+    leadership.release()
 
 
 async def test_a_lock_that_may_not_be_taken_leaves_a_picture_that_says_so(
@@ -266,8 +296,8 @@ async def test_a_scheduler_that_fails_again_and_again_hands_over_and_leaves_the_
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(loop, "AGAIN_AFTER", 0.0)
-    seat, handed_over = Seat(real(world), RealClock(), "console"), list[bool]()
-    seat.host._hand_over = lambda: handed_over.append(seat.host.leads)
+    handed_over = list[bool]()
+    seat = Seat(real(world), RealClock(), "console", hand_over=lambda: handed_over.append(seat.host.leads))
     tick = Scheduler.tick
 
     def broken(scheduler: Scheduler, now: datetime) -> Snapshot:
@@ -277,11 +307,13 @@ async def test_a_scheduler_that_fails_again_and_again_hands_over_and_leaves_the_
 
     monkeypatch.setattr(Scheduler, "tick", broken)
     task = asyncio.create_task(seat.host.run())
-    await seat.until(lambda: any("a background `gputui serve` goes on" in n.text for n in seat.feed.latest.notices))
+    await seat.until(lambda: any("a background `gputui serve` continues" in n.text for n in seat.feed.latest.notices))
     assert handed_over == [False]
     assert not seat.feed.latest.leads_here
     [told] = [notice.text for notice in seat.feed.latest.notices]
-    assert "scheduling here failed 5 times within a minute, the last time in a tick by KeyError: 'oh'" in told
+    assert (
+        "scheduling in this process failed 5 times within a minute, the last time in a tick by KeyError: 'oh'" in told
+    )
     next_one, job_id = Seat(world, RealClock(), "serve"), world.submit()
     leading = asyncio.create_task(next_one.host.lead(10))
     await next_one.until(lambda: world.job(job_id).state is JobState.RUNNING)
@@ -294,7 +326,7 @@ async def test_serve_that_fails_again_and_again_says_so(world: World, monkeypatc
     monkeypatch.setattr(loop, "AGAIN_AFTER", 0.0)
     monkeypatch.setattr(Scheduler, "tick", lambda *_: 1 // 0)
     seat = Seat(real(world), RealClock(), "serve")
-    with pytest.raises(GivenUpError, match=r"failed 5 times .* ZeroDivisionError"):
+    with pytest.raises(SchedulingFailedError, match=r"failed 5 times .* ZeroDivisionError"):
         await asyncio.wait_for(seat.host.lead(0), 10)
     assert not seat.host.leads
 
@@ -314,7 +346,7 @@ async def test_what_cannot_be_begun_is_told_and_tried_again(world: World, monkey
     seat.feed.subscribe(lambda snapshot: texts.extend(notice.text for notice in snapshot.notices))
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: seat.feed.latest.leads_here)
-    assert any(text.startswith("scheduling here failed, and is tried again: OSError") for text in texts)
+    assert any(text.startswith("scheduling failed here and will be tried again: OSError") for text in texts)
     seat.host.stop()
     await asyncio.wait_for(task, 10)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
-from gputui.engine.logs import FileLog, Logs
+from gputui.engine.files.logs import FileLog, Logs
 from gputui.ports import LogStream
 from tests.engine.world import World
 

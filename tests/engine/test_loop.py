@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from datetime import datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -12,10 +13,10 @@ from typing import cast
 import pytest
 
 from gputui.domain.settings import SchedulerSettings
-from gputui.engine import loop
-from gputui.engine.faults import Faults, GivenUpError
-from gputui.engine.scheduler import Scheduler
-from gputui.engine.waker import Waker
+from gputui.engine.process import loop
+from gputui.engine.process.faults import Faults, SchedulingFailedError
+from gputui.engine.process.loop import Waker
+from gputui.engine.tick.scheduler import Scheduler
 from gputui.store import TinyJobStore
 from tests.factories import ACTOR, NOW, FakeClock, job
 
@@ -62,7 +63,7 @@ async def ticks_after_a_write(directory: Path) -> None:
 @pytest.fixture(autouse=True)
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither the interval nor a look of its own makes a tick."""
-    monkeypatch.setattr(loop, "STORE_LOOK", NEVER)
+    monkeypatch.setattr(loop, "STORE_CHECK", NEVER)
     monkeypatch.setattr(loop, "STORE_POLL", NEVER)
 
 
@@ -77,8 +78,8 @@ async def test_where_nobody_tells_of_writes_the_loop_looks(tmp_path: Path, monke
 
 
 async def test_a_writer_that_died_without_a_word_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "STORE_LOOK", 0.01)
-    monkeypatch.setattr(loop.Loop, "_hear", lambda self, watch: watch.take())
+    monkeypatch.setattr(loop, "STORE_CHECK", 0.01)
+    monkeypatch.setattr(loop.Loop, "_hear", lambda self, watch: watch.clear())
     await ticks_after_a_write(tmp_path / "state")
 
 
@@ -89,26 +90,27 @@ class Slow(TinyJobStore):
         super().__init__(directory)
         self.begun, self.let_go, self.kept = Event(), Event(), 0
 
-    def keep_house(self, now: datetime) -> None:
+    def maintain(self, now: datetime) -> None:
         self.begun.set()
         assert self.let_go.wait(20)
         self.kept += 1
 
 
-PARTS = {"_dispatch": "a tick", "_watch_store": "the watch for wishes", "_keep_time": "the timer", "_tick": "a tick"}
+PARTS = {"_dispatch": "a tick", "_watch_store": "the store watch", "_keep_time": "the timer", "tick": "a tick"}
 
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts that fail are begun again at once."""
     monkeypatch.setattr(loop, "AGAIN_AFTER", 0.0)
-    monkeypatch.setattr(loop, "HOUSEKEEPING", 0.01)
+    monkeypatch.setattr(loop, "MAINTENANCE_INTERVAL", 0.01)
 
 
 class Supervised:
     """A loop of which one part fails the first times."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch, part: str, times: float) -> None:
+        self.directory = directory
         self.left, self.told, self.stop = times, list[str](), asyncio.Event()
         self.is_told = asyncio.Event()
         self.store, self.ticks, self.waker = TinyJobStore(directory), Ticks(), Waker()
@@ -124,7 +126,9 @@ class Supervised:
             told=self.tell,
         )
         whole = getattr(self.loop, part)
-        monkeypatch.setattr(self.loop, part, self.broken if part in ("_tick", "_hear") else self.broken_part)
+        monkeypatch.setattr(
+            self.loop, part, self.broken if part in ("tick", "_tick_due", "_hear") else self.broken_part
+        )
         self.whole = whole
 
     def tell(self) -> None:
@@ -146,7 +150,7 @@ class Supervised:
 
     async def goes_on(self) -> None:
         """A write of another process is followed by a tick, and so is time alone."""
-        other = TinyJobStore(self.store._path.parent)
+        other = TinyJobStore(self.directory)
         for _ in range(3):
             await self.ticks.next()
         other.submit([job()], actor=ACTOR)
@@ -167,7 +171,7 @@ async def test_a_part_that_fails_once_is_begun_again_and_told(
     await there.goes_on()
     there.stop.set()
     await asyncio.wait_for(running, 20)
-    told = f"the scheduler failed in {PARTS[part]} and goes on: KeyError: 'oh'; "
+    told = f"the scheduler failed in {PARTS[part]} and continues: KeyError: 'oh'; "
     assert there.told == [f"{told}gputui.log in the state directory has the details"]
     assert f"the scheduler failed in {PARTS[part]}" in caplog.text
     assert "Traceback" in caplog.text
@@ -181,7 +185,7 @@ async def test_a_part_that_always_fails_ends_scheduling_in_this_process(
 ) -> None:
     there = Supervised(tmp_path / "state", monkeypatch, part, times=float("inf"))
     with pytest.raises(
-        GivenUpError, match=rf"failed 5 times within a minute, the last time in {PARTS[part]} by KeyError"
+        SchedulingFailedError, match=rf"failed 5 times within a minute, the last time in {PARTS[part]} by KeyError"
     ):
         await asyncio.wait_for(there.loop.run(there.stop), 20)
     there.close()
@@ -217,7 +221,7 @@ async def test_word_of_writes_that_cannot_be_taken_is_no_endless_loop(
 async def test_house_that_is_kept_when_the_loop_ends_is_kept_to_the_end_and_is_no_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loop, "HOUSEKEEPING", 0.01)
+    monkeypatch.setattr(loop, "MAINTENANCE_INTERVAL", 0.01)
     store, ticks, stop = Slow(tmp_path / "state"), Ticks(), asyncio.Event()
     running = asyncio.create_task(
         loop.Loop(cast("Scheduler", ticks), store, SchedulerSettings(), FakeClock(), Waker()).run(stop)
@@ -236,14 +240,14 @@ async def test_house_that_is_kept_when_the_loop_ends_is_kept_to_the_end_and_is_n
 async def test_what_fails_in_keeping_house_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loop, "HOUSEKEEPING", 0.01)
+    monkeypatch.setattr(loop, "MAINTENANCE_INTERVAL", 0.01)
     failed = Event()
 
     def fail(self: TinyJobStore, now: datetime) -> None:
         failed.set()
         raise ZeroDivisionError
 
-    monkeypatch.setattr(TinyJobStore, "keep_house", fail)
+    monkeypatch.setattr(TinyJobStore, "maintain", fail)
     store, ticks, stop = TinyJobStore(tmp_path / "state"), Ticks(), asyncio.Event()
     running = asyncio.create_task(
         loop.Loop(cast("Scheduler", ticks), store, SchedulerSettings(), FakeClock(), Waker()).run(stop)
@@ -251,5 +255,24 @@ async def test_what_fails_in_keeping_house_is_logged(
     await asyncio.to_thread(failed.wait, 20)
     stop.set()
     await asyncio.wait_for(running, 20)
-    assert "housekeeping failed" in caplog.text
+    assert "maintenance failed" in caplog.text
+    store.close()
+
+
+async def test_a_timer_that_ends_while_its_jobs_are_due_fails_none_of_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(loop, "MAINTENANCE_INTERVAL", 0.001)
+    maintained, stop, here = asyncio.Event(), asyncio.Event(), asyncio.get_running_loop()
+    monkeypatch.setattr(TinyJobStore, "maintain", lambda self, now: here.call_soon_threadsafe(maintained.set))
+    store = TinyJobStore(tmp_path / "state")
+    running = asyncio.create_task(
+        loop.Loop(cast("Scheduler", Ticks()), store, SchedulerSettings(), FakeClock(), Waker()).run(stop)
+    )
+    await maintained.wait()
+    stop.set()
+    while not running.done():
+        time.sleep(0.002)  # noqa: ASYNC251 - as on a loaded machine: a job falls due in each round of the event loop
+        await asyncio.sleep(0)
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING] == []
     store.close()

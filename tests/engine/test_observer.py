@@ -6,7 +6,7 @@ import threading
 from datetime import timedelta
 
 from gputui.domain.container import ContainerRecord
-from gputui.engine.observer import Observation, Observer, Sequence
+from gputui.engine.tick.observer import Observation, Observer, Sequence
 from tests.engine.fakes import FakeRuntime
 from tests.factories import FakeClock
 

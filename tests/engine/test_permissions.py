@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import RunAs
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError, InputErrors, RuntimeFault, WarrantError
-from gputui.domain.job import ContainerOptions, JobSpec, Submission
+from gputui.domain.job import JobSpec, Submission
 from gputui.domain.settings import AllowSettings, PolicySettings, Settings, StoreSettings
 from gputui.domain.state import JobState
-from gputui.engine.actions import Actions
-from gputui.engine.permissions import Permissions
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.permissions import UserPermissions
 from gputui.ports import JobStore
 from tests.engine.world import World
 from tests.factories import ACTOR, spec
@@ -70,7 +71,7 @@ HARMLESS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("options", [*GUARDED, *HARMLESS])
 def test_a_private_queue_allows_everything(tmp_path: Path, options: dict[str, Any]) -> None:
     tmp_path.chmod(0o700)
-    permissions = Permissions(tmp_path, settings())
+    permissions = UserPermissions(tmp_path, settings())
     permissions.check(asking(**options), MEMBER)
     assert permissions.at_start(asking(**options), None) == asking(**options)
 
@@ -79,7 +80,7 @@ def test_a_private_queue_allows_everything(tmp_path: Path, options: dict[str, An
 @pytest.mark.parametrize("how", ["group", "mode"])
 def test_in_a_shared_queue_what_makes_root_is_for_operators(tmp_path: Path, options: dict[str, Any], how: str) -> None:
     tmp_path.chmod(0o2770 if how == "mode" else 0o700)
-    permissions = Permissions(tmp_path, settings("lab" if how == "group" else None))
+    permissions = UserPermissions(tmp_path, settings("lab" if how == "group" else None))
     with pytest.raises(InputError) as told:
         permissions.check(asking(**options), MEMBER)
     assert (told.value.where or "").startswith("--")
@@ -94,26 +95,28 @@ def test_in_a_shared_queue_what_makes_root_is_for_operators(tmp_path: Path, opti
 
 @pytest.mark.parametrize("options", HARMLESS)
 def test_in_a_shared_queue_the_rest_is_for_all(tmp_path: Path, options: dict[str, Any]) -> None:
-    Permissions(tmp_path, settings("lab")).check(asking(**options), MEMBER)
+    UserPermissions(tmp_path, settings("lab")).check(asking(**options), MEMBER)
 
 
 @pytest.mark.parametrize("name", [str(MEMBER), "root"])
 def test_operators_are_named_by_the_site(tmp_path: Path, name: str) -> None:
-    permissions = Permissions(tmp_path, settings("lab", operators=("no-such-user", "@no-such-group", name)))
+    permissions = UserPermissions(tmp_path, settings("lab", operators=("no-such-user", "@no-such-group", name)))
     assert permissions.is_operator(MEMBER) is (name != "root")
 
 
 def test_a_group_of_operators(tmp_path: Path) -> None:
-    assert Permissions(tmp_path, settings("lab", operators=("@root",))).is_operator(0)
-    assert not Permissions(tmp_path, settings("lab", operators=("@root",))).is_operator(MEMBER)
+    assert UserPermissions(tmp_path, settings("lab", operators=("@root",))).is_operator(0)
+    assert not UserPermissions(tmp_path, settings("lab", operators=("@root",))).is_operator(MEMBER)
 
 
 def test_a_switch_forbids_to_all_and_allows_to_all(tmp_path: Path) -> None:
-    forbidden = Permissions(tmp_path, settings(options={"privileged": False, "publish": False}))
+    forbidden = UserPermissions(tmp_path, settings(options={"privileged": False, "publish": False}))
     with pytest.raises(InputErrors) as told:
         forbidden.check(asking(privileged=True, publish=("80:80",), cap_add=("SYS_PTRACE",)), 0)
     assert {error.where for error in told.value.errors} == {"--privileged", "--publish"}
-    allowed = Permissions(tmp_path, settings("lab", options={"network": True, "docker_socket": True}, mounts=("/run",)))
+    allowed = UserPermissions(
+        tmp_path, settings("lab", options={"network": True, "docker_socket": True}, mounts=("/run",))
+    )
     allowed.check(asking(network="host", volumes=("/run/docker.sock:/s",)), MEMBER)
 
 
@@ -123,7 +126,7 @@ def test_mounts_stay_below_the_directories_listed_whatever_links_there_are(tmp_p
     own.mkdir()
     (data / "out").symlink_to("/etc")
     (data / "in").symlink_to(data / "set")
-    permissions = Permissions(own, settings("lab", mounts=(str(data),)))
+    permissions = UserPermissions(own, settings("lab", mounts=(str(data),)))
     good = asking(volumes=(f"{data}/set:/a:ro", f"{data}/in:/b"), mounts=(f"type=bind,src={data}/in/new,dst=/c",))
     permissions.check(good, MEMBER)
     started = permissions.at_start(good, MEMBER).options
@@ -135,11 +138,11 @@ def test_mounts_stay_below_the_directories_listed_whatever_links_there_are(tmp_p
         with pytest.raises(RuntimeFault):
             permissions.at_start(asking(mounts=(f"type=bind,source={source},target=/x",)), MEMBER)
     with pytest.raises(RuntimeFault, match="outside"):
-        Permissions(own, settings(mounts=(str(data),))).at_start(asking(volumes=("/etc:/e",)), 0)
+        UserPermissions(own, settings(mounts=(str(data),))).at_start(asking(volumes=("/etc:/e",)), 0)
 
 
 def test_the_queue_s_own_directory_is_shown_to_no_member(tmp_path: Path) -> None:
-    permissions = Permissions(tmp_path / "state", settings("lab", mounts=(str(tmp_path),)))
+    permissions = UserPermissions(tmp_path / "state", settings("lab", mounts=(str(tmp_path),)))
     for path in (tmp_path, tmp_path / "state", tmp_path / "state" / "logs"):
         with pytest.raises(InputError, match="own files"):
             permissions.check(asking(volumes=(f"{path}:/x",)), MEMBER)
@@ -147,7 +150,7 @@ def test_the_queue_s_own_directory_is_shown_to_no_member(tmp_path: Path) -> None
 
 def test_an_option_that_cannot_be_read_does_not_pass(tmp_path: Path) -> None:
     with pytest.raises(RuntimeFault) as fault:
-        Permissions(tmp_path, settings("lab")).at_start(asking(mounts=("type=",)), MEMBER)
+        UserPermissions(tmp_path, settings("lab")).at_start(asking(mounts=("type=",)), MEMBER)
     assert fault.value.cause.code is CauseCode.NOT_ALLOWED
 
 
@@ -158,7 +161,7 @@ def test_a_job_written_past_the_commands_fails_for_good_when_it_starts(
         raise WarrantError("nothing proves who submitted it")
 
     world = World(tmp_path / "state", settings=settings("lab"))
-    monkeypatch.setattr(world.store, "voucher", refuse)
+    monkeypatch.setattr(world.store, "run_as", refuse)
     job_id = world.submit(1, options=ContainerOptions(privileged=True), retries=3)
     world.tick(4)
     job = world.job(job_id)
@@ -176,7 +179,7 @@ class Proving:
         self._store = store
         self._uid = uid
 
-    def voucher(self, asked: JobSpec) -> SimpleNamespace:
+    def run_as(self, asked: JobSpec) -> SimpleNamespace:
         if self._uid is None:
             raise WarrantError("nothing proves it")
         return SimpleNamespace(uid=self._uid)
@@ -201,7 +204,7 @@ def test_a_proof_of_who_submitted_it_counts_for_more_than_a_name(
 
 def test_every_way_to_ask_is_checked(tmp_path: Path) -> None:
     world = World(tmp_path / "state")
-    permissions = Permissions(tmp_path, settings("lab"))
+    permissions = UserPermissions(tmp_path, settings("lab"))
     member = Actions(world.store, world.clock, replace(ACTOR, uid=MEMBER), permissions=permissions)
     asked = Submission(asking(privileged=True))
     for wish in (member.submit, member.rehearse):

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from gputui.domain.policy.plan import plan
-from gputui.engine import planner
-from gputui.engine.loop import Loop
-from gputui.engine.waker import Waker
+from gputui.engine.process.loop import Loop, Waker
+from gputui.engine.tick import planner
 from tests.engine.world import World
 from tests.factories import GIB
 
@@ -60,5 +59,5 @@ def test_the_queue_is_left_out_of_collections_after_the_first_tick(
     monkeypatch.setattr(gc, "freeze", lambda: frozen.append(len(world.snapshots)))
     loop = Loop(world.scheduler, world.store, world.settings.scheduler, world.clock, Waker())
     for _ in range(3):
-        assert loop._tick()
+        assert loop.tick()
     assert frozen == [1]

@@ -16,16 +16,20 @@ from gputui.domain.job import Job, JobId, Preemption, whole_class
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.engine import preemptions
+from gputui.engine.tick import preemption
 from tests.engine.fakes import Crash
+from tests.engine.real_pools import RealPools
 from tests.engine.world import World
 
 MINUTE = timedelta(minutes=1)
 
 
-def preempting(directory: Path, **policy: Any) -> World:
+ON_REAL_POOLS = True
+
+
+def preempting(directory: Path, pools: RealPools | None = None, **policy: Any) -> World:
     """Two GPUs, where a job may be preempted as soon as it has run for a minute."""
-    return World(directory, gpus=2, settings=Settings(policy=policy_of(**policy)))
+    return World(directory, gpus=2, settings=Settings(policy=policy_of(**policy)), pools=pools)
 
 
 def policy_of(**policy: Any) -> PolicySettings:
@@ -33,8 +37,8 @@ def policy_of(**policy: Any) -> PolicySettings:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> World:
-    return preempting(tmp_path)
+def site(tmp_path: Path, pools: RealPools | None) -> World:
+    return preempting(tmp_path, pools)
 
 
 def running_victim(world: World, gpus: int = 2, seconds: float = 61, **changes: Any) -> JobId:
@@ -164,7 +168,7 @@ def test_nobody_who_comes_later_takes_what_others_make_way_for(site: World) -> N
     assert site.job(later).state is JobState.PENDING
     assert site.job(first).topped_at is None
     [entry] = [each for each in site.store.audit_log(f"job {first}") if each.verb == "preempt"]
-    assert entry.after == f"put first, since others make way for it: {victim}"
+    assert entry.after == f"put first: others are preempted for it: {victim}"
 
 
 def test_nobody_else_is_preempted_while_given_back_gpus_are_still_to_be_read(tmp_path: Path) -> None:
@@ -250,10 +254,12 @@ CHANGES: dict[str, Callable[[World, JobId, JobId], object]] = {
 def test_what_a_user_wished_since_the_plan_was_made_is_respected(site: World, change: str) -> None:
     victim = running_victim(site)
     urgent = site.submit(2, priority=100)
-    ground = site.scheduler._ground
-    ground.observe()
+    context = site.scheduler.context
+    context.refresh()
     CHANGES[change](site, victim, urgent)
-    assert preemptions.begin(ground, [Preemption(victim, urgent)], site.clock.now()) == (change == "nothing")
+    assert preemption.begin_preemptions(context, [Preemption(victim, urgent)], site.clock.now()) == (
+        change == "nothing"
+    )
     expected = JobState.COMPLETING if change == "nothing" else JobState.RUNNING
     assert site.job(victim).state is expected
 
@@ -416,7 +422,7 @@ class Traffic:
 
 
 @pytest.mark.parametrize("crashes", [False, True], ids=["calm", "crashes"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [1, 2])
 def test_hours_of_traffic_preempt_by_the_rules_and_never_in_vain(tmp_path: Path, seed: int, crashes: bool) -> None:
     traffic = Traffic(tmp_path, random.Random(seed))
     traffic.live(1.5, crashes=crashes)

@@ -5,20 +5,21 @@ from __future__ import annotations
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.errors import GputuiError, NotFoundError
 from gputui.domain.job import ArrayRef, JobId, Submission
 from gputui.domain.settings import PolicySettings, SchedulerSettings, TenantSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
-from gputui.engine.actions import Actions
+from gputui.engine.actions.actions import Actions
 from gputui.ports import JobStore
-from gputui.store import MemoryJobStore, TinyJobStore
-from gputui.store.hint import read_hint
+from gputui.store import TinyJobStore
+from gputui.store.memory import MemoryJobStore
+from gputui.store.write_record import read_record
 from tests.factories import ACTOR, FakeClock, job, spec
 
 
@@ -144,12 +145,12 @@ def test_whether_anybody_is_capped_is_known_without_the_queue(tmp_path: Path) ->
             assert store.caps_waiting() == (pending is not None)
             assert not is_loaded(store)
             if fold:
-                store._storage.checkpoint()
+                store.storage.checkpoint()
             store.close()
 
 
 def is_loaded(store: TinyJobStore) -> bool:
-    return store._storage.replica._loaded is not None
+    return store.storage.replica.is_loaded
 
 
 def test_a_hint_of_an_older_version_says_that_somebody_may_be_capped(tmp_path: Path) -> None:
@@ -157,7 +158,7 @@ def test_a_hint_of_an_older_version_says_that_somebody_may_be_capped(tmp_path: P
     body = b"2 1 0 5 11 22 33"
     path.write_bytes(b"%08x %s\n" % (zlib.crc32(body), body))
     with path.open("rb") as file:
-        hint = read_hint(file.fileno())
+        hint = read_record(file.fileno())
     assert hint is not None
     assert (hint.next_id, hint.snapshot, hint.caps_waiting) == (5, (11, 22, 33), True)
 
@@ -166,7 +167,8 @@ def test_a_rehearsal_is_refused_like_the_submit_and_writes_nothing(store: JobSto
     cap(store, alice=3)
     actions = Actions(store, FakeClock(), ACTOR)
     assert actions.submit([ONE]) == (1,)
-    found = actions.rehearse([Submission(spec(), array=(4, 5), array_limit=1, held=True)])
+    [both] = actions.rehearse([Submission(spec(), array=(4, 5), array_limit=1, held=True)])
+    found = [both.element(job_id) for job_id in both.ids]
     assert [(job.id, job.held, job.array) for job in found] == [
         (2, True, ArrayRef(2, 4, 1)),
         (3, True, ArrayRef(2, 5, 1)),

@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.domain.job import Attempt, GpuRequest, Job
 from gputui.domain.state import JobState
-from gputui.engine import work
-from gputui.engine.reconcile import (
+from gputui.engine.tick import attempt_steps
+from gputui.engine.tick.reconcile import (
     Adopt,
+    AttemptKey,
     Clean,
-    Decision,
+    Correction,
     Finish,
     GiveBack,
-    Key,
     KillStray,
-    Seen,
+    Listing,
     StartAgain,
     Vanished,
-    decide,
-    strays,
+    find_corrections,
+    find_strays,
 )
 from tests.factories import GIB, NOW, job, running, uuid
 
@@ -42,13 +41,13 @@ WAITS_AGAIN = ENDED.to(JobState.PENDING)
 def decided(
     one: Job,
     *records: ContainerRecord,
-    busy: frozenset[Key] = frozenset(),
-    settled: int = 0,
+    busy: frozenset[AttemptKey] = frozenset(),
+    last_worked_on: int = 0,
     others: tuple[Job, ...] = (),
-) -> list[Decision]:
-    seen = Seen(records, begun=5, is_busy=busy.__contains__, settled=lambda _: settled)
+) -> list[Correction]:
+    seen = Listing(records, begun=5, is_busy=busy.__contains__, last_worked_on=lambda _: last_worked_on)
     jobs = {each.id: each for each in (one, *others)}
-    return decide(jobs, [each for each in jobs.values() if each.state.is_active and each is one], seen)
+    return find_corrections(jobs, [each for each in jobs.values() if each.state.is_active and each is one], seen)
 
 
 @pytest.mark.parametrize(
@@ -71,14 +70,14 @@ def decided(
         pytest.param(WAITS, [RUNNING], [Adopt(1, RUNNING)], id="started after all"),
     ],
 )
-def test_what_is_to_be_done(one: Job, records: list[ContainerRecord], wanted: list[Decision]) -> None:
+def test_what_is_to_be_done(one: Job, records: list[ContainerRecord], wanted: list[Correction]) -> None:
     assert decided(one, *records) == wanted
 
 
 @pytest.mark.parametrize("one", [CLAIMED, RUNS, ENDS])
 @pytest.mark.parametrize("records", [[], [CREATED]])
 def test_a_listing_older_than_our_own_work_proves_no_absence(one: Job, records: list[ContainerRecord]) -> None:
-    assert decided(one, *records, settled=5) == []
+    assert decided(one, *records, last_worked_on=5) == []
 
 
 @pytest.mark.parametrize("records", [[], [CREATED], [RUNNING]])
@@ -91,7 +90,7 @@ def test_nor_is_a_pull_given_back_while_it_goes_on() -> None:
 
 
 def test_a_late_start_is_killed_when_its_gpus_have_been_given_away() -> None:
-    assert decided(WAITS, RUNNING, settled=3, others=(running(2, on=[uuid(0)]),)) == [KillStray(RUNNING)]
+    assert decided(WAITS, RUNNING, last_worked_on=3, others=(running(2, on=[uuid(0)]),)) == [KillStray(RUNNING)]
 
 
 @pytest.mark.parametrize("number", [1, 3])
@@ -99,7 +98,7 @@ def test_a_late_start_is_killed_when_its_gpus_have_been_given_away() -> None:
 def test_an_attempt_that_a_repaired_queue_lost_is_never_killed(one: Job, number: int) -> None:
     lost = replace(RUNNING, attempt=number)
     assert decided(one, lost, others=(running(2, on=[uuid(0)]),)) == []
-    assert strays({1: one}, [lost]) == (lost,)
+    assert find_strays({1: one}, [lost]) == (lost,)
 
 
 @pytest.mark.parametrize("one", [CLAIMED, RUNS, ENDS, ENDED], ids=lambda one: str(one.state))
@@ -111,7 +110,7 @@ def test_nor_is_one_that_follows_an_attempt_the_queue_knows(one: Job) -> None:
 def test_it_is_adopted_with_its_number_even_where_numbers_before_are_missing() -> None:
     lost = replace(RUNNING, attempt=3)
     assert decided(WAITS_AGAIN, lost) == [Adopt(1, lost)]
-    after = work.adopted(WAITS_AGAIN, lost, NOW)
+    after = attempt_steps.adopted(WAITS_AGAIN, lost, NOW)
     assert [attempt.number for attempt in after.attempts] == [1, 3]
     assert after.next_attempt == 4
 
@@ -130,10 +129,10 @@ def test_two_that_share_a_gpu_are_both_adopted() -> None:
 def test_containers_of_unknown_jobs_are_strays_and_left_alone() -> None:
     unknown = replace(RUNNING, job_id=99)
     assert decided(WAITS, unknown) == []
-    assert strays({1: WAITS}, [unknown, CREATED]) == (unknown,)
+    assert find_strays({1: WAITS}, [unknown, CREATED]) == (unknown,)
 
 
 @pytest.mark.parametrize("record", [RUNNING, EXITED])
 def test_one_of_an_older_listing_is_not_adopted_for_this_process_may_have_removed_it(record: ContainerRecord) -> None:
-    assert decided(WAITS, record, settled=5) == []
-    assert decided(WAITS, record, settled=4) == [Adopt(1, record)]
+    assert decided(WAITS, record, last_worked_on=5) == []
+    assert decided(WAITS, record, last_worked_on=4) == [Adopt(1, record)]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import settings as how
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputui.domain.errors import InputError, NotFoundError
 from gputui.domain.job import BootTime, Job, JobId, Submission
@@ -20,9 +20,9 @@ from gputui.domain.recurring import Missed, Overlap, Recurrence, RecurringJob
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.engine.actions import Actions
-from gputui.engine.recurring import next_run_at
-from gputui.engine.zones import local_name
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.recurring import local_zone_name
+from gputui.engine.tick.recurring_runs import next_run_at
 from tests.engine.fakes import Crash
 from tests.engine.test_host import Seat, real
 from tests.engine.world import World
@@ -33,7 +33,7 @@ HOUR = 60 * MINUTE
 
 
 def add(world: World, expression: str = "* * * * *", zone: str = "UTC", **changes: Any) -> JobId:
-    how_often = {key: changes.pop(key) for key in tuple(changes) if key in Recurrence.__dataclass_fields__}
+    how_often = {key: changes.pop(key) for key in tuple(changes) if key in Recurrence.__struct_fields__}
     submission = Submission(spec(**changes.pop("spec", {})), **changes)
     return world.actions.add_recurring(Recurrence(expression, zone, **how_often), submission)
 
@@ -82,7 +82,8 @@ def test_who_wished_what_is_written_down(world: World) -> None:
 def test_an_array_is_submitted_whole(world: World) -> None:
     one = add(world, array=(3, 5), array_limit=1, held=True)
     world.tick(seconds=MINUTE)
-    first, second = made(world, one)
+    [entry_of_both] = made(world, one)
+    first, second = map(entry_of_both.element, entry_of_both.ids)
     assert first.held
     assert [job.array and (job.array.id, job.array.index, job.array.limit) for job in (first, second)] == [
         (first.id, 3, 1),
@@ -217,7 +218,7 @@ def test_what_is_not_allowed_any_more_is_left_out_with_the_reason(tmp_path: Path
     assert made(world, one) == []
     after = entry(world, one)
     assert after.skipped is not None
-    assert "is more than a job may take here" in after.skipped.why
+    assert "is longer than a job may run here" in after.skipped.why
     assert after.next_at == at(3)
 
 
@@ -358,24 +359,24 @@ def test_the_time_zone_of_the_host(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(time, "timezone", -3600)
     link, text = tmp_path / "localtime", tmp_path / "timezone"
     text.write_text("America/New_York\n")
-    assert local_name({}, link, text) == "America/New_York"
+    assert local_zone_name({}, link, text) == "America/New_York"
     link.symlink_to("../usr/share/zoneinfo/Europe/Berlin")
-    assert local_name({}, link, text) == "Europe/Berlin"
-    assert local_name({"TZ": ":Asia/Tokyo"}, link, text) == "Asia/Tokyo"
+    assert local_zone_name({}, link, text) == "Europe/Berlin"
+    assert local_zone_name({"TZ": ":Asia/Tokyo"}, link, text) == "Asia/Tokyo"
     for environ, where in (({}, tmp_path / "nowhere"), ({"TZ": "CET-1CEST,M3.5.0,M10.5.0/3"}, link)):
-        with pytest.raises(InputError, match="time zone cannot be told"):
-            local_name(environ, where, tmp_path / "nowhere")
+        with pytest.raises(InputError, match="time zone is unknown"):
+            local_zone_name(environ, where, tmp_path / "nowhere")
 
 
 def test_a_host_at_utc_need_not_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "timezone", 0)
     monkeypatch.setattr(time, "daylight", 0)
-    assert local_name({}, tmp_path / "localtime", tmp_path / "timezone") == "UTC"
+    assert local_zone_name({}, tmp_path / "localtime", tmp_path / "timezone") == "UTC"
 
 
 def test_a_picture_beside_the_scheduler_has_them_too(world: World) -> None:
-    from gputui.engine.picture import beside
+    from gputui.engine.tick.snapshot_builder import follower_snapshot
 
     add(world)
-    snapshot: Snapshot = beside(world.store, world.directory, world.settings, NOW)
+    snapshot: Snapshot = follower_snapshot(world.store, world.directory, world.settings, NOW)
     assert snapshot.recurring == tuple(world.store.recurring().values())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader
-from gputui.engine.picture import beside
+from gputui.engine.tick.snapshot_builder import follower_snapshot
 from gputui.store import TinyJobStore
 from gputui.tui.present.status import scheduler_words
 from tests.engine.world import World
@@ -19,9 +20,7 @@ TOLD = "queue damaged, so no job starts: run `gputui state repair`. "
 
 def test_a_damaged_queue_is_told_first_with_what_to_do(tmp_path: Path) -> None:
     world = World(tmp_path / "state")
-    world.store = TinyJobStore(world.directory)
-    world.actions = type(world.actions)(world.store, world.clock, world.actions._actor)
-    world.reborn()
+    world.use(TinyJobStore(world.directory))
     world.submit(1)
     assert scheduler_words(world.tick(2))[0][0] == "● scheduling"
     [journal] = world.directory.glob("queue.json.wal.*")
@@ -40,6 +39,6 @@ def test_a_console_beside_tells_it_where_nobody_schedules(tmp_path: Path) -> Non
     store = TinyJobStore(tmp_path / "state")
     [journal] = (tmp_path / "state").glob("queue.json.wal.*")
     journal.unlink()
-    seen = beside(store, tmp_path / "state", Settings(), NOW)
+    seen = follower_snapshot(store, tmp_path / "state", Settings(), NOW)
     assert [notice.text.startswith(TOLD) for notice in seen.notices if notice.halts] == [True]
     store.close()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.errors import RuntimeUnavailableError
@@ -17,6 +17,8 @@ from gputui.domain.state import JobState, PendingReason
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import GIB, spec, uuid
+
+ON_REAL_POOLS = True
 
 OOM = b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
@@ -123,7 +125,7 @@ def test_an_image_whose_jobs_fail_fast_is_paused_with_the_reason_until_one_is_re
     reason = world.tick(3).reasons[waiting]
     assert reason.code is PendingReason.BACK_OFF
     assert reason.text == (
-        "image broken is paused, since its last 5 jobs failed within 10s (job 5: exit code 1); release one to go on"
+        "image broken is paused, since its last 5 jobs failed within 10s (job 5: exit code 1); release one to continue"
     )
     assert world.job(other).state is JobState.RUNNING
     world.reborn()
@@ -267,3 +269,18 @@ def test_output_that_cannot_be_read_tells_nothing(world: World, monkeypatch: pyt
     job_id = world.submit(1)
     fail(world, job_id, output=OOM)
     assert world.job(job_id).cause == Cause(CauseCode.NON_ZERO_EXIT, "exit code 1")
+
+
+def test_the_error_line_of_a_failed_attempt_is_kept(world: World) -> None:
+    job_id = world.submit(0, retries=1)
+    fail(world, job_id, output=b"ValueError: bad shape")
+    waiting = world.job(job_id)
+    assert waiting.cause == Cause(CauseCode.NON_ZERO_EXIT, "exit code 1")
+    assert waiting.end_words == waiting.attempts[0].error == "ValueError: bad shape"
+    assert world.tick().reasons[job_id].text.endswith(": ValueError: bad shape")
+    world.clock.advance(3600)
+    world.tick(2)
+    assert world.job(job_id).end_words == ""
+    fail(world, job_id, output=b"nothing of note")
+    assert [attempt.error for attempt in world.job(job_id).attempts] == ["ValueError: bad shape", ""]
+    assert world.job(job_id).end_words == "exit code 1"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord
-from gputui.domain.job import ContainerOptions, PublishedPort
+from gputui.domain.container_options import ContainerOptions, PublishedPort
 from gputui.domain.state import JobState
 from tests.engine.fakes import FakeRuntime
 from tests.engine.world import World

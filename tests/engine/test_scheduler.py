@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from threading import Event
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import ForeignContainer
 from gputui.domain.errors import RuntimeFault, StoreFullError
 from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
-from gputui.domain.policy.occupancy import UNANSWERED, UNASKED
+from gputui.domain.policy.gpus.availability import UNANSWERED, UNASKED
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Notice
 from gputui.domain.state import JobState, PendingReason
 from tests.engine.fakes import LaterExecutor
 from tests.engine.world import World
 from tests.factories import GIB, uuid
+
+ON_REAL_POOLS = True
 
 
 def test_a_job_is_started_on_a_free_gpu_and_completes(world: World) -> None:
@@ -247,9 +249,9 @@ def test_hold_keeps_a_job_waiting_and_release_lets_it_go(world: World) -> None:
 def test_a_job_over_its_time_limit_times_out(world: World) -> None:
     job_id = world.submit(time_limit=timedelta(seconds=30))
     world.tick(2)
-    world.tick(1, seconds=29)
+    world.tick(1, seconds=28)
     assert world.job(job_id).state is JobState.RUNNING
-    world.tick(4)
+    world.tick(5)
     assert world.job(job_id).state is JobState.TIMEOUT
 
 
@@ -278,7 +280,7 @@ def test_a_job_that_a_sick_driver_keeps_from_dying_goes_on_elsewhere_and_its_gpu
     job = world.job(job_id)
     assert (job.state, job.gpus) == (JobState.RUNNING, (uuid(2), uuid(3)))
     [holder] = world.snapshots[-1].gpus[1].holders
-    assert (holder.kind, holder.name) == ("container", "attempt 1 of job 1, which does not end")
+    assert (holder.kind, holder.name) == ("container", "attempt 1 of job 1, which does not stop")
     world.docker.dies = True
     world.tick(3, seconds=10)
     assert [view.state for view in world.snapshots[-1].gpus[:2]] == [GpuState.DRAINED, GpuState.FREE]
@@ -426,6 +428,14 @@ def test_a_full_disk_stops_starts_with_a_notice_and_goes_on_after(world: World) 
     world.store.transaction = transaction  # type: ignore[method-assign]
     assert world.tick(2).notices == ()
     assert world.job(job_id).state is JobState.RUNNING
+
+
+def test_the_probe_reads_the_disks_of_the_state_directory_and_of_the_engine(world: World) -> None:
+    world.tick()
+    assert world.probe.disks == {"state": str(world.directory)}
+    world.docker.data_root = "/srv/docker"
+    world.tick(2)
+    assert world.probe.disks == {"state": str(world.directory), "docker": "/srv/docker"}
 
 
 def test_a_disk_that_fills_while_a_job_starts_loses_nothing(world: World) -> None:

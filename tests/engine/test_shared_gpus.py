@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer
 from gputui.domain.gpu import GpuProcess, GpuSample, Health, HealthCode, ProbeReading
@@ -144,7 +144,7 @@ def test_a_foreign_process_or_container_keeps_others_from_joining(world: World) 
     world.probe.sick(0)
     world.docker.others = (ForeignContainer("f" * 64, "vllm", "bob", ("all",)),)
     world.tick(2)
-    assert "container vllm has asked for it" in text(world, second)
+    assert "in use by container vllm" in text(world, second)
     world.docker.others = ()
     world.tick(2)
     assert states(world, first, second) == [R, R]
@@ -174,7 +174,7 @@ def test_a_late_start_does_not_join_those_let_in_meanwhile(world: World) -> None
     first = sharer(world, 60)
     world.tick(2)
     late = sharer(world, 60)
-    world.scheduler.hands.note_given_back((late, 1))
+    world.scheduler.workers.note_given_back((late, 1))
     name = f"gputui-{world.store.store_id}-{late}-1"
     started = world.clock.now()
     world.docker.made[name] = ContainerRecord(name, late, 1, ContainerState.RUNNING, (uuid(0),), started)

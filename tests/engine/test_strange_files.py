@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine import gpu_focus, gpu_log, published
-from gputui.engine.leader import LOCK_FILE, Leadership, current_leader
-from tests.engine.test_leader import ME
+from gputui.engine.files import gpu_focus, gpu_log, live_file
+from gputui.engine.files.leadership import LOCK_FILE, Leadership, current_leader
+from tests.engine.test_leadership import ME
 
 PLANTED: dict[str, Callable[[Path], None]] = {
     "fifo": os.mkfifo,
@@ -22,11 +22,11 @@ PLANTED: dict[str, Callable[[Path], None]] = {
 
 @pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
 def test_what_is_no_file_is_taken_for_none(tmp_path: Path, planted: Callable[[Path], None]) -> None:
-    for name in (published.LIVE_FILE, gpu_log.FILE, gpu_focus.FOCUS_FILE, LOCK_FILE):
+    for name in (live_file.LIVE_FILE, gpu_log.FILE, gpu_focus.FOCUS_FILE, LOCK_FILE):
         planted(tmp_path / name)
-    assert published.read(tmp_path) is None
+    assert live_file.read(tmp_path) is None
     assert gpu_log.read(tmp_path) == []
-    assert gpu_focus.asked_for(tmp_path) is None
+    assert gpu_focus.read_focus(tmp_path) is None
     assert current_leader(tmp_path) is None
     with pytest.raises(OSError, match=LOCK_FILE):
         Leadership(tmp_path).acquire(ME)

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pytest
 
 from gputui.domain.errors import StoreFullError
-from gputui.domain.job import Job
+from gputui.domain.job import Job, Placed, Placing
 from gputui.domain.state import JobState
-from gputui.engine.actions import Actions
-from gputui.engine.undo import WishedChange
-from gputui.store import MemoryJobStore
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.undo import UndoableChange
+from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, FakeClock, job
 
 
@@ -24,7 +24,7 @@ class Desk:
         self.actions = Actions(self.store, self.clock, ACTOR)
         self.store.submit([job(), job(priority=60), job(held=True)], actor=ACTOR)
         self.actions.top([2])
-        self.heard: list[WishedChange] = []
+        self.heard: list[UndoableChange] = []
         self.actions.on_change = self.heard.append
 
     def undo(self) -> list[str]:
@@ -38,9 +38,9 @@ class Desk:
 
 
 JOB_WISHES: dict[str, Callable[[Actions], object]] = {
-    "hold": lambda actions: actions.hold([1, 2]),
     "release": lambda actions: actions.release([3]),
     "top": lambda actions: actions.top([1, 2, 3]),
+    "move": lambda actions: actions.place([Placing((1, 2), Placed(3, 3, -1.0, 0.0, "alice", None, 70, 0, None))]),
     "raise": lambda actions: actions.add_priority([1, 2, 3], 10),
     "set": lambda actions: actions.set_priority([2], 5),
 }
@@ -56,6 +56,15 @@ def test_jobs_are_as_they_were(wish: Callable[[Actions], object]) -> None:
     assert set(desk.undo()) == {""}
     assert dict(desk.store.jobs()) == before
     assert list(desk.store.audit_log())[-1].verb.startswith("undo ")
+
+
+def test_a_hold_is_taken_back() -> None:
+    desk = Desk()
+    desk.clock.advance(60)
+    desk.actions.hold([1, 2])
+    assert desk.undo() == ["", ""]
+    assert not any(desk.store.get(job_id).held for job_id in (1, 2))
+    assert desk.store.get(2).topped_at is not None
 
 
 def test_what_ends_something_is_not_heard_of() -> None:
@@ -86,7 +95,7 @@ def test_a_job_that_has_started_since_is_let_be() -> None:
     desk = Desk()
     desk.actions.release([3])
     desk.change(3, lambda found: found.to(JobState.CONFIGURING))
-    assert desk.undo() == ["is CONFIGURING by now"]
+    assert desk.undo() == ["is CONFIGURING now"]
     assert not desk.store.get(3).held
 
 

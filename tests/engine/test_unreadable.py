@@ -21,9 +21,7 @@ from tests.store.test_unreadable import written
 def world(tmp_path: Path) -> World:
     """A world whose queue is in files."""
     made = World(tmp_path / "state")
-    made.store = TinyJobStore(made.directory)
-    made.actions = type(made.actions)(made.store, made.clock, made.actions._actor)
-    made.reborn()
+    made.use(TinyJobStore(made.directory))
     return made
 
 

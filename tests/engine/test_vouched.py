@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.audit import Actor
 from gputui.domain.edit import Edit
@@ -16,9 +16,9 @@ from gputui.domain.job import JobSpec, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Settings, StoreSettings
 from gputui.domain.snapshot import Leader
-from gputui.engine.actions import Actions
-from gputui.engine.leader import LOCK_FILE, Leadership
-from gputui.engine.permissions import Permissions
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.permissions import UserPermissions
+from gputui.engine.files.leadership import LOCK_FILE, Leadership
 from gputui.store import TinyJobStore
 from tests.factories import NOW, FakeClock
 
@@ -43,7 +43,7 @@ def actions(store: TinyJobStore, actor: Actor = ME) -> Actions:
 
 def test_elements_of_an_array_share_a_proof(store: TinyJobStore) -> None:
     ids = actions(store).submit([Submission(SPEC, array=(0, 1, 2)), Submission(replace(SPEC, nice=1))])
-    assert {store.voucher(store.get(each).spec).uid for each in ids} == {ME.uid}
+    assert {store.run_as(store.get(each).spec).uid for each in ids} == {ME.uid}
     assert len({store.get(each).spec.warrant for each in ids}) == 2
 
 
@@ -51,7 +51,7 @@ def test_runs_of_a_recurring_job_have_the_proof_of_whoever_added_it(store: TinyJ
     added = actions(store).add_recurring(Recurrence("* * * * *", "UTC"), Submission(SPEC))
     entry = store.recurring()[added]
     [one] = actions(store, Actor(entry.uid, entry.added_by)).submit([entry.submission], recurring=added)
-    assert store.voucher(store.get(one).spec).uid == ME.uid
+    assert store.run_as(store.get(one).spec).uid == ME.uid
 
 
 def test_an_edit_by_another_changes_when_but_not_what(store: TinyJobStore) -> None:
@@ -64,7 +64,7 @@ def test_an_edit_by_another_changes_when_but_not_what(store: TinyJobStore) -> No
     assert store.get(one).spec.warrant == before
     actions(store).edit(one, Edit({"command": ("false",)}))
     assert store.get(one).spec.warrant != before
-    assert store.voucher(store.get(one).spec).uid == ME.uid
+    assert store.run_as(store.get(one).spec).uid == ME.uid
 
 
 @pytest.mark.parametrize(
@@ -76,15 +76,20 @@ def test_a_host_job_is_refused_while_neither_root_nor_its_submitter_schedules(
     store: TinyJobStore, tmp_path: Path, leader: int | None, submitter: int, is_refused: bool, image: str | None
 ) -> None:
     state = tmp_path / "state"
-    permissions = Permissions(state, Settings(store=StoreSettings(group="any")))
+    permissions = UserPermissions(state, Settings(store=StoreSettings(group="any")))
     spec = replace(SPEC, image=image)
     permissions.check_leader(spec, submitter)  # nobody leads
+    wishes = Actions(store, FakeClock(NOW), Actor(submitter, "her"), permissions=permissions)
     leads = Leadership(state)
     assert leads.acquire(Leader(os.getpid(), "host", "alice", "console", NOW, uid=leader))
     try:
         if is_refused and image is None:
             with pytest.raises(InputError, match="alice schedules here: only a scheduler that runs as root"):
-                permissions.check_leader(spec, submitter)
+                wishes.submit([Submission(spec)])
+            with pytest.raises(InputError, match="alice schedules here: only a scheduler that runs as root"):
+                wishes.add_recurring(Recurrence("0 0 * * *", "UTC"), Submission(spec))
+            assert not store.jobs()
+            assert not store.recurring()
         else:
             permissions.check_leader(spec, submitter)
     finally:

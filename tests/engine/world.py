@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from gputui.domain.job import Job, JobId, Submission
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Snapshot
-from gputui.engine.actions import Actions
-from gputui.engine.scheduler import Scheduler
+from gputui.engine.actions.actions import Actions
+from gputui.engine.tick.scheduler import Scheduler
+from gputui.engine.tick.worker_pools import WorkKind
 from gputui.ports import JobStore, Transaction
-from gputui.store import MemoryJobStore
-from tests.engine.fakes import FakeProbe, FakeRuntime, InlineExecutor, Tripwire
+from gputui.store.memory import MemoryJobStore
+from tests.engine.fakes import Crash, FakeProbe, FakeRuntime, InlineExecutor, Tripwire
+from tests.engine.real_pools import RealPools
 from tests.factories import ACTOR, FakeClock, spec
 
 
@@ -40,7 +42,11 @@ class BrittleStore:
 class World:
     """Everything that outlives a scheduler, and one scheduler at a time."""
 
-    def __init__(self, directory: Path, *, gpus: int = 4, settings: Settings | None = None) -> None:
+    def __init__(
+        self, directory: Path, *, gpus: int = 4, settings: Settings | None = None, pools: RealPools | None = None
+    ) -> None:
+        """Without `pools` the work of workers is done at once, in the thread that asks for it."""
+        self.pools = pools
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self.settings = settings or Settings()
@@ -51,18 +57,34 @@ class World:
         self.host = FakeRuntime("process", self.clock, self.tripwire)
         self.probe = FakeProbe(gpus, self.clock)
         self.actions = Actions(self.store, self.clock, ACTOR)
-        self.workers: Executor = InlineExecutor()
+        self.workers: Executor | None = None if pools else InlineExecutor()
+        """Executor that stands for all pools; None for the real ones."""
         self.snapshots: list[Snapshot] = []
         self.reborn()
 
+    def use(self, store: JobStore) -> None:
+        """Go on with another store, and a new scheduler on it."""
+        self.store = store
+        self.actions = Actions(store, self.clock, ACTOR)
+        self.reborn()
+
+    def _pool(self, work: WorkKind, runtime: str) -> Executor:
+        if self.workers is not None:
+            return self.workers
+        assert self.pools is not None
+        return self.pools(work, runtime)
+
     def reborn(self) -> None:
         """A new scheduler takes over, knowing nothing of the last one."""
+        with suppress(Crash):
+            self.settle()
+        self.tripwire.dead = False
         self.scheduler = Scheduler(
             store=BrittleStore(self.store, self.tripwire),
             runtimes={"docker": self.docker, "process": self.host},
             probe=self.probe,
             settings=self.settings,
-            pools=lambda work, runtime: self.workers,
+            pools=self._pool,
             clock=self.clock,
             directory=self.directory,
             leader=Leader(1, "here", "root", "serve", self.clock.now()),
@@ -76,7 +98,17 @@ class World:
             self.clock.advance(seconds)
             self.observe()
             self.scheduler.tick(self.clock.now())
+            if self.pools and self.workers is None:
+                self.scheduler.tick(self.clock.now())  # while workers are busy: nothing is given out twice
+                self.settle()
+                self.scheduler.tick(self.clock.now())  # as the loop does once workers are done
+                self.settle()
         return self.snapshots[-1]
+
+    def settle(self) -> None:
+        """Wait for the workers."""
+        if self.pools:
+            self.pools.settle()
 
     def observe(self) -> None:
         for observer in self.scheduler.observers.values():

@@ -12,7 +12,7 @@ from pathlib import Path
 
 SOURCE = Path(__file__).parent / "nvml" / "nvml.c"
 UUID = "GPU-{:08x}-0000-4000-8000-000000000000"
-"""What the stand-in calls its GPUs unless told otherwise."""
+"""Default UUID of the stand-in's GPUs."""
 
 LIKE_HARDWARE = (
     "latency nvmlDeviceGetComputeRunningProcesses 4500",
@@ -21,7 +21,7 @@ LIKE_HARDWARE = (
     "latency nvmlDeviceGetPcieThroughput 20000",
     "latency * 100",
 )
-"""How long calls take on hardware, from measurements others published."""
+"""Durations of calls on hardware in microseconds, from published measurements."""
 
 
 def uuid(index: int) -> str:
@@ -56,7 +56,7 @@ class StandIn:
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a process needs in its environment to meet this NVML."""
+        """Environment variables with which a process loads this NVML."""
         return {"LD_LIBRARY_PATH": str(build()), "NVML_STANDIN": str(self.path), "NVML_STANDIN_STRICT": "1"}
 
     def write(self, *lines: str, gpus: int = 8) -> None:

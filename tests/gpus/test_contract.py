@@ -1,10 +1,11 @@
-"""What every GpuProbe promises, over each of them."""
+"""Contract of every GpuProbe."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -98,10 +99,23 @@ def test_pcie_of_one_gpu_alone(make: Make) -> None:
     watcher.until(lambda reading: reading.samples[uuid].pcie_rx is None)
 
 
+def test_the_host_and_its_disks(make: Make, tmp_path: Path) -> None:
+    watcher = started(make)
+    watcher.probe.watch_disks({"state": str(tmp_path)})
+    host = watcher.until(lambda reading: reading.host and reading.host.cpu is not None and reading.host.disks).host
+    assert host is not None
+    assert host.memory_total
+    assert host.memory_used is not None
+    assert 0 < host.memory_used <= host.memory_total
+    assert host.cores
+    assert [disk.roles for disk in host.disks] == [("state",)]
+
+
 def test_any_order_of_calls_is_harmless(make: Make) -> None:
     probe = make()
     probe.refresh()
     probe.want_pcie(None)
+    probe.watch_disks({})
     probe.follow([running(1, on=["GPU-not-here"])])
     probe.start()
     probe.start()

@@ -1,4 +1,4 @@
-"""What is read from healthy and half-healthy GPUs, end to end."""
+"""Readings of healthy and faulty GPUs, end to end."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.gpu import HealthCode, Link
 from tests.gpus.conftest import Start
@@ -246,7 +246,7 @@ def test_another_pid_namespace_is_said_in_words(standin: StandIn, tmp_path: Path
     script = tmp_path / "inside.py"
     script.write_text(
         "from tests.gpus.watching import FAST, SystemClock\n"
-        "from gputui.gpus.once import first_reading\n"
+        "from gputui.gpus.oneshot import first_reading\n"
         "from gputui.gpus.supervisor import NvmlProbe\n"
         "print(*first_reading(NvmlProbe(FAST, SystemClock()), 20).notes)\n"
     )
@@ -271,3 +271,19 @@ def test_seldom_things_are_kept_between_their_readings(standin: StandIn, watch: 
     assert sample_of(later, 0).ecc_corrected == 5
     assert sample_of(later, 0).processes == ()
     assert sample_of(later, 0).processes_at == sample_of(whole, 0).processes_at
+
+
+LIST_WITHOUT_PYNVML = """
+import pynvml
+from gputui.gpus.probe.gpu_processes import list_processes
+pynvml.nvmlInit()
+pynvml.nvmlDeviceGetComputeRunningProcesses = None
+print(list_processes(pynvml.nvmlDeviceGetHandleByIndex(0), {}))
+"""
+
+
+def test_a_list_of_processes_is_one_call_to_the_driver(standin: StandIn) -> None:
+    """Fails when pynvml loads the library by another name or drops the struct of the list: then it asks twice."""
+    standin.write("gpu 0 process 4711 5000")
+    command = [sys.executable, "-c", LIST_WITHOUT_PYNVML]
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == "[(4711, 5000, True)]\n"

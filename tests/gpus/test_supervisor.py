@@ -11,18 +11,17 @@ import sys
 import threading
 import time
 from contextlib import suppress
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading
 from gputui.domain.settings import GpuSettings
-from gputui.gpus.child import Child
-from gputui.gpus.once import first_reading
-from gputui.gpus.supervisor import MOST_STUCK, NvmlProbe
+from gputui.gpus.oneshot import first_reading
+from gputui.gpus.supervisor import MOST_STUCK, NvmlProbe, ProbeProcess
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, uuid
 from tests.gpus.watching import FAST, PATIENCE, SystemClock, Watcher, is_whole, sample_of
@@ -84,7 +83,7 @@ def test_a_hanging_probe_is_killed(standin: StandIn, watch: Start) -> None:
     wait_gone(hanging)
 
 
-class Unkillable(Child):
+class Unkillable(ProbeProcess):
     """A process in uninterruptible sleep, as far as one can be had: the signal does nothing."""
 
     born: list[Unkillable] = []  # noqa: RUF012
@@ -94,7 +93,7 @@ class Unkillable(Child):
         self.born.append(self)
 
     def kill(self) -> None:
-        """Nothing happens."""
+        """Do nothing."""
 
 
 @pytest.fixture
@@ -239,7 +238,7 @@ def test_a_listener_that_fails_does_not_stop_the_others(
 
 
 def test_the_process_imports_little(standin: StandIn) -> None:
-    code = "import gputui.gpus.probe, sys; print(*sys.modules)"
+    code = "import gputui.gpus.probe.__main__, sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert not loaded & {

@@ -46,6 +46,13 @@ def test_the_two_cuts_of_a_window_share_no_burst() -> None:
     assert not one & other
 
 
+def test_each_salt_gives_another_cut() -> None:
+    assert cut(TRACE, 8, 1, 0, "one") == cut(TRACE, 8, 1, 0, "one")
+    told_apart = [replace(job, duration=1000.0 + job.number) for job in TRACE]
+    found = [{job.duration for job in cut(told_apart, 8, 1, 0, salt)} for salt in ("", "one", "two")]
+    assert all(one != other for one, other in zip(found, found[1:] + found[:1], strict=True))
+
+
 def test_a_cut_written_is_read_back(tmp_path: Path) -> None:
     whole = [job for job in cut(TRACE, 8, 1, 0) if job.submit < DAY]
     write(tmp_path / "cut.csv", whole)

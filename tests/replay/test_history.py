@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.job import Attempt, GpuRequest, Job
 from gputui.domain.state import JobState
 from gputui.replay import history
@@ -32,8 +33,8 @@ def ended(
     return job(job_id, age=-submitted, **more).evolve(state=state, attempts=attempts, ended_at=last)
 
 
-def found(*jobs: Job) -> history.History:
-    made = history.of(jobs)
+def found(*jobs: Job) -> history.JobHistory:
+    made = history.job_history(jobs)
     assert made is not None
     return made
 
@@ -70,13 +71,41 @@ def test_retries_count_with_all_the_time_they_held_gpus() -> None:
     assert found(retried).failed == 1
 
 
+def test_preempted_runs_are_lost_and_not_part_of_the_job() -> None:
+    cause = Cause(CauseCode.PREEMPTED, "preempted")
+    first = replace(attempt(1, 10, 40, 0, 1), cause=cause)
+    own = found(ended(1, first, attempt(2, 100, 150, 0, 1), preemptible=True))
+    assert (own.jobs[0].duration, own.jobs[0].preemptible) == (50, True)
+    [was] = own.as_it_was(own.jobs)
+    assert (was.start, was.end, was.preemptions, was.lost) == (100, 150, 1, 60)
+    never = found(ended(1, first, state=JobState.CANCELLED))
+    assert (never.jobs[0].duration, never.as_it_was(never.jobs)[0].preemptions) == (30, 0)
+
+
+def test_names_and_images_are_kept_for_predictions() -> None:
+    own = found(
+        ended(1, attempt(1, 0, 5, 0), name="train"),
+        ended(2, attempt(1, 0, 5, 1), name="", image="busybox", state=JobState.FAILED),
+    )
+    assert [(each.name, each.ended_well) for each in own.jobs] == [("train", True), ("busybox", False)]
+
+
+def test_without_a_limit_a_job_is_planned_as_the_longest_allowed_however_long_others_ran() -> None:
+    own = found(ended(1, attempt(1, 0, 5, 0)), ended(2, attempt(1, 0, 400 * HOUR, 1)))
+    ready = prepare(own.jobs, Site(8), limits="none", max_time=400 * HOUR, unlimited=72 * HOUR)
+    assert [(each.limit, each.is_limited, each.duration) for each in ready] == [
+        (72 * HOUR, False, 5),
+        (72 * HOUR, False, 400 * HOUR),
+    ]
+
+
 def test_what_never_held_a_gpu_or_is_not_over_is_left_out() -> None:
     cancelled = ended(2, state=JobState.CANCELLED)
     on_the_cpu = ended(3, attempt(1, 0, 5))
     still_runs = job(4, gpus=1).evolve(state=JobState.RUNNING, attempts=(replace(attempt(1, 0, 1, 5), ended_at=None),))
     own = found(ended(1, attempt(1, 0, 5, 0)), cancelled, on_the_cpu, still_runs)
     assert (len(own.jobs), own.left_out, own.gpus) == (1, 2, 1)
-    assert history.of([cancelled, still_runs]) is None
+    assert history.job_history([cancelled, still_runs]) is None
 
 
 def test_a_job_comes_when_it_could_have_started() -> None:

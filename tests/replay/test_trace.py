@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gputui.domain.errors import InputError
 from gputui.replay.generator import digest, generate
-from gputui.replay.trace import HOUR, Site, limit, offered, parse, prepare, read
+from gputui.replay.trace import HOUR, LIMITS, Site, limit, offered, parse, prepare, read
 
 HEAD = "submit_time_s,duration_s,gpus,vc\n"
+MORE = "submit_time_s,duration_s,gpus,priority,name,limit,preemptible\n"
 
 
 def test_a_trace_is_read_by_submit_time_and_begins_at_zero(tmp_path: Path) -> None:
@@ -36,12 +40,47 @@ def test_a_trace_is_read_by_submit_time_and_begins_at_zero(tmp_path: Path) -> No
         (HEAD + "1,1,1,a\n1,-1,1,a\n", "line 3: expected a duration"),
         (HEAD + "1,1,0,a\n", "GPUs from 1"),
         (HEAD + "1,1,1.5,a\n", "whole number of GPUs"),
-        (HEAD + "1\n", "line 2: duration_s: expected a number"),
+        (HEAD + "1\n", "line 2: duration_s: expected a number, found an empty cell"),
+        (HEAD + "1,1,1,a,b\n", "line 2: has 5 cells, but the first line names 4 columns"),
+        (HEAD + '1,1,1,"a\n', "line 3: is not CSV: unexpected end of data|line 2: is not CSV"),
+        (HEAD.replace("vc", "gpus") + "1,1,1,1\n", "line 1: has the column gpus twice"),
+        (HEAD.replace(",", ";"), "no column submit_time_s .columns are separated by commas"),
+        ("", "no column submit_time_s"),
+        (MORE + "1,1,1,high,,,\n", "line 2: priority: expected a whole number from 0 to 100, found 'high'"),
+        (MORE + "1,1,1,101,,,\n", "line 2: priority: expected a whole number from 0 to 100, found '101'"),
+        (MORE + "1,1,1,50,x,soon,\n", "line 2: limit: .*is not a duration"),
+        (MORE + "1,1,1,50,x,0,\n", "line 2: limit: expected a duration above 0, found '0'"),
+        (MORE + "1,1,1,50,x,,perhaps\n", "line 2: preemptible: expected 1 or 0, true or false, found 'perhaps'"),
+        (MORE + "1,1,\x1b[31m,50,x,,\n", "line 2: gpus: expected a number, found ''"),
     ],
 )
-def test_what_is_no_trace_is_refused_by_line(text: str, words: str) -> None:
+def test_what_is_no_trace_is_refused_by_line_and_column(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         parse(text, "trace.csv")
+
+
+def test_columns_that_are_there_are_read() -> None:
+    text = MORE + "0,10,2,80,train,1h30m,yes\n\n5,10,1,,,,\n6,10,1\n"
+    first, second, third = parse(text, "t")
+    assert (first.priority, first.name, first.stated, first.preemptible) == (80, "train", 5400, True)
+    assert (second.priority, second.name, second.stated, second.preemptible) == (50, "", None, False)
+    assert (third.priority, third.tenant, third.ended_well) == (50, "", True)
+
+
+def test_columns_have_other_names_and_cells_may_be_quoted() -> None:
+    text = 'GPUs, Submit_Time_s,duration_s,tenant,limit_s,status,note\r\n1,0,5,"a, b",60,Failed,"two\nlines"\r\n'
+    [job] = parse(text, "t")
+    assert (job.gpus, job.tenant, job.stated, job.ended_well) == (1, "a, b", 60, False)
+    assert parse("submit_time_s,duration_s,gpus,tenant,vc\n0,5,1,a,b\n", "t")[0].tenant == "b"
+
+
+def test_a_limit_that_was_stated_goes_before_one_made_up() -> None:
+    jobs = parse(MORE + "0,100,1,50,x,2h,\n0,100,1,50,x,,\n", "t")
+    found = {how: prepare(jobs, Site(8), limits=how) for how in LIMITS}
+    assert [job.limit for job in found["bucket"]] == [2 * HOUR, 0.25 * HOUR]
+    assert [job.is_limited for job in found["bucket"]] == [True, True]
+    assert [job.limit for job in found["none"]] == [2 * HOUR, 72 * HOUR]
+    assert [job.is_limited for job in found["none"]] == [True, False]
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
@@ -55,6 +94,23 @@ def test_submissions_are_stretched_to_the_load() -> None:
     assert ready[1].gpus == 8
     assert offered(ready, Site(8)) == pytest.approx(0.5)
     assert [job.submit for job in prepare(jobs, Site(8))] == [0, 1800]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [("0,60,1,a\n0,60,1,b\n", "all jobs come at once: no stretch leads to load 0.5"), ("0,0,1,a\n9,0,1,b\n", "no job")],
+)
+def test_a_trace_that_cannot_be_stretched_is_refused(rows: str, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        prepare(parse(HEAD + rows, "t"), Site(8), load=0.5)
+
+
+@given(st.text(st.sampled_from('0159.-e,"\n \x00aé;')), st.booleans())
+def test_any_text_is_a_trace_or_refused(text: str, has_head: bool) -> None:
+    with suppress(InputError):
+        jobs = parse((MORE if has_head else "") + text, "t")
+        assert jobs[0].submit == 0
+        assert all(job.duration >= 0 and job.gpus >= 1 for job in jobs)
 
 
 def test_durations_are_capped_and_limits_are_made() -> None:

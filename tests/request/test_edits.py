@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict, replace
 
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import InputError
-from gputui.domain.job import ArrayRef, ContainerOptions, GpuRequest, Job, JobSpec
+from gputui.domain.job import ArrayRef, GpuRequest, Job, JobSpec
 from gputui.request import draft as drafts
-from gputui.request import edits, written
-from gputui.request.keys import BY_NAME
+from gputui.request import edits
+from gputui.request.job_options import BY_NAME
 from gputui.request.submitter import Submitter
 from tests.factories import GIB, NOW, job
 from tests.request.docker_values import GOOD
-from tests.request.test_written import RICH
+from tests.request.test_draft_from_spec import RICH
 
 BY = Submitter("mallory", NOW, Path("/home/mallory"), {"PATH": "/evil", "HERE": "yes"})
 JOB = job(7).evolve(spec=RICH, priority=80)
@@ -36,8 +37,10 @@ ANEW = {
     "priority": "10",
     "retries": "7",
     "time_limit": "3h",
+    "idle_timeout": "30m",
     "signal": "TERM@1m",
     "name": "other",
+    "comment": "another",
     "env": "B=2",
     "volume": "/x:/y",
     "workdir": "/v",
@@ -78,9 +81,9 @@ def changed(wanted: Job = JOB, **texts: str) -> Job:
 def flat(spec: JobSpec) -> dict[str, object]:
     """Every field of a spec and of its parts by itself."""
     parts = {"gpus", "options"}
-    found: dict[str, object] = {each.name: getattr(spec, each.name) for each in fields(spec) if each.name not in parts}
+    found: dict[str, object] = {name: value for name, value in asdict(spec).items() if name not in parts}
     for part in (spec.gpus, spec.options):
-        found |= {f"{type(part).__name__}.{each.name}": getattr(part, each.name) for each in fields(part)}
+        found |= {f"{type(part).__name__}.{name}": value for name, value in asdict(part).items()}
     return found
 
 
@@ -185,7 +188,7 @@ def test_what_is_wrong_is_told_with_its_name(texts: dict[str, str], where: str) 
 def test_masked_values_are_taken_over_unseen() -> None:
     before = drafts.masked(draft())
     after = {**before, "env": before["env"] + " NEW=1"}
-    hidden = written.hidden(JOB.spec)
+    hidden = drafts.env_values(JOB.spec)
     edit = edits.read(JOB, drafts.revealed(before, hidden), drafts.revealed(after, hidden), BY)
     assert edit.on(JOB, NOW).spec.options.env == (*RICH.options.env, ("NEW", "1"))
 

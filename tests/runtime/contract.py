@@ -1,4 +1,4 @@
-"""What every Runtime promises, as tests each implementation runs: subclass RuntimeContract with a `harness`."""
+"""Contract of every Runtime, as tests that each implementation runs: subclass RuntimeContract with a `harness`."""
 
 from __future__ import annotations
 
@@ -8,22 +8,24 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Created, Launch
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job import ContainerOptions, GpuRequest, JobSpec
+from gputui.domain.job import GpuRequest, JobSpec
 from gputui.ports import LogStream, Runtime
 from tests.factories import uuid
 
 STORE = f"test{secrets.token_hex(4)}"
 OTHER_STORE = f"test{secrets.token_hex(4)}"
-"""As unlike those of tests that run beside these as real ones are: by them processes are told apart."""
+"""Unique like real store ids, since processes of concurrent tests are distinguished by them."""
 PATIENCE = 30.0
 """Seconds until a test gives up on something that should have happened."""
 
@@ -54,7 +56,7 @@ class Harness:
     make_runtime: Callable[[str], Runtime]
     """A new runtime over the same engine (for host processes: the same directory), for that store id."""
     image: str | None = None
-    """Of a small image with a shell; None: host processes."""
+    """Name of a small image with a shell; None: host processes."""
     name: str = "process"
     gpus: tuple[str, ...] = (uuid(0), uuid(1), uuid(2))
     """UUIDs the runtime accepts."""
@@ -92,7 +94,7 @@ class Harness:
             runtime.close()
 
     def ended(self, runtime: Runtime, container_id: str) -> ContainerRecord:
-        """Its record, once it does not run any more."""
+        """Return its record once it has ended."""
         until(lambda: record(runtime, container_id).state is not ContainerState.RUNNING, "it ended")
         return record(runtime, container_id)
 
@@ -105,7 +107,7 @@ def record(runtime: Runtime, container_id: str) -> ContainerRecord:
 
 
 def output(runtime: Runtime, container_id: str, path: Path) -> bytes:
-    """All it printed."""
+    """Return all of its output."""
     runtime.save_log(container_id, path)
     return path.read_bytes()
 
@@ -295,6 +297,33 @@ class RuntimeContract:
         runtime.terminate(container_id)
         assert harness.ended(runtime, container_id).exit_code == 5
         assert output(runtime, container_id, tmp_path / "log").count(b"warned") == 1
+
+    def test_suspended_it_stands_still_until_it_is_woken_or_ended(self, harness: Harness, runtime: Runtime) -> None:
+        counts = 'trap "echo bye; exit 5" TERM; echo ready; while :; do sleep 0.02; echo tick; done'
+        container_id = self.run(runtime, harness.launch(shell(counts)))
+        seen(runtime, container_id, b"tick")
+        for _ in range(2):
+            runtime.suspend(container_id)
+            assert record(runtime, container_id).is_suspended
+            assert record(runtime, container_id).state is ContainerState.RUNNING
+        before = tuple(runtime.logs(container_id))
+        time.sleep(0.2)
+        assert tuple(runtime.logs(container_id)) == before
+        for _ in range(2):
+            runtime.unsuspend(container_id)
+            assert not record(runtime, container_id).is_suspended
+        until(lambda: len(tuple(runtime.logs(container_id))) > len(before), "it goes on")
+        runtime.suspend(container_id)
+        runtime.terminate(container_id)
+        assert harness.ended(runtime, container_id).exit_code == 5
+        runtime.suspend(container_id)
+        runtime.unsuspend(container_id)
+
+    def test_suspended_it_can_be_killed(self, harness: Harness, runtime: Runtime) -> None:
+        container_id = self.run(runtime, harness.launch(SLEEP))
+        runtime.suspend(container_id)
+        runtime.kill(container_id)
+        assert harness.ended(runtime, container_id).exit_code == 137
 
     def test_ending_what_has_ended_does_nothing(self, harness: Harness, runtime: Runtime) -> None:
         ended = self.run_out(harness, runtime, harness.launch(shell("exit 4")))

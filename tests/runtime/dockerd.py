@@ -27,7 +27,7 @@ from tests.runtime.rootfs import import_images
 IMAGE = "gputui-test:latest"
 """busybox with `sh` and the rest; no entrypoint and no default command."""
 IMAGE_OF_NVIDIA = "gputui-test:nvidia"
-"""The same as NVIDIA's images are: NVIDIA_VISIBLE_DEVICES=all in its env, and an entrypoint."""
+"""Image like NVIDIA's: NVIDIA_VISIBLE_DEVICES=all in its environment, and an entrypoint."""
 
 _PREFIX = "gputui-dockerd-"
 _MARK = "GPUTUI_TEST_DOCKERD"
@@ -42,20 +42,20 @@ exit 0
 
 
 class Dockerd:
-    """One private engine; start it, kill it, restart it."""
+    """Private engine that can be started, killed and restarted."""
 
     def __init__(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
         self.host = f"unix://{self.directory}/docker.sock"
         self.log_path = self.directory / "dockerd.log"
-        self._holder: subprocess.Popen[bytes] | None = None
+        self.holder: subprocess.Popen[bytes] | None = None
         self._daemon: subprocess.Popen[bytes] | None = None
         (self.directory / "owner").write_text(_identity(os.getpid()))
         _write_hook(self.directory)
 
     @property
     def pid(self) -> int | None:
-        """Of dockerd, while it runs."""
+        """Process id of dockerd while it runs."""
         return self._daemon.pid if self._daemon and self._daemon.poll() is None else None
 
     @property
@@ -68,9 +68,9 @@ class Dockerd:
     def start(self, *, live_restore: bool = False) -> Dockerd:
         """Start it, wait until it answers, and put the test images there."""
         _sweep()
-        if self._holder is None:
+        if self.holder is None:
             atexit.register(self.destroy)
-            self._holder = _hold_namespaces(self._tagged())
+            self.holder = _hold_namespaces(self._tagged())
         self.launch(live_restore=live_restore)
         import_images(self.host, IMAGE, IMAGE_OF_NVIDIA)
         return self
@@ -115,13 +115,13 @@ class Dockerd:
         """End every process of this engine and remove its directory."""
         atexit.unregister(self.destroy)
         _destroy(self.directory)
-        for child in (self._daemon, self._holder):
+        for child in (self._daemon, self.holder):
             if child:
                 child.wait(10)
-        self._daemon = self._holder = None
+        self._daemon = self.holder = None
 
     def docker(self, *words: str, check: bool = True) -> str:
-        """What the `docker` command prints, spoken to this engine; for machines that have it."""
+        """Return the output of the `docker` command on this engine; for machines that have the command."""
         done = subprocess.run(["docker", *words], env=self.environ, capture_output=True, text=True, check=False)
         if check and done.returncode:
             raise AssertionError(f"docker {' '.join(words)}: {done.stderr}")
@@ -132,9 +132,9 @@ class Dockerd:
         return {**self.environ, "PATH": path, _MARK: str(self.directory)}
 
     def _arguments(self, live_restore: bool) -> list[str]:
-        if self._holder is None:
+        if self.holder is None:
             raise AssertionError("start() comes first")
-        into = ["nsenter", "--target", str(self._holder.pid), "--net", "--mount", "--"]
+        into = ["nsenter", "--target", str(self.holder.pid), "--net", "--mount", "--"]
         here = self.directory
         paths = [f"--data-root={here}/data", f"--exec-root={here}/exec", f"--pidfile={here}/docker.pid"]
         rest = [f"--host={self.host}", "--group=root", f"--cgroup-parent={_cgroup(here)}", "--log-level=warn"]

@@ -1,4 +1,4 @@
-"""What Docker adds to the contract: options, GPUs, causes, names taken, others' containers; on a real engine."""
+"""Behaviour of the Docker runtime beyond the contract, on a real engine: options, GPUs, causes, foreign containers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,15 +15,17 @@ from typing import IO, Any, cast
 
 import docker
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.cause import Blame, CauseCode
 from gputui.domain.container import ContainerState, Launch
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
-from gputui.domain.job import ContainerOptions, JobSpec
+from gputui.domain.job import JobSpec
 from gputui.domain.settings import RuntimeSettings
-from gputui.request import gpu_specs
-from gputui.runtime import docker_pull
-from gputui.runtime.docker import DockerRuntime
+from gputui.request import job_values
+from gputui.runtime.docker import pull_process
+from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock, uuid
 from tests.runtime.contract import OTHER_STORE, SLEEP, STORE, Harness, output, record, seen, shell
 from tests.runtime.dockerd import IMAGE, IMAGE_OF_NVIDIA, Dockerd
@@ -185,7 +186,7 @@ def test_driver_capabilities_are_the_jobs(
     harness: Harness, runtime: DockerRuntime, tmp_path: Path, gpus: str, env: tuple[tuple[str, str], ...], seen: str
 ) -> None:
     made = launch(harness, IMAGE, SHOW_CAPABILITIES, (uuid(0),), env=env)
-    made = replace(made, spec=replace(made.spec, gpus=gpu_specs.gpus(gpus, "--gpus")))
+    made = replace(made, spec=replace(made.spec, gpus=job_values.gpus(gpus, "--gpus")))
     assert printed(harness, runtime, made, tmp_path / "log") == f"{uuid(0)}:{seen}\n"
 
 
@@ -244,7 +245,7 @@ def test_no_such_image(harness: Harness, runtime: DockerRuntime) -> None:
 
 
 def test_a_registry_that_is_not_there(runtime: DockerRuntime) -> None:
-    """Nobody listens at that port: the network's fault, so the job is tried again."""
+    """A port without a listener is the network's fault, so the job is tried again."""
     said: list[str] = []
     with pytest.raises(RuntimeFault) as fault:
         runtime.pull("127.0.0.1:1/some/image:tag", said.append, threading.Event())
@@ -295,8 +296,8 @@ server.serve_forever()
 @pytest.fixture
 def hanging(engine: Dockerd) -> Iterator[tuple[str, IO[bytes]]]:
     """The name of an image there, and the registry's own words."""
-    assert engine._holder is not None
-    words = ["nsenter", "-t", str(engine._holder.pid), "-n", sys.executable, "-c", REGISTRY]
+    assert engine.holder is not None
+    words = ["nsenter", "-t", str(engine.holder.pid), "-n", sys.executable, "-c", REGISTRY]
     with subprocess.Popen(words, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         yield f"127.0.0.1:{int(server.stdout.readline())}/some/image:tag", server.stdout
@@ -351,7 +352,7 @@ def test_an_image_is_pulled_from_a_registry_that_answers_and_tells_its_progress(
         {"id": "a", "status": "Downloading", "progressDetail": {"current": 10.1, "total": 100}},
     ]
     client = SimpleNamespace(pull=lambda *_, **__: iter(events))
-    docker_pull.pull(cast("Any", client), "some/image", told.append)
+    pull_process.pull(cast("Any", client), "some/image", told.append)
     assert told == ["pulling", "pulling 10 %", None]
 
 
@@ -606,7 +607,7 @@ def test_many_threads_at_once(harness: Harness, runtime: DockerRuntime) -> None:
 
 def test_importing_it_loads_no_docker() -> None:
     script = (
-        "import sys, gputui.runtime, gputui.runtime.docker;"
+        "import sys, gputui.runtime, gputui.runtime.docker.runtime;"
         "print(sorted({name.split('.')[0] for name in sys.modules} & {'docker', 'requests', 'urllib3', 'paramiko'}))"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

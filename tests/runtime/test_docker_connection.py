@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gputui.domain.errors import RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.docker_connection import Connection
+from gputui.runtime.docker.connection import Connection
 
 
 class Recovering(Connection):

@@ -11,7 +11,7 @@ from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerState
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
-from gputui.runtime.docker import DockerRuntime
+from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock
 from tests.runtime.contract import NOT_EXECUTABLE, NOT_FOUND, Harness, RuntimeContract, output, shell
 from tests.runtime.dockerd import IMAGE, Dockerd

@@ -14,9 +14,9 @@ import pytest
 
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.docker_connection import Connection
-from gputui.runtime.docker_endpoint import find_endpoint
-from gputui.runtime.docker_transport import base_url
+from gputui.runtime.docker.connection import Connection
+from gputui.runtime.docker.endpoint import find_endpoint
+from gputui.runtime.docker.transport import base_url
 from tests.runtime.standin_engine import StandInEngine
 
 
@@ -78,7 +78,7 @@ def test_a_config_file_that_cannot_be_read_is_named(config: Path) -> None:
 
 @pytest.mark.parametrize("url", ["npipe:////./pipe/docker_engine", "fd://3", "ftp://x"])
 def test_an_address_of_another_kind_is_refused_in_words(url: str) -> None:
-    with pytest.raises(RuntimeFault, match="no address of an engine"):
+    with pytest.raises(RuntimeFault, match="not an address of an engine"):
         find_endpoint(RuntimeSettings(docker_host=url))
 
 

@@ -1,4 +1,4 @@
-"""Which engine gets which GPUs: CDI names as the engine lists them, and none of ours on another machine."""
+"""GPUs of engines: CDI names as the engine lists them, and none of ours for an engine on another machine."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 
 from gputui.domain.container import EngineGpus, Launch
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.policy.engine_gpus import cdi_names, support
+from gputui.domain.policy.gpus.engine import cdi_names, engine_support
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime import cdi_specs, docker
-from gputui.runtime.docker import DockerRuntime
-from gputui.runtime.docker_endpoint import Endpoint
-from gputui.runtime.docker_machine import Machine, runs_here
+from gputui.runtime.docker import runtime as docker_runtime
+from gputui.runtime.docker.endpoint import Endpoint
+from gputui.runtime.docker.engine import MachineFacts, listed_cdi_names, runs_here
+from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock, gpu, spec, uuid
 from tests.runtime.standin_engine import StandInEngine, this_machine
 
@@ -74,7 +74,7 @@ def test_devices_that_come_while_the_engine_runs_are_noticed(
     engine.info |= listing("of-another")
     assert gives(runtime).cdi_devices == ("nvidia.com/gpu=of-another",)
     engine.info |= listing("0", "1")
-    monkeypatch.setattr(docker, "_FACTS_FOR", 0.0)
+    monkeypatch.setattr(docker_runtime, "_FACTS_FOR", 0.0)
     runtime.foreign()
     found = runtime.status().gpus
     assert found is not None
@@ -84,17 +84,21 @@ def test_devices_that_come_while_the_engine_runs_are_noticed(
 def test_an_old_podman_is_asked_for_no_gpus(engine: StandInEngine, runtime: DockerRuntime) -> None:
     """Podman before 5.4 would start containers without GPUs and report no error."""
     engine.version |= {"Version": "4.3.1", "ApiVersion": "1.41", "Components": [{"Name": "Podman Engine"}]}
-    assert support(gives(runtime), TWO).refusal is not None
-    with pytest.raises(RuntimeFault, match="would ignore"):
+    assert engine_support(gives(runtime), TWO).refusal is not None
+    with pytest.raises(RuntimeFault, match="silently ignores"):
         runtime.create(launch())
     assert not engine.created
 
 
 def test_our_gpus_are_never_sent_to_another_machine(engine: StandInEngine, runtime: DockerRuntime) -> None:
     """A forwarded socket leads to an engine elsewhere, which has GPUs and containers of its own."""
+    engine.info |= {"DockerRootDir": "/srv/docker"}
+    assert gives(runtime).is_local
+    assert runtime.status().data_root == "/srv/docker"
     engine.info |= {"KernelVersion": "1.2.3-elsewhere"}
     engine.runs("f" * 64)
     assert not gives(runtime).is_local
+    assert not runtime.status().data_root
     assert "runs on another machine" in runtime.status().all_warnings[-1]
     with pytest.raises(RuntimeFault, match="has the GPUs of another machine"):
         runtime.create(launch())
@@ -128,13 +132,13 @@ kind: nvidia.com/gpu
 
 
 def test_names_in_specification_files(tmp_path: Path) -> None:
-    assert cdi_specs.listed([str(tmp_path), str(tmp_path / "none")]) is None
+    assert listed_cdi_names([str(tmp_path), str(tmp_path / "none")]) is None
     (tmp_path / "nvidia.yaml").write_text(YAML)
     (tmp_path / "other.yaml").write_text(YAML.replace("nvidia.com/gpu", "vendor.com/nic").replace("all", "nic"))
     devices = [{"name": "0:1", "containerEdits": {}}, {"name": "all"}]
     (tmp_path / "mig.json").write_text(json.dumps({"kind": "nvidia.com/gpu", "devices": devices}))
     (tmp_path / "torn.json").write_text("{")
-    found = cdi_specs.listed([str(tmp_path)])
+    found = listed_cdi_names([str(tmp_path)])
     assert found == ("nvidia.com/gpu=0:1", "nvidia.com/gpu=all", "nvidia.com/gpu=0", "nvidia.com/gpu=GPU-1234")
 
 
@@ -170,5 +174,5 @@ def test_whether_an_engine_runs_here(endpoint: Endpoint, info: dict[str, Any], i
 
 
 def test_facts_of_this_machine() -> None:
-    assert Machine.of_engine(HERE) == Machine.here()
-    assert Machine.here().is_complete
+    assert MachineFacts.of_engine(HERE) == MachineFacts.here()
+    assert MachineFacts.here().is_complete

@@ -15,9 +15,9 @@ from gputui.domain.container import Launch
 from gputui.domain.job import JobSpec
 from gputui.domain.settings import RuntimeSettings
 from gputui.request import draft as drafts
-from gputui.request import line
+from gputui.request import pasted_line
 from gputui.request.submitter import Submitter
-from gputui.runtime.docker import DockerRuntime
+from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import NOW, FakeClock, uuid
 from tests.runtime.contract import STORE
 from tests.runtime.docker_lines import LINES, DockerLine
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.docker
 HERE = Path("/tmp")
 _STREAMS = {"AttachStdin", "AttachStdout", "AttachStderr", "OpenStdin", "StdinOnce", "Tty"}
 _ON_PURPOSE = {"AutoRemove", "RestartPolicy", "LogConfig", "Init", "ConsoleSize"}
-"""What of HostConfig differs on purpose: the table in docker_lines.py says how."""
+"""Fields of HostConfig that differ on purpose, as the table in docker_lines.py explains."""
 _CHOSEN = ("GPUTUI_", "NVIDIA_VISIBLE_DEVICES=", "CUDA_VISIBLE_DEVICES=")
 
 
@@ -50,7 +50,7 @@ def runtime(engine: Dockerd) -> Iterator[DockerRuntime]:
 def spec_of(wanted: DockerLine) -> JobSpec:
     text = f"docker run {wanted.options} {IMAGE_OF_NVIDIA} {wanted.command}"
     environ = {"HOME": "/root", "USER": "root", "PWD": str(HERE)}
-    return drafts.asked(line.read(text, HERE, environ).draft, Submitter("root", NOW, HERE, environ)).spec
+    return drafts.asked(pasted_line.read_line(text, HERE, environ).draft, Submitter("root", NOW, HERE, environ)).spec
 
 
 def by_docker(engine: Dockerd, wanted: DockerLine) -> str:
@@ -89,6 +89,7 @@ def comparable(inspected: dict[str, Any]) -> dict[str, Any]:
     requests = host["DeviceRequests"] or ()
     host["DeviceRequests"] = [(each["Driver"], each["Capabilities"], each["Options"] or {}) for each in requests]
     host["Ulimits"] = sorted(host["Ulimits"] or (), key=str)
+    host["Binds"] = sorted(host["Binds"] or ())  # docker's client sends them in any order
     networks = inspected["NetworkSettings"]["Networks"]
     return {
         "config": _said(config, _STREAMS),

@@ -10,8 +10,8 @@ import pytest
 
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime import docker_logs
-from gputui.runtime.docker import DockerRuntime
+from gputui.runtime.docker import logs
+from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock
 from tests.runtime.contract import PATIENCE
 from tests.runtime.standin_engine import Handler, StandInEngine, frame
@@ -23,7 +23,7 @@ WHOLE = [frame(b"one\n"), frame(b"two\n")]
 
 @pytest.fixture
 def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInEngine]:
-    monkeypatch.setattr(docker_logs, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(logs, "_FIRST_PAUSE", 0.01)
     made = StandInEngine(tmp_path / "d.sock")
     made.runs(NAME)
     yield made
@@ -42,7 +42,7 @@ def sending(*parts: bytes, ends: bool) -> Callable[[Handler, dict[str, str]], No
 
 
 def without_length(handler: Handler, query: dict[str, str]) -> None:
-    """As a proxy may that speaks HTTP/1.0: the end of the connection is the end of the log, or not."""
+    """The end of a connection to an HTTP/1.0 proxy does not show whether the log is complete."""
     handler.send_response(200)
     handler.end_headers()
     handler.wfile.write(b"".join(WHOLE))
@@ -106,22 +106,22 @@ class Writer:
     def __call__(self, handler: Handler, query: dict[str, str]) -> None:
         self.opened.append(query)
         written = self._lines[: self._cut_every * len(self.opened)]
-        wanted = [content for at, content in written if self._unix(at) >= query.get("since", "")]
+        wanted = [content for at, content in written if self.unix_time(at) >= query.get("since", "")]
         if query["follow"] == "0" or len(written) < len(self._lines):
             handler.stream(wanted, ends=query["follow"] == "0")
             return
         self._engine.states[NAME] |= {"Status": "exited", "Running": False}
         handler.stream(wanted[:-3])
 
-    def _unix(self, at: str) -> str:
-        return docker_logs._unix(at.encode())
+    def unix_time(self, at: str) -> str:
+        return logs.unix_time(at.encode())
 
 
 @pytest.mark.parametrize("remembered", [4096, 60])
 def test_a_followed_log_loses_nothing_and_repeats_nothing_when_it_is_cut(
     engine: StandInEngine, runtime: DockerRuntime, monkeypatch: pytest.MonkeyPatch, remembered: int
 ) -> None:
-    monkeypatch.setattr(docker_logs, "_REMEMBERED", remembered)
+    monkeypatch.setattr(logs, "_REMEMBERED", remembered)
     writer = engine.special[PATH] = Writer(engine, 400, 50)
     lines = list(runtime.logs(NAME, follow=True))
     assert sorted(lines) == sorted(f"line {number}".encode() for number in range(400))
@@ -190,4 +190,4 @@ def _then_silence(engine: StandInEngine) -> Iterator[bytes]:
     ],
 )
 def test_times_as_the_engine_takes_them(stamp: bytes, since: str) -> None:
-    assert docker_logs._unix(stamp) == since
+    assert logs.unix_time(stamp) == since

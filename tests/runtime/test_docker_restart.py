@@ -16,7 +16,7 @@ from gputui.domain.container import ContainerState
 from gputui.domain.errors import RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
-from gputui.runtime.docker import DockerRuntime
+from gputui.runtime.docker.runtime import DockerRuntime
 from tests.runtime.contract import PATIENCE, STORE, Harness, record, seen, shell, until
 from tests.runtime.dockerd import IMAGE, Dockerd, is_alive
 
@@ -44,7 +44,7 @@ class Watched:
         self.wait()
 
     def wait(self) -> None:
-        """Until it was woken since last time."""
+        """Wait for the next wake-up."""
         assert self.woken.wait(PATIENCE)
         self.woken.clear()
 
@@ -131,7 +131,7 @@ def answers(runtime: Runtime) -> bool:
 
 
 def test_jobs_that_end_at_once_are_not_charged_for_an_engine_that_waits_for_another(watched: Watched) -> None:
-    """It is polite for ten seconds, in which it tells nobody new, before it is gone."""
+    """A stopping engine waits ten seconds, in which it accepts no new connections."""
     container_id = watched.run("exec sleep 600")
     stubborn = watched.run('trap "" TERM; while true; do sleep 0.1; done')
     watched.engine.send(signal.SIGTERM)
@@ -151,7 +151,7 @@ def test_jobs_that_end_at_once_are_not_charged_for_an_engine_that_waits_for_anot
 
 
 def test_a_followed_log_outlives_its_engine(live: Watched, tmp_path: Path) -> None:
-    """Nothing is lost or repeated, and it ends with the container."""
+    """No line is lost or repeated, and the log ends with the container."""
     script = "i=0; while [ ! -e /data/end ]; do i=$((i + 1)); echo line $i; sleep 0.01; done; echo last"
     container_id = live.run(script, volumes=(f"{tmp_path}:/data",))
     stream, lines = live.runtime.logs(container_id, follow=True), list[bytes]()
@@ -187,3 +187,18 @@ def test_close_ends_the_watching_thread(watched: Watched) -> None:
     watched.runtime.close()
     thread.join(PATIENCE)
     assert not thread.is_alive()
+
+
+def test_a_suspended_container_outlives_a_killed_engine_and_is_woken_afterwards(live: Watched) -> None:
+    container_id = live.run("trap 'exit 5' TERM; while :; do sleep 0.1; done")
+    live.runtime.suspend(container_id)
+    live.engine.kill()
+    live.down()
+    live.engine.launch(live_restore=True)
+    until(lambda: live.runtime.check().up, "the engine is back")
+    assert record(live.runtime, container_id).is_suspended
+    live.runtime.unsuspend(container_id)
+    assert not record(live.runtime, container_id).is_suspended
+    live.runtime.suspend(container_id)
+    live.runtime.terminate(container_id)
+    assert live.harness.ended(live.runtime, container_id).exit_code == 5

@@ -10,12 +10,11 @@ import pytest
 from gputui.domain.job import JobId
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import LogStream
-from gputui.runtime.docker import DockerRuntime
-from gputui.tui.log.earlier import ANCHOR, Known
+from gputui.runtime.docker.runtime import DockerRuntime
 from gputui.tui.log.follower import TAIL, LogFollower
 from gputui.tui.log.pattern import Pattern
-from gputui.tui.log.whole import read_island, scan
-from gputui.tui.present.log_stamp import without_stamp
+from gputui.tui.log.whole import ANCHOR, KnownLines, read_region, scan
+from gputui.tui.present.log import without_stamp
 from tests.factories import FakeClock
 from tests.runtime.contract import Harness, shell
 from tests.runtime.dockerd import IMAGE, Dockerd
@@ -66,9 +65,11 @@ def test_all_of_a_running_containers_log_is_searched(harness: Harness) -> None:
         arrived.clear()
         lines += follower.take().lines
     told: list[str] = []
-    found = scan(follower, Pattern("needle$"), Known(tuple(lines[:ANCHOR]), len(lines)), 0, lambda: True, told.append)
+    found = scan(
+        follower, Pattern("needle$"), KnownLines(tuple(lines[:ANCHOR]), len(lines)), 0, lambda: True, told.append
+    )
     assert (found.fault, found.shift) == ("", LINES - TAIL)
     assert [number + found.shift for number in found.numbers] == [1007, 2007, 3007, 4007]
-    island = read_island(follower, found.shift, found.numbers[0], lambda: True)
+    island = read_region(follower, found.shift, found.numbers[0], lambda: True)
     assert without_stamp(island.lines[found.numbers[0] - island.first]) == b"step 1007 needle"
     follower.close()

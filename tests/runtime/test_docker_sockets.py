@@ -10,9 +10,9 @@ import pytest
 
 from gputui.domain.errors import RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime import docker_connection
-from gputui.runtime.docker import DockerRuntime
-from gputui.runtime.docker_connection import MOST_IDLE, Connection
+from gputui.runtime.docker import connection
+from gputui.runtime.docker.connection import MOST_IDLE, Connection
+from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock
 from tests.runtime.contract import until
 from tests.runtime.standin_engine import Handler, StandInEngine
@@ -47,7 +47,7 @@ def test_few_sockets_after_200_containers_by_8_workers(tmp_path: Path, monkeypat
         list(workers.map(runtime.inspect, names * 2))
     # of each connection the stand-in, in this process too, has the other end
     until(lambda: sockets() <= before + 2 * MOST_IDLE, "idle connections are few")
-    monkeypatch.setattr(docker_connection, "IDLE_FOR", 0.0)
+    monkeypatch.setattr(connection, "IDLE_FOR", 0.0)
     runtime.inspect(names[0])
     until(lambda: sockets() <= before, "they are closed after a while")
     runtime.close()

@@ -7,6 +7,7 @@ import os
 import pwd
 import secrets
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,11 +16,12 @@ from typing import Any
 import pytest
 
 from gputui.domain.cause import CauseCode
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job import ContainerOptions, JobSpec
+from gputui.domain.job import JobSpec
 from gputui.domain.settings import RuntimeSettings, Settings, StoreSettings
-from gputui.engine.work import start_attempt
-from gputui.runtime.docker import DockerRuntime
+from gputui.engine.tick.start_protocol import start_attempt
+from gputui.runtime.docker.runtime import DockerRuntime
 from gputui.store import TinyJobStore
 from tests.accounts import accounts
 from tests.factories import FakeClock
@@ -28,7 +30,8 @@ from tests.runtime.dockerd import IMAGE, Dockerd
 
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(os.geteuid() != 0, reason="makes users")]
 
-UID = 54321
+UID = 20_000 + os.getpid() % 30_000
+"""Of this process's own user, so that runs side by side do not meet."""
 SHOWN = shell("id -u; id -g; id -G; grep NoNewPrivs /proc/self/status")
 
 
@@ -73,9 +76,9 @@ def store(member: Member, tmp_path: Path) -> Iterator[TinyJobStore]:
 
 
 def started(harness: Harness, store: TinyJobStore, uid: int, **options: Any) -> list[str] | RuntimeFault:
-    """What a container of that submitter prints; the fault where it does not start."""
+    """Return the output of a container of that submitter, or the fault of its start."""
     runtime = harness.open()
-    spec = store.vouch(JobSpec(image=IMAGE, command=SHOWN, options=ContainerOptions(**options)), uid)
+    spec = store.with_warrant(JobSpec(image=IMAGE, command=SHOWN, options=ContainerOptions(**options)), uid)
     launch = harness.launch(SHOWN)
     launch = type(launch)(STORE, launch.job_id, 1, spec, ())
     settings = Settings(runtime=RuntimeSettings(run_as_submitter=True))
@@ -83,7 +86,8 @@ def started(harness: Harness, store: TinyJobStore, uid: int, **options: Any) -> 
     if fault is not None:
         return fault
     harness.ended(runtime, launch.name)
-    return output(runtime, launch.name, store._path.parent / "log").decode().splitlines()
+    with tempfile.TemporaryDirectory() as folder:
+        return output(runtime, launch.name, Path(folder) / "log").decode().splitlines()
 
 
 def test_a_container_has_the_user_and_the_groups_of_its_submitter(

@@ -1,4 +1,4 @@
-"""What is decided from the engine's words alone, without an engine: its answers, its messages, its addresses."""
+"""Decisions from the engine's answers, messages and addresses alone, without an engine."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime import docker_options
-from gputui.runtime.docker_create import request_for
-from gputui.runtime.docker_engine import EngineFacts, GpuMode, read_facts
-from gputui.runtime.docker_faults import cause_of, cause_of_init, unavailable
-from gputui.runtime.docker_foreign import foreign_of
-from gputui.runtime.docker_logs import frames, lines
-from gputui.runtime.docker_outage import Outages
-from gputui.runtime.docker_pull import Progress, pull_fault
-from gputui.runtime.docker_records import parse_time, record_of
-from gputui.runtime.docker_survey import Survey
+from gputui.runtime.docker import create_options
+from gputui.runtime.docker.container_cache import ContainerCache
+from gputui.runtime.docker.create import create_request
+from gputui.runtime.docker.engine import EngineFacts, GpuMode, read_facts
+from gputui.runtime.docker.faults import cause_of, cause_of_init, unavailable
+from gputui.runtime.docker.logs import frames, lines
+from gputui.runtime.docker.outages import Outages
+from gputui.runtime.docker.pull_process import PullProgress, pull_fault
+from gputui.runtime.docker.records import foreign_of, parse_time, record_of
 from tests.factories import NOW, spec, uuid
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ def test_a_sound_engine_warns_of_nothing() -> None:
 
 def body(facts: EngineFacts, **changes: Any) -> dict[str, Any]:
     launch = Launch("s", 1, 1, spec(**changes), (uuid(0),))
-    return request_for(launch, facts, RuntimeSettings()).body
+    return create_request(launch, facts, RuntimeSettings()).body
 
 
 def test_gpus_by_cdi() -> None:
@@ -125,7 +124,7 @@ def test_an_engine_that_would_ignore_gpus_is_refused() -> None:
     ],
 )
 def test_mounts(text: str, mount: dict[str, Any]) -> None:
-    assert docker_options.mount(text) == mount
+    assert create_options.mount(text) == mount
 
 
 @pytest.mark.parametrize(
@@ -144,7 +143,7 @@ def test_mounts(text: str, mount: dict[str, Any]) -> None:
 )
 def test_mounts_that_are_none(text: str) -> None:
     with pytest.raises(RuntimeFault) as fault:
-        docker_options.mount(text)
+        create_options.mount(text)
     assert fault.value.cause.code is CauseCode.BAD_SPEC
     assert "--mount" in fault.value.cause.text
 
@@ -333,8 +332,8 @@ class Ended:
 
 
 def test_an_end_that_was_seen_before_the_engine_went_is_judged_again_when_it_is_back() -> None:
-    """It ends its containers first: they are looked at in the moment before it is known to go."""
-    survey, client = Survey("s"), cast("APIClient", Ended(NOW + timedelta(seconds=9.5)))
+    """A stopping engine ends its containers first, so they may be inspected before its end is noticed."""
+    survey, client = ContainerCache("s"), cast("APIClient", Ended(NOW + timedelta(seconds=9.5)))
     [seen] = survey.containers(client)
     assert seen.cause is not None
     assert seen.cause.code is CauseCode.SIGNALLED
@@ -352,7 +351,7 @@ def test_a_line_that_was_cut_is_no_restart_of_an_engine_that_remembers_its_event
         def events(self, **_: Any) -> list[dict[str, Any]]:
             return [{"timeNano": 7_000_000_001}] if remembered else []
 
-    survey, client = Survey("s"), cast("APIClient", Remembering(NOW + timedelta(seconds=12)))
+    survey, client = ContainerCache("s"), cast("APIClient", Remembering(NOW + timedelta(seconds=12)))
     survey.see_event(7_000_000_001)
     survey.lost(NOW + timedelta(seconds=10))
     survey.outages.back(NOW + timedelta(seconds=20))
@@ -362,14 +361,14 @@ def test_a_line_that_was_cut_is_no_restart_of_an_engine_that_remembers_its_event
 
 
 def test_an_end_is_not_judged_while_the_engine_goes_away() -> None:
-    """It takes no new callers then, and tells old ones of the containers that it ended."""
+    """A stopping engine accepts no new connections, and reports the ended containers on old ones."""
     going = [RuntimeUnavailableError("nobody listens")]
 
-    def knock() -> None:
+    def check_listening() -> None:
         if going:
             raise going[0]
 
-    survey, client = Survey("s", knock), cast("APIClient", Ended(NOW + timedelta(seconds=9.5)))
+    survey, client = ContainerCache("s", check_listening), cast("APIClient", Ended(NOW + timedelta(seconds=9.5)))
     with pytest.raises(RuntimeUnavailableError):
         survey.containers(client)
     survey.outages.lost(NOW + timedelta(seconds=10))
@@ -420,7 +419,7 @@ def event(layer: str, status: str, current: int = 0, total: int = 0) -> dict[str
 
 
 def test_progress_of_a_pull() -> None:
-    progress = Progress()
+    progress = PullProgress()
     events = [
         event("a", "Pulling fs layer"),
         event("a", "Downloading", 10, 100),
@@ -431,7 +430,7 @@ def test_progress_of_a_pull() -> None:
         event("b", "Downloading", 100, 100),
         event("a", "Extracting", 1, 100),
     ]
-    said = [words for each in events if (words := progress.see(each))]
+    said = [words for each in events if (words := progress.update(each))]
     assert said == [
         "pulling",
         "pulling 10 %",

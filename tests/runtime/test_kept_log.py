@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.runtime.kept_log import kept
+from gputui.runtime.kept_log import kept_log
 
 
 def test_two_writers_of_one_log_do_not_mix(tmp_path: Path) -> None:
@@ -17,7 +17,7 @@ def test_two_writers_of_one_log_do_not_mix(tmp_path: Path) -> None:
     both_write = threading.Barrier(2)
 
     def write(letter: bytes) -> None:
-        with kept(path) as file:
+        with kept_log(path) as file:
             for _ in range(2):
                 file.write(letter * 100_000)
                 file.flush()
@@ -40,7 +40,7 @@ def test_what_breaks_off_leaves_nothing(tmp_path: Path) -> None:
 
 
 def _break_off(path: Path) -> None:
-    with kept(path) as file:
+    with kept_log(path) as file:
         file.write(b"half")
         raise ConnectionError
 
@@ -51,7 +51,7 @@ def test_parts_of_killed_writers_are_removed_after_a_day(tmp_path: Path) -> None
     young.write_bytes(b"young")
     yesterday = time.time() - 90_000
     os.utime(old, (yesterday, yesterday))
-    with kept(tmp_path / "1.log") as file:
+    with kept_log(tmp_path / "1.log") as file:
         file.write(b"whole")
     assert _names(tmp_path) == [young.name, "1.log"]
 

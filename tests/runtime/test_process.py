@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.process import ProcessRuntime
+from gputui.runtime.process.runtime import ProcessRuntime
 from tests.runtime.contract import Harness, RuntimeContract
 
 

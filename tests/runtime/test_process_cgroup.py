@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.job import ContainerOptions
-from gputui.runtime import process_cgroup
+from gputui.domain.container_options import ContainerOptions
+from gputui.runtime.host_processes import read_stat
+from gputui.runtime.process import cgroup
+from tests.runtime.contract import seen, shell, until
 from tests.runtime.test_process import process_harness
 
 LIMITS = ContainerOptions(memory=2**30, cpus=1.5, cpu_shares=1024)
@@ -29,23 +31,56 @@ def unified(tmp_path: Path) -> Path:
 
 
 def test_without_limits_a_group_lists_the_processes(unified: Path) -> None:
-    group = process_cgroup.make("one", ContainerOptions(), unified, unified.parent / "own")
+    group = cgroup.make("one", ContainerOptions(), unified, unified.parent / "own")
     folder = unified / "gputui" / "one"
-    assert group == process_cgroup.Group((str(folder),), str(folder))
+    assert group == cgroup.AttemptCgroups((str(folder),), str(folder))
     assert group.records() == [("tracked", f"{folder}/cgroup.procs")]
     (folder / "below").mkdir()
     (folder / "cgroup.procs").write_text("3\n4\n")
     (folder / "below" / "cgroup.procs").write_text("5\n")
-    assert process_cgroup.members(group.folders) == {3, 4, 5}
+    assert cgroup.members(group.folders) == {3, 4, 5}
+
+
+def test_groups_are_frozen_where_they_can_be(unified: Path) -> None:
+    folders = [str(unified / "gputui"), str(unified)]
+    assert not cgroup.freeze(folders, is_frozen=True)
+    (unified / "cgroup.freeze").write_text("0")
+    assert cgroup.freeze(folders, is_frozen=True)
+    assert (unified / "cgroup.freeze").read_text() == "1"
+    assert not (unified / "gputui" / "cgroup.freeze").exists()
+
+
+def test_without_a_freezer_all_processes_are_stopped_and_continued(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cgroup, "freeze", lambda folders, *, is_frozen: False)
+    harness = process_harness(tmp_path / "state")
+    runtime = harness.open()
+    created = runtime.create(harness.launch(shell("sleep 60 & echo $$ $!; echo ready; wait")))
+    runtime.start(created.id)
+    seen(runtime, created.id, b"ready")
+    pids = [int(word) for word in next(iter(runtime.logs(created.id))).split()]
+
+    def states() -> set[str]:
+        return {found.state for pid in pids if (found := read_stat(pid))}
+
+    runtime.suspend(created.id)
+    until(lambda: states() == {"T"}, "they stand still")
+    runtime.unsuspend(created.id)
+    until(lambda: states() == {"S"}, "they continue")
+    runtime.suspend(created.id)
+    runtime.kill(created.id)
+    assert harness.ended(runtime, created.id).exit_code == 137
+    harness.clean()
 
 
 def test_a_host_without_version_2_lists_no_processes(tmp_path: Path) -> None:
-    assert process_cgroup.make("one", ContainerOptions(), tmp_path) == process_cgroup.Group()
-    assert process_cgroup.members(()) == frozenset()
+    assert cgroup.make("one", ContainerOptions(), tmp_path) == cgroup.AttemptCgroups()
+    assert cgroup.members(()) == frozenset()
 
 
 def test_the_limits_of_version_2(unified: Path) -> None:
-    group = process_cgroup.make("one", LIMITS, unified, unified.parent / "own")
+    group = cgroup.make("one", LIMITS, unified, unified.parent / "own")
     folder = unified / "gputui" / "one"
     values = {each.name: each.read_text() for each in folder.iterdir()}
     assert values == {
@@ -64,7 +99,7 @@ def test_the_limits_of_version_2(unified: Path) -> None:
 def test_the_limits_of_version_1(tmp_path: Path) -> None:
     for tree in ("memory", "cpu"):
         (tmp_path / tree).mkdir()
-    group = process_cgroup.make("one", LIMITS, tmp_path)
+    group = cgroup.make("one", LIMITS, tmp_path)
     memory, cpu = (tmp_path / tree / "gputui" / "one" for tree in ("memory", "cpu"))
     assert group.folders == (str(memory), str(cpu))
     assert (memory / "memory.memsw.limit_in_bytes").read_text() == str(2**30)
@@ -73,7 +108,7 @@ def test_the_limits_of_version_1(tmp_path: Path) -> None:
 
 
 def test_a_host_that_lets_us_make_no_groups_is_told_of(tmp_path: Path) -> None:
-    group = process_cgroup.make("one", LIMITS, tmp_path)
+    group = cgroup.make("one", LIMITS, tmp_path)
     assert group.folders == ()
     assert [each.split(" is ")[0] for each in group.notes] == ["the memory limit", "the CPU limit"]
     assert "not enforced" in group.notes[0]
@@ -95,7 +130,7 @@ def test_more_memory_than_allowed(tmp_path: Path) -> None:
         assert ended.cause is not None
         assert ended.cause.code is CauseCode.OUT_OF_MEMORY
     harness.clean()
-    assert not list(process_cgroup.MOUNT.glob(f"*/gputui/{created.id}"))
+    assert not list(cgroup.MOUNT.glob(f"*/gputui/{created.id}"))
 
 
 def test_a_limit_that_suffices_is_no_trouble(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What lies in the attempts' directory: damage, strangers, a full disk, and many of them."""
+"""The attempts' directory: damage, foreign files, a full disk, and many attempts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.process import ProcessRuntime
-from gputui.runtime.process_attempt import AttemptFolder, Manifest
-from gputui.runtime.process_watch import ExitWatch
-from gputui.runtime.wrapper import SECTOR
+from gputui.runtime.process.attempt_folder import AttemptFolder, Manifest
+from gputui.runtime.process.exit_watch import ExitWatch
+from gputui.runtime.process.runtime import ProcessRuntime
+from gputui.runtime.process.wrapper import SECTOR
 from tests.factories import FakeClock
 from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, record, until
 from tests.runtime.test_process import RealClock, process_harness

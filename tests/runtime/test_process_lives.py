@@ -16,10 +16,12 @@ import pytest
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import ContainerState
-from gputui.runtime import process_session, wrapper
-from gputui.runtime.process import ProcessRuntime
-from gputui.runtime.process_attempt import AttemptFolder
-from gputui.runtime.wrapper import SECTOR, STATE_SIZE
+from gputui.runtime import host_processes
+from gputui.runtime.process import wrapper
+from gputui.runtime.process.attempt_folder import AttemptFolder
+from gputui.runtime.process.attempt_index import AttemptIndex
+from gputui.runtime.process.runtime import ProcessRuntime
+from gputui.runtime.process.wrapper import SECTOR, STATE_SIZE
 from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, output, record, seen, shell, until
 from tests.runtime.test_process import process_harness
 
@@ -93,7 +95,12 @@ def kill_wrapper(runtime: ProcessRuntime, state: Path, container_id: str) -> Non
     pids = (leader(runtime, container_id), runner(runtime, state, container_id))
     for pid in pids:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: all(process_session.stat(pid) is None for pid in pids), "the wrapper is gone")
+    until(lambda: all(host_processes.read_stat(pid) is None for pid in pids), "the wrapper is gone")
+
+
+def members(state: Path, container_id: str) -> tuple[int, ...]:
+    """Return the pids of an attempt's processes, as a new process finds them."""
+    return AttemptIndex(STORE, state / "attempts").members(container_id)
 
 
 def number_printed(runtime: ProcessRuntime, container_id: str) -> int:
@@ -169,7 +176,7 @@ def test_one_that_may_have_begun_is_never_begun_again(harness: Harness, runtime:
     """Killed between the record and the command: lost, which is tried again as another attempt."""
     container_id = runtime.create(harness.launch(shell("echo ran"))).id
     path = state / "attempts" / container_id / "state"
-    begun = wrapper.sealed(b"999999 1 " + process_session.boot_id().encode() + b" 1000000000")
+    begun = wrapper.sealed(b"999999 1 " + host_processes.boot_id().encode() + b" 1000000000")
     path.write_bytes(begun + path.read_bytes()[SECTOR:])
     runtime.start(container_id)
     found = record(runtime, container_id)
@@ -180,7 +187,7 @@ def test_one_that_may_have_begun_is_never_begun_again(harness: Harness, runtime:
 
 
 def test_a_wrapper_that_comes_late_goes_away(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
-    """One that was started before the other had written its record, and gets the lock after the other's end."""
+    """A wrapper started before the other wrote its record gets the lock after the other's end."""
     container_id = begin(harness, runtime, "echo ran; exit 4")
     harness.ended(runtime, container_id)
     folder = state / "attempts" / container_id
@@ -194,7 +201,7 @@ def test_a_wrapper_that_comes_late_goes_away(harness: Harness, runtime: ProcessR
 def test_who_asked_for_the_start_may_be_killed_before_the_answer(
     harness: Harness, runtime: ProcessRuntime, state: Path, command: tuple[str, ...], code: int
 ) -> None:
-    """What was started is still waited for: else nobody would know how it ended, and it would be run again."""
+    """A started command is still awaited: else its end would be unknown and it would run again."""
     container_id = runtime.create(harness.launch(command)).id
     reader, writer = os.pipe()
     os.close(reader)
@@ -207,7 +214,7 @@ def test_who_asked_for_the_start_may_be_killed_before_the_answer(
 
 
 def test_a_wrapper_of_a_replaced_attempt_goes_away(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
-    """It opened the directory before another one was put in its place."""
+    """The wrapper opened the directory before another one replaced it."""
     container_id = runtime.create(harness.launch(shell("echo ran"))).id
     folder = state / "attempts" / container_id
     old = folder.rename(folder.with_name("old"))
@@ -249,15 +256,15 @@ def test_one_of_the_two_is_enough_to_know_the_end(
     os.mkfifo(state.parent / "pipe")
     container_id = runtime.create(harness.launch(shell(script), workdir=str(state.parent))).id
     runtime.start(container_id)
-    until(lambda: len(runtime._ledger.members(container_id)) == 2, "the daemon is there")
+    until(lambda: len(members(state, container_id)) == 2, "the daemon is there")
     pid = leader(runtime, container_id) if which == "keeper" else runner(runtime, state, container_id)
     os.kill(pid, signal.SIGKILL)
-    until(lambda: process_session.stat(pid) is None, "it is gone")
-    members = harness.open()._ledger.members(container_id)  # type: ignore[attr-defined]
-    assert len(members) == 2
+    until(lambda: host_processes.read_stat(pid) is None, "it is gone")
+    left = members(state, container_id)
+    assert len(left) == 2
     (state.parent / "pipe").write_text("go\n")
     assert harness.ended(runtime, container_id).exit_code == 7
-    assert all(process_session.stat(member) is None for member in members)
+    assert all(host_processes.read_stat(member) is None for member in left)
 
 
 def test_an_end_before_its_record_is_found_by_the_keeper(harness: Harness, state: Path) -> None:
@@ -266,10 +273,10 @@ def test_an_end_before_its_record_is_found_by_the_keeper(harness: Harness, state
     assert isinstance(runtime, ProcessRuntime)
     container_id = begin(harness, runtime, "read line < /dev/zero; exit 5")
     first = runner(runtime, state, container_id)
-    (command,) = runtime._ledger.members(container_id)
+    (command,) = members(state, container_id)
     os.kill(first, signal.SIGSTOP)
     os.kill(command, signal.SIGTERM)
-    until(lambda: process_session.stat(command) is None, "the command has ended")
+    until(lambda: host_processes.read_stat(command) is None, "the command has ended")
     assert record(runtime, container_id).state is ContainerState.RUNNING
     os.kill(first, signal.SIGKILL)
     assert harness.ended(runtime, container_id).exit_code == 143
@@ -299,8 +306,8 @@ def test_a_wrapper_of_version_0_1_is_understood(harness: Harness, runtime: Proce
     """Two sectors without checksums: a job may have been started before gputui was upgraded."""
     container_id = runtime.create(harness.launch(SLEEP)).id
     path = state / "attempts" / container_id / "state"
-    boot = process_session.boot_id().encode()
-    own = process_session.stat(os.getpid())
+    boot = host_processes.boot_id().encode()
+    own = host_processes.read_stat(os.getpid())
     assert own is not None
     begun = (b"%d %d %s 1000000000" % (os.getpid(), own.ticks, boot)).ljust(SECTOR - 1) + b"\n"
     path.write_bytes(begun.ljust(2 * SECTOR))
@@ -338,7 +345,9 @@ def test_another_process_with_its_pid_is_not_it(harness: Harness, runtime: Proce
         later.kill(container_id)
         later.terminate(container_id)
         assert (
-            process_session.members(process_session.Identity(stranger.pid, 12345, process_session.boot_id()), None, "")
+            host_processes.attempt_members(
+                host_processes.ProcessIdentity(stranger.pid, 12345, host_processes.boot_id()), None, ""
+            )
             == ()
         )
         assert stranger.poll() is None
@@ -374,18 +383,20 @@ def test_a_restart_of_the_machine_loses_it(harness: Harness, runtime: ProcessRun
 def test_none_of_its_processes_gets_away(harness: Harness, runtime: ProcessRuntime, script: str, polite: bool) -> None:
     container_id = begin(harness, runtime, script)
     pid = number_printed(runtime, container_id)
-    assert process_session.stat(pid) is not None
+    assert host_processes.read_stat(pid) is not None
     end = runtime.terminate if polite else runtime.kill
     end(container_id)
     assert harness.ended(runtime, container_id).exit_code in {143, 137}
-    assert process_session.stat(pid) is None
+    assert host_processes.read_stat(pid) is None
 
 
-def test_what_it_leaves_behind_ends_with_it(harness: Harness, runtime: ProcessRuntime) -> None:
-    container_id = begin(harness, runtime, "setsid sh -c 'trap \"\" TERM HUP; echo $$; sleep 600' & sleep 0.1; exit 6")
+def test_what_it_leaves_behind_ends_with_it(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+    ready = state.parent / "ready"
+    daemon = f"setsid sh -c 'trap \"\" TERM HUP; echo $$; : > {ready}; sleep 600' &"
+    container_id = begin(harness, runtime, f"{daemon} until [ -e {ready} ]; do sleep 0.01; done; exit 6")
     pid = number_printed(runtime, container_id)
     assert harness.ended(runtime, container_id).exit_code == 6
-    assert process_session.stat(pid) is None
+    assert host_processes.read_stat(pid) is None
 
 
 def test_a_jobs_own_clean_up_does_not_hit_the_wrapper(harness: Harness, runtime: ProcessRuntime) -> None:
@@ -409,7 +420,7 @@ def test_a_wrapper_whose_attempt_was_removed_has_nobody_to_tell_and_goes(
     wrapper_pid, command_pid = leader(runtime, container_id), number_printed(runtime, container_id)
     shutil.rmtree(state / "attempts" / container_id)
     os.kill(command_pid, signal.SIGKILL)
-    until(lambda: process_session.stat(wrapper_pid) is None, "the wrapper is gone")
+    until(lambda: host_processes.read_stat(wrapper_pid) is None, "the wrapper is gone")
 
 
 def test_a_process_that_cannot_be_killed_holds_the_end_of_its_job_up_for_a_while_only() -> None:
@@ -433,7 +444,7 @@ def test_a_process_that_cannot_be_killed_holds_the_end_of_its_job_up_for_a_while
 
 
 def test_a_child_of_another_user_does_not_hold_the_end_of_its_job_up() -> None:
-    """As `sudo sleep 60 &` leaves one: it goes on, and the end of the job is recorded."""
+    """A process like that of `sudo sleep 60 &` goes on, and the end of the job is recorded."""
     code = """if True:
         import os, subprocess, sys, time
         sys.path.insert(0, sys.argv[1])

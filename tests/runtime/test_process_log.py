@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gputui.runtime import wrapper
-from gputui.runtime.process_log import FileLogStream, first_byte, save
+from gputui.runtime.process import wrapper
+from gputui.runtime.process.log import FileLogStream, first_byte, save
 from tests.runtime.contract import until
 
 

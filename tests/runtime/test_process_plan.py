@@ -1,4 +1,4 @@
-"""What a host job is given, and what it is refused."""
+"""Plans of host jobs: what they contain, and options that are refused."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ import pytest
 
 from gputui.domain.cause import CauseCode
 from gputui.domain.container import Launch, RunAs
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.errors import RuntimeFault
-from gputui.domain.job import ContainerOptions, JobSpec
+from gputui.domain.job import JobSpec
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.process import ProcessRuntime
-from gputui.runtime.process_plan import environment, plan_of
-from gputui.runtime.process_user import Account, account_of, container_user
+from gputui.runtime.accounts import Account, account_of, container_user
+from gputui.runtime.process.plan import environment, plan_of
+from gputui.runtime.process.runtime import ProcessRuntime
 from tests.factories import uuid
 from tests.runtime.contract import output, shell
 from tests.runtime.test_process import RealClock, process_harness
@@ -154,7 +155,7 @@ def test_nobody_but_root_may_name_another_account() -> None:
 
 
 def test_a_job_as_another_user(tmp_path: Path) -> None:
-    """Where we are not root it is refused, which is as much as can be had there."""
+    """Without root another user is refused, which is all that is possible."""
     harness = process_harness(tmp_path / "state")
     nobody = pwd.getpwnam("nobody")
     each = harness.launch(shell("id -u; id -g; id -G; pwd"), user="nobody", workdir="/")

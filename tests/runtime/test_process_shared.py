@@ -18,10 +18,10 @@ import pytest
 
 from gputui.domain.container import ContainerState
 from gputui.domain.errors import RuntimeFault
-from gputui.runtime import wrapper
-from gputui.runtime.process_attempt import AttemptFolder, Manifest
-from gputui.runtime.process_session import boot_id, stat
-from gputui.runtime.wrapper import STATE_SIZE, sealed
+from gputui.runtime.host_processes import boot_id, read_stat
+from gputui.runtime.process import wrapper
+from gputui.runtime.process.attempt_folder import AttemptFolder, Manifest
+from gputui.runtime.process.wrapper import STATE_SIZE, sealed
 from tests.runtime.contract import PATIENCE, SLEEP, STORE, Harness, record, until
 from tests.runtime.test_process import process_harness
 
@@ -56,7 +56,7 @@ def bystander(uid: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def session_of(pid: int) -> list[int]:
-    return [each for each in pids() if (found := stat(each)) is not None and found.session == pid]
+    return [each for each in pids() if (found := read_stat(each)) is not None and found.session == pid]
 
 
 def pids() -> list[int]:
@@ -66,7 +66,7 @@ def pids() -> list[int]:
 @contextmanager
 def forged(root: Path, owner: int, mode: int, keeper: int) -> Iterator[None]:
     """A directory that says that an attempt runs, with that process for its keeper."""
-    found = stat(keeper)
+    found = read_stat(keeper)
     assert found is not None
     place = root / NAME
     place.mkdir(parents=True)
@@ -140,7 +140,7 @@ def test_what_is_being_made_cannot_be_led_elsewhere(
 
 
 def test_attempts_are_not_found_through_a_link(harness: Harness, root: Path) -> None:
-    """It may lead to the attempts of another queue."""
+    """The link may lead to the attempts of another queue."""
     runtime = harness.open()
     created = runtime.create(harness.launch(("true",)))
     root.rename(root.with_name("moved"))
@@ -175,7 +175,7 @@ def test_what_a_member_plants_hides_no_other_attempt(harness: Harness, root: Pat
 
 @as_root
 def test_an_attempt_that_is_closed_to_whoever_leads_counts_as_running(harness: Harness, root: Path) -> None:
-    """So that it is not run again, and the others are found."""
+    """Count it as running, so that it is not run again and the others are found."""
     open_to_all(root)
     (root / NAME).mkdir(mode=0o700)
     listed = subprocess.run(
@@ -188,13 +188,13 @@ def test_an_attempt_that_is_closed_to_whoever_leads_counts_as_running(harness: H
 LIST = """
 import os, sys
 from pathlib import Path
-from gputui.runtime.process_record import Ledger
+from gputui.runtime.process.attempt_index import AttemptIndex
 import pwd
 os.setgroups([]); os.setgid(54321); os.setuid(54321)
 state, store, name = sys.argv[1:]
-ledger = Ledger(store, Path(state, "attempts"))
-print(ledger.find(name).state.name)
-print(ledger.find(name + "1"))
+index = AttemptIndex(store, Path(state, "attempts"))
+print(index.find(name).state.name)
+print(index.find(name + "1"))
 """
 
 
@@ -253,7 +253,7 @@ from gputui.domain.container import Launch
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.job import JobSpec
 from gputui.domain.settings import RuntimeSettings
-from gputui.runtime.process import ProcessRuntime
+from gputui.runtime.process.runtime import ProcessRuntime
 os.setgroups([]); os.setgid(54321); os.setuid(54321)
 state, store, name = sys.argv[1:]
 runtime = ProcessRuntime(store, Path(state), RuntimeSettings(), clock())

@@ -15,10 +15,9 @@ import pytest
 from gputui.domain.errors import RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime import ssh_tunnel
-from gputui.runtime.docker import DockerRuntime
-from gputui.runtime.docker_connection import Connection
-from gputui.runtime.ssh_target import Target
-from gputui.runtime.ssh_tunnel import Tunnel
+from gputui.runtime.docker.connection import Connection
+from gputui.runtime.docker.runtime import DockerRuntime
+from gputui.runtime.ssh_tunnel import SshTarget, Tunnel
 from tests.factories import FakeClock
 from tests.runtime.contract import Harness, shell, until
 from tests.runtime.dockerd import IMAGE, Dockerd
@@ -130,7 +129,7 @@ def test_containers_run_over_ssh(engine: Dockerd, tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_a_line_that_falls_silent_is_given_up_within_15_seconds(sshd: Sshd, url: str) -> None:
-    """As behind a firewall that forgets a connection: nobody says that it is gone."""
+    """A firewall that forgets a connection drops packets without a reply."""
     runtime = DockerRuntime("store0000000", RuntimeSettings(docker_host=url), FakeClock())
     woken: list[float] = []
     runtime.watch(lambda: woken.append(time.monotonic()))
@@ -177,7 +176,7 @@ def test_host_keys(sshd: Sshd, url: str, connect: Connect) -> None:
     known = sshd.directory / "known_hosts"
     (known).write_text("")
     try:
-        with pytest.raises(RuntimeUnavailableError, match="no known host") as caught:
+        with pytest.raises(RuntimeUnavailableError, match="not a known host") as caught:
             connect(url).call(lambda client: client.version())
         assert caught.value.hint == "`ssh lab` once, and compare its key"
         sshd.trust(sshd.directory / "user.pub")
@@ -198,7 +197,7 @@ def test_a_login_that_failed_is_not_tried_at_once_again() -> None:
     for _ in range(2):
         with pytest.raises(RuntimeUnavailableError, match="refused"):
             tunnel.socket_path()
-    assert tunnel._login is None, "the second was told the first one's reason"
+    assert tunnel.fault(0.0) is None, "the second was told the first one's reason"
 
 
 def test_a_setpriv_without_the_option_is_left_out(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -235,17 +234,17 @@ def test_an_engine_of_this_machine_is_known_by_its_boot_id(url: str) -> None:
 @pytest.mark.parametrize(
     ("url", "target"),
     [
-        ("ssh://gpu1", Target("gpu1")),
-        ("ssh://alice@GPU1:2222", Target("GPU1", "alice", "2222")),
-        ("ssh://a@b@gpu1/run/user/7/docker.sock", Target("gpu1", "a@b", None, "/run/user/7/docker.sock")),
-        ("ssh://[::1]:22/", Target("::1", None, "22")),
+        ("ssh://gpu1", SshTarget("gpu1")),
+        ("ssh://alice@GPU1:2222", SshTarget("GPU1", "alice", "2222")),
+        ("ssh://a@b@gpu1/run/user/7/docker.sock", SshTarget("gpu1", "a@b", None, "/run/user/7/docker.sock")),
+        ("ssh://[::1]:22/", SshTarget("::1", None, "22")),
     ],
 )
-def test_addresses(url: str, target: Target) -> None:
-    assert Target.of(url) == target
+def test_addresses(url: str, target: SshTarget) -> None:
+    assert SshTarget.from_url(url) == target
 
 
 @pytest.mark.parametrize("url", ["ssh://", "ssh://-oProxyCommand=x", "ssh://-lx@y", "ssh://a:b", "ssh://a:secret@b"])
 def test_addresses_that_are_none(url: str) -> None:
-    with pytest.raises(RuntimeUnavailableError, match="no ssh address"):
-        Target.of(url)
+    with pytest.raises(RuntimeUnavailableError, match="not an ssh address"):
+        SshTarget.from_url(url)

@@ -1,4 +1,4 @@
-"""Stores for tests."""
+"""Fixtures of the stores under test."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import pytest
 
 from gputui.domain.settings import StoreSettings
 from gputui.ports import JobStore
-from gputui.store import MemoryJobStore, TinyJobStore
+from gputui.store import TinyJobStore
+from gputui.store.memory import MemoryJobStore
 
 SETTINGS = StoreSettings(keep_finished=3)
 
 
 @pytest.fixture(params=["tinydb", "memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JobStore]:
-    """One of every implementation."""
+    """Yield each implementation of the store."""
     made: JobStore
     made = TinyJobStore(tmp_path / "state", SETTINGS) if request.param == "tinydb" else MemoryJobStore(SETTINGS)
     yield made

@@ -12,9 +12,10 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
@@ -59,13 +60,13 @@ def life(directory: Path, ack: Callable[[str, int], None]) -> None:
         transaction.put(transaction.get(1).evolve(priority=70))
         transaction.put(transaction.get(2).evolve(priority=70))
     ack("both", 70)
-    store._storage.checkpoint()
+    store.storage.checkpoint()
     with store.transaction() as transaction:
         transaction.put(transaction.get(3).evolve(state=JobState.FAILED, ended_at=NOW.replace(year=2025)))
         added = transaction.add(job())
     ack("added", added.id)
     ack("finished", 3)
-    store.keep_house(NOW)
+    store.maintain(NOW)
     ack("added", store.submit([job()], actor=ACTOR)[0])
     with store.transaction() as transaction:
         entry = transaction.add_recurring(recurring())

@@ -13,8 +13,8 @@ from tests.factories import ACTOR, NOW
 def repair(directory: Path) -> Recovery:
     """Repair it; what was found."""
     found = repair_of(directory, StoreSettings())
-    recovery = found.look()
+    recovery = found.assess()
     assert recovery is not None
     found.carry_out(recovery, NOW, ACTOR)
-    assert found.look() is None
+    assert found.assess() is None
     return recovery

@@ -1,14 +1,14 @@
-"""What every job store does, whatever it is made of."""
+"""Contract of every job store."""
 
 from __future__ import annotations
 
 import re
 import threading
-from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import InputError, NotFoundError, StoreError
@@ -205,7 +205,7 @@ def test_every_wish_is_written_down(store: JobStore) -> None:
     submitted = AuditEntry(NOW, 1000, "alice", "submit", "job 1", "", "PENDING: priority 50, held")
     assert list(store.audit_log("job 1")) == [submitted, entry]
     assert [logged.target for logged in store.audit_log()] == ["job 1", "job 2", "job 1"]
-    store.keep_house(NOW)
+    store.maintain(NOW)
     assert list(store.audit_log("job 1")) == [submitted, entry]
 
 
@@ -213,7 +213,7 @@ def test_old_finished_jobs_go_to_history_and_are_found_there(store: JobStore) ->
     submit(store, 3)
     old = finish(store, 2, days_ago=8)
     recent = finish(store, 3, days_ago=6)
-    store.keep_house(NOW)
+    store.maintain(NOW)
     assert list(store.jobs()) == [1, 3]
     assert store.get(2) == old
     assert store.get(3) == recent
@@ -225,7 +225,7 @@ def test_only_so_many_finished_jobs_stay(store: JobStore) -> None:
     ids = submit(store, 6)
     for job_id in ids[:5]:
         finish(store, job_id, days_ago=1 - job_id / 100)
-    store.keep_house(NOW)
+    store.maintain(NOW)
     assert list(store.jobs()) == [3, 4, 5, 6]
     assert [moved.id for moved in store.history()] == [1, 2]
 
@@ -234,7 +234,7 @@ def test_history_is_by_month_and_then_by_id_and_can_begin_late(store: JobStore) 
     submit(store, 4)
     for job_id, days in ((1, 10), (2, 100), (3, 70), (4, 9)):
         finish(store, job_id, days_ago=days)
-    store.keep_house(NOW)
+    store.maintain(NOW)
     assert [moved.id for moved in store.history()] == [2, 3, 1, 4]
     assert [moved.id for moved in store.history(NOW - timedelta(days=71))] == [3, 1, 4]
     assert [moved.id for moved in store.history(NOW - timedelta(days=9, hours=1))] == [4]
@@ -243,7 +243,7 @@ def test_history_is_by_month_and_then_by_id_and_can_begin_late(store: JobStore) 
 def test_a_job_put_back_from_history_is_in_the_queue_alone(store: JobStore) -> None:
     submit(store, 2)
     finish(store, 1, days_ago=40)
-    store.keep_house(NOW)
+    store.maintain(NOW)
     with store.transaction() as transaction:
         again = transaction.get(1).to(JobState.PENDING, ended_at=None)
         transaction.put(again)
@@ -255,9 +255,9 @@ def test_a_job_put_back_from_history_is_in_the_queue_alone(store: JobStore) -> N
 def test_a_job_that_ended_twice_is_once_in_history(store: JobStore) -> None:
     submit(store)
     finish(store, 1, days_ago=70)
-    store.keep_house(NOW)
+    store.maintain(NOW)
     again = finish(store, 1, days_ago=10)
-    store.keep_house(NOW)
+    store.maintain(NOW)
     assert not store.jobs()
     assert list(store.history()) == [again]
     assert store.get(1) == again
@@ -267,7 +267,7 @@ def test_ids_are_not_given_out_again_when_the_queue_is_empty(store: JobStore) ->
     submit(store, 2)
     for job_id in (1, 2):
         finish(store, job_id, days_ago=30)
-    store.keep_house(NOW)
+    store.maintain(NOW)
     assert submit(store) == (3,)
 
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import json
 import os
 import shutil
 import zlib
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from tinydb import Query, TinyDB
+from tinydb.table import Table
 
 from gputui.domain.audit import AuditEntry
 from gputui.domain.errors import NotFoundError, StoreDamagedError, StoreError, StoreFormatError
 from gputui.domain.job import DEFAULT_BACKOFF, GpuRequest
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
-from gputui.store.hint import read_hint
+from gputui.store.file_access import access_for
+from gputui.store.lock import StoreLock
 from gputui.store.replica import Replica
-from gputui.store.storage import JournalStorage
-from gputui.store.table import JournalDB
+from gputui.store.storage import JournalDB, JournalStorage
+from gputui.store.write_record import read_record
 from tests.factories import ACTOR, NOW, job
 from tests.store.repairing import repair
 
@@ -28,7 +32,7 @@ DATA = Path(__file__).parent / "data"
 
 
 def fold(store: TinyJobStore) -> None:
-    store._storage.checkpoint()
+    store.storage.checkpoint()
 
 
 def journal(directory: Path) -> Path:
@@ -63,7 +67,7 @@ def test_stock_tinydb_opens_the_files(tiny: TinyJobStore, directory: Path) -> No
         [found] = stock.table("jobs").search(Query().state == "PENDING")
         assert (found.doc_id, found["spec"]["name"]) == (1, "a")
         assert stock.table("_meta").all()[0]["store_id"] == tiny.store_id
-    tiny.keep_house(NOW)
+    tiny.maintain(NOW)
     [line] = (directory / "history-2025-03.jsonl").read_text().splitlines()
     assert (json.loads(line)["id"], json.loads(line)["job"]["spec"]["name"]) == (2, "b")
 
@@ -81,33 +85,33 @@ def test_what_stock_tinydb_changed_is_seen_and_its_ids_are_not_given_out_again(
     assert tiny.get(2).spec.name == "by hand"
 
 
-def test_tables_answer_as_tinydbs_do_and_share_nothing(tiny: TinyJobStore) -> None:
-    table = tiny._database.table("notes")
-    assert table.insert_multiple([{"a": [1]}, {"a": [2]}]) == [1, 2]
-    assert table.insert({"a": [3]}) == 3
-    first = Query().a == [1]
-    [found] = table.search(first)
-    found["a"].append(99)
-    assert table.search(first) == [{"a": [1]}]
-    assert table.update({"b": 1}, first) == [1]
-    assert table.update(lambda document: document["a"].append(5), doc_ids=[2, 77]) == [2]
-    assert table.upsert({"a": [4]}, Query().a == [4]) == [4]
-    assert table.remove(Query().a == [3]) == [3]
-    assert table.all() == [{"a": [1], "b": 1}, {"a": [2, 5]}, {"a": [4]}]
-    table.truncate()
-    assert len(table) == 0
-    tiny._database.drop_tables()
-    assert tiny._database.tables() <= {"jobs", "notes"}
-
-
-def test_a_table_sees_at_once_what_another_writes(tiny: TinyJobStore, directory: Path) -> None:
-    other = TinyJobStore(directory)
-    mine, theirs = tiny._database.table("notes"), other._database.table("notes")
-    everything = Query().n.exists()
-    assert mine.search(everything) == theirs.search(everything) == []
-    assert [mine.insert({"n": 1}), theirs.insert({"n": 2}), mine.insert({"n": 3})] == [1, 2, 3]
-    assert mine.search(everything) == theirs.search(everything) == [{"n": 1}, {"n": 2}, {"n": 3}]
-    other.close()
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda table: table.insert({"n": 1}),
+        lambda table: table.insert_multiple([{"n": 1}]),
+        lambda table: table.update({"priority": 1}),
+        lambda table: table.update_multiple([({"priority": 1}, Query().state == "PENDING")]),
+        lambda table: table.upsert({"priority": 1}, Query().state == "PENDING"),
+        lambda table: table.remove(doc_ids=[1]),
+        lambda table: table.truncate(),
+    ],
+)
+def test_tinydb_reads_the_queue_but_its_writing_methods_are_refused(
+    tiny: TinyJobStore, directory: Path, write: Callable[[Table], object]
+) -> None:
+    """Fails when TinyDB no longer ends all its writing methods in `Table._update_table`."""
+    tiny.submit([job()], actor=ACTOR)
+    access = access_for(directory, None, directory / "queue.json")
+    with JournalDB(directory / "queue.json", access, StoreLock(directory / "queue.json.lock", access)) as database:
+        table = database.table("jobs")
+        before = copy.deepcopy(table.all())
+        with pytest.raises(StoreError, match="not used here"):
+            write(table)
+        assert table.all() == before
+        with pytest.raises(StoreError, match="not used here"):
+            database.drop_tables()
+    assert list(tiny.jobs()) == [1]
 
 
 def test_one_transaction_is_one_line(tiny: TinyJobStore, directory: Path) -> None:
@@ -131,7 +135,7 @@ def test_a_file_of_schema_1_loads(directory: Path) -> None:
     assert store.submit([job(priority=70)], actor=ACTOR) == (9,)
     store.close()
     assert priorities(directory) == {4: 90, 7: 50, 9: 70}
-    assert b'"schema":2' in (directory / "queue.json").read_bytes()
+    assert b'"schema":3' in (directory / "queue.json").read_bytes()
     assert b'prio"' not in (directory / "queue.json").read_bytes()
 
 
@@ -162,13 +166,13 @@ def test_a_history_of_schema_1_loads(tiny: TinyJobStore, directory: Path) -> Non
 @pytest.mark.parametrize("name", ["queue.json", "history-2026-01.json"])
 def test_files_of_a_newer_schema_are_refused(directory: Path, name: str) -> None:
     TinyJobStore(directory).close()
-    newer = '{"_meta":{"1":{"generation":1,"next_id":1,"store_id":"x","schema":3}},"jobs":{}}'
+    newer = '{"_meta":{"1":{"generation":1,"next_id":1,"store_id":"x","schema":4}},"jobs":{}}'
     (directory / name).write_text(newer)
 
     def open_and_read() -> None:
         list(TinyJobStore(directory).history())
 
-    with pytest.raises(StoreFormatError, match=r"schema 3.*upgrade"):
+    with pytest.raises(StoreFormatError, match=r"schema 4.*upgrade"):
         open_and_read()
     assert (directory / name).read_text() == newer
 
@@ -212,7 +216,7 @@ def test_ids_grow_on_when_only_history_is_left(tiny: TinyJobStore, directory: Pa
     tiny.submit([job()] * 4, actor=ACTOR)
     with tiny.transaction() as transaction:
         transaction.put(transaction.get(4).evolve(state=JobState.FAILED, ended_at=NOW.replace(year=2024)))
-    tiny.keep_house(NOW)
+    tiny.maintain(NOW)
     for path in directory.glob("queue.json*"):
         path.unlink()
     store = TinyJobStore(directory)
@@ -396,7 +400,7 @@ def test_a_long_journal_of_submissions_folds_itself(
 def test_the_hint_says_where_the_journal_ends(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()] * 3, actor=ACTOR)
     with (directory / "queue.json.lock").open("rb") as lock:
-        hint = read_hint(lock.fileno())
+        hint = read_record(lock.fileno())
     assert hint is not None
     assert (hint.length, hint.next_id) == (journal(directory).stat().st_size, 4)
 
@@ -431,11 +435,11 @@ def test_a_job_in_both_files_is_the_queues(
     with monkeypatch.context() as patched:
         patched.setattr(JournalStorage, "stage", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
-            tiny.keep_house(NOW)
+            tiny.maintain(NOW)
     assert (directory / "history-2024-03.jsonl").exists()
     assert list(tiny.jobs()) == [1]
     assert list(tiny.history()) == []
-    tiny.keep_house(NOW)
+    tiny.maintain(NOW)
     assert not tiny.jobs()
     assert [moved.id for moved in tiny.history()] == [1]
 

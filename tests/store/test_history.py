@@ -13,8 +13,8 @@ from gputui.domain.job import Job
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from gputui.store.codec import encode_job
+from gputui.store.file_access import FileAccess
 from gputui.store.history import HistoryFiles
-from gputui.store.permissions import Permissions
 from tests.factories import ACTOR, NOW, job
 from tests.store.conftest import SETTINGS
 from tests.store.test_kills import python
@@ -28,7 +28,7 @@ def over(job_id: int, name: str = "job") -> Job:
 
 def files(directory: Path) -> HistoryFiles:
     directory.mkdir(exist_ok=True)
-    return HistoryFiles(directory, Permissions())
+    return HistoryFiles(directory, FileAccess())
 
 
 def add(history: HistoryFiles, *jobs: Job) -> None:
@@ -48,10 +48,10 @@ def test_jobs_are_appended_and_found(directory: Path) -> None:
     assert (directory / MONTH).read_bytes().startswith(before)
     for one in (history, other, files(directory)):
         assert names(one) == {"5": "five", "6": "six", "7": "again"}
-        found = one.find("7")
+        found = one.find(7)
         assert found is not None
-        assert found["spec"]["name"] == "again"
-        assert one.find("8") is None
+        assert found[1]["spec"]["name"] == "again"
+        assert one.find(8) is None
         assert one.highest_id() == 7
 
 
@@ -97,9 +97,9 @@ def test_a_month_of_0_1_is_read_beside_the_new_file(directory: Path) -> None:
     add(history, over(4, name="new"), over(2, name="new"))
     assert names(history) == {"1": "old", "2": "new", "4": "new", "9": "old"}
     assert list(names(history)) == ["1", "2", "4", "9"]
-    found = history.find("9")
+    found = history.find(9)
     assert found is not None
-    assert found["spec"]["name"] == "old"
+    assert found[1]["spec"]["name"] == "old"
 
 
 def test_a_job_that_changes_while_it_is_moved_stays_in_the_queue(
@@ -115,11 +115,11 @@ def test_a_job_that_changes_while_it_is_moved_stays_in_the_queue(
 
     def meanwhile(self: HistoryFiles, month: str, documents: dict[str, object]) -> None:
         real(self, month, documents)  # type: ignore[arg-type]
-        with other._storage.lock.hurried(0), other.transaction() as transaction:  # so the lock is free
+        with other.storage.lock.lock_timeout(0), other.transaction() as transaction:  # so the lock is free
             transaction.put(transaction.get(1).evolve(requeue_requested=True))
 
     monkeypatch.setattr(HistoryFiles, "add", meanwhile)
-    store.keep_house(NOW)
+    store.maintain(NOW)
     assert list(store.jobs()) == [1]
     assert store.jobs()[1].requeue_requested
     assert [one.id for one in store.history()] == [2]

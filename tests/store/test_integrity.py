@@ -12,8 +12,8 @@ import pytest
 
 from gputui.domain.errors import StoreBusyError, StoreDamagedError, StoreError, StoreFormatError
 from gputui.store import TinyJobStore
-from gputui.store.hint import read_hint_at
 from gputui.store.rescue import rescue_paths
+from gputui.store.write_record import read_record_at
 from tests.factories import ACTOR, job
 
 Spoil = Callable[[Path], object]
@@ -64,7 +64,7 @@ def writes(store: TinyJobStore) -> list[Callable[[], object]]:
         with store.transaction() as transaction:
             transaction.add(job())
 
-    return [lambda: store.submit([job()], actor=ACTOR), change, store._storage.checkpoint]
+    return [lambda: store.submit([job()], actor=ACTOR), change, store.storage.checkpoint]
 
 
 def test_a_damaged_queue_is_refused_for_writing_and_told_to_readers(directory: Path, spoil: Spoil) -> None:
@@ -199,7 +199,7 @@ def test_a_record_that_is_lost_or_old_proves_nothing(directory: Path, record: st
             transaction.add(job())
         assert list(one.jobs()) == list(range(1, before + 3))
         one.close()
-    written = read_hint_at(lock)
+    written = read_record_at(lock)
     assert written is not None
     assert written.checksum == zlib.crc32((directory / WAL).read_bytes())
 
@@ -225,7 +225,7 @@ def test_a_lost_lock_file_never_lets_two_write_at_once(directory: Path) -> None:
         transaction.add(job())
         (directory / LOCK).unlink()
     other = TinyJobStore(directory)
-    with other._storage.lock.held(), store._storage.lock.hurried(0), pytest.raises(StoreBusyError):
+    with other.storage.lock.held(), store.storage.lock.lock_timeout(0), pytest.raises(StoreBusyError):
         store.submit([job()], actor=ACTOR)
     assert store.submit([job()], actor=ACTOR) == (5,)
     for one in (store, other):
@@ -239,7 +239,7 @@ def test_a_copy_and_a_backup_put_back_are_taken_as_they_are(directory: Path, tmp
     store = TinyJobStore(copy)
     assert list(store.jobs()) == [1, 2, 3]
     assert store.submit([job()], actor=ACTOR) == (4,)
-    store._storage.checkpoint()
+    store.storage.checkpoint()
     store.submit([job()], actor=ACTOR)
     store.close()
     shutil.rmtree(copy)
@@ -253,10 +253,10 @@ def test_an_older_snapshot_put_back_beside_a_later_record_is_refused(directory: 
     filled(directory)
     backup = (directory / "queue.json").read_bytes()
     store = TinyJobStore(directory)
-    store._storage.checkpoint()
+    store.storage.checkpoint()
     (directory / "queue.json").write_bytes(backup)
     for one in (store, TinyJobStore(directory)):
-        with pytest.raises(StoreDamagedError, match=r"generation 1 .* and 2 was acknowledged"):
+        with pytest.raises(StoreDamagedError, match=r"generation 1 .* generation 2 was acknowledged"):
             one.submit([job()], actor=ACTOR)
         one.close()
 

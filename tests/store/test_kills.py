@@ -7,13 +7,23 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gputui.store import TinyJobStore
-from tests.factories import ACTOR, job
+from gputui.domain.audit import AuditEntry
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.gpu import Drain
+from gputui.domain.gpu_faults import GpuFault
+from gputui.domain.job import ArrayRef, Attempt
+from gputui.domain.runs import runs_of
+from gputui.domain.snapshot import Controls
+from gputui.domain.state import JobState
+from gputui.store import TinyJobStore, files
+from tests.factories import ACTOR, NOW, job, uuid
 from tests.store.conftest import SETTINGS
 
 
@@ -43,7 +53,7 @@ def test_nothing_acknowledged_is_lost_by_a_kill_between_any_two_steps(directory:
 
 
 def check(directory: Path, first: int) -> None:
-    """What was acknowledged is there, wholly; the next id is new; nothing is left lying about."""
+    """Check that acknowledged jobs are complete, the next id is new, and no file is left behind."""
     acks = acks_of(directory)
     where = (directory.name, acks)
     store = TinyJobStore(directory, SETTINGS)
@@ -75,17 +85,18 @@ def check(directory: Path, first: int) -> None:
 
 WRITER = """
 import sys
+import threading
 from pathlib import Path
 from gputui.store import TinyJobStore
-from tests.factories import ACTOR, job
+from tests.factories import ACTOR, NOW, job, uuid
 store = TinyJobStore(Path(sys.argv[1]))
 for _ in range(40):
     print(store.submit([job()], actor=ACTOR)[0], flush=True)
     with store.transaction() as transaction:
         first = transaction.get(1)
         transaction.put(first.evolve(exit_code=first.exit_code + 1))
-    if store._storage.journal_length > 20_000:
-        store._storage.checkpoint()
+    if store.storage.journal_length > 20_000:
+        store.storage.checkpoint()
 """
 
 
@@ -118,7 +129,7 @@ def test_objects_stay_the_same_through_the_fold_of_another(tiny: TinyJobStore, d
     tiny.submit([job()] * 3, actor=ACTOR)
     before, version = tiny.jobs(), tiny.version()
     other = TinyJobStore(directory)
-    other._storage.checkpoint()
+    other.storage.checkpoint()
     assert tiny.version() != version
     after, version = tiny.jobs(), tiny.version()
     assert all(after[job_id] is before[job_id] for job_id in before)
@@ -127,12 +138,68 @@ def test_objects_stay_the_same_through_the_fold_of_another(tiny: TinyJobStore, d
     other.close()
 
 
+def test_nobody_reads_the_queue_anew_while_its_own_process_folds_it(
+    tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny.submit([job()] * 3, actor=ACTOR)
+    tiny.jobs()
+    document = tiny.storage.replica.state.tables["jobs"]["1"]
+    synced = files.sync_directory
+
+    def read_meanwhile(directory: Path) -> None:
+        reader = threading.Thread(target=tiny.jobs)
+        reader.start()
+        reader.join(30)
+        synced(directory)
+
+    monkeypatch.setattr(files, "sync_directory", read_meanwhile)
+    tiny.storage.checkpoint()
+    assert tiny.storage.replica.state.tables["jobs"]["1"] is document
+    assert list(tiny.jobs()) == [1, 2, 3]
+
+
+def test_what_a_writer_has_in_memory_is_what_others_read(tiny: TinyJobStore, directory: Path) -> None:
+    array = job(array=ArrayRef(-1, 0)).evolve(runs=runs_of(0, range(9)))
+    tiny.submit([job(gpus=2, command=("a", "ü")), job(), array], actor=ACTOR)
+    drain, fault = Drain("hot", "root", NOW), GpuFault("Xid 79", NOW, has_ecc=True)
+    with tiny.transaction() as transaction:
+        ran = transaction.get(1).to(JobState.CONFIGURING)
+        attempt = Attempt(1, (uuid(0),), claimed_at=NOW, notes=("n",), clock_moved=timedelta(seconds=1.5))
+        transaction.put(ran.evolve(attempts=(attempt,), cause=Cause(CauseCode.GPU_LOST, "lost", (uuid(0),))))
+        transaction.put(transaction.get(5).evolve(priority=7))
+        transaction.set_controls(Controls(drains={uuid(1): drain}, faults={uuid(2): fault}, resumed={uuid(3): NOW}))
+        transaction.add(job(held=True))
+        transaction.audit(AuditEntry(NOW, 0, "root", "hold", "job 1", "a", "b"))
+    others = TinyJobStore(directory)
+    others.jobs()
+    ours, theirs = tiny.storage.replica.state, others.storage.replica.state
+    assert repr(ours.tables) == repr(theirs.tables)  # with types: 1, 1.0 and True are equal, and not the same in JSON
+    assert repr(ours.audit) == repr(theirs.audit)
+    assert (ours.offset, ours.checksum, ours.next_id) == (theirs.offset, theirs.checksum, theirs.next_id)
+    assert dict(tiny.jobs().items()) == dict(others.jobs().items())
+    others.close()
+
+
+def test_documents_stay_the_same_through_the_fold_of_another(tiny: TinyJobStore, directory: Path) -> None:
+    tiny.submit([job()] * 3, actor=ACTOR)
+    tiny.jobs()
+    before = dict(tiny.storage.replica.state.tables["jobs"])
+    other = TinyJobStore(directory)
+    with other.transaction() as transaction:
+        transaction.put(transaction.get(2).evolve(held=True))
+    other.storage.checkpoint()
+    other.close()
+    assert tiny.jobs()[2].held
+    after = tiny.storage.replica.state.tables["jobs"]
+    assert [key for key in after if after[key] is not before[key]] == ["2"]
+
+
 def test_versions_differ_after_a_fold_even_if_nobody_reads(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()], actor=ACTOR)
     other = TinyJobStore(directory)
     seen = [tiny.version()]
     for _ in range(3):
-        other._storage.checkpoint()
+        other.storage.checkpoint()
         other.submit([job()], actor=ACTOR)
         seen.append(tiny.version())
         other.submit([job()], actor=ACTOR)
@@ -164,7 +231,7 @@ def test_the_lock_of_a_killed_holder_is_free_and_its_change_undone(tiny: TinyJob
 
 def test_a_child_process_does_not_inherit_the_lock(tiny: TinyJobStore) -> None:
     tiny.submit([job()], actor=ACTOR)
-    assert not os.get_inheritable(tiny._storage.lock.fd)
+    assert not os.get_inheritable(tiny.storage.lock.fd)
 
 
 def test_the_store_is_light_to_import() -> None:

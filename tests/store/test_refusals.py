@@ -18,8 +18,8 @@ from gputui.domain.errors import StoreAccessError, StoreError, StoreFullError
 from gputui.domain.settings import StoreSettings
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
-from gputui.store.faults import of_os_error
-from gputui.store.filesystem import check_file_system, file_system_of
+from gputui.store.directory import check_file_system, file_system_of
+from gputui.store.files import store_error
 from tests.factories import ACTOR, NOW, job
 
 IS_ROOT = os.geteuid() == 0
@@ -99,10 +99,10 @@ def test_a_fold_on_a_full_disk_keeps_the_journal(small: Full) -> None:
     store.submit([job(name="y" * 900)] * 20, actor=ACTOR)
     with small.full():
         with pytest.raises(StoreFullError):
-            store._storage.checkpoint()
+            store.storage.checkpoint()
         assert not list(small.directory.rglob("*.tmp"))
         assert len(store.jobs()) == 20
-    store._storage.checkpoint()
+    store.storage.checkpoint()
     assert store.submit([job()], actor=ACTOR) == (21,)
     assert len(TinyJobStore(small.directory / "state").jobs()) == 21
     store.close()
@@ -121,7 +121,7 @@ def test_what_was_acknowledged_stays_so_when_the_fold_after_it_fails(
         transaction.put(transaction.get(1).evolve(priority=60))
     assert tiny.get(1).priority == 60
     monkeypatch.undo()
-    tiny._storage.checkpoint()
+    tiny.storage.checkpoint()
     assert tiny.get(1).priority == 60
 
 
@@ -163,7 +163,7 @@ def test_a_short_write_is_continued(tiny: TinyJobStore, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.EROFS])
 def test_refusals_are_about_access(code: int) -> None:
-    assert isinstance(of_os_error(OSError(code, os.strerror(code)), Path("/x")), StoreAccessError)
+    assert isinstance(store_error(OSError(code, os.strerror(code)), Path("/x")), StoreAccessError)
 
 
 def test_files_that_may_not_be_seen_are_an_access_error(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,8 +216,8 @@ def test_files_are_the_owners_alone_or_the_groups_as_well(directory: Path, group
     store.submit([job()] * 2, actor=ACTOR)
     with store.transaction() as transaction:
         transaction.put(transaction.get(1).evolve(ended_at=NOW.replace(year=2025), state=JobState.FAILED))
-    store.keep_house(NOW)
-    store._storage.checkpoint()
+    store.maintain(NOW)
+    store.storage.checkpoint()
     store.submit([job()], actor=ACTOR)
     store.close()
     found = modes(directory)
@@ -262,7 +262,7 @@ def test_an_owner_without_the_setting_leaves_a_shared_queue_shared(directory: Pa
     TinyJobStore(directory, StoreSettings(group=grp.getgrgid(os.getgid()).gr_name)).close()
     store = TinyJobStore(directory)
     store.submit([job()], actor=ACTOR)
-    store._storage.checkpoint()
+    store.storage.checkpoint()
     store.close()
     found = modes(directory)
     assert found.pop("state") == 0o2770
@@ -292,7 +292,7 @@ def test_a_line_that_cannot_be_taken_back_is_not_told_as_refused(
     with monkeypatch.context() as patched:
         patched.setattr(os, "fdatasync", broken)
         patched.setattr(os, "ftruncate", broken)
-        with pytest.raises(StoreError, match=r"whether this was stored is not known.*gputui queue"):
+        with pytest.raises(StoreError, match=r"it is unknown whether this was stored.*gputui queue"):
             tiny.submit([job()], actor=ACTOR)
     assert list(tiny.jobs()) == [1, 2]
     assert tiny.submit([job()], actor=ACTOR) == (3,)
@@ -356,7 +356,7 @@ def test_a_machine_without_proc_is_trusted(tmp_path: Path) -> None:
 
 
 def test_the_store_asks_where_it_is(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gputui.store.filesystem.file_system_of", lambda *_, **__: "nfs4")
+    monkeypatch.setattr("gputui.store.directory.file_system_of", lambda *_, **__: "nfs4")
     with pytest.raises(StoreAccessError, match="nfs4"):
         TinyJobStore(directory)
     assert not directory.exists()
@@ -365,6 +365,6 @@ def test_the_store_asks_where_it_is(directory: Path, monkeypatch: pytest.MonkeyP
 def test_what_is_no_directory_is_called_so(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
-    for name, said in (("file", "not a directory"), ("link", "a link to nothing")):
+    for name, said in (("file", "not a directory"), ("link", "a dangling symbolic link")):
         with pytest.raises(StoreAccessError, match=said):
             TinyJobStore(tmp_path / name)

@@ -59,7 +59,7 @@ def test_from_the_memory_of_a_process_nothing_is_lost(directory: Path, spoil: Sp
 def test_a_removed_journal_that_was_empty_costs_nothing_where_a_process_knows_so(directory: Path) -> None:
     filled(directory)
     store = TinyJobStore(directory)
-    store._storage.checkpoint()
+    store.storage.checkpoint()
     store.jobs()
     [journal] = directory.glob("queue.json.wal.*")
     journal.unlink()
@@ -105,7 +105,7 @@ def test_a_queue_whose_snapshot_is_gone(directory: Path, left: str) -> None:
     if left == "history":
         with store.transaction() as transaction:
             transaction.put(transaction.get(1).evolve(state=JobState.FAILED, ended_at=NOW.replace(year=2024)))
-        store.keep_house(NOW)
+        store.maintain(NOW)
     store.jobs()
     (directory / "queue.json").unlink()
     if left != "the journal":
@@ -127,10 +127,10 @@ def test_a_queue_whose_snapshot_is_gone(directory: Path, left: str) -> None:
 def test_an_older_snapshot_put_back_is_brought_up_to_date_as_far_as_can_be(directory: Path) -> None:
     store = TinyJobStore(directory)
     store.submit([job(name="first")], actor=ACTOR)
-    store._storage.checkpoint()
+    store.storage.checkpoint()
     backup = (directory / "queue.json").read_bytes()
     store.submit([job(name="lost")], actor=ACTOR)
-    store._storage.checkpoint()
+    store.storage.checkpoint()
     store.submit([job(name="kept")], actor=ACTOR)
     store.close()
     (directory / "queue.json").write_bytes(backup)
@@ -149,7 +149,7 @@ def test_a_job_that_history_knows_to_be_over_does_not_run_again(directory: Path)
         over = running(1, on=[uuid(0)]).with_attempt(ended_at=ended).evolve(state=JobState.COMPLETED, ended_at=ended)
         transaction.put(over)
         transaction.put(transaction.get(2).evolve(state=JobState.CANCELLED, ended_at=NOW.replace(year=2024)))
-    store.keep_house(NOW)
+    store.maintain(NOW)
     store.close()
     os.truncate(directory / WAL, end)
     found = repair(directory)
@@ -163,9 +163,9 @@ def test_a_job_that_history_knows_to_be_over_does_not_run_again(directory: Path)
 
 def test_nothing_is_repaired_where_nothing_is_wrong(directory: Path, tmp_path: Path) -> None:
     filled(directory)
-    assert repair_of(directory, StoreSettings()).look() is None
+    assert repair_of(directory, StoreSettings()).assess() is None
     (tmp_path / "empty").mkdir()
-    assert repair_of(tmp_path / "empty", StoreSettings()).look() is None
+    assert repair_of(tmp_path / "empty", StoreSettings()).assess() is None
     with pytest.raises(StoreError, match="no state directory"):
         repair_of(tmp_path / "none", StoreSettings())
 
@@ -173,16 +173,16 @@ def test_nothing_is_repaired_where_nothing_is_wrong(directory: Path, tmp_path: P
 def test_files_of_a_newer_gputui_are_not_repaired(directory: Path) -> None:
     filled(directory)
     path = directory / "queue.json"
-    path.write_bytes(path.read_bytes().replace(b'"schema":2', b'"schema":9'))
+    path.write_bytes(path.read_bytes().replace(b'"schema":3', b'"schema":9'))
     with pytest.raises(StoreNewerError):
-        repair_of(directory, StoreSettings()).look()
+        repair_of(directory, StoreSettings()).assess()
 
 
 def test_a_repair_of_files_that_changed_meanwhile_is_refused(directory: Path) -> None:
     filled(directory)
     os.truncate(directory / WAL, 500)
     found = repair_of(directory, StoreSettings())
-    recovery = found.look()
+    recovery = found.assess()
     assert recovery is not None
     os.truncate(directory / WAL, 0)
     with pytest.raises(StoreError, match="changed meanwhile"):

@@ -70,7 +70,7 @@ def test_one_job_that_cannot_be_read_hides_no_other_and_is_kept(
             transaction.put(transaction.get(1).evolve(priority=one.get(1).priority + 1))
             assert transaction.waiting()["alice"] == 3
         assert list(one.jobs()) == [1, 2, 3]
-        one.keep_house(NOW)
+        one.maintain(NOW)
         for _ in range(2):
             fold(one)
             assert b'"7":' + document in (directory / "queue.json").read_bytes()

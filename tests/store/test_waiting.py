@@ -39,7 +39,7 @@ def test_a_writer_gives_up_and_names_the_holder(tiny: TinyJobStore, directory: P
     tiny.submit([job()], actor=ACTOR)
     store = TinyJobStore(directory, BRIEF)
     with held(directory) as pid:
-        for call in (lambda: store.submit([job()], actor=ACTOR), store._storage.checkpoint):
+        for call in (lambda: store.submit([job()], actor=ACTOR), store.storage.checkpoint):
             with pytest.raises(StoreBusyError, match=rf"\.lock.*process {pid} \(flock .*store\.lock_timeout"):
                 call()
         assert list(store.jobs()) == [1]
@@ -92,7 +92,7 @@ def test_a_thread_in_a_hurry_does_not_wait_for_another_that_does(tiny: TinyJobSt
             writer.start()
             assert is_waiting.wait(30)
             begun = time.monotonic()
-            with store.hurried(0.05), pytest.raises(StoreBusyError, match="another thread"):
+            with store.lock_timeout(0.05), pytest.raises(StoreBusyError, match="another thread"):
                 store.submit([job()], actor=ACTOR)
             assert time.monotonic() - begun < 20
     finally:
@@ -119,6 +119,6 @@ def test_the_backup_of_the_documents_holds_the_lock_for_the_queue_alone(tmp_path
     assert (copy / "logs" / "1" / "1.log").read_text() == "output"
     copied = TinyJobStore(copy)
     assert copied.submit([job()], actor=ACTOR) == (3,)
-    copied.keep_house(NOW)
+    copied.maintain(NOW)
     for one in (store, copied):
         one.close()

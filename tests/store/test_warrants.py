@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.errors import StoreAccessError, StoreFormatError, WarrantError
 from gputui.domain.job import Job, JobSpec
@@ -25,7 +25,7 @@ def state(tmp_path: Path) -> Path:
 
 
 def vouched(store: TinyJobStore, *command: str) -> JobSpec:
-    return store.vouch(JobSpec(image="busybox", command=command), os.geteuid())
+    return store.with_warrant(JobSpec(image="busybox", command=command), os.geteuid())
 
 
 def test_old_warrants_are_removed_but_those_of_jobs_and_nothing_else(
@@ -39,15 +39,26 @@ def test_old_warrants_are_removed_but_those_of_jobs_and_nothing_else(
     then = time.time() - warrants.KEPT - 100
     for name in (*(each.warrant.partition("/")[2] for each in (kept, old)), "notes.txt"):
         os.utime(folder / name, (then, then))
-    store.keep_house(NOW)
-    assert store.voucher(old).is_strict, "too early for another look"
+    store.maintain(NOW)
+    assert store.run_as(old).is_strict, "too early for another look"
     monkeypatch.setattr(tinydb_store, "SWEEP_EVERY", 0.0)
-    store.keep_house(NOW)
-    assert store.voucher(kept).is_strict
-    assert store.voucher(young).is_strict
+    store.maintain(NOW)
+    assert store.run_as(kept).is_strict
+    assert store.run_as(young).is_strict
     with pytest.raises(WarrantError):
-        store.voucher(old)
+        store.run_as(old)
     assert (folder / "notes.txt").exists()
+    store.close()
+
+
+def test_values_of_a_sweep_are_part_of_the_proof(state: Path) -> None:
+    store = TinyJobStore(state)
+    spec = store.with_warrant(
+        JobSpec(image="busybox", command=("{run}",), sweep=(("run", "true,false"),)), os.geteuid()
+    )
+    assert store.run_as(spec).is_strict
+    with pytest.raises(WarrantError, match="changed in the queue"):
+        store.run_as(replace(spec, sweep=(("run", "evil"),)))
     store.close()
 
 
@@ -66,7 +77,7 @@ def test_a_file_that_others_may_have_written_proves_nothing(state: Path, change:
     else:
         spec = replace(spec, command=("false",))
     with pytest.raises(WarrantError):
-        store.voucher(spec)
+        store.run_as(spec)
     store.close()
 
 
@@ -88,14 +99,14 @@ def test_root_gives_no_directory_away_that_a_member_puts_in_the_place_of_a_new_o
 
     monkeypatch.setattr(os, "mkdir", swapped)
     with pytest.raises(StoreAccessError):
-        store.vouch(JobSpec(image="busybox"), 54321)
+        store.with_warrant(JobSpec(image="busybox"), 54321)
     assert (state / "warrants/54321").stat().st_uid == 0
     store.close()
 
 
 @pytest.mark.parametrize("store_id", ["", "../../etc", "a/b", "abc\n", "x" * 300])
 def test_an_id_that_could_lead_elsewhere_is_refused(state: Path, store_id: str) -> None:
-    """It becomes part of names of directories that root makes."""
+    """The store's id becomes part of the names of directories that root makes."""
     TinyJobStore(state).close()
     meta = {"generation": 1, "next_id": 1, "store_id": store_id}
     (state / "queue.json").write_text(json.dumps({"_meta": {"1": meta}}))

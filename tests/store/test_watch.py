@@ -1,4 +1,4 @@
-"""Who waits for writes is told of each, whoever wrote, and of nothing else."""
+"""Watches report every write, by any process, and nothing else."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ import pytest
 
 from gputui.domain.snapshot import Controls
 from gputui.ports import StoreWatch
-from gputui.store import MemoryJobStore, TinyJobStore, watch
+from gputui.store import TinyJobStore, lock
+from gputui.store.memory import MemoryJobStore
 from tests.factories import ACTOR, job
 
 WRITES: dict[str, Callable[[TinyJobStore], object]] = {
     "submit": lambda store: store.submit([job()], actor=ACTOR),
     "wish": lambda store: pause(store),
-    "fold": lambda store: store._storage.checkpoint(),
+    "fold": lambda store: store.storage.checkpoint(),
     "read": lambda store: (store.jobs(), store.version(), store.controls()),
 }
 
@@ -42,7 +43,7 @@ def test_what_another_writes_is_told_when_the_version_shows_it(tiny: TinyJobStor
     else:
         assert hears(told)
         assert tiny.version() != before
-        told.take()
+        told.clear()
         assert not hears(told, 0)
     told.close()
     other.close()
@@ -52,6 +53,6 @@ def test_where_the_kernel_gives_no_word_there_is_none(tiny: TinyJobStore, monkey
     def refuse(*_: object) -> None:
         raise OSError(24, "too many")
 
-    monkeypatch.setattr(watch.Watch, "__init__", refuse)
+    monkeypatch.setattr(lock.ChangeWatch, "__init__", refuse)
     assert tiny.watch() is None
     assert MemoryJobStore().watch() is None

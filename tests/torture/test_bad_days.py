@@ -31,11 +31,10 @@ def running(site: Site, job_id: int) -> bool:
     return bool(site.json("show", str(job_id))["state"] == "RUNNING")
 
 
-def probe_of(scheduler: subprocess.Popen[bytes]) -> int:
-    """The pid of that scheduler's probe."""
+def probes_of(scheduler: subprocess.Popen[bytes]) -> list[int]:
+    """Pids of the probes of a scheduler: none while it starts one."""
     words = ["pgrep", "-P", str(scheduler.pid), "-f", "gputui.gpus.probe"]
-    [pid] = subprocess.run(words, capture_output=True, check=True).stdout.split()
-    return int(pid)
+    return [int(pid) for pid in subprocess.run(words, capture_output=True, check=False).stdout.split()]
 
 
 def test_an_engine_killed_with_live_restore_loses_nothing(fragile: Site) -> None:
@@ -72,8 +71,11 @@ def test_an_engine_restarted_without_live_restore_takes_jobs_along_and_they_run_
 
 def test_a_killed_probe_is_replaced_and_dispatch_goes_on(site: Site) -> None:
     scheduler = site.serve()
-    site.until(lambda: site.json("gpus")[0]["state"] == "FREE")
-    os.kill(probe_of(scheduler), signal.SIGKILL)
+    site.until_state(site.shell("true", "--gpus", "8"), "COMPLETED")  # and so its probe reads
+    site.until(lambda: len(probes_of(scheduler)) == 1)
+    [probe] = probes_of(scheduler)
+    os.kill(probe, signal.SIGKILL)
+    site.until(lambda: len(found := probes_of(scheduler)) == 1 and found != [probe])
     site.until_state(site.shell("true", "--gpus", "8"), "COMPLETED")
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from gputui.engine.leader import current_leader
+from gputui.engine.files.leadership import current_leader
 from tests.e2e.terminal import Terminal
 from tests.torture.test_bad_days import fill
 

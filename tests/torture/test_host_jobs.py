@@ -21,8 +21,8 @@ from typing import Any
 
 import pytest
 
-from gputui.runtime import process_session
-from gputui.runtime.process_attempt import AttemptFolder
+from gputui.runtime import host_processes
+from gputui.runtime.process.attempt_folder import AttemptFolder
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(3600)]
 
@@ -63,7 +63,7 @@ def wrappers(state: Path, hit: set[str]) -> list[tuple[str, int]]:
             continue
         both = (records.start.leader if records.start else None, records.runner)
         if records.end is None and place.name not in hit:
-            found += [(place.name, who.pid) for who in both if who is not None and process_session.is_alive(who)]
+            found += [(place.name, who.pid) for who in both if who is not None and host_processes.is_alive(who)]
     return found
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import random
 import time
+from typing import Any
 
 import pytest
 
-from gputui.domain.job import JobId
+from gputui.domain.job import JobId, Submission
 from tests.e2e import witness
 from tests.e2e.site import Site, submit_directly
 
@@ -21,20 +22,29 @@ KILLS = 10
 """For `--torture 1`; `--torture 20` makes it 200."""
 
 
+MOST_ELEMENTS = 4
+STALLED = 90.0
+"""Seconds without the end of a job in which something must be wrong."""
+
+
 def load(site: Site, rng: random.Random, jobs: int) -> dict[JobId, int]:
-    """Submit so many jobs; the number of attempts that each will take, by id."""
-    fails = [rng.random() < 0.15 for _ in range(jobs)]
-    specs = [
-        witness.spec(
-            site.out, rng.randint(0, 4), rng.uniform(0.05, 1.0), code=3 if fail else 0, retries=1 if fail else 0
-        )
-        for fail in fails
-    ]
+    """Submit so many jobs, a quarter of them arrays; the number of attempts that each job will take, by id."""
     site.config.write_text("[scheduler]\nfast_failing_jobs = 0\n")  # they are meant to fail
+    submissions = [submission(site, rng) for _ in range(jobs)]
     store = site.store()
-    ids = submit_directly(store, specs)
+    ids = submit_directly(store, submissions)
     store.close()
-    return {job_id: 2 if fail else 1 for job_id, fail in zip(ids, fails, strict=True)}
+    attempts = [each.spec.retries + 1 for each in submissions for _ in each.array or (0,)]
+    return dict(zip(ids, attempts, strict=True))
+
+
+def submission(site: Site, rng: random.Random) -> Submission:
+    """Return a job that fails once more than it may be retried, or ends well; or an array of such."""
+    is_failing = rng.random() < 0.15
+    count = rng.choice((0, 0, 0, rng.randint(2, MOST_ELEMENTS)))
+    gpus, seconds = rng.randint(0, 2 if count else 4), rng.uniform(0.05, 0.3 if count else 1.0)
+    spec = witness.spec(site.out, gpus, seconds, code=3 if is_failing else 0, retries=int(is_failing))
+    return Submission(spec, array=tuple(range(count)), array_limit=rng.choice((None, 2)) if count else None)
 
 
 def test_kills_at_random_moments(site: Site, torture: float) -> None:
@@ -49,9 +59,28 @@ def test_kills_at_random_moments(site: Site, torture: float) -> None:
         wanted |= load(site, rng, 1)
         site.kill(scheduler)
     site.serve()
-    site.until(lambda: all(job["ended_at"] for job in site.jobs().values()), 60 + 2 * kills)
+    wait_for_the_end(site)
     check(site, wanted)
-    print(f"\n{kills} kills, {len(wanted)} jobs, {sum(wanted.values())} attempts, seed {seed}")
+    of_arrays = sum(job["array"] is not None for job in site.jobs().values())
+    assert of_arrays
+    total = f"{len(wanted)} jobs ({of_arrays} elements of arrays), {sum(wanted.values())} attempts"
+    print(f"\n{kills} kills, {total}, seed {seed}")
+
+
+def wait_for_the_end(site: Site) -> None:
+    """Wait until all jobs are over, for as long as they end one after the other, however slow the machine is."""
+    left = -1
+    while left:
+        before, deadline = left, time.monotonic() + STALLED
+        while left == before:
+            assert time.monotonic() < deadline, f"no job has ended for {STALLED} s\n{site.evidence()}"
+            time.sleep(0.5)
+            left = sum(elements(job) for job in site.jobs().values() if not job["ended_at"])
+
+
+def elements(job: dict[str, Any]) -> int:
+    """Return for how many jobs an object of the queue stands."""
+    return (job["array"] or {}).get("count") or 1
 
 
 def check(site: Site, wanted: dict[JobId, int]) -> None:

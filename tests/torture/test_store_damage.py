@@ -114,7 +114,7 @@ def mend(directory: Path, tally: Tally, *, patient: bool) -> None:
     for path in () if patient else directory.glob("queue.json.rescue.*"):
         path.unlink(missing_ok=True)
     for _ in range(20):
-        recovery = found.look()
+        recovery = found.assess()
         if recovery is None:  # overwritten in place: the scheduler has folded what it has in memory
             tally.folded += 1
             return

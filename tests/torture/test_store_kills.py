@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.job import JobId
+from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from tests.factories import ACTOR, NOW, job
 
@@ -26,6 +27,8 @@ WRITER = """
 import os, random, sys
 from pathlib import Path
 from gputui.domain.settings import StoreSettings
+from gputui.domain import runs
+from gputui.domain.job import ArrayRef
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore
 from tests.factories import ACTOR, NOW, job
@@ -44,6 +47,40 @@ def submit():
     ack("added", *store.submit([job()] * chance.choice([1, 1, 1, 40]), actor=ACTOR))
 
 
+def submit_array():
+    indices = range(chance.choice([2, 5, 40, 3000]))
+    array = job(array=ArrayRef(-1, 0)).evolve(runs=runs.runs_of(0, indices))
+    [first] = store.submit([array], actor=ACTOR)
+    ack("array", first, len(indices))
+
+
+def claim():
+    arrays = store.jobs().with_runs
+    if not arrays:
+        return
+    ids = chance.sample(list(chance.choice(arrays).ids)[:50], 2)
+    claimed = []
+    with store.transaction() as transaction:
+        for job_id in ids:
+            one = transaction.get(job_id)
+            if one.state is JobState.PENDING:
+                transaction.put(one.to(JobState.CONFIGURING))
+                claimed.append(job_id)
+    ack("claimed", *claimed)
+
+
+def divide():
+    arrays = store.jobs().with_runs
+    if not arrays:
+        return
+    ids = list(chance.choice(arrays).ids)
+    start = chance.randrange(len(ids))
+    with store.transaction() as transaction:
+        for part in list(transaction.chosen(ids[start : start + 20])):
+            if part.state is JobState.PENDING:
+                transaction.put(part.evolve(priority=chance.randint(0, 100)))
+
+
 def count():
     with store.transaction() as transaction:
         value = transaction.get(1).exit_code + 1
@@ -53,7 +90,8 @@ def count():
 
 
 def finish():
-    waiting = [job_id for job_id, one in store.jobs().items() if job_id > 2 and not one.state.is_terminal]
+    live = (one for one in store.jobs().values() if not one.state.is_terminal)
+    waiting = [job_id for one in live for job_id in list(one.ids)[:5] if job_id > 2]
     chosen = chance.choice(waiting or [0])
     with store.transaction() as transaction:
         if chosen and not transaction.get(chosen).state.is_terminal:
@@ -66,12 +104,12 @@ def finish():
 
 
 def fold():
-    chance.choice([store._storage.checkpoint, lambda: store.keep_house(NOW)])()
+    chance.choice([store.storage.checkpoint, lambda: store.maintain(NOW)])()
 
 
 print("ready", flush=True)
 while True:
-    chance.choices([submit, count, finish, fold], [5, 5, 3, 1])[0]()
+    chance.choices([submit, submit_array, claim, divide, count, finish, fold], [4, 2, 3, 1, 9, 3, 1])[0]()
 """
 
 
@@ -81,6 +119,9 @@ class Acks:
 
     added: Counter[JobId] = field(default_factory=Counter)
     finished: set[JobId] = field(default_factory=set)
+    claimed: Counter[JobId] = field(default_factory=Counter)
+    arrays: list[range] = field(default_factory=list)
+    """The ids of the elements of each."""
     counted: list[int] = field(default_factory=list)
 
 
@@ -92,6 +133,12 @@ def read_acks(paths: Iterator[Path]) -> Acks:
             values = [int(number) for number in numbers]
             if word == "added":
                 acks.added.update(values)
+            elif word == "array":
+                first, count = values
+                acks.arrays.append(range(first, first + count))
+                acks.added.update(acks.arrays[-1])
+            elif word == "claimed":
+                acks.claimed.update(values)
             elif word == "finished":
                 acks.finished.update(values)
             else:
@@ -141,6 +188,8 @@ class Watcher(threading.Thread):
             if first != second or first is None or first < last:
                 self.wrong.append(f"{first} and {second} after {last}")
             last = first or 0
+            if self.looks % 20 == 0 and jobs.count != sum(end - start for start, end in jobs.spans.parts):
+                self.wrong.append("an element is in two entries")
             self.looks += 1
             self._over.wait(0.002)
 
@@ -174,24 +223,34 @@ def test_no_acknowledged_write_is_lost_and_no_id_given_out_twice(tmp_path: Path,
     store.close()
     fresh = TinyJobStore(directory)
     check(fresh, acks, killed)
-    fresh.keep_house(NOW)
+    fresh.maintain(NOW)
     check(fresh, acks, killed)
     [new] = fresh.submit([job()], actor=ACTOR)
     assert new > max(acks.added)
     fresh.close()
-    print(f"{killed} kills, {len(acks.added)} ids and {len(acks.counted)} counts acknowledged, {watcher.looks} looks")
+    arrays = f"{len(acks.arrays)} arrays, {len(acks.claimed)} elements claimed"
+    counts = f"{len(acks.added)} ids and {len(acks.counted)} counts acknowledged"
+    print(f"{killed} kills, {counts}, {arrays}, {watcher.looks} looks")
 
 
 def check(store: TinyJobStore, acks: Acks, killed: int) -> None:
     assert len(acks.added) > killed
     assert len(acks.counted) > killed / 2
     assert [job_id for job_id, times in acks.added.items() if times > 1] == []
-    live, old = set(store.jobs()), [moved.id for moved in store.history()]
+    ids = [job_id for entry in store.jobs().values() for job_id in entry.ids]
+    live, old = set(ids), [moved.id for moved in store.history()]
+    assert len(live) == len(ids)
     assert len(old) == len(set(old))
     assert not live & set(old)
     known = {*live, *old}
     assert acks.added.keys() - known == set()
     assert [job_id for job_id in acks.finished if not store.get(job_id).state.is_terminal] == []
+    assert acks.arrays
+    assert all(store.get(ids[-1]).shown_id == f"{ids[0]}_{len(ids) - 1}" for ids in acks.arrays)
+    # an element is claimed once, whichever of four processes gets it
+    assert acks.claimed
+    assert [job_id for job_id, times in acks.claimed.items() if times > 1] == []
+    assert [job_id for job_id in acks.claimed if store.get(job_id).state is JobState.PENDING] == []
     # each count was given out once, and at most one a kill was made without being acknowledged
     assert len(set(acks.counted)) == len(acks.counted)
     counted = store.get(1).exit_code

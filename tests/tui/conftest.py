@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, TypeAlias
 
 import pytest
+from textual.app import App
+from textual.pilot import Pilot
 from textual.widgets import Input
+
+from gputui.tui import input_queue
+from gputui.tui.screens import log_controller
+from tests.tui.console import steady
+
+Step: TypeAlias = Callable[[Pilot[Any]], Awaitable[None]]
+
+PAUSE = 0.005
+"""Seconds for which `Pilot.pause` looks whether the process is idle: Textual's 20 ms made up half the time of a run."""
 
 
 @pytest.fixture(autouse=True)
@@ -16,6 +28,25 @@ def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         monkeypatch.delenv(name, raising=False)
     time.tzset()
     monkeypatch.setattr(Input, "cursor_blink", False)
+    monkeypatch.setattr(input_queue, "LONGEST", 20.0)  # on a loaded machine keys would overtake one another
+    monkeypatch.setattr("textual._wait.SLEEP_GRANULARITY", PAUSE)
+    monkeypatch.setattr("textual._wait.SLEEP_IDLE", PAUSE / 20)
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+@pytest.fixture
+def snap_compare(snap_compare: Callable[..., bool], monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
+    """Compare a picture with the stored one when the screen has stopped changing."""
+    monkeypatch.setattr(log_controller, "REST", 0.001)  # or whether the log has followed depends on the time taken
+
+    def compare(app: App[Any], *, run_before: Step | None = None, terminal_size: tuple[int, int] = (80, 24)) -> bool:
+        async def before(pilot: Pilot[Any]) -> None:
+            if run_before is not None:
+                await run_before(pilot)
+            await steady(pilot)
+
+        return snap_compare(app, run_before=before, terminal_size=terminal_size)
+
+    return compare

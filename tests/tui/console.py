@@ -5,35 +5,43 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime
+from functools import partial
+from typing import Any
 
+from msgspec.structs import replace
+from textual.app import App
+from textual.notifications import Notification
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_history import TakenStep
 from gputui.domain.job import Job, JobId
 from gputui.domain.settings import ConsoleSettings, PolicySettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.engine.actions import Actions
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.engine.feed import Feed
 from gputui.ports import LogStream
-from gputui.store import MemoryJobStore
+from gputui.store.memory import MemoryJobStore
 from gputui.tui.app import Gputui
-from gputui.tui.interiors import Interiors
-from gputui.tui.leave import Leave
-from gputui.tui.remembered import Remembered
-from gputui.tui.submission.sources import FormSources
-from gputui.tui.theme import AS_DESIGNED, Wish
-from gputui.tui.widgets.log_pane import LogPane
+from gputui.tui.messages import ExitChoice
+from gputui.tui.preferences import Preferences
+from gputui.tui.screens.log_pane import LogPane
+from gputui.tui.services import FormSources, JobAccess
+from gputui.tui.themes.selection import AS_DESIGNED, Appearance
 from tests.factories import ACTOR, FakeClock, job
+from tests.foreign import FakeContainers, FakeHost
 from tests.tui.sample import rich_snapshot
 
 
 class FakeStream:
     """Lines that are there, then silence until it is closed."""
 
-    def __init__(self, lines: Iterable[bytes], *, ends: bool) -> None:
+    def __init__(self, lines: Iterable[bytes], *, ends: bool, of: tuple[JobId, int | None] = (0, None)) -> None:
+        self.of = of
+        """The job and the attempt that were asked for."""
         self._lines = lines
         self._ends = ends
         self.is_stamped = False
@@ -57,6 +65,9 @@ class FakeLogs:
         self.lines: dict[JobId, Iterable[bytes]] = {}
         self.opened: list[tuple[JobId, int | None, int | None, bool]] = []
         self.streams: dict[JobId, FakeStream] = {}
+        """The last stream that follows each job."""
+        self.followed: list[FakeStream] = []
+        """Every stream that follows a job, or did."""
         self.error: GputuiError | None = None
         self.ends = False
         self.cuts_tails = False
@@ -78,13 +89,32 @@ class FakeLogs:
             lines = self.attempts.get((job_id, attempt), lines)
         if tail is not None and isinstance(lines, list) and (self.cuts_tails or not follow):
             lines = lines[-tail:]
-        stream = FakeStream(lines, ends=self.ends or not follow)
+        stream = FakeStream(lines, ends=self.ends or not follow, of=(job_id, attempt))
         stream.is_stamped = stamped and self.is_stamped
         if not follow:
             return stream
         self.streams[job_id] = stream
+        self.followed.append(stream)
         self.opened_event.set()
         return stream
+
+    def is_read(self, job_id: JobId, attempt: int | None) -> bool:
+        """Return whether that log is being followed, and all its lines have been read."""
+        streams = [each for each in self.followed if each.of == (job_id, attempt) and not each.closed.is_set()]
+        return bool(streams) and all(each.all_read.is_set() for each in streams)
+
+
+def text_of(app: App[Any]) -> str:
+    """Text on the screen, without colours."""
+    return "\n".join(strip.text for strip in app.screen._compositor.render_strips())  # noqa: SLF001 - nothing public
+
+
+async def steady(pilot: Pilot[Any], looks: int = 3) -> None:
+    """Wait until the screen has stopped changing: equal at so many looks."""
+    seen = [text_of(pilot.app)]
+    while len(seen) < looks or len(set(seen[-looks:])) > 1:
+        await pilot.pause(0.01)
+        seen.append(text_of(pilot.app))
 
 
 class Console:
@@ -97,14 +127,16 @@ class Console:
         hand_over: str = "auto",
         what_if: str = "off",
         policy: PolicySettings | None = None,
-        remembered: Remembered | None = None,
+        preferences: Preferences | None = None,
         want_pcie: Callable[[str | None], None] = lambda uuid: None,
-        look: Wish = AS_DESIGNED,
+        look: Appearance = AS_DESIGNED,
         console: ConsoleSettings | None = None,
         past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
         gpu_past: Callable[[], Iterable[TakenStep]] = lambda: (),
         forms: FormSources | None = None,
-        inside: Interiors | None = None,
+        job_access: JobAccess | None = None,
+        host: FakeHost | None = None,
+        containers: FakeContainers | None = None,
     ) -> None:
         self.feed = Feed()
         self.clock = FakeClock()
@@ -113,6 +145,12 @@ class Console:
         self.snapshot = rich_snapshot() if snapshot is None else snapshot
         self.keep(self.snapshot.jobs)
         self.actions = Actions(self.store, self.clock, ACTOR)
+        self.preferences = preferences or Preferences()
+        self.job_access = job_access
+        self.host, self.containers = host, containers
+        read_only = console is not None and console.read_only
+        reach = partial(ForeignUse, self.store, self.clock, ACTOR, is_read_only=read_only)
+        foreign = reach(host, lambda: containers) if host is not None else None
         settings = replace(Settings(), scheduler=SchedulerSettings(hand_over=hand_over))
         settings = replace(settings, console=console or ConsoleSettings(what_if), policy=policy or PolicySettings())
         self.app = Gputui(
@@ -123,13 +161,14 @@ class Console:
             clock=self.clock,
             host="node1",
             user="alice",
-            remembered=remembered,
+            preferences=self.preferences,
             want_pcie=want_pcie,
             look=look,
             past=past,
             gpu_past=gpu_past,
             forms=forms,
-            inside=inside,
+            job_access=job_access,
+            foreign=foreign,
         )
         self.app.animation_level = "none"
 
@@ -147,22 +186,31 @@ class Console:
         """What was wished, of what."""
         return [(entry.verb, entry.target) for entry in self.store.audit_log() if entry.verb != "submit"]
 
-    async def begin(self, pilot: Pilot[Leave]) -> None:
+    async def begin(self, pilot: Pilot[ExitChoice]) -> None:
         """Show the picture."""
         await self.show(pilot, self.snapshot)
 
-    async def settle(self, pilot: Pilot[Leave]) -> None:
-        """Wait until every wish is in the store and has been answered."""
+    async def settle(self, pilot: Pilot[ExitChoice]) -> None:
+        """Wait until every key had its turn, and every wish is in the store and has been answered."""
         await pilot.pause()
-        assert await asyncio.to_thread(self.app.wishes.finish, 10)
+        while self.app.input_queue.is_busy and self.app.screen_stack:
+            await pilot.pause(0.001)
+        assert await asyncio.to_thread(self.app.actions.finish, 10)
         await pilot.pause()
 
-    async def press(self, pilot: Pilot[Leave], *keys: str) -> None:
+    async def resize(self, pilot: Pilot[ExitChoice], width: int, height: int) -> None:
+        """Resize the terminal, and wait until the layout settles: widgets change it when they hear of their sizes."""
+        await pilot.resize_terminal(width, height)
+        while self.app.screen.size != (width, height):
+            await pilot.pause()
+        await steady(pilot)
+
+    async def press(self, pilot: Pilot[ExitChoice], *keys: str) -> None:
         """Press keys, and wait for what they do."""
         await pilot.press(*keys)
         await self.settle(pilot)
 
-    async def read_log(self, pilot: Pilot[Leave], job_id: JobId) -> None:
+    async def read_log(self, pilot: Pilot[ExitChoice], job_id: JobId) -> None:
         """Wait until all that job's lines are on the screen."""
         await pilot.pause()
         await asyncio.to_thread(self.logs.opened_event.wait, 10)
@@ -172,15 +220,25 @@ class Console:
 
     @property
     def told(self) -> list[str]:
+        """The messages of the notifications shown."""
+        return [notification.message for notification in self.toasts]
+
+    @property
+    def toasts(self) -> list[Notification]:
         """The notifications shown."""
-        return [notification.message for notification in self.app._notifications]
+        return list(self.app._notifications)  # noqa: SLF001 - Textual has no public list of them
 
     @property
     def screen_text(self) -> str:
         """What the screen shows, without colours."""
-        return "\n".join(strip.text for strip in self.app.screen._compositor.render_strips())
+        return text_of(self.app)
 
-    async def show(self, pilot: Pilot[Leave], snapshot: Snapshot) -> None:
+    @property
+    def strips(self) -> list[Strip]:
+        """The lines of the screen."""
+        return self.app.screen._compositor.render_strips()  # noqa: SLF001 - Textual has no public text of a screen
+
+    async def show(self, pilot: Pilot[ExitChoice], snapshot: Snapshot) -> None:
         """Publish a picture and wait until it is on the screen."""
         self.feed.publish(snapshot)
         await pilot.pause()

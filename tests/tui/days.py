@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
@@ -202,7 +203,7 @@ def all_at_once() -> Snapshot:
 
 def gone() -> Snapshot:
     """The container of job 101 was removed behind the scheduler's back."""
-    cause = Cause(CauseCode.CONTAINER_LOST, "its container is gone: removed by somebody, or lost by the engine")
+    cause = Cause(CauseCode.CONTAINER_LOST, "its container is gone: removed by another user or lost by the engine")
     attempt = Attempt(1, (uuid(0), uuid(1)), NOW - timedelta(hours=2), "c0ffee0000aa", NOW - timedelta(hours=2), NOW)
     over = job(101, name="llama-7b-sft", tenant="alice", gpus=2).evolve(
         state=JobState.FAILED, started_at=attempt.started_at, ended_at=NOW, cause=cause
@@ -223,27 +224,23 @@ def plan_sick() -> Snapshot:
     return plans.contended(nodes=(replace(plans.contended().nodes[0], gpus=views),))
 
 
-BAD_DAYS: tuple[Callable[[], Snapshot], ...] = (
-    no_gpus,
-    docker_hung,
+THAT_CHANGE_PANES: tuple[Callable[[], Snapshot], ...] = (
     sick,
     not_supported,
+    drained,
+    long_queue,
+    instances,
+    shared,
+    all_at_once,
+)
+THAT_ADD_WORDS: tuple[Callable[[], Snapshot], ...] = (
+    no_gpus,
+    docker_hung,
     late,
     clock_back,
     disk_low,
     damaged,
     unreadable,
-    drained,
     all_held,
-    long_queue,
-    instances,
     vanished,
-    shared,
-    all_at_once,
 )
-"""What the main screen looks like on each."""
-
-
-def names(days: Iterable[Callable[[], Snapshot]]) -> list[str]:
-    """What they are called in the names of pictures."""
-    return [day.__name__ for day in days]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable
 
 from textual.pilot import Pilot
 
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.leave import Leave
+from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
@@ -23,14 +24,26 @@ def watched(snapshot: Snapshot | None = None, *, what_if: str = "always") -> Con
     return Console(plans.contended() if snapshot is None else snapshot, what_if=what_if, policy=plans.KEPT)
 
 
-async def until(pilot: Pilot[Leave], condition: Callable[[], bool]) -> None:
+async def until(pilot: Pilot[ExitChoice], condition: Callable[[], bool]) -> None:
     """Let the console work until that is so: the thread that forecasts tells it by a message."""
     async with asyncio.timeout(PATIENCE):
         while not condition():
             await pilot.pause()
 
 
-async def opened(console: Console, pilot: Pilot[Leave], *keys: str) -> WhatIf:
+async def judged(console: Console, pilot: Pilot[ExitChoice]) -> None:
+    """Wait until the form says when the job would start."""
+    await until(pilot, lambda: re.search(r"Start\s+[^\s…–]|Can never start", console.screen_text) is not None)
+
+
+async def edit(pilot: Pilot[ExitChoice]) -> None:
+    """Open the form in the editor, and wait for its end."""
+    await pilot.press("ctrl+o")
+    await until(pilot, lambda: all(worker.group != "editor" for worker in pilot.app.workers))
+    await pilot.pause()
+
+
+async def opened(console: Console, pilot: Pilot[ExitChoice], *keys: str) -> WhatIf:
     """The panel after these keys, filled in."""
     await pilot.press(*keys)
     panel = console.app.screen
@@ -40,7 +53,7 @@ async def opened(console: Console, pilot: Pilot[Leave], *keys: str) -> WhatIf:
     return panel
 
 
-async def explained(console: Console, pilot: Pilot[Leave]) -> str:
+async def explained(console: Console, pilot: Pilot[ExitChoice]) -> str:
     """The page of the job under the cursor, with its score filled in."""
     await pilot.press("enter")
     await until(pilot, lambda: "worked out" not in console.screen_text and "how sure" in console.screen_text)
@@ -48,7 +61,7 @@ async def explained(console: Console, pilot: Pilot[Leave]) -> str:
     return console.screen_text
 
 
-async def timeline_of(console: Console, pilot: Pilot[Leave], *keys: str) -> TimelineScreen:
+async def timeline_of(console: Console, pilot: Pilot[ExitChoice], *keys: str) -> TimelineScreen:
     """The timeline, filled in, and then these keys."""
     await pilot.press("T")
     screen = console.app.screen

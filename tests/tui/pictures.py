@@ -13,15 +13,10 @@ from textual.pilot import Pilot
 from textual.screen import Screen
 
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState
-from gputui.tui.leave import Leave
-from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.main import Main
-from gputui.tui.screens.submit import Submit
+from gputui.tui.messages import ExitChoice
+from gputui.tui.screens.foreign import ContainerScreen
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
-from gputui.tui.widgets.job_log import JobLog
-from gputui.tui.widgets.log_pane import LogPane
 from gputui.tui.widgets.log_view import LogView
 from tests.tui import sample
 from tests.tui.console import Console
@@ -29,11 +24,10 @@ from tests.tui.test_pictures import LOG, Compare
 
 SMALL, MIDDLING, WIDE = "80x24", "120x36", "200x50"
 SIZES = {SMALL: (80, 24), MIDDLING: (120, 36), WIDE: (200, 50)}
-AT_EVERY_SIZE = pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
 Size = tuple[int, int]
 
 
-async def _nothing(console: Console, pilot: Pilot[Leave]) -> None:
+async def _nothing(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """Nothing more is to be done."""
 
 
@@ -45,21 +39,17 @@ class Look:
     keys: tuple[str, ...] = ()
     day: Callable[[], Snapshot] = sample.rich_snapshot
     make: Callable[[Snapshot], Console] = Console
-    then: Callable[[Console, Pilot[Leave]], Awaitable[None]] = field(default=_nothing)
-    sizes: tuple[str, ...] = ()
-    """By default every size for the main screen, whose layout differs at each; the least and the widest for others."""
+    then: Callable[[Console, Pilot[ExitChoice]], Awaitable[None]] = field(default=_nothing)
+    sizes: tuple[str, ...] = (SMALL, WIDE)
+    """Names of terminal sizes: by default the narrowest and the widest."""
     has_toasts: bool = False
     """What was told is seen; else it would hide what the picture is about."""
 
 
 def sizes_of(looks: Mapping[str, Look]) -> pytest.MarkDecorator:
     """Each of them at each of its sizes."""
-    pairs = [(name, size) for name, look in looks.items() for size in look.sizes or _sizes(look)]
+    pairs = [(name, size) for name, look in looks.items() for size in look.sizes]
     return pytest.mark.parametrize(("name", "size"), pairs, ids=[f"{name}-{size}" for name, size in pairs])
-
-
-def _sizes(look: Look) -> tuple[str, ...]:
-    return tuple(SIZES) if look.shows is Main else (SMALL, WIDE)
 
 
 def looks_as_it_did(snap_compare: Compare, look: Look, size: Size) -> bool:
@@ -68,7 +58,7 @@ def looks_as_it_did(snap_compare: Compare, look: Look, size: Size) -> bool:
     console.logs.lines = {101: LOG, 50: LOG, **console.logs.lines}
     console.app.notify = partial(_told_for_long, console.app.notify)  # type: ignore[method-assign]
 
-    async def before(pilot: Pilot[Leave]) -> None:
+    async def before(pilot: Pilot[ExitChoice]) -> None:
         await console.begin(pilot)
         await quiet(console, pilot)
         for key in look.keys:
@@ -89,39 +79,39 @@ def _told_for_long(notify: Callable[..., None], *words: str, **options: Any) -> 
     notify(*words, **{**options, "timeout": 600})
 
 
-async def quiet(console: Console, pilot: Pilot[Leave]) -> None:
+async def quiet(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """Wait for wishes, forecasts, logs, the history and whatever asks the engine."""
     await console.settle(pilot)
     async with asyncio.timeout(20):
-        while not all(_is_quiet(screen) for screen in console.app.screen_stack):
+        while not all(_is_quiet(console, screen) for screen in console.app.screen_stack):
             await pilot.pause(0.002)
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
+    async with asyncio.timeout(20):
+        while any(words in console.screen_text for words in UNFINISHED):
+            await pilot.pause(0.002)
 
 
-def _is_quiet(screen: Screen[Any]) -> bool:
+UNFINISHED = ("being worked out …", "Start  …", "Reading the history …")
+"""Words that stand where something is still to come."""
+
+
+def _is_quiet(console: Console, screen: Screen[Any]) -> bool:
     if isinstance(screen, WhatIf):
         return screen.comparison is not None
-    if isinstance(screen, Detail):
-        job, told = screen.subject(), screen._told
-        is_told = job is None or job.state is not JobState.PENDING or told.explanation is not None or bool(told.failure)
-        return is_told and _is_read(screen.query_one(JobLog))
     if isinstance(screen, TimelineScreen):
         return screen.timeline is not None
-    if isinstance(screen, Submit):
-        return screen._forecast.asked is None or screen._forecast.found is not None
-    return all(_is_read(pane) for pane in screen.query(LogPane)) and not (
-        isinstance(screen, Main) and screen._past.is_reading
-    )
+    if isinstance(screen, ContainerScreen):
+        return "kernel busy" in console.screen_text  # its output never ends
+    return all(_is_read(console, pane) for pane in screen.query(LogView))
 
 
-def _is_read(pane: LogView) -> bool:
+def _is_read(console: Console, pane: LogView) -> bool:
     """Whether all that there is of its log is on the screen."""
     follower = pane.follower
     if follower is None:
         return True
-    stream = getattr(follower, "_stream", None)
-    is_read = follower.is_over or (stream is not None and stream.all_read.is_set())
-    if is_read and follower.read != follower._taken:
-        pane.tick()
-    return is_read and follower.read == follower._taken and pane.reading.search.is_done and not pane.paints_soon
+    if not follower.is_over and not console.logs.is_read(follower.job_id, follower.attempt):
+        return False
+    pane.tick()
+    return pane.reading.search.is_done and not pane.paints_soon

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import Job
@@ -15,7 +16,7 @@ from tests.tui.sample import DOCKER, HERE, OK
 HOUR = timedelta(hours=1)
 KEPT = PolicySettings(
     predict=False,
-    duration_weight=0.0,
+    max_time=24 * HOUR,
     reservations=(Window("exam week", NOW + 7 * HOUR, NOW + 10 * HOUR, gpus=("4", "5", "6"), tenant="ci"),),
 )
 
@@ -72,7 +73,7 @@ def contended(**changes: object) -> Snapshot:
         leads_here=True,
         order=(106, 107, 108, 110, 111, 109),
     )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)
 
 
 def large() -> Snapshot:

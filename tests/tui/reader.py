@@ -6,14 +6,14 @@ import asyncio
 
 from textual.pilot import Pilot
 
-from gputui.tui.leave import Leave
-from gputui.tui.widgets.log_pane import LogPane
+from gputui.tui.messages import ExitChoice
+from gputui.tui.screens.log_pane import LogPane
 from tests.tui.console import Console
 
 NUMBERED = [b"line %d" % i for i in range(300)]
 
 
-async def begun(console: Console, pilot: Pilot[Leave], lines: list[bytes]) -> LogPane:
+async def begun(console: Console, pilot: Pilot[ExitChoice], lines: list[bytes]) -> LogPane:
     """The log of job 101 on the main screen, with the focus."""
     console.logs.lines[101] = lines
     await console.begin(pilot)
@@ -23,7 +23,7 @@ async def begun(console: Console, pilot: Pilot[Leave], lines: list[bytes]) -> Lo
     return pane
 
 
-async def looked(pane: LogPane, pilot: Pilot[Leave]) -> None:
+async def looked(pane: LogPane, pilot: Pilot[ExitChoice]) -> None:
     """Wait until nothing is left to be looked at or loaded."""
     async with asyncio.timeout(20):
         while not pane.reading.search.is_done or pane.is_loading or pane.paints_soon:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
+from gputui.domain.container_options import ContainerOptions
 from gputui.domain.gpu import (
     Drain,
     GpuProcess,
@@ -22,13 +24,27 @@ from gputui.domain.gpu import (
     ProbeCode,
     ProbeStatus,
 )
-from gputui.domain.job import Attempt, ContainerOptions, Job
+from gputui.domain.host import DiskUse, HostSample
+from gputui.domain.job import Attempt, Job
 from gputui.domain.snapshot import Controls, Leader, Node, Notice, Snapshot
 from gputui.domain.state import JobState, PendingReason, Reason
 from tests.factories import GIB, NOW, job, running, sample, uuid, view
 
 HERE = Leader(4711, "node1", "alice", "console", NOW - timedelta(hours=3))
 SERVE = Leader(812, "node1", "root", "serve", NOW - timedelta(days=2))
+HOST = HostSample(
+    NOW,
+    cpu=0.38,
+    cores=64,
+    load=12.4,
+    memory_total=512 * GIB,
+    memory_used=210 * GIB,
+    swap_total=8 * GIB,
+    swap_used=0,
+    received=1.2e9,
+    sent=3.1e8,
+    disks=(DiskUse("/data", ("state", "docker"), 7000 * GIB, 1330 * GIB),),
+)
 OK = ProbeStatus(ProbeCode.OK, "8 GPUs are read", NOW)
 DOCKER = RuntimeStatus("docker", up=True, text="Docker 27.3.1", version="27.3.1")
 
@@ -111,7 +127,7 @@ def rich_snapshot(**changes: object) -> Snapshot:
     """The picture of a busy day."""
     base = Snapshot(
         taken_at=NOW,
-        nodes=(Node("node1", gpus(), OK, "560.35.05", (DOCKER,)),),
+        nodes=(Node("node1", gpus(), OK, "560.35.05", (DOCKER,), HOST),),
         jobs=jobs(),
         leader=HERE,
         leads_here=True,
@@ -120,7 +136,7 @@ def rich_snapshot(**changes: object) -> Snapshot:
         expected_starts={106: NOW + timedelta(hours=5, minutes=46), 107: NOW + timedelta(minutes=38)},
         progress={105: "pulling registry/vit:2, 45 %"},
     )
-    return replace(base, **changes)  # type: ignore[arg-type]
+    return replace(base, **changes)
 
 
 def at_load(reading: GpuSample, load: float) -> GpuSample:
@@ -136,7 +152,7 @@ def with_sample(gpu: GpuView, reading: GpuSample | None) -> GpuView:
 def with_node(*, taken_at: datetime = NOW, **changes: object) -> Snapshot:
     """The picture with another node."""
     base = rich_snapshot(taken_at=taken_at)
-    return replace(base, nodes=(replace(base.nodes[0], **changes),))  # type: ignore[arg-type]
+    return replace(base, nodes=(replace(base.nodes[0], **changes),))
 
 
 def no_gpu() -> Snapshot:

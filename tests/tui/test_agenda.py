@@ -7,8 +7,8 @@ import pytest
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.present.agenda import LEAST, agenda_lines
-from gputui.tui.present.labels import Labels
+from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.timeline import LEAST, agenda_lines
 from gputui.tui.widgets.cell_lines import CellLines
 from tests.factories import NOW
 from tests.tui import plans, sample
@@ -25,13 +25,13 @@ def agenda(picture: Snapshot, most: int) -> list[str]:
 def test_ends_starts_and_windows_come_in_the_order_of_time() -> None:
     heading, *lines = agenda(plans.contended(), 30)
     assert heading == "What comes next"
-    assert [line.split()[4] for line in lines[:5]] == ["#102", "#108", "#103", "#101", "#106"]
+    assert [line.split()[4] for line in lines[:6]] == ["#102", "#108", "#103", "#107", "#101", "#106"]
     assert "in 1h30m   ■ #102 vit-pretrain     ends, by its limit: GPU 2-3" in lines[0]
     assert "in 1h30m   ▶ #108 segformer-city   starts on GPU 2-3 until" in lines[1]
-    assert "#106 llama-70b-eval   starts on GPU 0-3" in lines[4]
-    assert lines[4].endswith("promised to it")
-    assert "exam week" in lines[5]
-    assert "kept on GPU 4-6 until" in lines[5]
+    assert "#106 llama-70b-eval   starts on GPU 0-3" in lines[5]
+    assert lines[5].endswith("promised to it")
+    assert "exam week" in lines[6]
+    assert "kept on GPU 4-6 until" in lines[6]
 
 
 def test_who_has_no_start_is_told_with_the_reason() -> None:
@@ -69,7 +69,6 @@ async def test_it_takes_the_room_that_the_gpus_leave() -> None:
         screen = await timeline_of(console, pilot)
         assert screen.query_one("#agenda", CellLines).size.height == 40 - 5 - 1 - 8
         assert "What comes next" in console.screen_text
-        await pilot.resize_terminal(110, 16)
-        await pilot.pause()
+        await console.resize(pilot, 110, 16)
         assert "What comes next" not in console.screen_text
         assert ["7"] in [line.split()[:1] for line in console.screen_text.splitlines()], "no GPU makes way for it"

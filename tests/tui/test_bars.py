@@ -3,22 +3,35 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputui.domain.gpu import Drain, GpuState
-from gputui.domain.policy.durations import Source
+from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow
 from gputui.domain.policy.whatif import Shift
 from gputui.domain.text import width
-from gputui.tui.present.bars import ASCII, UNICODE, Drawn, Marks, axis, gpu_row, lanes, legend, shape_of
+from gputui.tui.present.bars import (
+    ASCII,
+    STEPS,
+    UNICODE,
+    BarMarks,
+    Drawn,
+    Scale,
+    axis,
+    gpu_row,
+    lanes,
+    legend,
+    shape_of,
+    step_for,
+    zoomed,
+)
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.labels import Labels, ranges
-from gputui.tui.present.scale import STEPS, Scale, step_for, zoomed
+from gputui.tui.present.gpu_words import Labels, ranges
 from gputui.tui.present.times import clock, distance
 from gputui.tui.present.what_if import by_impact, direction
 from tests.factories import NOW, uuid, view
@@ -29,7 +42,9 @@ MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
 HERE = Scale(NOW, 10 * MINUTE, 40)
 
 
-def bar(start: float, end: float, kind: BarKind = BarKind.PLANNED, source: Source = Source.LIMIT) -> Bar:
+def bar(
+    start: float, end: float, kind: BarKind = BarKind.PLANNED, source: DurationSource = DurationSource.LIMIT
+) -> Bar:
     return Bar(7, kind, (uuid(0),), NOW + start * MINUTE, NOW + end * MINUTE, source)
 
 
@@ -37,18 +52,18 @@ def text(cell: Cell) -> str:
     return "".join(value for value, _ in cell)
 
 
-def drawn(*bars: Bar, marks: Marks = UNICODE, name: str = "train") -> str:
+def drawn(*bars: Bar, marks: BarMarks = UNICODE, name: str = "train") -> str:
     return text(gpu_row(Drawn(HERE, NOW - HOUR, names={7: name}, marks=marks), bars)).replace("·", " ").rstrip()
 
 
 def kinds() -> list[Bar]:
-    both = [(kind, source) for kind in BarKind for source in (Source.LIMIT, Source.DEFAULT)]
+    both = [(kind, source) for kind in BarKind for source in (DurationSource.LIMIT, DurationSource.DEFAULT)]
     plain = [bar(0, 200, kind, source) for kind, source in both]
     return [*plain, replace(plain[0], is_overrun=True)]
 
 
 @pytest.mark.parametrize("marks", [UNICODE, ASCII], ids=["unicode", "ascii"])
-def test_each_kind_has_a_shape_of_its_own(marks: Marks) -> None:
+def test_each_kind_has_a_shape_of_its_own(marks: BarMarks) -> None:
     shapes = [(shape.fill, shape.end) for shape in (shape_of(one, marks) for one in kinds())]
     assert len(set(shapes)) == len(kinds())
     assert len({marks.window, marks.drained, marks.unknown, marks.foreign, marks.limit.fill, marks.planned.fill}) == 6
@@ -143,7 +158,7 @@ def test_shifts_by_impact() -> None:
         Shift(4, None, NOW),
     )
     own = Shift(5, NOW, NOW + MINUTE)
-    assert [shift.job_id for shift in by_impact([later, much, lost, won, own], [5])] == [5, 3, 4, 2, 1]
+    assert [shift.job_id for shift in by_impact([later, much, lost, won, own])] == [3, 1, 5, 4, 2]
     assert [direction(shift) for shift in (later, much, lost, won)] == ["▼", "▲", "✗", "+"]
 
 

@@ -9,12 +9,13 @@ import pytest
 
 from gputui.domain.errors import InputError
 from gputui.tui.keymap import Keymap
-from gputui.tui.leave import Leave
+from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
 from tests.tui.every import stages_dialogs, stages_screens
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Step
 from tests.tui.every.rows_dialogs import on
+from tests.tui.every.turns import in_turn
 from tests.tui.every.world import SIZE, foreseen, world
 
 KEYS: dict[str, tuple[str, ...]] = {
@@ -46,26 +47,30 @@ async def opened(stage: Step, keys: dict[str, tuple[str, ...]] | None = None) ->
         yield hand
 
 
-@pytest.mark.parametrize(
-    ("stage", "words"),
-    [
-        (stages_dialogs.question, ("F2  yes     F3  no",)),
-        (stages_dialogs.leaving, ("F2  hand over to a", "F4  stop dispatching", "F3  stay here")),
-        (stages_dialogs.templates, ("F5  take it     F6  save the form as a template     F9  leave it",)),
-        (stages_dialogs.copying, ("F7  id", "    name", "c   command", "F8  the id     F9  nothing")),
-        (stages_dialogs.help_, ("F11 search   F10 k scroll   F9 close",)),
-        (stages_dialogs.notices, ("F10 k scroll   F9 close",)),
-        (stages_dialogs.themes, ("F5 keep   F9 back",)),
-        (stages_dialogs.reason, ("Enter  do it     F12  leave it",)),
-        (stages_dialogs.log_search, ("Enter ok  F12 cancel",)),
-        (stages_dialogs.reservation, ("F12  leave",)),
-    ],
-    ids=lambda value: getattr(value, "__name__", ""),
+NAMED: tuple[tuple[Step, tuple[str, ...]], ...] = (
+    (stages_dialogs.question, ("F2  yes     F3  no",)),
+    (stages_dialogs.leaving, ("F2  hand over to a", "F4  stop scheduling", "F3  stay here")),
+    (stages_dialogs.templates, ("F5  OK     F6  save the form as a template     F9  cancel",)),
+    (stages_dialogs.copying, ("F7  id", "    name", "c   command", "F8  the id     F9  nothing")),
+    (stages_dialogs.help_, ("F11 search   F10 k scroll   F9 close",)),
+    (stages_dialogs.notices, ("F10 k scroll   F9 close",)),
+    (stages_dialogs.themes, ("F5 keep   F9 back",)),
+    (stages_dialogs.reason, ("Enter  OK     F12  cancel",)),
+    (stages_dialogs.log_search, ("Enter ok  F12 cancel",)),
+    (stages_dialogs.reservation, ("F12  leave",)),
 )
-async def test_a_dialog_names_them(stage: Step, words: tuple[str, ...]) -> None:
-    async with opened(stage) as hand:
-        for each in words:
-            assert each in hand.console.screen_text, hand.console.screen_text
+
+
+async def test_a_dialog_names_them() -> None:
+    def at(stage: Step, words: tuple[str, ...]) -> Step:
+        async def look(hand: Hand) -> None:
+            await stage(hand)
+            for each in words:
+                assert each in hand.console.screen_text, hand.console.screen_text
+
+        return look
+
+    await in_turn(lambda: world(keys=KEYS), [at(*each) for each in NAMED])
 
 
 async def test_a_question_is_answered_by_them_alone() -> None:
@@ -82,8 +87,8 @@ async def test_a_question_is_answered_by_them_alone() -> None:
 
 async def test_a_click_on_the_words_does_as_before() -> None:
     async with opened(stages_dialogs.leaving) as hand:
-        await on("stop dispatching")(hand)
-        await hand.until(lambda: hand.app.return_value is Leave.STOP)
+        await on("stop scheduling")(hand)
+        await hand.until(lambda: hand.app.return_value is ExitChoice.STOP)
 
 
 async def test_what_is_proposed_is_answered_like_a_question() -> None:
@@ -115,14 +120,20 @@ DIALOGS = (
 )
 
 
-@pytest.mark.parametrize("stage", DIALOGS, ids=lambda stage: stage.__name__)
-async def test_escape_leads_out_whatever_the_settings_say(stage: Step) -> None:
+async def test_escape_leads_out_whatever_the_settings_say() -> None:
     keys: dict[str, tuple[str, ...]] = {"no": (), "stay": (), "back": (), "give_up": ("f12",)}
-    async with opened(stage, keys) as hand:
-        before = hand.console.audited()
-        await hand.press("escape")
-        await hand.until(lambda: isinstance(hand.app.screen, Main))
-        assert hand.console.audited() == before
+
+    def out_of(stage: Step) -> Step:
+        async def escape(hand: Hand) -> None:
+            await stage(hand)
+            before = hand.console.audited()
+            await hand.press("escape")
+            await hand.until(lambda: isinstance(hand.app.screen, Main), f"{stage.__name__} is left")
+            assert hand.console.audited() == before
+
+        return escape
+
+    await in_turn(lambda: world(keys=keys), [out_of(stage) for stage in DIALOGS])
 
 
 def test_two_answers_cannot_have_one_key() -> None:

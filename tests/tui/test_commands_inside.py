@@ -9,15 +9,15 @@ from datetime import timedelta
 import pytest
 from textual.pilot import Pilot
 
+from gputui.domain.container import ProcessRow, Shell
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu import Holder
 from gputui.domain.job import Job
-from gputui.domain.process import ProcessRow, Shell
 from gputui.domain.settings import ConsoleSettings
-from gputui.tui.leave import Leave
-from gputui.tui.screens.copy import CopyDialog, copied
+from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.processes import Processes
+from gputui.tui.screens.processes import ProcessesScreen
+from gputui.tui.screens.questions import CopyDialog, copied
 from tests.factories import GIB, job
 from tests.tui.console import Console
 from tests.tui.sample import busy, rich_snapshot, secret_job, with_job
@@ -55,7 +55,7 @@ class FakeInside:
         pass
 
 
-async def _settled(pilot: Pilot[Leave], console: Console) -> None:
+async def _settled(pilot: Pilot[ExitChoice], console: Console) -> None:
     """The workers that ask have been answered."""
     await pilot.app.workers.wait_for_complete()
     await pilot.pause()
@@ -72,7 +72,7 @@ async def test_processes_are_shown_the_users_of_gpu_memory_first() -> None:
     node = rich_snapshot().nodes[0]
     holders = tuple(busy(i, 101, holders=(Holder("job", "llama", "alice", 4003, None, 5 * GIB),)) for i in (0, 1))
     snapshot = rich_snapshot(nodes=(node.__class__("node1", (*holders, *node.gpus[2:]), node.probe),))
-    console = Console(snapshot, inside=inside)
+    console = Console(snapshot, job_access=inside)
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         _on(console, 101)
@@ -80,7 +80,7 @@ async def test_processes_are_shown_the_users_of_gpu_memory_first() -> None:
         await pilot.pause()
         await _settled(pilot, console)
         lines = console.screen_text.splitlines()
-        assert isinstance(console.app.screen, Processes)
+        assert isinstance(console.app.screen, ProcessesScreen)
         assert "PROCESSES  #101 llama-7b-sft  3 processes" in lines[0]
         assert lines[2].split()[:6] == ["▌", "4003", "alice", "–", "–", "10G"]
         assert lines[3].split()[:6] == ["4002", "alice", "398%", "12G", "9m00s", "python"]
@@ -93,7 +93,7 @@ async def test_processes_are_shown_the_users_of_gpu_memory_first() -> None:
 async def test_why_there_are_no_processes_is_said_in_their_place() -> None:
     inside = FakeInside()
     inside.error = GputuiError("the engine does not answer", hint="is it up?")
-    console = Console(inside=inside)
+    console = Console(job_access=inside)
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         _on(console, 101)
@@ -105,7 +105,7 @@ async def test_why_there_are_no_processes_is_said_in_their_place() -> None:
 
 @pytest.mark.parametrize("size", [(80, 24), (200, 50)])
 async def test_the_processes_fit_the_screen(size: tuple[int, int]) -> None:
-    console = Console(inside=FakeInside())
+    console = Console(job_access=FakeInside())
     async with console.app.run_test(size=size) as pilot:
         await console.begin(pilot)
         _on(console, 101)
@@ -118,7 +118,7 @@ async def test_the_processes_fit_the_screen(size: tuple[int, int]) -> None:
 
 async def test_only_a_running_job_has_an_inside() -> None:
     inside = FakeInside()
-    console = Console(inside=inside)
+    console = Console(job_access=inside)
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         _on(console, 107)
@@ -130,7 +130,7 @@ async def test_only_a_running_job_has_an_inside() -> None:
 
 async def test_a_screen_that_cannot_be_lent_says_so() -> None:
     inside = FakeInside()
-    console = Console(inside=inside)
+    console = Console(job_access=inside)
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         _on(console, 101)
@@ -143,7 +143,7 @@ async def test_a_screen_that_cannot_be_lent_says_so() -> None:
 async def test_why_there_is_no_shell_is_told() -> None:
     inside = FakeInside()
     inside.error = GputuiError("the container has no shell: its image has no sh")
-    console = Console(inside=inside)
+    console = Console(job_access=inside)
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         _on(console, 101)
@@ -154,7 +154,7 @@ async def test_why_there_is_no_shell_is_told() -> None:
 
 async def test_who_only_looks_on_gets_processes_but_no_shell() -> None:
     inside = FakeInside()
-    console = Console(inside=inside, console=ConsoleSettings(read_only=True))
+    console = Console(job_access=inside, console=ConsoleSettings(read_only=True))
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
         _on(console, 101)

@@ -14,10 +14,10 @@ from gputui.domain.settings import ConsoleSettings
 from gputui.domain.text import width
 from gputui.tui.commands import COMMANDS
 from gputui.tui.commands.places import places
-from gputui.tui.frame import Room, frame
-from gputui.tui.key_names import key_name, key_of
+from gputui.tui.frame import FrameSize, frame
 from gputui.tui.keymap import Keymap
-from gputui.tui.leave import Leave
+from gputui.tui.keys import key_name, key_of
+from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.help import Context, Help, arranged, help_lines
 from gputui.tui.screens.main import Main
 from tests.factories import NOW
@@ -29,7 +29,7 @@ def _console(keys: dict[str, tuple[str, ...]]) -> Console:
     return Console(console=ConsoleSettings("off", keys=keys))
 
 
-async def _until(pilot: Pilot[Leave], console: Console, words: str, *, shown: bool = True) -> None:
+async def _until(pilot: Pilot[ExitChoice], console: Console, words: str, *, shown: bool = True) -> None:
     """The palette answers when it has looked."""
     for _ in range(250):
         if (words in console.screen_text) is shown:
@@ -148,7 +148,7 @@ async def test_footer_help_and_palette_show_it() -> None:
     async with console.app.run_test(size=(120, 90)) as pilot:
         await console.begin(pilot)
         footer = console.screen_text.splitlines()[-1]
-        assert "follow" not in footer
+        assert " log " not in footer
         main = console.app.screen
         assert isinstance(main, Main)
         main.queue.move_to(list(main.queue.keys).index(107))
@@ -157,7 +157,7 @@ async def test_footer_help_and_palette_show_it() -> None:
         await console.press(pilot, "question_mark")
         assert isinstance(console.app.screen, Help)
         assert re.search(r"  F6 +hold +Keep the waiting job", console.screen_text)
-        assert re.search(r"no key +follow", console.screen_text)
+        assert re.search(r"no key +log +Go to", console.screen_text)
         await console.press(pilot, "escape", "colon")
         await pilot.press(*"hold")
         assert re.search(r"▌ Jobs: hold +F6 ", console.screen_text)
@@ -182,7 +182,10 @@ async def test_help_begins_with_the_keys_of_the_focused_pane() -> None:
 @pytest.mark.parametrize("room", [28, 30, 48, 60, 70, 106])
 def test_help_can_be_read_on_a_screen_of_any_width(room: int) -> None:
     groups = arranged(Context())
-    lines = ["".join(text for text, _ in line).rstrip() for line in help_lines(groups, room, is_all=True)]
+    lines = [
+        "".join(text for text, _ in line).rstrip()
+        for line in help_lines(groups, room, "K puts a job before its neighbour.")
+    ]
     told = " ".join(" ".join(lines).split())
     assert [command.help for _, commands in groups for command in commands if command.help not in told] == []
     assert max(map(width, lines)) <= max(room, 33), "keys with their names may take that"
@@ -266,11 +269,11 @@ async def test_notices_name_the_key_and_where_there_is_none_the_command() -> Non
     console = _console(OTHERS)
     async with console.app.run_test(size=(160, 40)) as pilot:
         await console.show(pilot, paused())
-        assert "paused by alice, F3 resumes" in console.screen_text
+        assert "no new starts (F3 resumes)" in console.screen_text
         await console.press(pilot, "exclamation_mark")
-        assert "paused by alice, F3 resumes" in console.screen_text
-    lines = ["".join(text for text, _ in line) for line in frame(paused(), NOW, "node1", Room())]
-    assert any("paused by alice, unpause resumes" in line for line in lines)
+        assert "no new starts (F3 resumes)" in console.screen_text
+    lines = ["".join(text for text, _ in line) for line in frame(paused(), NOW, "node1", FrameSize())]
+    assert any("no new starts (unpause resumes)" in line for line in lines)
 
 
 async def test_an_empty_queue_names_the_key_of_the_form() -> None:
@@ -278,5 +281,5 @@ async def test_an_empty_queue_names_the_key_of_the_form() -> None:
     async with console.app.run_test(size=(120, 40)) as pilot:
         await console.show(pilot, empty_queue())
         assert "Press F8 to submit a job, or from any shell:" in console.screen_text
-    lines = ["".join(text for text, _ in line) for line in frame(empty_queue(), NOW, "node1", Room())]
+    lines = ["".join(text for text, _ in line) for line in frame(empty_queue(), NOW, "node1", FrameSize())]
     assert any("The queue is empty. From any shell:" in line for line in lines)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import re
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.gpu import Health, HealthCode
@@ -13,11 +14,12 @@ from gputui.domain.job import ArrayRef, Job, Stopping
 from gputui.domain.settings import ConsoleSettings
 from gputui.domain.snapshot import EMPTY, Notice, Snapshot
 from gputui.domain.state import JobState
-from gputui.tui.happenings import Happening, Watcher
-from gputui.tui.notify import Notifier, desktop_sequence
+from gputui.tui.notifications import ChangeWatcher, Notification, Notifier, desktop_sequence
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.status import notices, pressing, status_line
-from tests.factories import NOW, FakeClock, running, uuid
+from gputui.tui.present.conditions import conditions
+from gputui.tui.present.notices import pressing
+from gputui.tui.present.status import status_line
+from tests.factories import NOW, FakeClock, array, running, uuid
 from tests.tui.console import Console
 from tests.tui.sample import disk_full, gpus, rich_snapshot, stale, with_job, with_node
 
@@ -26,15 +28,19 @@ def text_of(line: Cell) -> str:
     return "".join(words for words, _ in line)
 
 
+def line_of(snapshot: Snapshot) -> str:
+    return text_of(status_line(snapshot, "node1", found=conditions(snapshot, NOW)))
+
+
 def job_over(job_id: int, state: JobState = JobState.FAILED, tenant: str = "alice", after: int = 1) -> Job:
     job = running(job_id, on=(uuid(0),), name=f"train-{job_id}", tenant=tenant, submitted_by=tenant)
     cause = Cause(CauseCode.NON_ZERO_EXIT, "exit code 1") if state is JobState.FAILED else None
     return job.evolve(state=state, ended_at=NOW + timedelta(seconds=after), cause=cause)
 
 
-def _looked(*snapshots: Snapshot, mine_only: bool = True) -> list[Happening]:
-    watcher = Watcher("alice", mine_only=mine_only)
-    found: list[Happening] = []
+def _looked(*snapshots: Snapshot, mine_only: bool = True) -> list[Notification]:
+    watcher = ChangeWatcher("alice", mine_only=mine_only)
+    found: list[Notification] = []
     for snapshot in snapshots:
         found = watcher.look(snapshot, NOW)
     return found
@@ -49,7 +55,7 @@ def test_what_is_so_when_the_console_opens_is_no_news() -> None:
 def test_a_job_of_mine_that_fails_is_told_with_its_reason() -> None:
     found = _looked(rich_snapshot(), with_job(rich_snapshot(), [job_over(101)]))
     assert [(each.severity, each.is_told) for each in found] == [("error", True)]
-    assert found[0].text.startswith("job 101 train-101 of alice is FAILED after")
+    assert found[0].text.startswith("Job 101 train-101 (alice) failed after")
     assert "exit code 1" in found[0].text
 
 
@@ -62,8 +68,8 @@ def test_jobs_of_others_are_in_the_log_and_told_on_demand(mine_only: bool, is_to
 def test_a_job_that_came_and_went_between_two_pictures_is_told() -> None:
     before = rich_snapshot()
     found = _looked(before, replace(before, jobs=(*before.jobs, job_over(200, JobState.COMPLETED))))
-    assert [(each.severity, each.text.split(" after")[0]) for each in found] == [
-        ("information", "job 200 train-200 of alice is COMPLETED")
+    assert [(each.severity, re.split(" in | after ", each.text)[0]) for each in found] == [
+        ("information", "Job 200 train-200 (alice) completed")
     ]
 
 
@@ -83,32 +89,71 @@ def test_many_ends_at_once_are_one_sentence_and_all_of_them_in_the_log() -> None
     assert len(found) == 12
 
 
-def test_an_array_is_one_sentence_at_its_end_and_one_at_its_first_failure() -> None:
-    def at(*states: JobState) -> Snapshot:
-        elements = []
-        for i, state in enumerate(states):
-            one = replace(job_over(500 + i, state), array=ArrayRef(500, i, len(states)))
-            elements.append(one if state.is_terminal else one.evolve(state=state, ended_at=None, cause=None))
-        return replace(rich_snapshot(), jobs=(*rich_snapshot().jobs, *elements))
+def array_of(*states: JobState) -> Snapshot:
+    """A picture with an array whose elements are in these states."""
+    elements = []
+    for i, state in enumerate(states):
+        one = replace(job_over(500 + i, state), array=ArrayRef(500, i, len(states)))
+        elements.append(one if state.is_terminal else one.evolve(state=state, ended_at=None, cause=None))
+    return replace(rich_snapshot(), jobs=(*rich_snapshot().jobs, *elements))
 
-    run, done, bad = JobState.RUNNING, JobState.COMPLETED, JobState.FAILED
-    watcher, told = Watcher("alice", mine_only=True), []
-    for number, states in enumerate(
-        [
-            (run,) * 5,
-            (done, *(run,) * 4),
-            (done, bad, *(run,) * 3),
-            (done, bad, bad, run, run),
-            (done, bad, bad, done, done),
-        ]
-    ):
-        found = watcher.look(at(*states), NOW + timedelta(minutes=number))
-        told.append([each.text.split(" of ")[0] for each in found if each.is_told])
-    assert told == [[], [], ["job 500_1 train-501"], [], ["array 500 train-500 ended: 3 COMPLETED, 2 FAILED"]]
+
+RUN, DONE, BAD = JobState.RUNNING, JobState.COMPLETED, JobState.FAILED
+
+
+@pytest.mark.parametrize(
+    ("pictures", "told"),
+    [
+        pytest.param(
+            [(RUN,) * 5, (DONE, *(RUN,) * 4), (DONE, BAD, *(RUN,) * 3), (DONE, BAD, BAD, RUN, RUN)],
+            [[], [], ["Job 500_1 train-501"], []],
+            id="the first failure of an array that goes on",
+        ),
+        pytest.param(
+            [(RUN,) * 4, (DONE, BAD, RUN, RUN), (DONE, BAD, BAD, DONE)],
+            [[], ["Job 500_1 train-501"], ["array 500 train-500 ended: 2 COMPLETED, 2 FAILED"]],
+            id="its end",
+        ),
+        pytest.param(
+            [(RUN,) * 3, (BAD,) * 3], [[], ["array 500 train-500 ended: 3 FAILED"]], id="a failure of all at once"
+        ),
+        pytest.param(
+            [(DONE, RUN), (DONE, BAD)],
+            [[], ["array 500 train-500 ended: 1 COMPLETED, 1 FAILED"]],
+            id="a failure of the last one alone",
+        ),
+        pytest.param(
+            [(RUN, RUN), (BAD, RUN), (BAD, BAD), (RUN, BAD), (BAD, BAD)],
+            [
+                [],
+                ["Job 500_0 train-500"],
+                ["array 500 train-500 ended: 2 FAILED"],
+                [],
+                ["array 500 train-500 ended: 2 FAILED"],
+            ],
+            id="an element that was queued again",
+        ),
+    ],
+)
+def test_an_array_raises_one_toast_at_its_first_failure_and_one_at_its_end_never_both_at_once(
+    pictures: list[tuple[JobState, ...]], told: list[list[str]]
+) -> None:
+    watcher = ChangeWatcher("alice", mine_only=True)
+    found = [watcher.look(array_of(*states), NOW + timedelta(minutes=n)) for n, states in enumerate(pictures)]
+    assert [[each.text.split(" (")[0] for each in news if each.is_told] for news in found] == told
+
+
+def test_the_end_of_an_entry_counts_every_element() -> None:
+    entry = array(range(1, 100_000), first=8, name="sweep").evolve(array=ArrayRef(7, 1))
+    first = replace(running(7), spec=entry.spec, array=ArrayRef(7, 0)).evolve(state=JobState.COMPLETED, ended_at=NOW)
+    over = entry.evolve(state=JobState.CANCELLED, ended_at=NOW)
+    before = replace(rich_snapshot(), jobs=(first, entry))
+    told = [each.text for each in _looked(before, replace(before, jobs=(first, over))) if each.is_told]
+    assert told == ["array 7 sweep ended: 99999 CANCELLED, 1 COMPLETED"]
 
 
 def test_ends_that_follow_one_another_closely_are_told_together() -> None:
-    watcher, told = Watcher("alice", mine_only=True), []
+    watcher, told = ChangeWatcher("alice", mine_only=True), []
     jobs: tuple[Job, ...] = ()
     for number in range(30):
         jobs = (*jobs, job_over(600 + number, JobState.COMPLETED, after=number))
@@ -133,32 +178,29 @@ def test_a_gpu_that_falls_sick_and_is_well_again() -> None:
 
 def faulty(**changes: object) -> Snapshot:
     """The busy node with GPU 2, which job 104 holds, changed."""
-    views = tuple(replace(view, **changes) if view.gpu.index == 2 else view for view in gpus()[:7])  # type: ignore[arg-type]
+    views = tuple(replace(view, **changes) if view.gpu.index == 2 else view for view in gpus()[:7])
     return with_node(gpus=views)
 
 
 def test_a_lost_sick_or_unread_gpu_is_in_the_status_line_and_under_now_until_it_is_over() -> None:
     for code, word in ((HealthCode.LOST, "lost"), (HealthCode.XID, "sick"), (HealthCode.NEEDS_RESET, "sick")):
         snapshot = faulty(health=Health(code, "it fell off the bus (Xid 79): reboot the host"))
-        assert f"of 7 GPUs free, 1 {word}" in text_of(status_line(snapshot, "node1"))
-        (notice,) = [each for each in notices(snapshot, NOW) if "GPU 2" in each.text]
+        assert f"│ ✗ GPU 2 {word}" in line_of(snapshot)
+        (notice,) = [each for each in conditions(snapshot, NOW) if "GPU 2" in each.text]
         assert notice.severity == "error"
         assert notice.text.startswith(f"GPU 2 is {word} and takes no job (job 104 still holds it): it fell off the bus")
         assert pressing(snapshot, NOW) == ()
     old = faulty(stale=True, age=timedelta(seconds=42), health=Health(HealthCode.UNKNOWN, "no reading"))
-    assert "free, 1 not read" in text_of(status_line(old, "node1"))
-    assert [each.text.split(":")[0] for each in notices(old, NOW)] == [
-        "GPU 2 could not be read for 42s and takes no job"
-    ]
-    well = faulty()
-    assert notices(well, NOW) == ()
-    assert text_of(status_line(well, "node1")).endswith("GPUs free")
+    assert "│ ! GPU 2 not read" in line_of(old)
+    assert conditions(old, NOW)[0].text == "GPU 2 could not be read for 42s and takes no job"
+    assert conditions(old, NOW)[0].since == NOW - timedelta(seconds=42)
+    assert "GPU 2" not in line_of(faulty())
 
 
 def test_a_hung_driver_is_one_notice_and_a_count() -> None:
-    told = notices(stale(), NOW)
-    assert [each.severity for each in told] == ["error", "error"]
-    assert "1 lost, 7 not read" in text_of(status_line(stale(), "node1"))
+    told = [each for each in conditions(stale(), NOW) if each.severity == "error"]
+    assert [each.kind for each in told] == ["driver hung", "lost"]
+    assert "│ ✗ driver hung  ✗ GPU 7 lost" in line_of(stale())
 
 
 def test_a_job_stopped_by_its_lost_gpu_is_told_when_it_is_stopped_and_when_it_is_queued_again() -> None:
@@ -214,7 +256,7 @@ def test_each_way_of_telling_is_chosen_by_itself(choice: str, failed: int, compl
         counts = []
         for state in (JobState.FAILED, JobState.COMPLETED):
             heard = Heard()
-            settings = replace(ConsoleSettings(toast="none"), **{way: choice})  # type: ignore[arg-type]
+            settings = replace(ConsoleSettings(toast="none"), **{way: choice})
             notifier = Notifier(heard, settings, "alice", FakeClock())
             notifier.take(rich_snapshot())
             notifier.take(with_job(rich_snapshot(), [job_over(101, state)]))
@@ -264,7 +306,7 @@ async def test_a_failed_job_is_toasted_and_the_log_shows_when(monkeypatch: pytes
         await console.begin(pilot)
         assert console.told == []
         await console.show(pilot, with_job(console.snapshot, [job_over(101)]))
-        assert console.told[-1].startswith("job 101 train-101 of alice is FAILED")
+        assert console.told[-1].startswith("Job 101 train-101 (alice) failed")
         assert sent == []  # nothing goes to the desktop unasked
         await console.press(pilot, "P", "enter", "exclamation_mark")
         await pilot.pause()
@@ -272,7 +314,7 @@ async def test_a_failed_job_is_toasted_and_the_log_shows_when(monkeypatch: pytes
         assert "Before  " in shown
         assert "✗ error" in shown
         at = (NOW + timedelta(seconds=1)).astimezone()
-        assert f"{at:%H:%M:%S}  job 101 train-101 of alice is FAILED" in shown
-        assert "paused: no job starts" in shown
+        assert f"{at:%H:%M:%S}  Job 101 train-101 (alice) failed" in shown
+        assert "Paused: no new jobs start" in shown
         await console.press(pilot, "escape")
         assert len(console.app.screen_stack) == 1

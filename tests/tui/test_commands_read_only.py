@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gputui.domain.settings import ConsoleSettings
-from gputui.engine.actions import Actions
+from gputui.engine.actions.actions import Actions
 from gputui.tui.commands import COMMANDS, bindings
-from gputui.tui.messages import WishMade
+from gputui.tui.commands.places import places
+from gputui.tui.messages import ActionRequested
 from tests.tui.console import Console
 from tests.tui.sample import viewer
 
@@ -22,9 +23,9 @@ async def test_no_key_makes_a_wish_and_none_is_offered() -> None:
         await console.begin(pilot)
         assert console.screen_text.startswith(" read-only │ gputui")
         footer = console.screen_text.splitlines()[-1]
-        assert "follow" in footer
+        assert "f log" in footer
         assert not any(word in footer for word in ("hold", "cancel", "submit", "pause", "prio", "drain", "top"))
-        for command in COMMANDS:
+        for command in places()["main screen"]:
             for key in command.keys if command.changes else ():
                 await console.press(pilot, key)
                 assert console.app.screen is console.app.screen_stack[0], command.name
@@ -50,10 +51,10 @@ async def test_a_wish_that_is_made_all_the_same_is_refused_with_a_sentence() -> 
     call: Callable[[Actions], str] = hold
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        console.app.screen.post_message(WishMade(call))
+        console.app.screen.post_message(ActionRequested(call))
         await console.settle(pilot)
         assert console.audited() == []
-        assert any("only looks on" in told for told in console.told)
+        assert any("read-only" in told for told in console.told)
 
 
 async def test_the_line_fits_80_columns() -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from gputui.domain.errors import StoreFullError
 from gputui.domain.settings import ConsoleSettings
-from gputui.engine.actions import Actions
-from gputui.tui.messages import WishMade
+from gputui.engine.actions.actions import Actions
+from gputui.tui.messages import ActionRequested
 from gputui.tui.screens.main import Main
-from tests.factories import uuid
+from tests.factories import ACTOR, uuid
 from tests.tui.console import Console
 
 
@@ -32,7 +32,7 @@ async def test_wishes_are_taken_back_one_by_one_and_it_says_what() -> None:
         assert console.store.get(107).priority == 50
         assert console.told[-1] == "undone: job 107 has priority 50 again"
         await console.press(pilot, "u")
-        assert "nothing was wished here that could be undone" in console.told[-1]
+        assert "Nothing to undo" in console.told[-1]
 
 
 async def test_what_somebody_else_changed_since_stays() -> None:
@@ -41,7 +41,7 @@ async def test_what_somebody_else_changed_since_stays() -> None:
         await console.begin(pilot)
         _on(console, 107)
         await console.press(pilot, "plus")
-        console.actions.__class__(console.store, console.clock, console.actions._actor).set_priority([107], 3)
+        Actions(console.store, console.clock, ACTOR).set_priority([107], 3)
         await console.press(pilot, "u")
         assert console.store.get(107).priority == 3
         assert console.told[-1] == "job 107 has been changed since: not undone"
@@ -67,9 +67,9 @@ async def test_a_wish_that_failed_is_nothing_to_take_back() -> None:
 
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        console.app.screen.post_message(WishMade(fail))
+        console.app.screen.post_message(ActionRequested(fail))
         await console.press(pilot, "u")
-        assert "nothing was wished here" in console.told[-1]
+        assert "Nothing to undo" in console.told[-1]
 
 
 async def test_many_jobs_of_one_wish_come_back_together() -> None:
@@ -81,9 +81,9 @@ async def test_many_jobs_of_one_wish_come_back_together() -> None:
 
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        console.app.screen.post_message(WishMade(hold_all))
+        console.app.screen.post_message(ActionRequested(hold_all))
         await console.settle(pilot)
-        console.actions.__class__(console.store, console.clock, console.actions._actor).release([106])
+        Actions(console.store, console.clock, ACTOR).release([106])
         await console.press(pilot, "u")
         assert not any(console.store.get(job_id).held for job_id in (106, 107, 108, 110))
         assert console.told[-1].startswith("undone: job 110 may start again, job 108")

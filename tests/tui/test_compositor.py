@@ -5,15 +5,34 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.segment import Segment
 from textual._compositor import ChopsUpdate
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from gputui.tui.compositor import ExactCompositor
+from gputui.tui.textual_internals import ExactCompositor, cut
 from tests.tui.console import Console
 
 KEYS = ("down", "up", "j", "k", "tab", "shift+tab", "space", "pagedown", "home", "end", "enter", "escape", "slash", "z")
+
+
+@given(
+    st.lists(st.text("ab█⣿漢", min_size=1, max_size=6), min_size=1, max_size=5),
+    st.integers(0, 9),
+    st.lists(st.integers(1, 4), max_size=4),
+)
+def test_parts_of_a_line_are_cut_as_textual_cuts_them(texts: list[str], x: int, widths: list[int]) -> None:
+    strip = Strip([Segment(text) for text in texts])
+    parts, at = [], x
+    for number, width in enumerate(widths):
+        start, at = at + number % 2, at + number % 2 + width
+        if at <= x + strip.cell_length:
+            parts.append((start, at))
+    found = [(start, "".join(segment.text for segment in part)) for start, part in cut(strip, x, parts)]
+    assert found == [(start, strip.crop(start - x, end - x).text) for start, end in parts]
 
 
 async def test_a_cursor_key_draws_the_rows_it_left_and_came_to(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +51,7 @@ async def test_a_cursor_key_draws_the_rows_it_left_and_came_to(monkeypatch: pyte
         await pilot.press("down")
         await pilot.pause()
     assert ("JobTable", 2) in drawn
-    assert not {name for name, _ in drawn} & {"GpuGrid", "LogPane", "StatusBar"}, drawn
+    assert not {name for name, _ in drawn} & {"GpuGrid", "GpuCards", "LogPane", "StatusBar"}, drawn
     assert max(height for name, height in drawn) == 2, drawn
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import replace
 from functools import partial
 
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputui.domain.policy.reorder import standings
+from gputui.domain.job import Placing
+from gputui.domain.policy.reorder import queue_standings
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.leave import Leave
+from gputui.tui.messages import ExitChoice
 from gputui.tui.proposals import JobProposal
-from gputui.tui.queue.drag import Drag
 from gputui.tui.screens.main import Main
+from gputui.tui.screens.queue_editor import Drag
 from gputui.tui.screens.what_if import WhatIf
 from tests.factories import NOW, job
 from tests.tui import plans
@@ -24,7 +25,7 @@ from tests.tui.foresight import opened, select, until, watched
 SETTINGS = replace(Settings(), policy=plans.KEPT)
 
 
-async def panel_of(console: Console, pilot: Pilot[Leave]) -> WhatIf:
+async def panel_of(console: Console, pilot: Pilot[ExitChoice]) -> WhatIf:
     """The panel that a move opens, filled in."""
     await until(pilot, lambda: isinstance(console.app.screen, WhatIf))
     panel = console.app.screen
@@ -34,17 +35,15 @@ async def panel_of(console: Console, pilot: Pilot[Leave]) -> WhatIf:
     return panel
 
 
-def delta_of(panel: WhatIf) -> int:
-    """How much more priority it proposes."""
+def places_of(panel: WhatIf) -> tuple[Placing, ...]:
+    """The places that it proposes."""
     assert isinstance(panel.proposal, JobProposal)
-    return panel.proposal.delta
+    return panel.proposal.places
 
 
 def queue() -> Snapshot:
-    """Jobs far enough from each other that one point of priority takes none past two."""
-    waiting = tuple(
-        job(i, name=f"run-{i}", tenant="dave", gpus=1, age=600, nice=50 * (i - 110)) for i in range(111, 116)
-    )
+    """Five jobs in the order of their ids."""
+    waiting = tuple(job(i, name=f"run-{i}", tenant="dave", gpus=1, age=1000 - i) for i in range(111, 116))
     return plans.contended(jobs=(*plans.running_jobs(), *waiting), order=tuple(one.id for one in waiting))
 
 
@@ -55,21 +54,22 @@ async def test_keys_in_the_panel_move_it_on_and_the_forecast_follows() -> None:
         await select(console, 114)
         await pilot.press("K")
         panel = await panel_of(console, pilot)
-        first = delta_of(panel)
-        assert "past job 113" in console.screen_text
+        first = places_of(panel)
+        assert "up past job 113" in console.screen_text
         starts = panel.comparison.after.starts if panel.comparison else {}
         await pilot.press("K")
-        await until(pilot, lambda: delta_of(panel) > first and panel.comparison is not None)
+        await until(pilot, lambda: places_of(panel) != first and panel.comparison is not None)
         await pilot.pause()
         assert "past job 112 and 1 more job" in console.screen_text
         assert panel.comparison is not None
         assert panel.comparison.after.starts[114] < starts[114]
         await pilot.press("J")
         await until(pilot, lambda: "past job 113" in console.screen_text)
-        assert delta_of(panel) > 0
         await console.press(pilot, "enter")
-        assert console.audited() == [("priority", "job 114")]
-        assert console.store.get(114).priority == 50 + delta_of(panel)
+        assert console.audited() == [("move", "job 114")]
+        placed = console.store.get(114).placed
+        assert placed is not None
+        assert (placed.past, placed.tie < 0) == (113, True)
 
 
 async def test_keys_pressed_before_it_is_known_what_they_take_all_count() -> None:
@@ -108,13 +108,13 @@ async def test_the_panel_tells_why_it_goes_no_further() -> None:
         await select(console, 112)
         await pilot.press("K")
         panel = await panel_of(console, pilot)
-        first = delta_of(panel)
+        first = places_of(panel)
         await pilot.press("K")
-        await until(pilot, lambda: "! it is first already" in console.screen_text)
-        assert delta_of(panel) == first
+        await until(pilot, lambda: "! already first" in console.screen_text)
+        assert places_of(panel) == first
         await pilot.press("minus")
         await pilot.pause()
-        assert "it is first already" not in console.screen_text
+        assert "already first" not in console.screen_text
 
 
 async def test_a_wish_that_is_no_order_is_not_dragged() -> None:
@@ -133,7 +133,7 @@ async def test_without_the_panel_steps_add_up_too_whatever_the_picture_shows_by_
     console = watched(queue(), what_if="off")
 
     def stands(wanted: int) -> bool:
-        order = standings(Snapshot(jobs=tuple(console.store.jobs().values())), SETTINGS, NOW)
+        order = queue_standings(Snapshot(jobs=tuple(console.store.jobs().values())), SETTINGS, NOW)
         return [each.job.id for each in order if each.job.id > 110].index(115) == wanted
 
     async with console.app.run_test(size=(120, 40)) as pilot:

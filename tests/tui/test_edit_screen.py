@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from gputui.domain.job import ContainerOptions, Job, LimitWarning
+from gputui.domain.container_options import ContainerOptions
+from gputui.domain.job import Job, LimitWarning
 from gputui.domain.state import JobState
-from gputui.tui.leave import Leave
-from gputui.tui.screens.edit import EditJob
+from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
+from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.what_if import WhatIf
 from tests.factories import GIB, job
 from tests.tui import plans
 from tests.tui.console import Console
-from tests.tui.foresight import select, until, watched
+from tests.tui.foresight import edit, select, until, watched
 
 OPTIONS = ContainerOptions(env=(("TOKEN", "hunter2"), ("A", "1")), volumes=("/data:/data",), shm_size=GIB)
 
@@ -36,18 +37,18 @@ def edited(*, what_if: str = "off", **changes: object) -> Console:
 
 
 @contextlib.asynccontextmanager
-async def opened(console: Console, size: tuple[int, int] = (80, 24)) -> AsyncIterator[tuple[Pilot[Leave], EditJob]]:
+async def opened(console: Console, size: tuple[int, int] = (80, 24)) -> AsyncIterator[tuple[Pilot[ExitChoice], Submit]]:
     async with console.app.run_test(size=size) as pilot:
         await console.begin(pilot)
         await select(console, 108)
         await pilot.press("e")
         await pilot.pause()
         form = console.app.screen
-        assert isinstance(form, EditJob)
+        assert isinstance(form, Submit)
         yield pilot, form
 
 
-def put(form: EditJob, **texts: str) -> None:
+def put(form: Submit, **texts: str) -> None:
     for name, text in texts.items():
         form.query_one(f"#{name}", Input).value = text
 
@@ -77,7 +78,7 @@ async def test_any_of_it_is_changed_and_the_rest_stays() -> None:
         put(form, env=form.draft()["env"] + " B=2", begin="+1h", retries="3", retry_on="OOM", name="renamed")
         await pilot.press("tab", "tab")
         await console.press(pilot, "ctrl+s")
-        assert isinstance(console.app.screen, Main), form.faults()
+        assert isinstance(console.app.screen, Main), form.below.said
     after, spec = kept(console), kept(console).spec
     assert console.audited() == [("edit", "job 108")]
     assert spec.options == replace(OPTIONS, shm_size=2 * GIB, env=(*OPTIONS.env, ("B", "2")))
@@ -89,12 +90,12 @@ async def test_any_of_it_is_changed_and_the_rest_stays() -> None:
 
 
 async def test_what_cannot_be_changed_says_why() -> None:
-    async with opened(edited(), (120, 50)) as (pilot, form):
+    console = edited()
+    async with opened(console, (120, 50)) as (pilot, form):
         await pilot.pause()
         assert form.query_one("#tenant", Input).disabled
         assert form.query_one("#array", Input).disabled
-        text = form.app.screen._compositor.render_strips()
-        shown = "\n".join(strip.text for strip in text)
+        shown = console.screen_text
         assert "whom a job is charged to stays" in shown
         assert "one job stays one" in shown
 
@@ -162,6 +163,30 @@ async def test_nothing_changed_is_nothing_written() -> None:
         assert console.audited() == []
 
 
+async def test_the_time_limit_of_a_running_job() -> None:
+    console = watched(plans.contended(), what_if="always")
+    runs = next(job for job in console.snapshot.jobs if job.state is JobState.RUNNING and job.spec.time_limit)
+    async with console.app.run_test(size=(120, 40)) as pilot:
+        await console.begin(pilot)
+        await select(console, runs.id)
+        await console.press(pilot, "e")
+        form = console.app.screen
+        assert isinstance(form, Submit)
+        assert form.query_one("#image", Input).disabled
+        assert "by its time limit" in console.screen_text
+        assert console.screen_text.count("only its time limit (4h in all") == 1
+        put(form, time_limit="+2h")
+        await until(pilot, lambda: "· before: " in console.screen_text)
+        await console.press(pilot, "enter")
+        panel = console.app.screen
+        assert isinstance(panel, WhatIf)
+        assert "time limit " in console.screen_text
+        await until(pilot, lambda: panel.comparison is not None)
+        await console.press(pilot, "enter")
+    assert runs.spec.time_limit is not None
+    assert console.store.get(runs.id).spec.time_limit == runs.spec.time_limit + timedelta(hours=2)
+
+
 @pytest.mark.parametrize("state", [JobState.CONFIGURING, JobState.RUNNING])
 async def test_one_that_has_started_meanwhile_is_refused(state: JobState) -> None:
     console = edited()
@@ -171,7 +196,7 @@ async def test_one_that_has_started_meanwhile_is_refused(state: JobState) -> Non
             transaction.put(transaction.get(108).evolve(state=state))
         await console.press(pilot, "enter")
         assert console.app.screen is form
-        assert "only a waiting job can be edited" in console.screen_text
+        assert "only its time limit and its" in console.screen_text
         assert kept(console).spec.retries == 0
         assert form.draft()["retries"] == "5", "nothing typed is lost"
 
@@ -212,8 +237,7 @@ async def test_the_job_is_edited_in_the_users_own_editor(tmp_path: Path, monkeyp
     console = edited()
     async with opened(console) as (pilot, form):
         monkeypatch.setattr(console.app, "suspend", contextlib.nullcontext)
-        await pilot.press("ctrl+o")
-        await pilot.pause()
+        await edit(pilot)
         assert "hunter2" not in seen.read_text()
         assert (form.draft()["gpus"], form.draft()["tenant"]) == ("4", "alice")
         assert "whom a job is charged to stays" in console.screen_text

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from dataclasses import replace
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 from textual.css.query import NoMatches
 
 from gputui.tui.commands import COMMANDS
-from gputui.tui.commands.finding import find
-from gputui.tui.commands.offers import offers
+from gputui.tui.commands.palette import find, offers
 from gputui.tui.commands.places import places
 from tests.tui.every import (
     eyes,
@@ -30,7 +29,16 @@ from tests.tui.every.hand import Hand
 from tests.tui.every.row import BY_NAME, Row, Step
 from tests.tui.every.stages import at_gpu
 from tests.tui.every.stages_screens import gpu_page
-from tests.tui.every.world import SIZE, foreseen, world
+from tests.tui.every.turns import in_turn, opened, scenarios
+from tests.tui.every.world import Make, foreseen, world
+
+RowStep = Callable[[Row, Hand], Awaitable[None]]
+
+
+def _first_of_stages(rows: Iterable[Row]) -> list[Row]:
+    """Return the first of all rows that begin at the same stage of the same kind of console."""
+    return list({(row.stage, row.make): row for row in reversed(list(rows))}.values())[::-1]
+
 
 ROWS = (*rows_queue.ROWS, *rows_screens.ROWS, *rows_log.ROWS, *rows_dialogs.ROWS)
 BY_KEY = [row for row in ROWS if row.has_key and row.command.keys]
@@ -39,6 +47,7 @@ NO_BINDING = {"quit-queue", "last-help_", "down-help_"}
 BY_OTHER_KEY = [(row, key) for row in BY_KEY if row.id in NO_BINDING for key in row.command.keys[1:]]
 BY_PALETTE = [row for row in ROWS if row.command.in_palette and row not in rows_dialogs.ROWS]
 BY_FOOTER = [row for row in ROWS if row.command.in_footer and row.footer]
+FIRST_BY_PALETTE, FIRST_BY_FOOTER = _first_of_stages(BY_PALETTE), _first_of_stages(BY_FOOTER)
 BY_MOUSE = [row for row in ROWS if row.mouse is not None]
 PLACES = (
     stages.queue,
@@ -56,6 +65,8 @@ STAGES = {
     "screen of a job": (stages_screens.detail,),
     "screen of a GPU": (gpu_page(0),),
     "screen of processes": (stages_screens.processes,),
+    "process view": (stages_screens.process_view,),
+    "page of a container": (stages_screens.container,),
     "timeline": (stages_screens.timeline,),
     "submit form": (stages_screens.form,),
     "questions": (stages_dialogs.question,),
@@ -70,15 +81,7 @@ STAGES = {
     "what-if panel": (stages_screens.proposed,),
 }
 _REASON = re.compile(r"Not here: it works (on the|in a) [a-z].*\.|Not now: it needs [a-z].*\.")
-_ONLY_LOOKS = "Not here: this console only looks on."
-
-
-def _by_stage(rows: Iterable[Row]) -> list[list[Row]]:
-    """Group rows that begin at the same stage of the same console: one console serves them all."""
-    groups: dict[object, list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row.stage, row.make), []).append(row)
-    return list(groups.values())
+_ONLY_LOOKS = "Not here: this console is read-only."
 
 
 @pytest.fixture(autouse=True)
@@ -90,35 +93,54 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("VISUAL", raising=False)
 
 
-@asynccontextmanager
-async def _staged(row: Row) -> AsyncIterator[Hand]:
-    """A console where the row's command works."""
-    console = row.make()
-    async with console.app.run_test(size=SIZE) as pilot:
-        hand = Hand(console, pilot)
-        console.feed.publish(console.snapshot)
-        await hand.until(lambda: len(hand.main.queue.keys) > 0, "the picture is shown")
-        await hand.until(lambda: hand.app.focused is hand.queue, "the queue has the focus")
-        await row.stage(hand)
-        yield hand
+async def _does(hand: Hand, row: Row, act: Step) -> None:
+    """Acting like that where the row works has its effect."""
+    await row.stage(hand)
+    await _has_effect(hand, row, act)
 
 
-async def _does(row: Row, act: Step) -> None:
+async def _has_effect(hand: Hand, row: Row, act: Step) -> None:
     """Acting like that has the effect of the row, which was not there before."""
-    async with _staged(row) as hand:
-        was, above = row.sees(hand), hand.app.screen
-        wanted = row.then(was) if callable(row.then) else row.then
-        assert was != wanted, f"{row.id} is so already"
-        await act(hand)
-        if row.further:
-            await hand.until(lambda: hand.app.screen is not above, f"{row.id} opens a dialog")
-            await hand.press(*row.further)
-        try:
-            await hand.until(lambda: _sees(row, hand) == wanted, f"{row.id} becomes {wanted!r}")
-        except AssertionError as error:
-            raise AssertionError(f"it is {_sees(row, hand)!r}, {error}") from None
-        await hand.until(lambda: hand.app.screen.is_mounted, "the screen is there")
-        await hand.breathe()
+    was, above = row.sees(hand), hand.app.screen
+    wanted = row.then(was) if callable(row.then) else row.then
+    assert was != wanted, f"{row.id} is so already"
+    await act(hand)
+    if row.further:
+        await hand.until(lambda: hand.app.screen is not above, f"{row.id} opens a dialog")
+        await hand.press(*row.further)
+    try:
+        await hand.until(lambda: _sees(row, hand) == wanted, f"{row.id} becomes {wanted!r}")
+    except AssertionError as error:
+        raise AssertionError(f"it is {_sees(row, hand)!r}, {error}") from None
+    await hand.until(lambda: hand.app.screen.is_mounted, "the screen is there")
+    await hand.breathe()
+
+
+async def _each_does(rows: Sequence[Row], act: RowStep) -> None:
+    """Every row has its effect when it is acted like that."""
+
+    def turn(row: Row) -> Step:
+        return lambda hand: _does(hand, row, partial(act, row))
+
+    await in_turn(rows[0].make, map(turn, rows))
+
+
+async def _all_offered_and_one_done(rows: Sequence[Row], offered: RowStep, act: RowStep) -> None:
+    """Every stage offers its commands; acting on one of them has its effect, once for each kind of place."""
+    done = set[object]()
+
+    def turn(row: Row) -> Step:
+        async def look(hand: Hand) -> None:
+            await row.stage(hand)
+            await offered(row, hand)
+            place = (type(hand.app.screen), type(hand.app.focused))
+            if place not in done:
+                done.add(place)
+                await _has_effect(hand, row, partial(act, row))
+
+        return look
+
+    await in_turn(rows[0].make, map(turn, rows))
 
 
 def _sees(row: Row, hand: Hand) -> object:
@@ -134,58 +156,61 @@ def test_every_command_has_a_row() -> None:
     assert len({(row.id, row.sees) for row in ROWS}) == len(ROWS)
 
 
-@pytest.mark.parametrize("row", BY_KEY, ids=lambda row: row.id)
-async def test_by_key(row: Row) -> None:
-    first, *others = row.command.keys
+def _named(rows: Sequence[Row]) -> str:
+    return f"{rows[0].id}..{rows[-1].id}"
 
-    async def press(hand: Hand) -> None:
+
+@pytest.mark.parametrize("rows", scenarios(BY_KEY, 15), ids=_named)
+async def test_by_key(rows: Sequence[Row]) -> None:
+    async def press(row: Row, hand: Hand) -> None:
+        first, *others = row.command.keys
         for key in others if row.id not in NO_BINDING else ():
             assert _binding_of(hand, key) == row.name, f"{key} does something else here"
         await hand.press(first)
 
-    await _does(row, press)
+    await _each_does(rows, press)
 
 
-@pytest.mark.parametrize(("row", "key"), BY_OTHER_KEY, ids=[f"{row.id}-{key}" for row, key in BY_OTHER_KEY])
-async def test_by_a_key_without_a_binding_of_its_own(row: Row, key: str) -> None:
-    await _does(row, lambda hand: hand.press(key))
+async def test_by_a_key_without_a_binding_of_its_own() -> None:
+    rows = iter(BY_OTHER_KEY)
+    await _each_does([row for row, _ in BY_OTHER_KEY], lambda row, hand: hand.press(next(rows)[1]))
 
 
 def _binding_of(hand: Hand, key: str) -> str | None:
     """Return the id of the binding that a key reaches; `down` and `enter` may reach a widget's own."""
-    for _, found in hand.app.screen._modal_binding_chain:
-        for binding in found.key_to_bindings.get(key, ()):
-            return binding.id
-    return None
+    return next((binding.id for binding in hand.bindings() if binding.key == key), None)
 
 
-@pytest.mark.parametrize("rows", _by_stage(BY_PALETTE), ids=lambda rows: rows[0].id)
-async def test_by_palette(rows: list[Row]) -> None:
+@pytest.mark.parametrize("rows", scenarios(FIRST_BY_PALETTE, 15), ids=_named)
+async def test_by_palette(rows: Sequence[Row]) -> None:
     """Every command of the stage is offered there; choosing one of them does it."""
 
-    async def choose(hand: Hand) -> None:
+    async def all_are_offered(row: Row, hand: Hand) -> None:
         offered = {offer.command.name: offer.why_not for offer in offers(hand.app.screen)}
-        assert {row.name: offered.get(row.name) for row in rows} == {row.name: "" for row in rows}
-        await hand.choose(rows[0].command)
+        here = [other.name for other in BY_PALETTE if (other.stage, other.make) == (row.stage, row.make)]
+        assert {name: offered.get(name) for name in here} == dict.fromkeys(here, "")
 
-    await _does(rows[0], choose)
+    await _all_offered_and_one_done(rows, all_are_offered, lambda row, hand: hand.choose(row.command))
 
 
-@pytest.mark.parametrize("rows", _by_stage(BY_FOOTER), ids=lambda rows: rows[0].id)
-async def test_by_its_words_in_the_key_bar(rows: list[Row]) -> None:
+@pytest.mark.parametrize("rows", scenarios(FIRST_BY_FOOTER, 15), ids=_named)
+async def test_by_its_words_in_the_key_bar(rows: Sequence[Row]) -> None:
     """The words of every command of the stage are in the key bar; a click on one of them does it."""
 
-    async def click(hand: Hand) -> None:
-        await hand.until(lambda: all(hand.words_at(row.command) for row in rows), "the key bar has all of them")
-        await hand.click_words(rows[0].command)
+    async def all_are_there(row: Row, hand: Hand) -> None:
+        here = [other.command for other in BY_FOOTER if (other.stage, other.make) == (row.stage, row.make)]
+        await hand.until(lambda: all(map(hand.words_at, here)), "the key bar has all of them")
 
-    await _does(rows[0], click)
+    await _all_offered_and_one_done(rows, all_are_there, lambda row, hand: hand.click_words(row.command))
 
 
-@pytest.mark.parametrize("row", BY_MOUSE, ids=lambda row: row.id)
-async def test_by_mouse(row: Row) -> None:
-    assert row.mouse is not None
-    await _does(row, row.mouse)
+@pytest.mark.parametrize("rows", scenarios(BY_MOUSE, 15), ids=_named)
+async def test_by_mouse(rows: Sequence[Row]) -> None:
+    async def act(row: Row, hand: Hand) -> None:
+        assert row.mouse is not None
+        await row.mouse(hand)
+
+    await _each_does(rows, act)
 
 
 def test_the_palette_has_no_two_of_one_name() -> None:
@@ -193,38 +218,50 @@ def test_the_palette_has_no_two_of_one_name() -> None:
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("stage", PLACES, ids=lambda stage: str(stage.__name__))
-async def test_a_name_finds_what_is_called_so_whether_or_not_it_can_be_done_there(stage: Step) -> None:
-    async with _staged(next(row for row in ROWS if row.stage is stage)) as hand:
-        offered = offers(hand.app.screen)
-        assert {offer.command.name for offer in offered} == {each.name for each in COMMANDS if each.in_palette}
-        for offer in offered:
-            assert find(offered, offer.label)[0].offer is offer
-            assert find(offered, offer.command.title)[0].offer.command.title == offer.command.title
-            assert offer.why_not == "" or _REASON.fullmatch(offer.why_not), offer
+@pytest.mark.parametrize("make", [world, foreseen])
+async def test_a_name_finds_what_is_called_so_whether_or_not_it_can_be_done_there(make: Make) -> None:
+    def at(stage: Step) -> Step:
+        async def look(hand: Hand) -> None:
+            await stage(hand)
+            offered = offers(hand.app.screen)
+            assert {offer.command.name for offer in offered} == {each.name for each in COMMANDS if each.in_palette}
+            for offer in offered:
+                assert find(offered, offer.label)[0].offer is offer
+                assert find(offered, offer.command.title)[0].offer.command.title == offer.command.title
+                assert offer.why_not == "" or _REASON.fullmatch(offer.why_not), offer
+
+        return look
+
+    made = {stage: next(row for row in ROWS if row.stage is stage).make for stage in PLACES}
+    await in_turn(make, [at(stage) for stage in PLACES if made[stage] is make])
 
 
-@pytest.mark.parametrize("place", STAGES, ids=str)
-async def test_keys_are_kept_apart_where_they_are_pressed(place: str) -> None:
+@pytest.mark.parametrize("make", [world, foreseen])
+async def test_keys_are_kept_apart_where_they_are_pressed(make: Make) -> None:
     """What the keymap takes for the commands of a place are those that have a binding there."""
-    bound: set[str] = set()
-    for stage in STAGES[place]:
-        make = foreseen if place == "what-if panel" else world
-        async with _staged(Row("help", stage, eyes.screen, "", make=make)) as hand:
-            chain = hand.app.screen._modal_binding_chain
-            bound |= {binding.id for _, found in chain for _, binding in found if binding.id}
-    bound -= {"give_up_work"}  # before all others, and only while a bar is shown, so it clashes with none
-    known = {command.name for command in places()[place]}
-    if place == "main screen":
-        bound -= {"pause_recurring", "resume_recurring", "remove"}  # in their tab alone, in place of others
-    assert known == bound
+    bound: dict[str, set[str]] = defaultdict(set)
+
+    def at(place: str, stage: Step) -> Step:
+        async def look(hand: Hand) -> None:
+            await stage(hand)
+            bound[place] |= hand.bound()
+
+        return look
+
+    places_here = {place for place in STAGES if (place == "what-if panel") == (make is foreseen)}
+    await in_turn(make, [at(place, stage) for place in places_here for stage in STAGES[place]])
+    for place, found in bound.items():
+        found -= {"give_up_work"}  # before all others, and only while a bar is shown, so it clashes with none
+        if place == "main screen":
+            found -= {"pause_recurring", "resume_recurring", "remove"}  # in their tab alone, in place of others
+    assert bound == {place: {command.name for command in places()[place]} for place in places_here}
 
 
 async def test_who_only_looks_on_reaches_nothing_that_changes_anything() -> None:
     changing = [row for row in ROWS if row.command.changes and row.stage not in (stages_screens.form, stages.held)]
     changing.append(Row("undo", stages.queue, eyes.is_held, then=False))
     assert {row.name for row in changing} | {"send"} == {command.name for command in COMMANDS if command.changes}
-    async with _staged(replace(changing[0], make=lambda: world(read_only=True))) as hand:
+    async with opened(lambda: world(read_only=True)) as hand:
         for row in changing:
             await row.stage(hand)
             wished, above = hand.console.audited(), hand.app.screen

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from gputui.cli.explain import story
 from gputui.domain.job import Job
 from gputui.domain.policy.explain import Explanation, explain
 from gputui.domain.settings import Settings
 from gputui.domain.state import JobState
-from gputui.tui.present.detail import job_lines
-from gputui.tui.present.explained import Told
+from gputui.tui.present.detail import ExplanationState, job_lines
 from gputui.tui.present.job import JobContext
 from gputui.tui.screens import detail
 from tests.factories import NOW
 from tests.tui import plans
 from tests.tui.foresight import explained, select, until, watched
 
-TERMS = ("class", "age", "duration", "fair share", "nice")
+TERMS = ("level", "expansion", "age")
 
 
 def waiting() -> tuple[Job, Explanation]:
@@ -29,7 +27,7 @@ def waiting() -> tuple[Job, Explanation]:
     return subject, explain(whole, subject, replace(Settings(), policy=plans.KEPT), NOW)
 
 
-def page(told: Told) -> list[str]:
+def page(told: ExplanationState) -> list[str]:
     subject, _ = waiting()
     lines = job_lines(subject, JobContext(NOW), told)
     return [f"{label} {''.join(text for text, _ in cell)}" for label, cell in lines]
@@ -38,32 +36,25 @@ def page(told: Told) -> list[str]:
 def test_the_page_says_what_the_command_says() -> None:
     subject, told = waiting()
     spoken = [" ".join(line.split()) for line in story(subject, told, NOW)]
-    shown = [" ".join(line.split()) for line in page(Told(told))]
+    shown = [" ".join(line.split()) for line in page(ExplanationState(told))]
     wanted = [line for line in spoken if line.startswith((*TERMS, "how sure"))]
-    assert len(wanted) == 6
+    assert len(wanted) == 4
     for line in wanted:
         assert line in shown
 
 
 def test_a_small_screen_has_the_terms_in_one_line() -> None:
     _, told = waiting()
-    (line,) = (line for line in page(Told(told, is_compact=True)) if line.startswith("score"))
+    (line,) = (line for line in page(ExplanationState(told, is_compact=True)) if line.startswith("score"))
     assert line == (
-        f"score {told.terms.total:.0f} = class 1000 + age {told.terms.age:.0f} + duration 0"
-        f" + fair share {told.terms.fair_share:.0f} + nice 0 · number 3 of 6 waiting"
+        f"score {told.terms.total:.3f} = expansion {told.terms.expansion:.3f} + age {told.terms.age:.3f}"
+        " · number 3 of 6 waiting"
     )
 
 
-def test_a_negative_term_is_taken_away() -> None:
-    _, told = waiting()
-    less = replace(told, terms=replace(told.terms, nice=-20.0))
-    (line,) = (line for line in page(Told(less, is_compact=True)) if line.startswith("score"))
-    assert " - nice 20 " in line
-
-
 def test_until_it_is_known_the_page_says_so() -> None:
-    assert "score being worked out …" in page(Told())
-    assert "score not known: ValueError: no" in page(Told(failure="ValueError: no"))
+    assert "score being worked out …" in page(ExplanationState())
+    assert "score not known: ValueError: no" in page(ExplanationState(failure="ValueError: no"))
 
 
 async def test_the_page_follows_the_job() -> None:
@@ -80,7 +71,7 @@ async def test_the_page_follows_the_job() -> None:
         started = [one.to(JobState.CONFIGURING, attempts=()) if one.id == 108 else one for one in console.snapshot.jobs]
         await console.show(pilot, replace(console.snapshot, jobs=tuple(started)))
         assert "how sure" not in console.screen_text
-        assert "fair share" not in console.screen_text
+        assert "expansion" not in console.screen_text
 
 
 async def test_time_alone_moves_the_score() -> None:
@@ -89,10 +80,10 @@ async def test_time_alone_moves_the_score() -> None:
         await console.begin(pilot)
         await select(console, 108)
         before = await explained(console, pilot)
-        assert "of waiting 50m" in before
+        assert "waited 50m" in before
         console.clock.advance(3600)
         await console.show(pilot, replace(console.snapshot, taken_at=console.clock.now()))
-        await until(pilot, lambda: "of waiting 1h50m" in console.screen_text)
+        await until(pilot, lambda: "waited 1h50m" in console.screen_text)
 
 
 async def test_what_goes_wrong_is_told_where_it_would_stand(monkeypatch: pytest.MonkeyPatch) -> None:

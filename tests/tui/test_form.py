@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.container import Capability, RuntimeStatus
 from gputui.domain.errors import InputError
@@ -15,12 +16,12 @@ from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import Job
 from gputui.domain.settings import SchedulerSettings, Settings
 from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
-from gputui.request import further
+from gputui.request import further_options
 from gputui.request.draft import NAMES, Draft
-from gputui.tui.remembered import Remembered
+from gputui.tui.preferences import Preferences
+from gputui.tui.submission.drafts import MOST_KEPT, describe_drafts, keep_submission, recent_submissions
 from gputui.tui.submission.form import FIELDS, HINTS, Origin, faults, gpus_alone, submission
-from gputui.tui.submission.history import MOST, keep, lines_of, past
-from gputui.tui.submission.outlook import Prospect, elements, gpu_line, prospect, start_line
+from gputui.tui.submission.preview import Prospect, gpu_line, prospect, start_line, submitted_jobs
 from tests.factories import NOW, job, running, snapshot, uuid, view
 from tests.request.docker_values import GOOD as DOCKER_OPTIONS
 
@@ -34,10 +35,10 @@ def words(cells: tuple[tuple[str, object], ...]) -> str:
 
 
 def test_rarer_options_of_docker_are_one_text_and_come_back() -> None:
-    text = further.folded(DOCKER_OPTIONS)
+    text = further_options.folded(DOCKER_OPTIONS)
     assert "--cap-add IPC_LOCK --cap-add SYS_PTRACE" in text
-    kept = {name: words for name, words in DOCKER_OPTIONS.items() if name in further.NAMES}
-    assert further.of_form({"image": "busybox", further.FIELD: text}) == {"image": "busybox", **kept}
+    kept = {name: words for name, words in DOCKER_OPTIONS.items() if name in further_options.NAMES}
+    assert further_options.of_form({"image": "busybox", further_options.FIELD: text}) == {"image": "busybox", **kept}
 
 
 @pytest.mark.parametrize(
@@ -53,28 +54,28 @@ def test_rarer_options_of_docker_are_one_text_and_come_back() -> None:
     ],
 )
 def test_what_is_wrong_with_that_text_is_told_at_its_field(text: str, words: str) -> None:
-    typed = further.of_form({**GOOD, further.FIELD: text})
+    typed = further_options.of_form({**GOOD, further_options.FIELD: text})
     found = faults(typed, HERE, NOW)
-    assert found.keys() == {further.FIELD}
-    assert words in found[further.FIELD]
+    assert found.keys() == {further_options.FIELD}
+    assert words in found[further_options.FIELD]
     with pytest.raises(InputError):
         submission(typed, HERE, NOW)
 
 
 def test_the_form_has_a_field_for_everything_that_can_be_asked_for() -> None:
-    assert sorted({*FIELDS, *further.NAMES}) == sorted({*NAMES, further.FIELD})
-    assert not {*FIELDS} & {*further.NAMES}
+    assert sorted({*FIELDS, *further_options.NAMES}) == sorted({*NAMES, further_options.FIELD})
+    assert not {*FIELDS} & {*further_options.NAMES}
     assert HINTS.keys() == set(FIELDS)
 
 
 def test_the_limit_of_the_site_is_told_at_its_field() -> None:
-    strict = replace(HERE, scheduler=SchedulerSettings(max_time=timedelta(hours=1)))
-    assert "more than a job may take" in faults({**GOOD, "time_limit": "2h"}, strict, NOW)["time_limit"]
+    strict = dataclasses.replace(HERE, scheduler=SchedulerSettings(max_time=timedelta(hours=1)))
+    assert "longer than a job may run" in faults({**GOOD, "time_limit": "2h"}, strict, NOW)["time_limit"]
     assert "there is none" in faults({**GOOD, "signal": "TERM@60"}, HERE, NOW)["signal"]
 
 
 def test_host_jobs_may_be_switched_off_and_an_engine_may_be_missing() -> None:
-    off = replace(HERE, scheduler=SchedulerSettings(host_jobs=False))
+    off = dataclasses.replace(HERE, scheduler=SchedulerSettings(host_jobs=False))
     assert "image" in faults({"command": "true"}, off, NOW)
     node = Node("here", runtimes=(RuntimeStatus("process", True, ""),))
     bare = off.at(Snapshot(nodes=(node,)))
@@ -98,11 +99,11 @@ def test_which_gpus_fit() -> None:
     views = [view(0), view(1, GpuState.FOREIGN), view(2), view(3, GpuState.DRAINED)]
     picture = snapshot([], views)
     spec = submission(GOOD, HERE, NOW).spec
-    assert words(gpu_line(spec, picture)) == "GPUs  4 of 4 GPUs fit, 2 free: 0,2"
+    assert words(gpu_line(spec, picture)) == "GPUs  2 of 4 suitable GPUs free: 0,2"
     few = submission({**GOOD, "gpus": "device=1,2"}, HERE, NOW).spec
-    assert words(gpu_line(few, picture)) == "GPUs  2 of 4 GPUs fit, 1 free: 2"
+    assert words(gpu_line(few, picture)) == "GPUs  1 of 2 suitable GPUs free: 2"
     none = submission({**GOOD, "gpu_model": "a100"}, HERE, NOW).spec
-    assert words(gpu_line(none, picture)) == "GPUs  0 of 4 GPUs fit, 0 free"
+    assert words(gpu_line(none, picture)) == "GPUs  0 of 0 suitable GPUs free"
 
 
 def picture_of(jobs: Iterable[Job], gpus: int | Iterable[GpuView], **changes: Any) -> Snapshot:
@@ -126,19 +127,19 @@ class TestWhenItWouldStart:
 
     def test_at_once(self) -> None:
         picture = picture_of([], 4)
-        assert foreseen({**GOOD, "gpus": "2"}, picture) == "Start now on 0,1 · nobody waits longer"
+        assert foreseen({**GOOD, "gpus": "2"}, picture) == "Start now on GPU 0,1 · delays no one"
 
     def test_later(self) -> None:
         limited = {**GOOD, "gpus": "2", "time_limit": "1h"}
         told = foreseen(limited, picture_of([self.full.jobs[0]], self.full.gpus))
-        assert told.startswith("Start ~13:59:00, in 1h59m on 0,1")
+        assert told.startswith("Start ~13:59:00, in 1h59m on GPU 0,1")
 
     def test_others_that_would_wait_longer_are_counted(self) -> None:
-        assert "1 other would wait longer" in foreseen({**GOOD, "priority": "100", "time_limit": "1h"}, self.full)
+        assert "delays 1 other job" in foreseen({**GOOD, "priority": "100", "time_limit": "1h"}, self.full)
 
     def test_never_and_why(self) -> None:
         told = foreseen({**GOOD, "gpus": "9"}, self.full)
-        assert told == "Start never: it needs 9 GPUs, and 2 here could ever do"
+        assert told == "Can never start: needs 9 GPUs, this server has 2"
 
     def test_held(self) -> None:
         assert "released" in foreseen({**GOOD, "hold": "yes"}, self.full)
@@ -146,7 +147,7 @@ class TestWhenItWouldStart:
     def test_an_array_tells_its_last_start(self) -> None:
         picture = picture_of([], 2)
         told = foreseen({**GOOD, "array": "0-3", "time_limit": "1h"}, picture)
-        assert "now on 0" in told
+        assert "now on GPU 0" in told
         assert "the last of 4 ~13:00:00" in told
 
     def test_what_stands_in_the_way_is_told(self) -> None:
@@ -157,36 +158,35 @@ class TestWhenItWouldStart:
     def test_a_forecast_that_fails_says_so(self) -> None:
         assert "ValueError: x" in words(start_line(Prospect(NOW, failure="ValueError: x"), self.full))
 
-    def test_elements_are_looked_at_up_to_a_number(self) -> None:
+    def test_an_array_is_foreseen_as_one_entry(self) -> None:
         wish = submission({**GOOD, "array": "0-9999%3"}, HERE, NOW)
-        made = elements(wish, 7, NOW)
-        assert len(made) == 200
-        assert [each.id for each in made[:2]] == [7, 8]
-        assert made[0].array is not None
-        assert (made[0].array.id, made[0].array.limit) == (7, 3)
+        [made] = submitted_jobs(wish, 7, NOW)
+        assert (made.id, made.count, made.last_id) == (7, 10_000, 10_006)
+        assert made.array is not None
+        assert (made.array.id, made.array.limit) == (7, 3)
 
 
 class TestHistory:
     def test_the_newest_is_first_and_none_is_kept_twice(self) -> None:
-        remembered = Remembered()
+        preferences = Preferences()
         for image in ("a", "b", "a"):
-            keep(remembered, {"image": image, "gpus": "1", "command": ""})
-        assert [entry.draft["image"] for entry in past(remembered)] == ["a", "b"]
+            keep_submission(preferences, {"image": image, "gpus": "1", "command": ""})
+        assert [entry.draft["image"] for entry in recent_submissions(preferences)] == ["a", "b"]
 
     def test_no_value_of_the_environment_is_kept(self) -> None:
-        remembered = Remembered()
-        keep(remembered, {"image": "a", "env": "TOKEN=hush SEED=1 HERE"})
-        assert past(remembered)[0].env == ("TOKEN", "SEED", "HERE")
-        assert "hush" not in str(remembered.get("submissions"))
-        assert "env" not in past(remembered)[0].draft
+        preferences = Preferences()
+        keep_submission(preferences, {"image": "a", "env": "TOKEN=hush SEED=1 HERE"})
+        assert recent_submissions(preferences)[0].env == ("TOKEN", "SEED", "HERE")
+        assert "hush" not in str(preferences.get("submissions"))
+        assert "env" not in recent_submissions(preferences)[0].draft
 
     def test_it_stays_small(self) -> None:
-        remembered = Remembered()
-        for number in range(MOST + 5):
-            keep(remembered, {"image": "a", "name": str(number)})
-        keep(remembered, {"image": "a", "command": "x" * 10_000})
-        assert len(past(remembered)) == MOST
-        assert past(remembered)[0].draft["name"] == str(MOST + 4)
+        preferences = Preferences()
+        for number in range(MOST_KEPT + 5):
+            keep_submission(preferences, {"image": "a", "name": str(number)})
+        keep_submission(preferences, {"image": "a", "command": "x" * 10_000})
+        assert len(recent_submissions(preferences)) == MOST_KEPT
+        assert recent_submissions(preferences)[0].draft["name"] == str(MOST_KEPT + 4)
 
     def test_they_are_listed_in_columns(self) -> None:
         drafts: list[Draft] = [
@@ -194,19 +194,19 @@ class TestHistory:
             {"name": "", "gpus": "1", "image": "lab/bert-large:1", "command": "true"},
             {"name": "etl", "gpus": "", "image": "", "command": "./etl.sh --all"},
         ]
-        assert lines_of(drafts) == [
+        assert describe_drafts(drafts) == [
             "whisper  3 GPUs  lab/whisper:1     train",
             "         1 GPU   lab/bert-large:1  true",
             "etl                                ./etl.sh --all",
         ]
-        assert lines_of([{"image": "a", "command": "b"}]) == ["a  b"]
-        assert lines_of([]) == []
+        assert describe_drafts([{"image": "a", "command": "b"}]) == ["a  b"]
+        assert describe_drafts([]) == []
 
     @pytest.mark.parametrize("damaged", [None, 3, [3, {}, {"image": 4}, {"command": "x", "env_names": 3}]])
     def test_what_is_damaged_is_left_out(self, damaged: object) -> None:
-        remembered = Remembered()
-        remembered.put("submissions", {"drafts": damaged})
-        assert all(entry.draft == {"command": "x"} for entry in past(remembered))
+        preferences = Preferences()
+        preferences.put("submissions", {"drafts": damaged})
+        assert all(entry.draft == {"command": "x"} for entry in recent_submissions(preferences))
 
 
 def test_a_refusal_names_its_field() -> None:

@@ -11,13 +11,12 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from gputui.tui.leave import Leave
-from gputui.tui.remembered import Remembered
-from gputui.tui.screens.edit import EditJob
+from gputui.tui.messages import ExitChoice
+from gputui.tui.preferences import Preferences
 from gputui.tui.screens.submit import Submit
-from gputui.tui.submission.history import keep
+from gputui.tui.submission.drafts import keep_submission
 from tests.tui.console import Console
-from tests.tui.foresight import select, until, watched
+from tests.tui.foresight import judged, select, watched
 
 SIZES = {"80x24": (80, 24), "200x50": (200, 50)}
 LINE = (
@@ -40,7 +39,7 @@ class Compare(Protocol):
         app: str | PurePath | App[object],
         press: tuple[str, ...] = (),
         terminal_size: tuple[int, int] = (80, 24),
-        run_before: Callable[[Pilot[Leave]], object] | None = None,
+        run_before: Callable[[Pilot[ExitChoice]], object] | None = None,
     ) -> bool: ...
 
 
@@ -48,12 +47,14 @@ def matches(
     compare: Compare, size: str, prepare: Callable[[Submit], object], *keys: str, is_sound: bool = True
 ) -> bool:
     """Whether the form looks as it did."""
-    remembered = Remembered()
+    preferences = Preferences()
     for number, name in enumerate(("bert-large", "resnet", "whisper"), 1):
-        keep(remembered, {"image": f"registry.lab/{name}:1", "name": name, "gpus": str(number), "command": "train"})
-    console = Console(remembered=remembered)
+        keep_submission(
+            preferences, {"image": f"registry.lab/{name}:1", "name": name, "gpus": str(number), "command": "train"}
+        )
+    console = Console(preferences=preferences)
 
-    async def before(pilot: Pilot[Leave]) -> None:
+    async def before(pilot: Pilot[ExitChoice]) -> None:
         await console.begin(pilot)
         await pilot.press("s")
         await pilot.pause()
@@ -62,45 +63,53 @@ def matches(
         prepare(form)
         await pilot.pause()
         if is_sound:
-            await until(pilot, lambda: form._forecast.found is not None)
+            await judged(console, pilot)
         await pilot.press(*keys)
         await pilot.pause()
 
     return compare(console.app, terminal_size=SIZES[size], run_before=before)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("size", SIZES)
+AT_BOTH_SIZES = pytest.mark.parametrize("size", SIZES)
+NARROW = pytest.mark.parametrize("size", ["80x24"])
+
+
 class TestForm:
+    @AT_BOTH_SIZES
     def test_begun(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: None, is_sound=False)
 
+    @AT_BOTH_SIZES
     def test_filled_from_a_line(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: form.fill_line(LINE))
 
+    @NARROW
     def test_wrong(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: form.fill(WRONG), is_sound=False)
 
+    @NARROW
     def test_never(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: form.fill({"image": "busybox", "gpus": "16"}))
 
+    @NARROW
     def test_recent(self, snap_compare: Compare, size: str) -> None:
         assert matches(snap_compare, size, lambda form: None, "ctrl+r", "down", is_sound=False)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@AT_BOTH_SIZES
 def test_the_form_of_a_waiting_job(snap_compare: Compare, size: str) -> None:
     console = watched()
 
-    async def before(pilot: Pilot[Leave]) -> None:
+    async def before(pilot: Pilot[ExitChoice]) -> None:
         await console.begin(pilot)
         await select(console, 108)
         await pilot.press("e")
         await pilot.pause()
         form = console.app.screen
-        assert isinstance(form, EditJob)
+        assert isinstance(form, Submit)
         form.query_one("#gpus", Input).value = "4"
         await pilot.pause()
-        await until(pilot, lambda: form._forecast.found is not None)
+        await judged(console, pilot)
         await pilot.pause()
 
     assert snap_compare(console.app, terminal_size=SIZES[size], run_before=before)  # type: ignore[arg-type]

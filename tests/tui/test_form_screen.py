@@ -6,10 +6,10 @@ import contextlib
 import stat
 import threading
 from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from textual import events
 from textual.pilot import Pilot
 from textual.widgets import Input
@@ -17,24 +17,23 @@ from textual.widgets import Input
 from gputui.domain.errors import StoreFullError
 from gputui.domain.job import Submission
 from gputui.domain.settings import ConsoleSettings
-from gputui.tui.leave import Leave
-from gputui.tui.remembered import Remembered
-from gputui.tui.screens.choose import Choose
-from gputui.tui.screens.confirm import Confirm
+from gputui.tui.messages import ExitChoice
+from gputui.tui.preferences import Preferences
 from gputui.tui.screens.main import Main
+from gputui.tui.screens.questions import Choose, Confirm
 from gputui.tui.screens.submit import Submit
-from gputui.tui.submission.history import keep, past
-from gputui.tui.submission.sources import FormSources
+from gputui.tui.services import FormSources
+from gputui.tui.submission.drafts import keep_submission, recent_submissions
 from tests.factories import GIB
 from tests.tui.console import Console
-from tests.tui.foresight import until
+from tests.tui.foresight import edit, judged, until
 from tests.tui.sample import secret_job
 
 SMALL = (80, 24)
 
 
 @contextlib.asynccontextmanager
-async def opened(console: Console, size: tuple[int, int] = SMALL) -> AsyncIterator[tuple[Pilot[Leave], Submit]]:
+async def opened(console: Console, size: tuple[int, int] = SMALL) -> AsyncIterator[tuple[Pilot[ExitChoice], Submit]]:
     async with console.app.run_test(size=size) as pilot:
         await console.begin(pilot)
         await pilot.press("s")
@@ -53,7 +52,7 @@ def files(directory: Path) -> list[Path]:
     return list(directory.rglob("*.toml"))
 
 
-async def write(pilot: Pilot[Leave], text: str) -> None:
+async def write(pilot: Pilot[ExitChoice], text: str) -> None:
     """Type it into the focused field."""
     field = pilot.app.focused
     assert isinstance(field, Input)
@@ -61,7 +60,7 @@ async def write(pilot: Pilot[Leave], text: str) -> None:
     await pilot.pause()
 
 
-async def paste(pilot: Pilot[Leave], text: str) -> None:
+async def paste(pilot: Pilot[ExitChoice], text: str) -> None:
     target = pilot.app.focused or pilot.app.screen
     target.post_message(events.Paste(text))
     await pilot.pause()
@@ -89,8 +88,9 @@ async def test_what_is_wrong_is_said_as_it_is_typed_and_stops_the_sending() -> N
     before = len(console.store.jobs())
     async with opened(console) as (pilot, form):
         await write(pilot, "busybox")
-        await pilot.press("down", "down", "x")
-        assert "'x' asks for no GPUs" in console.screen_text
+        await console.press(pilot, "down", "down", "x")
+        while "'x' asks for no GPUs" not in console.screen_text:
+            await pilot.pause()
         await pilot.press("tab", "up", "up", "up")
         await console.press(pilot, "ctrl+s")
         assert form.focused is not None
@@ -151,7 +151,7 @@ async def test_a_whole_line_is_pasted_anywhere(where: str) -> None:
         )
         assert form.draft() | {"image": "busybox", "command": "sleep 3", "gpus": "2", "ipc": "host"} == form.draft()
         assert form.draft()["cap_add"] == "IPC_LOCK"
-        assert "Left out: -i (a job has no input); -t (a job has no" in console.screen_text
+        assert "Left out: -i (a job has no input: gputui run -i gives it one)" in console.screen_text
         await console.press(pilot, "ctrl+s")
     spec = newest(console).spec
     assert (spec.options.env, spec.options.ipc) == ((("TOKEN", "hush"),), "host")
@@ -192,13 +192,13 @@ async def test_escape_asks_only_when_something_was_typed() -> None:
 
 
 async def test_what_was_submitted_comes_back_without_its_environment() -> None:
-    console = Console(remembered=Remembered())
-    remembered = console.app._desk.remembered
+    console = Console(preferences=Preferences())
+    preferences = console.preferences
     async with opened(console) as (pilot, form):
         form.fill({"image": "first", "gpus": "3", "env": "TOKEN=hush"})
         await console.press(pilot, "ctrl+s")
-        assert [entry.draft["image"] for entry in past(remembered)] == ["first"]
-        assert "hush" not in str(remembered.get("submissions"))
+        assert [entry.draft["image"] for entry in recent_submissions(preferences)] == ["first"]
+        assert "hush" not in str(preferences.get("submissions"))
         await pilot.press("s")
         await pilot.pause()
         again = console.app.screen
@@ -213,11 +213,12 @@ async def test_what_was_submitted_comes_back_without_its_environment() -> None:
 
 
 async def test_an_earlier_submission_is_chosen_from_a_list() -> None:
-    console = Console(remembered=Remembered())
+    console = Console(preferences=Preferences())
     for image in ("one", "two", "three"):
-        keep(console.app._desk.remembered, {"image": image, "gpus": "1"})
+        keep_submission(console.preferences, {"image": image, "gpus": "1"})
     async with opened(console) as (pilot, form):
-        await pilot.press("ctrl+r")
+        await console.press(pilot, "ctrl+r")
+        await pilot.pause()
         assert "▌ 1 GPU  three" in console.screen_text
         await pilot.press("down", "enter")
         await pilot.pause()
@@ -255,16 +256,16 @@ async def test_a_full_disk_keeps_what_was_typed(monkeypatch: pytest.MonkeyPatch)
 
 async def test_when_it_would_start_is_shown_once_the_typing_pauses() -> None:
     console = Console()
-    async with opened(console) as (pilot, form):
+    async with opened(console) as (pilot, _):
         await write(pilot, "busybox")
-        assert "8 of 8 GPUs fit, 2 free: 4,5" in console.screen_text
-        await until(pilot, lambda: form._forecast.found is not None)
+        assert "2 of 8 suitable GPUs free: 4,5" in console.screen_text
+        await judged(console, pilot)
         await pilot.pause()
         assert "Start ~16:00:00, in 4h00m" in console.screen_text
         await pilot.press("down", "down", "9")
-        await until(pilot, lambda: form._forecast.found is not None)
+        await judged(console, pilot)
         await pilot.pause()
-        assert "Start never: it needs 9 GPUs" in console.screen_text
+        assert "Can never start: needs 9 GPUs" in console.screen_text
 
 
 async def test_a_newer_picture_is_judged_by() -> None:
@@ -274,7 +275,7 @@ async def test_a_newer_picture_is_judged_by() -> None:
         node = replace(console.snapshot.nodes[0], gpus=console.snapshot.nodes[0].gpus[4:5])
         await console.show(pilot, replace(console.snapshot, nodes=(node,)))
         await pilot.pause()
-        assert "1 of 1 GPU fit, 1 free: 4" in console.screen_text
+        assert "1 of 1 suitable GPU free: 4" in console.screen_text
 
 
 async def test_images_are_completed_from_the_engine() -> None:
@@ -287,10 +288,8 @@ async def test_images_are_completed_from_the_engine() -> None:
     console = Console(forms=FormSources(images))
     async with opened(console) as (pilot, form):
         await until(pilot, asked.is_set)
-        await until(pilot, lambda: bool(form._images.matching("zoo")))
         await pilot.press("z", "o")
-        await pilot.pause()
-        assert "zoo/model:1, zoo/model:2" in console.screen_text
+        await until(pilot, lambda: "zoo/model:1, zoo/model:2" in console.screen_text)
         await pilot.press("right")
         assert form.draft()["image"] == "zoo/model:1"
 
@@ -300,7 +299,7 @@ async def test_a_clone_asks_for_the_same_and_shows_no_secret() -> None:
     job = secret_job()
     async with console.app.run_test(size=(120, 50)) as pilot:
         await console.begin(pilot)
-        form = Submit.clone(console.app._desk, console.snapshot, job)
+        form = Submit.clone(console.app.services, console.snapshot, job)
         await console.app.push_screen(form)
         await pilot.pause()
         shown = console.screen_text
@@ -308,7 +307,7 @@ async def test_a_clone_asks_for_the_same_and_shows_no_secret() -> None:
         assert not [value for _, value in job.spec.options.env if len(value) > 3 and value in shown]
         await console.press(pilot, "escape")
         assert isinstance(console.app.screen, Main)
-        await console.app.push_screen(Submit.clone(console.app._desk, console.snapshot, job))
+        await console.app.push_screen(Submit.clone(console.app.services, console.snapshot, job))
         await console.press(pilot, "ctrl+s")
         assert isinstance(console.app.screen, Main), console.screen_text
     assert newest(console).spec == job.spec
@@ -361,6 +360,25 @@ class TestTemplates:
         assert not files(tmp_path)
 
 
+@pytest.mark.parametrize("is_unfolded", [False, True])
+async def test_toasts_cover_no_field_of_the_form(is_unfolded: bool) -> None:
+    console = Console()
+    async with console.app.run_test(size=SMALL, notifications=True) as pilot:
+        await console.begin(pilot)
+        await pilot.press("s", *(["ctrl+n"] if is_unfolded else []))
+        await pilot.pause()
+        fields = console.screen_text.splitlines()[2:]
+        console.app.toast("job 1 train of bob is COMPLETED after 3h12m", "", "information")
+        console.app.toast("job 107 llama of alice is FAILED after 3h12m: exit code 1, " + "x" * 100, "Failed", "error")
+        await until(pilot, lambda: "job 107" in console.screen_text)
+        lines = console.screen_text.splitlines()
+        assert lines[0].startswith("▌ Failed")
+        assert lines[1].startswith("▌ job 107 llama of alice is FAILED after 3h12m: exit code 1")
+        assert lines[2:] == fields
+        await pilot.press("escape")
+        await until(pilot, lambda: "job 1 train" in console.screen_text)
+
+
 class TestEditor:
     @pytest.fixture(autouse=True)
     def _editor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -385,8 +403,7 @@ class TestEditor:
         monkeypatch.setattr(console.app, "suspend", self.suspended)
         async with opened(console) as (pilot, form):
             await write(pilot, "busybox")
-            await pilot.press("ctrl+o")
-            await pilot.pause()
+            await edit(pilot)
             assert (form.draft()["image"], form.draft()["gpus"]) == ("busybox", "2-4")
             assert form.is_touched
         assert not files(tmp_path)
@@ -399,16 +416,14 @@ class TestEditor:
         monkeypatch.setattr(console.app, "suspend", self.suspended)
         async with opened(console, (160, 40)) as (pilot, form):
             await write(pilot, "busybox")
-            await pilot.press("ctrl+o")
-            await pilot.pause()
+            await edit(pilot)
             assert "job[1].gpus: 'x' asks for no GPUs" in form.below.said
             kept = files(tmp_path)
             assert len(kept) == 1
             assert stat.S_IMODE(kept[0].parent.stat().st_mode) == 0o700
             assert form.draft()["gpus"] == "1"
             self.script(tmp_path, monkeypatch, """sed -i 's/^gpus = "x"/gpus = 3/' "$1" """)
-            await pilot.press("ctrl+o")
-            await pilot.pause()
+            await edit(pilot)
             assert form.draft()["gpus"] == "3"
 
     @pytest.mark.parametrize(("lines", "words"), [("exit 3", "ended with 3"), ("true", "")])
@@ -420,8 +435,7 @@ class TestEditor:
         monkeypatch.setattr(console.app, "suspend", self.suspended)
         async with opened(console) as (pilot, form):
             await write(pilot, "busybox")
-            await pilot.press("ctrl+o")
-            await pilot.pause()
+            await edit(pilot)
             assert form.draft()["image"] == "busybox"
             assert words in form.below.said
 
@@ -429,8 +443,7 @@ class TestEditor:
         monkeypatch.setenv("EDITOR", "true")
         console = Console()
         async with opened(console) as (pilot, form):
-            await pilot.press("ctrl+o")
-            await pilot.pause()
+            await edit(pilot)
             assert "no editor can be opened on this screen" in form.below.said
 
 
@@ -442,6 +455,6 @@ async def test_a_job_that_asks_for_too_many_gpus_is_sent_only_when_it_is_sent_tw
         await pilot.press("down", "down", "9")
         await console.press(pilot, "enter")
         assert len(console.store.jobs()) == before
-        assert form.below.said == "It asks for 9 GPUs, and 8 are here. Send it again to queue it all the same."
+        assert form.below.said == "It asks for 9 GPUs, this server has 8. Send it again to queue it all the same."
         await console.press(pilot, "enter")
     assert newest(console).spec.gpus.minimum == 9

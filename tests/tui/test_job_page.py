@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gputui.domain.gpu import GpuView, Health, HealthCode
-from gputui.domain.gpu_history import History
+from gputui.domain.gpu_history import GpuHistory
 from gputui.domain.job import Attempt, Job
-from gputui.domain.policy.durations import Planned, Source
+from gputui.domain.policy.durations import DurationSource, Planned
 from gputui.domain.state import JobState
 from gputui.domain.text import width
-from gputui.tui.gpu_rows import gpu_picture
-from gputui.tui.leave import Leave
-from gputui.tui.present.detail import Live, job_lines
-from gputui.tui.present.gpu_row import GpuPicture
+from gputui.tui.messages import ExitChoice
+from gputui.tui.present.detail import Live, gpu_lines, job_lines
+from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.job_gpus import gpu_lines
 from gputui.tui.screens.detail import Detail
-from gputui.tui.widgets.job_log import JobLog
+from gputui.tui.widgets.log_view import JobLog
 from tests.factories import NOW, job, running, uuid
 from tests.tui import sample
 from tests.tui.console import Console
@@ -33,8 +32,8 @@ HOUR = timedelta(hours=1)
 SMALL, MIDDLING = (80, 24), (120, 36)
 
 
-def picture(gpus: tuple[GpuView, ...] | None = None, history: History | None = None) -> GpuPicture:
-    return gpu_picture(sample.with_node(gpus=gpus or sample.gpus()), {}, history or History(), NOW)
+def picture(gpus: tuple[GpuView, ...] | None = None, history: GpuHistory | None = None) -> GpuPicture:
+    return gpu_picture(sample.with_node(gpus=gpus or sample.gpus()), {}, history or GpuHistory(), NOW)
 
 
 def on(*indices: int) -> Job:
@@ -51,7 +50,7 @@ class TestItsGpus:
     def test_have_a_line_each_with_what_is_read(self) -> None:
         shown = told(on(0, 1), picture())
         assert list(shown) == ["GPU 0", "GPU 1"]
-        assert shown["GPU 0"].split() == [shown["GPU 0"].split()[0], "62%", "38G/80G", "58°", "480W", "of", "700W"]
+        assert shown["GPU 0"].split() == [shown["GPU 0"].split()[0], "62%", "38/80G", "58°", "480W", "of", "700W"]
 
     def test_that_draw_all_they_may_keep_that_apart_from_how_much_it_is(self) -> None:
         first, *others = sample.gpus()
@@ -62,7 +61,7 @@ class TestItsGpus:
         assert shown["GPU 0"].index("of 700W") == shown["GPU 1"].index("of 700W")
 
     def test_say_the_most_important_where_there_is_little_room(self) -> None:
-        assert told(on(0), picture(), 24)["GPU 0"].split() == ["62%", "38G/80G", "58°"]
+        assert told(on(0), picture(), 24)["GPU 0"].split() == ["62%", "38/80G", "58°"]
 
     def test_are_one_line_where_every_line_counts(self) -> None:
         shown = told(on(0, 1, 2), picture(), is_compact=True)
@@ -78,7 +77,7 @@ class TestItsGpus:
         assert told(on(0), GpuPicture()) == {}
 
     def test_have_a_graph_of_the_last_minutes_where_there_is_much_room(self) -> None:
-        history = History()
+        history = GpuHistory()
         for step in range(30):
             history.add(replace(sample.rich_snapshot(), taken_at=NOW + timedelta(seconds=10 * step)))
         old = on(0).with_attempt(started_at=NOW - HOUR)
@@ -89,7 +88,7 @@ class TestItsGpus:
         assert told(young, picture(history=history), 150)["GPU 0"].endswith(" ▅▅▅ in 30s"), "not what ran there before"
         new = on(0).with_attempt(started_at=NOW)
         assert "▅" not in told(new, picture(history=history), 150)["GPU 0"]
-        spare = replace(picture(history=history), left_out=frozenset({"history"}))
+        spare = dataclasses.replace(picture(history=history), left_out=frozenset({"history"}))
         assert "▅" not in told(on(0), spare, 150)["GPU 0"]
 
 
@@ -105,11 +104,11 @@ def page(subject: Job, live: Live) -> dict[str, str]:
 
 def test_the_planned_end_says_by_what_it_is_planned() -> None:
     subject = on(0).evolve(started_at=NOW - HOUR)
-    guessed = page(subject, Live(planned=Planned(7200.0, Source.PREDICTION)))
+    guessed = page(subject, Live(planned=Planned(7200.0, DurationSource.PREDICTION)))
     assert guessed["planned"] == "2026-03-02 13:00:00 (in 1h00m) if it runs as long as the last ones did"
-    overdue = page(subject, Live(planned=Planned(1800.0, Source.DEFAULT)))
-    assert overdue["planned"] == "2026-03-02 11:30:00 (30m00s ago) by the default limit"
-    assert "planned" not in page(subject, Live(planned=Planned(7200.0, Source.LIMIT)))
+    overdue = page(subject, Live(planned=Planned(1800.0, DurationSource.DEFAULT)))
+    assert overdue["planned"] == "2026-03-02 11:30:00 (30m00s ago) by the longest time allowed"
+    assert "planned" not in page(subject, Live(planned=Planned(7200.0, DurationSource.LIMIT)))
 
 
 def test_gpus_are_named_once() -> None:
@@ -120,7 +119,7 @@ def test_gpus_are_named_once() -> None:
 @contextlib.asynccontextmanager
 async def opened(
     console: Console, size: tuple[int, int] = MIDDLING, job_id: int = 101
-) -> AsyncIterator[tuple[Pilot[Leave], JobLog]]:
+) -> AsyncIterator[tuple[Pilot[ExitChoice], JobLog]]:
     async with console.app.run_test(size=size) as pilot:
         await console.begin(pilot)
         await select(console, job_id)

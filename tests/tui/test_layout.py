@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from textual.pilot import Pilot
 
-from gputui.tui.layout import LEAST, PANES, Layout
-from gputui.tui.leave import Leave
-from gputui.tui.remembered import Remembered
+from gputui.tui.messages import ExitChoice
+from gputui.tui.preferences import Preferences
+from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main
+from gputui.tui.screens.panes import LEAST, PANES, PaneLayout, pane_of
 from gputui.tui.widgets.job_table import JobTable
-from gputui.tui.widgets.log_pane import LogPane
 from tests.tui.console import Console
 
 SIZE = (120, 36)
@@ -27,8 +27,9 @@ def heights(console: Console) -> dict[str, int]:
 
 
 def heights_of_notices(console: Console) -> int:
-    """The rows that notices take."""
-    return console.app.screen.query_one("#notices").size.height
+    """The rows that notices and the summary take."""
+    shown = (console.app.screen.query_one(name) for name in ("#notices", "#summary"))
+    return sum(widget.size.height for widget in shown if widget.display)
 
 
 def kept(path: Path) -> dict[str, object]:
@@ -71,8 +72,7 @@ async def test_no_pane_is_squeezed_out() -> None:
         for key, name in (("tab", "log"), ("tab", "gpus"), ("tab", "queue")):
             await pilot.press(key, *["right_square_bracket"] * 30)
             await pilot.pause()
-            assert console.app.focused is not None
-            assert console.app.focused.id == name
+            assert pane_of(console.app.focused) == name
             assert min(heights(console).values()) >= LEAST
             assert sum(heights(console).values()) == 22
 
@@ -84,8 +84,7 @@ async def test_no_pane_is_laid_out_far_beyond_a_screen_without_room(size: tuple[
         await console.begin(pilot)
         assert max(heights(console).values()) <= max(3, size[1])
         assert console.app.screen.query_one(LogPane).height < size[1]
-        await pilot.resize_terminal(*SIZE)
-        await pilot.pause()
+        await console.resize(pilot, *SIZE)
         assert sum(heights(console).values()) == SIZE[1] - 2 - heights_of_notices(console)
 
 
@@ -102,28 +101,80 @@ async def test_where_two_panes_have_no_room_one_is_shown_whole_and_tab_turns_to_
             assert all(pane.region.bottom <= size[1] - 1 for pane in shown)
             assert console.app.screen.query_one(f"#{name}") in shown
             await pilot.press("tab")
+        await until_focused(console, pilot, "log")
         await pilot.press("shift+tab")
         await until_focused(console, pilot, "queue")
-        await pilot.press("e")
+        await pilot.press("f")
         await until_focused(console, pilot, "log")
         await pilot.press("shift+tab")
         await until_focused(console, pilot, "queue")
         await pilot.press("G")
         await pilot.pause()
         rows = heights(console)["queue"]
-        assert f"of {len(console.app.screen.query_one(JobTable).keys)} jobs" in console.screen_text
-        assert "93" in console.screen_text, "the last job is in sight"
+        assert f"of {len(console.app.screen.query_one(JobTable).keys)} rows" in console.screen_text
+        assert "1 ended" in console.screen_text, "the last row is in sight"
         assert rows < size[1]
-        await pilot.resize_terminal(*SIZE)
-        await pilot.pause()
+        await console.resize(pilot, *SIZE)
         assert {"queue", "log"} < set(heights(console))
 
 
-async def until_focused(console: Console, pilot: Pilot[Leave], name: str) -> None:
+async def until_focused(console: Console, pilot: Pilot[ExitChoice], name: str) -> None:
     async with asyncio.timeout(10):
-        while console.app.screen.focused is None or console.app.screen.focused.id != name:
+        while pane_of(console.app.screen.focused) != name:
             await pilot.pause(0.005)
     await pilot.pause()
+
+
+async def test_the_log_stands_beside_the_queue_where_it_may() -> None:
+    console = Console()
+    async with console.app.run_test(size=(160, 50)) as pilot:
+        await console.begin(pilot)
+        queue, log = console.app.screen.query_one(JobTable), console.app.screen.query_one(LogPane)
+        assert queue.region.bottom <= log.region.y
+        await pilot.press("backslash")
+        await pilot.pause()
+        assert (queue.region.y, queue.region.bottom) == (log.region.y, log.region.bottom)
+        assert queue.region.right + 1 == log.region.x
+        width = queue.size.width
+        await pilot.press("right_square_bracket")
+        await pilot.pause()
+        assert queue.size.width == width + 2
+        await pilot.mouse_down("Divider")
+        await pilot.hover("#log", offset=(9, 3))
+        await pilot.mouse_up("#log")
+        await pilot.pause()
+        assert queue.size.width > width + 2
+        await pilot.press("f", "z")
+        await pilot.pause()
+        assert log.size.width == 160
+        await pilot.press("z", "backslash")
+        await pilot.pause()
+        assert queue.size.width == log.size.width == 160
+        await console.resize(pilot, 260, 50)
+        assert queue.region.bottom <= log.region.y, "chosen by key"
+    chosen = PaneLayout.of({}, "beside")
+    assert chosen.is_beside(160)
+    assert PaneLayout.of({"log": "below"}, "beside").log == "below", "a choice made in the console counts more"
+    assert (chosen.most_for_gpus(70), chosen.most_for_gpus(70, is_beside=True)) == (35, 42)
+    for layout, width, is_beside in (("auto", 249, False), ("auto", 250, True), ("beside", 159, False)):
+        assert PaneLayout(log=layout).is_beside(width) is is_beside
+
+
+async def test_f_finds_the_log_behind_a_pane_that_fills_the_screen_or_hidden() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        log = console.app.screen.query_one(LogPane)
+        await pilot.press("z", "f")
+        await pilot.pause()
+        assert console.app.focused is log
+        assert log.size.height > 3
+        await pilot.press("w")
+        await pilot.pause()
+        assert "log" not in heights(console)
+        await pilot.press("tab", "tab", "f")
+        await pilot.pause()
+        assert heights(console)["log"] > 3
 
 
 async def test_a_pane_is_hidden_and_all_come_back() -> None:
@@ -134,15 +185,14 @@ async def test_a_pane_is_hidden_and_all_come_back() -> None:
         await pilot.press("tab", "w")
         await pilot.pause()
         assert set(heights(console)) == {"gpus", "queue"}
-        assert console.app.focused is not None
-        assert console.app.focused.id == "gpus"
+        assert pane_of(console.app.focused) == "gpus"
         await pilot.press("tab")
-        assert console.app.focused.id == "queue"
+        assert pane_of(console.app.focused) == "queue"
         await pilot.press("tab")
-        assert console.app.focused.id == "gpus"
+        assert pane_of(console.app.focused) == "gpus"
         await pilot.press("w", "w", "w")
         await pilot.pause()
-        assert heights(console) == {"queue": 34}
+        assert heights(console) == {"queue": 33}
         await pilot.press("W")
         await pilot.pause()
         assert heights(console) == before
@@ -150,14 +200,14 @@ async def test_a_pane_is_hidden_and_all_come_back() -> None:
 
 async def test_the_console_is_found_as_it_was_left(tmp_path: Path) -> None:
     path = tmp_path / "home" / "console.json"
-    console = Console(remembered=Remembered(path))
+    console = Console(preferences=Preferences(path))
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         await pilot.press("right_square_bracket", "right_square_bracket", "tab", "tab", "w")
         await pilot.pause()
         left = heights(console)
     assert set(left) == {"queue", "log"}
-    again = Console(remembered=Remembered(path))
+    again = Console(preferences=Preferences(path))
     async with again.app.run_test(size=SIZE) as pilot:
         await again.begin(pilot)
         assert heights(again) == left
@@ -166,7 +216,7 @@ async def test_the_console_is_found_as_it_was_left(tmp_path: Path) -> None:
 
 async def test_without_a_change_nothing_is_written(tmp_path: Path) -> None:
     path = tmp_path / "console.json"
-    console = Console(remembered=Remembered(path))
+    console = Console(preferences=Preferences(path))
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         await pilot.press("z", "z", "tab", "j")
@@ -189,8 +239,8 @@ async def test_without_a_change_nothing_is_written(tmp_path: Path) -> None:
 async def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, damage: bytes) -> None:
     path = tmp_path / "console.json"
     path.write_bytes(damage)
-    assert Layout.of(Remembered(path).get("layout")) == Layout()
-    console = Console(remembered=Remembered(path))
+    assert PaneLayout.of(Preferences(path).get("layout")) == PaneLayout()
+    console = Console(preferences=Preferences(path))
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         await pilot.press("tab", "w")
@@ -199,7 +249,7 @@ async def test_a_damaged_file_is_as_good_as_none(tmp_path: Path, damage: bytes) 
 
 def test_two_consoles_keep_out_of_each_others_sections(tmp_path: Path) -> None:
     path = tmp_path / "console.json"
-    mine, other = Remembered(path), Remembered(path)
+    mine, other = Preferences(path), Preferences(path)
     other.put("columns", {"queue": ["id", "name"]})
     other.close()
     mine.put("layout", {"grid": "cards"})
@@ -211,12 +261,12 @@ def test_two_consoles_keep_out_of_each_others_sections(tmp_path: Path) -> None:
 
 def test_a_home_that_cannot_be_written_to_is_no_fault(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    remembered = Remembered(tmp_path / "file" / "console.json")
-    remembered.put("layout", {"grid": "cards"})
-    remembered.close()
-    assert remembered.get("layout") == {"grid": "cards"}
+    preferences = Preferences(tmp_path / "file" / "console.json")
+    preferences.put("layout", {"grid": "cards"})
+    preferences.close()
+    assert preferences.get("layout") == {"grid": "cards"}
 
 
 def test_a_layout_survives_being_remembered() -> None:
-    layout = Layout(0.4, 0.7, frozenset({"log"}), "compact")
-    assert Layout.of(json.loads(json.dumps(layout.values()))) == layout
+    layout = PaneLayout(0.4, 0.7, frozenset({"log"}), "compact")
+    assert PaneLayout.of(json.loads(json.dumps(layout.values()))) == layout

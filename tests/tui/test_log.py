@@ -16,9 +16,10 @@ from gputui.tui.log.buffer import LogBuffer
 from gputui.tui.log.follower import INBOX, LogFollower
 from gputui.tui.present.log import log_spans
 from gputui.tui.present.style import LOG_NAMES, PLAIN
-from gputui.tui.widgets.log_pane import LogPane
+from gputui.tui.screens.log_pane import LogPane
 from tests.tui import sample
 from tests.tui.console import Console, FakeLogs
+from tests.tui.foresight import until
 
 SIZE = (100, 30)
 
@@ -124,7 +125,7 @@ def flood(count: int, done: threading.Event) -> Iterator[bytes]:
     done.set()
 
 
-async def test_a_flood_keeps_memory_bounded_and_costs_one_repaint_a_tick() -> None:
+async def test_a_flood_keeps_memory_bounded_and_costs_one_repaint_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
     done = threading.Event()
     console.logs.lines[101] = flood(100_000, done)
@@ -132,10 +133,18 @@ async def test_a_flood_keeps_memory_bounded_and_costs_one_repaint_a_tick() -> No
         pane = console.app.screen.query_one(LogPane)
         await console.begin(pilot)
         assert await asyncio.to_thread(done.wait, 30)
+        repaint, painted = pane.repaint, 0
+
+        def counted(*, is_same: bool = False) -> None:
+            nonlocal painted
+            painted += 1
+            repaint(is_same=is_same)
+
+        monkeypatch.setattr(pane, "repaint", counted)
         for _ in range(3):
-            before = pane.repaints
+            painted = 0
             pane.tick()
-            assert pane.repaints - before <= 1
+            assert painted <= 1
         assert pane.buffer.end + pane.buffer.skipped == 100_000
         assert pane.buffer.end - pane.buffer.first <= 20_000
         assert len(pane.reading.painter.strips) <= 500
@@ -143,7 +152,7 @@ async def test_a_flood_keeps_memory_bounded_and_costs_one_repaint_a_tick() -> No
         assert "line 99999" in console.screen_text
 
 
-async def test_the_first_running_job_is_followed_until_somebody_chooses() -> None:
+async def test_the_log_follows_the_cursor_and_f_goes_into_it_and_back() -> None:
     console = Console()
     console.logs.lines = {101: [b"first"], 104: [b"second"]}
     async with console.app.run_test(size=SIZE) as pilot:
@@ -151,13 +160,38 @@ async def test_the_first_running_job_is_followed_until_somebody_chooses() -> Non
         await console.read_log(pilot, 101)
         assert "first" in console.screen_text
         console.logs.opened_event.clear()
-        await pilot.press("j", "f")
+        await pilot.press("j", "j", "j")
         await console.read_log(pilot, 104)
-        assert "second" in console.screen_text
         assert "LOG #104 resnet-ablation" in console.screen_text
-        assert [opened[0] for opened in console.logs.opened] == [101, 104]
+        assert [opened[0] for opened in console.logs.opened] == [101, 104], "rows that were passed open no log"
         assert console.logs.streams[101].closed.is_set()
+        pane = console.app.screen.query_one(LogPane)
+        await pilot.press("f")
+        assert console.app.focused is pane
+        assert "second" in console.screen_text
+        await pilot.press("f")
+        assert console.app.focused is not pane
+        await pilot.press("j", "j")
+        await until(pilot, lambda: "Job 106 has not started. needs 8 GPUs" in console.screen_text)
+        assert pane.follower is None
     assert console.logs.streams[104].closed.is_set()
+
+
+async def test_a_pinned_log_stays_while_the_cursor_moves() -> None:
+    console = Console()
+    console.logs.lines = {101: [b"first"], 104: [b"second"]}
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.read_log(pilot, 101)
+        await pilot.press("p")
+        assert "LOG #101 llama-7b-sft  ● pinned" in console.screen_text
+        await pilot.press("j", "j", "j")
+        await asyncio.sleep(0.3)  # longer than the cursor has to rest
+        assert [opened[0] for opened in console.logs.opened] == [101]
+        console.logs.opened_event.clear()
+        await pilot.press("f")  # asking for a log ends that
+        await console.read_log(pilot, 104)
+        assert "● pinned" not in console.screen_text
 
 
 async def test_the_next_attempt_is_followed_when_it_starts() -> None:
@@ -279,5 +313,6 @@ async def test_new_lines_are_shown_without_being_asked_for_and_silence_costs_not
             async with asyncio.timeout(10):
                 while word.decode() not in console.screen_text:
                     await pilot.pause(0.01)
-        assert not list(pane._timers), "nothing ticks while nothing is written"
+        timers = list(pane._timers)  # noqa: SLF001 - Textual has no public list of them
+        assert not timers, "nothing ticks while nothing is written"
         more.put(b"")

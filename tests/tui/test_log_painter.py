@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gputui.tui.log.model import LogModel
 from gputui.tui.log.pattern import pattern_of
-from gputui.tui.log.reading import LogReading
 from gputui.tui.present.log import MOST
 
 PIECES = st.lists(
@@ -32,7 +32,7 @@ PIECES = st.lists(
 def test_every_row_is_harmless_and_fits(
     lines: list[bytes], room: int, looked_for: str, looks: tuple[bool, bool, bool, int]
 ) -> None:
-    reading = LogReading()
+    reading = LogModel()
     painter = reading.painter
     painter.wraps, painter.is_stamped, painter.shows_stamps, painter.left = looks
     painter.width, reading.window.height = room, 8
@@ -49,7 +49,7 @@ def test_every_row_is_harmless_and_fits(
 
 @given(st.text(alphabet="ab训👩 ", max_size=60), st.integers(3, 20))
 def test_wrapping_loses_nothing(text: str, room: int) -> None:
-    reading = LogReading()
+    reading = LogModel()
     reading.painter.wraps, reading.painter.width, reading.window.height = True, room, 200
     reading.buffer.add([text.encode()])
     reading.settle()
@@ -59,7 +59,7 @@ def test_wrapping_loses_nothing(text: str, room: int) -> None:
 
 def drawn(line: str, width: int, **looks: object) -> str:
     """The first row of it, without its sign."""
-    reading = LogReading()
+    reading = LogModel()
     painter = reading.painter
     for name, value in looks.items():
         setattr(painter, name, value)
@@ -91,7 +91,7 @@ class TestALineCutAtTheRight:
         assert drawn("\x1b[31m训练\x1b[0m损失", 6) == "训练…"
 
     def test_keeps_the_mark_in_the_quiet_colour(self) -> None:
-        reading = LogReading()
+        reading = LogModel()
         reading.painter.width, reading.window.height = 6, 1
         reading.buffer.add([b"\x1b[1;31mabcdefgh"])
         reading.settle()

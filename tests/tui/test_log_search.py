@@ -7,14 +7,15 @@ import re
 import time
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log import buffer
+from gputui.tui.log.buffer import MOST_FOUND, FoundLines, LogBuffer, pack_lines
 from gputui.tui.log.finder import Finder
-from gputui.tui.log.lines import LogLines, around
+from gputui.tui.log.model import LogModel
 from gputui.tui.log.pattern import TooSlow, impatient, pattern_of, text_of
-from gputui.tui.log.window import LogWindow
+from gputui.tui.log.window import LogWindow, ShownLines, around
 from gputui.tui.present.log import highlighted
 from gputui.tui.present.style import AMBER, PLAIN, STRONG
 from tests.tui.console import Console
@@ -32,7 +33,7 @@ def finder(text: str, buffer: LogBuffer, start: int = 0) -> Finder:
 def finish(found: Finder, buffer: LogBuffer) -> list[int]:
     while not found.is_done(buffer):
         found.step(buffer, 1)
-    return found.hits
+    return list(found.hits)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_a_finder_finds_every_line_however_the_log_grows(lines: list[bytes], sta
     buffer.add(lines)
     found = finder("x", buffer, min(start, buffer.end))
     finish(found, buffer)
-    buffer.add_earlier([b"x"] * earlier)
+    buffer.add_earlier(pack_lines([b"x"] * earlier, earlier))
     buffer.add([b"x", b"z"])
     expected = [number for number, raw in buffer.between(buffer.first, buffer.end) if b"x" in raw]
     assert finish(found, buffer) == expected
@@ -97,7 +98,7 @@ def test_a_finder_stops_in_time() -> None:
         found.step(buffer, 0.008)
         worst = max(worst, time.thread_time() - began)
     assert worst < 0.05
-    assert found.hits == []
+    assert not found.hits
 
 
 def test_an_expression_that_never_ends_is_given_up() -> None:
@@ -125,7 +126,7 @@ def test_patience_ends_only_what_is_inside() -> None:
 def test_context_is_what_is_near(hits: set[int], context: int) -> None:
     hits = {hit for hit in hits if hit >= 0}
     near = [n for n in range(40) if any(abs(n - hit) <= context for hit in hits)]
-    assert around(sorted(hit for hit in hits if hit < 40), context, 0, 40) == [
+    assert list(around(sorted(hit for hit in hits if hit < 40), context, 0, 40)) == [
         n for n in near if any(abs(n - hit) <= context for hit in hits if hit < 40)
     ]
 
@@ -136,7 +137,7 @@ def test_context_is_what_is_near(hits: set[int], context: int) -> None:
 def test_a_window_is_full_and_moves_as_far_as_asked(rows: list[int], height: int, moves: list[int]) -> None:
     buffer = LogBuffer()
     buffer.add([b"x"] * len(rows))
-    window = LogWindow(LogLines(buffer), lambda number: rows[number])
+    window = LogWindow(ShownLines(buffer), lambda number: rows[number])
     window.height = height
     window.settle()
     total = sum(rows)
@@ -219,7 +220,7 @@ async def test_a_filter_shows_what_matches_with_lines_around_and_goes_on_as_line
         assert "┄line 149" in console.screen_text
         await pilot.press("left_parenthesis")
         pane.buffer.add([b"line 350", b"line 351"])
-        pane.look()
+        pane.search_further()
         await looked(pane, pilot)
         pane.repaint()
         assert [row.number for row in pane.reading.rows] == [50, 150, 250, 300]
@@ -242,13 +243,13 @@ async def test_looking_through_a_long_log_keeps_no_key_waiting() -> None:
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, NUMBERED)
         pane.buffer.keeps_earlier = True
-        pane.buffer._most_bytes = 10**9
+        pane.buffer._most_bytes = 10**9  # noqa: SLF001 - room for a long log at once
         pane.buffer.add([b"epoch 12 step 4711 loss 2.3412 \x1b[32mlr\x1b[0m 2.0e-05"] * 100_000)
         pattern = pattern_of("loss.*nan")
         pane.reading.search.look_for(pattern)
         pane.reading.search.narrow(pattern)
         worst = 0.0
-        pane.look()
+        pane.search_further()
         while not pane.reading.search.is_done:
             began = time.thread_time()
             await asyncio.sleep(0)
@@ -269,3 +270,40 @@ async def test_the_prompt_remembers_and_says_what_is_no_expression() -> None:
         assert "as plain text: missing ), unterminated" in console.screen_text
         await pilot.press("escape")
         await looked(pane, pilot)
+
+
+def test_lines_that_a_filter_shows_are_bounded_however_many_leave_memory_at_once() -> None:
+    reading = LogModel()
+    reading.buffer.keeps_earlier = True
+    reading.buffer.add([b"step %d" % number for number in range(110_000)])
+    reading.search.narrow(pattern_of("step"))
+    while not reading.search.is_done:
+        reading.search.step(1)
+    assert len(reading.lines) == 110_000
+    reading.buffer.keeps_earlier = False
+    reading.buffer.trim()
+    reading.search.step(1)
+    found = reading.buffer.found
+    assert MOST_FOUND <= len(found) <= MOST_FOUND * 1.1
+    assert 89_999 in found
+    assert found[89_999] == b"step 89999"
+    assert list(dict(found.items())) == sorted(dict(found.items()))
+    assert [reading.lines.number(-1), reading.lines.number(0)] == [109_999, min(dict(found.items()))]
+
+
+@given(st.lists(st.tuples(st.booleans(), st.lists(st.binary(max_size=30), max_size=8)), max_size=12))
+@example([(False, [b"x" * 30] * 5), (False, [b""])])
+def test_the_newest_lines_that_match_are_kept(parts: list[tuple[bool, list[bytes]]]) -> None:
+    found, every = FoundLines(), dict[int, bytes]()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(buffer, "MOST_FOUND", 10)
+        patched.setattr(buffer, "FOUND_BYTES", 100)
+        for is_newer, lines in parts:
+            first = max(every, default=0) + 1 if is_newer else min(every, default=0) - len(lines)
+            new = dict(enumerate(lines, first))
+            every = {**every, **new} if is_newer else {**new, **every}
+            found.add(new.items()) if is_newer else found.put_before(new)
+    kept = dict(found.items())
+    assert list(kept.items()) == list(every.items())[len(every) - len(kept) :]
+    assert len(kept) <= 11
+    assert sum(map(len, kept.values())) <= 110

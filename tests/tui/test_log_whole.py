@@ -8,16 +8,14 @@ from collections.abc import Callable
 
 from textual.pilot import Pilot
 
-from gputui.tui.leave import Leave
-from gputui.tui.log.buffer import LogBuffer
-from gputui.tui.log.earlier import ANCHOR, Known
+from gputui.tui.log.buffer import LogBuffer, pack_lines
+from gputui.tui.log.finder import OlderHits
 from gputui.tui.log.follower import TAIL, LogFollower
 from gputui.tui.log.matching import Matcher
-from gputui.tui.log.outside import Outside
 from gputui.tui.log.pattern import Pattern
-from gputui.tui.log.whole import AROUND, Scanned, read_island, scan
-from gputui.tui.present.log import styles_before
-from gputui.tui.widgets.log_pane import LogPane
+from gputui.tui.log.whole import ANCHOR, AROUND, KnownLines, ScanResult, read_region, scan
+from gputui.tui.messages import ExitChoice
+from gputui.tui.screens.log_pane import LogPane
 from tests.tui.console import Console, FakeLogs
 from tests.tui.reader import begun
 
@@ -34,9 +32,9 @@ def follower_of(lines: list[bytes], *, is_stamped: bool = False) -> LogFollower:
     return LogFollower(logs, 1, None)
 
 
-def scanned(lines: list[bytes], pattern: str, behind: int, told: Callable[[str], object] = str) -> Scanned:
+def scanned(lines: list[bytes], pattern: str, behind: int, told: Callable[[str], object] = str) -> ScanResult:
     """Search a log of which the last `behind` lines are in memory; their first has the number 0."""
-    known = Known(tuple(lines[len(lines) - behind :][:ANCHOR]), behind)
+    known = KnownLines(tuple(lines[len(lines) - behind :][:ANCHOR]), behind)
     return scan(follower_of(lines), Pattern(pattern), known, 0, always, told)
 
 
@@ -50,17 +48,17 @@ class TestScan:
         assert told[-1] == "30,000 lines"
 
     def test_a_log_that_grew_meanwhile_is_numbered_alike(self) -> None:
-        known = Known(tuple(LINES[29_000 : 29_000 + ANCHOR]), TAIL)
+        known = KnownLines(tuple(LINES[29_000 : 29_000 + ANCHOR]), TAIL)
         grown = [*LINES, *(b"new %d needle" % i for i in range(1500))]
         found = scan(follower_of(grown), Pattern("needle"), known, 0, always, str)
         assert (len(found.numbers), found.shift) == (20, 29_000)
 
     def test_what_is_not_searched_is_said(self) -> None:
-        known = Known((b"other",), 1)
+        known = KnownLines((b"other",), 1)
         assert "not found" in scan(follower_of(LINES), Pattern("needle"), known, 0, always, str).fault
         assert "too long" in scanned([b"a" * 40 + b"!"] * 2000, r"(a+)+$", 1000).fault
         given_up = scan(follower_of(LINES), Pattern("needle"), known, 0, lambda: False, str)
-        assert given_up.fault == "given up"
+        assert given_up.fault == "cancelled"
 
     def test_a_line_is_matched_as_it_is_shown(self) -> None:
         matcher = Matcher("^loss nan$")
@@ -75,20 +73,20 @@ class TestScan:
     def test_of_stamped_lines_it_is_told_how_far_in_time_it_is(self) -> None:
         lines = [b"2026-03-02T12:%02d:%02dZ step %d" % (i // 1800, i // 30 % 60, i) for i in range(20_000)]
         told: list[str] = []
-        known = Known(tuple(lines[19_000 : 19_000 + ANCHOR]), 1000)
+        known = KnownLines(tuple(lines[19_000 : 19_000 + ANCHOR]), 1000)
         found = scan(follower_of(lines, is_stamped=True), Pattern("step 5$"), known, 0, always, told.append)
         assert list(found.numbers) == [5 - 19_000]
         assert told[0] == "26 %"
 
     def test_the_lines_around_one_are_read(self) -> None:
-        island = read_island(follower_of(LINES), 29_000, -14_000, always)
-        assert (island.first, island.end, island.is_start) == (-14_000 - AROUND, -14_000 + AROUND, False)
-        assert island.lines[AROUND] == b"step 15000"
-        assert read_island(follower_of(LINES), 29_000, -28_999, always).is_start
+        region = read_region(follower_of(LINES), 29_000, -14_000, always)
+        assert (region.first, region.end, region.is_start) == (-14_000 - AROUND, -14_000 + AROUND, False)
+        assert region.lines[AROUND] == b"step 15000"
+        assert read_region(follower_of(LINES), 29_000, -28_999, always).is_start
 
 
 def test_hits_whose_lines_leave_memory_follow_those_of_the_search() -> None:
-    outside = Outside(progress="0 %")
+    outside = OlderHits(progress="0 %")
     outside.take_gone([3, 5])
     outside.finish(scanned(LINES, "needle", TAIL).numbers, 2, 29_000)
     assert (outside.count, outside.rank(5), outside.after(-29_000)) == (24, 24, 7 - 29_000)
@@ -139,7 +137,7 @@ async def test_errors_of_a_log_that_is_not_all_in_memory_are_said_to_be_of_its_e
         assert "error 1 of 1: error in the last 120,000 lines" in console.screen_text
 
 
-async def found(pane: LogPane, pilot: Pilot[Leave]) -> None:
+async def found(pane: LogPane, pilot: Pilot[ExitChoice]) -> None:
     """Wait until all of the log is searched, and what is gone to is there."""
     search = pane.reading.search
     async with asyncio.timeout(30):
@@ -147,18 +145,19 @@ async def found(pane: LogPane, pilot: Pilot[Leave]) -> None:
             await pilot.pause(0.01)
             finders = [finder for finder in (search.hits, pane.reading.lines.filter) if finder is not None]
             is_over = all(f.is_over and f.outside is not None and f.outside.shift is not None for f in finders)
-            if is_over and search.is_done and search.awaited is None and not pane.is_loading_part:
+            if is_over and search.is_done and search.awaited is None and not pane.loader.is_loading:
                 await pilot.pause()
                 return
 
 
 def test_loading_two_hundred_thousand_coloured_lines_costs_the_loop_a_moment() -> None:
     lines = [b"\x1b[3%dmstep %d\x1b[1m" % (i % 8, i) for i in range(1000)] * 200
-    styles = styles_before(lines[:1000]) * 200  # the reading thread follows them
+    came = pack_lines(lines, len(lines))  # by the reading thread
+    styles = [came.style(number) for number in range(1000)]
     buffer = LogBuffer(lines=200_000)
     buffer.add(lines[:1000])
     begun_at = time.thread_time()
-    kept = buffer.add_earlier(lines, styles)
+    kept = buffer.add_earlier(came)
     buffer.trim()
     spent = time.thread_time() - begun_at
     assert kept == 200_000

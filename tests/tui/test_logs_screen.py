@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
-from gputui.tui.leave import Leave
 from gputui.tui.log.pinned import MOST, LogOf, Pinned
+from gputui.tui.messages import ExitChoice
+from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.logs import LogsScreen, columns_for
 from gputui.tui.screens.main import Main
-from gputui.tui.widgets.log_pane import LogPane
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, steady
 from tests.tui.reader import looked
 from tests.tui.test_pictures import LOG, Compare
 
@@ -40,7 +40,7 @@ def twice() -> Console:
     return console
 
 
-async def read_all(console: Console, pilot: Pilot[Leave]) -> list[LogPane]:
+async def read_all(console: Console, pilot: Pilot[ExitChoice]) -> list[LogPane]:
     """Wait until every pane shows its lines."""
     panes = list(console.app.screen.query(LogPane))
     async with asyncio.timeout(10):
@@ -73,7 +73,7 @@ async def test_pinned_logs_are_shown_together_and_taken_away() -> None:
     console = twice()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
-        await pilot.press("p", "j", "p", "L")
+        await console.press(pilot, "p", "j", "j", "j", "p", "L")
         panes = await read_all(console, pilot)
         assert [pane.follower.job_id for pane in panes if pane.follower] == [101, 104]
         assert "LOG #104 resnet-ablation" in console.screen_text
@@ -81,13 +81,12 @@ async def test_pinned_logs_are_shown_together_and_taken_away() -> None:
         assert panes[0].region.y == panes[1].region.y
         await pilot.press("tab")
         assert console.app.focused is panes[1]
-        await pilot.press("p")
-        await pilot.pause()
+        await console.press(pilot, "p")
         assert isinstance(console.app.screen, LogsScreen)
-        assert console.app.screen._desk.pinned.logs == [LogOf(101)]
+        assert console.app.services.pinned.logs == [LogOf(101)]
+        await steady(pilot)
         assert panes[0].region.width == SIZE[0]
-        await pilot.press("p")
-        await pilot.pause()
+        await console.press(pilot, "p")
         assert len(console.app.screen_stack) == 1
     assert all(stream.closed.is_set() for stream in console.logs.streams.values())
 
@@ -139,7 +138,10 @@ async def test_f_follows_the_log_on_the_main_screen() -> None:
     console = twice()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
-        await pilot.press("L", "tab", "f")
+        await console.press(pilot, "L")
+        await read_all(console, pilot)
+        await console.press(pilot, "tab")
+        await console.press(pilot, "f")
         assert isinstance(console.app.screen, Main)
         follower = console.app.screen.log_pane.follower
         assert follower is not None
@@ -163,12 +165,15 @@ async def test_the_next_attempt_is_followed_when_it_starts() -> None:
         assert console.logs.opened[-1][0] == 101
 
 
-@pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
+AT_BOTH_SIZES = pytest.mark.parametrize("size", [(80, 24), (200, 50)], ids=["80x24", "200x50"])
+NARROW = pytest.mark.parametrize("size", [(80, 24)], ids=["80x24"])
+
+
 class TestPictures:
     def matches(self, snap_compare: Compare, size: tuple[int, int], *keys: str) -> bool:
         console = twice()
 
-        async def before(pilot: Pilot[Leave]) -> None:
+        async def before(pilot: Pilot[ExitChoice]) -> None:
             await console.begin(pilot)
             await console.read_log(pilot, 101)
             for key in keys:
@@ -178,17 +183,22 @@ class TestPictures:
 
         return snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]
 
+    @AT_BOTH_SIZES
     def test_attempts_with_an_error(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "A", "e", "e")
 
+    @AT_BOTH_SIZES
     def test_running_jobs(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "L")
 
+    @NARROW
     def test_a_search(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "L", "z", "slash", *"loss", "enter", "n", "V", "j")
 
+    @NARROW
     def test_a_filter(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "L", "ampersand", *"5 ", "enter", "right_parenthesis")
 
+    @NARROW
     def test_typing(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert self.matches(snap_compare, size, "L", "slash", *"1.2(")

@@ -7,10 +7,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from gputui.tui.commands.menu import MENUS
+from gputui.tui.commands.places import MENUS
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import Menu
-from gputui.tui.screens.prompt import Prompt
+from gputui.tui.screens.questions import Prompt
 from tests.factories import uuid
 from tests.tui.every import eyes
 from tests.tui.every.hand import Hand
@@ -51,13 +51,13 @@ async def on_gpu(hand: Hand, index: int) -> Menu:
 
 def lines(menu: Menu) -> dict[str, str]:
     """The names with their keys."""
-    return {" ".join(words[:-1]): words[-1] for words in (text.split() for text in menu._texts)}
+    return {" ".join(words[:-1]): words[-1] for words in (text.split() for text in menu.texts)}
 
 
 def test_what_is_listed_are_commands_of_the_main_screen_each_once() -> None:
     for commands in MENUS.values():
         assert len({command.name for command in commands}) == len(commands)
-        assert all(hasattr(Main, f"action_{command.verb}") for command in commands)
+        assert all(hasattr(Main, f"action_{command.action_name}") for command in commands)
         assert all(command.in_palette for command in commands)
 
 
@@ -82,7 +82,7 @@ async def test_a_waiting_job_is_held_by_a_click() -> None:
 async def test_a_gpu_is_drained_by_keys() -> None:
     async with opened() as hand:
         menu = await on_gpu(hand, 1)
-        assert hand.app.screen_stack[0].focused is hand.grid
+        assert hand.app.screen_stack[0].focused is hand.grid.shown
         assert menu.query_one(".dialog").border_title == "GPU 1"
         assert list(lines(menu))[:2] == ["GPU", "drain"]
         await hand.press("j", "enter")
@@ -117,7 +117,7 @@ async def test_the_pointer_takes_the_cursor_along() -> None:
 async def test_keys_of_ones_own_are_named_and_who_looks_on_is_offered_no_change() -> None:
     async with opened(keys={"clone": ("f7",), "follow": ("f8",), "hold": ()}) as hand:
         shown = lines(await on_job(hand, 107))
-        assert (shown["clone"], shown["follow"]) == ("F7", "F8")
+        assert (shown["clone"], shown["log"]) == ("F7", "F8")
         assert "hold" in hand.console.screen_text
     async with opened(read_only=True) as hand:
         shown = lines(await on_job(hand, 107))
@@ -132,7 +132,7 @@ async def test_it_stands_within_the_screen_however_small_that_is(size: tuple[int
         await hand.until(lambda: menu.query_one(".dialog").region.right == size[0])
         assert menu.region.contains_region(menu.query_one(".dialog").region)
         await hand.press("G")
-        await hand.until(lambda: f"▌ {menu._texts[-1]}" in hand.console.screen_text)
+        await hand.until(lambda: f"▌ {menu.texts[-1]}" in hand.console.screen_text)
 
 
 async def test_a_right_click_on_the_heading_is_none() -> None:

@@ -10,9 +10,9 @@ from textual import events
 from textual.widgets import Static
 
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.leave import Leave
+from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.dialog import Dialog
-from gputui.tui.screens.leave import LeaveDialog
+from gputui.tui.screens.questions import LeaveDialog
 from tests.tui.every import eyes, stages, stages_log
 from tests.tui.every.hand import Hand
 from tests.tui.every.world import world
@@ -39,7 +39,7 @@ async def test_the_wheel_goes_through_the_pane_under_the_pointer_and_moves_neith
         await hand.until(lambda: hand.queue.top == 3)
         await hand.wheel(hand.queue, down=False)
         await hand.until(lambda: hand.queue.top == 0)
-        assert (hand.queue.cursor, hand.app.focused) == (cursor, hand.grid)
+        assert (hand.queue.cursor, hand.app.focused) == (cursor, hand.grid.shown)
 
 
 async def test_the_wheel_goes_through_a_log_that_has_no_focus() -> None:
@@ -58,13 +58,13 @@ async def test_the_wheel_goes_through_a_log_that_has_no_focus() -> None:
 @pytest.mark.parametrize("view", ["cards", "compact", "rows"])
 async def test_the_wheel_goes_through_gpus_however_they_are_drawn(view: str) -> None:
     async with opened(many_gpus(120), (240, 40)) as hand:
-        while hand.main.layout_now.grid != view:
+        while hand.main.panes.layout.grid != view:
             hand.main.action_grid()
         await hand.breathe()
         for name in ("queue", "log"):
-            hand.main.pane(name).focus()
+            hand.main.panes.pane(name).focus()
             await hand.breathe()
-        hand.main._become(hand.main.layout_now.grown("gpus", -8, {"gpus": 20, "queue": 10, "log": 8}))
+        hand.main.panes.drag_edge("queue", -8)
         await hand.pilot.pause()
         assert hand.grid.height < 120
         for _ in range(64):
@@ -106,15 +106,27 @@ async def test_lines_are_picked_by_dragging_and_stay_under_the_pointer() -> None
         assert hand.app.focused is hand.log
 
 
+async def test_a_click_on_the_title_of_a_log_pins_it_and_a_drag_does_not() -> None:
+    async with opened() as hand:
+        await stages_log.log(hand)
+        await hand.drag(hand.log, (20, 0), (20, 1))
+        assert "pinned" not in hand.console.screen_text
+        region = hand.log.region
+        await hand.click_at(region.x + 8, region.y)
+        await hand.until(lambda: "● pinned" in hand.console.screen_text)
+        await hand.click_at(region.x + 8, region.y)
+        await hand.until(lambda: "● pinned" not in hand.console.screen_text)
+
+
 @pytest.mark.parametrize(
     ("key", "words", "seen"),
     [
         ("c", "yes", lambda hand: eyes.wishes(hand) == [("cancel", "job 107")]),
         ("c", "n Esc", lambda hand: eyes.wishes(hand) == []),
-        ("P", "leave it", lambda hand: not eyes.is_paused(hand)),
-        ("P", "do it", eyes.is_paused),
+        ("P", "cancel", lambda hand: not eyes.is_paused(hand)),
+        ("P", "OK", eyes.is_paused),
         ("y", "n  name", lambda hand: eyes.clipboard(hand) == "whisper-finetune"),
-        ("q", "stop dispatching", lambda hand: hand.app.return_value is Leave.STOP),
+        ("q", "stop scheduling", lambda hand: hand.app.return_value is ExitChoice.STOP),
         ("q", "stay here", lambda hand: hand.app.return_value is None),
     ],
 )

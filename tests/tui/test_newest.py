@@ -9,11 +9,11 @@ import weakref
 
 from textual.message import Message
 
-from gputui.engine.actions import Actions
-from gputui.store import MemoryJobStore
-from gputui.tui.action_thread import ActionThread
-from gputui.tui.messages import WishDone
-from gputui.tui.newest import IsWanted, Newest
+from gputui.engine.actions.actions import Actions
+from gputui.store.memory import MemoryJobStore
+from gputui.tui.actions import ActionThread
+from gputui.tui.latest_worker import IsWanted, LatestWorker
+from gputui.tui.messages import ActionDone
 from tests.factories import ACTOR, FakeClock
 
 PATIENCE = 10
@@ -25,12 +25,12 @@ class Answer(Message):
         self.text = text
 
 
-def newest(told: queue.SimpleQueue[str]) -> Newest:
+def newest(told: queue.SimpleQueue[str]) -> LatestWorker:
     def tell(message: Message) -> None:
         assert isinstance(message, Answer)
         told.put(message.text)
 
-    return Newest(tell, lambda error: Answer(f"failed: {error}"))
+    return LatestWorker(tell, lambda error: Answer(f"failed: {error}"))
 
 
 def test_an_older_request_is_told_that_it_is_wanted_no_more_and_not_answered() -> None:
@@ -81,11 +81,11 @@ def test_nothing_is_told_after_the_end() -> None:
         over.set()
         return Answer("too late")
 
+    before = set(threading.enumerate())
     worker = newest(told)
     worker.ask(slow)
     assert begun.wait(PATIENCE)
-    thread = worker._thread
-    assert thread is not None
+    [thread] = set(threading.enumerate()) - before
     assert thread.daemon
     worker.close()
     go_on.set()
@@ -115,7 +115,7 @@ def test_what_a_wish_was_about_is_let_go_when_it_is_done() -> None:
     wishes, about = ActionThread(Actions(MemoryJobStore(), FakeClock(), ACTOR), told.put), Queue()
     kept = weakref.ref(about)
     wishes.add(lambda actions, about=about: type(about).__name__)  # type: ignore[misc]
-    assert isinstance(told.get(timeout=PATIENCE), WishDone)
+    assert isinstance(told.get(timeout=PATIENCE), ActionDone)
     del about
     gone(kept)
     assert wishes.finish(PATIENCE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from textual.widgets import Input
 
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.prompt import Prompt
+from gputui.tui.screens.questions import Prompt
 from gputui.tui.screens.timeline import TimelineScreen
 from tests.tui.console import Console
 

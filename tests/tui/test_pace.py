@@ -5,16 +5,16 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.settings import ConsoleSettings
-from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.tui.pace import SLOW, USUAL, Pace, Pacer, log_pace
+from gputui.domain.snapshot import EMPTY, Node, Snapshot
+from gputui.tui.pace import SLOW, USUAL, Pace, Pacer, Repaints, log_pace
 from tests.cli.conftest import Run, alone, clock, run, store
-from tests.factories import NOW
+from tests.factories import GIB, NOW, sample, view
 from tests.tui.console import Console
 from tests.tui.test_pictures import show_history
 
@@ -75,6 +75,35 @@ def test_what_was_done_here_is_seen_at_once() -> None:
     assert seen.shown == PICTURES[:2]
 
 
+def test_the_main_screen_is_drawn_once_for_each_reading() -> None:
+    second = 0.0
+    repaints = Repaints(1.0, lambda: second)
+
+    def later(seconds: float, used: int = GIB) -> Snapshot:
+        age = timedelta(seconds=seconds)
+        read = view(0, sample=sample(0, memory_used=used), age=age)
+        return replace(EMPTY, taken_at=NOW + age, nodes=(Node("node1", (read,)),))
+
+    first = later(0)
+    assert repaints.wants(EMPTY, first)
+    repaints.note()
+    assert not repaints.wants(first, later(0.9)), "readings are older, and that is all"
+    assert repaints.wants(later(0.9), later(0.95, used=5)), "another reading"
+    assert repaints.wants(first, replace(first, leads_here=True))
+    assert repaints.wants(first, first), "asked for again"
+    assert repaints.wants(later(0.9), later(1.0)), "time has passed"
+    repaints.note()
+    second = 1.05
+    assert not repaints.wants_tick(), "the next reading is about to come"
+    second = 1.25
+    assert repaints.wants_tick(), "it did not come"
+    repaints.note()
+    second = 2.0
+    assert not repaints.wants_tick()
+    second = 2.25
+    assert repaints.wants_tick()
+
+
 async def test_a_slow_console_draws_lines_without_graphs_and_no_seconds() -> None:
     console = Console(console=ConsoleSettings("off", slow=True))
     async with console.app.run_test(size=(200, 50)) as pilot:
@@ -85,7 +114,7 @@ async def test_a_slow_console_draws_lines_without_graphs_and_no_seconds() -> Non
         assert lines[0].rstrip().endswith(" 12:00")
         assert lines[1].split()[:2] == ["GPU", "MODEL"]
         assert "LAST MINUTES" not in console.screen_text
-        assert not any(block in line for line in lines[:10] for block in "▁▂▃▄▅▆▇█⣀⣿")
+        assert not any(graph in line for line in lines[:10] for graph in "▁▂▃▄▅▆▇⣀⣤⣶⣿")
         assert log_pace(console.app) == SLOW.log
 
 
@@ -93,14 +122,14 @@ async def test_keys_are_not_slowed() -> None:
     console = Console(console=ConsoleSettings("off", slow=True))
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        await pilot.press("j", "j")
-        assert any(line.startswith("▌") and " 105 CF" in line for line in console.screen_text.splitlines())
+        await pilot.press("j", "j", "j", "j")
+        assert any(line.startswith("▌") and " 105 starting" in line for line in console.screen_text.splitlines())
 
 
 def test_textual_hears_of_it_before_it_is_imported() -> None:
     program = (
-        "import sys; from gputui.cli.slow import prepare; from gputui.config import resolve;"
-        "assert 'textual' not in sys.modules; prepare(resolve());"
+        "import sys; from gputui.console.startup import limit_frame_rate; from gputui.config import resolve;"
+        "assert 'textual' not in sys.modules; limit_frame_rate(resolve());"
         "from textual import constants; print(constants.MAX_FPS, constants.TEXTUAL_ANIMATIONS)"
     )
     environ = {key: value for key, value in os.environ.items() if not key.startswith(("TEXTUAL", "GPUTUI"))}

@@ -11,10 +11,9 @@ from textual import events
 from textual.widgets import Input
 
 from gputui.tui.commands import COMMANDS
-from gputui.tui.commands.finding import find
-from gputui.tui.commands.offers import Offer
+from gputui.tui.commands.palette import Offer, find
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.palette import Palette
+from gputui.tui.screens.palette import CommandFinder
 from tests.tui.every.hand import Hand
 from tests.tui.every.world import world
 from tests.tui.test_turns import burst
@@ -27,7 +26,7 @@ OFFERS = [Offer(command) for command in COMMANDS if command.in_palette]
 
 
 @asynccontextmanager
-async def opened(size: tuple[int, int] = (120, 36)) -> AsyncIterator[tuple[Hand, Palette]]:
+async def opened(size: tuple[int, int] = (120, 36)) -> AsyncIterator[tuple[Hand, CommandFinder]]:
     """The palette over the main screen, where job 107 waits and is selected."""
     console = world()
     async with console.app.run_test(size=size) as pilot:
@@ -36,7 +35,7 @@ async def opened(size: tuple[int, int] = (120, 36)) -> AsyncIterator[tuple[Hand,
         await hand.until(lambda: len(hand.queue.keys) > 0 and hand.app.focused is hand.queue)
         hand.queue.move_to(list(hand.queue.keys).index(107))
         await hand.press("colon")
-        yield hand, await hand.opened(Palette)
+        yield hand, await hand.opened(CommandFinder)
 
 
 def done(hand: Hand) -> list[tuple[str, str]]:
@@ -60,6 +59,33 @@ def names(wanted: str) -> list[str]:
     ],
 )
 def test_the_best_is_first(wanted: str, best: str) -> None:
+    assert names(wanted)[0] == best
+
+
+@pytest.mark.parametrize(
+    ("wanted", "best"),
+    [
+        *((word, "Jobs: cancel") for word in ("kill", "KIL", "stop", "end", "delete", "terminate", "scancel")),
+        *((word, "Jobs: requeue") for word in ("restart", "rerun", "retry", "rest")),
+        *((word, "Jobs: shell") for word in ("exec", "docker exec", "attach", "bash")),
+        *((word, "View: theme") for word in ("color", "colour", "colours", "dark")),
+        *((word, "Jobs: submit") for word in ("sbatch", "srun", "new")),
+        *((word, "GPUs: drain") for word in ("disable", "maintenance")),
+        *((word, "Jobs: prio") for word in ("nice", "boost")),
+        ("env", "Jobs: detail"),
+        ("squeue", "Queue: queue"),
+        ("sacct", "Queue: finished"),
+        ("docker logs", "Jobs: log"),
+        ("htop", "Jobs: processes"),
+        ("nvitop", "GPUs: GPU"),
+        ("gantt", "View: timeline"),
+        ("undrain", "GPUs: resume"),
+        ("exit", "View: quit"),
+        ("remove", "Queue: remove"),
+        ("relea", "Jobs: release"),
+    ],
+)
+def test_a_synonym_finds_a_command_but_titles_come_first(wanted: str, best: str) -> None:
     assert names(wanted)[0] == best
 
 
@@ -96,7 +122,7 @@ async def test_what_cannot_be_done_says_why_not_and_nothing_else_is_done_for_it(
         await hand.until(lambda: len(done(hand)) == 1)
         hand.queue.move_to(list(hand.queue.keys).index(RUNNING))
         await hand.press("colon")
-        palette = await hand.opened(Palette)
+        palette = await hand.opened(CommandFinder)
         await hand.press(*"hold")
         assert hand.console.screen_text.count("Not now: it needs a waiting job that is not held.") == 2
         await (hand.click(palette.query_one(LINES), 5, 0) if clicks else hand.press("enter"))
@@ -124,12 +150,13 @@ async def test_a_click_does_the_line_under_the_pointer() -> None:
 async def test_a_click_where_a_line_was_before_the_last_letter_does_nothing() -> None:
     async with opened() as (hand, palette):
         lines = palette.query_one(LINES)
-        assert hand.app._driver is not None
         x, y = lines.region.x + 5, lines.region.bottom - 1
         burst(hand.console, *"hold")
         for kind in (events.MouseDown, events.MouseUp):
-            hand.app._driver.send_message(kind(None, x, y, 0, 0, 1, False, False, False, x, y))
-        await hand.until(lambda: palette.query_one(Input).value == "hold" and not hand.app.has_turn)
+            event = kind(None, x, y, 0, 0, 1, False, False, False, x, y)
+            event.set_sender(hand.app)
+            hand.app.post_message(event)
+        await hand.until(lambda: palette.query_one(Input).value == "hold" and not hand.app.input_queue.is_busy)
         assert hand.app.screen is palette
         assert done(hand) == []
 
@@ -137,7 +164,7 @@ async def test_a_click_where_a_line_was_before_the_last_letter_does_nothing() ->
 async def test_enter_where_nothing_is_found_does_nothing_and_a_click_outside_closes() -> None:
     async with opened() as (hand, palette):
         await hand.press(*"zzz", "enter")
-        assert "No command is called that" in hand.console.screen_text
+        assert "No matching command" in hand.console.screen_text
         assert hand.app.screen is palette
         await hand.click_at(0, 0)
         await hand.until(lambda: isinstance(hand.app.screen, Main))
@@ -150,14 +177,14 @@ async def test_the_wheel_and_the_pages_move_the_cursor_and_lines_stay_where_they
         shown = lines.size.height
         await hand.press("pagedown")
         assert palette.cursor == shown - 1
-        assert palette._first == 0
+        assert palette.first == 0
         await hand.wheel(lines)
         assert palette.cursor == shown
-        assert palette._first == 1
+        assert palette.first == 1
         await hand.point_at(lines.region.x + 3, lines.region.y)
-        assert palette.cursor == palette._first == 1
+        assert palette.cursor == palette.first == 1
         await hand.press("pageup", "up", "up")
-        assert palette.cursor == palette._first == 0
+        assert palette.cursor == palette.first == 0
 
 
 async def test_the_sentence_under_the_cursor_is_told_in_full_on_a_narrow_screen() -> None:
@@ -166,7 +193,7 @@ async def test_the_sentence_under_the_cursor_is_told_in_full_on_a_narrow_screen(
         assert "│ Show everything about the job. │" in told
         await hand.press(*"undo")
         told = " ".join(hand.console.screen_text.split())
-        assert "Take this console's last wish back," in told.replace(" │ │ ", " ")
+        assert "Undo this console's last change," in told.replace(" │ │ ", " ")
 
 
 async def test_a_second_choice_after_the_list_is_closed_changes_nothing() -> None:
@@ -183,9 +210,9 @@ async def test_a_second_choice_after_the_list_is_closed_changes_nothing() -> Non
 @pytest.mark.parametrize("size", [(40, 10), (20, 5), (300, 80)])
 async def test_it_follows_the_size_of_the_screen(size: tuple[int, int]) -> None:
     async with opened() as (hand, palette):
-        await hand.pilot.resize_terminal(*size)
+        await hand.console.resize(hand.pilot, *size)
         await hand.press("pagedown", "pagedown")
         lines = palette.query_one(LINES)
-        assert lines.size.height == palette._rows
-        assert palette._first <= palette.cursor < palette._first + palette._rows
+        await hand.until(lambda: lines.size.height == palette.rows, "the list is as high as the screen allows")
+        assert palette.first <= palette.cursor < palette.first + palette.rows
         assert size[1] < 10 or lines.region.bottom < size[1]

@@ -12,7 +12,7 @@ from textual.app import App
 from textual.pilot import Pilot
 
 from gputui.domain.snapshot import Snapshot
-from gputui.tui.leave import Leave
+from gputui.tui.messages import ExitChoice
 from tests.tui import sample
 from tests.tui.console import Console
 
@@ -29,7 +29,7 @@ class Compare(Protocol):
         app: str | PurePath | App[object],
         press: tuple[str, ...] = (),
         terminal_size: tuple[int, int] = (80, 24),
-        run_before: Callable[[Pilot[Leave]], object] | None = None,
+        run_before: Callable[[Pilot[ExitChoice]], object] | None = None,
     ) -> bool: ...
 
 
@@ -40,7 +40,7 @@ def matches(
     console = Console(snapshot)
     console.logs.lines = {101: LOG, 50: LOG}
 
-    async def before(pilot: Pilot[Leave]) -> None:
+    async def before(pilot: Pilot[ExitChoice]) -> None:
         if history:
             await show_history(console, pilot)
         await console.begin(pilot)
@@ -52,7 +52,7 @@ def matches(
     return snap_compare(console.app, terminal_size=size, run_before=before)  # type: ignore[arg-type]
 
 
-async def show_history(console: Console, pilot: Pilot[Leave]) -> None:
+async def show_history(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """Minutes of load before the picture itself."""
     for step in range(45):
         gpus = []
@@ -64,28 +64,24 @@ async def show_history(console: Console, pilot: Pilot[Leave]) -> None:
         await console.show(pilot, sample.with_node(taken_at=taken, gpus=tuple(gpus)))
 
 
-@pytest.mark.parametrize("size", [SMALL, MIDDLING, WIDE], ids=["80x24", "120x36", "200x50"])
+AT_EVERY_SIZE = pytest.mark.parametrize("size", [SMALL, MIDDLING, WIDE], ids=["80x24", "120x36", "200x50"])
+BAD_DAYS = [
+    *((day, size) for day in (sample.no_gpu, sample.no_docker, sample.empty_queue) for size in (SMALL, WIDE)),
+    *((day, size) for day in (sample.stale, sample.strange_names) for size in (SMALL, WIDE)),
+    *((day, SMALL) for day in (sample.viewer, sample.warned, sample.nobody_leads, sample.paused, sample.disk_full)),
+]
+"""Days that change panes, on the narrowest and the widest screen; those that only add a notice, on the narrowest."""
+
+
 class TestMain:
+    @AT_EVERY_SIZE
     def test_a_busy_day(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert matches(snap_compare, None, size, history=True)
 
-    @pytest.mark.parametrize(
-        "day",
-        [
-            sample.no_gpu,
-            sample.no_docker,
-            sample.stale,
-            sample.empty_queue,
-            sample.viewer,
-            sample.warned,
-            sample.nobody_leads,
-            sample.paused,
-            sample.disk_full,
-            sample.strange_names,
-        ],
-    )
+    @pytest.mark.parametrize(("day", "size"), BAD_DAYS, ids=[f"{day.__name__}-{w}x{h}" for day, (w, h) in BAD_DAYS])
     def test_a_bad_day(self, snap_compare: Compare, size: tuple[int, int], day: Callable[[], Snapshot]) -> None:
         assert matches(snap_compare, day(), size)
 
+    @AT_EVERY_SIZE
     def test_before_anything_is_known(self, snap_compare: Compare, size: tuple[int, int]) -> None:
         assert snap_compare(Console().app, terminal_size=size)  # type: ignore[arg-type]

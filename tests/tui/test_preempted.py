@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
+
+from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
@@ -26,10 +27,10 @@ def test_it_starts_again_later_and_not_for_the_first_time() -> None:
     picture = Snapshot(
         taken_at=NOW, nodes=(node,), jobs=(low, job(2, gpus=1, name="wide", priority=20, time_limit=HOUR))
     )
-    found = compared(picture, prioritised([2], 100), Settings(policy=PolicySettings(preemption=True)), NOW)
+    found = compared(picture, prioritised([2], 100, NOW), Settings(policy=PolicySettings(preemption=True)), NOW)
     outlook = Outlook(picture, NOW, found, is_current=True, names={1: "low", 2: "wide"})
     lines = ["".join(text for text, _ in line) for line in what_if_lines(Subject("x", (2,)), outlook, 90, 20)]
     [told] = [line for line in lines if "starts again" in line]
     assert told.startswith("▼     1 low")
     assert "   runs now -> 13:01" in told
-    assert any("▼ 1 later" in line and "never" not in line for line in lines)
+    assert any("▼ delays 1 job" in line and "never" not in line for line in lines)

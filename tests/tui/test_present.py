@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuState, Health, HealthCode, Holder
 from gputui.domain.job import GpuRequest
@@ -16,14 +16,16 @@ from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.present.cells import Cell, Column, changed_part, fitted, lay_out
+from gputui.tui.present.conditions import conditions
 from gputui.tui.present.detail import MASK, job_lines
-from gputui.tui.present.gpu import GpuRow, gpu_cells
-from gputui.tui.present.gpu_columns import GPU_COLUMNS
+from gputui.tui.present.gpu import gpu_cells, sick_words
+from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuRow
+from gputui.tui.present.graphs import bar, graph
 from gputui.tui.present.job import JobContext, gpus_wanted, job_cells
-from gputui.tui.present.meter import bar, graph
-from gputui.tui.present.status import no_gpu_words, notices, pressing, scheduler_words, status_line
+from gputui.tui.present.notices import pressing
+from gputui.tui.present.status import no_gpu_words, scheduler_words, status_line
 from gputui.tui.present.style import DIM, PLAIN
-from gputui.tui.queue.columns import COLUMNS, Chosen
+from gputui.tui.queue.columns import COLUMNS, ChosenColumns
 from tests.factories import GIB, NOW, gpu, job, running, sample, uuid, view
 from tests.tui import sample as samples
 
@@ -41,7 +43,7 @@ def gpu_text(row: GpuRow) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("room", [20, 60, 80, 100, 120, 200, 400])
-@pytest.mark.parametrize("columns", [GPU_COLUMNS, Chosen().columns])
+@pytest.mark.parametrize("columns", [GPU_COLUMNS, ChosenColumns().columns(80), ChosenColumns().columns(200)])
 def test_columns_fill_the_room_without_overlap(columns: tuple[Column, ...], room: int) -> None:
     placed = lay_out(columns, room)
     for left, right in itertools.pairwise(placed):
@@ -54,7 +56,15 @@ def test_the_wider_the_more_columns() -> None:
     counts = [len(lay_out(GPU_COLUMNS, room)) for room in (80, 120, 200)]
     assert counts == sorted(counts)
     assert counts[0] < counts[-1]
-    assert {p.column.key for p in lay_out(GPU_COLUMNS, 80)} >= {"index", "state", "who", "load", "percent", "memory"}
+    assert {p.column.key for p in lay_out(GPU_COLUMNS, 80)} >= {
+        "index",
+        "held",
+        "load",
+        "memory_bar",
+        "time",
+        "percent",
+        "memory",
+    }
 
 
 @pytest.mark.parametrize("value", ["", "short", "much too long for it", "训练大模型数据", "🚀🚀🚀🚀🚀🚀🚀"])
@@ -69,7 +79,7 @@ def test_an_unreadable_value_is_a_dash_never_zero() -> None:
     shown = gpu_text(row)
     for key in ("percent", "temperature", "power", "power_limit", "clock", "fan", "model"):
         assert shown[key] == "–", key
-    assert shown["memory"] == "–/–"
+    assert shown["memory"] == "–"
     assert "0" not in shown["load"]
 
 
@@ -80,17 +90,18 @@ def test_a_gpu_without_a_sample_shows_dashes() -> None:
 
 def test_a_lost_gpu_says_so_in_words() -> None:
     lost = view(7, GpuState.UNKNOWN, health=Health(HealthCode.LOST, "fell off the bus (Xid 79)"))
-    shown = gpu_text(GpuRow(lost))
-    assert shown["state"] == "LOST"
-    assert shown["who"].startswith("fell off the bus")
+    words = sick_words(GpuRow(lost), 80)
+    assert words is not None
+    assert text(words) == "  7 H100 LOST fell off the bus (Xid 79)"
+    assert words[0][1].bgcolor is not None
 
 
 def test_a_stale_reading_is_grey_and_has_its_age() -> None:
     old = view(0, GpuState.UNKNOWN, stale=True, age=timedelta(seconds=40), sample=sample(0, utilization=0.9))
     row = GpuRow(old, late=timedelta(seconds=2))
-    assert gpu_text(row)["state"] == "42s old"
+    assert gpu_text(row)["held"].startswith("42s old")
     assert {style for _, style in gpu_cells(row, "percent", 4)} == {DIM}
-    assert {style for _, style in gpu_cells(row, "load", 10)} == {DIM}
+    assert text(gpu_cells(row, "load", 10)).strip() == ""
 
 
 @pytest.mark.parametrize(
@@ -109,20 +120,21 @@ def test_what_slows_a_gpu_is_marked_where_there_is_no_room_to_name_it(
 
 def test_the_holder_is_named() -> None:
     held = GpuRow(view(0, GpuState.ALLOCATED, job_id=17), job(17, name="train", tenant="bob"))
-    assert gpu_text(held)["who"] == "#17 train bob"
+    assert gpu_text(held)["held"] == "#17 train bob"
     process = Holder("process", "python", "eve", 4242)
     foreign = GpuRow(view(1, GpuState.FOREIGN, holders=(process, process)))
-    assert gpu_text(foreign)["who"] == "python eve pid 4242 +1"
+    assert gpu_text(foreign)["held"] == "foreign python eve pid 4242 +1"
     unseen = GpuRow(view(1, GpuState.FOREIGN, holders=(Holder("process", "pid 4242", pid=4242),)))
-    assert gpu_text(unseen)["who"] == "pid 4242 not seen on this host"
+    assert gpu_text(unseen)["held"] == "foreign pid 4242 not seen on this host"
     box = GpuRow(view(1, GpuState.FOREIGN, holders=(Holder("container", "jupyter", "bob"),)))
-    assert gpu_text(box)["who"] == "container jupyter bob"
+    assert gpu_text(box)["held"] == "foreign jupyter bob"
+    assert text(gpu_cells(box, "held", 40)) == "foreign container jupyter bob"
 
 
 def test_those_that_share_a_gpu_are_named_and_numbered_where_there_is_no_room() -> None:
     shared = view(0, GpuState.ALLOCATED, job_id=4, job_ids=(4, 9))
     row = GpuRow(shared, job(4, name="train", tenant="bob"), beside=(job(9, name="eval", tenant="eve"),))
-    assert gpu_text(row)["state"] == "shared"
+    assert text(gpu_cells(row, "held", 20)) == "shared #4 #9"
     assert text(gpu_cells(row, "who", 40)) == "#4 train bob · #9 eval eve"
     assert text(gpu_cells(row, "who", 20)) == "#4 #9"
     context = JobContext(NOW, gpu_names={uuid(0): "0"}, beside={4: (9, 12)})
@@ -217,8 +229,8 @@ def test_detail_has_attempts_with_causes() -> None:
 def test_who_schedules() -> None:
     assert text(scheduler_words(EMPTY)) == "starting"
     assert "scheduling" in text(scheduler_words(samples.rich_snapshot()))
-    assert "serve" in text(scheduler_words(samples.viewer()))
-    assert "nobody" in text(scheduler_words(samples.nobody_leads()))
+    assert "scheduler: service" in text(scheduler_words(samples.viewer()))
+    assert "no scheduler" in text(scheduler_words(samples.nobody_leads()))
     silent = replace(samples.viewer(), leader=replace(samples.SERVE, silent_for=timedelta(seconds=40)))
     assert text(scheduler_words(silent)) == "○ scheduler not responding for 40s"
     assert text(scheduler_words(silent, short=True)) == "○ not responding for 40s"
@@ -227,24 +239,25 @@ def test_who_schedules() -> None:
 
 def test_counts_in_the_status_line() -> None:
     line = text(status_line(samples.rich_snapshot(), "node1"))
-    assert "3 running 4 waiting 1 held 2 failed" in line
+    assert "3 running 4 waiting 1 held │" in line
     assert "2 of 8 GPUs free" in line
 
 
 def test_notices_come_worst_first_and_say_what_to_do() -> None:
     both = replace(samples.no_docker(), leader=samples.SERVE, leads_here=False)
-    found = notices(both, NOW)
-    assert [notice.severity for notice in found] == ["error", "error", "information"]
+    found = conditions(both, NOW)
+    assert [notice.severity for notice in found[:4]] == ["error", "error", "warning", "warning"]
+    assert {notice.severity for notice in found[4:]} == {"information"}
     assert "usermod" in found[0].text
-    assert "gputui serve" in notices(samples.nobody_leads(), NOW)[0].text
-    lost, paused = notices(samples.paused(), NOW)
+    assert "gputui serve" in conditions(samples.nobody_leads(), NOW)[0].text
+    lost, *_, paused = [each for each in conditions(samples.paused(), NOW) if each.kind in {"lost", "paused"}]
     assert "fell off the bus" in lost.text
     assert "kernel update" in paused.text
-    assert notices(samples.empty_queue(), NOW) == ()
+    assert conditions(samples.empty_queue(), NOW) == ()
 
 
 def test_an_old_picture_is_said_to_be_old() -> None:
-    [notice] = notices(samples.empty_queue(), NOW + timedelta(seconds=30))
+    [notice] = conditions(samples.empty_queue(), NOW + timedelta(seconds=30))
     assert "30s old" in notice.text
 
 
@@ -274,16 +287,17 @@ def with_warnings(snapshot: Snapshot, *warnings: str) -> Snapshot:
 
 def test_gpus_free_in_vain_are_told_where_there_is_room() -> None:
     stranded = samples.rich_snapshot(fragmentation=2)
-    assert "GPUs free, 1 lost │ 2 free that no waiting job can use" in text(status_line(stranded, "node1"))
+    assert "GPUs free │ 2 free that no waiting job can use" in text(status_line(stranded, "node1"))
     assert "no waiting job" not in text(status_line(stranded, "node1", 80))
     assert "no waiting job" not in text(status_line(samples.rich_snapshot(), "node1"))
 
 
 def test_standing_warnings_are_a_number_in_the_status_line_and_no_banner() -> None:
-    warned = with_warnings(samples.viewer(), "live-restore is off", "cgroup v1")
+    warned = with_warnings(samples.empty_queue(), "live-restore is off", "cgroup v1")
     assert pressing(warned, NOW) == ()
-    assert "2 warnings, ! shows" in text(status_line(warned, "node1"))
-    assert [notice.severity for notice in notices(warned, NOW)] == ["error", "warning", "warning", "information"]
+    found = conditions(warned, NOW)
+    assert text(status_line(warned, "node1", found=found)).endswith("│ ! 2 warnings  ! shows")
+    assert [condition.severity for condition in found] == ["warning", "warning"]
 
 
 @pytest.mark.parametrize("day", [samples.paused, samples.nobody_leads, samples.no_docker, samples.disk_full])
@@ -303,30 +317,23 @@ def test_an_old_picture_deserves_a_row() -> None:
 
 @pytest.mark.parametrize("day", [samples.rich_snapshot, samples.viewer, samples.paused, samples.nobody_leads])
 def test_the_status_line_of_80_columns_shortens_words_and_keeps_the_free_gpus(day: Callable[[], Snapshot]) -> None:
-    warned = with_warnings(day(), "live-restore is off", "cgroup v1")
-    line = text(status_line(warned, "a-host-with-a-long-name", 69))
+    found = conditions(day(), NOW)
+    line = text(status_line(day(), "a-host-with-a-long-name", 69, found=found))
     assert len(line) <= 69
-    assert "of 8 GPUs free" in line
-    assert "3 R" in line
-    assert "! 2" in line
+    assert "/8 free" in line
+    assert "3 run " in line
+    assert "│ ✗ " in line
+    assert "  +" in line
 
 
 def test_the_status_line_shortens_no_more_words_than_it_must() -> None:
-    warned = with_warnings(samples.viewer(), "live-restore is off")
-    told = [text(status_line(warned, "node1", room)) for room in range(130, 60, -1)]
-    in_full = [
-        [word for word in ("schedules", "warning, ! shows", "running", "node1", "gputui") if word in line]
-        for line in told
-    ]
-    order = [words for words, before in zip(in_full, [None, *in_full], strict=False) if words != before]
-    assert order == [
-        ["schedules", "warning, ! shows", "running", "node1", "gputui"],
-        ["warning, ! shows", "running", "node1", "gputui"],
-        ["running", "node1", "gputui"],
-        ["node1", "gputui"],
-        ["gputui"],
-        [],
-    ]
+    seen, found = samples.viewer(), conditions(samples.viewer(), NOW)
+    words = ("scheduler:", "! shows", "running", "GPUs free", "drained", "in foreign use", "failed", "node1")
+    told = [text(status_line(seen, "node1", room, found=found)) for room in range(180, 50, -1)]
+    assert all(len(line) <= room for line, room in zip(told, range(180, 50, -1), strict=True))
+    in_full = [[word for word in words if word in line] for line in told]
+    order = [some for some, before in zip(in_full, [None, *in_full], strict=False) if some != before]
+    assert order == [list(words[n:]) for n in range(len(words) + 1)]
 
 
 def test_of_a_cell_only_what_differs_is_sent() -> None:

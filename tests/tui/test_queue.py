@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
+from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gputui.domain.job import ArrayRef, Job, Submission
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import QUEUE_COLUMNS, Window
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.state import JobState
-from gputui.domain.window import WindowState, WindowView
-from gputui.tui.leave import Leave
+from gputui.tui.messages import ExitChoice
+from gputui.tui.preferences import Preferences
 from gputui.tui.present.detail import job_title
-from gputui.tui.queue.columns import COLUMNS, USUAL, Chosen
-from gputui.tui.remembered import Remembered
+from gputui.tui.queue.columns import COLUMNS, USUAL, ChosenColumns
+from gputui.tui.queue.ended import FOLD
 from gputui.tui.screens.columns import ColumnChooser
 from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.edit import EditJob
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.filter_line import FieldNames
 from gputui.tui.widgets.job_table import JobTable
 from tests.factories import NOW, job, recurring, running, spec, uuid
 from tests.tui import sample
-from tests.tui.console import Console
+from tests.tui.console import Console, steady
 
 SIZE = (120, 36)
 
@@ -63,10 +62,11 @@ async def test_jobs_leave_the_queue_while_it_is_covered_and_gets_room_for_its_ta
         await console.begin(pilot)
         assert queue(console).head == 1
         await console.press(pilot, "question_mark")
-        await pilot.resize_terminal(120, 50)
+        await console.resize(pilot, 120, 50)
         left = console.snapshot.jobs[30:]
         await console.show(pilot, replace(console.snapshot, jobs=left, order=tuple(job.id for job in left)))
         await console.press(pilot, "escape")
+        await steady(pilot)
         assert queue(console).head == 2
         assert list(queue(console).keys) == [job.id for job in left]
 
@@ -78,7 +78,7 @@ class TestMarks:
             await console.begin(pilot)
             queue(console).move_to(queue(console).keys.index(106))
             await console.press(pilot, "space", "space", "j", "space")
-            assert queue(console).live.marks == {106, 107, 110}
+            assert set(queue(console).live.marks) == {106, 107, 110}
             assert "3 marked" in console.screen_text
             await console.press(pilot, "h")
             assert console.audited() == [("hold", "job 106"), ("hold", "job 107"), ("hold", "job 110")]
@@ -92,7 +92,7 @@ class TestMarks:
             await pilot.press("space")
             order = (110, 109, 108, 107, 106)
             await console.show(pilot, replace(console.snapshot, order=order))
-            assert queue(console).live.marks == {107}
+            assert set(queue(console).live.marks) == {107}
             left = tuple(job for job in console.snapshot.jobs if job.id != 107)
             await console.show(pilot, replace(console.snapshot, jobs=left))
             assert not queue(console).live.marks
@@ -102,7 +102,7 @@ class TestMarks:
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
             await pilot.press("slash", *"alice", "enter", "asterisk")
-            assert queue(console).live.marks == {101, 106, 108}
+            assert set(queue(console).live.marks) == {101, 106, 108}
             await pilot.press("escape")
             assert not queue(console).live.marks
             assert len(queue(console).keys) == 6
@@ -138,7 +138,7 @@ class TestMarks:
             await pilot.press("asterisk", "h")
             changed = [job for job in console.snapshot.jobs if job.id == 106]
             await console.show(pilot, sample.with_job(console.snapshot, [changed[0].evolve(held=True)]))
-            assert "It makes sense for 3 of these 4 jobs only by now" in console.screen_text
+            assert "This can still be done to 3 of these 4 jobs only" in console.screen_text
 
 
 class TestFilter:
@@ -161,12 +161,12 @@ class TestFilter:
             assert console.app.focused is not field
 
     async def test_up_brings_back_what_was_typed_before_also_in_another_run(self, tmp_path: Path) -> None:
-        remembered = Remembered(tmp_path / "console.json")
-        console = Console(remembered=remembered)
+        preferences = Preferences(tmp_path / "console.json")
+        console = Console(preferences=preferences)
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
             await pilot.press("slash", *"bob", "enter", "escape", "slash", *"gpus>=4", "enter", "escape")
-        console = Console(remembered=Remembered(tmp_path / "console.json"))
+        console = Console(preferences=Preferences(tmp_path / "console.json"))
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
             await pilot.press("slash", "up")
@@ -191,7 +191,7 @@ class TestSorting:
             await console.begin(pilot)
             planned = list(queue(console).keys)
             await pilot.press("S")
-            assert list(queue(console).keys) == sorted(planned)
+            assert list(queue(console).keys) == [*sorted(planned[:-1]), FOLD]
             assert "by ID ▲" in console.screen_text
             await pilot.press("S", "S")
             assert queue(console).keys[0] == 106
@@ -208,9 +208,10 @@ class TestSorting:
             await console.begin(pilot)
             table = queue(console)
             await pilot.click(JobTable, offset=(3, table.head - 1))
-            assert list(table.keys) == sorted(table.keys)
+            assert list(table.keys[:-1]) == sorted(table.keys[:-1])
             await pilot.click(JobTable, offset=(3, table.head - 1))
-            assert list(table.keys) == sorted(table.keys, reverse=True)
+            assert list(table.keys[:-1]) == sorted(table.keys[:-1], reverse=True)
+            assert table.keys[-1] == FOLD
 
     async def test_a_new_picture_keeps_the_order_and_the_cursor_its_job(self) -> None:
         console = Console()
@@ -229,17 +230,17 @@ class TestColumns:
         assert tuple(COLUMNS) == QUEUE_COLUMNS
 
     async def test_they_are_chosen_ordered_and_remembered(self, tmp_path: Path) -> None:
-        remembered = Remembered(tmp_path / "console.json")
-        console = Console(remembered=remembered)
+        preferences = Preferences(tmp_path / "console.json")
+        console = Console(preferences=preferences)
         async with console.app.run_test(size=(200, 50)) as pilot:
             await console.begin(pilot)
-            await pilot.press("vertical_line")
+            await console.press(pilot, "vertical_line")
             assert isinstance(console.app.screen, ColumnChooser)
-            await pilot.press("j", "space", "j", "j", "J", "enter")
-            titles = [p.column.key for p in queue(console)._placed]
+            await console.press(pilot, "j", "space", "j", "j", "J", "enter")
+            titles = [p.column.key for p in queue(console).placed]
             assert titles[:4] == ["id", "priority", "tenant", "name"]
             assert "state" not in titles
-        assert Chosen.of(Remembered(tmp_path / "console.json").get("queue")).keys[2:4] == ("tenant", "name")
+        assert ChosenColumns.of(Preferences(tmp_path / "console.json").get("queue")).keys[2:4] == ("tenant", "name")
 
     async def test_escape_leaves_them_as_they_were(self) -> None:
         console = Console()
@@ -250,17 +251,17 @@ class TestColumns:
 
     async def test_every_column_can_be_drawn_of_every_kind_of_job(self) -> None:
         console = Console(with_array())
-        async with console.app.run_test(size=(300, 60)) as pilot:
+        async with console.app.run_test(size=(380, 60)) as pilot:
             await console.begin(pilot)
-            queue(console).live.chosen = Chosen(tuple(COLUMNS))
+            queue(console).live.chosen = ChosenColumns(tuple(COLUMNS))
             queue(console).lay_again()
             await pilot.pause()
             assert "SUBMITTED" in console.screen_text
             assert "busybox" in console.screen_text
 
     def test_what_makes_no_sense_is_as_if_it_had_not_been_chosen(self) -> None:
-        assert Chosen.of({"columns": ["nonsense"]}).keys == USUAL
-        assert Chosen.of({"columns": "id"}, ("id", "why")).keys == ("id", "why")
+        assert ChosenColumns.of({"columns": ["nonsense"]}).keys == USUAL
+        assert ChosenColumns.of({"columns": "id"}, ("id", "why")).keys == ("id", "why")
 
 
 class TestFolding:
@@ -270,7 +271,7 @@ class TestFolding:
             await console.begin(pilot)
             assert -15 in queue(console).keys
             assert "sweep[2-5%2]" in console.screen_text
-            assert "4 PD, 2 R" in console.screen_text
+            assert "4 waiting, 2 running" in console.screen_text
             queue(console).move_to(queue(console).keys.index(-15))
             await pilot.press("o")
             assert queue(console).cursor == 12
@@ -318,8 +319,9 @@ class TestFolding:
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
             folded = list(queue(console).keys)
-            await pilot.press("O")
-            assert sorted(queue(console).keys) == sorted(job.id for job in console.snapshot.jobs)
+            await pilot.press("O", "a")
+            assert sorted(queue(console).keys) == [FOLD, *sorted(job.id for job in console.snapshot.jobs)]
+            await pilot.press("a")
             await pilot.press("O")
             assert list(queue(console).keys) == folded
 
@@ -341,9 +343,9 @@ class TestMoves:
             await pilot.press("K")
             await wait_until(lambda: isinstance(console.app.screen, WhatIf), pilot)
             await pilot.pause()
-            assert "which takes it past job" in console.screen_text
+            assert "up past job" in console.screen_text
             await console.press(pilot, "enter")
-            assert console.audited() == [("priority", "job 110")]
+            assert console.audited() == [("move", "job 110")]
 
     async def test_why_it_cannot_be_moved_is_told(self) -> None:
         console = Console()
@@ -352,7 +354,7 @@ class TestMoves:
             queue(console).move_to(queue(console).keys.index(106))
             await pilot.press("K")
             await wait_until(lambda: bool(console.told), pilot)
-            assert console.told == ["it is first already"]
+            assert console.told == ["already first"]
             assert console.audited() == []
 
     async def test_scores_are_worked_out_where_they_are_looked_at(self) -> None:
@@ -360,7 +362,7 @@ class TestMoves:
         async with console.app.run_test(size=(200, 50)) as pilot:
             await console.begin(pilot)
             assert not queue(console).rows.scores
-            queue(console).live.chosen = Chosen(("id", "score", "why"))
+            queue(console).live.chosen = ChosenColumns(("id", "score", "why"))
             queue(console).lay_again()
             await console.show(pilot, replace(console.snapshot, taken_at=NOW + timedelta(seconds=1)))
             await wait_until(lambda: len(queue(console).rows.scores) == 5, pilot)
@@ -380,13 +382,13 @@ class TestCloneAndEdit:
             assert newest.id not in {job.id for job in console.snapshot.jobs}
             assert newest.spec == console.snapshot.jobs[3].spec
 
-    async def test_a_running_job_has_no_such_key(self) -> None:
+    async def test_of_a_running_job_the_time_limit_alone_is_edited(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
             queue(console).move_to(queue(console).keys.index(101))
             await pilot.press("e")
-            assert not isinstance(console.app.screen, EditJob)
+            await wait_until(lambda: "The job runs: only its time limit" in console.screen_text, pilot)
 
 
 class FakeHistory:
@@ -419,7 +421,7 @@ class TestTabs:
             await wait_until(lambda: 4 in queue(console).keys, pilot)
             for _ in range(2):
                 await pilot.press("G")
-                await wait_until(lambda: not console.app.screen_stack[0]._past.is_reading, pilot)  # type: ignore[attr-defined]
+                await wait_until(lambda: not console.app.screen_stack[0].jobs.history.is_reading, pilot)  # type: ignore[attr-defined]
             await wait_until(lambda: 3 in queue(console).keys, pilot)
             assert len(history.asked) == 4
             await pilot.press("G")
@@ -459,7 +461,7 @@ class TestTabs:
             await console.begin(pilot)
             await pilot.click(JobTable, offset=(32, 0))
             assert queue(console).sheet is queue(console).recurring
-            assert "Nothing is submitted again and again" in console.screen_text
+            assert "No recurring jobs" in console.screen_text
 
     async def test_the_tab_is_named_also_where_there_is_no_room_for_all(self) -> None:
         console = Console()
@@ -507,13 +509,13 @@ class TestStandingWishes:
         view = WindowView(kept(), WindowState.ACTIVE, "command", gpus=(uuid(4), uuid(5)))
         async with console.app.run_test(size=SIZE) as pilot:
             await console.show(pilot, replace(console.snapshot, windows=(view,)))
-            await pilot.press("4")
+            await console.press(pilot, "4")
             assert "2: 4,5" in console.screen_text
             await console.press(pilot, "c", "y")
             assert not console.store.controls().reservations
 
 
-async def wait_until(condition: Callable[[], bool], pilot: Pilot[Leave]) -> None:
+async def wait_until(condition: Callable[[], bool], pilot: Pilot[ExitChoice]) -> None:
     """Let the screen's own threads get on until it is so."""
     for _ in range(500):
         if condition():
@@ -523,26 +525,56 @@ async def wait_until(condition: Callable[[], bool], pilot: Pilot[Leave]) -> None
     raise AssertionError("it never came to pass")
 
 
-class TestSelectedRowsThatEnd:
-    """The view stays where it is when the selected job ends; the cursor stays on its job."""
+class TestRowsThatEnd:
+    """The view stays where it is when jobs end or start, and so does the row under the cursor."""
 
-    async def test_thirty_jobs_end_under_the_cursor_and_the_view_stays_on_those_that_live(self) -> None:
+    async def test_jobs_that_end_under_the_cursor_keep_their_row_until_it_is_left(self) -> None:
         console = Console(sample.many_jobs(90))
         async with console.app.run_test(size=(80, 24)) as pilot:
             await console.begin(pilot)
-            await pilot.press("j", "g")
-            for number in range(1, 31):
-                if number == 20:
-                    await pilot.resize_terminal(200, 50)
-                assert queue(console).cursor == number
+            table = queue(console)
+            await pilot.press("j", "j", "g")
+            for number in range(1, 8):
+                assert table.cursor == number
                 await self.end(console, pilot, number)
-                assert (queue(console).cursor, queue(console).top) == (number, 0)
-                if number == 1:
-                    assert "cursor in row 90" in console.screen_text
-                await pilot.press("j" if number % 2 else "k", *("g" * (number % 2 == 0)))
-            assert queue(console).keys[queue(console).top] == 31
+                assert (table.cursor, table.top, table.keys.index(number)) == (number, 0, 0)
+                await pilot.press("j")
+            await console.show(pilot, replace(console.snapshot, taken_at=NOW + timedelta(seconds=9)))
+            assert list(table.keys[:2]) == [8, 9]
+            assert table.keys[-7:] == [7, 6, 5, 4, 3, 2, 1]
 
-    async def end(self, console: Console, pilot: Pilot[Leave], number: int) -> None:
+    async def test_the_rows_in_sight_stay_when_one_above_ends_or_starts(self) -> None:
+        console = Console(sample.many_jobs(90))
+        async with console.app.run_test(size=(80, 24)) as pilot:
+            await console.begin(pilot)
+            table = queue(console)
+            await pilot.press(*"jjjjjjjjjjkk")
+            seen = self.in_sight(table)
+            assert seen[0] == 6
+            await self.end(console, pilot, 2)
+            assert self.in_sight(table) == seen
+            await self.start(console, pilot, 80)
+            assert self.in_sight(table) == seen
+            assert table.keys[0] == 80
+            assert table.cursor == 9
+            cursors = table.keys.index(9) - table.top
+            await self.start(console, pilot, 9)
+            assert table.cursor == 9
+            assert self.in_sight(table)[:2] == [6, 7]
+            assert not table.has_cursor_in_sight
+            await pilot.press("j")
+            assert table.cursor == seen[cursors + 1]
+
+    def in_sight(self, table: JobTable) -> list[object]:
+        return list(table.keys[table.top : table.top + table.height])
+
+    async def start(self, console: Console, pilot: Pilot[ExitChoice], number: int) -> None:
+        order = tuple(job_id for job_id in console.snapshot.order if job_id != number)
+        begun = running(number, on=(uuid(number % 8),))
+        console.snapshot = replace(sample.with_job(console.snapshot, [begun]), order=order)
+        await console.show(pilot, console.snapshot)
+
+    async def end(self, console: Console, pilot: Pilot[ExitChoice], number: int) -> None:
         """End that job, as a cancel does, and have the pane laid out anew."""
         ended = next(job for job in console.snapshot.jobs if job.id == number)
         ended = ended.evolve(state=JobState.CANCELLED, ended_at=NOW + timedelta(seconds=number))
@@ -552,25 +584,13 @@ class TestSelectedRowsThatEnd:
         queue(console).lay_out()
         await console.show(pilot, replace(console.snapshot, taken_at=NOW + timedelta(seconds=number)))
 
-    async def test_a_row_that_was_gone_to_after_its_end_is_followed(self) -> None:
-        console = Console(sample.many_jobs(90))
-        async with console.app.run_test(size=(80, 24)) as pilot:
-            await console.begin(pilot)
-            await self.end(console, pilot, 1)
-            await self.end(console, pilot, 2)
-            await pilot.press("G")
-            assert queue(console).cursor == 1
-            await self.end(console, pilot, 3)
-            assert queue(console).cursor == 1
-            assert queue(console).has_cursor_in_sight
-
     async def test_marks_leave_jobs_that_end_and_stay_on_those_marked_afterwards(self) -> None:
         console = Console(sample.many_jobs(20))
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
             await pilot.press("space", "space", "space")
             await self.end(console, pilot, 2)
-            assert queue(console).live.marks == {1, 3}
+            assert set(queue(console).live.marks) == {1, 3}
             await pilot.press("G", "space")
             await self.end(console, pilot, 4)
-            assert queue(console).live.marks == {1, 2, 3}
+            assert set(queue(console).live.marks) == {1, 2, 3}

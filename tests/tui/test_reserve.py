@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gputui.domain.settings import ConsoleSettings, Window
-from gputui.domain.window import WindowState, WindowView
-from gputui.tui.leave import Leave
+from gputui.domain.snapshot import WindowState, WindowView
+from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.reserve import Reserve
 from gputui.tui.screens.what_if import WhatIf
@@ -27,7 +27,7 @@ KEPT = Window("r1", NOW + HOUR, NOW + 3 * HOUR, count=5, tenant="alice")
 
 
 @asynccontextmanager
-async def form(console: Console, *, kept: bool = False) -> AsyncIterator[Pilot[Leave]]:
+async def form(console: Console, *, kept: bool = False) -> AsyncIterator[Pilot[ExitChoice]]:
     """A console that shows it."""
     view = WindowView(KEPT, WindowState.UPCOMING, "command", gpus=tuple(map(uuid, range(5))))
     picture = replace(console.snapshot, windows=(view,)) if kept else console.snapshot
@@ -44,7 +44,7 @@ def here(console: Console) -> object:
     return console.app.screen
 
 
-async def fill(console: Console, pilot: Pilot[Leave], **texts: str) -> None:
+async def fill(console: Console, pilot: Pilot[ExitChoice], **texts: str) -> None:
     for name, text in texts.items():
         console.app.screen.query_one(f"#{name}", Input).value = text
     await pilot.pause()
@@ -61,8 +61,8 @@ async def test_whose_start_would_shift_is_shown_before_it_is_made() -> None:
         assert "for 2h00m, for bob" in console.screen_text
         await opened(console, pilot, "enter")
         assert isinstance(here(console), WhatIf)
-        assert "Keep 4 GPUs from" in console.screen_text
-        assert "would shift" in console.screen_text
+        assert "Reserve 4 GPUs from" in console.screen_text
+        assert "delays " in console.screen_text
         assert made(console) == ()
         await pilot.press("escape")
         assert isinstance(here(console), Reserve), "what was typed is still there"
@@ -86,6 +86,19 @@ async def test_of_the_gpu_that_is_selected_for_oneself_for_eight_hours() -> None
     assert window.tenant == "alice"
 
 
+async def test_a_start_with_its_end_needs_no_length() -> None:
+    console = Console()
+    async with console.app.run_test(size=(120, 36)) as pilot:
+        await console.begin(pilot)
+        await pilot.press("shift+tab", "l", "B")
+        console.app.screen.query_one("#start", Input).value = "Mon 9-17"
+        await pilot.pause()
+        await console.press(pilot, "enter")
+        assert isinstance(here(console), Main)
+    [window] = made(console)
+    assert (f"{window.start.astimezone():%a %H:%M}", window.end - window.start) == ("Mon 09:00", 8 * HOUR)
+
+
 @pytest.mark.parametrize(
     ("texts", "words", "field"),
     [
@@ -96,7 +109,7 @@ async def test_of_the_gpu_that_is_selected_for_oneself_for_eight_hours() -> None
         ({"until": "+2h", "for": "3h"}, "until: either a time or a duration", "until"),
         ({"start": "+3h", "until": "+2h"}, "until: is not after the start", "until"),
         ({"priority": "200"}, "priority: 200 is out of range", "priority"),
-        ({"name": "r1"}, "name: there is a reservation r1 already", "name"),
+        ({"name": "r1"}, "name: reservation r1 exists already", "name"),
         ({"gpus": "4"}, "4 GPUs are too many: reservation r1 keeps 5 of 8", "gpus"),
     ],
 )
@@ -133,7 +146,7 @@ async def test_whose_start_would_shift_is_shown_before_one_is_given_up() -> None
         await console.show(pilot, replace(console.snapshot, windows=(view,), controls=controls))
         await pilot.press("4")
         await opened(console, pilot, "c")
-        assert "Give up reservation r1: 5 GPUs from" in console.screen_text
+        assert "Release reservation r1: 5 GPUs from" in console.screen_text
         await pilot.press("escape")
         assert made(console) == (KEPT,)
         await opened(console, pilot, "c")
@@ -152,7 +165,7 @@ async def test_a_console_that_only_looks_on_reserves_nothing() -> None:
 def test_the_form(snap_compare: Compare) -> None:
     console = watched()
 
-    async def before(pilot: Pilot[Leave]) -> None:
+    async def before(pilot: Pilot[ExitChoice]) -> None:
         await console.begin(pilot)
         await pilot.press("B", "8", "tab", *"+1h")
         await pilot.pause()

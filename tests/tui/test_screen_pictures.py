@@ -6,48 +6,45 @@ import ast
 import importlib
 import pkgutil
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 from textual.screen import Screen
 
 import gputui.tui
 from gputui.domain.job import Job
-from gputui.domain.snapshot import Snapshot
-from gputui.domain.window import WindowState, WindowView
-from gputui.tui.leave import Leave
-from gputui.tui.screens.choose import Choose
+from gputui.domain.snapshot import Snapshot, WindowState, WindowView
+from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.columns import ColumnChooser
-from gputui.tui.screens.confirm import Confirm
-from gputui.tui.screens.copy import CopyDialog
 from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.edit import EditJob
-from gputui.tui.screens.gpu import GpuDetail
+from gputui.tui.screens.foreign import ContainerScreen, ProcessPage
+from gputui.tui.screens.gpu import GpuDetailScreen
+from gputui.tui.screens.gpu_processes import GpuProcessesScreen
 from gputui.tui.screens.help import Help
-from gputui.tui.screens.leave import LeaveDialog
 from gputui.tui.screens.log_prompt import LogPrompt
 from gputui.tui.screens.logs import LogsScreen
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import Menu
 from gputui.tui.screens.notices import Notices
-from gputui.tui.screens.palette import Palette
-from gputui.tui.screens.processes import Processes
-from gputui.tui.screens.prompt import Prompt
+from gputui.tui.screens.palette import CommandFinder
+from gputui.tui.screens.processes import ProcessesScreen
+from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog, Prompt
 from gputui.tui.screens.reserve import Reserve
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.themes import Themes
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
-from gputui.tui.submission.sources import FormSources
+from gputui.tui.services import FormSources
 from gputui.tui.widgets.job_table import JobTable
 from tests.factories import NOW, recurring
 from tests.tui import plans, sample
 from tests.tui.console import Console
 from tests.tui.foresight import watched
+from tests.tui.occupied import occupied, occupied_console
 from tests.tui.pictures import SIZES, SMALL, WIDE, Look, looks_as_it_did, sizes_of
 from tests.tui.test_commands_inside import FakeInside
 from tests.tui.test_commands_notices import job_over
@@ -83,7 +80,7 @@ def with_past(snapshot: Snapshot) -> Console:
 
 def with_inside(snapshot: Snapshot) -> Console:
     """A console that may look into jobs."""
-    return Console(snapshot, inside=FakeInside())
+    return Console(snapshot, job_access=FakeInside())
 
 
 def with_templates(snapshot: Snapshot) -> Console:
@@ -91,7 +88,7 @@ def with_templates(snapshot: Snapshot) -> Console:
     return Console(snapshot, forms=FormSources(templates=Path("templates")))
 
 
-async def happened(console: Console, pilot: Pilot[Leave]) -> None:
+async def happened(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """A job failed, one ended well, a GPU fell sick; then the notices are opened."""
     jobs: list[Job] = [job_over(101), job_over(104)]
     lost = sample.gpus()[7]
@@ -100,15 +97,59 @@ async def happened(console: Console, pilot: Pilot[Leave]) -> None:
     await console.press(pilot, "exclamation_mark")
 
 
-async def right_click(console: Console, pilot: Pilot[Leave]) -> None:
+async def right_click(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """The menu of a waiting job."""
     queue = console.app.screen.query_one(JobTable)
     row = list(queue.keys).index(107)
+    queue.move_to(row)
     await pilot.click(queue, offset=(20, queue.head + row - queue.top), button=3)
     await pilot.pause()
 
 
-async def undone(console: Console, pilot: Pilot[Leave]) -> None:
+async def _shown(console: Console, pilot: Pilot[ExitChoice], text: str) -> None:
+    """Wait until a text is on the screen."""
+    for _ in range(1000):
+        if text in console.screen_text:
+            return
+        await pilot.pause(0.01)
+    raise AssertionError(console.screen_text)
+
+
+async def process_view(console: Console, pilot: Pilot[ExitChoice]) -> None:
+    """Wait for the processes, and select the foreign one."""
+    await _shown(console, pilot, "3 processes")
+    await pilot.press("G")
+
+
+async def process_tree(console: Console, pilot: Pilot[ExitChoice]) -> None:
+    """Show the processes as a tree."""
+    await process_view(console, pilot)
+    await pilot.press("t")
+    await _shown(console, pilot, " 299 ")
+
+
+async def process_page(console: Console, pilot: Pilot[ExitChoice]) -> None:
+    """Open the page of the foreign process."""
+    await process_view(console, pilot)
+    await pilot.press("enter")
+    await _shown(console, pilot, "WANDB_MODE")
+
+
+async def signal_question(console: Console, pilot: Pilot[ExitChoice]) -> None:
+    """Ask whether to kill the foreign process."""
+    await process_view(console, pilot)
+    await pilot.press("K")
+
+
+async def container_page(console: Console, pilot: Pilot[ExitChoice]) -> None:
+    """Open the page of the container."""
+    await process_view(console, pilot)
+    await pilot.press("k", "enter")
+    await _shown(console, pilot, "/data/bob")
+    await _shown(console, pilot, "kernel busy")
+
+
+async def undone(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """A wish, taken back."""
     await console.press(pilot, *"jjj", "h")
     await console.press(pilot, "u")
@@ -126,44 +167,49 @@ SCREENS = {
     "leave": Look(LeaveDialog, ("q",)),
     "copy": Look(CopyDialog, ("y",), whole),
     "columns": Look(ColumnChooser, ("vertical_line", "j", "space"), with_array),
-    "edit": Look(EditJob, ("j", "j", "j", "e")),
-    "edit-wrong": Look(EditJob, ("j", "j", "j", "e", "x"), sizes=(SMALL,)),
+    "edit": Look(Submit, (*"jjjjj", "e")),
+    "edit-wrong": Look(Submit, (*"jjjjj", "e", "x"), sizes=(SMALL,)),
     "themes": Look(Themes, ("ctrl+t", "down", "down")),
-    "palette": Look(Palette, ("colon",)),
-    "palette-typed": Look(Palette, ("colon", *"pri"), sizes=(SMALL,)),
-    "palette-refused": Look(Palette, ("colon", *"hold"), sizes=(SMALL,)),
+    "palette": Look(CommandFinder, ("colon",)),
+    "palette-typed": Look(CommandFinder, ("colon", *"pri"), sizes=(SMALL,)),
+    "palette-refused": Look(CommandFinder, ("colon", *"hold"), sizes=(SMALL,)),
     "notices": Look(Notices, ("exclamation_mark",), sample.warned),
-    "notices-before": Look(Notices, then=happened),
+    "notices-before": Look(Notices, then=happened, sizes=(SMALL,)),
     "detail": Look(Detail, ("enter",), whole),
-    "detail-waiting": Look(Detail, ("j", "j", "j", "enter")),
-    "detail-failed": Look(Detail, ("2", "j", "enter")),
-    "processes": Look(Processes, ("X",), make=with_inside),
-    "gpu-free": Look(GpuDetail, ("shift+tab", "G", "i", *(["left"] * 3)), sample.linked, sizes=(SMALL, WIDE)),
-    "submit-clone": Look(Submit, ("j", "j", "j", "j", "C"), sizes=(SMALL,)),
+    "detail-waiting": Look(Detail, (*"jjjjj", "enter")),
+    "detail-failed": Look(Detail, ("2", "j", "enter"), sizes=(SMALL,)),
+    "processes": Look(ProcessesScreen, ("X",), make=with_inside),
+    "gpu-free": Look(GpuDetailScreen, ("shift+tab", "G", "i", *(["left"] * 3)), sample.linked),
+    "submit-clone": Look(Submit, (*"jjjjjj", "C"), sizes=(SMALL,)),
     "choose-template": Look(Choose, ("s", "ctrl+l"), make=with_templates),
     "logs-four": Look(LogsScreen, (*"pjpjpjp", "L"), plans.contended),
     "log-typed": Look(LogPrompt, ("tab", "ampersand", *"loss")),
     "reserve": Look(Reserve, ("B",)),
     "submit": Look(Submit, ("s",)),
-    "gpu": Look(GpuDetail, ("i",), sample.looked_at),
-    "main": Look(Main, day=plans.contended),
+    "gpu": Look(GpuDetailScreen, ("i",), sample.looked_at),
+    "main": Look(Main, day=plans.contended, sizes=tuple(SIZES)),
     "timeline": Look(TimelineScreen, ("T", "i", "j", "greater_than_sign"), plans.contended, watched),
     "what-if-drain": Look(WhatIf, ("shift+tab", "j", "d"), plans.contended, watched),
     "what-if-hold": Look(WhatIf, (*"jjjj", "h"), plans.contended, watched, sizes=(SMALL,)),
-    "filter": Look(Main, ("slash", *"bob")),
+    "filter": Look(Main, ("slash", *"bob"), sizes=(SMALL,)),
     "filter-wrong": Look(Main, ("slash", *"gpus>=x"), sizes=(SMALL,)),
     "filter-kept": Look(Main, ("slash", *"tenant:alice", "enter"), sizes=(SMALL,)),
     "gpus": Look(Main, ("shift+tab", "j"), sizes=(SMALL,)),
     "log": Look(Main, ("tab", "k"), sizes=(SMALL,)),
     "zoomed-queue": Look(Main, ("z",), sizes=(SMALL,)),
-    "zoomed-gpus": Look(Main, ("shift+tab", "z"), sizes=(SMALL, WIDE)),
+    "zoomed-gpus": Look(Main, ("shift+tab", "z")),
     "zoomed-log": Look(Main, ("tab", "z"), sizes=(SMALL,)),
-    "grid-cards": Look(Main, ("v",), sizes=(SMALL, WIDE)),
-    "grid-rows": Look(Main, ("v", "v"), sizes=(SMALL, WIDE)),
-    "grid-compact": Look(Main, ("v", "v", "v"), sizes=(SMALL, WIDE)),
+    "grid-cards": Look(Main, ("v",)),
+    "grid-rows": Look(Main, ("v", "v")),
+    "grid-compact": Look(Main, ("v", "v", "v")),
     "marked": Look(Main, ("o", "space", "j", "space", "S", "S"), standing),
     "unfolded": Look(Main, ("O",), with_array),
     "finished": Look(Main, ("2",), standing, with_past),
+    "gpu-processes": Look(GpuProcessesScreen, ("U",), occupied, occupied_console, process_view),
+    "gpu-processes-tree": Look(GpuProcessesScreen, ("U",), occupied, occupied_console, process_tree, sizes=(SMALL,)),
+    "gpu-process": Look(ProcessPage, ("U",), occupied, occupied_console, process_page),
+    "signal": Look(Confirm, ("U",), occupied, occupied_console, signal_question, sizes=(SMALL,)),
+    "container": Look(ContainerScreen, ("U",), occupied, occupied_console, container_page),
     "recurring": Look(Main, ("3",), standing),
     "reservations": Look(Main, ("4",), standing),
     "told": Look(Main, (*"jjj", "h"), has_toasts=True, sizes=(SMALL,)),
@@ -188,7 +234,7 @@ def test_no_screen_is_without_a_picture() -> None:
         importlib.import_module(module.name)
     ours = {screen for screen in _below(Screen) if screen.__module__.startswith("gputui.tui.")}
     last = {screen for screen in ours if not any(issubclass(other, screen) for other in ours - {screen})}
-    assert last - {look.shows for look in SCREENS.values() if {SMALL, WIDE} <= set(look.sizes or SIZES)} == set()
+    assert last - {look.shows for look in SCREENS.values() if {SMALL, WIDE} <= set(look.sizes)} == set()
 
 
 def test_no_picture_is_without_a_test() -> None:

@@ -18,23 +18,21 @@ from textual.theme import BUILTIN_THEMES
 import gputui.tui
 from gputui.domain.errors import InputError
 from gputui.domain.settings import ConsoleSettings
+from gputui.tui.preferences import Preferences
 from gputui.tui.present import style
-from gputui.tui.remembered import Remembered
-from gputui.tui.theme import (
+from gputui.tui.themes.derived import as_shown, blended, contrast, palette_of, rounded
+from gputui.tui.themes.look import ThemeFilter
+from gputui.tui.themes.palette import ANSI, BARS, CONTRAST, DARK, GROUNDS, LIGHT, TEXTS, TOLD_APART, Palette
+from gputui.tui.themes.selection import (
     AS_DESIGNED,
-    Wish,
+    Appearance,
+    appearance_of,
     is_ansi,
     remembered_theme,
     theme_names,
-    wish_of,
+    theme_of,
+    themes,
 )
-from gputui.tui.themes.colours import blended, contrast
-from gputui.tui.themes.derived import palette_of
-from gputui.tui.themes.designed import theme_of, themes
-from gputui.tui.themes.look import Look
-from gputui.tui.themes.palette import BARS, DARK, GROUNDS, TEXTS, TOLD_APART, Palette
-from gputui.tui.themes.palettes import ANSI, CONTRAST, LIGHT
-from gputui.tui.themes.rounded import as_shown, rounded
 from gputui.tui.themes.terminal import has_few_colours, wants_ascii
 from tests.tui.console import Console
 from tests.tui.sight import SIGHTS, distance
@@ -159,7 +157,7 @@ def test_sixteen_colours_are_not_rounded() -> None:
     ],
 )
 async def test_a_terminal_of_256_colours_gets_such_a_palette(environ: dict[str, str], is_rounded: bool) -> None:
-    wish = wish_of(ConsoleSettings(), environ)
+    wish = appearance_of(ConsoleSettings(), environ)
     assert wish.is_rounded is is_rounded
     console = Console(look=replace(wish, theme="gputui"))
     async with console.app.run_test(size=(80, 24)) as pilot:
@@ -171,19 +169,19 @@ async def test_a_terminal_of_256_colours_gets_such_a_palette(environ: dict[str, 
 @pytest.mark.parametrize("is_rounded", [False, True], ids=["all colours", "256 colours"])
 @pytest.mark.parametrize("name", [name for name in theme_names() if not is_ansi(name)])
 def test_borders_and_what_style_sheets_write_can_be_read_as_well(name: str, is_rounded: bool) -> None:
-    shown = Console(look=Wish(name, is_rounded=is_rounded)).app.get_css_variables()
+    shown = Console(look=Appearance(name, is_rounded=is_rounded)).app.get_css_variables()
     on_terminal = {role: as_shown(shown[role]) if is_rounded else shown[role] for role in (*WRITTEN, *BEHIND)}
     assert min(contrast(on_terminal[word], on_terminal[ground]) for word in WRITTEN for ground in BEHIND) >= 4.5
 
 
 @pytest.mark.parametrize("name", ["nord", "textual-light", "gputui-light"])
 async def test_style_sheets_have_these_colours_when_it_runs(name: str) -> None:
-    console = Console(look=Wish(name, is_rounded=True))
+    console = Console(look=Appearance(name, is_rounded=True))
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
-        palette, theme = console.app._palette(), console.app.current_theme
+        palette, theme = console.app.theming.palette(), console.app.current_theme
         wanted = theme_of(name, palette, dark=theme.dark).to_color_system().generate()
-        worn = console.app.stylesheet._variables
+        worn = console.app.stylesheet._variables  # noqa: SLF001 - what style sheets were parsed with
         assert [key for key in wanted if key not in theme.variables and worn[key] != wanted[key]] == []
         assert theme.dark is (name == "nord")
 
@@ -195,44 +193,44 @@ def test_a_role_has_a_colour_of_its_own() -> None:
 
 
 class TestLook:
-    def line(self, look: Look, words: str, given: Style) -> Segment:
+    def line(self, look: ThemeFilter, words: str, given: Style) -> Segment:
         return look.apply([Segment(words, given)], TextualColor.parse("#000000"))[0]
 
     def test_a_role_gets_the_themes_colour_and_keeps_its_weight(self) -> None:
-        shown = self.line(Look(LIGHT), "x", style.RED_STRONG + Style(bgcolor=style.RAISED)).style
+        shown = self.line(ThemeFilter(LIGHT), "x", style.RED_STRONG + Style(bgcolor=style.RAISED)).style
         assert shown == Style(color=LIGHT.bad, bgcolor=LIGHT.raised, bold=True)
 
     def test_a_colour_that_is_no_role_stays(self) -> None:
         given = Style(color="#123456", bgcolor="#654321")
-        assert self.line(Look(LIGHT), "x", given).style == given
+        assert self.line(ThemeFilter(LIGHT), "x", given).style == given
 
     def test_the_design_costs_nothing(self) -> None:
-        assert not Look(DARK).enabled
-        assert Look(LIGHT).enabled
-        assert Look(DARK, ascii_only=True).enabled
+        assert not ThemeFilter(DARK).enabled
+        assert ThemeFilter(LIGHT).enabled
+        assert ThemeFilter(DARK, ascii_only=True).enabled
 
     def test_without_colours_the_selected_row_is_reversed(self) -> None:
-        look = Look(colourless=True)
+        look = ThemeFilter(colourless=True)
         picked = self.line(look, "x", style.GREEN + Style(bgcolor=style.PICKED)).style
         assert picked is not None
         assert (picked.reverse, picked.color, picked.bgcolor) == (True, None, None)
         assert self.line(look, "x", style.GREEN + Style(bgcolor=style.RAISED)).style == Style()
 
     def test_in_sixteen_colours_the_selected_row_is_written_in_one(self) -> None:
-        shown = self.line(Look(ANSI), "x", style.RED + Style(bgcolor=style.PICKED)).style
+        shown = self.line(ThemeFilter(ANSI), "x", style.RED + Style(bgcolor=style.PICKED)).style
         assert shown == Style(color="black", bgcolor="cyan")
 
     def test_in_sixteen_colours_nothing_is_left_to_the_terminal_whose_ground_may_be_white(self) -> None:
         for given in (Style(), Style(color="default", bgcolor="default"), Style(bold=True)):
-            shown = self.line(Look(ANSI), "x", given).style
+            shown = self.line(ThemeFilter(ANSI), "x", given).style
             assert shown is not None
             assert (shown.color, shown.bgcolor) == (Color.parse("white"), Color.parse("black"))
-        left = self.line(Look(palette_of(BUILTIN_THEMES["ansi-light"])), "x", Style(bold=True)).style
+        left = self.line(ThemeFilter(palette_of(BUILTIN_THEMES["ansi-light"])), "x", Style(bold=True)).style
         assert left == Style(bold=True)
 
     def test_what_a_click_does_is_kept(self) -> None:
         given = style.PLAIN + Style.from_meta({"@click": "app.help"})
-        for look in (Look(LIGHT), Look(colourless=True)):
+        for look in (ThemeFilter(LIGHT), ThemeFilter(colourless=True)):
             shown = self.line(look, "x", given).style
             assert shown is not None
             assert shown.meta == {"@click": "app.help"}
@@ -240,10 +238,10 @@ class TestLook:
 
 class TestChoosing:
     def test_the_settings_name_a_theme(self) -> None:
-        assert wish_of(ConsoleSettings(), FULL) == AS_DESIGNED
-        assert wish_of(ConsoleSettings(theme="nord"), FULL).theme == "nord"
+        assert appearance_of(ConsoleSettings(), FULL) == AS_DESIGNED
+        assert appearance_of(ConsoleSettings(theme="nord"), FULL).theme == "nord"
         with pytest.raises(InputError, match=r"console\.theme: 'pink' is no theme .*gputui-light"):
-            wish_of(ConsoleSettings(theme="pink"), FULL)
+            appearance_of(ConsoleSettings(theme="pink"), FULL)
 
     @pytest.mark.parametrize(
         ("environ", "few"),
@@ -259,8 +257,8 @@ class TestChoosing:
     )
     def test_few_colours_get_their_own_theme(self, environ: dict[str, str], few: bool) -> None:
         assert has_few_colours(environ) is few
-        assert wish_of(ConsoleSettings(theme="nord"), environ).theme == ("gputui-16" if few else "nord")
-        assert wish_of(ConsoleSettings(theme="ansi-light"), environ).theme == "ansi-light"
+        assert appearance_of(ConsoleSettings(theme="nord"), environ).theme == ("gputui-16" if few else "nord")
+        assert appearance_of(ConsoleSettings(theme="ansi-light"), environ).theme == "ansi-light"
 
     @pytest.mark.parametrize(
         ("environ", "wanted"),
@@ -281,12 +279,12 @@ class TestChoosing:
         assert not wants_ascii("never", environ)
 
     def test_the_last_choice_is_remembered_where_the_terminal_can_show_it(self, tmp_path: Path) -> None:
-        kept = Remembered(tmp_path / "console.json")
+        kept = Preferences(tmp_path / "console.json")
         kept.put("look", {"theme": "nord"})
         kept.close()
-        again = Remembered(tmp_path / "console.json")
+        again = Preferences(tmp_path / "console.json")
         assert remembered_theme(AS_DESIGNED, again) == "nord"
-        assert remembered_theme(Wish("gputui-16", is_shallow=True), again) == "gputui-16"
+        assert remembered_theme(Appearance("gputui-16", is_shallow=True), again) == "gputui-16"
         again.put("look", {"theme": "gone"})
         assert remembered_theme(AS_DESIGNED, again) == "gputui"
 
@@ -297,7 +295,7 @@ class TestChoosing:
 
 def colours_on(console: Console) -> set[str]:
     """Every colour on the screen."""
-    strips = console.app.screen._compositor.render_strips()
+    strips = console.strips
     found = {each for strip in strips for _, used, _ in strip if used for each in (used.color, used.bgcolor) if each}
     return {colour.name for colour in found}
 
@@ -307,7 +305,7 @@ async def test_a_theme_reaches_every_cell_at_once(name: str) -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
-        console.app.try_on(name)
+        console.app.theming.try_on(name)
         await pilot.pause()
         await pilot.pause()
         shown = colours_on(console)
@@ -321,7 +319,7 @@ async def test_a_theme_reaches_every_cell_at_once(name: str) -> None:
 
 class TestTheChooser:
     async def test_what_the_cursor_is_on_is_worn_and_escape_goes_back(self, tmp_path: Path) -> None:
-        console = Console(remembered=Remembered(tmp_path / "console.json"))
+        console = Console(preferences=Preferences(tmp_path / "console.json"))
         async with console.app.run_test(size=(100, 40)) as pilot:
             await console.begin(pilot)
             await pilot.press("ctrl+t", "j", "j")
@@ -330,24 +328,24 @@ class TestTheChooser:
             assert LIGHT.ground in colours_on(console)
             await pilot.press("escape")
             await pilot.pause()
-            assert (console.app.theme, console.app.kept_theme) == ("gputui", "auto")
+            assert (console.app.theme, console.app.theming.kept) == ("gputui", "auto")
             assert not set(colours_on(console)) & {LIGHT.ground, LIGHT.ink}
 
     async def test_enter_keeps_it_for_the_next_console(self, tmp_path: Path) -> None:
         path = tmp_path / "console.json"
-        console = Console(remembered=Remembered(path))
+        console = Console(preferences=Preferences(path))
         async with console.app.run_test(size=(100, 40)) as pilot:
             await console.begin(pilot)
             await pilot.press("ctrl+t", "down", "down", "enter")
             await pilot.pause()
-        again = Console(remembered=Remembered(path))
+        again = Console(preferences=Preferences(path))
         assert again.app.theme == "gputui-light"
         async with again.app.run_test(size=(100, 40)) as pilot:
             await again.begin(pilot)
             assert {LIGHT.ground, LIGHT.good} <= colours_on(again)
             await pilot.press("ctrl+t", "home", "enter")
             await pilot.pause()
-            assert (again.app.theme, again.app.kept_theme) == ("gputui", "auto")
+            assert (again.app.theme, again.app.theming.kept) == ("gputui", "auto")
 
 
 class TestWithoutColours:
@@ -362,5 +360,5 @@ class TestWithoutColours:
                 assert not colours_on(console), keys
             await pilot.press("escape")
             await pilot.pause()
-            strips = console.app.screen._compositor.render_strips()
+            strips = console.strips
             assert any(used and used.reverse and "llama-7b" in text for strip in strips for text, used, _ in strip)

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain, width
-from gputui.tui.glyphs import ascii_of
-from gputui.tui.theme import Wish
+from gputui.tui.themes.look import ascii_of
+from gputui.tui.themes.selection import Appearance
 from tests.tui import sample
 from tests.tui.console import Console
 from tests.tui.test_pictures import LOG, show_history
 
 DAYS = (sample.rich_snapshot, sample.strange_names, sample.stale, sample.no_docker, sample.empty_queue, sample.no_gpu)
-ASCII = Wish(ascii_only=True)
+ASCII = Appearance(ascii_only=True)
 
 
 @pytest.mark.parametrize("size", [(80, 24), (161, 50)], ids=["80x24", "161x50"])

@@ -5,25 +5,25 @@ from __future__ import annotations
 import pytest
 from textual.pilot import Pilot
 
-from gputui.tui.leave import Leave
-from gputui.tui.theme import Wish
+from gputui.tui.messages import ExitChoice
+from gputui.tui.themes.selection import Appearance
 from tests.tui.console import Console
 from tests.tui.test_pictures import LOG, Compare, show_history
 
 LOOKS = {
-    "light": Wish("gputui-light"),
-    "contrast": Wish("gputui-contrast"),
-    "sixteen": Wish("gputui-16"),
-    "nord": Wish("nord"),
-    "ascii": Wish(ascii_only=True),
+    "light": Appearance("gputui-light"),
+    "contrast": Appearance("gputui-contrast"),
+    "sixteen": Appearance("gputui-16"),
+    "nord": Appearance("nord"),
+    "ascii": Appearance(ascii_only=True),
 }
 
 
-def matches(snap_compare: Compare, look: Wish, size: tuple[int, int], *keys: str) -> bool:
+def matches(snap_compare: Compare, look: Appearance, size: tuple[int, int], *keys: str) -> bool:
     console = Console(look=look)
     console.logs.lines = {101: LOG}
 
-    async def before(pilot: Pilot[Leave]) -> None:
+    async def before(pilot: Pilot[ExitChoice]) -> None:
         if not keys:
             await show_history(console, pilot)
         await console.begin(pilot)
@@ -45,4 +45,4 @@ def test_a_dialog_in_sixteen_colours(snap_compare: Compare) -> None:
 
 def test_without_colours(snap_compare: Compare, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
-    assert matches(snap_compare, Wish(), (80, 24), "j")
+    assert matches(snap_compare, Appearance(), (80, 24), "j")

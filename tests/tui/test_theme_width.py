@@ -10,8 +10,9 @@ from textual.strip import Strip
 
 from gputui.domain.state import JobState
 from gputui.domain.text import width
-from gputui.tui.present import meter
+from gputui.tui.present import graphs
 from gputui.tui.present.job import JobContext, why
+from gputui.tui.widgets.gpu_cards import GpuCards
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
 from gputui.tui.widgets.line_table import LineTable
@@ -20,7 +21,7 @@ from tests.tui import sample
 from tests.tui.console import Console
 
 
-def lines_of(table: LineTable[str] | LineTable[int]) -> list[Strip]:
+def lines_of(table: LineTable[str] | LineTable[int] | GpuCards) -> list[Strip]:
     return [table.render_line(y) for y in range(table.size.height)]
 
 
@@ -29,13 +30,13 @@ async def test_columns_begin_where_their_titles_do(room: int) -> None:
     console = Console(sample.strange_names())
     async with console.app.run_test(size=(room, 31)) as pilot:
         await console.begin(pilot)
-        tables = (console.app.screen.query_one(GpuGrid), console.app.screen.query_one(JobTable))
+        tables = (console.app.screen.query_one(GpuGrid).shown, console.app.screen.query_one(JobTable))
         for table in tables:
             for strip in lines_of(table):  # type: ignore[arg-type]
                 assert cell_len(strip.text) == room
-            if isinstance(table, GpuGrid) and table.has_tiles:
+            if isinstance(table, GpuCards):
                 continue
-            for placed in table._placed:
+            for placed in table.placed:
                 for strip in lines_of(table)[1 : 1 + len(table.keys)]:  # type: ignore[arg-type]
                     before, after = strip.crop(0, placed.x).text, strip.crop(placed.x).text
                     assert before + after == strip.text, "a character stands across the border of a column"
@@ -49,14 +50,14 @@ async def test_lines_of_other_screens_are_as_wide_as_the_screen(keys: tuple[str,
         await console.begin(pilot)
         await pilot.press(*keys)
         await pilot.pause()
-        strips = console.app.screen._compositor.render_strips()
+        strips = console.strips
         assert {cell_len(strip.text) for strip in strips} == {101}
         assert {width(strip.text) for strip in strips} == {101}
 
 
 class TestProgress:
     def shown(self, words: str, seconds: int = 0) -> str:
-        return "".join(text for text, _ in meter.progress(words, NOW + timedelta(seconds=seconds)))
+        return "".join(text for text, _ in graphs.progress(words, NOW + timedelta(seconds=seconds)))
 
     def test_a_bar_as_far_as_the_words_say(self) -> None:
         assert self.shown("pulling registry/vit:2, 45 %") == "━━━──── 45 % pulling registry/vit:2"

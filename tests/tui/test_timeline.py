@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuState
 from gputui.domain.policy.timeline import BarKind, Timeline
 from gputui.domain.settings import PolicySettings
+from gputui.tui.latest_worker import Throttle
 from gputui.tui.log.pinned import LogOf
-from gputui.tui.newest import Pace
 from gputui.tui.screens import timeline as module
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.main import Main
@@ -91,7 +91,7 @@ async def test_up_down_left_right_go_from_bar_to_bar() -> None:
         for key in ("g", "right", "right", "left", "j", "down", "l", "k", "G"):
             await pilot.press(key)
             seen.append(table(screen).picked)
-    assert seen == [101, 106, 107, 106, 106, 106, 110, 107, None]
+    assert seen == [101, 106, 111, 106, 106, 106, 110, 111, None]
 
 
 async def test_the_words_of_each_kind() -> None:
@@ -101,16 +101,16 @@ async def test_the_words_of_each_kind() -> None:
         screen = await timeline_of(console, pilot)
         for job_id, words in (
             (101, "runs on GPU 0-1 for 2h15m, ended by its limit 17:45:00 (in 5h45m)"),
-            (103, "runs on GPU 4 for 22h00m, expected to end by the default limit 14:00:00 (in 2h00m)"),
+            (103, "runs on GPU 4 for 22h00m, expected to end by the longest time allowed 14:00:00 (in 2h00m)"),
             (104, "runs on GPU 5 for 1d06h, longer than planned: expected until Tue 06:00 (in 18h00m), nothing"),
-            (106, "starts 17:45:00 (in 5h45m) on GPU 0-3, until 19:45:00 by its limit; kept free for it"),
+            (106, "starts 18:30:00 (in 6h30m) on GPU 0-3, until 20:30:00 by its limit; promised GPU 0-3 at 17:45:00"),
         ):
             table(screen).select(job_id)
             await pilot.pause()
             assert words in console.screen_text
         await pilot.press("G", "k")
         assert "GPU 6  drained: drained" in console.screen_text
-        assert "kept for exam week 19:00:00 to 22:00:00 for tenant ci" in console.screen_text
+        assert "reserved: exam week 19:00:00 to 22:00:00 for tenant ci" in console.screen_text
 
 
 async def test_zoom_and_scroll() -> None:
@@ -165,7 +165,7 @@ async def test_a_new_picture_is_planned_anew() -> None:
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         screen = await timeline_of(console, pilot)
-        screen._pace = Pace(rest=0)
+        screen.pace = Throttle(rest=0)
         fewer = tuple(job for job in console.snapshot.jobs if job.id != 106)
         await console.show(pilot, replace(console.snapshot, jobs=fewer))
         await until(pilot, lambda: screen.timeline is not None and 106 not in screen.timeline.starts)
@@ -173,7 +173,7 @@ async def test_a_new_picture_is_planned_anew() -> None:
         assert "106 llama" not in console.screen_text
         first = screen.timeline
         await console.show(pilot, replace(console.snapshot, jobs=fewer, taken_at=NOW + timedelta(seconds=1)))
-        assert not screen._pace.waits
+        assert not screen.pace.waits
         assert screen.timeline is first
 
 
@@ -247,7 +247,7 @@ async def test_jobs_that_share_a_gpu_have_a_line_each() -> None:
         await pilot.press("escape")
         console.app.screen.query_one(GpuGrid).focus()
         await opened(console, pilot, "d")
-        assert "jobs 1, 2 run on there" in console.screen_text
+        assert "jobs 1, 2 keep running" in console.screen_text
 
 
 async def test_the_gpu_of_the_row_is_drained_and_resumed() -> None:
@@ -256,12 +256,12 @@ async def test_the_gpu_of_the_row_is_drained_and_resumed() -> None:
         await console.begin(pilot)
         await timeline_of(console, pilot, "g", "j")
         await opened(console, pilot, "d", *"hot")
-        assert "GPU 1: drain it" in console.screen_text
+        assert "Drain GPU 1: no new jobs" in console.screen_text
         await console.press(pilot, "enter")
         assert console.store.controls().drains[uuid(1)].reason == "hot"
         await pilot.press("G", "k")
         await opened(console, pilot, "d")
-        assert "GPU 6: resume it" in console.screen_text
+        assert "Resume GPU 6: jobs may start there again" in console.screen_text
 
 
 async def test_a_click_selects_a_bar_and_a_second_one_opens_it() -> None:
@@ -283,7 +283,7 @@ async def test_the_log_of_the_selected_job_is_followed_on_the_main_screen() -> N
         await select(console, 102)
         await timeline_of(console, pilot, "f")
         assert isinstance(console.app.screen, Main)
-        assert console.app.screen._followed == LogOf(102)
+        assert console.app.screen.logs.followed == LogOf(102)
         await timeline_of(console, pilot, "enter", "f")
         await pilot.pause()
         assert isinstance(console.app.screen, Main)
@@ -334,8 +334,8 @@ async def test_a_plan_that_comes_before_the_widget_has_its_size_does_not_move_th
         screen = await timeline_of(console, pilot)
         await until(pilot, lambda: table(screen).picked == 107 and any("107" in row for row in rows(console)))
         scale, drawn = table(screen).scale, rows(console)
-        early = TimelineTable(id="rows", now=table(screen)._now)
-        early.show(screen._view, table(screen)._now)
+        early = TimelineTable(id="rows", now=console.clock.now())
+        early.show(screen.view, console.clock.now())
         early.select(107)
         await table(screen).remove()
         await screen.mount(early, after="#heading")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.job import Attempt, Job
 from gputui.domain.state import PendingReason, Reason

@@ -7,7 +7,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from gputui.domain.state import JobState
-from gputui.tui.leave import Leave
+from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.submit import Submit
 from tests.tui.console import Console
@@ -17,18 +17,16 @@ CHARACTERS = {"slash": "/", "space": " ", "enter": "\r", "escape": None, "tab": 
 
 def burst(console: Console, *keys: str) -> None:
     """All of them at once, as one packet brings them."""
-    driver = console.app._driver
-    assert driver is not None
     for key in keys:
         event = events.Key(key, CHARACTERS.get(key, key))
         event.set_sender(console.app)
-        driver.send_message(event)
+        console.app.post_message(event)
 
 
-async def done(console: Console, pilot: Pilot[Leave]) -> None:
+async def done(console: Console, pilot: Pilot[ExitChoice]) -> None:
     """Wait until all keys had their turn."""
     await pilot.pause()
-    while console.app.has_turn:
+    while console.app.input_queue.is_busy:
         await pilot.pause(0.01)
     await console.settle(pilot)
 

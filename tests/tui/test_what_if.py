@@ -1,14 +1,16 @@
-"""Before a wish is written the panel shows what it would do; Enter writes it, Escape forgets it."""
+"""Before a wish is written the panel shows what it would do; Enter writes it, Escape cancels it."""
 
 from __future__ import annotations
 
+import dataclasses
+import re
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from textual.widgets import Input
 
 from gputui import bootstrap
@@ -16,20 +18,20 @@ from gputui.cli import dry_run
 from gputui.cli.main import run
 from gputui.domain.gpu import Drain
 from gputui.domain.policy import timeline as policy
-from gputui.domain.policy.timeline import Timeline
-from gputui.domain.policy.whatif import compared, prioritised, what_if
-from gputui.domain.settings import Settings, Window
+from gputui.domain.policy.durations import DurationSource
+from gputui.domain.policy.timeline import Bar, BarKind, Timeline
+from gputui.domain.policy.whatif import Comparison, compared, prioritised, what_if
+from gputui.domain.settings import PolicySettings, Settings, Window
 from gputui.domain.snapshot import Controls, Snapshot
-from gputui.tui.newest import Pace
-from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
-from gputui.tui.proposals import JobProposal
+from gputui.tui.latest_worker import Throttle
+from gputui.tui.present.what_if import Outlook, Subject, scale_of, what_if_lines
+from gputui.tui.proposals import JobProposal, WindowProposal
 from gputui.tui.screens import what_if as module
-from gputui.tui.screens.confirm import Confirm
 from gputui.tui.screens.main import Main
+from gputui.tui.screens.questions import Confirm
 from gputui.tui.screens.what_if import WhatIf
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.gpu_grid import GpuGrid
-from gputui.tui.window_proposals import WindowProposal
 from tests.factories import NOW, job, uuid
 from tests.tui import plans, sample
 from tests.tui.console import Console
@@ -54,13 +56,46 @@ def panel_of(proposal: JobProposal | WindowProposal, settings: Settings, snapsho
 
 
 def test_jobs_that_are_cancelled_or_held_are_not_said_to_start_never() -> None:
-    for verb, word in (("cancel", "cancelled"), ("hold", "held")):
+    for verb, said, word in (("cancel", "Removes", "cancelled"), ("hold", "Holds", "held")):
         lines = panel_of(JobProposal(107, verb, others=(108, 111)), SETTINGS)
-        assert lines[1].startswith(f"3 starts {word}; "), lines
+        assert lines[4].startswith(f"{said} 3 waiting jobs; "), lines
         assert "never" not in "\n".join(lines)
         assert sum(line.rstrip().endswith(word) for line in lines) == 3
     last = panel_of(JobProposal(111, "cancel"), SETTINGS)
-    assert "nobody else's start shifts" in last[1]
+    assert "no other job is delayed" in last[2]
+
+
+def test_the_own_change_comes_first_then_who_is_delayed_and_by_how_much() -> None:
+    lines = panel_of(JobProposal(111, "top"), SETTINGS)
+    own = next(i for i, line in enumerate(lines) if line.lstrip("▲ ").startswith("111 "))
+    told = next(i for i, line in enumerate(lines) if "delays " in line)
+    assert lines[1].startswith("It moves from place ")
+    assert 1 < own < told
+    assert re.search(r"▼ delays \d+ jobs? by (up to )?\d", lines[told])
+    others = [line[0] for line in lines[told + 1 :] if line[:2] in {"▲ ", "▼ ", "+ ", "✗ "}]
+    assert others == sorted(others, key="✗▼+▲".index)
+
+
+def starting(*starts: datetime) -> Timeline:
+    """A plan in which jobs from 7 on start then, for an hour each."""
+    hour = timedelta(hours=1)
+    bars = (
+        Bar(7 + i, BarKind.PLANNED, (uuid(i),), start, start + hour, DurationSource.LIMIT)
+        for i, start in enumerate(starts)
+    )
+    return Timeline(at=NOW, bars=tuple(bars))
+
+
+def test_the_timeline_is_about_the_change_and_not_about_the_hours_before_it() -> None:
+    far = NOW + timedelta(hours=20)
+    before, after = starting(far, far + timedelta(minutes=10)), starting(far + timedelta(minutes=20), far)
+    shifts = Comparison(before, after).shifts
+    scale = scale_of(Comparison(before, after), shifts, (), 80)
+    assert NOW < scale.start < far
+    assert scale.end > far + timedelta(minutes=20)
+    assert scale.step * 80 < timedelta(hours=2)
+    soon, late = starting(NOW + timedelta(minutes=5)), starting(NOW + timedelta(minutes=50))
+    assert scale_of(Comparison(soon, late), Comparison(soon, late).shifts, (), 80).start == NOW
 
 
 def test_a_move_in_the_queue_is_told_before_whom_it_delays() -> None:
@@ -75,12 +110,16 @@ def test_a_move_in_the_queue_is_told_before_whom_it_delays() -> None:
 
 def test_a_reservation_of_tomorrow_is_in_sight_and_warns_of_a_job_without_a_limit() -> None:
     tomorrow = Window("exam", NOW + timedelta(days=1), NOW + timedelta(days=1, hours=4), gpus=(uuid(4),), tenant="ci")
-    lines = panel_of(WindowProposal(tomorrow), Settings())
+    lines = panel_of(WindowProposal(tomorrow), Settings(policy=PolicySettings(max_time=timedelta(days=1))))
     assert lines[1].startswith("! GPU 4 is held by job 103, which has no time limit")
     was = next(i for i, line in enumerate(lines) if "was  " in line)
     assert "GPU 4" in lines[was]
     assert "exam" not in lines[was]
     assert "exam" in lines[was + 1]
+
+
+def _has_answer(panel: WhatIf) -> bool:
+    return panel.comparison is not None
 
 
 @pytest.mark.parametrize(
@@ -89,7 +128,7 @@ def test_a_reservation_of_tomorrow_is_in_sight_and_warns_of_a_job_without_a_limi
         ("plus", 111, "priority", "job #111 dpo-sweep: priority 50 -> 60 (+10)"),
         ("minus", 106, "priority", "priority 50 -> 40 (-10)"),
         ("t", 111, "top", "job #111 dpo-sweep: to the head of the queue"),
-        ("h", 106, "hold", "hold it, it does not start until released"),
+        ("h", 106, "hold", "hold it until it is released"),
         ("r", 109, "release", "release it, it may start"),
         ("c", 106, "cancel", "cancel it"),
         ("R", 102, "requeue", "run it again"),
@@ -142,7 +181,7 @@ async def test_keys_add_up_in_the_panel_and_are_written_once() -> None:
         assert console.told == ["job 111: priority raised by 20"]
 
 
-async def test_escape_forgets() -> None:
+async def test_escape_cancels() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -241,18 +280,18 @@ async def test_the_panel_is_there_at_once_and_a_key_never_waits_for_the_forecast
         await select(console, 111)
         await pilot.press("plus")
         assert "priority 50 -> 60 (+10)" in console.screen_text
-        assert "Working out whose start would shift" in console.screen_text
+        assert "Working out which jobs it would delay" in console.screen_text
         await pilot.press("plus", "plus")
         assert "priority 50 -> 80 (+30)" in console.screen_text
         panel = console.app.screen
         assert isinstance(panel, WhatIf)
-        assert panel._answer.comparison is None
+        assert not _has_answer(panel)
         assert slow.begun.wait(PATIENCE)
         assert threading.get_ident() not in slow.threads
         slow.go_on.set()
         await until(pilot, lambda: panel.comparison is not None)
         assert panel.comparison is not None
-        shifts = what_if(console.snapshot, prioritised([111], 80), Settings(policy=plans.KEPT), NOW)
+        shifts = what_if(console.snapshot, prioritised([111], 80, NOW), Settings(policy=plans.KEPT), NOW)
         assert panel.comparison.shifts == shifts
         await console.press(pilot, "enter")
         assert console.store.get(111).priority == 80
@@ -283,7 +322,7 @@ async def test_a_new_picture_is_forecast_anew_and_meanwhile_the_age_is_told(monk
         slow = Slow(monkeypatch)
         console.clock.advance(7)
         console.clock.advance(60)
-        panel._pace = Pace(rest=0)
+        panel.pace = Throttle(rest=0)
         fewer = replace(ended(console.snapshot, 107), taken_at=console.clock.now())
         await console.show(pilot, fewer)
         assert slow.begun.wait(PATIENCE)
@@ -293,7 +332,7 @@ async def test_a_new_picture_is_forecast_anew_and_meanwhile_the_age_is_told(monk
         await until(pilot, lambda: panel.comparison is not first)
         await pilot.pause()
         assert "as of" not in console.screen_text
-        lines = panel.query_one(CellLines)._lines
+        lines = panel.query_one(CellLines).lines
         assert not any("whisper-finetune" in text for line in lines for text, _ in line)
         assert panel.comparison is not None
         assert panel.comparison.before.at == console.clock.now()
@@ -305,13 +344,13 @@ async def test_a_picture_that_changes_nothing_costs_no_forecast() -> None:
         await console.begin(pilot)
         await select(console, 111)
         panel = await opened(console, pilot, "plus")
-        panel._pace = Pace(rest=0)
+        panel.pace = Throttle(rest=0)
         console.clock.advance(1)
         await console.show(pilot, plans.contended(taken_at=console.clock.now()))
-        assert not panel._pace.waits
+        assert not panel.pace.waits
         console.clock.advance(30)
         panel.tick()
-        assert panel._pace.waits, "but time alone moves starts, too"
+        assert panel.pace.waits, "but time alone moves starts, too"
 
 
 async def test_the_wish_is_for_the_job_it_was_opened_for_though_rows_move() -> None:
@@ -335,7 +374,7 @@ async def test_a_wish_that_makes_no_sense_any_more_says_so() -> None:
         held = console.snapshot.job(106)
         assert held is not None
         await console.show(pilot, sample.with_job(console.snapshot, [held.evolve(held=True)]))
-        assert "It is PENDING and held by now." in console.screen_text
+        assert "It is PENDING and held now." in console.screen_text
 
 
 async def to_gpu(console: Console, index: int) -> None:
@@ -350,8 +389,8 @@ async def test_drain_takes_its_reason_in_the_panel() -> None:
         await console.begin(pilot)
         await to_gpu(console, 2)
         await opened(console, pilot, "d")
-        assert "GPU 2: drain it, no further job starts there, job 102 runs on there" in console.screen_text
-        assert "would shift" in console.screen_text
+        assert "Drain GPU 2: no new jobs; job 102 keeps running" in console.screen_text
+        assert "delays " in console.screen_text
         await console.press(pilot, "escape")
         assert console.audited() == []
         await opened(console, pilot, "d", *"hot")
@@ -369,7 +408,7 @@ async def test_resume_says_why_it_was_drained() -> None:
         await console.show(pilot, plans.contended(controls=Controls(drains=drains)))
         await to_gpu(console, 6)
         await opened(console, pilot, "d")
-        assert "GPU 6: resume it, jobs may start there again (drained: fan noise, ticket 812)" in console.screen_text
+        assert "Resume GPU 6: jobs may start there again (drained: fan noise, ticket 812)" in console.screen_text
         await console.press(pilot, "enter")
         assert console.store.controls().drains == {}
 
@@ -396,12 +435,12 @@ async def test_the_detail_screen_opens_it_too() -> None:
         assert console.audited() == [("priority", "job 111")]
 
 
-async def test_a_click_commits_and_a_click_forgets() -> None:
+async def test_a_click_commits_and_a_click_cancels() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         await select(console, 111)
-        for words, written in (("Esc forget", []), ("Enter commit", [("priority", "job 111")])):
+        for words, written in (("Esc cancel", []), ("Enter commit", [("priority", "job 111")])):
             panel = await opened(console, pilot, "plus")
             bar = panel.query_one("#keys")
             line = console.screen_text.splitlines()[bar.region.y][bar.region.x :]
@@ -455,8 +494,10 @@ async def test_its_numbers_are_those_of_the_dry_run(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     console = watched()
-    (tmp_path / "config.toml").write_text("[policy]\npredict = false\nduration_weight = 0.0\n")
-    console.app._desk = replace(console.app._desk, settings=Settings(policy=replace(plans.KEPT, reservations=())))
+    (tmp_path / "config.toml").write_text("[policy]\npredict = false\nmax_time = '1d'\n")
+    console.app.services = dataclasses.replace(
+        console.app.services, settings=Settings(policy=replace(plans.KEPT, reservations=()))
+    )
     snapshot = plans.contended()
     monkeypatch.setattr(bootstrap, "open_store", lambda options, waiting=None: console.store)
     monkeypatch.setattr(bootstrap, "current_snapshot", lambda options, store: snapshot)
@@ -466,7 +507,7 @@ async def test_its_numbers_are_those_of_the_dry_run(
     monkeypatch.setenv("GPUTUI_CONFIG", str(tmp_path / "config.toml"))
     assert run(["priority", "111", "+20", "--dry-run"]) == 0
     place, *printed = capsys.readouterr().out.splitlines()
-    assert place == "job 111 moves from place 6 to 1 of 6 in the queue"
+    assert place == "job 111 moves from place 5 to 1 of 6 in the queue"
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
         await select(console, 111)

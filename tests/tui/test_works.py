@@ -5,24 +5,22 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 from textual.pilot import Pilot
 
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
-from gputui.engine.actions import Actions
-from gputui.tui import works
-from gputui.tui.leave import Leave
-from gputui.tui.log.save import save_log
-from gputui.tui.messages import WishMade
+from gputui.engine.actions.actions import Actions
+from gputui.tui import progress
+from gputui.tui.messages import ActionRequested, ExitChoice
+from gputui.tui.progress import LongTask, ProgressLine, TaskCancelledError, work_cell
+from gputui.tui.screens.log_saver import save_log
 from gputui.tui.screens.main import Main
-from gputui.tui.widgets.work_line import WorkLine, work_cell
-from gputui.tui.work import GivenUpError, Work
-from tests.factories import NOW, job
+from tests.factories import ACTOR, NOW, job
 from tests.tui import sample
 from tests.tui.console import Console
 from tests.tui.foresight import until
@@ -33,8 +31,8 @@ SIZE = (120, 36)
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Work is long from its beginning."""
-    monkeypatch.setattr(works, "LONG", 0.0)
+    """Every task counts as long from its beginning."""
+    monkeypatch.setattr(progress, "LONG", 0.0)
 
 
 class Slow:
@@ -55,14 +53,14 @@ class Slow:
 
 
 def shows_line(console: Console) -> bool:
-    return bool(console.app.screen.query(WorkLine))
+    return bool(console.app.screen.query(ProgressLine))
 
 
 def files(directory: Path) -> list[Path]:
     return list(directory.iterdir())
 
 
-async def seen(console: Console, pilot: Pilot[Leave], words: str) -> None:
+async def seen(console: Console, pilot: Pilot[ExitChoice], words: str) -> None:
     def is_there() -> bool:
         console.app.works.look()
         return words in console.screen_text
@@ -70,7 +68,7 @@ async def seen(console: Console, pilot: Pilot[Leave], words: str) -> None:
     await until(pilot, is_there)
 
 
-async def gone(console: Console, pilot: Pilot[Leave]) -> None:
+async def gone(console: Console, pilot: Pilot[ExitChoice]) -> None:
     def is_gone() -> bool:
         console.app.works.look()
         return not shows_line(console)
@@ -84,9 +82,9 @@ class TestWishes:
         console, slow = Console(), Slow()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
-            console.app.post_message(WishMade(slow.hold))
+            console.app.post_message(ActionRequested(slow.hold))
             await seen(console, pilot, "4,210 of 10,000 jobs")
-            assert "Esc gives it up" in console.screen_text
+            assert "Esc cancels" in console.screen_text
             slow.may_go_on.release()
             await console.settle(pilot)
             await gone(console, pilot)
@@ -97,21 +95,21 @@ class TestWishes:
         console, slow = Console(), Slow()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
-            console.app.post_message(WishMade(slow.hold))
+            console.app.post_message(ActionRequested(slow.hold))
             await seen(console, pilot, "4,210 of 10,000 jobs")
             await pilot.press("escape")
-            await seen(console, pilot, "given up …")
+            await seen(console, pilot, "cancelling …")
             slow.may_go_on.release()
             await console.settle(pilot)
             await gone(console, pilot)
-            assert console.told == ["given up: nothing of it was done"]
+            assert console.told == ["Cancelled; nothing was changed"]
             assert not console.store.get(107).held
 
     async def test_it_is_shown_over_the_screen_that_there_is(self) -> None:
         console, slow = Console(), Slow()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
-            console.app.post_message(WishMade(slow.hold))
+            console.app.post_message(ActionRequested(slow.hold))
             await seen(console, pilot, "4,210 of 10,000 jobs")
             await pilot.press("question_mark")
             await seen(console, pilot, "4,210 of 10,000 jobs")
@@ -127,7 +125,7 @@ class TestWishes:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
-            console.app.post_message(WishMade(lambda actions: str(actions.hold([107]))))
+            console.app.post_message(ActionRequested(lambda actions: str(actions.hold([107]))))
             await console.settle(pilot)
             gate = threading.Semaphore(0)
             undo = console.actions.undo
@@ -138,7 +136,7 @@ class TestWishes:
 
             console.actions.undo = slow  # type: ignore[assignment, method-assign]
             await pilot.press("u")
-            await seen(console, pilot, "Esc gives it up")
+            await seen(console, pilot, "Esc cancels")
             await pilot.press("escape")
             gate.release()
             await console.settle(pilot)
@@ -157,18 +155,18 @@ async def test_what_is_quick_is_not_shown_and_escape_means_what_it_did() -> None
         console.app.works.look()
         assert not shows_line(console)
         await pilot.press("escape")
-        assert not console.app.screen_stack[0]._rows.filter  # type: ignore[attr-defined]
+        assert not console.app.screen_stack[0].queue.rows.filter  # type: ignore[attr-defined]
 
 
 def test_all_or_nothing_of_a_wish_over_many_jobs() -> None:
     console = Console(sample.empty_queue())
-    ids = console.store.submit([job() for _ in range(350)], actor=console.actions._actor)
+    ids = console.store.submit([job() for _ in range(350)], actor=ACTOR)
     told: list[tuple[int, int]] = []
 
     def stop(done: int, total: int) -> None:
         told.append((done, total))
         if done == 200:
-            raise GivenUpError("given up")
+            raise TaskCancelledError("given up")
 
     calls: list[Callable[[], object]] = [
         lambda: console.actions.hold(ids),
@@ -179,7 +177,7 @@ def test_all_or_nothing_of_a_wish_over_many_jobs() -> None:
     console.actions.on_progress = stop
     for call in calls:
         told.clear()
-        with pytest.raises(GivenUpError):
+        with pytest.raises(TaskCancelledError):
             call()
         assert told == [(0, 350), (100, 350), (200, 350)]
         assert dict(console.store.jobs()) == before
@@ -208,15 +206,15 @@ class TestLogs:
             await seen(console, pilot, "3,000 lines")
             await pilot.press("escape")
             gate.release()
-            await until(pilot, lambda: any("Given up" in told for told in console.told))
+            await until(pilot, lambda: any("no file was written" in told for told in console.told))
             await gone(console, pilot)
             assert not console.app.works.is_watching, "nothing is looked at for ever"
         assert files(tmp_path) == []
 
     def test_no_file_is_left_of_one_given_up(self, tmp_path: Path) -> None:
-        work = Work("saving", "lines")
+        work = LongTask("saving", "lines")
         work.give_up()
-        with pytest.raises(GivenUpError):
+        with pytest.raises(TaskCancelledError):
             save_log(
                 follower_of([b"x"] * 3000), tmp_path / "x", overwrite=False, is_wanted=lambda: True, step=work.step
             )
@@ -243,7 +241,7 @@ async def test_reading_the_history_is_counted_given_up_and_gone_on_with() -> Non
         await seen(console, pilot, "200 jobs")
         await pilot.press("escape")
         gate.release()
-        await seen(console, pilot, "given up")
+        await seen(console, pilot, "cancelling")
         await gone(console, pilot)
         gate.release()
         await pilot.press("2")
@@ -254,7 +252,7 @@ async def test_reading_the_history_is_counted_given_up_and_gone_on_with() -> Non
 
 def test_the_line_in_words() -> None:
     now = iter([10.0, 12.5])
-    work = Work("Saving job-1.log", "lines", clock=lambda: next(now))
+    work = LongTask("Saving job-1.log", "lines", clock=lambda: next(now))
     assert work.took == 0.0
     work.begin()
     assert work.took == 2.5

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 
+from msgspec import Struct
 
-class Level(StrEnum):
+
+class CheckLevel(StrEnum):
     """Result of a check. One `fail` makes doctor exit with 1: no job, or no job with GPUs, could start."""
 
     OK = "ok"
@@ -14,13 +15,12 @@ class Level(StrEnum):
     FAIL = "fail"
 
 
-@dataclass(frozen=True)
-class Check:
-    """Finding of doctor."""
+class DoctorCheck(Struct, frozen=True):
+    """Finding of a check of `gputui doctor`: subject, result, reason and fix."""
 
     name: str
     """Subject, in one word where possible."""
-    level: Level
+    level: CheckLevel
     text: str
     """Sentence that says what was found."""
     hint: str = ""
@@ -29,16 +29,16 @@ class Check:
     """Sentence that says why it matters; empty when all is well."""
 
 
-def ok(name: str, text: str) -> Check:
+def ok(name: str, text: str) -> DoctorCheck:
     """Return the finding that nothing is wrong."""
-    return Check(name, Level.OK, text)
+    return DoctorCheck(name, CheckLevel.OK, text)
 
 
-def warn(name: str, text: str, why: str, hint: str) -> Check:
+def warn(name: str, text: str, why: str, hint: str) -> DoctorCheck:
     """Return a finding that needs attention but stops no job."""
-    return Check(name, Level.WARN, text, hint, why)
+    return DoctorCheck(name, CheckLevel.WARN, text, hint, why)
 
 
-def fail(name: str, text: str, why: str, hint: str) -> Check:
+def fail(name: str, text: str, why: str, hint: str) -> DoctorCheck:
     """Return a finding because of which jobs cannot start."""
-    return Check(name, Level.FAIL, text, hint, why)
+    return DoctorCheck(name, CheckLevel.FAIL, text, hint, why)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterator
 
-from gputui.cli.checks.check import Check, Level, fail, ok, warn
+from gputui.cli.checks.check import CheckLevel, DoctorCheck, fail, ok, warn
 from gputui.domain.gpu import Gpu, GpuSample, Health, HealthCode, ProbeCode, ProbeReading
 from gputui.domain.units import plural
 
@@ -59,7 +59,7 @@ _NOTES = (
 """Beginning of a note of the probe, why it matters, and what to do."""
 
 
-def of_probe(reading: ProbeReading) -> Iterator[Check]:
+def of_probe(reading: ProbeReading) -> Iterator[DoctorCheck]:
     """Judge the driver and each GPU."""
     status = reading.status
     if status.code is not ProbeCode.OK:
@@ -76,7 +76,7 @@ def of_probe(reading: ProbeReading) -> Iterator[Check]:
     yield from _of_lists(reading)
 
 
-def _of_notes(reading: ProbeReading) -> Iterator[Check]:
+def _of_notes(reading: ProbeReading) -> Iterator[DoctorCheck]:
     """Pass on the probe's notes; GPUs that cannot be identified are judged one by one instead."""
     for note in reading.notes:
         text, _, rest = note.partition(": ")
@@ -95,7 +95,7 @@ def versions(reading: ProbeReading) -> str:
     return f"{driver}, CUDA {reading.cuda_version}" if reading.cuda_version else driver
 
 
-def _of_gpu(gpu: Gpu, sample: GpuSample) -> Iterator[Check]:
+def _of_gpu(gpu: Gpu, sample: GpuSample) -> Iterator[DoctorCheck]:
     health = sample.health
     if health.code is HealthCode.OK:
         return
@@ -112,7 +112,7 @@ def _drain(gpu: Gpu, health: Health) -> str:
     return f"gputui drain {gpu.index} --reason {shlex.quote(health.text[:60])}    # until it is repaired"
 
 
-def _of_lists(reading: ProbeReading) -> Iterator[Check]:
+def _of_lists(reading: ProbeReading) -> Iterator[DoctorCheck]:
     """Judge the process lists: a GPU whose processes are unknown is never given to a job."""
     samples = [(gpu, reading.samples.get(gpu.uuid)) for gpu in reading.gpus if not gpu.mig_enabled]
     usable = [(gpu, sample) for gpu, sample in samples if sample and sample.health.is_schedulable]
@@ -128,4 +128,4 @@ def _of_lists(reading: ProbeReading) -> Iterator[Check]:
         hint += "sudo gputui doctor    # when it works for root alone: run the scheduler as root\n"
         hint += "In a container: docker run --pid=host --gpus all …; under WSL 2 the driver lists no processes"
     why = "A GPU whose processes are unknown never counts as free, so no job starts on it."
-    yield Check("processes", Level.FAIL if len(unread) == len(usable) else Level.WARN, text, hint, why)
+    yield DoctorCheck("processes", CheckLevel.FAIL if len(unread) == len(usable) else CheckLevel.WARN, text, hint, why)

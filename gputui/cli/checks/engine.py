@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from gputui.cli.checks.check import Check, fail, ok, warn
+from msgspec import Struct
+
+from gputui.cli.checks.check import DoctorCheck, fail, ok, warn
 from gputui.domain.container import EngineGpus, RuntimeStatus
 from gputui.domain.gpu import Gpu
 from gputui.domain.job import GpuRequest
-from gputui.domain.policy.engine_gpus import support
+from gputui.domain.policy.gpus.engine import engine_support
 
 HOOK = "nvidia-container-runtime-hook"
 """Program that a Docker engine must have on its PATH when it starts, or `--gpus` fails."""
@@ -24,8 +25,7 @@ _NO_GPUS = "No container gets a GPU, so no job with an image and GPUs can start.
 _NAME = "GPU access"
 
 
-@dataclass(frozen=True)
-class EngineHost:
+class EngineHost(Struct, frozen=True):
     """Facts about the machine of a local engine, as far as this user may look."""
 
     toolkit: tuple[str, ...] = ()
@@ -41,12 +41,12 @@ class EngineHost:
 
     @property
     def hook(self) -> str | None:
-        """Path of the hook."""
+        """Return the path of the hook."""
         return next((path for path in self.toolkit if Path(path).name == HOOK), None)
 
     @property
     def register(self) -> str:
-        """Commands that register the runtime `nvidia`, and the lines they write."""
+        """Return the commands that register the runtime `nvidia`, and the lines they write."""
         restart = f"{self.restart}    # without live-restore this ends running containers"
         if self.is_written:
             return f"{restart}\n{self.settings_file} registers it already; the engine has not read that yet"
@@ -58,7 +58,7 @@ class EngineHost:
         )
 
 
-def of_runtime(status: RuntimeStatus, has_gpus: bool = False) -> Iterator[Check]:
+def of_runtime(status: RuntimeStatus, has_gpus: bool = False) -> Iterator[DoctorCheck]:
     """Judge whether a runtime answers, and pass on its warnings."""
     if not status.up:
         yield _down(status, has_gpus)
@@ -71,7 +71,7 @@ def of_runtime(status: RuntimeStatus, has_gpus: bool = False) -> Iterator[Check]
         yield warn(status.name, what, f"{why[:1].upper()}{why[1:]}." if why else "", hint)
 
 
-def _down(status: RuntimeStatus, has_gpus: bool) -> Check:
+def _down(status: RuntimeStatus, has_gpus: bool) -> DoctorCheck:
     if status.name != "docker":
         return fail(status.name, status.text, "No host job can start.", "")
     is_special = status.hint and "systemctl" not in status.hint
@@ -84,9 +84,9 @@ def _down(status: RuntimeStatus, has_gpus: bool) -> Check:
     return fail("docker", status.text.removesuffix(f" ({status.hint})"), why, hint)
 
 
-def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu]) -> Check | None:
+def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu]) -> DoctorCheck | None:
     """Judge whether the engine could give this machine's GPUs to containers at all; None: nothing speaks against it."""
-    found = support(engine, gpus)
+    found = engine_support(engine, gpus)
     if found.refusal:
         return fail(_NAME, found.refusal.text, _NO_GPUS, found.refusal.hint)
     if found.together and (refusal := found.refuses(GpuRequest(1, 1))):
@@ -94,7 +94,7 @@ def of_gpus(engine: EngineGpus, gpus: Sequence[Gpu]) -> Check | None:
     return None
 
 
-def of_gpu_access(gpus: EngineGpus, host: EngineHost | None) -> Check:
+def of_gpu_access(gpus: EngineGpus, host: EngineHost | None) -> DoctorCheck:
     """Judge whether the engine can give GPUs to containers; `host` is None where its files cannot be looked at."""
     if gpus.mode == "cdi":
         return ok(_NAME, f"by CDI: {_devices(gpus)}")
@@ -109,7 +109,7 @@ def _devices(gpus: EngineGpus) -> str:
     return ", ".join(gpus.cdi_devices or ()) or "the engine does not list its devices"
 
 
-def _of_far_engine(gpus: EngineGpus) -> Check:
+def _of_far_engine(gpus: EngineGpus) -> DoctorCheck:
     if gpus.nvidia_path is not None:
         return ok(_NAME, "runtime nvidia is registered; its files on the engine's machine were not looked at")
     why = f"Jobs with GPUs start only if {HOOK} is on the engine's PATH, which cannot be seen from here."
@@ -117,7 +117,7 @@ def _of_far_engine(gpus: EngineGpus) -> Check:
     return warn(_NAME, "runtime nvidia is not registered with the engine", why, hint)
 
 
-def _of_unregistered(host: EngineHost) -> Check:
+def _of_unregistered(host: EngineHost) -> DoctorCheck:
     if not host.toolkit:
         text = "NVIDIA's Container Toolkit is not installed: nothing of it is on the engine's PATH"
         return fail(_NAME, text, _NO_GPUS, f"{INSTALL}\n{host.register}")
@@ -135,7 +135,7 @@ def _of_unregistered(host: EngineHost) -> Check:
     return warn(_NAME, text, why, host.register)
 
 
-def _of_registered(gpus: EngineGpus, host: EngineHost) -> Check:
+def _of_registered(gpus: EngineGpus, host: EngineHost) -> DoctorCheck:
     path = gpus.nvidia_path or "nvidia-container-runtime"
     if not host.path_exists:
         text = f"runtime nvidia is registered as {path}, which does not exist"

@@ -7,10 +7,9 @@ import stat
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 
-from gputui.cli.checks.check import Check, fail, ok, warn
-from gputui.domain.snapshot import Leader
+from gputui.cli.checks.check import DoctorCheck, fail, ok, warn
+from gputui.domain.snapshot import Leader, Unreadable
 from gputui.domain.units import format_duration, format_size
-from gputui.domain.unreadable import Unreadable
 
 BORN = datetime.fromisoformat("2025-06-01T00:00:00+00:00")
 """Before gputui was written: a clock that shows an earlier time is wrong."""
@@ -21,7 +20,7 @@ FEW_INODES = 1000
 _SET_CLOCK = "sudo timedatectl set-ntp true"
 
 
-def of_directory(path: str, mode: int, is_owner: bool, is_writable: bool, group: str | None) -> Check:
+def of_directory(path: str, mode: int, is_owner: bool, is_writable: bool, group: str | None) -> DoctorCheck:
     """Judge the permissions of the state directory."""
     name, shown, quoted = "state", f"{path} has mode {mode:04o}", shlex.quote(path)
     if not is_writable:
@@ -31,7 +30,7 @@ def of_directory(path: str, mode: int, is_owner: bool, is_writable: bool, group:
     allowed = 0o2770 if group else 0o700
     if mode & stat.S_ISVTX:
         why = "Anybody can put files there that gputui takes for its own."
-        return warn(name, f"{shown}: it is for everybody", why, "gputui --state A_DIRECTORY_OF_ITS_OWN …")
+        return warn(name, f"{shown}: it is shared by all users", why, "gputui --state A_DIRECTORY_OF_ITS_OWN …")
     if group and mode & 0o2070 != 0o2070:
         why = f"Others of the group {group} cannot use the queue, and gputui changes only directories that it made."
         hint = f"sudo chgrp {shlex.quote(group)} {quoted} && sudo chmod 2770 {quoted}"
@@ -46,7 +45,7 @@ def of_directory(path: str, mode: int, is_owner: bool, is_writable: bool, group:
     return ok(name, shown)
 
 
-def of_missing_directory(path: str, is_creatable: bool) -> Check:
+def of_missing_directory(path: str, is_creatable: bool) -> DoctorCheck:
     """Judge a state directory that does not exist; doctor creates none."""
     if is_creatable:
         return ok("state", f"{path} does not exist yet; the first submit, serve or console creates it")
@@ -54,13 +53,13 @@ def of_missing_directory(path: str, is_creatable: bool) -> Check:
     return fail("state", f"{path} does not exist and cannot be created by this user", "No job can be stored.", hint)
 
 
-def of_loss(sentence: str) -> Check:
+def of_loss(sentence: str) -> DoctorCheck:
     """Report acknowledged changes that are missing from the files."""
     why = "Jobs or changes that were acknowledged are missing, so nothing can be stored and no job starts."
     return fail("queue", sentence, why, "gputui state repair    # says what is lost, then asks")
 
 
-def of_unreadable(entries: Iterable[Unreadable]) -> Iterator[Check]:
+def of_unreadable(entries: Iterable[Unreadable]) -> Iterator[DoctorCheck]:
     """Report stored entries that this version cannot read."""
     why = "It neither starts nor ends here; it is kept as it is."
     hint = "upgrade gputui if a newer version wrote it, else correct it in queue.json"
@@ -68,7 +67,7 @@ def of_unreadable(entries: Iterable[Unreadable]) -> Iterator[Check]:
         yield warn("queue", entry.sentence, why, hint)
 
 
-def of_history(sentences: Iterable[str]) -> Iterator[Check]:
+def of_history(sentences: Iterable[str]) -> Iterator[DoctorCheck]:
     """Report finished jobs that could not be read."""
     why = "Lists of finished jobs and replays lack them; the queue does not need them."
     hint = "upgrade gputui if a newer version wrote them, else put the history file back from a backup"
@@ -76,7 +75,7 @@ def of_history(sentences: Iterable[str]) -> Iterator[Check]:
         yield warn("history", sentence, why, hint)
 
 
-def of_damage(sentences: Iterable[str]) -> Iterator[Check]:
+def of_damage(sentences: Iterable[str]) -> Iterator[DoctorCheck]:
     """Report parts of the queue that could not be read."""
     why = "Jobs may be missing from the queue."
     hint = "gputui queue --all    # compare with what you expect; restore a backup if jobs are missing\n"
@@ -85,7 +84,7 @@ def of_damage(sentences: Iterable[str]) -> Iterator[Check]:
         yield warn("queue", sentence, why, hint)
 
 
-def of_space(free_bytes: int, free_inodes: int | None, path: str = "DIRECTORY") -> Check:
+def of_space(free_bytes: int, free_inodes: int | None, path: str = "DIRECTORY") -> DoctorCheck:
     """Judge the free space for the queue and for logs."""
     text = f"{format_size(free_bytes)} free for the queue and logs"
     if free_inodes is not None and free_inodes < FEW_INODES:
@@ -98,7 +97,7 @@ def of_space(free_bytes: int, free_inodes: int | None, path: str = "DIRECTORY") 
     return ok("disk", text)
 
 
-def of_clock(now: datetime, latest: datetime | None) -> Check:
+def of_clock(now: datetime, latest: datetime | None) -> DoctorCheck:
     """Judge the clock by the latest time that the queue holds."""
     shown = f"{now:%Y-%m-%d %H:%M:%S} UTC"
     why = "Start times, time limits and reservations follow the clock."
@@ -110,7 +109,7 @@ def of_clock(now: datetime, latest: datetime | None) -> Check:
     return ok("clock", shown)
 
 
-def of_leader(leader: Leader | None) -> Check:
+def of_leader(leader: Leader | None) -> DoctorCheck:
     """Report the process that schedules."""
     if leader is None:
         hint = "gputui serve    # or open a console: gputui"
@@ -122,3 +121,21 @@ def of_leader(leader: Leader | None) -> Check:
         return fail("scheduler", text, "It holds the scheduler's lock, so no job starts.", hint)
     since = f"{leader.started_at.astimezone():%Y-%m-%d %H:%M}"
     return ok("scheduler", f"{leader.kind} of {leader.user} on {leader.host}, pid {leader.pid}, since {since}")
+
+
+def of_sources(
+    site: str | None, own: str | None, ignored: Iterable[tuple[str, tuple[str, ...]]]
+) -> Iterator[DoctorCheck]:
+    """Name the files that settings come from, and the settings that the site does not let a user change."""
+    found = [f"{site} (the site's)"] if site else []
+    found += [f"{own} ([console] and overridable keys)" if site else own] if own else []
+    yield ok("settings", " and ".join(found) or "no settings file: the defaults hold")
+    for source, keys in ignored:
+        why = f"{site} decides about policy, store, runtime and hooks, whoever schedules."
+        hint = f"remove them from {source}, or have the site allow them at the top of {site}:\n"
+        hint += f"overridable = [{', '.join(_quoted(key) for key in keys)}]"
+        yield warn("settings", f"{source}: ignored {', '.join(keys)}", why, hint)
+
+
+def _quoted(key: str) -> str:
+    return f'"{key}"'

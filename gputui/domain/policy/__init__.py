@@ -1,1 +1,1 @@
-"""Who starts next, and where: pure functions of a snapshot, the settings and the time."""
+"""Scheduling policy: pure functions of a snapshot, the settings and the time that decide which job starts where."""

@@ -1,4 +1,4 @@
-"""What starts now: the one decision behind the scheduler, the forecast and the replay.
+"""Decision which jobs start now, shared by the scheduler, the forecast and the replay.
 
 EASY backfill (Lifka 1995): jobs start in order; the first that does not fit is promised the earliest moment at which it
 will, and a later one starts only if it is planned to end by then or leaves the promised GPUs alone.
@@ -6,30 +6,42 @@ will, and a later one starts only if it is planned to end by then or leaves the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 from enum import Enum
-from heapq import heapify, heappop, heapreplace
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from gputui.domain.job import JobId
-from gputui.domain.policy.board import Board, Run
-from gputui.domain.policy.lanes import Lane, LaneKey, Rank, Unlike, Waiting
-from gputui.domain.policy.machine import Ask, Grant, size
-from gputui.domain.policy.shadow import Hold, kept, kept_for, most, needed, shadow
+from gputui.domain.policy.backfill import (
+    BackfillReservation,
+    EarlierPromise,
+    find_reservation,
+    gpus_kept_for,
+    gpus_kept_for_others,
+    gpus_needed,
+    most_gpus,
+)
+from gputui.domain.policy.cluster_state import ClusterState, RunningJob
+from gputui.domain.policy.gpus.placement import Ask, Grant, size
+from gputui.domain.policy.lane_order import Band, BandLevel, Bands, ScoreScale, Turns
+from gputui.domain.policy.lanes import Lane, LaneKey, Waiting, without_item
+from gputui.domain.policy.order import is_top
 
 _FOREVER = float("inf")
 _ROUNDED = 0.001
 """Seconds by which sums of times may differ from each other."""
-_NO_LIMITS = (_FOREVER, _FOREVER)
+_MANY = 1 << 60
+_ASKED = 40
+"""Cost of asking a job, in compared lanes."""
 
 
 class Refusal(Enum):
-    """Why a job that could start is not started."""
+    """Reason for refusing a job that is eligible to start."""
 
     RESOURCES = "too few GPUs are free"
     BACKFILL = "it would run into the reservation of the head"
-    WINDOW = "the GPUs are kept for others"
+    WINDOW = "the GPUs are reserved for others"
     QUOTA = "the tenant may hold no more"
     ARRAY = "the array may run no more"
     CPU = "no more jobs without GPUs may run"
@@ -37,215 +49,302 @@ class Refusal(Enum):
 
 
 class Refused(NamedTuple):
-    """Why a job does not start."""
+    """Refusal of a job, with the number of GPUs that it asked for."""
 
     why: Refusal
     need: int
-    """The fewest GPUs that it takes at this moment."""
+    """Fewest GPUs that it accepts at this moment."""
 
 
-@dataclass(eq=False, slots=True)
-class Outcome:
-    """What one decision came to."""
+class Outcome(Struct, eq=False):
+    """Result of one decision."""
 
-    starts: list[Run] = field(default_factory=list)
-    hold: Hold | None = None
-    """What is left for the first job that did not fit."""
+    starts: list[RunningJob] = field(default_factory=list)
+    hold: BackfillReservation | None = None
+    """Reservation for the first job that did not fit; None: all fit, or that job never will."""
+    head: LaneKey | None = None
+    """Lane of that job."""
     refusals: dict[JobId, Refused] = field(default_factory=dict)
-    """Why a job was refused, and with it those behind it in its lane up to the next one told of here."""
+    """Refusals by job id; each also holds for the jobs behind it in its lane, up to the next one listed."""
     settles_at: float = _FOREVER
-    """When the job that was promised its turn takes fewer GPUs."""
-    limits: dict[LaneKey, tuple[float, float]] = field(default_factory=dict)
-    """Planned durations from which jobs of a lane are refused: those that settle for fewer GPUs, and the others."""
+    """Time at which the job with the reservation accepts fewer GPUs."""
     first_refused: JobId | None = None
-    """The first that had to wait for GPUs, of those that some number of GPUs here could ever do for."""
+    """First job that has to wait for GPUs and can ever be satisfied here."""
+    work: int = 0
+    """Lanes compared, and jobs asked: a measure of its cost."""
 
 
-def decide(board: Board, now: float, fair: Mapping[str, float] | None = None, *, thorough: bool = False) -> Outcome:
-    """Start what may start, on the board itself; if `thorough`, ask every lane although nothing is left to give."""
-    return _Pass(board, now, board.fair(now) if fair is None else fair).run(thorough=thorough)
+def decide(
+    cluster: ClusterState,
+    now: float,
+    line: Iterable[tuple[LaneKey, Waiting]] | None = None,
+    preemption: EarlierPromise | None = None,
+) -> Outcome:
+    """Start the jobs that may start, changing the cluster state, and return what was decided.
+
+    With `line`, all waiting jobs in order, every lane is asked even when no GPU is left, so that the reason of each
+    refusal is known. Without it only the lanes are asked that may start or that others may have to wait for.
+    `preemption` may promise GPUs to the head sooner by stopping running jobs; None: nobody is preempted.
+    """
+    one = Pass(cluster, now, preemption)
+    if line is None:
+        one.ask_who_may_start()
+    else:
+        one.ask_all(line)
+    return one.outcome
 
 
-def can_decide(board: Board) -> bool:
+def can_decide(cluster: ClusterState) -> bool:
     """Whether anything could start at all: else deciding is a waste of time."""
-    return any(board.free) or board.cpu_running < board.rules.cpu_jobs or board.shares.is_open
+    return any(cluster.free) or cluster.cpu_running < cluster.rules.cpu_jobs or cluster.shares.is_open
 
 
-class _Pass:
-    """One walk along the lanes, always from the job that ranks first."""
+_LESSONS = frozenset({Refusal.RESOURCES, Refusal.BACKFILL, Refusal.WINDOW})
+"""Refusals that hold as well for a job that is planned to run longer."""
 
-    def __init__(self, board: Board, now: float, fair: Mapping[str, float]) -> None:
-        self.board, self.now, self.fair = board, now, fair
+
+class Pass:
+    """Pass over the lanes that always continues with the job that ranks first."""
+
+    def __init__(self, cluster: ClusterState, now: float, preemption: EarlierPromise | None) -> None:
+        self.cluster, self.now, self.preemption = cluster, now, preemption
         self.outcome = Outcome()
         self.standing = False
         self.known: dict[Ask, tuple[int, float, Refusal]] = {}
-        """Of each ask the need and the duration that were refused: GPUs only get fewer in a pass."""
-        self.limits = self.outcome.limits
+        """Need and duration that were refused, by ask: the number of free GPUs only shrinks during a pass."""
+        self.capped: dict[str, int] = {}
+        """Number of GPUs from which jobs of a tenant at its cap are refused."""
+        self.refused: set[LaneKey] = set()
+        """Lanes that are through."""
+        self.kinds: dict[tuple[str, int], tuple[bool, ...]] = {}
+        """Windows that are kept for jobs of a tenant and a priority."""
+        self.same: dict[tuple[object, ...], Refusal] = {}
+        """Refusals since the last start, reused for equal requests while reservations exist."""
+        self.shut: dict[tuple[Ask, tuple[bool, ...]], float] = {}
+        """Planned duration from which equal requests are refused, while reservations exist."""
         self.promised: tuple[str, int] | None = None
         """Tenant and GPUs of the job that was promised its turn."""
 
-    def run(self, *, thorough: bool) -> Outcome:
-        """Walk until no lane has a job left that could start."""
-        heap: list[tuple[Rank, int, Lane, int]] = []
-        for number, lane in enumerate(self.board.lanes.values()):
-            if lane.items:
-                lane.settle(self.now)
-                heap.append((self._rank(lane, 0), number, lane, 0))
-        heapify(heap)
-        while heap and (thorough or can_decide(self.board)):
-            _, number, lane, position = heap[0]
-            position = self._consider(lane, position)
-            if position < len(lane.items):
-                heapreplace(heap, (self._rank(lane, position), number, lane, position))
-            else:
-                heappop(heap)
-                if not lane.items:
-                    del self.board.lanes[lane.key]
-        return self.outcome
+    def ask_all(self, line: Iterable[tuple[LaneKey, Waiting]]) -> None:
+        """Give each job its turn, but for those behind one of their lane that was refused."""
+        refused, refusals, known = self.refused, self.outcome.refusals, self.known
+        is_simple = not self.cluster.rules.caps and self.cluster.rules.standing_priority is None
+        for key, waiting in line:
+            if key in refused:
+                continue
+            ask = key.ask
+            before = known.get(ask) if is_simple and ask.minimum == ask.maximum and key.array is None else None
+            if before is not None and key.duration >= before[1] and ask.minimum >= before[0]:
+                refusals[waiting.id] = Refused(before[2], ask.minimum)  # what _turn comes to, in a fraction of the time
+                refused.add(key)
+                continue
+            item: Waiting | None = waiting
+            while item is not None and key not in refused:
+                self.give_turn(key, item)
+                item = Waiting(item.since, item.id + 1, item.count - 1) if item.count > 1 else None
 
-    def _rank(self, lane: Lane, position: int) -> Rank:
-        rules = self.board.rules
-        fair = rules.fair_weight * self.fair[lane.key.tenant]
-        return rules.ageing.rank(lane.items[position], fair, self.now)
+    def ask_who_may_start(self) -> None:
+        """Give a turn to those that are not known to be refused, as long as there is anything to give."""
+        cluster, now = self.cluster, self.now
+        bands, credited = cluster.bands(now), None
+        for at, band in bands.at(now):
+            if not can_decide(cluster) or not self._is_any_open(bands):
+                return
+            lanes = self._open(at, band)
+            while lanes:
+                credited = cluster.credited(now) if credited is None else credited
+                promoted_after = cluster.rules.promote_after if is_top(at[1]) else None
+                scale = ScoreScale(credited, now, cluster.rules.age_unit)
+                self.outcome.work += len(lanes)
+                turns = Turns(lanes, scale, promoted_after)
+                lanes = self._open(at, band) if self._ask(turns) else []
 
-    def _consider(self, lane: Lane, position: int) -> int:
-        """Start the job there or refuse it; the position of the next of its lane that might start."""
-        item = lane.items[position]
-        need = lane.key.ask.minimum
-        refusal = self._forbidden(lane.key, item.priority)
+    def _is_any_open(self, bands: Bands) -> bool:
+        """Whether some lane may start, as far as is known by what jobs ask for."""
+        if self.outcome.hold is None:
+            return True
+        return any(shortest < self._bar(ask) for ask, shortest in bands.shortest.items())
+
+    def _ask(self, turns: Turns) -> bool:
+        """Give turns until none is left; True as soon as a promise is given, from which on fewer may start."""
+        while can_decide(self.cluster) and (lane := turns.pop()) is not None:
+            if not self._is_open(lane):
+                continue
+            self.outcome.work += _ASKED
+            had = self.outcome.hold
+            self.give_turn(lane.key, lane.head)
+            if self.cluster.keeps:
+                self._shut(lane)
+            if lane.key not in self.refused and (rest := without_item(lane, lane.head)) is not None:
+                turns.put(rest)
+            if had is None and self.outcome.hold is not None:
+                return True
+        return False
+
+    def _open(self, at: BandLevel, band: Band) -> list[Lane]:
+        """Return the lanes of a band that are not known to be refused."""
+        found: list[Lane] = []
+        least = self.cluster.rules.standing_priority
+        for ask, alike in band.items():
+            bar = self._bar(ask)
+            if least is not None and not self.standing and at[1] > least - 1:
+                bar = _FOREVER  # one that has to wait may stop all jobs of lower priority
+            if bar > 0:
+                found += alike.values() if bar == _FOREVER else [x for x in alike.values() if x.key.duration < bar]
+        head = self.outcome.head
+        if head is not None and head in band.get(head.ask, ()):
+            found = [rest for lane in found if (rest := self._unpromised(lane)) is not None]
+        if self.refused or self.capped or self.shut or self.cluster.by_array:
+            return [lane for lane in found if self._is_open(lane)]
+        return found
+
+    def _unpromised(self, lane: Lane) -> Lane | None:
+        """Return the lane without the job that was promised its turn."""
+        hold = self.outcome.hold
+        return without_item(lane, lane.head) if hold is not None and lane.head.id == hold.id else lane
+
+    def _shut(self, lane: Lane) -> None:
+        """Learn that jobs planned to run longer than a refused one are refused too, if the same windows bind them."""
+        key, told = lane.key, self.outcome.refusals.get(lane.head.id)
+        if told is None or key not in self.refused or told.why not in _LESSONS or told.need > key.ask.minimum:
+            return
+        kind = (key.ask, self._windows(key))
+        self.shut[kind] = min(key.duration, self.shut.get(kind, _FOREVER))
+
+    def _windows(self, key: LaneKey) -> tuple[bool, ...]:
+        """Return which of the windows are kept for such jobs."""
+        who = (key.tenant, key.priority)
+        found = self.kinds.get(who)
+        if found is None:
+            found = self.kinds[who] = tuple(keep.admits(*who) for keep in self.cluster.keeps)
+        return found
+
+    def _is_open(self, lane: Lane) -> bool:
+        key = lane.key
+        if self.shut and key.duration >= self.shut.get((key.ask, self._windows(key)), _FOREVER):
+            return False
+        if key in self.refused or key.ask.minimum >= self.capped.get(key.tenant, _MANY):
+            return False
+        return key.array is None or self.cluster.by_array[key.array] < key.array_limit
+
+    def _bar(self, ask: Ask) -> float:
+        """Return the planned duration from which all jobs of an ask are known to be refused."""
+        known = self.known.get(ask)
+        if known is not None:
+            return known[1] if known[0] <= ask.minimum else _FOREVER
+        cluster, hold = self.cluster, self.outcome.hold
+        if hold is None or not ask.maximum:
+            return _FOREVER
+        need = ask.minimum
+        usable = cluster.usable(ask)
+        if cluster.choose(usable, ask, need, need) is None:
+            self.known[ask] = (need, 0.0, Refusal.RESOURCES)
+            return 0.0
+        usable = [hold.leaves(node, mask, ask.share) for node, mask in enumerate(usable)]
+        if cluster.choose(usable, ask, need, need) is None:
+            bar = self._binds_from(hold)
+            self.known[ask] = (need, bar, Refusal.BACKFILL)
+            return bar
+        return _FOREVER
+
+    def _binds_from(self, hold: BackfillReservation) -> float:
+        """Return the planned duration from which jobs run into the promise."""
+        return 0.0 if hold.is_firm else hold.at - self.now + _ROUNDED
+
+    def give_turn(self, key: LaneKey, item: Waiting) -> None:
+        """Start the job or refuse it, and with it all behind it in its lane; a promise leaves these their turn."""
+        need = key.ask.minimum
+        refusal = self._forbidden(key)
         if refusal is None:
-            need = needed(self.board, lane.key, item, self.now, self._owed(lane.key))
-            refusal = self._known(lane.key.ask, need, item.duration)
+            need = gpus_needed(self.cluster, key, item, self.now, self._owed(key))
+            kind = (key.ask, key.duration, need, self._windows(key)) if self.cluster.keeps else ()
+            refusal = self._known(key, need) or self.same.get(kind)
             if refusal is None:
-                grant = self._fit(lane.key, need, item)
+                grant = self._fit(key, need)
                 if grant is not None:
-                    lane.take(position)
-                    self._start(lane, item, grant)
-                    return position
-                refusal = self._refuse(lane.key, item, need)
-            least = self.board.rules.standing_priority
-            if least is not None and item.priority >= least and not is_hopeless(lane.key.ask):
+                    self.same.clear()
+                    self._start(key, item, grant)
+                    return
+                had = self.outcome.hold
+                refusal = self._refuse(key, item, need)
+                if kind and had is not None:
+                    self.same[kind] = refusal
+            least = self.cluster.rules.standing_priority
+            if least is not None and key.priority >= least and not is_unsatisfiable(key.ask):
                 self.standing = True
         self.outcome.refusals[item.id] = Refused(refusal, need)
-        return self._next(lane, position, refusal, need)
+        if self.outcome.hold is None or self.outcome.hold.id != item.id:
+            self.refused.add(key)
 
-    def _next(self, lane: Lane, position: int, refusal: Refusal, need: int) -> int:
-        """Return the place of the next job of the lane that need not be refused for the same reason."""
-        rules, ask = self.board.rules, lane.key.ask
-        if refusal in _LANE_WIDE:
-            return len(lane.items)
-        if rules.standing_priority is not None and not self.standing:
-            return position + 1  # one further behind may be important enough to stop all below it
-        if refusal is Refusal.STANDING and rules.standing_priority is not None:
-            return lane.next_above(position + 1, rules.standing_priority)
-        if ask.minimum != ask.maximum and not self._is_promised(ask):
-            return position + 1  # one of another length or priority may be promised its turn
-        if refusal is Refusal.RESOURCES and need == ask.minimum:
-            return len(lane.items)
-        above = lane.items[position].priority if self._admits_by_priority() else None
-        limits = self._limits(lane, position, refusal, need)
-        return lane.next_unlike(position + 1, Unlike(*limits, above, self.now, rules.patience))
+    def _known(self, key: LaneKey, need: int) -> Refusal | None:
+        """Return why the same request was refused before, if no less was asked then."""
+        known = self.known.get(key.ask)
+        return known[2] if known is not None and need >= known[0] and key.duration >= known[1] else None
 
-    def _limits(self, lane: Lane, position: int, refusal: Refusal, need: int) -> tuple[float, float]:
-        """Return the planned durations from which jobs of the lane are refused: of those that settle, of the others.
-
-        What was refused to one that settles for the fewest GPUs is refused to all. Under a cap on GPUs the others
-        may need fewer at their turn, so nothing is known of them.
-        """
-        key = lane.key
-        below = self._refused_from(refusal, lane.items[position].duration)
-        settled, unsettled = (_FOREVER, _FOREVER) if self._admits_by_priority() else self.limits.get(key, _NO_LIMITS)
-        caps = self.board.rules.caps.get(key.tenant)
-        if need == key.ask.minimum:
-            settled = min(settled, below)
-        elif caps is None or caps.gpus is None:
-            unsettled = min(unsettled, below)
-        self.limits[key] = (settled, unsettled)
-        return settled, unsettled
-
-    def _refused_from(self, refusal: Refusal, duration: float) -> float:
-        """Return the planned duration from which jobs of a lane are refused as the one of that duration was."""
-        if refusal is Refusal.RESOURCES:
-            return 0.0
-        hold = self.outcome.hold
-        if refusal is Refusal.WINDOW or hold is None or self.board.keeps:
-            return duration
-        return 0.0 if hold.is_firm else min(duration, hold.at - self.now + _ROUNDED)  # it would run into the promise
-
-    def _admits_by_priority(self) -> bool:
-        """Whether GPUs are kept for jobs of a priority, so that one further behind may have them."""
-        return any(keep.priority is not None for keep in self.board.keeps)
-
-    def _is_promised(self, ask: Ask) -> bool:
-        """Whether the promise is given, or no job of that request will get it where one of them did not."""
-        is_alike = not self.board.keeps and self.board.victims is None
-        return self.outcome.hold is not None or is_alike or is_hopeless(ask)
-
-    def _known(self, ask: Ask, need: int, duration: float) -> Refusal | None:
-        """What the same request was refused for before, if no less was asked then."""
-        known = self.known.get(ask)
-        return known[2] if known is not None and need >= known[0] and duration >= known[1] else None
-
-    def _forbidden(self, key: LaneKey, priority: int) -> Refusal | None:
-        board, rules = self.board, self.board.rules
-        if key.array is not None and board.by_array[key.array] >= key.array_limit:
+    def _forbidden(self, key: LaneKey) -> Refusal | None:
+        cluster, rules = self.cluster, self.cluster.rules
+        if key.array is not None and cluster.by_array[key.array] >= key.array_limit:
             return Refusal.ARRAY
-        if not key.ask.maximum:
-            return Refusal.CPU if board.cpu_running >= rules.cpu_jobs else over_cap(board, key, 0, self._owed(key))
-        if refusal := over_cap(board, key, key.ask.minimum, self._owed(key)):
+        if not key.ask.maximum and cluster.cpu_running >= rules.cpu_jobs:
+            self.known[key.ask] = (0, 0.0, Refusal.CPU)
+            return Refusal.CPU
+        if refusal := over_cap(cluster, key, key.ask.minimum, self._owed(key)):
+            self.capped[key.tenant] = min(key.ask.minimum, self.capped.get(key.tenant, _MANY))
             return refusal
-        behind = self.standing and rules.standing_priority is not None and priority < rules.standing_priority
-        return Refusal.STANDING if behind else None
+        behind = self.standing and rules.standing_priority is not None and key.priority < rules.standing_priority
+        return Refusal.STANDING if behind and key.ask.maximum else None
 
     def _owed(self, key: LaneKey) -> int:
         """GPUs promised to another job of that tenant: they count against its caps, or its own jobs would break it."""
         return self.promised[1] if self.promised is not None and self.promised[0] == key.tenant else 0
 
-    def _fit(self, key: LaneKey, need: int, item: Waiting, *, beside_windows: bool = False) -> Grant | None:
-        """What it gets, or would get if no window kept anything."""
-        ask, board = key.ask, self.board
+    def _fit(self, key: LaneKey, need: int, *, beside_windows: bool = False) -> Grant | None:
+        """Return the GPUs that it gets, or would get if no reservation kept any."""
+        ask, cluster = key.ask, self.cluster
         if not ask.maximum:
             return ()
-        usable = board.usable(ask)
-        end = self.now + item.duration
-        if board.keeps and not beside_windows and (others := kept(board, key, item.priority, self.now, end)):
+        usable = cluster.usable(ask)
+        end = self.now + key.duration
+        if cluster.keeps and not beside_windows and (others := gpus_kept_for_others(cluster, key, self.now, end)):
             usable = [mask & ~other for mask, other in zip(usable, others, strict=True)]
         hold = self.outcome.hold
         if hold is not None and hold.binds(end):
             usable = [hold.leaves(node, mask, ask.share) for node, mask in enumerate(usable)]
-        width = most(board, key, self._owed(key))
-        grant = board.choose(usable, ask, need, width)
-        if board.keeps and grant is not None and (own := kept_for(board, key, item.priority, self.now)):
+        width = most_gpus(cluster, key, self._owed(key))
+        grant = cluster.choose(usable, ask, need, width)
+        if cluster.keeps and grant is not None and (own := gpus_kept_for(cluster, key, self.now)):
             own_first = [mask & mine for mask, mine in zip(usable, own, strict=True)]
-            grant = board.choose(own_first, ask, size(grant), width) or grant
+            grant = cluster.choose(own_first, ask, size(grant), width) or grant
         return grant
 
-    def _start(self, lane: Lane, item: Waiting, grant: Grant) -> None:
+    def _start(self, key: LaneKey, item: Waiting, grant: Grant) -> None:
         hold = self.outcome.hold
-        if hold is not None and hold.binds(self.now + item.duration):
+        if hold is not None and hold.binds(self.now + key.duration):
             for node, mask in grant:
-                hold.gave(node, mask, self.board.layouts, lane.key.ask.share)
-        self.outcome.starts.append(self.board.start(lane, item, grant, self.now))
+                hold.count_taken(node, mask, self.cluster.layouts, key.ask.share)
+        self.outcome.starts.append(self.cluster.start(key, item, grant, self.now))
 
     def _refuse(self, key: LaneKey, item: Waiting, need: int) -> Refusal:
-        """Why it does not fit; the first such job is promised when it will."""
-        outcome, board = self.outcome, self.board
-        if outcome.first_refused is None and not is_hopeless(key.ask):
+        """Return the reason why it does not fit; the first such job gets the backfill reservation."""
+        outcome, cluster = self.outcome, self.cluster
+        if outcome.first_refused is None and not is_unsatisfiable(key.ask):
             outcome.first_refused = item.id
         if outcome.hold is None:
-            outcome.hold = shadow(board, key, item, self.now)
-            if board.victims is not None:
-                outcome.hold = board.victims.promise(outcome.hold, board, key, item, need, self.now)
+            outcome.hold = find_reservation(cluster, key, item, self.now)
+            if self.preemption is not None:
+                outcome.hold = self.preemption.promise(outcome.hold, cluster, key, item, need, self.now)
             if outcome.hold is not None:
+                outcome.head = key
                 self.promised = (key.tenant, size(outcome.hold.grant))
-                outcome.settles_at = item.submitted + board.rules.patience if need > key.ask.minimum else _FOREVER
-        if board.choose(board.usable(key.ask), key.ask, need, need) is None:
+                outcome.settles_at = item.since + cluster.rules.patience if need > key.ask.minimum else _FOREVER
+        if cluster.choose(cluster.usable(key.ask), key.ask, need, need) is None:
             self._learn(key.ask, need, 0.0, Refusal.RESOURCES)
             return Refusal.RESOURCES
-        held = outcome.hold is not None and outcome.hold.id != item.id
-        if held and not board.keeps:
-            self._learn(key.ask, need, item.duration, Refusal.BACKFILL)
-        if not held or (board.keeps and self._fit(key, need, item, beside_windows=True) is not None):
+        hold = outcome.hold
+        held = hold is not None and hold.id != item.id
+        if hold is not None and held and not cluster.keeps:
+            self._learn(key.ask, need, min(key.duration, self._binds_from(hold)), Refusal.BACKFILL)
+        if not held or (cluster.keeps and self._fit(key, need, beside_windows=True) is not None):
             return Refusal.WINDOW
         return Refusal.BACKFILL
 
@@ -255,42 +354,29 @@ class _Pass:
             self.known[ask] = (need, duration, refusal)
 
 
-_LANE_WIDE = frozenset({Refusal.QUOTA, Refusal.ARRAY, Refusal.CPU})
-"""What holds for all jobs of a lane."""
-
-
-def is_hopeless(ask: Ask) -> bool:
+def is_unsatisfiable(ask: Ask) -> bool:
     """Whether no node here has as many GPUs that suit it, free or not."""
     return not ask.whole_nodes and ask.minimum > max((mask.bit_count() for mask in ask.eligible), default=0)
 
 
-def over_cap(board: Board, key: LaneKey, need: int, owed: int = 0) -> Refusal | None:
+def over_cap(cluster: ClusterState, key: LaneKey, need: int, owed: int = 0) -> Refusal | None:
     """Whether the tenant's caps forbid one more job of so many GPUs, beside one that is owed so many."""
-    caps = board.rules.caps.get(key.tenant)
+    caps = cluster.rules.caps.get(key.tenant)
     if caps is None:
         return None
-    if caps.running is not None and board.running[key.tenant] + (owed > 0) >= caps.running:
+    if caps.running is not None and cluster.running[key.tenant] + (owed > 0) >= caps.running:
         return Refusal.QUOTA
-    if caps.gpus is not None and board.gpus_held[key.tenant] + owed + need > caps.gpus:
+    if caps.gpus is not None and cluster.gpus_held[key.tenant] + owed + need > caps.gpus:
         return Refusal.QUOTA
     return None
 
 
-def next_settling(board: Board, outcome: Outcome, now: float) -> float:
+def next_settling(cluster: ClusterState, outcome: Outcome, now: float) -> float:
     """Return when waiting on has made a job take fewer GPUs, of those that might start then or let others start."""
-    patience, moments = board.rules.patience, [outcome.settles_at]
-    for key, lane in board.lanes.items():
-        ask = key.ask
-        if ask.minimum == ask.maximum or not lane.items:
-            continue
-        if board.choose(board.usable(ask), ask, ask.minimum, ask.minimum) is not None:
-            moments.append(lane.next_settling(now, patience, _ends_by(board, outcome, key)))
+    patience, moments = cluster.rules.patience, [outcome.settles_at]
+    for key, lane in cluster.lanes.items() if patience else ():
+        ask, at = key.ask, lane.head.since + patience
+        is_unsettled = ask.minimum != ask.maximum and at > now
+        if is_unsettled and cluster.choose(cluster.usable(ask), ask, ask.minimum, ask.minimum) is not None:
+            moments.append(at)
     return min(moments)
-
-
-def _ends_by(board: Board, outcome: Outcome, key: LaneKey) -> float:
-    """Return by when jobs of the lane that settle must be planned to end, or they run into the promise."""
-    was_refused = outcome.limits.get(key, _NO_LIMITS)[0] < _FOREVER
-    if outcome.hold is None or board.keeps or not was_refused:
-        return _FOREVER
-    return -_FOREVER if outcome.hold.is_firm else outcome.hold.at + _ROUNDED

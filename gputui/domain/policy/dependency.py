@@ -1,28 +1,33 @@
-"""What a job waits for in other jobs, and whether that can still come. The id of an array stands for its elements."""
+"""Dependencies between jobs, and whether they can still be met. The id of an array stands for its elements."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from datetime import datetime
 
+from msgspec import Struct, field
+
+from gputui.domain.entries import Entries
 from gputui.domain.job import Job, JobId
+from gputui.domain.snapshot import Unreadable
 from gputui.domain.state import JobState
 from gputui.domain.units import plural
-from gputui.domain.unreadable import Unreadable
 
 
-@dataclass
-class Tally:
-    """How an array stands, as far as its elements are known: those in history had completed."""
+class Tally(Struct):
+    """State of an array as far as its elements are known: those in history completed."""
 
     known: int = 0
-    left: set[JobId] = field(default_factory=set)
+    left: int = 0
+    unfinished: list[Job] = field(default_factory=list)
+    """Elements that are not over, and entries of those."""
     failed: Job | None = None
+    ended_at: datetime | None = None
+    """End of the element that ended last."""
 
 
-@dataclass(frozen=True)
-class Dependencies:
-    """The jobs that waiting ones depend on."""
+class Dependencies(Struct, frozen=True):
+    """Jobs that waiting ones depend on."""
 
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
     arrays: Mapping[JobId, Tally] = field(default_factory=dict)
@@ -31,14 +36,15 @@ class Dependencies:
 
     @classmethod
     def of(cls, jobs: Iterable[Job], unreadable: Iterable[Unreadable] = ()) -> Dependencies:
-        """Those of these jobs; arrays are gone through only where a job waits for one."""
+        """Return the dependencies among these jobs; arrays are gone through only where a job depends on one."""
         left_out = frozenset(entry.key for entry in unreadable)
         known = tuple(jobs)
         specs = [job.spec for job in known if (job.spec.after or job.spec.after_any) and job.state is JobState.PENDING]
         wanted = {job_id for spec in specs for job_id in spec.after + spec.after_any}
         if not wanted:
             return cls()
-        found = {job.id: job for job in known if job.id in wanted}
+        entries = Entries({job.id: job for job in known})
+        found = {job_id: job for job_id in wanted if (job := entries.get(job_id))}
         arrays = {job_id: Tally() for job_id, job in found.items() if job.array and job.array.id == job_id}
         if arrays:
             for job in known:
@@ -47,7 +53,7 @@ class Dependencies:
         return cls(found, {job_id: tally for job_id, tally in arrays.items() if tally.known > 1}, left_out)
 
     def unmet(self, job: Job) -> str | None:
-        """What it still waits for, in words; None when nothing."""
+        """Describe what it still waits for; None when nothing."""
         for job_id in job.spec.after:
             if words := self._unfinished(job_id, successful=True):
                 return f"starts after {words}"
@@ -56,22 +62,37 @@ class Dependencies:
                 return f"starts after {words}"
         return None
 
+    def ended_at(self, job: Job, now: datetime) -> datetime | None:
+        """Return the end of the last job that it waits for, `now` while one goes on; None where it waits for none."""
+        if not job.spec.after and not job.spec.after_any:
+            return None
+        if self.unmet(job):
+            return now
+        ends = (self._ended_at(job_id) for job_id in (*job.spec.after, *job.spec.after_any))
+        return min(now, max((end for end in ends if end is not None), default=job.submitted_at))
+
+    def _ended_at(self, job_id: JobId) -> datetime | None:
+        if tally := self.arrays.get(job_id):
+            return tally.ended_at
+        other = self.jobs.get(job_id)
+        return other.ended_at if other is not None else None
+
     def awaited(self, job: Job) -> set[JobId]:
-        """The jobs whose end it waits for: of an array all elements that are not over."""
+        """Return the jobs whose end it waits for; the id of an array stands for its elements that are not over."""
         ids: set[JobId] = set()
         for job_id in (*job.spec.after, *job.spec.after_any):
             other = self.jobs.get(job_id)
             if tally := self.arrays.get(job_id):
-                ids |= tally.left
+                ids.update((job_id,) if tally.left else ())
             elif other is not None and not other.state.is_terminal:
                 ids.add(job_id)
         return ids
 
     def never_met(self, job: Job) -> str | None:
-        """Why what it waits for can never come, in words; None while it can."""
+        """Return the reason why its dependencies can never be met; None while they can."""
         for job_id in job.spec.after:
             if failed := self._failed(job_id):
-                cause = f": {failed.cause.text}" if failed.cause else ""
+                cause = f": {failed.end_words}" if failed.cause else ""
                 return f"can never start after job {failed.id}, which ended {failed.state}{cause}"
         return None
 
@@ -85,7 +106,7 @@ class Dependencies:
         how = "has completed" if successful else "has ended"
         if tally := self.arrays.get(job_id):
             if tally.left:
-                return f"array {job_id} {how}: {plural(len(tally.left), 'element')} of it to go"
+                return f"array {job_id} {how}: {plural(tally.left, 'element')} left"
             failed = tally.failed if successful else None
             return f"array {job_id} {how}: job {failed.id} is {failed.state}" if failed else None
         if str(job_id) in self.unreadable:
@@ -97,13 +118,17 @@ class Dependencies:
 
 
 def _count(tally: Tally, job: Job) -> None:
-    tally.known += 1
+    tally.known += job.count
     if not job.state.is_terminal:
-        tally.left.add(job.id)
-    elif tally.failed is None and has_failed(job):
+        tally.left += job.count
+        tally.unfinished.append(job)
+        return
+    if job.ended_at is not None:
+        tally.ended_at = max(job.ended_at, tally.ended_at or job.ended_at)
+    if tally.failed is None and has_failed(job):
         tally.failed = job
 
 
 def has_failed(job: Job) -> bool:
-    """Whether it ended other than well, and nobody wished it back."""
+    """Return whether it ended badly and is not to be requeued."""
     return job.state.is_terminal and job.state is not JobState.COMPLETED and not job.requeue_requested

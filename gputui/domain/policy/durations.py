@@ -1,102 +1,132 @@
-"""How long jobs are planned to run: by the user's limit, by what the tenant's last runs took, or by a default."""
+"""Planned and expected runtimes of jobs.
+
+A job is planned to run until its limit, one without a limit for the longest time allowed: never shorter than one that
+states a limit, so that nobody gains by leaving it out. Its turn and its backfill go by that alone. How long the last
+runs of its kind took tells only when a job without a limit is expected to end once it has started.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from gputui.domain.job import Job, whole_class
+from gputui.domain.job import Job
 from gputui.domain.settings import PolicySettings
 from gputui.domain.state import JobState
 
+LONGEST = timedelta(hours=72)
+"""Longest time allowed where the site sets none and nobody states a longer limit."""
 _LAST = 2
 """Tsafrir et al. (TPDS 2007): the mean of the user's last two runs predicts better than users do."""
-Kind: TypeAlias = tuple[str, str]
+RunKind: TypeAlias = tuple[str, str]
 """Tenant, and name or image."""
 
 
-class Source(Enum):
-    """Where a planned duration comes from."""
+class DurationSource(Enum):
+    """Source of a planned duration."""
 
     LIMIT = "by its limit"
     PREDICTION = "if it runs as long as the last ones did"
-    DEFAULT = "by the default limit"
+    DEFAULT = "by the longest time allowed"
 
 
 class Planned(NamedTuple):
-    """A planned duration."""
+    """Planned runtime and its source."""
 
     seconds: float
-    source: Source
+    source: DurationSource
 
 
 class Durations:
-    """What the jobs seen so far say about those to come."""
+    """Planned and expected durations, by the jobs of a queue and the rules of the site."""
 
     def __init__(self, jobs: Iterable[Job], settings: PolicySettings, max_time: timedelta | None = None) -> None:
         """`max_time` is the longest limit that users may set; `settings` may say otherwise for planning."""
-        self._limits = (
-            settings.limit_low.total_seconds(),
-            settings.limit_normal.total_seconds(),
-            settings.limit_high.total_seconds(),
-        )
-        longest = settings.max_time or max_time
-        self._most = longest.total_seconds() if longest else float("inf")
-        self._predicted = _predictions(jobs) if settings.predict else {}
-        self._by_priority: dict[int, float] = {}
+        known = list(jobs)
+        allowed = settings.max_time or max_time
+        self.longest = allowed.total_seconds() if allowed else _longest_stated(known)
+        """Seconds that a job without a limit is planned to run."""
+        self._most = float("inf") if not allowed else self.longest if settings.max_time else _extended(known, allowed)
+        self._predicted = _predictions(known) if settings.predict else {}
+
+    @property
+    def predicts(self) -> bool:
+        """Whether any job may be expected to take another time than is planned."""
+        return bool(self._predicted)
 
     @property
     def basis(self) -> object:
-        """What it all depends on: as long as that is equal, so is what is planned for a job."""
-        return (self._limits, self._most, self._predicted)
+        """Values that the planned durations depend on beside the jobs: while they are equal, so are the durations."""
+        return (self._most, self.longest)
 
     def seconds(self, job: Job) -> float:
-        """How long it is planned to run: what `of` says, in the fewest steps."""
-        spec = job.spec
-        limit = spec.time_limit
-        seconds = self._default(job) if limit is None else limit.total_seconds()
-        if self._predicted:
-            predicted = self._predicted.get((spec.tenant, spec.name or spec.image or ""), seconds)
-            seconds = predicted if predicted < seconds else seconds  # noqa: FURB136 - min() costs more
+        """Return the seconds that its turn and its backfill go by."""
+        return self.planned(job.spec.time_limit)
+
+    def planned(self, limit: timedelta | None) -> float:
+        """Return the seconds that a job of this limit is planned to run."""
+        if limit is None:
+            return self.longest
+        seconds = limit.total_seconds()
         return seconds if seconds < self._most else self._most  # noqa: FURB136 - min() costs more
 
-    def _default(self, job: Job) -> float:
-        found = self._by_priority.get(job.priority)
-        if found is None:
-            found = self._by_priority[job.priority] = self._limits[default_class(job)]
-        return found
+    def planned_for(self, job: Job) -> Planned:
+        """Return how long a job is planned to run."""
+        return Planned(
+            self.seconds(job), DurationSource.DEFAULT if job.spec.time_limit is None else DurationSource.LIMIT
+        )
 
-    def of(self, job: Job) -> Planned:
-        """How long it is planned to run. Nothing is ever ended by a prediction."""
-        limit = job.spec.time_limit
-        source = Source.DEFAULT if limit is None else Source.LIMIT
-        seconds = self._limits[default_class(job)] if limit is None else limit.total_seconds()
-        seconds = min(seconds, self._most)
-        if self._predicted and (predicted := self._predicted.get(kind(job), seconds)) < seconds:
-            return Planned(predicted, Source.PREDICTION)
-        return Planned(seconds, source)
+    def expected(self, job: Job) -> Planned:
+        """Return how long a job is expected to run once it has started: no job is ended by it."""
+        predicted = self._predicted.get(run_kind(job)) if job.spec.time_limit is None else None
+        if predicted is not None and predicted < self.longest:
+            return Planned(predicted, DurationSource.PREDICTION)
+        return self.planned_for(job)
+
+    def prediction(self, job: Job) -> float | None:
+        """Return the seconds that it is expected to run where that is not what is planned."""
+        if not self._predicted or job.spec.time_limit is not None:
+            return None
+        found = self.expected(job)
+        return found.seconds if found.source is DurationSource.PREDICTION else None
 
 
-def default_class(job: Job) -> int:
-    """0, 1 or 2: low, normal or high, whichever its priority is nearest to."""
-    return whole_class(job.priority)
-
-
-def kind(job: Job) -> Kind:
-    """The jobs it is judged by: the tenant's of that name, or of that image where it has no name."""
+def run_kind(job: Job) -> RunKind:
+    """Return the jobs that it is judged by: the tenant's of that name, or of that image where it has no name."""
     return (job.spec.tenant, job.spec.name or job.spec.image or "")
 
 
-def _predictions(jobs: Iterable[Job]) -> dict[Kind, float]:
-    done: dict[Kind, list[tuple[datetime, timedelta]]] = {}
+def predict_seconds(took: Sequence[float]) -> float | None:
+    """Return the seconds that the next run is expected to take, after runs that took so many; None after too few."""
+    last = took[-_LAST:]
+    return max(1.0, sum(last) / _LAST) if len(last) == _LAST else None
+
+
+def longest_of(limits: Iterable[float]) -> float:
+    """Return the seconds that a job without a limit is planned to run where others state these limits."""
+    return max(LONGEST.total_seconds(), max(limits, default=0.0))
+
+
+def _longest_stated(jobs: Iterable[Job]) -> float:
+    """Return the longest time allowed on a site without any: that of the live jobs, but for those on hold."""
+    long = [job for job in jobs if (limit := job.spec.time_limit) is not None and limit > LONGEST]
+    live = (job.spec.time_limit for job in long if not job.state.is_terminal and not job.held)
+    return longest_of(limit.total_seconds() for limit in live if limit is not None)
+
+
+def _extended(jobs: Iterable[Job], allowed: timedelta) -> float:
+    """Return the seconds that any job may run: those allowed, or more where an operator gave a running job more."""
+    limits = (job.spec.time_limit for job in jobs if job.limit_changed_at is not None and job.state.is_active)
+    return max(allowed.total_seconds(), *(limit.total_seconds() for limit in limits if limit and limit > allowed), 0.0)
+
+
+def _predictions(jobs: Iterable[Job]) -> dict[RunKind, float]:
+    done: dict[RunKind, list[tuple[datetime, float]]] = {}
     for job in jobs:
-        if job.state is JobState.COMPLETED and job.started_at and job.ended_at and kind(job)[1]:
-            done.setdefault(kind(job), []).append((job.ended_at, job.ended_at - job.started_at))
-    return {which: _mean(runs) for which, runs in done.items() if len(runs) >= _LAST}
-
-
-def _mean(runs: list[tuple[datetime, timedelta]]) -> float:
-    last = sorted(runs)[-_LAST:]
-    return max(1.0, sum(took.total_seconds() for _, took in last) / _LAST)
+        if job.state is JobState.COMPLETED and job.started_at and job.ended_at and run_kind(job)[1]:
+            took = (job.ended_at - job.started_at).total_seconds()
+            done.setdefault(run_kind(job), []).append((job.ended_at, took))
+    found = {which: predict_seconds([took for _, took in sorted(runs)]) for which, runs in done.items()}
+    return {which: seconds for which, seconds in found.items() if seconds is not None}

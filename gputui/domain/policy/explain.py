@@ -1,18 +1,18 @@
-"""Why a job waits, in full: its score term by term, its place, when it may start, and how sure that is."""
+"""Full explanation of why a job waits: its score by terms, its place, when it may start, and how certain that is."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from gputui.domain.job import Job, JobId
-from gputui.domain.policy.durations import Source
-from gputui.domain.policy.hopeless import never
-from gputui.domain.policy.lineup import fair_shares, in_order
-from gputui.domain.policy.look import Look
-from gputui.domain.policy.order import ScoreTerms, score_terms
+from msgspec import Struct
+
+from gputui.domain.job import CLASSES, Job, JobId, whole_class
+from gputui.domain.policy.decide import is_unsatisfiable
+from gputui.domain.policy.durations import DurationSource
+from gputui.domain.policy.order import ScoreTerms, level, score_terms
+from gputui.domain.policy.planning_context import PlanningContext
+from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob, order_queue, usage_by_tenant
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
@@ -20,55 +20,87 @@ from gputui.domain.state import JobState, Reason, moment
 from gputui.domain.units import format_duration, plural
 
 
-@dataclass(frozen=True)
-class TermWords:
-    """One term of the score, as every face tells it."""
+def why_never(context: PlanningContext, job: Job) -> str:
+    """Return the reason why it can never start on this server under its tenant's caps; empty when it can."""
+    ask, tenant = context.gpus.ask(job), job.spec.tenant
+    wants = f"needs {plural(ask.minimum, 'GPU')}"
+    if is_unsatisfiable(ask):
+        fitting = max((mask.bit_count() for mask in ask.eligible), default=0)
+        here = max((len(node) for node in context.gpus.rows), default=0)
+        if not here:
+            return f"{wants}, no GPU is known here"
+        if fitting == here:
+            return f"{wants}, this server has {here}"
+        return f"{wants}, {fitting or 'none'} of {here} here {'is' if fitting < 2 else 'are'} suitable"
+    caps = context.cluster.rules.caps.get(tenant)
+    if caps is not None and caps.gpus is not None and ask.minimum > caps.gpus:
+        return f"{wants}, {tenant} may hold {caps.gpus}"
+    if caps is not None and caps.running == 0:
+        return f"{tenant} may run no jobs"
+    return ""
+
+
+class TermWords(Struct, frozen=True):
+    """Term of the score, as all interfaces show it."""
 
     name: str
     points: float
     of: str
-    """What it was made of; empty for what says it itself."""
+    """Description of the inputs; empty where the name says it."""
 
 
-@dataclass(frozen=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """Everything that decides when a waiting job starts."""
 
     reason: Reason | None
-    """Why it waits; None when it starts at the next look."""
+    """Reason for which it waits; None when it starts at the next look."""
     terms: ScoreTerms
-    fair_share: float
-    """F of its tenant: 1 used nothing, 0.5 exactly its share."""
+    used: float
+    """U/S of its tenant: 0 used nothing, 1 exactly its share."""
     planned: timedelta
-    """How long it is planned to run."""
+    """Planned runtime."""
     position: int
     """1 is the first in order."""
     waiting: int
-    """How many wait in all."""
+    """Number of waiting jobs."""
     waits_for: tuple[JobId, ...]
     """Running jobs that the forecast counts on to end, and jobs it depends on."""
     expected_start_at: datetime | None
     certainty: str
-    """How sure the expected start is, and why."""
+    """Certainty of the expected start, with the reasons."""
 
 
 def explain(snapshot: Snapshot, job: Job, settings: Settings, now: datetime) -> Explanation:
-    """The explanation of a job that is PENDING in the snapshot."""
-    look = Look.at(snapshot, settings, now)
-    order = [entry.job for entry in in_order(look)]
-    fair = fair_shares(look, order)[job.spec.tenant]
-    planned = look.durations.seconds(job)
+    """Return the explanation of a job that is PENDING in the snapshot."""
+    context = PlanningContext.at(snapshot, settings, now)
+    line = order_queue(context)
+    place = next(n for n, item in enumerate(line.items) if item.id <= job.id < item.id + item.count)
+    ahead = line.at(range(place))
     start, until = _foreseen(snapshot, job, settings, now)
     return Explanation(
         reason=snapshot.reasons.get(job.id),
-        terms=score_terms(job, settings.policy, fair, planned, now),
-        fair_share=fair,
-        planned=timedelta(seconds=planned),
-        position=1 + [waiting.id for waiting in order].index(job.id),
-        waiting=len(order),
+        terms=_terms(context, line.entry(place)),
+        used=usage_by_tenant(context, context.waiting).get(job.placed.tenant if job.placed else job.spec.tenant, 0.0),
+        planned=timedelta(seconds=line.keys[place].duration),
+        position=1 + sum(item.count for item in ahead.items) + job.id - line.items[place].id,
+        waiting=sum(item.count for item in line.items),
         waits_for=_waits_for(snapshot, job),
         expected_start_at=start,
-        certainty=_certainty(look, job, start, order, until),
+        certainty=_certainty(context, job, start, line, place, until),
+    )
+
+
+def _terms(context: PlanningContext, entry: QueuedJob) -> ScoreTerms:
+    _, key, item = entry
+    payer, planned, gpus = key.stands
+    promoted = item.since + context.cluster.rules.promote_after <= context.second
+    return score_terms(
+        level(key.priority, key.nice, promoted=promoted),
+        max(0.0, context.second - item.since),
+        planned,
+        gpus,
+        usage_by_tenant(context, context.waiting).get(payer, 0.0),
+        context.settings.policy,
     )
 
 
@@ -83,16 +115,32 @@ def _foreseen(
     return found.starts.get(job.id), found.until
 
 
-def told_terms(job: Job, told: Explanation, now: datetime) -> tuple[TermWords, ...]:
-    """The score term by term."""
+def describe_terms(job: Job, told: Explanation) -> tuple[TermWords, ...]:
+    """Return the terms of the score, and before them the level that goes before every score."""
     terms = told.terms
-    return (
-        TermWords("class", terms.priority_class, f"of priority {job.priority}"),
-        TermWords("age", terms.age, f"of waiting {format_duration(now - job.submitted_at)}"),
-        TermWords("duration", terms.duration, f"of {format_duration(told.planned)} that it is planned to run"),
-        TermWords("fair share", terms.fair_share, f"F = {told.fair_share:.3f} of tenant {job.spec.tenant}"),
-        TermWords("nice", terms.nice, ""),
+    waited, planned, credited = (
+        format_duration(timedelta(seconds=each)) for each in (terms.waited, terms.planned, terms.credited)
     )
+    stands = f"as job {job.placed.past}: " if job.placed else ""
+    bonus = f" + {credited} credited" if terms.credited else ""
+    tenant = job.placed.tenant if job.placed else job.spec.tenant
+    used = f": tenant {tenant} has used {told.used:.2f} of its share" if terms.credited else ""
+    paced = f", times {terms.pace:.2f} for {plural(terms.gpus, 'GPU')}" if terms.pace > 1.0 else ""
+    expansion = f"{stands}(waited {waited}{bonus} + planned {planned}) / planned {planned}{used}"
+    return (
+        TermWords("level", terms.level, _level_words(job, terms)),
+        TermWords("expansion", terms.expansion, expansion),
+        TermWords("age", terms.age, f"waited {waited}{paced}"),
+    )
+
+
+def _level_words(job: Job, terms: ScoreTerms) -> str:
+    stands = f"; stands beside job {job.placed.past}, moved by hand" if job.placed else ""
+    if terms.is_promoted:
+        name = CLASSES[whole_class(job.priority)]
+        return f"priority {job.priority}, before all others of class {name} since it has waited for so long{stands}"
+    nice = job.placed.nice if job.placed else job.spec.nice
+    return f"priority {job.priority}" + (f", lowered by nice {nice}" if nice > 0 else "") + stands
 
 
 def _waits_for(snapshot: Snapshot, job: Job) -> tuple[JobId, ...]:
@@ -104,30 +152,37 @@ def _waits_for(snapshot: Snapshot, job: Job) -> tuple[JobId, ...]:
     return tuple(other.id for other in snapshot.jobs if other.gpus and other.state is not JobState.PENDING)
 
 
-def _certainty(look: Look, job: Job, start: datetime | None, order: Sequence[Job], until: datetime | None) -> str:
-    if start is None and (why := never(look, job)):
-        return f"never, as things are: {why}"
+def _certainty(
+    context: PlanningContext, job: Job, start: datetime | None, line: OrderedQueue, place: int, until: datetime | None
+) -> str:
+    if start is None and (why := why_never(context, job)):
+        return f"never: {why}"
     if start is None and until is not None and not job.held:
-        return f"not known: the forecast reaches to {moment(until, look.now)}, and it does not start until then"
+        return f"not known: the forecast reaches to {moment(until, context.now)}, and it does not start until then"
     if start is None:
         return "not known: it waits for something that has no known end"
-    sources = Counter(look.sources.values())
+    sources = Counter(context.sources.values())
     words = []
-    if sources[Source.DEFAULT]:
-        words.append(f"{plural(sources[Source.DEFAULT], 'running job')} without a limit, taken to run for the default")
-    if sources[Source.PREDICTION]:
-        words.append(f"{plural(sources[Source.PREDICTION], 'running job')} taken to run as long as the last ones did")
-    ahead = Counter(look.durations.of(other).source for other in order[: order.index(job)])
-    if ahead[Source.DEFAULT]:
-        words.append(f"{plural(ahead[Source.DEFAULT], 'job')} ahead of it without a limit, taken alike")
+    if sources[DurationSource.DEFAULT]:
+        running = plural(sources[DurationSource.DEFAULT], "running job")
+        words.append(f"{running} without a limit, taken to run for the longest time allowed")
+    if sources[DurationSource.PREDICTION]:
+        words.append(
+            f"{plural(sources[DurationSource.PREDICTION], 'running job')} taken to run as long as the last ones did"
+        )
+    ahead = Counter(context.durations.expected(other).source for other in line.jobs[:place])
+    if ahead[DurationSource.DEFAULT]:
+        words.append(f"{plural(ahead[DurationSource.DEFAULT], 'job')} ahead of it without a limit, taken alike")
     if words:
-        return "rough: " + "; ".join([*words, *_shifting(look, order)])
+        return "rough: " + "; ".join([*words, *_shifting(context, line)])
     certain = "at the latest, if nothing else changes: every running job has a limit"
-    return "; ".join([certain, *_shifting(look, order)])
+    return "; ".join([certain, *_shifting(context, line)])
 
 
-def _shifting(look: Look, order: Sequence[Job]) -> list[str]:
-    """What the forecast does not foresee: it takes the shares of tenants as they are at its events."""
-    if look.settings.policy.fair_weight and len({job.spec.tenant for job in order}) > 1:
-        return ["fair shares that shift with the clock may change the order"]
+def _shifting(context: PlanningContext, line: OrderedQueue) -> list[str]:
+    """Return the changes of the order that no forecast foresees: it takes scores as they are at its events."""
+    credit = context.settings.policy.newcomer_credit
+    paces = {(key.priority, key.duration, key.ask.minimum, key.tenant if credit else "") for key in line.keys}
+    if len(paces) > len({key.priority for key in line.keys}):
+        return ["scores that grow at different paces may change the order"]
     return []

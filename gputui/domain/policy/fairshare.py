@@ -1,4 +1,4 @@
-"""Who has used how much: GPU-seconds that count for less the older they are.
+"""Fair share: GPU-seconds used by each tenant, decayed with age.
 
 Slurm's classic fair share (priority_multifactor, classic_fair_share): F = 2^(-U/S), where U is a tenant's part of all
 that was used and S its part of all weights. F is 1 for who used nothing and 0.5 for who used exactly its share.
@@ -10,10 +10,10 @@ import math
 from collections.abc import Iterable, Mapping
 
 _FAR = 500.0
-"""So many half-lives from its origin a ledger is moved, long before a float would overflow."""
+"""Number of half-lives after which the origin is moved, long before a float would overflow."""
 
 
-class Ledger:
+class UsageLedger:
     """GPU-seconds by tenant, decayed exactly, those of running jobs up to the very moment asked about.
 
     A GPU held from a to b is worth, seen from the origin, K (2^(b/H) - 2^(a/H)) with K = H / ln 2: the integral of
@@ -26,9 +26,9 @@ class Ledger:
         self._worth: dict[str, float] = {}
         self._held: dict[str, float] = {}
 
-    def copy(self) -> Ledger:
-        """A ledger that can go on without this one."""
-        other = Ledger(self._half_life, self._origin)
+    def copy(self) -> UsageLedger:
+        """Return an independent copy."""
+        other = UsageLedger(self._half_life, self._origin)
         other._worth, other._held = dict(self._worth), dict(self._held)
         return other
 
@@ -38,12 +38,12 @@ class Ledger:
         self._worth[tenant] = self._worth.get(tenant, 0.0) + gpu_seconds * grown
 
     def begin(self, tenant: str, gpus: float, at: float) -> None:
-        """A job of that tenant takes GPUs."""
+        """Record that a job of the tenant takes GPUs."""
         self._add(tenant, -gpus, at)
         self._held[tenant] = self._held.get(tenant, 0) + gpus
 
     def end(self, tenant: str, gpus: float, at: float) -> None:
-        """A job of that tenant gives its GPUs back."""
+        """Record that a job of the tenant gives its GPUs back."""
         self._add(tenant, gpus, at)
         self._held[tenant] -= gpus
 
@@ -59,7 +59,7 @@ class Ledger:
         self.credit(tenant, gpus * self._half_life / math.log(2), at)
 
     def _grown(self, at: float) -> float:
-        """How much more a second at `at` is worth than one at the origin."""
+        """Return the weight of a second at `at` relative to one at the origin."""
         lives = (at - self._origin) / self._half_life
         if lives > _FAR:
             shrink = 2.0**-lives
@@ -68,18 +68,31 @@ class Ledger:
         return float(2.0**lives)
 
 
-def factors(used: Mapping[str, float], weights: Mapping[str, float], tenants: Iterable[str]) -> dict[str, float]:
-    """F of each tenant: those named, and all who used anything, share what there is by their weights (default 1)."""
+def usage_ratios(used: Mapping[str, float], weights: Mapping[str, float], tenants: Iterable[str]) -> dict[str, float]:
+    """Return U/S of each tenant: its part of all that was used, over its share, which is its part of all weights.
+
+    Those named share what there is, and all who used anything; a weight is 1 where none is set.
+    """
     everyone = {*used, *tenants}
     total = math.fsum(used.values())
     shares = math.fsum(weights.get(tenant, 1.0) for tenant in everyone) or 1.0
     return {
         # rounded, so that what is the same in truth is the same here, in whichever order it was added up
-        tenant: round(factor(used.get(tenant, 0.0) / total if total else 0.0, weights.get(tenant, 1.0) / shares), 9)
+        tenant: round(
+            usage_ratio(used.get(tenant, 0.0) / total if total else 0.0, weights.get(tenant, 1.0) / shares), 9
+        )
         for tenant in everyone
     }
 
 
-def factor(usage: float, share: float) -> float:
-    """F = 2^(-U/S); 0 for a tenant without any share."""
-    return float(2.0 ** -min(usage / share, 1000.0)) if share > 0 else 0.0
+def usage_ratio(part: float, share: float) -> float:
+    """Return U/S; a tenant without any share has used more than that, whatever it used."""
+    return min(part / share, _MOST) if share > 0 else _MOST
+
+
+def fair_share_factor(used: float) -> float:
+    """Return F = 2^(-U/S) of U/S."""
+    return float(2.0**-used) if used < _MOST else 0.0
+
+
+_MOST = 1000.0

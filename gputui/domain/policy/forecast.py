@@ -1,76 +1,162 @@
-"""When waiting jobs are expected to start: the same decision run forward over planned durations."""
+"""Forecast of starts: the scheduler's decision simulated forward over planned runtimes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
-from heapq import nsmallest
+from heapq import heapify, heappop, heappush, nsmallest
+from typing import NamedTuple
+
+from msgspec import Struct
 
 from gputui.domain.job import JobId
-from gputui.domain.policy.board import Board, Run
-from gputui.domain.policy.dependency import Dependencies
-from gputui.domain.policy.forward import Arrival, Reach, run_forward
-from gputui.domain.policy.lineup import Entry, as_they_wait
-from gputui.domain.policy.look import Look
-from gputui.domain.policy.settling import SOON
+from gputui.domain.policy.cluster_state import ClusterState, RunningJob
+from gputui.domain.policy.decide import can_decide, decide, next_settling
+from gputui.domain.policy.dependency import Dependencies, Tally
+from gputui.domain.policy.gpus.recently_freed import SOON
+from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.planning_context import PlanningContext
+from gputui.domain.policy.queue_order import QueuedJob, queue_lanes
+from gputui.domain.runs import Run as Elements
+from gputui.domain.runs import Spans, joined
+
+
+class Arrival(NamedTuple):
+    """Job that begins to wait at a time."""
+
+    at: float
+    key: LaneKey
+    item: Waiting
+
+
+class Reach(Struct, eq=False):
+    """Bounds of a simulation, and how far it got."""
+
+    work: float = float("inf")
+    """Steps that may be taken; counted down. To compare a lane with others is one."""
+    at: float = 0.0
+    """Up to here every start is foreseen."""
+    is_short: bool = False
+    """Whether the simulation stopped early."""
+
+
+def simulate(
+    cluster: ClusterState,
+    now: float,
+    arrivals: Iterable[Arrival] = (),
+    lasts: Callable[[RunningJob], float] = lambda run: run.duration,
+    moments: Iterable[float] = (),
+    ended: Callable[[RunningJob, float], Iterable[Arrival]] = lambda run, at: (),
+    reach: Reach | None = None,
+) -> Iterator[RunningJob]:
+    """Yield each start from now on, in order, played out on the board itself, as far as `reach` allows.
+
+    `lasts` says how many seconds a run really takes; `moments` are further times at which to look; `ended` may answer
+    the end of a run with jobs that waited for it. What can never start is never told of.
+    """
+    reach = reach or Reach()
+    ends = [(max(now, run.ends(now)), run.id) for run in cluster.runs.values()]
+    heapify(ends)
+    coming = [(arrival.at, number, arrival) for number, arrival in enumerate(arrivals)]
+    heapify(coming)
+    looks = [moment for moment in moments if moment > now]
+    heapify(looks)
+    at, count = now, len(coming)
+    while True:
+        while ends and ends[0][0] <= at:
+            for arrival in ended(cluster.end(heappop(ends)[1], at), at):
+                heappush(coming, (arrival.at, count := count + 1, arrival))
+        while coming and coming[0][0] <= at:
+            arrival = heappop(coming)[2]
+            cluster.add(arrival.key, arrival.item, at)
+        while looks and looks[0] <= at:
+            heappop(looks)
+        settling = []
+        if can_decide(cluster) and cluster.lanes:
+            outcome = decide(cluster, at)
+            reach.work -= _LOOK + outcome.work
+            for run in outcome.starts:
+                heappush(ends, (at + lasts(run), run.id))
+                yield run
+            settling = [next_settling(cluster, outcome, at)]
+        reach.at = at
+        following = [queue[0][0] for queue in (ends, coming) if queue] + looks[:1] + settling
+        if not following or min(following) == _NEVER:
+            return
+        if reach.work <= 0:
+            reach.is_short = True
+            return
+        at = max(at, min(following))
+
+
+_NEVER = float("inf")
+_LOOK = 1_500
+"""Steps that a look costs at least."""
+
 
 SETTLINGS = 16
 """Most times of settling for fewer GPUs at which a forecast looks for that alone."""
-WORK, WORK_A_START = 5_000, 100
+WORK, WORK_A_START = 100_000, 1_000
 """Most steps of a forecast: a lane looked at or a job refused is one, of some microseconds."""
 
 
-def expected_starts(look: Look, gated: Iterable[Entry], most: int, reach: Reach | None = None) -> dict[JobId, datetime]:
+def expected_starts(
+    context: PlanningContext, gated: Iterable[QueuedJob], most: int, reach: Reach | None = None
+) -> dict[JobId, datetime]:
     """Return when the first `most` jobs to start after those that start now are planned to."""
-    return {run.id: look.when(run.started) for run in expected_runs(look, gated, most, reach)}
+    return {run.id: context.when(run.started) for run in expected_runs(context, gated, most, reach)}
 
 
-def expected_runs(look: Look, gated: Iterable[Entry], most: int, reach: Reach | None = None) -> Iterator[Run]:
+def expected_runs(
+    context: PlanningContext, gated: Iterable[QueuedJob], most: int, reach: Reach | None = None
+) -> Iterator[RunningJob]:
     """Yield those starts themselves, with the GPUs that the plan foresees; `reach` tells how far that is."""
     reach = reach or Reach()
     reach.work = WORK + WORK_A_START * most
-    for number, run in enumerate(_runs(look, gated, reach) if most > 0 else (), 1):
+    for number, run in enumerate(_runs(context, gated, reach) if most > 0 else (), 1):
         yield run
         if number == most:
             reach.at, reach.is_short = run.started, True
             return
 
 
-def _runs(look: Look, gated: Iterable[Entry], reach: Reach) -> Iterator[Run]:
-    board = look.board.copy()
+def _runs(context: PlanningContext, gated: Iterable[QueuedJob], reach: Reach) -> Iterator[RunningJob]:
+    cluster = context.cluster.copy()
     # what was given back a moment ago is as good as free
-    board.free = [free | settling for free, settling in zip(board.free, board.settling, strict=True)]
+    cluster.free = [free | settling for free, settling in zip(cluster.free, cluster.freed, strict=True)]
     later = list(gated)
-    known, behind = _coming(look, later)
-    moments = [*(keep.end for keep in board.keeps), *(keep.start for keep in board.keeps)]
-    moments += _settling(board, look.second)
-    return run_forward(board, look.second, known, moments=moments, ended=behind.ended, reach=reach)
+    known, behind = _coming(context, later)
+    moments = [*(keep.end for keep in cluster.keeps), *(keep.start for keep in cluster.keeps)]
+    moments += _settling(cluster, context.second)
+    return simulate(cluster, context.second, known, moments=moments, ended=behind.ended, reach=reach)
 
 
-def _settling(board: Board, now: float) -> list[float]:
+def _settling(cluster: ClusterState, now: float) -> list[float]:
     """Return the first few times at which jobs settle for fewer GPUs, in seconds.
 
     The scheduler looks then, and the order may have changed by then though no job starts for the settling itself.
     """
-    ranges = (lane for key, lane in board.lanes.items() if key.ask.minimum < key.ask.maximum)
-    times = (item[0] + board.rules.patience for lane in ranges for item in lane.items)
+    patience = cluster.rules.patience
+    ranges = (lane for key, lane in cluster.lanes.items() if patience and key.ask.minimum < key.ask.maximum)
+    times = (item.since + patience for lane in ranges for item in lane.waiting)
     return nsmallest(SETTLINGS, {at for at in times if at > now})
 
 
-def _coming(look: Look, gated: Iterable[Entry]) -> tuple[list[Arrival], _Dependents]:
+def _coming(context: PlanningContext, gated: Iterable[QueuedJob]) -> tuple[list[Arrival], _Dependents]:
     """Jobs that will wait for GPUs from a known time on, and those that will once others have ended."""
     known: list[Arrival] = []
-    behind = _Dependents()
-    open_ones = [] if look.snapshot.controls.paused else [entry for entry in gated if not entry.job.held]
-    jobs = {job.id: job for job in look.snapshot.jobs} if open_ones or look.making_way else {}
-    for _, key, item in as_they_wait(look, [jobs[victim] for victim in look.making_way]):
-        behind.comes_back(Arrival(look.second, key, item))
+    open_ones = [] if context.snapshot.controls.paused else [entry for entry in gated if not entry.job.held]
+    jobs = {job.id: job for job in context.snapshot.jobs} if open_ones or context.making_way else {}
     dependencies = Dependencies.of(jobs.values())
+    behind = _Dependents(dependencies.arrays)
+    for _, key, item in queue_lanes(context, [jobs[victim] for victim in context.making_way]):
+        behind.comes_back(Arrival(context.second, key, item))
     for entry in open_ones:
         job = entry.job
         unmet = dependencies.awaited(job)
-        times = [at.timestamp() for at in (job.not_before, job.spec.begin_at) if at is not None and at > look.now]
-        arrival = Arrival(max(times, default=look.second), entry.key, entry.item)
+        times = [at.timestamp() for at in (job.not_before, job.spec.begin_at) if at is not None and at > context.now]
+        at = max(times, default=context.second)
+        arrival = Arrival(at, entry.key, _later(entry.item, at - context.second))
         if unmet:
             behind.add(arrival, unmet)
         elif times:
@@ -81,7 +167,10 @@ def _coming(look: Look, gated: Iterable[Entry]) -> tuple[list[Arrival], _Depende
 class _Dependents:
     """Jobs that wait for the end of others."""
 
-    def __init__(self) -> None:
+    def __init__(self, arrays: Mapping[JobId, Tally]) -> None:
+        """`arrays` are those that some of them wait for."""
+        self._elements = {array: _ids_of(tally) for array, tally in arrays.items() if tally.left}
+        self._left = {array: tally.left for array, tally in arrays.items()}
         self._unmet: dict[JobId, set[JobId]] = {}
         self._waiting: dict[JobId, list[Arrival]] = {}
         self._preempted: dict[JobId, Arrival] = {}
@@ -96,13 +185,38 @@ class _Dependents:
         """This one runs, is preempted, and waits again once the other has started."""
         self._preempted[arrival.item.id] = arrival
 
-    def ended(self, run: Run, at: float) -> Iterator[Arrival]:
-        """Those that wait for nothing any more, now that this one has ended."""
+    def ended(self, run: RunningJob, at: float) -> Iterator[Arrival]:
+        """Yield the jobs that this end lets wait for GPUs: all their dependencies are over."""
         if back := self._preempted.pop(run.id, None):
-            yield back._replace(at=at + SOON)
+            yield _put_off(back, at + SOON)
             return
-        for arrival in self._waiting.pop(run.id, ()):
-            unmet = self._unmet[arrival.item.id]
-            unmet.discard(run.id)
-            if not unmet:
-                yield arrival._replace(at=max(at, arrival.at))
+        for over in self._over(run.id):
+            for arrival in self._waiting.pop(over, ()):
+                unmet = self._unmet[arrival.item.id]
+                unmet.discard(over)
+                if not unmet:
+                    yield _put_off(arrival, max(at, arrival.at))
+
+    def _over(self, job_id: JobId) -> Iterator[JobId]:
+        """Yield the id of a job that has ended, unless that stands for its array, and those of arrays that are over."""
+        if job_id not in self._elements:
+            yield job_id
+        for array, ids in self._elements.items():
+            if job_id in ids:
+                self._left[array] -= 1
+                if not self._left[array]:
+                    yield array
+
+
+def _ids_of(tally: Tally) -> Spans:
+    """Return the ids of the elements that are not over."""
+    return joined((run.id, run.end) for job in tally.unfinished for run in job.runs or (Elements(job.id, 0, 1),))
+
+
+def _put_off(arrival: Arrival, at: float) -> Arrival:
+    """Return the arrival at a later time: its eligible wait does not grow until then."""
+    return Arrival(at, arrival.key, _later(arrival.item, at - arrival.at))
+
+
+def _later(item: Waiting, seconds: float) -> Waiting:
+    return item._replace(since=item.since + seconds) if seconds else item

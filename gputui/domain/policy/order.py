@@ -1,65 +1,125 @@
-"""The order in which waiting jobs are considered."""
+"""Order of waiting jobs: strictly by priority, and by score among jobs of equal priority."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import cache
 
-from gputui.domain.job import NORMAL_PRIORITY, Job
+from msgspec import Struct
+
+from gputui.domain.job import Job, whole_class
 from gputui.domain.settings import PolicySettings
 
 _LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
+_TOPS = (25.5, 74.5, 100.5)
+"""Levels above every priority of the class low, normal and high, and below those of the next class, however nice."""
+_MOST_NICE = 10_000
+_FEWER = 12.0
+"""Seconds less credited for each that a job is planned to run."""
+_WIDEST, _DOUBLINGS = 8, 5
+"""A job of twice as many GPUs, up to so many, ages faster by one of these parts."""
+FIRST = -float("inf")
+"""In place of the score of a promoted job, so that the one that became eligible first is first."""
 
 
-@dataclass(frozen=True)
-class ScoreTerms:
-    """The score of a job in its parts, as `explain` shows them."""
-
-    priority_class: float
-    age: float
-    duration: float
-    """Subtracted already: what a long job is put back by."""
-    fair_share: float
-    nice: float
-    """Subtracted already: a nice of 20 is -20 here."""
-
-    @property
-    def total(self) -> float:
-        """The score: higher goes first."""
-        return self.priority_class + self.age + self.duration + self.fair_share + self.nice
+def credit(used: float, settings: PolicySettings) -> float:
+    """Return the most seconds of wait credited to jobs of a tenant that used less than its share; `used` is its U/S."""
+    return settings.newcomer_credit.total_seconds() * max(0.0, 1.0 - used)
 
 
-def score_terms(job: Job, settings: PolicySettings, fair: float, planned: float, now: datetime) -> ScoreTerms:
-    """1000 x class + 1000 x wait / 24 h - 1000 x min(3, planned / 24 h) + 500 x F - nice, by the weights set.
+def credited(most: float, planned: float) -> float:
+    """Return the seconds of wait credited to a job that is planned to run so many: the less the longer it is."""
+    return max(0.0, most - _FEWER * planned)
 
-    `fair` is the tenant's F, `planned` the seconds it is planned to run. The age counts from the first submission, so
-    that a job that was retried, requeued or preempted keeps it.
+
+@cache
+def pace(gpus: int) -> float:
+    """Return how fast a job ages that asks for so many GPUs, of a range for the fewest; 1 for a single one.
+
+    Without it wide jobs go so late that less GPU time is allocated; faster ones make all others wait for longer.
     """
+    return 1.0 + math.log2(min(max(1, gpus), _WIDEST)) / _DOUBLINGS
+
+
+def scores(waits: Iterable[tuple[float, float, float, float]], now: float, unit: float) -> list[float]:
+    """Return the score of each (eligible since, seconds planned, most seconds credited, pace): the least goes first.
+
+    It is minus the expansion factor minus the age in units. It never grows with the wait, so the jobs of a lane stay in
+    the order in which they became eligible.
+    """
+    return [
+        -1.0
+        - (now - since) * (1 / planned + rate / unit)
+        - (bonus if (bonus := most / planned - _FEWER) > 0.0 else 0.0)
+        for since, planned, most, rate in waits
+    ]
+
+
+def score(waited: float, planned: float, most: float, rate: float, settings: PolicySettings) -> float:
+    """Return the score among jobs of equal priority, the higher goes first; `most` is what `credit` says."""
+    [found] = scores([(0.0, planned, most, rate)], waited, settings.age_unit.total_seconds())
+    return -found
+
+
+def level(priority: int, nice: int, *, promoted: bool = False) -> float:
+    """Return the level of a job: a higher one goes first, whatever the scores.
+
+    It is the priority; nice lowers it by less than half a point; a promoted job is above all others of its class.
+    """
+    if promoted:
+        return _TOPS[whole_class(priority)]
+    return priority - 0.5 * min(nice, _MOST_NICE) / (_MOST_NICE + 1) if nice > 0 else priority
+
+
+def is_top(height: float) -> bool:
+    """Return whether it is the level of promoted jobs."""
+    return height in _TOPS
+
+
+class ScoreTerms(Struct, frozen=True):
+    """Terms of a job's rank, as `explain` shows them."""
+
+    level: float
+    """Priority as it counts: lowered by nice, or that of a promoted job."""
+    is_promoted: bool
+    waited: float
+    credited: float
+    planned: float
+    """Seconds of eligible wait, credited to it, and planned to run."""
+    expansion: float
+    """(waited + credited + planned) / planned."""
+    age: float
+    """Eligible wait in units of `policy.age_unit`, times the pace."""
+    gpus: int
+    """GPUs asked for, of a range the fewest."""
+    pace: float
+    """How fast it ages, by these."""
+    total: float
+    """Score: of jobs on the same level the higher goes first."""
+
+
+def score_terms(
+    height: float, waited: float, planned: float, gpus: int, used: float, settings: PolicySettings
+) -> ScoreTerms:
+    """Return the terms of a job on that level: `used` is its tenant's U/S, the times are in seconds."""
+    most, rate = credit(used, settings), pace(gpus)
+    bonus = credited(most, planned)
     return ScoreTerms(
-        settings.class_weight * job.priority / NORMAL_PRIORITY,
-        settings.age_weight * age(seconds_waited(job, now), settings),
-        0.0 - put_back(planned, settings),
-        settings.fair_weight * fair,
-        0.0 - job.spec.nice,
+        level=height,
+        is_promoted=is_top(height),
+        waited=waited,
+        credited=bonus,
+        planned=planned,
+        expansion=(waited + bonus + planned) / planned,
+        age=waited / settings.age_unit.total_seconds() * rate,
+        gpus=gpus,
+        pace=rate,
+        total=score(waited, planned, most, rate, settings),
     )
 
 
-def put_back(planned: float, settings: PolicySettings) -> float:
-    """The points that a job planned to run so many seconds is put back by."""
-    return settings.duration_weight * min(settings.duration_cap, planned / settings.age_unit.total_seconds())
-
-
-def seconds_waited(job: Job, now: datetime) -> float:
-    """Seconds since it was submitted."""
-    return max(0.0, (now - job.submitted_at).total_seconds())
-
-
-def age(waited: float, settings: PolicySettings) -> float:
-    """The wait in units, capped where a cap is set."""
-    units = waited / settings.age_unit.total_seconds()
-    return units if settings.age_cap is None else min(settings.age_cap, units)
-
-
 def topped(job: Job) -> float:
-    """When it was put on top by hand, as a number; 0 when it was not."""
+    """Return when it was put on top by hand, as a number; 0 when it was not."""
     return (job.topped_at - _LONG_AGO).total_seconds() if job.topped_at else 0.0

@@ -1,109 +1,113 @@
-"""What starts now, and why each other job waits: one pure function for the scheduler and for every forecast."""
+"""Plan of a moment: which jobs start now, and why each other job waits. Used by the scheduler and all forecasts."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
 
+from msgspec import Struct, field
+
 from gputui.domain.job import JobId, Placement, Preemption
 from gputui.domain.policy.decide import Outcome, decide
-from gputui.domain.policy.forecast import expected_starts
-from gputui.domain.policy.forward import Reach
-from gputui.domain.policy.lineup import Known, Lineup, in_order
-from gputui.domain.policy.look import Look
+from gputui.domain.policy.forecast import Reach, expected_starts
+from gputui.domain.policy.gates import GateContext, first_gate, may_be_gated
+from gputui.domain.policy.planning_context import PlanningContext
+from gputui.domain.policy.queue_order import OrderCache, OrderedQueue, order_queue
 from gputui.domain.policy.reasons import Gated, Reasons
-from gputui.domain.policy.waits import Situation, gate, suspects
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import Snapshot, WindowView
 from gputui.domain.state import Reason
-from gputui.domain.window import WindowView
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The outcome of one look at everything."""
+class Plan(Struct, frozen=True):
+    """Plan made from one snapshot."""
 
     starts: tuple[Placement, ...] = ()
     order: tuple[JobId, ...] = ()
     """All waiting jobs, first to start first."""
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)
-    """Why each job waits that does not start now."""
+    """Reasons of the jobs that do not start now."""
     reservations: tuple[Placement, ...] = ()
     """GPUs kept for the first job that cannot start yet."""
     preemptions: tuple[Preemption, ...] = ()
     """Running jobs that are to make way for it."""
     forecast: Mapping[JobId, datetime] = field(default_factory=dict)
-    """When each is expected to start, where that is known."""
+    """Expected starts, where they are known."""
     forecast_until: datetime | None = None
-    """How far the forecast reaches; None: every start that can be foreseen is in it."""
+    """End of the forecast; None: it covers every start that can be foreseen."""
     promised_at: datetime | None = None
-    """When they will be its own."""
+    """Time at which the reserved GPUs become available to it."""
     fragmentation: int = 0
     """GPUs that stay free although jobs wait for GPUs, because none of these can use them."""
     windows: tuple[WindowView, ...] = ()
-    """The reservations that are not over, as they stand."""
+    """Reservations that are not over."""
 
 
-class Decision(NamedTuple):
-    """What is decided now, on the board itself; its reasons and its forecast are still to be made."""
+class StartDecision(NamedTuple):
+    """Decision of a moment, in masks; reasons and forecast are computed from it."""
 
-    look: Look
-    waiting: Lineup
+    context: PlanningContext
+    waiting: OrderedQueue
     gated: Gated
     """Jobs that may not start whatever is free."""
     outcome: Outcome
 
 
-def decision(snapshot: Snapshot, settings: Settings, now: datetime, known: Known | None = None) -> Decision:
+def decide_starts(
+    snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCache | None = None
+) -> StartDecision:
     """Start what its turn and the free GPUs allow, and keep GPUs for the first job that does not fit."""
-    look = Look.at(snapshot, settings, now)
-    situation = Situation.of(snapshot, settings.scheduler, now)
-    waiting = in_order(look, known)
-    gated, able = _parted(look, waiting, situation)
-    look.board.tenants = frozenset(job.spec.tenant for job in look.waiting)
+    context = PlanningContext.at(snapshot, settings, now)
+    situation = GateContext.of(snapshot, settings.scheduler, now, as_submitter=settings.runtime.run_as_submitter)
+    waiting = order_queue(context, known)
+    gated, able = _parted(context, waiting, situation)
+    context.cluster.tenants = frozenset(job.spec.tenant for job in context.waiting)
     for key, items in able.by_lane():
-        look.board.lane(key).feed(items, look.second)
-    outcome = decide(look.board, look.second, thorough=True)
-    look.make_way(outcome.hold)
-    return Decision(look, waiting, gated, outcome)
+        context.cluster.fill(key, items, context.second)
+    outcome = decide(context.cluster, context.second, able.turns(), context.victims)
+    context.make_way(outcome.hold)
+    return StartDecision(context, waiting, gated, outcome)
 
 
-def _parted(look: Look, waiting: Lineup, situation: Situation) -> tuple[Gated, Lineup]:
-    """Those that may not start whatever is free, and the others."""
-    asked = ((job.id, gate(job, situation)) for job in suspects(look.waiting, situation))
+def _parted(context: PlanningContext, waiting: OrderedQueue, situation: GateContext) -> tuple[Gated, OrderedQueue]:
+    """Split the queue into jobs that gates keep from starting, and the others."""
+    asked = ((job.id, first_gate(job, situation)) for job in may_be_gated(context.waiting, situation))
     why = {job_id: reason for job_id, reason in asked if reason is not None}
-    gated = waiting.at(place for place, job in enumerate(waiting.jobs) if job.id in why) if why else Lineup([], [], [])
+    gated = (
+        waiting.at(place for place, job in enumerate(waiting.jobs) if job.id in why)
+        if why
+        else OrderedQueue([], [], [])
+    )
     able = waiting.at(place for place, job in enumerate(waiting.jobs) if job.id not in why) if why else waiting
     return Gated(why, gated), able
 
 
-def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: Known | None = None) -> Plan:
-    """The decision of this moment, and of all that do not start now why, and when they are expected to.
+def plan(snapshot: Snapshot, settings: Settings, now: datetime, known: OrderCache | None = None) -> Plan:
+    """Return which jobs start now, and for the others the reason and the expected start.
 
     What is `known` from an earlier look only saves work.
     """
-    look, waiting, gated, outcome = decision(snapshot, settings, now, known)
+    context, waiting, gated, outcome = decide_starts(snapshot, settings, now, known)
     reach = Reach()
-    forecast = expected_starts(look, gated.line, settings.policy.forecast_jobs, reach)
+    forecast = expected_starts(context, gated.line, settings.policy.forecast_jobs, reach)
     return Plan(
-        starts=tuple(Placement(run.id, look.places.uuids(run.grant), run.gpu_share) for run in outcome.starts),
-        order=tuple([job.id for job in waiting.jobs]),
-        reasons=Reasons(look, outcome, waiting, gated),
-        reservations=_reservations(look, outcome),
+        starts=tuple(Placement(run.id, context.gpus.uuids(run.grant), run.gpu_share) for run in outcome.starts),
+        order=waiting.ids(),
+        reasons=Reasons(context, outcome, waiting, gated),
+        reservations=_reservations(context, outcome),
         preemptions=_preemptions(outcome),
         forecast=forecast,
-        forecast_until=look.when(reach.at) if reach.is_short else None,
-        promised_at=look.when(outcome.hold.at) if outcome.hold else None,
-        fragmentation=fragmentation(look),
-        windows=look.windows,
+        forecast_until=context.when(reach.at) if reach.is_short else None,
+        promised_at=context.when(outcome.hold.at) if outcome.hold else None,
+        fragmentation=fragmentation(context),
+        windows=context.windows,
     )
 
 
-def _reservations(look: Look, outcome: Outcome) -> tuple[Placement, ...]:
+def _reservations(context: PlanningContext, outcome: Outcome) -> tuple[Placement, ...]:
     hold = outcome.hold
-    return (Placement(hold.id, look.places.uuids(hold.grant)),) if hold else ()
+    return (Placement(hold.id, context.gpus.uuids(hold.grant)),) if hold else ()
 
 
 def _preemptions(outcome: Outcome) -> tuple[Preemption, ...]:
@@ -111,11 +115,11 @@ def _preemptions(outcome: Outcome) -> tuple[Preemption, ...]:
     return tuple(Preemption(victim, hold.id) for victim in hold.preempts) if hold else ()
 
 
-def fragmentation(look: Look) -> int:
+def fragmentation(context: PlanningContext) -> int:
     """Free GPUs that no waiting job can use, though some want GPUs."""
-    asks = {key.ask for key, lane in look.board.lanes.items() if lane.items and key.ask.maximum}
+    asks = {key.ask for key in context.cluster.lanes if key.ask.maximum}
     stranded = 0
-    for node, free in enumerate(look.board.free):
+    for node, free in enumerate(context.cluster.free):
         usable = 0
         for ask in asks:
             able = free & ask.eligible[node]

@@ -1,125 +1,185 @@
-"""Why each waiting job does not start now, in a word and in a sentence with numbers."""
+"""Reasons why waiting jobs do not start now: a code, and a sentence with numbers."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
+from gputui.domain import runs as arrays
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import JobId
-from gputui.domain.policy.board import Keep
-from gputui.domain.policy.decide import Outcome, Refusal, Refused, is_hopeless
-from gputui.domain.policy.durations import Source
-from gputui.domain.policy.lanes import LaneKey
-from gputui.domain.policy.lineup import Entry, Lineup
-from gputui.domain.policy.look import Look
-from gputui.domain.policy.machine import size
-from gputui.domain.policy.needs import Supply, needs
-from gputui.domain.policy.occupancy import UNANSWERED
-from gputui.domain.policy.preempted import story, was_preempted
-from gputui.domain.policy.shadow import needed
+from gputui.domain.policy.backfill import BackfillReservation, gpus_needed
+from gputui.domain.policy.cluster_state import ReservedWindow
+from gputui.domain.policy.decide import Outcome, Refusal, Refused, is_unsatisfiable
+from gputui.domain.policy.durations import DurationSource
+from gputui.domain.policy.gpus.availability import UNANSWERED
+from gputui.domain.policy.gpus.placement import size
+from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.planning_context import PlanningContext
+from gputui.domain.policy.preemption import describe_preemption, was_preempted
+from gputui.domain.policy.queue_order import OrderedQueue, QueuedJob
+from gputui.domain.policy.reasons_gpu import Supply, describe_request
 from gputui.domain.state import PendingReason, Reason, moment
 from gputui.domain.units import format_duration, plural
 
 Tail: TypeAlias = tuple[str, tuple[datetime, ...]]
-"""What is said of a job behind its place, and the times in it."""
+"""End of a reason's sentence, behind the place in the queue, and the times in it."""
 
 
 class Gated(NamedTuple):
-    """The jobs that may not start whatever is free."""
+    """Jobs that gates keep from starting."""
 
     why: Mapping[JobId, Reason]
-    line: Lineup
-    """In their order."""
+    line: OrderedQueue
+    """Gated jobs in their order."""
+
+
+class _Turn(NamedTuple):
+    """Refused turn of a job, or of elements of an array."""
+
+    place: int
+    """In the line of those that could start and do not."""
+    ahead: int
+    """Number of jobs before it that could start and do not."""
+    first: JobId
+    refused: Refused
+    behind: Refused
+    """Refusal of the other elements."""
 
 
 class Reasons(Mapping[JobId, Reason]):
-    """The reason of every job that waits and does not start, in their order: each made when it is asked for.
+    """Reasons of all jobs that wait and do not start, in their order. Each is made when it is first asked for.
 
     What it is made from is changed by nobody any more once it is here.
     """
 
-    def __init__(self, look: Look, outcome: Outcome, waiting: Lineup, gated: Gated) -> None:
-        self._look, self._outcome, self._gated, self._line = look, outcome, gated, waiting
+    def __init__(self, context: PlanningContext, outcome: Outcome, waiting: OrderedQueue, gated: Gated) -> None:
+        self._context, self._outcome, self._gated, self._line = context, outcome, gated, waiting
         self._started = {run.id for run in outcome.starts}
         self._made: dict[JobId, Reason] = {}
-        self._supply = Supply(look)
-        rows = [row for node in look.places.rows for row in node]
+        self._supply = Supply(context)
+        rows = [row for node in context.gpus.rows for row in node]
         unread = [row.why for row in rows if row.state is GpuState.UNKNOWN]
         self._blind = (unread or [""])[0] or "no GPU is known" if len(unread) == len(rows) else ""
-        """Why no GPU at all can be judged; empty when one can."""
+        """Reason for which no GPU at all can be judged; empty when one can."""
         self._firsts = {outcome.first_refused, outcome.hold.id if outcome.hold else None}
-        """Those that wait for no job ahead of them."""
+        """Jobs that wait for no job ahead of them."""
         self._tails: dict[tuple[LaneKey, Refused], Tail] = {}
         self._times: list[datetime] = []
-        """Those told of in the sentence being made."""
+        """Times in the sentence under construction."""
 
     def __getitem__(self, job_id: JobId) -> Reason:
+        """Return the reason of a job, or of any element of an entry."""
+        made = self._made.get(job_id)
+        if made is None:
+            made = self._made[job_id] = self._find(job_id)
+        return made
+
+    def _find(self, job_id: JobId) -> Reason:
         gated = self._gated.why.get(job_id)
         if gated is not None:
             return gated
-        made = self._made.get(job_id)
-        if made is None:
-            made = self._made[job_id] = self._reason(*self._refused[job_id])
-        return made
+        turn = self._turns.get(job_id)
+        if turn is not None:
+            return self._reason(job_id, turn)
+        entry = self._context.job(job_id)
+        if entry is None or not entry.runs or job_id in self._started:
+            raise KeyError(job_id)
+        if entry.id in self._gated.why:
+            return self._gated.why[entry.id]
+        run, place = arrays.find(entry.runs, job_id), bisect_right(self._first_ids, job_id) - 1
+        if run is None or place < 0 or self._first_ids[place] < run.id:
+            raise KeyError(job_id)
+        return self._reason(job_id, self._turns[self._first_ids[place]])
 
     def __iter__(self) -> Iterator[JobId]:
-        return (job.id for job in self._line.jobs if job.id not in self._started)
+        passed: set[JobId] = set()
+        for job, item in zip(self._line.jobs, self._line.items, strict=True):
+            if job.id not in passed and (first := self._first(item)) is not None:
+                yield first if job.runs and job.id not in self._gated.why else job.id
+                if job.runs:
+                    passed.add(job.id)
 
     def __len__(self) -> int:
-        return len(self._line.jobs) - len(self._started)
+        return sum(1 for _ in self)
 
     def __eq__(self, other: object) -> bool:
         return self is other or super().__eq__(other)
 
-    @cached_property
-    def _able(self) -> Lineup:
-        """Those that could start, and do not."""
-        passed = self._started | self._gated.why.keys()
-        return self._line.at(place for place, job in enumerate(self._line.jobs) if job.id not in passed)
+    def _first(self, item: Waiting) -> JobId | None:
+        """Return the first of its jobs that does not start; None when all do."""
+        if item.count == 1:
+            return None if item.id in self._started else item.id
+        return next((job_id for job_id in range(item.id, item.id + item.count) if job_id not in self._started), None)
 
     @cached_property
-    def _refused(self) -> dict[JobId, tuple[int, Refused]]:
-        """How many of those go before each of them, and why it is refused: as the last one told of in its lane."""
+    def _first_ids(self) -> list[JobId]:
+        return sorted(self._turns)
+
+    @cached_property
+    def _able(self) -> OrderedQueue:
+        """Jobs that are eligible and do not start."""
+        jobs, items, why = self._line.jobs, self._line.items, self._gated.why
+        places = [n for n, job in enumerate(jobs) if job.id not in why and self._first(items[n]) is not None]
+        return self._line.at(places)
+
+    @cached_property
+    def _turns(self) -> dict[JobId, _Turn]:
+        """Place in `_able` and refusal of each entry, by the id of its first job that waits on."""
         told, able = self._outcome.refusals, self._able
         latest: dict[LaneKey, Refused] = {}
-        found: dict[JobId, tuple[int, Refused]] = {}
-        for ahead, (job, key) in enumerate(zip(able.jobs, able.keys, strict=True)):
-            if job.id in told:
-                latest[key] = told[job.id]
-            found[job.id] = (ahead, latest[key] if job.id in told else self._as_for(ahead, latest[key]))
+        found: dict[JobId, _Turn] = {}
+        ahead = 0
+        for place, (key, item) in enumerate(able.turns()):
+            first, left = item.id, 1
+            if item.count > 1:
+                first = self._first(item) or item.id
+                left = item.count - sum(item.id <= job_id < item.id + item.count for job_id in self._started)
+            if first in told:
+                refused = latest[key] = told[first]
+            else:
+                refused = self._as_for(key, item, latest[key])
+            if first + 1 in told and left > 1:
+                latest[key] = told[first + 1]
+            found[first] = _Turn(place, ahead, first, refused, latest[key])
+            ahead += left
         return found
 
-    def _as_for(self, ahead: int, refused: Refused) -> Refused:
-        """The refusal of one before it in its lane, with the GPUs that this one takes at this moment."""
-        entry, board = self._able.entry(ahead), self._look.board
-        if entry.key.ask.minimum == entry.key.ask.maximum or refused.why in _BEFORE_ITS_NEED:
+    def _as_for(self, key: LaneKey, item: Waiting, refused: Refused) -> Refused:
+        """Return the refusal of one before it in its lane, with the GPUs that this one takes at this moment."""
+        cluster = self._context.cluster
+        if key.ask.minimum == key.ask.maximum or refused.why in _BEFORE_ITS_NEED:
             return refused
-        owed = self._owed(entry.key.tenant)
-        return refused._replace(need=needed(board, entry.key, entry.item, self._look.second, owed))
+        return refused._replace(need=gpus_needed(cluster, key, item, self._context.second, self._owed(key.tenant)))
 
-    def _reason(self, ahead: int, refused: Refused) -> Reason:
-        entry = self._able.entry(ahead)
-        reason = self._why(entry, ahead, refused)
+    def _reason(self, job_id: JobId, turn: _Turn) -> Reason:
+        entry = self._able.entry(turn.place)
+        entry = entry._replace(item=entry.item._replace(id=job_id))
+        refused = turn.refused if job_id == turn.first else turn.behind
+        reason = self._why(entry, turn.ahead + job_id - turn.first, refused)
         reason = replace(reason, text=reason.text + self._taken(entry, refused))
         if not (entry.job.attempts and was_preempted(entry.job)):
             return reason
-        words, at = story(entry.job, self._look.now)
+        words, at = describe_preemption(entry.job, self._context.now)
         return replace(reason, text=f"{reason.text}; {words}", times=(*reason.times, at))
 
-    def _why(self, entry: Entry, ahead: int, refused: Refused) -> Reason:
+    def _why(self, entry: QueuedJob, ahead: int, refused: Refused) -> Reason:
         tail = self._tails.get((entry.key, refused))
-        if tail is not None and entry.job.id not in self._firsts:
+        if tail is not None and entry.item.id not in self._firsts:
             return Reason(PendingReason.PRIORITY, f"{plural(ahead, 'job')} ahead of it; {tail[0]}", tail[1])
         if refused.why in _QUOTAS:
             return Reason(PendingReason.QUOTA_EXCEEDED, self._quota(entry, refused))
         if self._blind:
             return Reason(PendingReason.NODE_UNKNOWN, f"no GPU can be judged free: {self._blind}" + self._remedy(entry))
         self._times = []
-        text = f"{self._needs(entry, refused)}: {self._supply.of(entry.key.ask)}"
+        ask = entry.key.ask
+        sign = ":" if ask.minimum == ask.maximum else ";"
+        text = f"{self._needs(entry, refused)}{sign} {self._supply.describe(ask)}"
         code, text = self._turn(entry, refused, text)
         times = tuple(self._times)
         if code is PendingReason.PRIORITY and refused.need == entry.key.ask.minimum:
@@ -128,121 +188,126 @@ class Reasons(Mapping[JobId, Reason]):
             text = f"{plural(ahead, 'job')} ahead of it; {text}"
         return Reason(code, text, times)
 
-    def _remedy(self, entry: Entry) -> str:
+    def _remedy(self, entry: QueuedJob) -> str:
         """Return what lets a host job start on a machine without Docker."""
         if not entry.job.spec.is_host or self._blind != UNANSWERED:
             return ""
         return "; if this machine has no Docker, start the scheduler with --runtime process"
 
-    def _turn(self, entry: Entry, refused: Refused, text: str) -> tuple[PendingReason, str]:
-        """The code of a job that waits for GPUs, and its sentence, which begins as `text`."""
-        if is_hopeless(entry.key.ask):
+    def _turn(self, entry: QueuedJob, refused: Refused, text: str) -> tuple[PendingReason, str]:
+        """Return the code of a job that waits for GPUs, and its sentence, which begins as `text`."""
+        if is_unsatisfiable(entry.key.ask):
             return PendingReason.RESOURCES, text
         if refused.why is Refusal.STANDING:
-            least = self._look.settings.policy.standing_priority
+            least = self._context.settings.policy.standing_priority
             return PendingReason.RESERVATION, f"{text}; GPUs go to jobs of priority {least} and above first"
         if refused.why is Refusal.WINDOW:
             return PendingReason.RESERVATION, text + self._windows(entry) + self._promise(entry)
         if refused.why is Refusal.BACKFILL:
             return PendingReason.PRIORITY, text + self._backfill()
-        if entry.job.id in self._firsts:
+        if entry.item.id in self._firsts:
             return PendingReason.RESOURCES, text + self._promise(entry)
         return PendingReason.PRIORITY, text
 
-    def _promise(self, entry: Entry) -> str:
+    def _promise(self, entry: QueuedJob) -> str:
         hold = self._outcome.hold
-        if hold is None or hold.id != entry.job.id:
+        if hold is None or hold.id != entry.item.id:
             return ""
-        text = f"{self._making_way(entry.job.id)}; expected {self._time(hold.at)}"
-        if hold.because is not None and hold.because not in self._look.making_way:
-            known = self._look.sources.get(hold.because)
+        text = f"{self._making_way(entry.item.id)}; expected {self._time(hold.at)}"
+        if hold.because is not None and hold.because not in self._context.making_way:
+            known = self._context.sources.get(hold.because)
             source = known.value if known else self._planned(hold.because)
             text += f" when job {hold.because} ends {source}"
         return text
 
     def _making_way(self, job_id: JobId) -> str:
         """`; job 12 is being preempted for it, up to 60 s grace`."""
-        ids = sorted(victim for victim, by in self._look.making_way.items() if by == job_id)
+        ids = sorted(victim for victim, by in self._context.making_way.items() if by == job_id)
         if not ids:
             return ""
         who = f"job {ids[0]} is" if len(ids) == 1 else f"jobs {', '.join(map(str, ids))} are"
-        grace = self._look.settings.policy.preemption_grace.total_seconds()
+        grace = self._context.settings.policy.preemption_grace.total_seconds()
         return f"; {who} being preempted for it, up to {grace:g} s grace"
 
     def _planned(self, job_id: JobId) -> str:
-        """Where the planned end of a job that starts only now comes from."""
-        job = self._look.snapshot.job(job_id)
-        return self._look.durations.of(job).source.value if job else ""
+        """Return the source of the planned end of a job that starts only now."""
+        return self._context.expected(job_id).source.value
 
     def _backfill(self) -> str:
         hold = self._outcome.hold
         if hold is None:
             return ""
         if hold.is_firm:
-            return f"; {size(hold.grant)} are kept for job {hold.id}, for which others make way"
-        return f"; would run past {self._time(hold.at)}, when {size(hold.grant)} are kept for job {hold.id}"
+            return f"; {_gpus_are(hold)} reserved for job {hold.id}, for which others make way"
+        return f"; would run past {self._time(hold.at)}, when {_gpus_are(hold)} reserved for job {hold.id}"
 
-    def _taken(self, entry: Entry, refused: Refused) -> str:
-        """What its user can do, where it waits because it is planned to run so long."""
-        hold, second, planned = self._outcome.hold, self._look.second, self._look.durations.of(entry.job)
+    def _taken(self, entry: QueuedJob, refused: Refused) -> str:
+        """Return advice for the user of a job that waits because it is planned to run so long."""
+        hold, second, planned = self._outcome.hold, self._context.second, self._context.durations.planned_for(entry.job)
         backfill = refused.why is Refusal.BACKFILL and hold is not None and not hold.is_firm
         window = refused.why is Refusal.WINDOW and any(second < keep.start for keep in self._against(entry))
-        if self._blind or planned.source is not Source.DEFAULT or not (backfill or window):
+        if self._blind or planned.source is not DurationSource.DEFAULT or not (backfill or window):
             return ""
         lasts = format_duration(timedelta(seconds=planned.seconds))
-        return f"; planned to run {lasts} by the default: give it a --time-limit"
+        return f"; planned to run {lasts}, the longest time allowed, as it has no limit: give it a --time-limit"
 
-    def _windows(self, entry: Entry) -> str:
-        end = self._look.second + entry.item.duration
+    def _windows(self, entry: QueuedJob) -> str:
+        end = self._context.second + entry.key.duration
         return "".join(
-            f"; {sum(mask.bit_count() for mask in keep.masks)} kept by reservation {keep.name} "
+            f"; {plural(sum(mask.bit_count() for mask in keep.masks), 'GPU')} reserved by {keep.name} "
             f"from {self._time(keep.start)} to {self._time(keep.end)}, and it may run until {self._time(end)}"
             for keep in self._against(entry)
         )
 
-    def _against(self, entry: Entry) -> list[Keep]:
-        """The windows of others that it would run into."""
-        now, end = self._look.second, self._look.second + entry.item.duration
+    def _against(self, entry: QueuedJob) -> list[ReservedWindow]:
+        """Return the reservations of others that it would run into."""
+        now, end = self._context.second, self._context.second + entry.key.duration
         tenant, priority = entry.key.tenant, entry.job.priority
-        keeps = self._look.board.keeps
+        keeps = self._context.cluster.keeps
         return [keep for keep in keeps if keep.start < end and now < keep.end and not keep.admits(tenant, priority)]
 
-    def _quota(self, entry: Entry, refused: Refused) -> str:
-        board, job = self._look.board, entry.job
+    def _quota(self, entry: QueuedJob, refused: Refused) -> str:
+        cluster, job = self._context.cluster, entry.job
         if refused.why is Refusal.ARRAY and job.array:
-            running = board.by_array[job.array.id]
+            running = cluster.by_array[job.array.id]
             words = f"{plural(running, 'element')} of array {job.array.id} {_are(running)}"
-            return f"{words} running, and {job.array.limit} may"
+            return f"{words} running; at most {job.array.limit} may run"
         if refused.why is Refusal.CPU:
-            running = board.cpu_running
-            return f"{plural(running, 'job')} without GPUs {_are(running)} running, and no more may"
-        tenant, caps = job.spec.tenant, board.rules.caps[job.spec.tenant]
-        running, held, need = board.running[tenant], board.gpus_held[tenant], entry.key.ask.minimum
+            running = cluster.cpu_running
+            return f"{plural(running, 'job')} without GPUs {_are(running)} running; no more may run"
+        tenant, caps = job.spec.tenant, cluster.rules.caps[job.spec.tenant]
+        running, held, need = cluster.running[tenant], cluster.gpus_held[tenant], entry.key.ask.minimum
         is_over = caps.gpus is not None and held + need > caps.gpus
         owed = 0 if is_over else self._owed(tenant)
         if caps.running is not None and running + (owed > 0) >= caps.running:
             beside = ", 1 more is promised its turn" if running < caps.running else ""
-            return f"{plural(running, 'job')} of {tenant} {_are(running)} running{beside}, and {caps.running} may"
+            return (
+                f"{plural(running, 'job')} of {tenant} {_are(running)} running{beside}; at most {caps.running} may run"
+            )
         beside = f" and is promised {owed}" if owed else ""
-        holds = f"{tenant} holds {plural(held, 'GPU')}{beside}, and may hold {caps.gpus}"
+        holds = f"{tenant} holds {plural(held, 'GPU')}{beside}; at most {caps.gpus} allowed"
         return f"{self._needs(entry, Refused(refused.why, need))}: {holds}"
 
     def _owed(self, tenant: str) -> int:
         """GPUs promised to the tenant's first job that does not fit."""
-        hold = self._outcome.hold
-        job = self._look.snapshot.job(hold.id) if hold else None
-        return size(hold.grant) if hold and job and job.spec.tenant == tenant else 0
+        hold, head = self._outcome.hold, self._outcome.head
+        return size(hold.grant) if hold and head and head.tenant == tenant else 0
 
-    def _needs(self, entry: Entry, refused: Refused) -> str:
-        settles = entry.item.submitted + self._look.board.rules.patience
-        fewer = f"after {self._time(settles)}" if refused.need > entry.key.ask.minimum else ""
-        return needs(entry.job, entry.key.ask, refused.need, fewer)
+    def _needs(self, entry: QueuedJob, refused: Refused) -> str:
+        settles = entry.item.since + self._context.cluster.rules.patience
+        fewer = f"from {self._time(settles)}" if refused.need > entry.key.ask.minimum else ""
+        return describe_request(entry.job, entry.key.ask, refused.need, fewer)
 
     def _time(self, second: float) -> str:
         """`14:32 UTC`, with the date when it is not today's; remembered as told of."""
-        at = self._look.when(second)
+        at = self._context.when(second)
         self._times.append(at)
-        return moment(at, self._look.now)
+        return moment(at, self._context.now)
+
+
+def _gpus_are(hold: BackfillReservation) -> str:
+    count = size(hold.grant)
+    return f"{plural(count, 'GPU')} {_are(count)}"
 
 
 def _are(count: int) -> str:
@@ -251,4 +316,4 @@ def _are(count: int) -> str:
 
 _QUOTAS = frozenset({Refusal.ARRAY, Refusal.CPU, Refusal.QUOTA})
 _BEFORE_ITS_NEED = _QUOTAS | {Refusal.STANDING}
-"""What a job is refused for before it is asked how many GPUs it takes."""
+"""Refusals that come before it is known how many GPUs the job takes."""

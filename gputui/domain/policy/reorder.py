@@ -1,139 +1,215 @@
-"""What it takes to put a waiting job before or behind its neighbour: a priority, if any will do."""
+"""Moving waiting jobs by hand: the place beside another, which a job keeps as both of them age.
+
+A job that is put beside another gets that job's priority and standing, which is what its score is made of, and a tie
+that says on which side it stands. So they rank alike at every moment, and nobody else changes places.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import datetime
-from itertools import takewhile
-from typing import NamedTuple
+from itertools import pairwise, takewhile
+from typing import NamedTuple, TypeAlias
 
-from gputui.domain.job import MAX_PRIORITY, NORMAL_PRIORITY, Job, JobId
-from gputui.domain.policy.lineup import fair_shares, in_order
-from gputui.domain.policy.look import Look
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui.domain.job import Job, JobId, Placed, Placing
+from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.order import pace, score
+from gputui.domain.policy.planning_context import PlanningContext
+from gputui.domain.policy.queue_order import OrderedQueue, credit_by_tenant, order_queue
+from gputui.domain.runs import Spans, spans_of
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 
+Root: TypeAlias = tuple[JobId, float]
+"""Job whose rank a job has, and the side of it on which it stands."""
 
-class Standing(NamedTuple):
-    """A waiting job in its place."""
+
+class QueueStanding(NamedTuple):
+    """Waiting job, or entry of an array, in its place."""
 
     job: Job
-    topped: float
-    """When it was put on top by hand; 0 when it was not. It decides before the score."""
+    key: LaneKey
+    since: float
+    """Second since the epoch from which on it counts as eligible."""
     score: float
 
+    @property
+    def group(self) -> tuple[object, ...]:
+        """Parts of its rank but for its root: jobs with the same stand together at all times."""
+        key = self.key
+        return (key.topped, key.priority, key.nice, self.since, key.stands)
 
-@dataclass(frozen=True)
-class Move:
-    """What changes places, or why nothing does."""
+    @property
+    def first(self) -> Root:
+        """Root of the first job that it stands for."""
+        placed = self.key.placed
+        return (placed.beside, placed.tie) if placed else (self.job.id, 0.0)
 
-    delta: int = 0
-    """How much more priority; 0: nothing is to be done."""
+    @property
+    def last(self) -> Root:
+        """Root of the last job that it stands for."""
+        placed, runs = self.key.placed, self.job.runs
+        if placed:
+            return (placed.beside, placed.tie)
+        return (runs[-1].end - 1, 0.0) if runs else (self.job.id, 0.0)
+
+
+class Move(Struct, frozen=True):
+    """New places of jobs, or why they have none."""
+
+    places: tuple[Placing, ...] | None = None
+    """None: they go nowhere; empty: they are back where they were."""
     past: JobId | None = None
-    """Whom it comes to stand beside, and was on the other side of."""
+    """Job that they pass and come to stand beside."""
     passes: int = 0
-    """How many jobs it goes past with that, the neighbour among them."""
+    """Number of rows that they go past with that, the neighbour among them."""
+    step: int = 0
+    """-1 up, 1 down."""
     refusal: str = ""
 
 
-def standings(snapshot: Snapshot, settings: Settings, now: datetime) -> list[Standing]:
-    """The waiting jobs, first to start first, each with the score that the plan orders by."""
-    look = Look.at(snapshot, settings, now)
-    rules, second = look.board.rules, look.second
-    fair = fair_shares(look, look.waiting)
-    found = []
-    for entry in in_order(look):
-        item, points = entry.item, rules.fair_weight * fair[entry.job.spec.tenant]
-        age = min(rules.ageing.most, rules.ageing.slope * max(0.0, second - item.submitted))
-        found.append(Standing(entry.job, item.topped, item.base + age + points))
-    return found
+def queue_standings(snapshot: Snapshot, settings: Settings, now: datetime) -> list[QueueStanding]:
+    """Return the waiting jobs, first to start first, each with the score that the plan orders by."""
+    context = PlanningContext.at(snapshot, settings, now)
+    line = order_queue(context)
+    scores = _scores(context, line)
+    found: dict[JobId, QueueStanding] = {}
+    for job, key, item in line:
+        if job.id not in found:
+            found[job.id] = QueueStanding(job, key, item.since, scores(key, item))
+    return list(found.values())
 
 
-def drag(
-    order: list[Standing], job_ids: Collection[JobId], steps: Iterable[int], settings: Settings, delta: int = 0
+def _scores(context: PlanningContext, line: OrderedQueue) -> Callable[[LaneKey, Waiting], float]:
+    credited, policy = credit_by_tenant(context, line), context.settings.policy
+
+    def points(key: LaneKey, item: Waiting) -> float:
+        payer, planned, gpus = key.stands
+        return score(max(0.0, context.second - item.since), planned, credited[payer], pace(gpus), policy)
+
+    return points
+
+
+def move_by_steps(
+    order: Sequence[QueueStanding],
+    job_ids: Collection[JobId],
+    steps: Iterable[int],
+    before: Sequence[QueueStanding] | None = None,
 ) -> Move:
-    """Places up (-1) and down (1), one after another, of jobs that are thought to have `delta` more priority already.
+    """Return the move of jobs by places up (-1) and down (1), one after another.
 
-    What is found is in all, `delta` included; where a step cannot be made, its refusal is told, and how far it came.
+    Several jobs come to stand together, in the order that they have. `before` is the order that the move is told
+    against, if that is another one. A step that cannot be made is refused, and the others count.
     """
-    here, found = _with(order, job_ids, delta, settings), Move(delta)
-    for step in steps:
-        one = move(here, job_ids, step, settings)
-        if one.refusal:
-            return replace(found, refusal=one.refusal)
-        delta += one.delta
-        here = _with(order, job_ids, delta, settings)
-        found = _come_to(order, here, job_ids, delta)
-    return found
-
-
-def _with(order: list[Standing], job_ids: Collection[JobId], delta: int, settings: Settings) -> list[Standing]:
-    """The order, were those jobs given so much more priority."""
-    if not delta:
-        return order
-    per_point = settings.policy.class_weight / NORMAL_PRIORITY
-
-    def given(standing: Standing) -> Standing:
-        job = standing.job.prioritised(delta, relative=True)
-        return Standing(job, 0.0, standing.score + (job.priority - standing.job.priority) * per_point)
-
-    changed = [given(standing) if standing.job.id in job_ids else standing for standing in order]
-    return sorted(changed, key=lambda each: (-each.topped, -each.score, each.job.submitted_at, each.job.id))
-
-
-def _come_to(before: list[Standing], after: list[Standing], job_ids: Collection[JobId], delta: int) -> Move:
-    """The move in all: past which it comes to stand, and how many it goes past; none where it is in its place again."""
-    if ups := _before(before, job_ids) - _before(after, job_ids):
-        nearest = next(each.job.id for each in after if each.job.id in ups)
-        return Move(delta, nearest, len(ups))
-    downs = _before(before[::-1], job_ids) - _before(after[::-1], job_ids)
-    return Move(delta, next((each.job.id for each in after[::-1] if each.job.id in downs), None), len(downs))
-
-
-def _before(order: Iterable[Standing], job_ids: Collection[JobId]) -> set[JobId]:
-    """The jobs before the first of those."""
-    return {each.job.id for each in takewhile(lambda each: each.job.id not in job_ids, order)}
-
-
-def move(order: list[Standing], job_ids: Collection[JobId], step: int, settings: Settings) -> Move:
-    """One place up (-1) or down (1) of jobs that stand together, by the least change of priority that does it."""
-    places = [place for place, standing in enumerate(order) if standing.job.id in job_ids]
-    if not places:
+    resting, moving, up_at, down_at = _parted(order, spans_of(job_ids))
+    if not moving:
         return Move(refusal="only a waiting job has a place in the queue")
-    here = order[places[0] if step < 0 else places[-1]]
-    at = places[0] - 1 if step < 0 else places[-1] + 1
-    if not 0 <= at < len(order):
-        return Move(refusal="it is first already" if step < 0 else "it is last already")
-    return _past(order, here, order[at], step, settings.policy.class_weight / NORMAL_PRIORITY)
+    net, refusal = _net(steps, -up_at, len(resting) - down_at)
+    if not net:
+        return Move(refusal=refusal)
+    target = (up_at if net < 0 else down_at) + net
+    found = _told(before or order, [*resting[:target], *moving, *resting[target:]], moving)
+    if not found.passes:
+        return replace(found, places=(), refusal=refusal)
+    places = (_before if found.step < 0 else _behind)(resting, target, moving)
+    if not places:
+        return Move(refusal="jobs were moved past each other here too often: set its priority, or put it on top")
+    return replace(found, places=places, refusal=refusal)
 
 
-def _past(order: list[Standing], here: Standing, other: Standing, step: int, per_point: float) -> Move:
-    if other.topped and step < 0:
-        return Move(refusal=f"job {other.job.id} was put at the head of the queue: only that puts another before it")
-    if here.topped and other.topped:
-        return Move(refusal=f"job {other.job.id} is at the head of the queue too, and was put there earlier")
-    if not per_point:
-        return Move(refusal="priorities weigh nothing here: policy.class_weight is 0")
-    gap = abs(other.score - here.score) if not here.topped else max(0.0, here.score - other.score)
-    delta = (math.floor(gap / per_point) + 1) * -step
-    priority = here.job.priority + delta
-    if not 0 <= priority <= MAX_PRIORITY:
-        return Move(past=other.job.id, refusal=_too_far(here, other, step))
-    score = here.score + delta * per_point
-    return Move(delta, other.job.id, _passed(order, here, score, step))
+def _parted(order: Sequence[QueueStanding], wanted: Spans) -> tuple[list[QueueStanding], list[QueueStanding], int, int]:
+    """Return what rests and what moves, and how many rest before the first and before the last of these."""
+    resting: list[QueueStanding] = []
+    moving: list[QueueStanding] = []
+    up_at = down_at = 0
+    for standing in order:
+        taken, left = standing.job.divided(wanted)
+        if taken is not None:
+            moving.append(standing._replace(job=taken))
+            up_at = up_at if len(moving) > 1 else len(resting)
+        if left is not None:
+            resting.append(standing._replace(job=left))
+        if taken is not None:
+            down_at = len(resting)  # what is left of its entry is no neighbour
+    return resting, moving, up_at, down_at
 
 
-def _passed(order: list[Standing], here: Standing, score: float, step: int) -> int:
-    if step < 0:
-        return sum(score > each.score >= here.score and not each.topped for each in order if each is not here)
-    return sum(each.score > score for each in order[order.index(here) + 1 :])
+def _net(steps: Iterable[int], least: int, most: int) -> tuple[int, str]:
+    """Return the steps in all, within the queue, and why the last of them could not be made."""
+    net, refusal = 0, ""
+    for step in steps:
+        refusal = ""
+        if least <= net + step <= most:
+            net += step
+        else:
+            refusal = "already first" if step < 0 else "already last"
+    return net, refusal
 
 
-def _too_far(here: Standing, other: Standing, step: int) -> str:
-    gap = abs(other.score - here.score)
-    most, word = (MAX_PRIORITY, "before") if step < 0 else (0, "behind")
-    why = "by what it waited, its tenant's share and its length"
-    hint = "; put it at the head of the queue instead" if step < 0 else "; hold it instead"
-    return f"not even priority {most} puts it {word} job {other.job.id}, which is {gap:.0f} points off {why}{hint}"
+def _before(resting: Sequence[QueueStanding], target: int, moving: Sequence[QueueStanding]) -> tuple[Placing, ...]:
+    """Return the places just before a job."""
+    other = resting[target]
+    root, high = other.first
+    low = high - len(moving) - 1
+    if target and (neighbour := resting[target - 1]).group == other.group and neighbour.last[0] == root:
+        low = neighbour.last[1]
+    return _between(other, root, low, high, moving)
+
+
+def _behind(resting: Sequence[QueueStanding], target: int, moving: Sequence[QueueStanding]) -> tuple[Placing, ...]:
+    """Return the places just behind a job."""
+    other = resting[target - 1]
+    root, low = other.last
+    high = low + len(moving) + 1
+    if target < len(resting) and (neighbour := resting[target]).group == other.group and neighbour.first[0] == root:
+        high = neighbour.first[1]
+    return _between(other, root, low, high, moving)
+
+
+def _between(
+    other: QueueStanding, root: JobId, low: float, high: float, moving: Sequence[QueueStanding]
+) -> tuple[Placing, ...]:
+    """Return the places with ties between these two; none where numbers are not fine enough for them."""
+    count = len(moving)
+    ties = [low + (high - low) * number / (count + 1) for number in range(count + 2)]
+    if any(tie >= following for tie, following in pairwise(ties)):
+        return ()
+    placed = _rank_of(other, root)
+    return tuple(
+        Placing(tuple(each.job.ids), replace(placed, tie=tie)) for each, tie in zip(moving, ties[1:-1], strict=True)
+    )
+
+
+def _rank_of(other: QueueStanding, root: JobId) -> Placed:
+    job, key = other.job, other.key
+    return Placed(
+        past=job.id,
+        beside=root,
+        tie=0.0,
+        since=other.since,
+        tenant=key.stands.tenant,
+        time_limit=job.placed.time_limit if job.placed else job.spec.time_limit,
+        priority=key.priority,
+        nice=key.nice,
+        topped_at=job.topped_at,
+        gpus=key.stands.gpus,
+    )
+
+
+def _told(before: Sequence[QueueStanding], after: Sequence[QueueStanding], moving: Sequence[QueueStanding]) -> Move:
+    """Return the number of rows passed in all, and the nearest of them."""
+    mine = moving[0].job
+    ups = _ahead(before, mine) - _ahead(after, mine)
+    if ups:
+        return Move(past=next(each.job.id for each in after if each.job.id in ups), passes=len(ups), step=-1)
+    downs = _ahead(before[::-1], moving[-1].job) - _ahead(after[::-1], moving[-1].job)
+    nearest = next((each.job.id for each in after[::-1] if each.job.id in downs), None)
+    return Move(past=nearest, passes=len(downs), step=1)
+
+
+def _ahead(order: Iterable[QueueStanding], job: Job) -> set[JobId]:
+    """Return the rows before that of this job, which may be a part of its row."""
+    return {each.job.id for each in takewhile(lambda each: not each.job.has(job.id), order)}

@@ -1,14 +1,15 @@
-"""What becomes of a job when an attempt has ended: done, tried again, or given up."""
+"""Retries: whether a job whose attempt has ended is done, tried again after a pause, or given up."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.job import DEFAULT_BACKOFF, Attempt, Job
-from gputui.domain.policy.guard import repeated
+from gputui.domain.policy.fast_failures import repeated_failures
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.state import JobState
 from gputui.domain.units import plural
@@ -31,18 +32,25 @@ def backoff(first: timedelta, failures: int, cap: timedelta, seed: str) -> timed
     return timedelta(seconds=pause * (1 + JITTER * share))
 
 
+def cancel_cause(job: Job) -> Cause:
+    """Return the cause of the end of a job that a user cancelled."""
+    return Cause(CauseCode.CANCELLED, f"cancelled by {job.cancelled_by or 'a user'}")
+
+
 def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime, settings: SchedulerSettings) -> Job:
     """The job after its last attempt ended at `at`, because of `cause` (None: it ended well)."""
     if job.stopping is not None and _may_be_our_doing(cause) and not _made_it(job, cause):
         cause = job.stopping.cause  # how it died follows from our having told it to
     free = cause is not None and cause.blame in {Blame.INFRASTRUCTURE, Blame.OPERATOR} and not is_asked_for(job, cause)
     ended = job.with_attempt(ended_at=at, exit_code=exit_code, cause=cause, charged=not free)
-    ended = ended.evolve(exit_code=exit_code, cause=cause, ended_at=at, stopping=None)
+    ended = ended.evolve(
+        exit_code=exit_code, cause=cause, ended_at=at, stopping=None, placed=None, signals=(), suspended=False
+    )
     if job.requeue_requested:
-        return requeued(ended)
+        return requeued(ended, at)
     if job.cancel_requested:
         if cause is not None and cause.code is CauseCode.PREEMPTED:
-            ended = ended.evolve(cause=Cause(CauseCode.CANCELLED, "cancelled by a user"))
+            ended = ended.evolve(cause=cancel_cause(job))
         return ended.to(JobState.CANCELLED, cancel_requested=False)
     if cause is None:
         return ended.to(JobState.COMPLETED)
@@ -55,38 +63,44 @@ def _may_be_our_doing(cause: Cause | None) -> bool:
 
 
 def _made_it(job: Job, cause: Cause | None) -> bool:
-    """Whether it was told to make way, and ended well by itself before it had to."""
+    """Return whether it was preempted but completed before its grace was over."""
     preempted = job.stopping is not None and job.stopping.cause.code is CauseCode.PREEMPTED
     return preempted and cause is None and not job.cancel_requested
 
 
-def requeued(job: Job) -> Job:
-    """Put the job back in the queue as a user wished: age and attempts are kept, retries and GPUs to avoid are not."""
+def requeued(job: Job, at: datetime) -> Job:
+    """Return the job, put back in the queue as a user asked: its retries and the GPUs to avoid are forgotten.
+
+    It keeps its eligible wait, unless it ran until its time limit: then it had its turn.
+    """
     return again(
         job.evolve(
             attempts=tuple(replace(attempt, charged=False) for attempt in job.attempts),
             requeue_requested=False,
             avoid_gpus=(),
+            waited=() if job.state is JobState.TIMEOUT else job.waited,
         ),
         None,
+        at,
     )
 
 
-def again(job: Job, not_before: datetime | None) -> Job:
-    """The job back in the queue, with its age."""
-    return job.to(JobState.PENDING, not_before=not_before, ended_at=None, stopping=None, cancel_requested=False)
+def again(job: Job, not_before: datetime | None, since: datetime | None) -> Job:
+    """Return the job, back in the queue since then with the waits it had before."""
+    back = job.to(JobState.PENDING, not_before=not_before, ended_at=None, stopping=None, cancel_requested=False)
+    return back.evolve(waiting_since=since)
 
 
 def _failed(job: Job, cause: Cause, at: datetime, settings: SchedulerSettings) -> Job:
     if cause.code is CauseCode.PREEMPTED:
-        return again(job.to(JobState.PREEMPTED), None)
+        return again(job.to(JobState.PREEMPTED), None, at)
     if cause.blame is Blame.INFRASTRUCTURE:
         return _free_retry(job, cause, at, settings)
     if is_retried(job, cause) and job.charged_attempts <= job.spec.retries:
         seed = f"{job.id}:{len(job.attempts)}"
         pause = backoff(job.spec.backoff, job.charged_attempts, settings.backoff_cap, seed)
-        return again(job, at + pause)
-    if note := repeated(job, settings):
+        return again(job.evolve(waited=()), at + pause, at)  # it had its turn
+    if note := repeated_failures(job, settings):
         job = job.evolve(cause=replace(cause, text=f"{cause.text}; {note}"))
     return job.to(_END.get(cause.code, JobState.FAILED))
 
@@ -110,7 +124,7 @@ RETRY_WORDS: Mapping[str, frozenset[CauseCode]] = {
     "GPU_OOM": frozenset({CauseCode.GPU_OUT_OF_MEMORY}),
     "TIMEOUT": frozenset({CauseCode.TIME_LIMIT}),
 }
-"""What may stand in `retry_on` beside exit codes."""
+"""Words allowed in `retry_on` beside exit codes."""
 
 _END = {
     CauseCode.OUT_OF_MEMORY: JobState.OUT_OF_MEMORY,
@@ -126,7 +140,7 @@ def _free_retry(job: Job, cause: Cause, at: datetime, settings: SchedulerSetting
         job = job.evolve(avoid_gpus=tuple(dict.fromkeys((*job.avoid_gpus, *_at_fault(cause, attempt)))))
     failures = _infrastructure_failures(job)
     pause = backoff(DEFAULT_BACKOFF, failures, settings.backoff_cap, f"{job.id}:{len(job.attempts)}")
-    waiting = again(job, at + pause)
+    waiting = again(job, at + pause, at)
     if failures < settings.infrastructure_retries:
         return waiting
     reason = f"held after {plural(failures, 'start')} that the machine failed; the last: {cause.text}"
@@ -140,7 +154,7 @@ def _at_fault(cause: Cause, attempt: Attempt) -> tuple[str, ...]:
 
 
 def _infrastructure_failures(job: Job) -> int:
-    """How many of the latest attempts in a row the machine failed."""
+    """Return the number of latest attempts in a row that the infrastructure failed."""
     count = 0
     for attempt in reversed(job.attempts):
         cause = attempt.cause

@@ -1,63 +1,65 @@
-"""What a change would do to everybody's start: the same forecast, made twice."""
+"""Computes the effect of a change on the start of every job ("what if"), from two forecasts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from functools import cached_property
+from functools import cached_property, partial, reduce
 from typing import TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gputui.domain.edit import Edit
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import Job, JobId, Placed, Placing
+from gputui.domain.policy.dependency import Dependencies
+from gputui.domain.policy.eligible_wait import keep_wait
 from gputui.domain.policy.timeline import BarKind, Timeline, timeline
+from gputui.domain.runs import Spans, spans_of
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 
-Change: TypeAlias = Callable[[Snapshot], Snapshot]
+SnapshotChange: TypeAlias = Callable[[Snapshot], Snapshot]
 LEAST = timedelta(seconds=1)
 """A start that moves by less does not shift."""
 
 
-@dataclass(frozen=True)
-class Shift:
-    """When a job is expected to start, before and after a change; None: not known, or never."""
+class Shift(Struct, frozen=True):
+    """Expected start of a job before and after a change; None: not known, or never."""
 
     job_id: JobId
     before: datetime | None
     after: datetime | None
     is_stopped: bool = False
-    """It runs now, and would have to start again: preempted, or requeued."""
+    """Whether a running job is stopped and has to start again: preempted, or requeued."""
 
     @property
     def is_felt(self) -> bool:
-        """Whether it is any: jobs that change places behind others that end at once differ by less than a second."""
+        """Whether the start moves noticeably: jobs that swap places may differ by less than a second."""
         if self.before is None or self.after is None:
             return self.before is not self.after
         return abs(self.after - self.before) >= LEAST
 
 
-@dataclass(frozen=True)
-class Place:
-    """Where a waiting job stands in the queue, from 1, before and after a change."""
+class PlaceChange(Struct, frozen=True):
+    """Position of a waiting job in the queue, from 1, before and after a change."""
 
     job_id: JobId
     before: int
     after: int
 
 
-@dataclass(frozen=True)
-class Comparison:
-    """What is to come, without a change and with it."""
+class Comparison(Struct, frozen=True, dict=True):
+    """Timelines without a change and with it."""
 
     before: Timeline
     after: Timeline
 
     @cached_property
     def shifts(self) -> tuple[Shift, ...]:
-        """The waiting jobs whose start the change would shift, in the order after it."""
+        """Return the waiting jobs that the change would start earlier or later, in the order after it."""
         before, after = self.before.starts, self.after.starts
         order = dict.fromkeys((*after, *before))
         running = {bar.job_id for bar in self.before.bars if bar.kind is BarKind.RUNNING}
@@ -68,89 +70,98 @@ class Comparison:
         return tuple(shift for shift in shifts if shift.is_felt)
 
     @cached_property
-    def moves(self) -> tuple[Place, ...]:
+    def moves(self) -> tuple[PlaceChange, ...]:
         """The waiting jobs that come to stand in another place of the queue, in the order after the change."""
         before = {job_id: place for place, job_id in enumerate(self.before.order, 1)}
         return tuple(
-            Place(job_id, before[job_id], place)
+            PlaceChange(job_id, before[job_id], place)
             for place, job_id in enumerate(self.after.order, 1)
             if before.get(job_id, place) != place
         )
 
 
-def what_if(snapshot: Snapshot, change: Change, settings: Settings, now: datetime) -> tuple[Shift, ...]:
-    """The waiting jobs whose start the change would shift, in the order after it."""
+def what_if(snapshot: Snapshot, change: SnapshotChange, settings: Settings, now: datetime) -> tuple[Shift, ...]:
+    """Return the waiting jobs that the change would start earlier or later, in the order after it."""
     return compared(snapshot, change, settings, now).shifts
 
 
 def compared(
     snapshot: Snapshot,
-    change: Change,
+    change: SnapshotChange,
     settings: Settings,
     now: datetime,
     before: Timeline | None = None,
     is_wanted: Callable[[], bool] = lambda: True,
 ) -> Comparison:
-    """The same forecast, made twice; `before` where it is known already. Worthless once it is wanted no more."""
+    """Return both timelines; `before` where it is known already. The result is useless once `is_wanted` says no."""
     before = before or timeline(snapshot, settings, now, is_wanted=is_wanted)
     return Comparison(before, timeline(change(snapshot), settings, now, is_wanted=is_wanted))
 
 
-def prioritised(job_ids: Iterable[JobId], value: int, *, relative: bool = False) -> Change:
+def prioritised(job_ids: Iterable[JobId], value: int, at: datetime, *, relative: bool = False) -> SnapshotChange:
     """The jobs get this priority, or so much more of it."""
-    wanted = frozenset(job_ids)
-    return _each_job(lambda job: job.prioritised(value, relative=relative) if job.id in wanted else job)
+    return _changed_jobs(job_ids, lambda job: job.prioritised(value, relative=relative), at)
 
 
-def topped(job_ids: Iterable[JobId], at: datetime) -> Change:
+def topped(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
     """The jobs are put first."""
-    wanted = frozenset(job_ids)
-    return _each_job(lambda job: job.evolve(topped_at=at) if job.id in wanted else job)
+    wanted = spans_of(job_ids)
+    return lambda snapshot: _changed(snapshot, wanted, lambda job: job.topped(at))
 
 
-def held(job_ids: Iterable[JobId]) -> Change:
+def placed(places: Iterable[Placing], at: datetime) -> SnapshotChange:
+    """The waiting jobs stand beside others."""
+    changes = [_changed_jobs(each.ids, partial(_put, placed=each.placed), at) for each in places]
+    return lambda snapshot: reduce(lambda changed, change: change(changed), changes, snapshot)
+
+
+def _put(job: Job, placed: Placed) -> Job:
+    return _waiting(job, job.put(placed))
+
+
+def held(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
     """The waiting jobs are kept from starting."""
-    return _each_waiting(job_ids, lambda job: job.evolve(held=True, hold_reason=None))
+    return _changed_jobs(job_ids, lambda job: _waiting(job, job.evolve(held=True, hold_reason=None)), at)
 
 
-def released(job_ids: Iterable[JobId], at: datetime) -> Change:
+def released(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
     """The jobs may start again, and so may others of their image and tenant that failed fast."""
-    return _each_waiting(job_ids, lambda job: job.evolve(held=False, hold_reason=None, released_at=at))
+    return _changed_jobs(
+        job_ids, lambda job: _waiting(job, job.evolve(held=False, hold_reason=None, released_at=at)), at
+    )
 
 
-def requeued(job_ids: Iterable[JobId], at: datetime) -> Change:
+def requeued(job_ids: Iterable[JobId], at: datetime) -> SnapshotChange:
     """The jobs wait again, with the age they had, and what they held is free."""
-    wanted = frozenset(job_ids)
+    wanted = spans_of(job_ids)
 
     def again(job: Job) -> Job:
-        if job.id not in wanted or job.state is JobState.PENDING:
+        if job.state is JobState.PENDING:
             return job
         over = job.with_attempt(ended_at=at) if job.attempt and not job.attempt.is_over else job
-        return over.evolve(state=JobState.PENDING, ended_at=None, cancel_requested=False)
+        return over.evolve(state=JobState.PENDING, ended_at=None, cancel_requested=False, waiting_since=at)
 
     def change(snapshot: Snapshot) -> Snapshot:
         freed = {uuid for job in snapshot.jobs if job.id in wanted for uuid in job.gpus}
-        waiting = replace(snapshot, jobs=tuple(map(again, snapshot.jobs)))
+        waiting = _changed(snapshot, wanted, again)
         return _with_views(waiting, lambda view: _freed(view, wanted) if view.gpu.uuid in freed else view)
 
     return change
 
 
-def cancelled(job_ids: Iterable[JobId]) -> Change:
+def cancelled(job_ids: Iterable[JobId]) -> SnapshotChange:
     """The jobs are gone, and what they held is free."""
-    gone = frozenset(job_ids)
+    gone = spans_of(job_ids)
 
     def change(snapshot: Snapshot) -> Snapshot:
-        jobs = tuple(job for job in snapshot.jobs if job.id not in gone)
         freed = {uuid for job in snapshot.jobs if job.id in gone for uuid in job.gpus}
-        return _with_views(
-            replace(snapshot, jobs=jobs), lambda view: _freed(view, gone) if view.gpu.uuid in freed else view
-        )
+        left = _changed(snapshot, gone, lambda _: None)
+        return _with_views(left, lambda view: _freed(view, gone) if view.gpu.uuid in freed else view)
 
     return change
 
 
-def drained(uuids: Iterable[str], at: datetime) -> Change:
+def drained(uuids: Iterable[str], at: datetime) -> SnapshotChange:
     """The GPUs take no further jobs; those on them run on."""
     names, drain = frozenset(uuids), Drain("", "", at)
 
@@ -163,7 +174,7 @@ def drained(uuids: Iterable[str], at: datetime) -> Change:
     return lambda snapshot: _with_views(snapshot, change)
 
 
-def resumed(uuids: Iterable[str]) -> Change:
+def resumed(uuids: Iterable[str]) -> SnapshotChange:
     """Let drained GPUs, and those stopped by an Xid, take jobs again unless something else is against it."""
     names = frozenset(uuids)
 
@@ -177,22 +188,26 @@ def resumed(uuids: Iterable[str]) -> Change:
     return lambda snapshot: _with_views(snapshot, change)
 
 
-def edited(job_id: JobId, edit: Edit, at: datetime) -> Change:
-    """The waiting job asks for that."""
-    return _each_waiting((job_id,), lambda job: edit.on(job, at))
+def edited(job_id: JobId, edit: Edit, at: datetime) -> SnapshotChange:
+    """The waiting job asks for that, or the running one for that time limit."""
+    return _changed_jobs((job_id,), lambda job: edit.on(job, at) if _may_edit(job, edit) else job, at)
 
 
-def replaced(job: Job) -> Change:
+def _may_edit(job: Job, edit: Edit) -> bool:
+    return job.state is JobState.PENDING or (job.state.is_active and edit.suits_running)
+
+
+def replaced(job: Job) -> SnapshotChange:
     """The job is as this one."""
-    return _each_job(lambda other: job if other.id == job.id else other)
+    return lambda snapshot: _changed(snapshot, spans_of(job.ids), lambda other: job if other.id == job.id else None)
 
 
-def submitted(*jobs: Job) -> Change:
+def submitted(*jobs: Job) -> SnapshotChange:
     """The jobs wait as well."""
     return lambda snapshot: replace(snapshot, jobs=(*snapshot.jobs, *jobs))
 
 
-def _freed(view: GpuView, gone: frozenset[JobId]) -> GpuView:
+def _freed(view: GpuView, gone: Spans) -> GpuView:
     left = tuple(job_id for job_id in view.job_ids if job_id not in gone)
     if left:
         sharers = tuple(sharer for sharer in view.sharers if sharer.job_id in left)
@@ -202,19 +217,38 @@ def _freed(view: GpuView, gone: frozenset[JobId]) -> GpuView:
 
 
 def _undrained(view: GpuView) -> GpuState:
-    """How it stands without its drain: the drain was all that the picture told of it."""
+    """Return the state without its drain, which is all that the snapshot showed of it."""
     if view.stale or not view.health.is_schedulable or view.sample is None:
         return GpuState.UNKNOWN
     return GpuState.FOREIGN if view.holders else GpuState.FREE
 
 
-def _each_waiting(job_ids: Iterable[JobId], change: Callable[[Job], Job]) -> Change:
-    wanted = frozenset(job_ids)
-    return _each_job(lambda job: change(job) if job.id in wanted and job.state is JobState.PENDING else job)
+def _waiting(before: Job, after: Job) -> Job:
+    """Return the job after a change that only a waiting one can be given."""
+    return after if before.state is JobState.PENDING else before
 
 
-def _each_job(change: Callable[[Job], Job]) -> Change:
-    return lambda snapshot: replace(snapshot, jobs=tuple(map(change, snapshot.jobs)))
+def _changed_jobs(job_ids: Iterable[JobId], edit: Callable[[Job], Job], at: datetime) -> SnapshotChange:
+    """Return the change of a snapshot in which these jobs are edited and keep their eligible waits."""
+    wanted = spans_of(job_ids)
+
+    def change(snapshot: Snapshot) -> Snapshot:
+        others = Dependencies.of(snapshot.jobs)
+        return _changed(snapshot, wanted, lambda job: keep_wait(job, edit(job), others.ended_at(job, at), at))
+
+    return change
+
+
+def _changed(snapshot: Snapshot, wanted: Spans, change: Callable[[Job], Job | None]) -> Snapshot:
+    """Return the snapshot after the change of the jobs wanted, be they a part of an entry; None: gone."""
+    jobs: list[Job | None] = []
+    for job in snapshot.jobs:
+        taken, left = job.divided(wanted)
+        jobs += (change(taken), left) if taken else (left,)
+    found = [job for job in jobs if job is not None]
+    if len(found) > len(snapshot.jobs):  # an entry is two now
+        found.sort(key=lambda job: job.id)
+    return replace(snapshot, jobs=tuple(found))
 
 
 def _with_views(snapshot: Snapshot, change: Callable[[GpuView], GpuView]) -> Snapshot:

@@ -1,4 +1,4 @@
-"""All that can be done: keys, footer, help, palette and docs/keys.md are made from these declarations."""
+"""Registry of the console's commands: keys, footer, help, palette and docs/keys.md are made from these declarations."""
 
 from __future__ import annotations
 
@@ -18,43 +18,54 @@ from gputui.tui.commands.command import (
     bound_to,
     place_of,
 )
-from gputui.tui.commands.dialog import (
+from gputui.tui.commands.dialogs import (
     CLOSE,
     COPY_COMMANDS,
     DIALOG_COMMANDS,
+    FURTHER,
     LEAVE_COMMANDS,
     NO,
     SAVE_TEMPLATE,
     SEARCH_HELP,
     TAKE_LINE,
+    TIMELINE_COMMANDS,
+    WHAT_IF_COMMANDS,
     YES,
 )
-from gputui.tui.commands.forecast import FURTHER, TIMELINE_COMMANDS, WHAT_IF_COMMANDS
-from gputui.tui.commands.job import (
+from gputui.tui.commands.jobs import (
+    APP_COMMANDS,
     BACK,
     COPY,
+    GIVE_UP,
     GPU,
     GPU_COMMANDS,
     GPU_PAGE_COMMANDS,
-    JOB_COMMANDS,
-    PROCESSES,
-    SHELL,
-    SUBMIT,
-)
-from gputui.tui.commands.log import LOG_COMMANDS, LOG_JOB_COMMANDS
-from gputui.tui.commands.main import (
-    APP_COMMANDS,
     HELP,
+    JOB_COMMANDS,
     MAIN_COMMANDS,
     NOTICES,
     PALETTE,
+    PROCESSES,
+    SEND,
+    SHELL,
+    STANDING_COMMANDS,
+    SUBMIT,
+    SUBMIT_COMMANDS,
     TIMELINE_SCREEN,
     UNDO,
     WORK_COMMANDS,
 )
-from gputui.tui.commands.queue import COLUMN_COMMANDS, EDIT_COMMANDS, QUEUE_COMMANDS, STANDING_COMMANDS
-from gputui.tui.commands.submission import GIVE_UP, SEND, SUBMIT_COMMANDS
-from gputui.tui.commands.view import GRID_COMMANDS, MOVE_COMMANDS, PANE_COMMANDS
+from gputui.tui.commands.panes import (
+    COLUMN_COMMANDS,
+    EDIT_COMMANDS,
+    GRID_COMMANDS,
+    LOG_COMMANDS,
+    LOG_JOB_COMMANDS,
+    MOVE_COMMANDS,
+    PANE_COMMANDS,
+    QUEUE_COMMANDS,
+)
+from gputui.tui.commands.processes import PROCESS_COMMANDS, PROCESS_VIEW, STOP_CONTAINER
 
 __all__ = [
     "APP_COMMANDS",
@@ -90,6 +101,8 @@ __all__ = [
     "PALETTE",
     "PANE_COMMANDS",
     "PROCESSES",
+    "PROCESS_COMMANDS",
+    "PROCESS_VIEW",
     "QUEUE",
     "QUEUE_COMMANDS",
     "SAVE_TEMPLATE",
@@ -98,6 +111,7 @@ __all__ = [
     "SEND",
     "SHELL",
     "STANDING_COMMANDS",
+    "STOP_CONTAINER",
     "SUBMIT",
     "SUBMIT_COMMANDS",
     "TAKE_LINE",
@@ -130,6 +144,7 @@ COMMANDS = (
     *WHAT_IF_COMMANDS,
     *FURTHER,
     *TIMELINE_COMMANDS,
+    *PROCESS_COMMANDS,
     *SUBMIT_COMMANDS,
     *MOVE_COMMANDS,
     *GRID_COMMANDS,
@@ -137,7 +152,7 @@ COMMANDS = (
     *LOG_JOB_COMMANDS,
     *DIALOG_COMMANDS,
 )
-CHANGING = frozenset(command.verb for command in COMMANDS if command.changes)
+CHANGING = frozenset(command.action_name for command in COMMANDS if command.changes)
 """Actions that change anything but the screen."""
 
 

@@ -1,4 +1,4 @@
-"""What a command is: one declaration for each thing that can be done, from which all that names it is made."""
+"""Defines the commands of the console: from one declaration follow keys, footer, menus, help and palette."""
 
 from __future__ import annotations
 
@@ -9,10 +9,33 @@ from textual.binding import Binding, BindingType
 from textual.dom import DOMNode
 from textual.screen import Screen
 
-from gputui.tui.key_names import key_name
+from gputui.domain.verb import BaseVerb
+from gputui.domain.verbs import GPUS, JOBS, QUEUE, SCHEDULER
+from gputui.tui.keys import key_name
 
-JOBS, QUEUE, GPUS, SCHEDULER, VIEW, MOVE, LOGS = "Jobs", "Queue", "GPUs", "Scheduler", "View", "Move", "Logs"
+__all__ = [
+    "DIALOG",
+    "FORM",
+    "GPUS",
+    "JOBS",
+    "LOGS",
+    "MOVE",
+    "PROCESS_GROUP",
+    "QUEUE",
+    "SCHEDULER",
+    "TIMELINE",
+    "VIEW",
+    "WHAT_IF",
+    "Command",
+    "bindings",
+    "bound_to",
+    "command_of",
+    "place_of",
+]
+
+VIEW, MOVE, LOGS = "View", "Move", "Logs"
 WHAT_IF, TIMELINE, FORM, DIALOG = "What-if", "Timeline", "Submit form", "Dialogs"
+PROCESS_GROUP = "Process view"
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,42 +43,48 @@ class Command:
     """Something an operator can do. Each is declared once, and is itself alone: a key compares hundreds of them."""
 
     action: str
-    """The action as Textual runs it: `wish('hold')`."""
+    """The action as Textual runs it: `verb('hold')`."""
     keys: tuple[str, ...]
     title: str
-    """What the footer calls it: a word."""
+    """Short title for the footer, one or two words."""
     help: str
-    """A sentence."""
+    """A sentence for help, the palette and docs/keys.md."""
     group: str
     in_footer: bool = True
     in_palette: bool = True
     footer_key: str = ""
-    """What the footer shows in place of the first key."""
+    """Keys as the footer shows them, in place of the first one."""
     id: str = ""
-    """Its name, where the action does not make a good one."""
+    """Name, where the action does not make a good one."""
     changes: bool = False
-    """Whether it changes anything but the screen: not to be had in a console that only looks on."""
+    """Whether the command changes more than the screen: a read-only console does not offer it."""
     needs: str = ""
-    """What there has to be, where it cannot always be done: `a running job`."""
+    """The subject it needs, where it cannot always be done: `a running job`."""
+    synonyms: str = ""
+    """Further names under which the palette finds it, with commas."""
 
     @property
-    def verb(self) -> str:
-        """The action alone: `wish` of `wish('hold')`."""
+    def action_name(self) -> str:
+        """The action alone: `verb` of `verb('hold')`."""
         return self.action.partition("(")[0]
 
     @property
     def argument(self) -> str:
-        """What the action is about: `hold` of `wish('hold')`, `1` of `grow(1)`; empty where it takes nothing."""
+        """Argument of the action: `hold` of `verb('hold')`, `1` of `grow(1)`; empty where it takes none."""
         return self.action.partition("(")[2].strip("')")
 
     @property
     def name(self) -> str:
-        """What the settings file calls it; it stays the same from release to release."""
+        """Name in the settings file; it stays the same from release to release."""
         if self.id:
             return self.id
-        if self.verb == "wish":
+        if self.action_name == "verb":
             return self.argument
-        return self.verb if self.argument in {"", "1"} else f"{self.verb}_{self.argument.replace('-1', 'back')}"
+        return (
+            self.action_name
+            if self.argument in {"", "1"}
+            else f"{self.action_name}_{self.argument.replace('-1', 'back')}"
+        )
 
     @property
     def key_names(self) -> str:
@@ -69,15 +98,32 @@ class Command:
 
     def is_known_to(self, place: DOMNode) -> bool:
         """Whether that widget, screen or app has such an action at all."""
-        return hasattr(place, f"action_{self.verb}")
+        return hasattr(place, f"action_{self.action_name}")
 
     def works_at(self, place: DOMNode) -> bool:
-        """Whether it can be done there now."""
-        return bool(place.check_action(self.verb, (self.argument,)))
+        """Return whether it can be done there now."""
+        return bool(place.check_action(self.action_name, (self.argument,)))
+
+
+def command_of(verb: BaseVerb[Any]) -> Command:
+    """Return the console's command for a verb."""
+    return Command(
+        verb.action or f"verb('{verb.name}')",
+        verb.keys,
+        verb.label,
+        verb.help,
+        verb.group,
+        in_footer=verb.in_footer,
+        footer_key=verb.footer_key,
+        id=verb.id,
+        changes=True,
+        needs=verb.needs,
+        synonyms=verb.synonyms,
+    )
 
 
 def bindings(commands: tuple[Command, ...], *, before_others: bool = False) -> list[BindingType]:
-    """What Textual is told; `before_others`: whoever has the focus hears of these keys after."""
+    """Return Textual's bindings for commands; with `before_others` they come before those of the focused widget."""
     return [
         Binding(
             ",".join(command.keys),
@@ -98,6 +144,6 @@ def bound_to(action: str, *commands: Command) -> list[BindingType]:
 
 
 def place_of(command: Command, screen: Screen[Any]) -> DOMNode | None:
-    """Who carries it out: the focused pane, the screen or the app, the first that knows it."""
+    """Return the node that carries a command out: the first of focused pane, screen and app that knows it."""
     places = (place for place in (screen.focused, screen, screen.app) if place is not None)
     return next((place for place in places if command.is_known_to(place)), None)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from gputui.tui.commands import by_group
 from gputui.tui.commands.command import Command
-from gputui.tui.key_names import key_name
+from gputui.tui.keys import key_name, order_words, with_keys
 
 
 def keys_document() -> str:
-    """docs/keys.md."""
+    """Return the text of docs/keys.md."""
     lines = [
         "# Keys",
         "",
@@ -20,12 +20,16 @@ def keys_document() -> str:
         "settings file calls a command: see docs/operations.md, Keys of your own. The right button lists what can be",
         "done to the row under it.",
     ]
+    lines += ["", with_keys(order_words(), lambda name: f"`{key_name(_by_name[name].keys[0])}`")]
     for group, commands in by_group().items():
         lines += ["", f"## {group}", "", "| keys | name | does | in settings |", "|---|---|---|---|"]
         lines += [
             f"| {_quoted(command)} | {command.title} | {command.help} | `{command.name}` |" for command in commands
         ]
     return "\n".join(lines) + "\n"
+
+
+_by_name = {command.name: command for commands in by_group().values() for command in commands}
 
 
 def _quoted(command: Command) -> str:

@@ -1,4 +1,4 @@
-"""Which commands have their keys in one place: two of them may not share one, but by declaration."""
+"""Groups commands by the places where their keys are pressed: two of one place share a key only by declaration."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gputui.tui.commands import (
     EDIT_COMMANDS,
     FURTHER,
     GIVE_UP,
+    GPU,
     GPU_COMMANDS,
     GPU_PAGE_COMMANDS,
     GRID_COMMANDS,
@@ -27,6 +28,8 @@ from gputui.tui.commands import (
     NOTICES,
     PALETTE,
     PANE_COMMANDS,
+    PROCESS_COMMANDS,
+    PROCESS_VIEW,
     PROCESSES,
     QUEUE_COMMANDS,
     SAVE_TEMPLATE,
@@ -34,6 +37,7 @@ from gputui.tui.commands import (
     SEND,
     SHELL,
     STANDING_COMMANDS,
+    STOP_CONTAINER,
     SUBMIT_COMMANDS,
     TAKE_LINE,
     TIMELINE_COMMANDS,
@@ -42,6 +46,7 @@ from gputui.tui.commands import (
     YES,
     Command,
 )
+from gputui.tui.keys import key_name
 
 _IN_A_TAB = frozenset({"pause_recurring", "resume_recurring", "remove"})
 _PLACES = {
@@ -62,7 +67,7 @@ _PLACES = {
         *JOB_COMMANDS,
         *LOG_COMMANDS,
         *(command for command in LOG_JOB_COMMANDS if command.name != "attempts"),
-        *(command for command in PANE_COMMANDS if command.verb in {"zoom", "pane"}),
+        *(command for command in PANE_COMMANDS if command.action_name in {"zoom", "pane"}),
         BACK,
         *APP_COMMANDS,
         *MOVE_COMMANDS,
@@ -70,6 +75,23 @@ _PLACES = {
     "screen of a job": (*JOB_COMMANDS, BACK, *APP_COMMANDS),
     "screen of a GPU": (*JOB_COMMANDS, *GPU_PAGE_COMMANDS, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
     "screen of processes": (PROCESSES, SHELL, COPY, BACK, *APP_COMMANDS, *MOVE_COMMANDS),
+    "process view": (
+        PROCESS_VIEW,
+        *PROCESS_COMMANDS,
+        *(command for command in QUEUE_COMMANDS if command.action in {"filter", "clear_filter"}),
+        *(command for command in JOB_COMMANDS if command.name == "cancel"),
+        BACK,
+        *(command for command in APP_COMMANDS if command is not PROCESS_VIEW),
+        *MOVE_COMMANDS,
+    ),
+    "page of a container": (
+        STOP_CONTAINER,
+        *LOG_COMMANDS,
+        *(command for command in LOG_JOB_COMMANDS if command.name == "error"),
+        BACK,
+        *APP_COMMANDS,
+        *MOVE_COMMANDS,
+    ),
     "submit form": (*SUBMIT_COMMANDS, PALETTE),
     "timeline": (
         TIMELINE_SCREEN,
@@ -101,3 +123,37 @@ def places() -> dict[str, tuple[Command, ...]]:
         if command.name not in placed:
             found[command.group] = (*found.get(command.group, APP_COMMANDS), command)
     return found
+
+
+_OF_ROWS = frozenset({"mark", "fold", "sort", "columns"})
+_OF_PANES = tuple(
+    command for command in PANE_COMMANDS if command.action_name in {"zoom", "hide", "all_panes", "log_place"}
+)
+_OF_GPUS = frozenset({"reserve", "gpu_view"})
+_EVERY = (*JOB_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS)
+
+MENUS = {
+    "queue": (
+        *STANDING_COMMANDS,
+        *JOB_COMMANDS,
+        GPU,
+        *(command for command in EDIT_COMMANDS if command.name not in _OF_GPUS),
+        *(command for command in QUEUE_COMMANDS if command.name in _OF_ROWS),
+        *_OF_PANES,
+    ),
+    "gpus": (
+        GPU,
+        *GPU_COMMANDS,
+        *(command for command in _EVERY if command.name in _OF_GPUS),
+        *JOB_COMMANDS,
+        *_OF_PANES,
+    ),
+}
+"""Commands of the menu of each pane, in the order in which they are listed, if they can be done."""
+
+
+def menu_words(commands: tuple[Command, ...]) -> tuple[str, ...]:
+    """The name of each, and its key at the right."""
+    rows = [(command.title, key_name(command.keys[0]) if command.keys else "") for command in commands]
+    names, keys = (max((len(row[column]) for row in rows), default=0) for column in (0, 1))
+    return tuple(f"{title:<{names}}  {key:>{keys}}" for title, key in rows)

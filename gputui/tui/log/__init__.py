@@ -1,1 +1,1 @@
-"""One log as the console reads, searches and shows it."""
+"""Logs: reading, searching and drawing them."""

@@ -1,19 +1,307 @@
-"""The lines of a log that are kept: bounded, and each within reach by its number."""
+"""Lines of a log in memory, bounded in number and bytes, each within reach by its number."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
 
 from rich.style import Style
 
-from gputui.tui.log.outside import Island
-from gputui.tui.present.log import styles_before
+from gputui.tui.present.log import style_after, styles_before
 from gputui.tui.present.style import PLAIN
+
+MOST_FOUND, FOUND_BYTES = 20_000, 8 * 1024**2
+"""Lines that match whose text is kept, so that a filter can show them, and their bytes."""
+_SLACK = 1.1
+"""Factor over the bounds at which lines are dropped: not at every line."""
+
+
+class FoundLines:
+    """Text of the newest lines that match a filter, by number, bounded in number and bytes."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, bytes] = {}
+        self._size = 0
+        self._is_cut = False
+        """Whether lines were dropped, so that earlier ones would leave a gap."""
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    def __contains__(self, number: int) -> bool:
+        return number in self._lines
+
+    def __getitem__(self, number: int) -> bytes:
+        return self._lines[number]
+
+    def items(self) -> Iterable[tuple[int, bytes]]:
+        """Return the lines with their numbers."""
+        return self._lines.items()
+
+    def clear(self) -> None:
+        """Drop all lines."""
+        self._lines, self._size, self._is_cut = {}, 0, False
+
+    def add(self, lines: Iterable[tuple[int, bytes]]) -> None:
+        """Add lines behind the others."""
+        for number, line in lines:
+            self._lines[number] = line
+            self._size += len(line)
+            if len(self._lines) > _SLACK * MOST_FOUND or self._size > _SLACK * FOUND_BYTES:
+                self._limit()
+
+    def put_before(self, older: Mapping[int, bytes]) -> None:
+        """Add lines before the others, as far as there is room and no gap before them."""
+        if not self._is_cut:
+            self._lines = {**older, **self._lines}
+            self._limit()
+
+    def _limit(self) -> None:
+        """Keep the newest that are within bounds."""
+        kept: list[tuple[int, bytes]] = []
+        size = 0
+        for number, line in reversed(self._lines.items()):
+            if len(kept) == MOST_FOUND or size + len(line) > FOUND_BYTES:
+                break
+            kept.append((number, line))
+            size += len(line)
+        self._is_cut = self._is_cut or len(kept) < len(self._lines)
+        self._lines, self._size = dict(reversed(kept)), size
+
+
+@dataclass(frozen=True)
+class LogRegion:
+    """Part of the log before the lines in memory, loaded around a hit."""
+
+    first: int
+    """Number of its first line."""
+    lines: list[bytes]
+    styles: list[Style]
+    is_start: bool
+    """Whether the log begins with it."""
+
+    @property
+    def end(self) -> int:
+        """Number of the line behind it."""
+        return self.first + len(self.lines)
+
+
+PIECE_BYTES, PIECE_LINES = 128 * 1024, 16 * 1024
+"""Bytes and lines of a piece; the C library maps what is as large as this by itself."""
+
+
+class PackedPiece:
+    """Lines in a row, of which the oldest may have gone."""
+
+    def __init__(self, first: int, lines: Sequence[bytes], styles: Iterable[Style]) -> None:
+        self.first = first
+        """Number of the oldest line that is left."""
+        self._gone = 0
+        """Lines before it, which are in this memory still."""
+        self._data = b"".join(lines)
+        self._ends = array("I", accumulate(map(len, lines), initial=0))
+        """Offsets of the ends of the lines, after a zero."""
+        self._changes = array("I")
+        """Places of the lines that begin in another style than the line before."""
+        self._styles: list[Style] = []
+        """The styles of those."""
+        for place, style in enumerate(styles):
+            if not self._styles or style is not self._styles[-1]:
+                self._changes.append(place)
+                self._styles.append(style)
+
+    @property
+    def end(self) -> int:
+        """Number of the line after the last."""
+        return self.first + len(self._ends) - 1 - self._gone
+
+    @property
+    def size(self) -> int:
+        """Bytes of the lines that are left."""
+        return self._ends[-1] - self._ends[self._gone]
+
+    def drop(self, count: int) -> None:
+        """Drop the oldest lines."""
+        self._gone += count
+        self.first += count
+
+    def worth(self, size: int) -> int:
+        """Return how many of the oldest lines make up that many bytes, at least."""
+        return bisect_left(self._ends, self._ends[self._gone] + size, self._gone) - self._gone
+
+    def lines(self, start: int, end: int) -> list[bytes]:
+        """Return the lines from number `start` to before `end`, which must be here."""
+        data, at = self._data, self._gone - self.first
+        return [data[begin:stop] for begin, stop in pairwise(self._ends[start + at : end + at + 1])]
+
+    def style(self, number: int) -> Style:
+        """Return the style in which the line begins."""
+        return self._styles[bisect_right(self._changes, number - self.first + self._gone) - 1]
+
+
+class PackedLines:
+    """Lines with consecutive numbers. They come at both ends, and go at the start."""
+
+    def __init__(self) -> None:
+        self.first = 0
+        """Number of the oldest line."""
+        self._pieces: list[PackedPiece] = []
+        self._pieces_size = 0
+        self._open: list[bytes] = []
+        """The newest lines, which are in no piece yet."""
+        self._open_styles: list[Style] = []
+        self._open_size = 0
+
+    @property
+    def end(self) -> int:
+        """Number of the line after the newest."""
+        return self._open_first + len(self._open)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all lines."""
+        return self._pieces_size + self._open_size
+
+    def __len__(self) -> int:
+        return self.end - self.first
+
+    @property
+    def _open_first(self) -> int:
+        return self._pieces[-1].end if self._pieces else self.first
+
+    def append(self, line: bytes, style: Style) -> None:
+        """Add a line at the end, which begins in that style."""
+        self._open.append(line)
+        self._open_styles.append(style)
+        self._open_size += len(line)
+        if self._open_size >= PIECE_BYTES or len(self._open) >= PIECE_LINES:
+            self._pack()
+
+    def extend(self, lines: Iterable[bytes], styles: Iterable[Style]) -> None:
+        """Add lines at the end, with the style in which each begins."""
+        for line, style in zip(lines, styles, strict=False):
+            self.append(line, style)
+
+    def put_before(self, earlier: PackedLines) -> None:
+        """Add lines before the oldest; nobody may use `earlier` any more."""
+        earlier._pack()
+        number = self.first = self.first - len(earlier)
+        for piece in earlier._pieces:
+            end = number + piece.end - piece.first
+            piece.first, number = number, end
+        self._pieces[:0] = earlier._pieces
+        self._pieces_size += earlier._pieces_size
+
+    def drop(self, count: int) -> None:
+        """Drop so many of the oldest lines; none where the count is not positive."""
+        if count <= 0:
+            return
+        first, whole = min(self.first + count, self.end), 0
+        while whole < len(self._pieces) and self._pieces[whole].end <= first:
+            self._pieces_size -= self._pieces[whole].size
+            whole += 1
+        at, self.first = self._pieces[whole - 1].end if whole else self.first, first
+        del self._pieces[:whole]
+        if self._pieces:
+            self._pieces_size -= self._pieces[0].size
+            self._pieces[0].drop(first - at)
+            self._pieces_size += self._pieces[0].size
+        else:
+            self._open_size -= sum(map(len, self._open[: first - at]))
+            del self._open[: first - at], self._open_styles[: first - at]
+
+    def cut(self, number: int) -> None:
+        """Drop that line and all after it."""
+        if number < self._open_first:
+            self._open, self._open_styles, self._open_size = [], [], 0
+            while self._pieces and self._pieces[-1].end > number:
+                self._reopen(number)
+        count = max(0, number - self._open_first)
+        self._open_size -= sum(map(len, self._open[count:]))
+        del self._open[count:], self._open_styles[count:]
+
+    def _reopen(self, number: int) -> None:
+        """Take the last piece apart, and keep its lines before that number."""
+        piece = self._pieces.pop()
+        self._pieces_size -= piece.size
+        if piece.first < number:
+            self._open = piece.lines(piece.first, number)
+            self._open_styles = [piece.style(one) for one in range(piece.first, number)]
+            self._open_size = sum(map(len, self._open))
+
+    def worth(self, size: int) -> int:
+        """Return how many of the oldest lines make up that many bytes, at least; all where they do not."""
+        count = 0
+        for piece in self._pieces:
+            if size <= piece.size:
+                return count + piece.worth(size)
+            size -= piece.size
+            count += piece.end - piece.first
+        for line in self._open:
+            if size <= 0:
+                break
+            size -= len(line)
+            count += 1
+        return count
+
+    def line(self, number: int) -> bytes:
+        """Return the line of that number, which must be here."""
+        if number >= self._open_first:
+            return self._open[number - self._open_first]
+        return self._piece(number).lines(number, number + 1)[0]
+
+    def style(self, number: int) -> Style:
+        """Return the style in which that line begins."""
+        if number >= self._open_first:
+            return self._open_styles[number - self._open_first]
+        return self._piece(number).style(number)
+
+    def between(self, start: int, end: int) -> list[bytes]:
+        """Return the lines from number `start` to before `end`, as far as they are here."""
+        start, end = max(start, self.first), min(end, self.end)
+        found: list[bytes] = []
+        while start < min(end, self._open_first):
+            piece = self._piece(start)
+            found += piece.lines(start, min(end, piece.end))
+            start = piece.end
+        opened = self._open_first
+        return found + self._open[max(start, opened) - opened : max(end, opened) - opened]
+
+    def _piece(self, number: int) -> PackedPiece:
+        return self._pieces[bisect_right(self._pieces, number, key=_first) - 1]
+
+    def _pack(self) -> None:
+        """Pack the newest lines."""
+        if self._open:
+            self._pieces.append(PackedPiece(self._open_first, self._open, self._open_styles))
+            self._pieces_size += self._open_size
+            self._open, self._open_styles, self._open_size = [], [], 0
+
+
+def pack_lines(lines: Iterable[bytes], most: int) -> PackedLines:
+    """Return the last lines with the style in which each begins: colours last until they are reset."""
+    found, style = PackedLines(), PLAIN
+    for place, line in enumerate(lines):
+        found.append(line, style)
+        if b"\x1b" in line:
+            style = style_after(line, style)
+        if place % PIECE_LINES == 0:
+            found.drop(len(found) - most)
+    found.drop(len(found) - most)
+    return found
+
+
+def _first(piece: PackedPiece) -> int:
+    return piece.first
+
 
 KEPT_LINES = 20_000
 KEPT_BYTES = 8 * 1024**2
 EARLIER = 6
-"""So many times as much is kept while earlier output is looked at."""
+"""Factor by which the bounds are raised while earlier output is shown."""
 
 
 class LogBuffer:
@@ -24,142 +312,108 @@ class LogBuffer:
     """
 
     def __init__(self, lines: int = KEPT_LINES, size: int = KEPT_BYTES) -> None:
-        self._lines: list[bytes] = []
-        self._gone = 0
-        """Entries at the head of the list that are dropped already: a list is slow at its head."""
+        self._lines = PackedLines()
         self._most_lines = lines
         self._most_bytes = size
-        self._bytes = 0
-        self._styles: list[Style] = []
-        """In which style each line begins."""
-        self.island: Island | None = None
+        self.region: LogRegion | None = None
         """A part of the log before these lines."""
-        self.found: dict[int, bytes] = {}
+        self.found = FoundLines()
         """Lines before these that a filter shows, by number."""
         self.on_leave: Callable[[int, Sequence[bytes]], None] | None = None
-        """Called with the lines that make room, and the number of the first."""
+        """Callback with the lines that are dropped and the number of the first."""
         self.gap: int | None = None
         """Number of the line before which others were skipped last."""
-        self.first = 0
-        """Number of the oldest line that is kept."""
         self.skipped = 0
-        """Lines that came faster than they could be taken."""
+        """Number of lines that came faster than they could be taken."""
         self.keeps_earlier = False
-        """More is kept for now: somebody looks at what was loaded from before."""
+        """Whether the bounds are raised: somebody reads earlier lines."""
+
+    @property
+    def first(self) -> int:
+        """Number of the oldest line that is kept."""
+        return self._lines.first
 
     @property
     def end(self) -> int:
         """Number of the line that comes next."""
-        return self.first + len(self._lines) - self._gone
+        return self._lines.end
 
     @property
     def size(self) -> int:
         """Bytes that are kept."""
-        return self._bytes
+        return self._lines.size
 
     @property
     def room(self) -> int:
-        """How many earlier lines may be put before these."""
+        """Number of earlier lines that may be put before these."""
         return max(0, self._most_lines * EARLIER - (self.end - self.first))
 
     def add(self, lines: list[bytes], skipped: int = 0, styles: Sequence[Style] | None = None) -> None:
-        """Append lines, with the style in which each begins; the oldest make room."""
+        """Append lines, with the style in which each begins, and drop the oldest beyond the bounds."""
         self.skipped += skipped
         if skipped:
             self.gap = self.end
-        self._styles.extend(styles_before(lines) if styles is None else styles)
-        self._lines.extend(lines)
-        self._bytes += sum(map(len, lines))
+        self._lines.extend(lines, styles_before(lines) if styles is None else styles)
         self.trim()
 
-    def add_earlier(self, lines: Sequence[bytes], styles: Sequence[Style] | None = None) -> int:
-        """Put lines before the oldest, as many as there is room for; how many that were."""
-        kept = self._fitting(lines)
-        start = len(lines) - kept
-        taken = list(lines[start:])
-        self._lines[: self._gone] = taken
-        self._styles[: self._gone] = styles_before(taken) if styles is None else styles[start:]
-        self._gone = 0
-        self._bytes += sum(map(len, taken))
-        self.first -= kept
-        return kept
-
-    def _fitting(self, lines: Sequence[bytes]) -> int:
-        """Return how many of the lines, from the last, there is room for."""
-        room, most = self._most_bytes * EARLIER - self._bytes, min(self.room, len(lines))
-        if sum(map(len, lines)) <= room:
-            return most
-        kept = 0
-        while kept < most and (room := room - len(lines[-kept - 1])) >= 0:
-            kept += 1
+    def add_earlier(self, lines: PackedLines) -> int:
+        """Put lines before the oldest, as many as there is room for, and return how many; `lines` is used up."""
+        lines.drop(len(lines) - self.room)
+        lines.drop(lines.worth(lines.size - (self._most_bytes * EARLIER - self.size)))
+        kept = len(lines)
+        self._lines.put_before(lines)
         return kept
 
     def trim(self) -> None:
-        """Let the oldest go until the rest is within bounds."""
+        """Drop the oldest lines until the rest is within bounds."""
         most = EARLIER if self.keeps_earlier else 1
-        excess = max(0, self.end - self.first - self._most_lines * most)
-        too_much = self._bytes - self._most_bytes * most
-        at = self._gone + excess
-        too_much -= sum(map(len, self._lines[self._gone : at]))
-        while too_much > 0 and at < len(self._lines):
-            too_much -= len(self._lines[at])
-            at += 1
-        self._drop(at - self._gone)
+        self._drop(len(self._lines) - self._most_lines * most)
+        self._drop(self._lines.worth(self.size - self._most_bytes * most))
 
     def drop_before_gap(self) -> None:
-        """Let go of what came before the last lines that were skipped: it is read anew where it is wanted."""
+        """Drop the lines before the last gap: they are read again where they are needed."""
         if self.gap is not None and self.gap > self.first:
             self._drop(self.gap - self.first)
         self.gap = None
 
     def _drop(self, count: int) -> None:
-        """Let so many of the oldest go."""
+        """Drop so many of the oldest lines."""
         if count <= 0:
             return
-        start, end = self._gone, self._gone + count
         if self.on_leave is not None:
-            self.on_leave(self.first, self._lines[start:end])
-        self._bytes -= sum(map(len, self._lines[start:end]))
-        self._lines[start:end] = [b""] * count
-        self._gone, self.first = end, self.first + count
-        if self._gone * 2 > len(self._lines):
-            del self._lines[: self._gone], self._styles[: self._gone]
-            self._gone = 0
+            self.on_leave(self.first, self._lines.between(self.first, self.first + count))
+        self._lines.drop(count)
 
     def holds(self, number: int) -> bool:
         """Return whether the line is here."""
-        return self.first <= number < self.end or self.is_on_island(number) or number in self.found
+        return self.first <= number < self.end or self.is_in_region(number) or number in self.found
 
     def holds_around(self, number: int) -> bool:
         """Return whether the line is here among its neighbours."""
-        return self.first <= number < self.end or self.is_on_island(number)
+        return self.first <= number < self.end or self.is_in_region(number)
 
-    def is_on_island(self, number: int) -> bool:
+    def is_in_region(self, number: int) -> bool:
         """Return whether the line is in the part that was loaded from before."""
-        return self.island is not None and self.island.first <= number < self.island.end
+        return self.region is not None and self.region.first <= number < self.region.end
 
     def style_before(self, number: int) -> Style:
-        """What the lines before it left switched on: colours last until they are reset, as on a terminal."""
+        """Return the style in which the line begins: colours last until they are reset, as on a terminal."""
         if self.first <= number < self.end:
-            return self._styles[self._gone + number - self.first]
-        island = self.island
-        if island is not None and island.first <= number < island.end:
-            return island.styles[number - island.first]
+            return self._lines.style(number)
+        region = self.region
+        if region is not None and region.first <= number < region.end:
+            return region.styles[number - region.first]
         return PLAIN
 
     def line(self, number: int) -> bytes:
-        """The line of that number; it must be kept."""
+        """Return the line of that number, which must be in memory."""
         if number >= self.first:
-            return self._lines[self._gone + number - self.first]
-        island = self.island
-        if island is not None and island.first <= number < island.end:
-            return island.lines[number - island.first]
+            return self._lines.line(number)
+        region = self.region
+        if region is not None and region.first <= number < region.end:
+            return region.lines[number - region.first]
         return self.found[number]
 
     def between(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """The lines from number `start` to before `end`, with their numbers."""
-        start, end = max(start, self.first), min(end, self.end)
-        if start >= end:
-            return iter(())
-        offset = self._gone - self.first
-        return iter(list(enumerate(self._lines[start + offset : end + offset], start)))
+        """Yield the lines from number `start` to before `end`, with their numbers."""
+        return iter(enumerate(self._lines.between(start, end), max(start, self.first)))

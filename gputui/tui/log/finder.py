@@ -1,46 +1,125 @@
-"""Finds the lines of a log that have something in them, a little at a time."""
+"""Finds the lines of a log that match a test, a few at a time."""
 
 from __future__ import annotations
 
 import time
+from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
 from gputui.tui.log.buffer import LogBuffer
-from gputui.tui.log.outside import Outside
 from gputui.tui.log.pattern import TooSlow, impatient, text_of
-from gputui.tui.present.log_stamp import without_stamp
+from gputui.tui.present.log import without_stamp
 
+MOST_HITS = 1_000_000
+"""Largest number of hits whose places are kept; older ones are only counted."""
 _BLOCK = 200
-"""Lines between two looks at the clock."""
+"""Lines between two checks of the time."""
+
+
+@dataclass
+class OlderHits:
+    """Numbers of matching lines that are older than those in memory, in order."""
+
+    numbers: array[int] = field(default_factory=lambda: array("q"))
+    uncounted: int = 0
+    """Older hits whose places are not kept."""
+    border: int = 0
+    """Number of the first line that was in memory when older ones began to be searched."""
+    shift: int | None = None
+    """Place of a line from the start of the log, less its number; None while that is not known."""
+    progress: str = ""
+    """Progress of the search in words; empty when it has ended."""
+    fault: str = ""
+    """Reason why older lines are not searched."""
+    changes: int = 0
+    """Number that grows whenever hits come."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will be found."""
+        return not self.progress
+
+    @property
+    def count(self) -> int:
+        """Number of hits."""
+        return self.uncounted + len(self.numbers)
+
+    def after(self, number: int) -> int | None:
+        """Return the first hit behind that line."""
+        at = bisect_right(self.numbers, number)
+        return self.numbers[at] if at < len(self.numbers) else None
+
+    def before(self, number: int) -> int | None:
+        """Return the last hit before that line."""
+        at = bisect_left(self.numbers, number)
+        return self.numbers[at - 1] if at else None
+
+    def rank(self, number: int) -> int | None:
+        """Return which hit it is, from 1; None if it is none."""
+        at = bisect_left(self.numbers, number)
+        return self.uncounted + at + 1 if at < len(self.numbers) and self.numbers[at] == number else None
+
+    def take_gone(self, hits: Sequence[int]) -> None:
+        """Add hits whose lines have just left memory."""
+        self.numbers.extend(hits)
+        self.changes += 1
+        self._limit()
+
+    def finish(self, numbers: array[int], uncounted: int, shift: int) -> None:
+        """Take what a search of all older lines has found."""
+        self.numbers = numbers + self.numbers  # what left memory meanwhile is newer
+        self.uncounted, self.shift, self.progress = uncounted, shift, ""
+        self.changes += 1
+        self._limit()
+
+    def fail(self, fault: str) -> None:
+        """Give the search up."""
+        self.fault, self.progress = fault, ""
+        self.changes += 1
+
+    def forget_from(self, number: int) -> None:
+        """Drop the hits from that line on: they are found in memory."""
+        if self.numbers and self.numbers[-1] >= number:
+            del self.numbers[bisect_left(self.numbers, number) :]
+            self.changes += 1
+
+    def _limit(self) -> None:
+        if (excess := len(self.numbers) - MOST_HITS) > 0:
+            del self.numbers[:excess]
+            self.uncounted += excess
 
 
 class Finder:
-    """The numbers of the lines for which a test holds; it keeps up with a log that grows at both ends."""
+    """Numbers of the lines that match a test; keeps up with a log that grows at both ends."""
 
     def __init__(self, test: Callable[[str], bool], start: int, is_stamped: Callable[[], bool] = lambda: False) -> None:
         self._test = test
         self._is_stamped = is_stamped
-        self.hits: list[int] = []
-        """In order."""
+        self.hits = array("q")
+        """Numbers of matching lines in memory, in order."""
         self.fault = ""
-        """Why it looks no further."""
+        """Reason why it searches no further."""
         self.changes = 0
-        """Grows whenever hits come or go."""
-        self.outside: Outside | None = None
+        """Number that grows whenever hits come or go."""
+        self.outside: OlderHits | None = None
         """Hits before the lines in memory; None while all of the log is in memory."""
         self.missed = 0
-        """Lines that left memory before they were looked at."""
+        """Number of lines that left memory before they were tested."""
         self._low = self._high = start
         self._first: int | None = None
         """Number of the oldest line in memory when it was last looked."""
 
     def is_done(self, buffer: LogBuffer) -> bool:
-        """Whether every line that is kept was looked at."""
-        return bool(self.fault) or (self._low <= buffer.first and self._high >= buffer.end)
+        """Return whether every line that is kept was looked at, and no hit is of a line that has left."""
+        if self.fault:
+            return True
+        has_left = bool(self.hits) and self.hits[0] < buffer.first
+        return self._low <= buffer.first and self._high >= buffer.end and not has_left
 
     def step(self, buffer: LogBuffer, seconds: float) -> bool:
-        """Look at lines for so long at most; whether hits came or went."""
+        """Test lines for at most so many seconds; return whether hits were added or dropped."""
         before = self.changes
         self._drop(buffer.first)
         deadline = time.monotonic() + seconds
@@ -54,7 +133,7 @@ class Finder:
 
     @property
     def count(self) -> int:
-        """How many hits are known, in memory and before."""
+        """Number of known hits, in memory and before."""
         return len(self.hits) + (self.outside.count if self.outside is not None else 0)
 
     @property
@@ -85,7 +164,7 @@ class Finder:
         return (None if self.outside is None else self.outside.before(start)), True
 
     def rank(self, number: int) -> int | None:
-        """Which hit it is, from 1; None if it is none."""
+        """Return the place of the line among the hits, from 1; None if it is no hit."""
         outside = self.outside
         if outside is not None and (rank := outside.rank(number)) is not None:
             return rank
@@ -94,7 +173,7 @@ class Finder:
         return at + 1 + (outside.count if outside is not None else 0) if known else None
 
     def _look(self, buffer: LogBuffer) -> None:
-        """Look at the next lines: newer ones first."""
+        """Test the next lines, newer ones first."""
         if self._high < buffer.end:
             until = min(self._high + _BLOCK, buffer.end)
             found = self._found(buffer, self._high, until)
@@ -107,11 +186,11 @@ class Finder:
             self.hits[:0] = found
         self.changes += bool(found)
 
-    def _found(self, buffer: LogBuffer, start: int, end: int) -> list[int]:
-        test = self._test
+    def _found(self, buffer: LogBuffer, start: int, end: int) -> array[int]:
+        test, lines = self._test, buffer.between(start, end)
         if self._is_stamped():
-            return [number for number, raw in buffer.between(start, end) if test(text_of(without_stamp(raw)))]
-        return [number for number, raw in buffer.between(start, end) if test(text_of(raw))]
+            return array("q", [number for number, raw in lines if test(text_of(without_stamp(raw)))])
+        return array("q", [number for number, raw in lines if test(text_of(raw))])
 
     def _drop(self, first: int) -> None:
         """Take the hits of lines that have left memory for hits before it."""
@@ -119,7 +198,7 @@ class Finder:
         self._low, self._high = max(self._low, first), max(self._high, first)
         if gone := bisect_left(self.hits, first):
             if self.outside is None:
-                self.outside = Outside()
+                self.outside = OlderHits()
             self.outside.take_gone(self.hits[:gone])
             del self.hits[:gone]
             self.changes += 1

@@ -24,7 +24,7 @@ _BREATH = 1000
 
 
 class LogOpener(Protocol):
-    """Where the output of attempts is found."""
+    """Source of the output of attempts."""
 
     def open(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
@@ -43,21 +43,21 @@ class Taken(NamedTuple):
     styles: list[Style]
     """In which style each of them begins."""
     skipped: int
-    """How many lines before them were skipped."""
+    """Number of lines that were skipped before these."""
 
 
 class LogFollower:
-    """One log being read. The screen takes what came in, at its own pace."""
+    """Reads one log in a thread; the screen takes the new lines at its own pace."""
 
     def __init__(self, opener: LogOpener, job_id: JobId, attempt: int | None) -> None:
         self.job_id = job_id
         self.attempt = attempt
         self.error: str | None = None
-        """Why it could not be read, or not to its end."""
+        """Reason why it could not be read, or not to its end."""
         self.is_over = False
         """Everything there is has been read."""
         self.is_stamped = False
-        """Its lines begin with the time they were written."""
+        """Whether the lines begin with the time they were written."""
         self.opener = opener
         self._inbox: deque[tuple[bytes, Style]] = deque(maxlen=INBOX)
         self.read = 0

@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import IO
 
 from gputui.tui.log.pattern import TooSlow, impatient, pattern_of, text_of
-from gputui.tui.present.log_stamp import without_stamp
+from gputui.tui.present.log import without_stamp
 
 _HEADER = struct.Struct(">IB")
 """Bytes of a batch, and whether its lines begin with their times."""

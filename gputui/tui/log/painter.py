@@ -1,4 +1,4 @@
-"""Draws the lines of a log that are in sight, and keeps what it drew."""
+"""Draws the visible lines of a log, and caches them."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
 
+from gputui.domain.log_errors import error_in
 from gputui.domain.text import ELLIPSIS
 from gputui.tui.log.buffer import LogBuffer
-from gputui.tui.log.lines import LogLines
 from gputui.tui.log.pattern import Pattern, TooSlow, impatient
-from gputui.tui.log.window import Row
+from gputui.tui.log.window import ShownLines, VisibleRow
 from gputui.tui.present.cells import Span, segments
-from gputui.tui.present.log import MOST, highlighted, log_spans
-from gputui.tui.present.log_errors import error_in
-from gputui.tui.present.log_stamp import stamp_words, without_stamp
+from gputui.tui.present.log import MOST, highlighted, log_spans, stamp_words, without_stamp
 from gputui.tui.present.style import AMBER, DIM, GROUND, PICKED, RED_STRONG, WARN
 
 _GROUND = Style(bgcolor=GROUND)
@@ -25,41 +23,41 @@ _FOUND = Style(color=GROUND, bgcolor=WARN, bold=True)
 _KEPT = Style(underline=True, bold=True)
 STRIPS = 500
 _MOMENT = 0.02
-"""Seconds of processor time that marking what is found may take in one line."""
+"""Seconds of processor time in which hits in one line must be marked."""
 
 
 class LogPainter:
-    """Turns rows into strips. What decides their look is set from outside; `forget` when that changes."""
+    """Turns rows into strips. Its owner sets the attributes that decide their look, then calls `forget`."""
 
-    def __init__(self, buffer: LogBuffer, lines: LogLines) -> None:
+    def __init__(self, buffer: LogBuffer, lines: ShownLines) -> None:
         self._buffer = buffer
         self._lines = lines
         self.width = 0
         self.left = 0
         self.wraps = False
         self.is_stamped = False
-        """The lines begin with a time."""
+        """Whether the lines begin with a time."""
         self.shows_stamps = False
         self.found: Pattern | None = None
-        """Marked wherever it stands."""
+        """Pattern of the search, highlighted."""
         self.kept: Pattern | None = None
-        """Why a line is shown, underlined."""
+        """Pattern of the filter, underlined."""
         self.strips: OrderedDict[tuple[int, bool], tuple[Strip, bool]] = OrderedDict()
-        """By number, and whether it is picked: the line, and whether it tells of an error."""
+        """Cache of drawn lines, with whether each reports an error, by number and whether the line is selected."""
 
     def forget(self) -> None:
-        """Draw everything anew."""
+        """Drop the cache: all lines are drawn again."""
         self.strips.clear()
 
     def rows_of(self, number: int) -> int:
-        """How many rows the line takes."""
+        """Return the number of rows that the line takes."""
         if not self.wraps or self._room <= 0:
             return 1
         strip, _ = self._drawn(number, picked=False)
         return max(1, -(-strip.cell_length // self._room))
 
-    def row(self, row: Row, *, picked: bool, marked: bool) -> Strip:
-        """One row of a line, as wide as the pane."""
+    def row(self, row: VisibleRow, *, picked: bool, marked: bool) -> Strip:
+        """Return one row of a line, as wide as the pane."""
         ground = _PICKED if picked else _GROUND
         if not self._buffer.holds(row.number):
             return Strip.blank(self.width, _GROUND)
@@ -76,8 +74,8 @@ class LogPainter:
     def _room(self) -> int:
         return self.width - 1
 
-    def _sign(self, row: Row, *, is_error: bool, marked: bool) -> Span:
-        """What stands before the line: where one went to, an error, or that lines are left out above."""
+    def _sign(self, row: VisibleRow, *, is_error: bool, marked: bool) -> Span:
+        """Return the sign before the line: the current hit, an error, or a gap above."""
         if row.part:
             return " ", DIM
         if marked:

@@ -1,4 +1,4 @@
-"""What is looked for in a log: a regular expression that can cost no more than a moment."""
+"""Patterns to search logs for: regular expressions with a limit on processor time."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from gputui.domain.text import plain_bytes
 from gputui.tui.present.log import MOST, shown_text
 
 PATIENCE = 0.15
-"""Seconds of processor time after which an expression that does not come to an end is given up."""
+"""Seconds of processor time after which a match is aborted."""
 _ESCAPED = re.compile(r"\\.")
 
 
 class TooSlow(Exception):  # noqa: N818 - said of a pattern
-    """The expression takes too long on some line."""
+    """Matching an expression takes too long."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A regular expression; without capital letters in it, capitals make no difference."""
+    """Regular expression, case-sensitive only if it contains a capital letter."""
 
     text: str
     fault: str = ""
-    """Why it is no regular expression, and so is taken as the text it is."""
+    """Reason why it is no regular expression; it is then searched as plain text."""
 
     @property
     def expression(self) -> re.Pattern[str]:
-        """What is matched."""
+        """Compiled expression."""
         return _compiled(self.text)[0]
 
     def is_in(self, text: str) -> bool:
-        """Whether the line has it."""
+        """Return whether the line matches."""
         return self.expression.search(text) is not None
 
     def places(self, text: str, most: int = 100) -> list[tuple[int, int]]:
-        """Where in the line it stands; where it matches nothing at all is no place."""
+        """Return the spans of its matches in the line, without empty ones."""
         found: list[tuple[int, int]] = []
         for match in self.expression.finditer(text):
             if match.end() > match.start():
@@ -52,7 +52,7 @@ class Pattern:
 
 
 def pattern_of(text: str) -> Pattern | None:
-    """What was typed, as a pattern; None where nothing was."""
+    """Return the pattern of a typed text; None where it is empty."""
     return Pattern(text, _compiled(text)[1]) if text else None
 
 
@@ -69,7 +69,7 @@ def _compiled(text: str) -> tuple[re.Pattern[str], str]:
 
 
 def text_of(raw: bytes) -> str:
-    """The line as it is searched: as it is shown, without its colours."""
+    """Return the line as it is searched: as it is shown, without colours."""
     raw = raw[:MOST]
     if b"\x1b" not in raw and raw.isascii():
         text = raw.decode("ascii")
@@ -80,7 +80,7 @@ def text_of(raw: bytes) -> str:
 
 @contextmanager
 def impatient(seconds: float = PATIENCE) -> Iterator[None]:
-    """Raise TooSlow when what is done inside takes longer than that.
+    """Raise TooSlow when the body takes longer than that, in seconds of processor time.
 
     Python's matcher holds every other thread up and can take for ever on one line, so it cannot be left to a thread;
     but it looks for signals. On the main thread, where the console runs, a timer therefore ends it.

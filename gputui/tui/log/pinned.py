@@ -1,4 +1,4 @@
-"""Logs that are shown together."""
+"""Pinned logs, which are shown together."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ MOST = 6
 
 @dataclass(frozen=True)
 class LogOf:
-    """Whose log."""
+    """Reference to the log of a job's attempt."""
 
     job_id: JobId
     attempt: int | None = None
-    """The latest, whichever it is, when None."""
+    """Number of the attempt; None: the latest."""
 
     def heading(self, job: Job | None) -> str:
-        """`#17 train, attempt 2 of 3`, harmless."""
+        """Return `#17 train, attempt 2 of 3` without control characters."""
         if job is None:
             return f"#{self.job_id}" + (f", attempt {self.attempt}" if self.attempt else "")
         count = len(job.attempts)
@@ -27,19 +27,19 @@ class LogOf:
         return job_title(job) + (f", attempt {number} of {count}" if count > 1 else "")
 
     def beside(self, job: Job, step: int) -> LogOf | None:
-        """That of the attempt before or after; None where there is none."""
+        """Return the log of the previous or next attempt; None where there is none."""
         number = (self.attempt or len(job.attempts)) + step
         return LogOf(self.job_id, number) if 1 <= number <= len(job.attempts) else None
 
 
 class Pinned:
-    """In the order in which they were pinned; as long as the console runs."""
+    """Pinned logs, in the order in which they were pinned, for as long as the console runs."""
 
     def __init__(self) -> None:
         self.logs: list[LogOf] = []
 
     def toggle(self, log: LogOf) -> str:
-        """Pin it, or no more; what became of it, in words."""
+        """Pin or unpin a log, and return the result in words."""
         if log in self.logs:
             self.logs.remove(log)
             return "no longer pinned"
@@ -50,11 +50,11 @@ class Pinned:
 
 
 def last_attempts(job: Job) -> list[LogOf]:
-    """Those of its last two attempts."""
+    """Return the logs of the job's last two attempts."""
     return [LogOf(job.id, attempt.number) for attempt in job.attempts[-2:]]
 
 
 def started_attempt(job: Job | None) -> int:
-    """The number of its latest attempt that has something to show."""
+    """Return the number of the job's latest attempt that has started; 0 where none has."""
     started = [attempt.number for attempt in job.attempts if attempt.started_at is not None] if job else []
     return max(started, default=0)

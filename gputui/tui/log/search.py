@@ -1,4 +1,4 @@
-"""What is looked for in a log that is shown: a search, a filter and the errors, each found a little at a time."""
+"""Search, filter and errors of a log that is shown, each worked out a few lines at a time."""
 
 from __future__ import annotations
 
@@ -6,70 +6,68 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from gputui.domain.log_errors import error_in
 from gputui.domain.units import plural
 from gputui.tui.log.buffer import LogBuffer
 from gputui.tui.log.finder import Finder
-from gputui.tui.log.lines import MOST_CONTEXT, LogLines
 from gputui.tui.log.pattern import Pattern, text_of
-from gputui.tui.log.whole import MOST_FOUND
-from gputui.tui.log.window import LogWindow
-from gputui.tui.present.log_errors import error_in
-from gputui.tui.present.log_stamp import without_stamp
+from gputui.tui.log.window import MOST_CONTEXT, LogWindow, ShownLines
+from gputui.tui.present.log import without_stamp
 
 _FAR_BACK = -(10**15)
 """Less than the number of any line."""
 
 
 @dataclass(frozen=True)
-class Jump:
-    """Where to go as soon as it is known."""
+class PendingJump:
+    """Jump to a hit that is made as soon as the hit is known."""
 
     finder: Finder
     step: int
     """1: to the next hit after `start`; -1: to the one before."""
     start: int
     turns: bool = False
-    """Where there is none ahead, go to the nearest behind rather than round."""
+    """Whether to go to the nearest hit behind, instead of wrapping round, where none lies ahead."""
 
 
 class LogSearch:
-    """Moves the window to what is found."""
+    """Searches in a log, which move its window to their hits."""
 
-    def __init__(self, buffer: LogBuffer, lines: LogLines, window: LogWindow) -> None:
+    def __init__(self, buffer: LogBuffer, lines: ShownLines, window: LogWindow) -> None:
         self._buffer, self._lines, self._window = buffer, lines, window
         self.pattern: Pattern | None = None
-        """What is searched."""
+        """Pattern of the search."""
         self.narrowed: Pattern | None = None
-        """Only lines with it are shown."""
+        """Pattern of the filter: only lines that match are shown."""
         self.at: int | None = None
-        """The line that was gone to."""
+        """Number of the line of the current hit."""
         self.note = ""
-        """What came of the last jump."""
+        """Note about the last jump."""
         self.is_stamped: Callable[[], bool] = lambda: False
         self.is_whole: Callable[[], bool] = lambda: True
         """Whether all of the log is in memory."""
         self._hits: Finder | None = None
         self._errors: Finder | None = None
         self._told: Finder | None = None
-        """What the last jump was among: its rank is shown."""
-        self._jump: Jump | None = None
+        """Finder that the last jump used: the hit's rank is shown."""
+        self._jump: PendingJump | None = None
         self.awaited: int | None = None
         """The line to go to as soon as it and its surroundings are loaded."""
 
     @property
     def hits(self) -> Finder | None:
-        """Finder of the lines that are searched."""
+        """Finder of the search."""
         return self._hits
 
     def look_for(self, pattern: Pattern | None) -> None:
-        """Search it, and go to the first from the top of the window on, else to the last above."""
+        """Search a pattern, and go to the first hit from the top of the window on, else to the last above it."""
         self.pattern, self.note, self.awaited = pattern, "", None
         top = self._window.top
         self._hits = self._told = self._finder(pattern.is_in, top) if pattern else None
-        self._jump = Jump(self._hits, 1, top - 1, turns=True) if self._hits else None
+        self._jump = PendingJump(self._hits, 1, top - 1, turns=True) if self._hits else None
 
     def narrow(self, pattern: Pattern | None) -> None:
-        """Show only lines with it; all when None."""
+        """Show only lines that match a pattern; all when None."""
         self.narrowed = pattern
         self._lines.filter = self._finder(pattern.is_in, self._buffer.end) if pattern else None
         self._buffer.found.clear()
@@ -77,39 +75,36 @@ class LogSearch:
 
     def _keep_found(self, first: int, lines: Sequence[bytes]) -> None:
         """Keep the lines that the filter shows when they leave memory."""
-        finder, found = self._lines.filter, self._buffer.found
-        hits = finder.hits if finder is not None else []
-        for number in hits[bisect_left(hits, first) : bisect_left(hits, first + len(lines))]:
-            found[number] = lines[number - first]
-        if len(found) > MOST_FOUND:
-            for number in sorted(found)[: MOST_FOUND // 10]:
-                del found[number]
+        if (finder := self._lines.filter) is not None:
+            hits = finder.hits
+            gone = hits[bisect_left(hits, first) : bisect_left(hits, first + len(lines))]
+            self._buffer.found.add((number, lines[number - first]) for number in gone)
 
     def widen(self, step: int) -> None:
-        """Show more lines around those that match, or fewer."""
+        """Show more lines around matching ones, or fewer."""
         self._lines.context = max(0, min(MOST_CONTEXT, self._lines.context + step))
 
     def go(self, step: int) -> None:
-        """To the next line with what is searched, or the one before."""
+        """Go to the next hit of the search, or to the previous one."""
         if self._hits is not None:
             self._told = self._hits
-            self._jump = Jump(self._hits, step, self._here)
+            self._jump = PendingJump(self._hits, step, self._here)
 
     def go_to_error(self, step: int) -> None:
-        """To the first error; from there to the next, or the one before."""
+        """Go to the first error; from there to the next, or to the previous one."""
         if self._errors is None:
             self._errors = self._finder(lambda text: error_in(text) is not None, self._buffer.first)
         is_new = self._told is not self._errors
         self._told = self._errors
-        self._jump = Jump(self._errors, step, self._buffer.first - 1 if is_new and step > 0 else self._here)
+        self._jump = PendingJump(self._errors, step, self._buffer.first - 1 if is_new and step > 0 else self._here)
 
     @property
     def is_on(self) -> bool:
-        """Whether there is anything to clear."""
+        """Whether there is a search or a filter to end."""
         return self.pattern is not None or self.at is not None or self.narrowed is not None
 
     def clear(self) -> bool:
-        """Give up the search, then the filter, then the context; whether there was anything."""
+        """End the search, else the filter; return whether there was one."""
         if self.pattern is not None or self.at is not None:
             self.look_for(None)
             self.at = self._told = self._errors = None
@@ -120,7 +115,7 @@ class LogSearch:
         return False
 
     def step(self, seconds: float) -> bool:
-        """Look on for so long at most; whether anything changed on the screen."""
+        """Search for at most so many seconds; return whether anything changed on the screen."""
         changed = False
         for finder in self._finders():
             if not finder.is_done(self._buffer):
@@ -129,7 +124,7 @@ class LogSearch:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing is left to be looked at in memory."""
+        """Whether all lines in memory were tested."""
         return all(finder.is_done(self._buffer) for finder in self._finders()) and self._waits_for_older
 
     @property
@@ -138,7 +133,7 @@ class LogSearch:
         return self._jump is None or not self._jump.finder.is_over
 
     def words(self) -> list[str]:
-        """What is looked for and how much of it was found, for the title."""
+        """Return words for the title: the patterns, and the number of hits."""
         said = []
         if self._told is not None:
             said.append(self._rank_words(self._told))
@@ -200,7 +195,7 @@ class LogSearch:
             self._land(target)
         return True
 
-    def _turn(self, jump: Jump) -> tuple[int | None, bool, str]:
+    def _turn(self, jump: PendingJump) -> tuple[int | None, bool, str]:
         """Return where to go where no hit lies ahead: to the nearest behind, or round."""
         if jump.turns:
             return *jump.finder.next_hit(self._buffer, jump.start + 1, -1), ""
@@ -219,7 +214,7 @@ class LogSearch:
         self._window.show(target)
 
     def arrive(self) -> None:
-        """Show the line that was waited for."""
+        """Show the hit that was waited for."""
         target, self.awaited = self.awaited, None
         if target is not None:
             self._window.show(target)

@@ -1,34 +1,114 @@
-"""Reads a log from its start to search all of it, or to show a part of it that is not in memory."""
+"""Reads parts of a log that are not in memory: earlier lines, all of it to search it, lines around a hit."""
 
 from __future__ import annotations
 
 import re
 from array import array
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import repeat
 
 from gputui.ports import LogStream
-from gputui.tui.log.earlier import ANCHOR, GROWTH, MOST_READ, Known, find
+from gputui.tui.log.buffer import FoundLines, LogRegion, PackedLines, pack_lines
+from gputui.tui.log.finder import MOST_HITS
 from gputui.tui.log.follower import LogFollower
 from gputui.tui.log.matching import Matcher
-from gputui.tui.log.outside import MOST_HITS, Island
 from gputui.tui.log.pattern import Pattern, TooSlow
-from gputui.tui.present.log import MOST, styles_before
+from gputui.tui.present.log import MOST, styles_before, without_stamp
+from gputui.tui.present.style import PLAIN
 
-MOST_FOUND = 20_000
-"""Lines that match whose text is kept, the newest of them, so that a filter can show them."""
-_FOUND_BYTES = 8 * 1024**2
+PAGE = 5000
+"""Lines loaded when somebody scrolls above the first."""
+MOST_READ = 200_000
+"""Largest number of lines that is read from the end."""
+GROWTH = 2000
+"""Number of lines that may have come since the known ones were counted."""
+ANCHOR = 64
+"""Number of known lines that must be found again before others are put before them."""
+
+
+@dataclass(frozen=True)
+class KnownLines:
+    """Position of the known lines, counted from the end of the log."""
+
+    anchor: tuple[bytes, ...]
+    """First few of them."""
+    behind: int
+    """Lines from there to the end."""
+
+
+@dataclass(frozen=True)
+class EarlierLines:
+    """Lines just before those that are known."""
+
+    lines: PackedLines
+    is_start: bool
+    """The log begins with them."""
+    fault: str = ""
+
+    @classmethod
+    def none(cls, fault: str) -> EarlierLines:
+        """Return no lines, and why."""
+        return cls(PackedLines(), is_start=False, fault=fault)
+
+
+def read_earlier(follower: LogFollower, known: KnownLines, wanted: int, is_wanted: Callable[[], bool]) -> EarlierLines:
+    """Return up to `wanted` lines before the known ones. Blocks; raises GputuiError."""
+    tail = known.behind + wanted + GROWTH
+    if tail > MOST_READ:
+        return EarlierLines.none("too far back to be shown: save the log to see all of it")
+    stream = follower.opener.open(follower.job_id, follower.attempt, tail=tail, follow=False, stamped=True)
+    try:
+        kept = pack_lines(_while_wanted(stream, is_wanted), tail)
+    finally:
+        stream.close()
+    return _before(kept, known, wanted, is_whole=len(kept) < tail)
+
+
+def _while_wanted(stream: LogStream, is_wanted: Callable[[], bool]) -> Iterator[bytes]:
+    for line in stream:
+        yield line[:MOST]
+        if not is_wanted():
+            return
+
+
+def _before(lines: PackedLines, known: KnownLines, wanted: int, *, is_whole: bool) -> EarlierLines:
+    """Return those before the known ones, which are sought from where they stood when they were counted."""
+    at = find(lines, known)
+    if at is None:
+        return EarlierLines.none("earlier lines cannot be located: lines were skipped while reading")
+    is_start = is_whole and at - wanted <= lines.first
+    lines.cut(at)
+    lines.drop(len(lines) - wanted)
+    return EarlierLines(lines, is_start)
+
+
+def find(lines: PackedLines, known: KnownLines) -> int | None:
+    """Return the number of the first known line, sought from where it stood towards the start; None: nowhere."""
+    anchor = [without_stamp(line) for line in known.anchor]
+    for at in range(max(lines.first, lines.end - known.behind), lines.first - 1, -1):
+        if _is_at(at, anchor, lines):
+            return at
+    return None
+
+
+def _is_at(at: int, anchor: Sequence[bytes], lines: PackedLines) -> bool:
+    """Return whether those lines begin there; compares one by one, for mostly the first differs."""
+    if at + len(anchor) > lines.end:
+        return False
+    return all(without_stamp(lines.line(number)) == wanted for number, wanted in enumerate(anchor, at))
+
+
 _BATCH_LINES, _BATCH_BYTES = 5000, 1024**2
 AROUND = 2500
-"""Lines loaded before and behind a line that is gone to."""
+"""Lines loaded before and behind a hit."""
 _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
 @dataclass(frozen=True)
-class Scanned:
+class ScanResult:
     """Hits of a search before the lines in memory."""
 
     numbers: array[int] = field(default_factory=lambda: array("q"))
@@ -42,23 +122,23 @@ class Scanned:
 def scan(
     follower: LogFollower,
     pattern: Pattern,
-    known: Known,
+    known: KnownLines,
     first: int,
     is_wanted: Callable[[], bool],
     tell: Callable[[str], object],
-) -> Scanned:
+) -> ScanResult:
     """Search all lines before number `first`, where the known lines begin. Blocks; raises GputuiError and OSError."""
     matcher = Matcher(pattern.text)
     try:
         with _opened(follower) as stream:
             return _Scan(stream, matcher, known, first, lambda: follower.read).run(is_wanted, tell)
     except TooSlow:
-        return Scanned(fault="the expression takes too long")
+        return ScanResult(fault="the expression takes too long")
     finally:
         matcher.close()
 
 
-def read_island(follower: LogFollower, shift: int, number: int, is_wanted: Callable[[], bool]) -> Island:
+def read_region(follower: LogFollower, shift: int, number: int, is_wanted: Callable[[], bool]) -> LogRegion:
     """Read the lines around that number. Blocks; raises GputuiError and OSError."""
     start = max(0, number + shift - AROUND)
     end = number + shift + AROUND
@@ -69,7 +149,7 @@ def read_island(follower: LogFollower, shift: int, number: int, is_wanted: Calla
                 break
             if place >= start:
                 lines.append(line[:MOST])
-    return Island(start - shift, lines, styles_before(lines), is_start=start == 0)
+    return LogRegion(start - shift, lines, styles_before(lines), is_start=start == 0)
 
 
 @contextmanager
@@ -85,29 +165,28 @@ class _Scan:
     """A search of one log, from its start."""
 
     def __init__(
-        self, stream: LogStream, matcher: Matcher, known: Known, first: int, followed: Callable[[], int]
+        self, stream: LogStream, matcher: Matcher, known: KnownLines, first: int, followed: Callable[[], int]
     ) -> None:
         self._stream, self._matcher, self._known, self._first = stream, matcher, known, first
         self._is_stamped = bool(getattr(stream, "is_stamped", False))
         self._size: int | None = getattr(stream, "size", None)
         self._followed, self._followed_before = followed, followed()
-        """How many lines the follower has read."""
-        self._recent: deque[bytes] = deque()
+        """Number of lines that the follower has read."""
+        self._recent = PackedLines()
         """The last lines read: the known ones are sought in them."""
         self._began: float | None = None
-        """When the first line was written, in seconds since 1970."""
+        """Time of the first line, in seconds since 1970."""
         self._hits = array("q")
         self._uncounted = 0
-        self._found: dict[int, bytes] = {}
-        self._found_bytes = 0
+        self._found = FoundLines()
         self._lines = self._bytes = 0
 
-    def run(self, is_wanted: Callable[[], bool], tell: Callable[[str], object]) -> Scanned:
+    def run(self, is_wanted: Callable[[], bool], tell: Callable[[str], object]) -> ScanResult:
         for batch in self._batches():
             self._take(batch)
             tell(self._progress(batch[-1]))
             if not is_wanted():
-                return Scanned(fault="given up")
+                return ScanResult(fault="cancelled")
         return self._result()
 
     def _batches(self) -> Iterator[list[bytes]]:
@@ -124,33 +203,28 @@ class _Scan:
             yield batch
 
     def _take(self, batch: list[bytes]) -> None:
-        for at in self._matcher.hits(batch, is_stamped=self._is_stamped):
-            self._hits.append(self._lines + at)
-            self._found[self._lines + at] = batch[at]
-            self._found_bytes += len(batch[at])
+        hits = self._matcher.hits(batch, is_stamped=self._is_stamped)
+        self._hits.extend(self._lines + at for at in hits)
+        self._found.add((self._lines + at, batch[at]) for at in hits)
         if len(self._hits) > MOST_HITS + (beyond := MOST_HITS // 10):
             del self._hits[:beyond]
             self._uncounted += beyond
-        while len(self._found) > MOST_FOUND or self._found_bytes > _FOUND_BYTES:
-            self._found_bytes -= len(self._found.pop(next(iter(self._found))))
-        self._recent.extend(batch)
+        self._recent.extend(batch, repeat(PLAIN))
         if not self._lines:
             self._began = _time_of(batch[0])
         self._lines += len(batch)
         grown = self._followed() - self._followed_before
         most = min(self._known.behind + ANCHOR + GROWTH + grown, MOST_READ)
-        for _ in range(len(self._recent) - most):
-            self._recent.popleft()
+        self._recent.drop(len(self._recent) - most)
 
-    def _result(self) -> Scanned:
-        at = find(list(self._recent), self._known)
-        if at is None:
-            return Scanned(fault="the lines shown here are not found in it again")
-        border = self._lines - len(self._recent) + at
+    def _result(self) -> ScanResult:
+        border = find(self._recent, self._known)
+        if border is None:
+            return ScanResult(fault="the lines shown here are not found in it again")
         shift = border - self._first
         numbers = array("q", (place - shift for place in self._hits if place < border))
         found = {place - shift: line for place, line in self._found.items() if place < border}
-        return Scanned(numbers, self._uncounted, shift, found)
+        return ScanResult(numbers, self._uncounted, shift, found)
 
     def _progress(self, last: bytes) -> str:
         share = self._share(last)

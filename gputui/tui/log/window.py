@@ -1,36 +1,126 @@
-"""Which rows of a log are in sight. Wrapped lines take several rows; nothing out of sight is ever measured."""
+"""Visible rows of a log, and the selection. Wrapped lines take several rows; only visible lines are measured."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from gputui.tui.log.lines import LogLines
+from gputui.tui.log.buffer import LogBuffer
+from gputui.tui.log.finder import Finder
+from gputui.tui.log.pattern import text_of
+from gputui.tui.present.log import without_stamp
+
+MOST_CONTEXT = 20
+
+
+class ShownLines:
+    """The shown lines, in order. A line is known by its number, whatever is left out."""
+
+    def __init__(self, buffer: LogBuffer) -> None:
+        self._buffer = buffer
+        self.filter: Finder | None = None
+        """Only what it finds is shown."""
+        self.context = 0
+        """Lines shown before and after each that matches."""
+        self._known: tuple[object, ...] = ()
+        self._around: Sequence[int] = ()
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    def number(self, index: int) -> int:
+        """The number of the line that is shown at that place."""
+        return self._numbers[index]
+
+    def index(self, number: int) -> int:
+        """Return the place of the line among those shown; of the next one if it is not shown."""
+        numbers = self._numbers
+        if isinstance(numbers, range):
+            return min(max(number - numbers.start, 0), len(numbers))
+        return bisect_left(numbers, number)
+
+    @property
+    def end(self) -> int:
+        """Number of the line that comes next in the log."""
+        return self._buffer.end
+
+    def leave_region(self) -> None:
+        """Show the lines in memory again."""
+        self._buffer.region = None
+
+    def is_gap_before(self, index: int) -> bool:
+        """Whether lines are left out just before that one, between it and another that is shown."""
+        numbers = self._numbers
+        return self.context > 0 and 0 < index < len(numbers) and numbers[index - 1] + 1 < numbers[index]
+
+    @property
+    def _numbers(self) -> Sequence[int]:
+        if self.filter is None:
+            return self._whole_lines()
+        if self.context or (self.filter.outside is not None and self.filter.outside.numbers):
+            return self._filtered(self.filter)
+        return self.filter.hits
+
+    @property
+    def reaches_end(self) -> bool:
+        """Whether the last line shown is the log's last."""
+        region = self._buffer.region
+        return self.filter is not None or region is None or region.end >= self._buffer.first
+
+    def _whole_lines(self) -> range:
+        """Return the lines in memory; else those of the part that is looked at, and what follows where they meet."""
+        buffer, region = self._buffer, self._buffer.region
+        if region is None:
+            return range(buffer.first, buffer.end)
+        return range(min(region.first, buffer.first), buffer.end if region.end >= buffer.first else region.end)
+
+    def _filtered(self, finder: Finder) -> Sequence[int]:
+        """Return the hits whose text is here, with lines around those in memory; made anew only when any change."""
+        first, end, outside = self._buffer.first, self._buffer.end, finder.outside
+        known = (finder, finder.changes, self.context, first, end, outside and outside.changes)
+        if known != self._known:
+            older = () if outside is None else outside.numbers
+            shown = array("q", [number for number in older if number in self._buffer.found])
+            self._known, self._around = known, shown + around(finder.hits, self.context, first, end)
+        return self._around
+
+
+def around(hits: Sequence[int], context: int, first: int, end: int) -> array[int]:
+    """Return the numbers with those up to `context` away, from `first` to before `end`, each once."""
+    numbers = array("q")
+    last = first - 1
+    for hit in hits:
+        start, stop = max(hit - context, last + 1), min(hit + context + 1, end)
+        numbers.extend(range(start, stop))
+        last = max(last, stop - 1)
+    return numbers
 
 
 @dataclass(frozen=True)
-class Row:
-    """A row in sight."""
+class VisibleRow:
+    """Visible row of a line."""
 
     number: int
-    """Of its line."""
+    """Number of its line."""
     part: int
-    """Which row of that line, from 0."""
+    """Number of the row within its line, from 0."""
 
 
 class LogWindow:
-    """Stands on a line by its number, so that it stays there whatever comes, goes or is left out."""
+    """Part of the shown lines that is visible; stays on the same line whatever comes, goes or is left out."""
 
-    def __init__(self, lines: LogLines, rows_of: Callable[[int], int]) -> None:
+    def __init__(self, lines: ShownLines, rows_of: Callable[[int], int]) -> None:
         self.lines = lines
         self._rows_of = rows_of
         self.height = 0
         self.follows = True
-        """The end stays in sight."""
+        """Whether the end stays in sight."""
         self.top = 0
         """Number of the first line in sight."""
         self.part = 0
-        """Which of its rows is the first in sight."""
+        """Number of that line's first visible row."""
 
     def move(self, rows: int) -> None:
         """Scroll; at the end it follows again."""
@@ -45,18 +135,18 @@ class LogWindow:
         self._judge()
 
     def to_first(self) -> None:
-        """To the oldest line."""
+        """Go to the oldest line."""
         self._stand(0, 0)
         self._judge()
 
     def to_last(self) -> None:
-        """Follow the end."""
-        self.lines.leave_island()
+        """Go to the end and follow it."""
+        self.lines.leave_region()
         self.follows = True
         self.settle()
 
     def show(self, number: int) -> None:
-        """Have this line in sight, a third down the window, unless it is already well within."""
+        """Show a line a third down the window, unless it is already well within."""
         index = self.lines.index(number)
         if number in {row.number for row in self.rows()[1:-1]}:
             self.follows = False
@@ -81,20 +171,20 @@ class LogWindow:
             return
         self._stand(index, part)
 
-    def rows(self) -> list[Row]:
-        """What is in sight, from the top."""
-        rows: list[Row] = []
+    def rows(self) -> list[VisibleRow]:
+        """Return the visible rows from the top."""
+        rows: list[VisibleRow] = []
         index, part = self._index, self.part
         while index < len(self.lines) and len(rows) < self.height:
             number = self.lines.number(index)
             count = self._rows(index)
-            rows += [Row(number, i) for i in range(min(part, count - 1), count)]
+            rows += [VisibleRow(number, i) for i in range(min(part, count - 1), count)]
             index, part = index + 1, 0
         return rows[: self.height]
 
     @property
     def below(self) -> int:
-        """Lines that begin below what is in sight."""
+        """Number of lines that begin below the window."""
         rows = self.rows()
         if rows and not self.lines.reaches_end:
             return self.lines.end - rows[-1].number - 1
@@ -102,7 +192,7 @@ class LogWindow:
 
     @property
     def is_at_first(self) -> bool:
-        """Nothing is above."""
+        """Whether nothing is above the window."""
         return self._index == 0 and self.part == 0
 
     @property
@@ -122,14 +212,70 @@ class LogWindow:
         self.part = part
 
     def _judge(self) -> None:
-        """Whether this is the end, which is followed."""
+        """Follow the end if the window is at it."""
         self.follows = self.is_at_last and self.lines.reaches_end
         self.settle()
 
     def _last_page(self) -> tuple[int, int]:
-        """Where it stands when the last line is the last in sight."""
+        """Return the position at which the last line is the last visible one."""
         index, room = len(self.lines), self.height
         while index > 0 and room > 0:
             index -= 1
             room -= self._rows(index)
         return index, max(0, -room)
+
+
+MOST_COPIED = 100_000
+"""Largest number of bytes that is copied: terminals drop longer sequences whole."""
+
+
+class LineSelection:
+    """Selection from one line to another, among those that are shown."""
+
+    def __init__(self) -> None:
+        self.start: int | None = None
+        self.head = 0
+
+    def begin(self, number: int) -> None:
+        """Start the selection at a line."""
+        self.start = self.head = number
+
+    def extend(self, number: int) -> None:
+        """Extend the selection to a line."""
+        if self.start is None:
+            self.start = number
+        self.head = number
+
+    def drop(self) -> None:
+        """End the selection."""
+        self.start = None
+
+    @property
+    def is_on(self) -> bool:
+        """Whether any line is selected."""
+        return self.start is not None
+
+    def has(self, number: int) -> bool:
+        """Return whether the line is selected."""
+        return self.start is not None and min(self.start, self.head) <= number <= max(self.start, self.head)
+
+    def numbers(self, lines: ShownLines) -> list[int]:
+        """Return the numbers of the lines that are shown and selected."""
+        if self.start is None:
+            return []
+        first, last = sorted((self.start, self.head))
+        return [number for i in range(lines.index(first), len(lines)) if (number := lines.number(i)) <= last]
+
+
+def copied_text(buffer: LogBuffer, numbers: list[int], *, is_stamped: bool) -> tuple[str, int]:
+    """Return the lines without colours, and the number of lines that fit into the clipboard's limit."""
+    kept: list[str] = []
+    room = MOST_COPIED
+    for number in numbers:
+        raw = buffer.line(number)
+        text = text_of(without_stamp(raw) if is_stamped else raw)
+        room -= len(text.encode("utf-8", "replace")) + 1
+        if room < 0:
+            break
+        kept.append(text)
+    return "\n".join(kept), len(kept)

@@ -1,20 +1,19 @@
-"""Bars of time as characters: told apart by their shapes, so that they read without colours and in ASCII too."""
+"""Time axes and bars as characters, whose shapes can be told apart without colours and in ASCII."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from rich.style import Style
 
 from gputui.domain.gpu import GpuState, GpuView, HealthCode
 from gputui.domain.job import JobId
-from gputui.domain.policy.durations import Source
+from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow
 from gputui.domain.text import fit, plain, width
 from gputui.tui.present.cells import Cell, Span
-from gputui.tui.present.scale import Scale
 from gputui.tui.present.style import (
     AMBER,
     BAD,
@@ -31,10 +30,64 @@ from gputui.tui.present.style import (
     WARN,
 )
 
+_SECONDS = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 43200, 86400)
+STEPS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
+"""Durations that a cell may stand for, finest first."""
+_TICKS = (*STEPS, *(timedelta(days=days) for days in (2, 7, 14, 28)))
+_APART = 9
+"""Least distance in cells between two labels of the axis."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Time axis: so many cells from `start` on, each `step` long."""
+
+    start: datetime
+    step: timedelta
+    cells: int
+
+    @property
+    def end(self) -> datetime:
+        """End of the last cell."""
+        return self.start + self.step * self.cells
+
+    def cell(self, at: datetime) -> int:
+        """Return the cell of a time: below 0 before the first, from `cells` on after the last."""
+        return (at - self.start) // self.step
+
+    def ticks(self) -> list[tuple[int, str]]:
+        """Return the labels of the axis: cell and local time."""
+        apart = next((tick for tick in _TICKS if tick / self.step >= _APART), _TICKS[-1])
+        midnight = self.start.astimezone().replace(hour=0, minute=0, second=0, microsecond=0)
+        at = midnight + apart * ((self.start - midnight) // apart)
+        found = []
+        while (cell := self.cell(at)) < self.cells:
+            if cell >= 0:
+                found.append((cell, _words(at.astimezone(), apart)))
+            at += apart
+        return found
+
+
+def step_for(span: timedelta, cells: int) -> timedelta:
+    """Return the finest step by which the span fits into so many cells."""
+    return next((step for step in STEPS if step * cells >= span), STEPS[-1])
+
+
+def zoomed(step: timedelta, finer: int) -> timedelta:
+    """The step so many finer, or coarser where it is negative."""
+    here = next((number for number, known in enumerate(STEPS) if known >= step), len(STEPS) - 1)
+    return STEPS[max(0, min(len(STEPS) - 1, here - finer))]
+
+
+def _words(at: datetime, apart: timedelta) -> str:
+    if at.hour == at.minute == at.second == 0 and apart >= timedelta(minutes=1):
+        return f"{at:%a} {at.day}"
+    return f"{at:%H:%M}" if apart >= timedelta(minutes=1) else f"{at:%H:%M:%S}"
+
 
 @dataclass(frozen=True)
 class Shape:
-    """How a bar begins, goes on and ends."""
+    """Characters at the beginning, inside and at the end of a bar."""
 
     begin: str
     fill: str
@@ -42,8 +95,8 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Marks:
-    """The characters of all there is to draw."""
+class BarMarks:
+    """Characters of everything there is to draw."""
 
     limit: Shape = Shape("┣", "━", "┫")
     guess: Shape = Shape("┣", "╍", "╍")
@@ -56,13 +109,13 @@ class Marks:
     unknown: str = "?"
     foreign: str = "▒"
     more: str = "▸"
-    """Goes on beyond the right edge."""
+    """Mark of a bar that goes on beyond the right edge."""
     now: str = "│"
     tick: str = "·"
 
 
-UNICODE = Marks()
-ASCII = Marks(
+UNICODE = BarMarks()
+ASCII = BarMarks(
     Shape("[", "=", "]"),
     Shape("[", "~", "~"),
     Shape("[", "!", "!"),
@@ -86,19 +139,20 @@ _NOW = Style(color=WARN)
 
 @dataclass(frozen=True)
 class Drawn:
-    """What rows of bars are drawn from, besides the bars."""
+    """Parameters of drawing rows of bars."""
 
     scale: Scale
     now: datetime
     windows: tuple[KeptWindow, ...] = ()
     names: Mapping[JobId, str] = field(default_factory=dict)
-    marks: Marks = UNICODE
+    marks: BarMarks = UNICODE
     picked: JobId | None = None
-    """The job whose bar is selected."""
+    """Id of the job whose bar is selected."""
+    shown_id: Callable[[JobId], str] = str
 
 
 def gpu_row(drawn: Drawn, bars: Iterable[Bar], view: GpuView | None = None) -> Cell:
-    """A GPU's time: what it is kept for, what is against it, and its bars upon that."""
+    """Return the time of a GPU: reservations, obstacles, and its bars over them."""
     canvas = _Canvas(drawn.scale.cells)
     scale, marks, now = drawn.scale, drawn.marks, drawn.scale.cell(drawn.now)
     for x, _ in scale.ticks():
@@ -115,11 +169,11 @@ def gpu_row(drawn: Drawn, bars: Iterable[Bar], view: GpuView | None = None) -> C
     return canvas.spans()
 
 
-def shape_of(bar: Bar, marks: Marks) -> Shape:
-    """The characters of its kind."""
+def shape_of(bar: Bar, marks: BarMarks) -> Shape:
+    """Return the characters of the bar's kind."""
     if bar.is_overrun:
         return marks.overrun
-    known = bar.source is Source.LIMIT
+    known = bar.source is DurationSource.LIMIT
     if bar.kind is BarKind.RUNNING:
         return marks.limit if known else marks.guess
     if bar.kind is BarKind.HEAD:
@@ -128,14 +182,14 @@ def shape_of(bar: Bar, marks: Marks) -> Shape:
 
 
 def style_of(bar: Bar) -> Style:
-    """The colour of its kind."""
+    """Return the colours of the bar's kind."""
     if bar.is_overrun:
         return _OVERRUN
     return {BarKind.RUNNING: _RUNS, BarKind.PLANNED: _PLANNED, BarKind.HEAD: _HEAD}[bar.kind]
 
 
-def axis(scale: Scale, now: int | None = None, marks: Marks = UNICODE) -> Cell:
-    """The times above the rows; the present one marked."""
+def axis(scale: Scale, now: int | None = None, marks: BarMarks = UNICODE) -> Cell:
+    """Return the time axis, with the present marked."""
     canvas = _Canvas(scale.cells)
     for x, words in scale.ticks():
         hidden = now is not None and x < now + 6 and now - 1 < x + len(words)
@@ -146,8 +200,8 @@ def axis(scale: Scale, now: int | None = None, marks: Marks = UNICODE) -> Cell:
     return canvas.spans()
 
 
-def legend(marks: Marks = UNICODE, room: int = 10_000) -> Cell:
-    """What the characters mean; as much of it as there is room for."""
+def legend(marks: BarMarks = UNICODE, room: int = 10_000) -> Cell:
+    """Return the legend, as much of it as there is room for."""
     parts: list[tuple[str, Style, str]] = [
         (marks.limit.fill * 2 + marks.limit.end, _RUNS, "runs to limit"),
         (marks.guess.fill * 3, _RUNS, "guessed end"),
@@ -186,14 +240,14 @@ def _paint(canvas: _Canvas, drawn: Drawn, bar: Bar) -> None:
     canvas.put(first, shape.begin, style)
     name = drawn.names.get(bar.job_id, "")
     begin, room = max(0, first + 1), min(last, scale.cells) - max(0, first + 1) - 1
-    number = str(bar.job_id)
+    number = drawn.shown_id(bar.job_id)
     if room >= len(number):
         label = f"{number} {plain(name, 60)}".strip() if room > len(number) + 2 else number
         canvas.write(begin, label if width(label) <= room else fit(label, room), style)
 
 
-def _against(view: GpuView, marks: Marks) -> tuple[str, str] | None:
-    """Why no job starts there, as a character and in words; None where one may, or runs."""
+def _against(view: GpuView, marks: BarMarks) -> tuple[str, str] | None:
+    """Return why no job can start there, as a character and in words; None where one may, or runs."""
     if view.health.code not in {HealthCode.OK, HealthCode.REMAP_PENDING, HealthCode.UNKNOWN}:
         return marks.unknown, plain(view.health.text or view.health.code, 80)
     if view.drain is not None or view.state is GpuState.DRAINED:
@@ -208,19 +262,19 @@ def _against(view: GpuView, marks: Marks) -> tuple[str, str] | None:
 
 
 class _Canvas:
-    """A line of cells that is painted over."""
+    """Line of cells to paint on."""
 
     def __init__(self, cells: int) -> None:
         self._cells: list[Span] = [(" ", PLAIN)] * cells
 
     def put(self, x: int, character: str, style: Style) -> None:
-        """One character of one cell; nothing where that is out of sight."""
+        """Put one character into a cell, if it is visible."""
         if 0 <= x < len(self._cells):
             self._break_wide(x)
             self._cells[x] = (character, style)
 
     def fill(self, first: int, last: int, character: str, style: Style, label: str = "", ink: Style = PLAIN) -> None:
-        """The same character from `first` up to `last`, with words upon it where there is room."""
+        """Fill cells from `first` up to `last` with a character, and write a label there if it fits."""
         for x in range(max(0, first), min(last, len(self._cells))):
             self.put(x, character, style)
         begin, room = max(0, first), min(last, len(self._cells)) - max(0, first)
@@ -228,7 +282,7 @@ class _Canvas:
             self.write(begin, label if width(label) <= room else fit(label, room), ink)
 
     def write(self, x: int, words: str, style: Style) -> None:
-        """Words, from a cell on; wide characters take two."""
+        """Write words from a cell on; wide characters take two cells."""
         for character in words:
             cells = width(character)
             if cells and x + cells <= len(self._cells):
@@ -239,7 +293,7 @@ class _Canvas:
             x += cells
 
     def _break_wide(self, x: int) -> None:
-        """What is painted upon half of a wide character leaves a blank of the other half."""
+        """Blank the other half of a wide character that is about to be painted over."""
         if self._cells[x][0] == "" and x:
             self._cells[x - 1] = (" ", self._cells[x - 1][1])
         if x + 1 < len(self._cells) and self._cells[x + 1][0] == "":

@@ -1,4 +1,4 @@
-"""Cells of a table: styled pieces of harmless text, and the columns they are laid out in."""
+"""Cells of tables: styled pieces of text without control characters, and the columns they are laid out in."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from gputui.tui.present.style import PLAIN
 Span: TypeAlias = tuple[str, Style]
 Cell: TypeAlias = tuple[Span, ...]
 UNKNOWN = "–"
-"""What stands where a reading could not be had: never a 0."""
+"""Placeholder of a missing reading: never a 0."""
 
 
 def cell(value: str, style: Style = PLAIN) -> Cell:
-    """A cell of one piece."""
+    """Return a cell of one piece."""
     return ((value, style),)
 
 
 def width_of(spans: Iterable[Span]) -> int:
-    """Cells that they take together."""
+    """Return the width of the pieces in cells."""
     return sum(width(value) for value, _ in spans)
 
 
 _NARROW = 6
-"""Cells that a flexible column keeps where there is no room for its least width."""
+"""Least width of a flexible column where there is no room for its usual one."""
 
 
 def broken_cell(cell: Cell, room: int) -> list[Cell]:
-    """The cell in lines of at most `room` cells, broken between words where that can be."""
+    """Return the cell in lines of at most `room` cells, broken between words where possible."""
     spans, lines = list(cell), []
     text = "".join(words for words, _ in cell)
     for line in broken(text, max(1, room)):
@@ -45,7 +45,7 @@ def broken_cell(cell: Cell, room: int) -> list[Cell]:
 
 
 def _first_of(spans: list[Span], count: int) -> tuple[Cell, list[Span]]:
-    """So many characters, and what is left."""
+    """Return the first characters, and the rest."""
     taken: list[Span] = []
     for i, (words, style) in enumerate(spans):
         if len(words) > count:
@@ -57,43 +57,43 @@ def _first_of(spans: list[Span], count: int) -> tuple[Cell, list[Span]]:
 
 
 _NEAR = 8
-"""Unchanged cells that cost less to send again than to jump over."""
+"""Bytes of unchanged cells that cost less to send again than to skip."""
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table."""
+    """Column of a table."""
 
     key: str
     title: str
     width: int
     right: bool = False
     flex: int = 0
-    """Share of the room left over; 0: always `width`."""
+    """Share of the spare room; 0: always `width`."""
     rank: int = 0
-    """0: always there; higher ones go first when there is no room."""
+    """Rank for leaving out: 0 never, the highest first."""
     most: int = 10_000
-    """Width a flexible column never exceeds."""
+    """Largest width of a flexible column."""
 
 
 @dataclass(frozen=True)
-class Placed:
-    """A column with its place."""
+class PlacedColumn:
+    """Column with its place on the screen."""
 
     column: Column
     x: int
     width: int
 
 
-def lay_out(columns: Sequence[Column], room: int) -> tuple[Placed, ...]:
-    """The columns that fit into `room` cells, one cell before and between them; flexible ones share what is left."""
+def lay_out(columns: Sequence[Column], room: int) -> tuple[PlacedColumn, ...]:
+    """Return the columns that fit into `room` cells with a gap before each; flexible ones share the rest."""
     kept = list(columns)
     while _least(kept) > room and (optional := [c for c in kept if c.rank]):
         kept.remove(max(optional, key=lambda c: c.rank))
     widths = _widths(kept, room)
     placed, x = [], 1
     for column, width_ in zip(kept, widths, strict=True):
-        placed.append(Placed(column, x, width_))
+        placed.append(PlacedColumn(column, x, width_))
         x += width_ + 1
     return tuple(placed)
 
@@ -119,7 +119,7 @@ def _widths(columns: Sequence[Column], room: int) -> list[int]:
 
 
 def _shrunk(columns: Sequence[Column], widths: list[int], excess: int) -> list[int]:
-    """Flexible columns narrower than they should be, the widest first: better cut words than a lost end of the row."""
+    """Return narrower widths of flexible columns, the widest first: cut words are better than a lost end of the row."""
     flexible = [i for i, column in enumerate(columns) if column.flex]
     for _ in range(excess):
         widest = max(flexible, key=lambda i: widths[i], default=None)
@@ -130,7 +130,7 @@ def _shrunk(columns: Sequence[Column], widths: list[int], excess: int) -> list[i
 
 
 def fitted(spans: Cell, room: int, *, right: bool = False) -> list[Span]:
-    """The pieces cut and padded to exactly `room` cells."""
+    """Return the pieces cut or padded to exactly `room` cells."""
     result: list[Span] = []
     left = room
     for value, style in spans:
@@ -154,7 +154,7 @@ def fitted(spans: Cell, room: int, *, right: bool = False) -> list[Span]:
 
 
 def split(spans: Cell, room: int) -> tuple[Cell, Cell]:
-    """What of it goes on a line of `room` cells, to the end of a word, and the rest; nothing where all goes."""
+    """Return the part that fits on a line of `room` cells, to the end of a word, and the rest, if any."""
     text = "".join(value for value, _ in spans)
     if width(text) <= room:
         return spans, ()
@@ -171,7 +171,7 @@ def split(spans: Cell, room: int) -> tuple[Cell, Cell]:
 
 
 def changed_part(before: Sequence[Span], after: Sequence[Span]) -> tuple[int, int]:
-    """From where to where two cells of the same width differ; all of it where characters take more than one cell."""
+    """Return the range in which two cells of equal width differ; all of it where characters are wide."""
     old, new = _by_character(before), _by_character(after)
     room = width_of(after)
     if not len(old) == len(new) == room:
@@ -181,20 +181,28 @@ def changed_part(before: Sequence[Span], after: Sequence[Span]) -> tuple[int, in
 
 
 def changed_runs(before: Sequence[Span], after: Sequence[Span]) -> list[tuple[int, int]]:
-    """The parts that differ, each from where to where; what lies close together is one part, cheaper than two."""
-    old, new = _by_character(before), _by_character(after)
-    room = width_of(after)
+    """Return the ranges that differ; ranges close to each other are joined, which is cheaper to send."""
+    room, text = width_of(after), _text(after)
+    is_styled_alike = _styling(before) == _styling(after)  # then characters are all that differs
+    old: Sequence[object] = _text(before) if is_styled_alike else _by_character(before)
+    new: Sequence[object] = text if is_styled_alike else _by_character(after)
     if not len(old) == len(new) == room:
         return [(0, room)]
     runs: list[tuple[int, int]] = []
-    for x, (was, is_now) in enumerate(zip(old, new, strict=True)):
-        if was == is_now:
-            continue
-        if runs and x - runs[-1][1] < _NEAR:
+    for x in [x for x, (was, is_now) in enumerate(zip(old, new, strict=True)) if was != is_now]:
+        if runs and x - runs[-1][1] < _NEAR and len(text[runs[-1][1] : x].encode()) < _NEAR:
             runs[-1] = (runs[-1][0], x + 1)
         else:
             runs.append((x, x + 1))
     return runs
+
+
+def _text(spans: Iterable[Span]) -> str:
+    return "".join([words for words, _ in spans])
+
+
+def _styling(spans: Iterable[Span]) -> list[tuple[int, Style]]:
+    return [(len(words), style) for words, style in spans]
 
 
 def _by_character(spans: Iterable[Span]) -> list[tuple[str, Style]]:
@@ -202,5 +210,5 @@ def _by_character(spans: Iterable[Span]) -> list[tuple[str, Style]]:
 
 
 def segments(spans: Iterable[Span], ground: Style) -> list[Segment]:
-    """The pieces as segments upon the row's background."""
+    """Return the pieces as segments on the background of the row."""
     return [Segment(value, ground + style) for value, style in spans]

@@ -4,20 +4,80 @@ from __future__ import annotations
 
 import platform
 import shlex
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
+from gputui.domain.arrays import elements_in_history
+from gputui.domain.gpu_history import STEP
 from gputui.domain.job import Attempt, Job
-from gputui.domain.policy.durations import Planned, Source
+from gputui.domain.policy.durations import DurationSource, Planned
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.swept import element_spec
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
-from gputui.request.docker_keys import DOCKER_KEYS, RARER
-from gputui.tui.present.cells import Cell, cell
-from gputui.tui.present.explained import Told, score_lines, sureness
-from gputui.tui.present.job import JobContext, elapsed, gpu_list, gpus_wanted, why
-from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED
+from gputui.request.job_options import DOCKER_KEYS, RARER
+from gputui.tui.present.cells import Cell, Span, cell, fitted, width_of
+from gputui.tui.present.gpu import gpu_cells, label_of
+from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
+from gputui.tui.present.gpu_words import slowed_words
+from gputui.tui.present.graphs import bar, heat_style, load_style
+from gputui.tui.present.job import JobContext, elapsed, gpu_list, gpus_wanted, state_words, why
+from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, JOB_STYLES, PLAIN, RED
 from gputui.tui.present.times import in_full, second
+
+if TYPE_CHECKING:
+    from gputui.domain.policy.explain import Explanation, TermWords
+
+
+@dataclass(frozen=True)
+class ExplanationState:
+    """Explanation of a waiting job, as far as it is known."""
+
+    explanation: Explanation | None = None
+    """None: being worked out."""
+    failure: str = ""
+    is_compact: bool = False
+    """Whether there are few rows: the score takes one line."""
+
+
+def sureness(told: ExplanationState) -> list[Line]:
+    """Return how sure the expected start is."""
+    found = told.explanation
+    return [("how sure", cell(plain(found.certainty, 400)) if found else _pending(told))]
+
+
+def score_lines(job: Job, told: ExplanationState) -> list[Line]:
+    """Return the score and its terms."""
+    found = told.explanation
+    if found is None:
+        return [("score", _pending(told))]
+    first: Span = (" · put first by hand, before every score" if job.topped_at else "", AMBER)
+    total: Span = (f"{found.terms.total:.3f}", PLAIN)
+    place: Span = (f" · number {found.position} of {found.waiting} waiting", DIM)
+    from gputui.domain.policy.explain import describe_terms
+
+    terms = describe_terms(job, found)
+    if told.is_compact:
+        return [("score", (total, (" = ", DIM), *_sum(terms), place, first))]
+    return [("score", (total, place, first)), *map(_term_line, terms)]
+
+
+def _pending(told: ExplanationState) -> Cell:
+    return cell(f"not known: {plain(told.failure, 200)}", RED) if told.failure else cell("being worked out …", DIM)
+
+
+def _sum(terms: tuple[TermWords, ...]) -> Cell:
+    """Return `expansion 3.250 + age 0.125`; the level is no summand."""
+    expansion, age = (f"{term.name} {term.points:.3f}" for term in terms[1:])
+    return ((expansion, PLAIN), (" + ", DIM), (age, PLAIN))
+
+
+def _term_line(term: TermWords) -> Line:
+    return f"  {term.name}", ((f"{term.points:8.3f}", PLAIN), (f"  {plain(term.of, 120)}", DIM))
+
 
 Line = tuple[str, Cell]
 """A label, and what stands beside it."""
@@ -26,28 +86,51 @@ MASK = "••••••"
 
 @dataclass(frozen=True)
 class Live:
-    """What a job that runs does now, and what is thought of it."""
+    """Readings and expected duration of a running job."""
 
     gpus: Sequence[Line] = ()
     planned: Planned | None = None
 
 
-def job_lines(job: Job, context: JobContext, told: Told | None = None, live: Live | None = None) -> tuple[Line, ...]:
+def job_lines(
+    job: Job, context: JobContext, told: ExplanationState | None = None, live: Live | None = None
+) -> tuple[Line, ...]:
     """The job from what it is now to what was asked for; `told` of one that waits, `live` of one that runs."""
     live = live or Live()
-    now = (*_state(job, context, live), *_ports(job), *live.gpus, *_times(job, context, told, live))
+    now = (*_comment(job), *_state(job, context, live), *_ports(job), *live.gpus, *_times(job, context, told, live))
     return (*now, *_attempts(job, context), *_asked(job), *_options(job))
 
 
 def job_title(job: Job) -> str:
     """Return `#17 train`, `#18_1 sweep`, harmless."""
-    return f"#{job.shown_id} {plain(job.spec.name, 60)}".rstrip()
+    return f"#{job.shown_id} {plain(job.name, 60)}".rstrip()
+
+
+def array_lines(job: Job, snapshot: Snapshot) -> list[Line]:
+    """Return how the elements of the job's array stand, as far as the queue has them; nothing for a job by itself."""
+    array = job.array
+    if array is None:
+        return []
+    states: Counter[str] = Counter()
+    known = [each for each in snapshot.jobs if each.array is not None and each.array.id == array.id]
+    for each in known:
+        states[state_words(each)] += each.count
+    states["in history"] += elements_in_history(known)
+    which = f"{job.count} elements of" if job.runs else f"element {array.index} of"
+    limit = f", at most {array.limit} at once" if array.limit else ""
+    counts = ", ".join(f"{count:,} {state}" for state, count in states.items() if count)
+    return [("array", ((f"{which} array {array.id}{limit}", PLAIN), (f" · {counts} in all", DIM)))]
+
+
+def _comment(job: Job) -> list[Line]:
+    comment = job.spec.comment
+    return [("comment", cell(plain(comment, 600)))] if comment else []
 
 
 def _state(job: Job, context: JobContext, live: Live) -> list[Line]:
     style = JOB_STYLES[job.state]
     reason = context.reasons.get(job.id)
-    lines: list[Line] = [("state", ((str(job.state), style), (_wishes(job, context.now), AMBER)))]
+    lines: list[Line] = [("state", ((str(job.state), style), (_requests(job, context.now), AMBER)))]
     here = why(job, context)
     is_told = bool(live.gpus) and "".join(value for value, _ in here) == gpu_list(job, context.gpu_names)
     if any(value for value, _ in here) and not is_told:
@@ -66,13 +149,13 @@ def _ports(job: Job) -> list[Line]:
     return [("port", ((plain(words, 80), PLAIN), (f"   {ssh}" if ssh else "", DIM))) for words, ssh in told]
 
 
-def _times(job: Job, context: JobContext, told: Told | None, live: Live) -> list[Line]:
+def _times(job: Job, context: JobContext, told: ExplanationState | None, live: Live) -> list[Line]:
     lines: list[Line] = []
     if expected := context.expected_starts.get(job.id) or _foreseen(told):
         lines.append(("starts", cell(f"about {_moment(expected, context.now)}")))
     lines += sureness(told) if told else []
     lines.append(("priority", cell(_priority_words(job, context.now))))
-    lines += score_lines(job, told, context.now) if told else []
+    lines += score_lines(job, told) if told else []
     lines.append(("submitted", cell(f"{_moment(job.submitted_at, context.now)}{_by(job)}")))
     if job.started_at:
         lines.append(("started", cell(_moment(job.started_at, context.now))))
@@ -85,7 +168,7 @@ def _times(job: Job, context: JobContext, told: Told | None, live: Live) -> list
         lines.append(
             ("ends", cell(f"{_moment(job.limit_at, context.now)} by its time limit{_warned(job, context.now)}"))
         )
-    if live.planned is not None and job.started_at is not None and live.planned.source is not Source.LIMIT:
+    if live.planned is not None and job.started_at is not None and live.planned.source is not DurationSource.LIMIT:
         end = job.started_at + timedelta(seconds=live.planned.seconds)
         lines.append(("planned", cell(f"{_moment(end, context.now)} {live.planned.source.value}", DIM)))
     if job.avoid_gpus:
@@ -94,7 +177,7 @@ def _times(job: Job, context: JobContext, told: Told | None, live: Live) -> list
     return lines
 
 
-def _foreseen(told: Told | None) -> datetime | None:
+def _foreseen(told: ExplanationState | None) -> datetime | None:
     """A start further away than the picture tells of."""
     return told.explanation.expected_start_at if told and told.explanation else None
 
@@ -107,19 +190,21 @@ def _warned(job: Job, now: datetime) -> str:
     return f", warned {second(warned_at, now)}" if warned_at else f", to be warned {second(job.warning_at, now)}"
 
 
-def _wishes(job: Job, now: datetime) -> str:
-    wishes = ["held"] if job.held else []
-    wishes += ["cancel requested"] if job.cancel_requested and not job.state.is_terminal else []
-    wishes += ["requeue requested"] if job.requeue_requested else []
-    wishes += [f"not before {second(job.not_before, now)}"] if job.not_before else []
-    return "".join(f"  {wish}" for wish in wishes)
+def _requests(job: Job, now: datetime) -> str:
+    requests = ["held"] if job.held else []
+    requests += ["suspended"] if job.suspended and job.state.is_active else []
+    requests += ["cancel requested"] if job.cancel_requested and not job.state.is_terminal else []
+    requests += ["requeue requested"] if job.requeue_requested else []
+    requests += [f"not before {second(job.not_before, now)}"] if job.not_before else []
+    return "".join(f"  {request}" for request in requests)
 
 
 def _priority_words(job: Job, now: datetime) -> str:
     words = str(job.priority)
     if job.priority != job.spec.priority:
         words += f" (submitted with {job.spec.priority})"
-    return f"{words}, put on top {second(job.topped_at, now)}" if job.topped_at else words
+    words += f", put on top {second(job.topped_at, now)}" if job.topped_at else ""
+    return words + (f", put beside job {job.placed.past}" if job.placed else "")
 
 
 def _by(job: Job) -> str:
@@ -140,7 +225,7 @@ def _attempts(job: Job, context: JobContext) -> list[Line]:
 def _attempt(attempt: Attempt, context: JobContext) -> Cell:
     began = attempt.started_at or attempt.claimed_at
     ran = attempt.ended_at - began if attempt.ended_at and began else None
-    cause = plain(attempt.cause.text, 200) if attempt.cause else ""
+    cause = plain(attempt.end_words, 300)
     parts = [_gpus(attempt, context.gpu_names)]
     parts += [f"from {second(began, context.now)}"] if began else []
     parts += [f"ran {format_duration(ran)}"] if ran is not None else []
@@ -149,10 +234,12 @@ def _attempt(attempt: Attempt, context: JobContext) -> Cell:
     parts += ["free of charge"] if attempt.is_over and not attempt.charged else []
     parts += [plain(attempt.container_id, 20)] if attempt.container_id else []
     notes = "; ".join(plain(note, 200) for note in attempt.notes)
+    used = attempt.efficiency.long if attempt.efficiency else ""
     return (
         (f"{attempt.number}  ", BLUE),
         (" · ".join(parts), PLAIN),
         (f" · {cause}" if cause else "", RED),
+        (f" · {used}" if used else "", PLAIN),
         (f" · {notes}" if notes else "", AMBER),
     )
 
@@ -166,7 +253,7 @@ def _gpus(attempt: Attempt, names: Mapping[str, str]) -> str:
 
 
 def _asked(job: Job) -> list[Line]:
-    spec = job.spec
+    spec = element_spec(job)
     request = spec.gpus
     wants = gpus_wanted(request)
     if request.devices:
@@ -226,3 +313,85 @@ def _options(job: Job) -> list[Line]:
         if key.name in RARER and (text := key.written(getattr(options, key.field))):
             lines.append((key.name.replace("_", " "), cell(plain(text, 300))))
     return lines
+
+
+_BAR = 10
+_FIGURES = (("load", _BAR, 46), ("percent", 4, 0), ("memory", 9, 0), ("temperature", 4, 0), ("power", 5, 34))
+"""Each with its cells, and the room from which it is there."""
+_LIMIT_FROM = 54
+_LEAST_STEPS, _MOST_STEPS = 12, 60
+"""Steps of a graph, one to a cell: fewest and most."""
+_FEW = 2
+"""Number of GPUs that have a line each even on a compact page."""
+_GAP: Span = ("  ", DIM)
+
+
+def gpu_lines(job: Job, picture: GpuPicture, room: int, *, is_compact: bool = False) -> list[Line]:
+    """A line for each that it holds; one for all of them where there are few lines."""
+    rows = picture.rows
+    mine = [rows[uuid] for uuid in job.gpus if uuid in rows]
+    gone = [uuid for uuid in job.gpus if uuid not in rows] if rows else []
+    has_graphs = "history" not in picture.left_out
+    since = job.attempt.started_at if job.attempt else None
+    one_each = [_one(row, room, since, has_graphs=has_graphs) for row in mine]
+    lines = [_all_of_them(mine)] if is_compact and len(mine) > _FEW else one_each
+    return lines + [("GPU gone", cell(f"{plain(uuid, 48)} is listed no more", RED)) for uuid in gone]
+
+
+def _one(row: GpuRow, room: int, since: datetime | None, *, has_graphs: bool) -> Line:
+    parts = [tuple(fitted(gpu_cells(row, key, cells), cells)) for key, cells, least in _FIGURES if room >= least]
+    if room >= _LIMIT_FROM:
+        parts[-1] = (
+            *fitted(gpu_cells(row, "power", 5), 5, right=True),
+            (" of ", DIM),
+            *fitted(gpu_cells(row, "power_limit", 5), 5),
+        )
+    parts += _wrong(row)
+    told = _apart(parts)
+    steps = min(_MOST_STEPS, room - width_of(told) - len("   in 10m00s"))
+    if has_graphs and steps >= _LEAST_STEPS and (known := min(steps, _steps_since(row, since))) > 0:
+        told += _graph(row, known)
+    return f"GPU {label_of(row)}", told
+
+
+def _wrong(row: GpuRow) -> list[Cell]:
+    """Return the age of a stale reading, faults, and what slows the GPU down."""
+    view = row.view
+    parts = [gpu_cells(row, "state", 7)] if view.stale or not view.health.is_schedulable else []
+    if view.sample is not None and view.sample.throttle and not row.is_old:
+        parts.append(cell(slowed_words(view.sample.throttle, 60), AMBER))
+    return parts
+
+
+def _steps_since(row: GpuRow, since: datetime | None) -> int:
+    """Return how many steps of the GPU's past lie within the job's own time."""
+    if since is None or row.now is None:
+        return 0
+    return min(len(row.past.steps), (row.now - since) // STEP)
+
+
+def _graph(row: GpuRow, steps: int) -> Cell:
+    """Return the load over the last minutes as a graph."""
+    drawn = tuple((words, GRAPH) for words, _ in gpu_cells(row, "steps", steps))
+    return (_GAP, *drawn, (f" in {format_duration(steps * STEP)}", DIM))
+
+
+def _all_of_them(rows: Sequence[GpuRow]) -> Line:
+    """`━━━━━━────  62% on average  304G  4100W  hottest 61°`."""
+    samples = [row.view.sample for row in rows if row.view.sample is not None and not row.is_old]
+    loads = [sample.utilization for sample in samples if sample.utilization is not None]
+    used = [sample.memory_used for sample in samples if sample.memory_used is not None]
+    powers = [sample.power for sample in samples if sample.power is not None]
+    heats = [sample.temperature for sample in samples if sample.temperature is not None]
+    load = sum(loads) / len(loads) if loads else None
+    parts = [bar(load, _BAR, load_style(load))]
+    parts += [cell(f"{load * 100:.0f}% on average")] if load is not None else []
+    parts += [cell(format_size(sum(used)))] if used else []
+    parts += [cell(f"{sum(powers):.0f}W", DIM)] if powers else []
+    parts += [(("hottest ", DIM), (f"{max(heats):.0f}°", heat_style(max(heats))))] if heats else []
+    parts += [cell(f"{len(rows) - len(samples)} not read", AMBER)] if len(samples) < len(rows) else []
+    return f"{len(rows)} GPUs", _apart(parts)
+
+
+def _apart(parts: Sequence[Cell]) -> Cell:
+    return tuple(span for i, part in enumerate(parts) for span in ((_GAP, *part) if i else part))

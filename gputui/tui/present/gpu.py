@@ -1,33 +1,51 @@
-"""A GPU as a row of cells."""
+"""Cells of a GPU in a table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+
+from rich.style import Style
 
 from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder
 from gputui.domain.job import Job
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, cell, width_of
-from gputui.tui.present.gpu_names import index_of, model_in, short_model
-from gputui.tui.present.gpu_row import GpuPicture, GpuRow
-from gputui.tui.present.gpu_words import slowed_words
-from gputui.tui.present.meter import bar, graph, heat_style, load_style
-from gputui.tui.present.style import AMBER, BLUE, DIM, GPU_STYLES, GRAPH, PLAIN, RED, RED_STRONG, VIOLET
+from gputui.tui.present.gpu_gauge import (
+    charted,
+    gauge,
+    graph_style,
+    memory_total,
+    most_of,
+    power_limit,
+    progress_bar,
+    tone,
+)
+from gputui.tui.present.gpu_rows import GpuRow
+from gputui.tui.present.gpu_tone import CAPS
+from gputui.tui.present.gpu_words import (
+    elapsed_share,
+    elapsed_words,
+    idle_words,
+    index_of,
+    model_in,
+    short_model,
+    slowed_words,
+)
+from gputui.tui.present.graphs import graph, past_graph
+from gputui.tui.present.style import (
+    AMBER,
+    BLUE,
+    DIM,
+    GPU_STYLES,
+    GRAPH,
+    PLAIN,
+    RED,
+    RED_STRONG,
+    SICK_ROW,
+    VIOLET,
+)
 
-__all__ = [
-    "GpuPicture",
-    "GpuRow",
-    "gpu_cells",
-    "holder_parts",
-    "index_of",
-    "joined",
-    "label_of",
-    "short_model",
-]
-
-_CAPS = frozenset(("power cap", "power brake"))
-"""What slows a GPU down because of what it draws, in the words readings have for it."""
 _HEALTH_WORDS = {
     HealthCode.LOST: "LOST",
     HealthCode.NEEDS_RESET: "RESET",
@@ -46,7 +64,7 @@ _STATE_WORDS = {
 
 
 def gpu_cells(row: GpuRow, key: str, room: int) -> Cell:
-    """The cell of that column, `room` cells wide."""
+    """Return the cell of a column for `room` cells."""
     made = _CELLS[key](row, room)
     if (row.view.stale or _is_lost(row)) and key in _READINGS:
         return tuple((value, DIM) for value, _ in made)
@@ -54,7 +72,7 @@ def gpu_cells(row: GpuRow, key: str, room: int) -> Cell:
 
 
 def label_of(row: GpuRow) -> str:
-    """The index, with the node's name where there are several."""
+    """Return the index, with the node's name where there are several nodes."""
     return row.label or index_of(row.view)
 
 
@@ -88,26 +106,59 @@ def _state(row: GpuRow, room: int) -> Cell:
     return cell("shared" if row.beside else _STATE_WORDS[view.state], GPU_STYLES[view.state])
 
 
+def _held(row: GpuRow, room: int) -> Cell:
+    """Return the state where it is more than a running job, holders, and what slows the GPU down."""
+    state = state_words(row)
+    parts = [part for part in (_holders(row, room - width_of(state)),) if part]
+    if row.view.sample is not None and row.view.sample.throttle:
+        parts.append(cell(slowed_words(row.view.sample.throttle), RED))
+    if not parts:
+        return state
+    if row.view.state is GpuState.FREE and row.view.drain is None:  # it is reserved, or has a fault that is none
+        return joined(parts)
+    return (*state, (" ", DIM), *joined(parts)) if state else joined(parts)
+
+
+def state_words(row: GpuRow) -> Cell:
+    """Return the state; empty where a job at work says it all."""
+    if (idle := row.idle) is not None and not row.view.drain:
+        return cell(idle_words(idle), AMBER)
+    state = _state(row, 7)
+    return () if state[0][0] == _STATE_WORDS[GpuState.ALLOCATED] else state
+
+
 def _who(row: GpuRow, room: int) -> Cell:
-    """What is wrong first, then who holds it, then what slows it down."""
+    """Return faults, then holders, then what slows the GPU down."""
     parts = [part for part in (_holders(row, room),) if part]
     if row.view.sample is not None and row.view.sample.throttle:
-        parts.append(cell(slowed_words(row.view.sample.throttle), AMBER))
+        parts.append(cell(slowed_words(row.view.sample.throttle), RED))
     return joined(parts)
 
 
+def sick_words(row: GpuRow, room: int) -> Cell | None:
+    """Return the line of a GPU whose readings no longer matter: it is lost or sick. None for any other."""
+    health = row.view.health
+    if not row.is_old or health.is_schedulable or health.code is HealthCode.UNKNOWN:
+        return None
+    label = f"{label_of(row):>3} {model_in(short_model(row.view.gpu.model), 5)} "
+    words = "".join(value for part in holder_parts(row, room) for value in (*(word for word, _ in part), "; "))
+    return cell(f"{label}{_HEALTH_WORDS[health.code]} {words.removesuffix('; ')}", SICK_ROW)
+
+
 def _holders(row: GpuRow, room: int) -> Cell:
-    """What is wrong first, then who holds it."""
+    """Return faults, then holders."""
     return joined(holder_parts(row, room))
 
 
-def holder_parts(row: GpuRow, room: int) -> list[Cell]:
-    """What is wrong, who holds it, whether it is drained, for whom it is kept; no word that the state says already."""
+def holder_parts(row: GpuRow, room: int, *, has_holder: bool = True) -> list[Cell]:
+    """Return faults, holders, drain and reservation, without words that the state says already."""
     view, state = row.view, _state(row, 7)[0][0]
     drained = _drained(view.drain, is_said=state == _STATE_WORDS[GpuState.DRAINED])
-    parts = [_ill(view.health), _holder(row, room), drained, cell(row.kept, VIOLET) if row.kept else None]
+    holder = _holder(row, room) if has_holder else None
+    parts = [_ill(view.health), holder, drained, cell(row.kept, VIOLET) if row.kept else None]
     found = [part for part in parts if part]
-    if not found and view.why and not view.stale and view.state is not GpuState.FREE:
+    is_told = view.state in {GpuState.FREE, GpuState.FOREIGN, GpuState.ALLOCATED} and not has_holder
+    if not found and view.why and not view.stale and view.state is not GpuState.FREE and not is_told:
         found.append(cell(plain(view.why, 200), DIM))
     return found
 
@@ -127,14 +178,14 @@ def _drained(drain: Drain | None, *, is_said: bool) -> Cell | None:
 
 
 def _age(row: GpuRow) -> str:
-    """How old a reading is that is no longer believed."""
+    """Return the age of a stale reading."""
     age = row.view.age
     words = "stale" if age is None else f"{format_duration(age + row.late)} old"
     return words if len(words) <= 7 else words.replace(" old", "!")
 
 
 def joined(parts: Sequence[Cell]) -> Cell:
-    """One after the other."""
+    """Return the parts joined by dots."""
     result: Cell = ()
     for part in parts:
         result += ((" · ", DIM), *part) if result else part
@@ -150,11 +201,11 @@ def _holder(row: GpuRow, room: int) -> Cell | None:
     if not view.holders:
         return None
     more = f" +{len(view.holders) - 1}" if len(view.holders) > 1 else ""
-    return (*_foreign(view.holders[0]), (more, DIM))
+    return (*_foreign(view.holders[0], room), (more, DIM))
 
 
 def _sharers(row: GpuRow, room: int) -> Cell:
-    """All jobs on a GPU by name; by number alone where that is too much."""
+    """Return all jobs on a GPU by name, or by number where names do not fit."""
     jobs = {job.id: job for job in (row.job, *row.beside) if job is not None}
     named = joined([_job(job_id, jobs.get(job_id)) for job_id in row.view.job_ids])
     if width_of(named) <= room:
@@ -163,77 +214,122 @@ def _sharers(row: GpuRow, room: int) -> Cell:
 
 
 def _job(job_id: int, job: Job | None) -> Cell:
-    name = plain(job.spec.name, 80) if job else ""
+    name = plain(job.name, 80) if job else ""
     tenant = plain(job.spec.tenant, 32) if job else ""
     shown = job.shown_id if job else str(job_id)
     return ((f"#{shown} ", BLUE), (name, PLAIN), (f" {tenant}" if tenant else "", DIM))
 
 
-def _foreign(holder: Holder) -> Cell:
-    """The process or container of somebody else, with its user and process id."""
+def _foreign(holder: Holder, room: int) -> Cell:
+    """Return a foreign process or container, with its user and process id; without the kind where room is short."""
     if holder.kind == "process" and holder.name == f"pid {holder.pid}":
         return ((holder.name, VIOLET), (" not seen on this host", DIM))  # it ended, or is in another PID namespace
     user = f" {plain(holder.user, 32)}" if holder.user else ""
     pid = f" pid {holder.pid}" if holder.pid is not None and holder.kind == "process" else ""
     kind = "container " if holder.kind == "container" else ""
-    return ((kind, DIM), (plain(holder.name, 80) or "a process", VIOLET), (user + pid, DIM))
+    spans: Cell = ((kind, DIM), (plain(holder.name, 80) or "a process", VIOLET), (user + pid, DIM))
+    return spans if width_of(spans) <= room else spans[1:]
 
 
-def _history(row: GpuRow, room: int) -> Cell:
+def _steps(row: GpuRow, room: int) -> Cell:
     return cell(graph(row.past.values("utilization"), room), GRAPH)
 
 
+def _history(row: GpuRow, room: int) -> Cell:
+    name = charted(row)
+    return cell(past_graph(row.past, name, most_of(row, name), (room, 1), row.look.seconds)[0], graph_style(row))
+
+
 def _load(row: GpuRow, room: int) -> Cell:
-    share = row.view.sample.utilization if row.view.sample else None
-    return bar(share, room, load_style(share))
+    return gauge(row, "utilization", room)
+
+
+def _ink(row: GpuRow, name: str, usual: Style = PLAIN) -> Style:
+    """Return the style of a figure: that of an alarm, else the usual one."""
+    judged = tone(row, name)
+    return judged.style if judged.is_loud else usual
 
 
 def _percent(row: GpuRow, room: int) -> Cell:
     sample = row.view.sample
     if sample is None or sample.utilization is None:
         return cell(UNKNOWN, DIM)
-    return cell(f"{sample.utilization * 100:.0f}%", PLAIN if sample.utilization >= 0.05 else DIM)
-
-
-def _memory_total(row: GpuRow) -> int | None:
-    sample = row.view.sample
-    return (sample.memory_total if sample else None) or row.view.gpu.memory_total
+    usual = PLAIN if sample.utilization >= 0.05 else DIM
+    return cell(f"{sample.utilization * 100:.0f}%", _ink(row, "utilization", usual))
 
 
 def _memory_bar(row: GpuRow, room: int) -> Cell:
-    sample, total = row.view.sample, _memory_total(row)
-    share = sample.memory_used / total if sample and sample.memory_used is not None and total else None
-    return bar(share, room, load_style(share))
+    return gauge(row, "memory_used", room)
 
 
 def _memory(row: GpuRow, room: int) -> Cell:
-    sample, total = row.view.sample, _memory_total(row)
+    """Return `62/80G`, or without the total where there is no room for it."""
+    sample, total = row.view.sample, memory_total(row)
     used = sample.memory_used if sample else None
-    shown = UNKNOWN if used is None else format_size(used)
-    return ((shown, PLAIN if used and used > 2**30 else DIM), (f"/{format_size(total) if total else UNKNOWN}", DIM))
+    if used is None:
+        return cell(f"{UNKNOWN}/{format_size(total)}" if total else UNKNOWN, DIM)
+    shown, of = format_size(used), format_size(total) if total else ""
+    style = _ink(row, "memory_used", PLAIN if used > 2**30 else DIM)
+    if (of and shown[-1] == of[-1]) or not used:
+        shown = shown.rstrip("GM")
+    judged = tone(row, "memory_used")
+    mark: Cell = ((judged.mark, judged.style),) if judged.is_loud and room < MARKED_ELSEWHERE else ()
+    if not of or len(shown) + len(of) + 1 + len(mark) > room:
+        return (*cell(format_size(used), style), *mark)
+    return ((shown, style), (f"/{of}", DIM), *mark)
+
+
+MARKED_ELSEWHERE = 8
+"""Cells from which a figure of memory stands beside a label that carries the mark."""
 
 
 def _temperature(row: GpuRow, room: int) -> Cell:
-    """With `!` where something slows it down: narrow lines have no room to name it. A power cap is the power's."""
+    """Return the temperature, with `!` where something but power slows the GPU down: narrow lines cannot name it."""
     sample = row.view.sample
     value = sample.temperature if sample else None
-    if value is not None and sample is not None and any(word not in _CAPS for word in sample.throttle):
-        return cell(f"{value:.0f}°!" if value < 100 else f"{value:.0f}!", AMBER)
-    return cell(UNKNOWN if value is None else f"{value:.0f}°", heat_style(value))
+    if value is None or sample is None:
+        return cell(UNKNOWN, DIM)
+    is_slowed = any(word not in CAPS for word in sample.throttle)
+    is_loud = is_slowed or tone(row, "temperature").is_loud
+    return cell(_short(value, "°", room, is_loud=is_loud), _ink(row, "temperature", RED if is_slowed else DIM))
 
 
 def _power(row: GpuRow, room: int) -> Cell:
+    """Return the power, with `!` where it is capped."""
     sample = row.view.sample
     value = sample.power if sample else None
-    if value is not None and sample is not None and any(word in _CAPS for word in sample.throttle):
-        return cell(f"{value:.0f}W!" if value < 1000 else f"{value:.0f}!", AMBER)
-    return cell(UNKNOWN if value is None else f"{value:.0f}W", DIM)
+    if value is None or sample is None:
+        return cell(UNKNOWN, DIM)
+    is_capped = any(word in CAPS for word in sample.throttle)
+    is_loud = is_capped or tone(row, "power").is_loud
+    return cell(_short(value, "W", room, is_loud=is_loud), _ink(row, "power", RED if is_capped else DIM))
+
+
+def _short(value: float, unit: str, room: int, *, is_loud: bool) -> str:
+    """Return the value with its unit and a mark, as far as there is room: the mark matters more."""
+    told = (f"{value:.0f}{unit}!", f"{value:.0f}!") if is_loud else (f"{value:.0f}{unit}",)
+    return next((words for words in told if len(words) <= room), f"{value:.0f}")
 
 
 def _power_limit(row: GpuRow, room: int) -> Cell:
-    sample = row.view.sample
-    value = (sample.power_limit if sample else None) or row.view.gpu.power_limit
+    value = power_limit(row)
     return cell(UNKNOWN if value is None else f"{value:.0f}W", DIM)
+
+
+def _time(row: GpuRow, room: int) -> Cell:
+    """Return for how long its job has run, with the limit where there is room for it."""
+    if row.job is None or row.now is None or len(row.view.job_ids) > 1:
+        return ()
+    words = elapsed_words(row.job, row.now)
+    return cell(words if len(words) <= room else words.partition("/")[0], PLAIN)
+
+
+def _time_bar(row: GpuRow, room: int) -> Cell:
+    """Return the share of its time limit that its job has used."""
+    if row.job is None or row.now is None or len(row.view.job_ids) > 1:
+        return ()
+    share = elapsed_share(row.job, row.now)
+    return () if share is None else progress_bar(share, room)
 
 
 def _clock(row: GpuRow, room: int) -> Cell:
@@ -253,7 +349,12 @@ _CELLS: dict[str, Callable[[GpuRow, int], Cell]] = {
     "state": _state,
     "who": _who,
     "holders": _holders,
+    "held": _held,
+    "holder": lambda row, room: _holder(row, room) or (),
+    "steps": _steps,
     "history": _history,
+    "time": _time,
+    "time_bar": _time_bar,
     "load": _load,
     "percent": _percent,
     "memory_bar": _memory_bar,

@@ -1,204 +1,207 @@
-"""A GPU as a card: who holds it, graphs of its last minutes, and its readings."""
+"""A GPU as a card: who holds it, its readings as bars, and the history of its load."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rich.style import Style
-
 from gputui.domain.gpu import GpuState, HealthCode
 from gputui.domain.text import plain
-from gputui.domain.units import format_size
+from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, split, width_of
-from gputui.tui.present.gpu import GpuRow, gpu_cells, holder_parts, joined, label_of, short_model
-from gputui.tui.present.gpu_tiles import CARD_LEAST, LINE_FULL
-from gputui.tui.present.gpu_words import SLOWED, foreign_words, running_words, slowed_words
-from gputui.tui.present.graph import past_graph
-from gputui.tui.present.meter import bar, heat_style, load_style
-from gputui.tui.present.style import AMBER, DIM, GRAPH, PLAIN, STRONG
+from gputui.tui.present.gpu import gpu_cells, holder_parts, joined, label_of, sick_words, state_words
+from gputui.tui.present.gpu_gauge import charted, gauge, graph_style, most_of, power_limit, progress_bar, tone
+from gputui.tui.present.gpu_rows import GpuRow
+from gputui.tui.present.gpu_tiles import LINE_FULL
+from gputui.tui.present.gpu_tone import Tone
+from gputui.tui.present.gpu_words import (
+    elapsed_share,
+    elapsed_words,
+    foreign_words,
+    model_in,
+    short_model,
+    slowed_words,
+)
+from gputui.tui.present.graphs import past_graph
+from gputui.tui.present.style import DIM, PLAIN, RED, SICK_ROW, STRONG
 
-_FIGURES = 9
-"""Cells for the figures beside a graph."""
-_POWER_FROM = 6
-"""Lines of graphs from which power has one too."""
+_LABEL = 4
+"""Cells of a label with its mark."""
+_FIGURE = 9
+"""Cells of a figure, with the gap before it."""
+_SECOND_FROM = 6
+"""Lines of history from which memory has some of them too."""
 Line = tuple[Span, ...]
+METERS = (("utilization", "UTL"), ("memory_used", "MEM"), ("power", "PWR"), ("temperature", "TMP"))
+"""Readings that have a bar, with their labels."""
 
 
-def card_lines(row: GpuRow, room: int, height: int) -> tuple[Line, ...]:
-    """Its lines from the top, each exactly `room` cells wide."""
-    lines: list[Cell] = [_title(row, room), *_who(row, room, _lines_for_words(row, height))]
-    graphs = height - len(lines) - 1
-    lines += _graphs(row, room, graphs)
-    lines.append(_readings(row, room, has_power=graphs < _POWER_FROM))
+def card_lines(row: GpuRow, room: int, height: int, unread: frozenset[str] = frozenset()) -> tuple[Line, ...]:
+    """Return the lines of the card from the top, each exactly `room` cells wide; `unread` readings have no line.
+
+    Bars stand at the same height in all cards. Notes and the elapsed time stand at the bottom, history between them.
+    """
+    below = height - 1
+    lines: list[Cell] = [_title(row, room)]
+    if row.is_old:
+        lines += _troubles(row, room, below)
+    else:
+        meters = [_meter(row, name, label, room) for name, label in METERS if name not in unread][:below]
+        below -= len(meters)
+        foot = _foot(row, room, below)
+        lines += [*meters, *_history(row, room, below - len(foot)), *foot]
     blank: Cell = ()
     return tuple(tuple(fitted(line, room)) for line in [*lines, *[blank] * height][:height])
 
 
-def _who(row: GpuRow, room: int, lines: int) -> list[Cell]:
-    """Who holds it and what is wrong, and in further lines what there is no room for in the first."""
-    parts, more = holder_parts(row, room * lines), _more(row)
-    first = joined(parts)
-    if lines < 2:
-        while len(parts) > 1 and width_of(joined(parts)) > room:
-            parts.pop()  # rather than the first letters of it
-        return [joined(parts)]
-    if width_of(first) <= room:
-        return [first, more]
-    told = [part for part in (*parts, more) if part]
-    shown: list[Cell] = []
-    while told and len(shown) < lines - 1:
-        line, rest = split(told.pop(0), room)
-        shown.append(line)
-        told = [rest, *told] if rest else told
-    while len(told) > 1 and width_of(joined(told)) > room:
-        told.pop()  # rather than the half of it
-    return [*shown, joined(told)] if told else shown
+def _title(row: GpuRow, room: int) -> Cell:
+    """Return index and model, holders, and the state at the right; on red where the GPU is lost or sick."""
+    state = state_words(row)
+    label = f"{label_of(row)} "
+    left = room - len(label) - width_of(state) - (1 if state else 0)
+    holders = joined(_holders(row, left))
+    gpu = row.view.gpu
+    model = plain(gpu.mig_profile, 16) if gpu.mig_profile else short_model(gpu.model)
+    named = model_in(model, max(4, left - width_of(holders) - 2)) if holders else model
+    if holders and len(named) + 2 + width_of(holders) > left:
+        named = ""
+    middle = ((f"{named}  " if named and holders else named, DIM), *holders)
+    title: Cell = ((label, STRONG), *fitted(middle, left), *(((" ", DIM), *state) if state else ()))
+    if row.view.health.is_schedulable or row.view.health.code is HealthCode.UNKNOWN:
+        return title
+    return cell("".join(words for words, _ in title), SICK_ROW)
 
 
-def _lines_for_words(row: GpuRow, height: int) -> int:
-    """What is wrong with a sick GPU matters more than its graphs."""
-    if not row.view.health.is_schedulable and height > CARD_LEAST:
-        return 3
-    return 2 if height >= 8 else 1
+def _holders(row: GpuRow, room: int) -> list[Cell]:
+    """Return the jobs, or whoever else holds it, without faults and drains."""
+    if not row.is_held and row.view.state is not GpuState.FOREIGN:
+        return []
+    return [part for part in (gpu_cells(row, "holder", room),) if part]
+
+
+def _meter(row: GpuRow, name: str, label: str, room: int) -> Cell:
+    """Return label, bar and figure of a reading."""
+    judged = tone(row, name)
+    figure = fitted(_figure(row, name, judged), _FIGURE, right=True)
+    wide = max(1, room - _LABEL - _FIGURE)
+    head: Span = (label + judged.mark, judged.style if judged.is_loud else DIM)
+    return (head, *gauge(row, name, wide), *figure)
+
+
+def _figure(row: GpuRow, name: str, judged: Tone) -> Cell:
+    """Return `97%`, `62/80G`, `644/700W` or `70°C`; without what it is compared with where room is short."""
+    sample = row.view.sample
+    value = getattr(sample, name) if sample is not None else None
+    if value is None:
+        return cell(UNKNOWN, DIM)
+    ink = judged.style if judged.is_loud else PLAIN
+    if name == "utilization":
+        return cell(f"{value * 100:.0f}%", ink if value >= 0.05 or judged.is_loud else DIM)
+    if name == "memory_used":
+        return gpu_cells(row, "memory", _FIGURE - 1)
+    if name == "temperature":
+        return cell(f"{value:.0f}°C", ink)
+    limit = power_limit(row)
+    of = f"/{limit:.0f}W" if limit else "W"
+    return ((f"{value:.0f}", ink), (of, DIM)) if len(f"{value:.0f}{of}") < _FIGURE else cell(f"{value:.0f}W", ink)
+
+
+def _history(row: GpuRow, room: int, lines: int) -> list[Cell]:
+    """Return the load over time, and with room for it the memory, over the whole width."""
+    if lines <= 0:
+        return []
+    memory = lines // 3 if lines >= _SECOND_FROM and charted(row) == "utilization" else 0
+    shown = _graph(row, charted(row), room, lines - memory)
+    return [*shown, *(_graph(row, "memory_used", room, memory) if memory else [])]
+
+
+def _graph(row: GpuRow, name: str, room: int, height: int) -> list[Cell]:
+    style = graph_style(row) if name == charted(row) else tone(row, name).style
+    return [
+        cell(line, style) for line in past_graph(row.past, name, most_of(row, name), (room, height), row.look.seconds)
+    ]
+
+
+def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:
+    """Return the notes and the elapsed time of the job, the more important first where there is room for one only."""
+    notes, progress = _notes(row, room), _progress(row, room)
+    lines = [line for line in (joined(notes) if notes else (), progress) if line]
+    if len(lines) > most:
+        return lines[:most] if most else []
+    return lines
+
+
+def _notes(row: GpuRow, room: int) -> list[Cell]:
+    """Return what slows it down, faults, drain and reservation, and details of foreign use."""
+    parts = [part for part in holder_parts(row, room, has_holder=False) if part]
+    if row.view.sample is not None and row.view.sample.throttle:
+        parts.insert(0, cell(slowed_words(row.view.sample.throttle), RED))
+    if row.view.holders and not row.is_held:
+        parts.append(cell(foreign_words(row.view, row.view.holders[0]), DIM))
+    while len(parts) > 1 and width_of(joined(parts)) > room:
+        parts.pop()  # rather than the first letters of it
+    return parts
+
+
+def _progress(row: GpuRow, room: int) -> Cell:
+    """Return the elapsed time of its job, as a bar where there is a limit."""
+    if row.job is None or row.now is None or len(row.view.job_ids) > 1:
+        return ()
+    share, words = elapsed_share(row.job, row.now), elapsed_words(row.job, row.now)
+    if share is None:
+        return (("RUN ", DIM), (words, PLAIN), ("" if words == "starting" else " without a limit", DIM))
+    figure = words if len(words) < _FIGURE or room > 3 * _FIGURE + _LABEL else words.partition("/")[0]
+    wide = max(1, room - _LABEL - max(_FIGURE, len(figure) + 1))
+    return (("RUN ", DIM), *progress_bar(share, wide), *fitted(cell(figure), room - _LABEL - wide, right=True))
+
+
+def _troubles(row: GpuRow, room: int, height: int) -> list[Cell]:
+    """Return why there is no reading now, and the history until then."""
+    parts = holder_parts(row, room, has_holder=False)
+    words: list[Cell] = []
+    rest = joined(parts)
+    while rest and len(words) < max(1, height - 1):
+        line, rest = split(rest, room)
+        words.append(line)
+    words.append(cell(_last_read(row), DIM))
+    words = words[:height]
+    return [*words, *_history(row, room, height - len(words))]
+
+
+def _last_read(row: GpuRow) -> str:
+    if row.view.sample is None or row.view.age is None or not row.view.stale:
+        return "no reading"
+    return f"not read for {format_duration(row.view.age + row.late)}"
+
+
+# several to a line
 
 
 def compact_line(row: GpuRow, room: int) -> Line:
     """All of it that one short line can say."""
     meter, is_full = max(4, min(12, room // 6)), room >= LINE_FULL - 2
-    share = row.view.sample.utilization if row.view.sample and not row.view.stale else None
+    if (sick := sick_words(row, room)) is not None:
+        return tuple(fitted(sick, room))
+    label: Span = (label_of(row).rjust(3) + " ", DIM)
+    if row.is_old:
+        return tuple(fitted((label, *gpu_cells(row, "held", room - width_of([label]))), room))
     used = row.view.sample.memory_used if row.view.sample else None
-    label = label_of(row)
-    holder = (
-        gpu_cells(row, "who" if is_full else "holders", room) if row.view.state is not GpuState.FREE or row.kept else ()
-    )
-    is_odd = row.view.health.code not in {HealthCode.OK, HealthCode.REMAP_PENDING} or row.view.stale
-    state = gpu_cells(row, "state", 7)
-    parts: list[Span] = [(label.rjust(3) + " ", DIM)]
-    if is_odd:
-        return tuple(fitted((*parts, *state, (" ", DIM), *holder), room))
-    parts += [*bar(share, meter, load_style(share)), *_right(gpu_cells(row, "percent", 4), 5)]
-    parts += _right(cell(UNKNOWN if used is None else format_size(used), PLAIN if used else DIM), 5)
+    parts: list[Span] = [label, *fitted(gauge(row, "utilization", meter), meter)]
+    parts += _right(gpu_cells(row, "percent", 4), 5)
+    memory = tone(row, "memory_used")
+    ink = memory.style if memory.is_loud else PLAIN if used else DIM
+    parts += _right(cell(UNKNOWN if used is None else format_size(used), ink), 5)
     if is_full:
         parts += [*_right(gpu_cells(row, "temperature", 4), 5), *_right(gpu_cells(row, "power", 5), 6)]
-    parts.append((" ", DIM))
-    if not holder or row.view.drain is not None:
-        parts += (*state, (" ", DIM))
-    parts += holder
-    return tuple(fitted(tuple(parts), room))
+    held = gpu_cells(row, "held", room - width_of(parts) - 1)
+    return tuple(fitted((*parts, (" ", DIM), *held), room))
 
 
 def compact_title(room: int) -> Line:
-    """What stands above such lines."""
+    """Return the title above such lines."""
     meter = max(4, min(12, room // 6))
     more = f"{'TEMP'.rjust(5)}{'PWR'.rjust(6)}" if room >= LINE_FULL - 2 else ""
     return tuple(fitted(cell(f"GPU {'UTIL'.ljust(meter + 5)}{'MEM'.rjust(5)}{more} HELD BY", DIM), room))
 
 
-def _right(made: Cell, room: int) -> list[Span]:
+def _right(made: Cell, room: int) -> Sequence[Span]:
     return fitted(made, room, right=True)
-
-
-def _title(row: GpuRow, room: int) -> Cell:
-    """Which GPU, and at the right how it stands."""
-    state = gpu_cells(row, "state", 7)
-    label = f"{label_of(row)} "
-    used = width_of(state) + 1
-    model = plain(row.view.gpu.mig_profile, 16) if row.view.gpu.mig_profile else short_model(row.view.gpu.model)
-    name = fitted(cell(model, DIM), max(0, room - used - len(label)))
-    return ((label, STRONG), *name, (" ", DIM), *state)
-
-
-def _more(row: GpuRow) -> Cell:
-    """A second line about who holds it."""
-    if row.job is not None and len(row.view.job_ids) < 2 and row.now is not None:
-        return cell(running_words(row.job, row.now), DIM)
-    if row.view.holders and row.view.job_id is None:
-        return cell(foreign_words(row.view, row.view.holders[0]), DIM)
-    return ()
-
-
-def _graphs(row: GpuRow, room: int, lines: int) -> list[Cell]:
-    """Utilisation, memory and, where there is room, power: the more lines the higher each."""
-    if lines <= 0:
-        return []
-    if lines < _POWER_FROM:
-        memory = lines // 2
-        return [*_graph(row, "utilization", room, lines - memory), *_graph(row, "memory_used", room, memory)]
-    power, memory = lines // 3, (lines - lines // 3) // 2
-    shares = (("utilization", lines - memory - power), ("memory_used", memory), ("power", power))
-    return [line for name, height in shares for line in _graph(row, name, room, height)]
-
-
-def _graph(row: GpuRow, name: str, room: int, height: int) -> list[Cell]:
-    drawn = past_graph(row.past, name, most_of(row, name), max(0, room - _FIGURES - 1), height) if height else []
-    ink = DIM if row.is_old else GRAPH
-    return [
-        ((line + " ", ink), *fitted(figure, _FIGURES, right=True))
-        for line, figure in zip(drawn, _figures(row, name, height), strict=True)
-    ]
-
-
-def _figures(row: GpuRow, name: str, height: int) -> Sequence[Cell]:
-    """What stands beside a graph: the reading, and below it what it is of."""
-    sample = row.view.sample
-    if name == "utilization":
-        told = [gpu_cells(row, "percent", 4), cell("util", DIM)]
-    elif name == "memory_used":
-        told = [gpu_cells(row, "memory", 9), cell("memory", DIM)]
-    else:
-        limit = power_limit(row)
-        told = [
-            _power(sample.power if sample else None, is_old=row.is_old),
-            cell(f"of {limit:.0f}W" if limit else "power", DIM),
-        ]
-    return [*told, *[cell("", DIM)] * height][:height]
-
-
-def _power(value: float | None, *, is_old: bool) -> Cell:
-    return cell(UNKNOWN if value is None else f"{value:.0f}W", DIM if value is None or is_old else PLAIN)
-
-
-def power_limit(row: GpuRow) -> float | None:
-    """Watts it may take."""
-    sample = row.view.sample
-    return (sample.power_limit if sample else None) or row.view.gpu.power_limit
-
-
-def most_of(row: GpuRow, name: str) -> float:
-    """What a reading may be at most: the top of its graph."""
-    if name == "memory_used":
-        sample = row.view.sample
-        return float((sample.memory_total if sample else None) or row.view.gpu.memory_total or 0)
-    if name == "power":
-        return power_limit(row) or max((value or 0 for value in row.past.values("power")), default=0.0)
-    return 1.0
-
-
-def _readings(row: GpuRow, room: int, *, has_power: bool) -> Cell:
-    """The rest of what is read, whole figures alone; what slows it down stays longest where there is no room."""
-    sample = row.view.sample
-    if sample is None or row.is_old:
-        return cell("no reading" if sample is None else "not read now", DIM)
-    parts: list[Span] = []
-    if sample.temperature is not None:
-        parts.append((f"{sample.temperature:.0f}°C", heat_style(sample.temperature)))
-    if has_power and sample.power is not None:
-        limit = power_limit(row)
-        parts.append((f"{sample.power:.0f}{f'/{limit:.0f}' if limit else ''}W", DIM))
-    if sample.throttle:
-        parts.append((slowed_words(sample.throttle), AMBER))
-    if sample.sm_clock is not None:
-        parts.append((f"{sample.sm_clock}MHz", DIM))
-    if sample.fan is not None:
-        parts.append((f"fan {sample.fan * 100:.0f}%", DIM))
-    while width_of(_spaced(parts)) > room:
-        spare = [part for part in parts[1:] if not part[0].startswith(SLOWED)]
-        if not spare:
-            break
-        parts.remove(spare[-1])
-    return _spaced(parts)
-
-
-def _spaced(parts: Sequence[Span]) -> Cell:
-    gap: Span = ("  ", Style())
-    return tuple(span for i, part in enumerate(parts) for span in ((gap, part) if i else (part,)))

@@ -1,50 +1,244 @@
-"""Everything about one GPU, line by line."""
+"""Page of a GPU: graphs, processes, readings, topology, properties."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import zip_longest
 
-from gputui.domain.gpu import GpuProcess, GpuView, HealthCode
+from rich.style import Style
+
+from gputui.domain.gpu import Gpu, GpuProcess, GpuView, HealthCode, Link
 from gputui.domain.job import Job
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import Snapshot, WindowView
 from gputui.domain.text import fit, plain
-from gputui.domain.units import format_size
-from gputui.domain.window import WindowView
-from gputui.tui.present.cells import UNKNOWN, Cell, Span, fitted, width_of
+from gputui.domain.units import format_duration, format_size
+from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
-from gputui.tui.present.gpu_card import power_limit
-from gputui.tui.present.gpu_graphs import amount, graph_lines
-from gputui.tui.present.gpu_row import GpuPicture, GpuRow
+from gputui.tui.present.gpu_gauge import graph_style, most_of, power_limit, tone
+from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
+from gputui.tui.present.gpu_tone import JUDGED
 from gputui.tui.present.gpu_words import container_of, foreign_words, kept_words, running_words, slowed_words
-from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, RED, STRONG, VIOLET
-from gputui.tui.present.topology import topology_lines
+from gputui.tui.present.graphs import past_graph
+from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, PLAIN, RED, STRONG, VIOLET
+
+_FIGURES = 22
+"""Cells left of a graph: name, current reading, peak."""
+_WIDE = 110
+"""Cells from which two graphs fit side by side."""
+_MOST_ACROSS = 4
+_HIGHEST = 14
+"""Lines of a graph at most."""
+_GAP = 3
+_HOTTEST = 100.0
+_LEAST_TOP = {"sm_clock": 2000.0, "pcie_rx": 1e9, "pcie_tx": 1e9, "nvlink_rx": 1e9, "nvlink_tx": 1e9}
+"""Least value of the top of a graph, in its own unit: else an idle GPU would fill it."""
+
+
+def graph_lines(row: GpuRow, room: int, rows: int, spare: int = 0) -> list[Cell]:
+    """Return a graph of each reading; several side by side where there is room, and higher by lines to spare.
+
+    `rows`: the height of the page. `spare`: lines that nothing else needs.
+    """
+    across = max(1, min(_MOST_ACROSS, room // (_WIDE // 2)))
+    width = (room - _GAP * (across - 1)) // across
+    series = [one for one in _SERIES if _is_read(row, one[0])]
+    bands = max(1, -(-len(series) // across))
+    height = max(1, min(5, rows // 12), min(_HIGHEST, (spare - 2) // bands))
+    lines: list[Cell] = []
+    for number in range(0, len(series), across):
+        high = height + (number == 0 and height == 1)
+        drawn = [_graph(row, *one, width, high) for one in series[number : number + across]]
+        lines += [_side_by_side(parts) for parts in zip(*drawn, strict=True)]
+    wide = max(0, width - _FIGURES)
+    axis: Cell = ((" " * _FIGURES, DIM), (_axis(wide, graph_seconds(row, wide)), DIM))
+    return [*lines, _side_by_side([axis] * min(across, len(series)))] if lines else []
+
+
+def _is_read(row: GpuRow, name: str) -> bool:
+    now = getattr(row.view.sample, name) if row.view.sample is not None else None
+    return now is not None or any(getattr(step, name) is not None for step in row.past.steps)
+
+
+def _side_by_side(parts: Sequence[Cell]) -> Cell:
+    """Return lines of graphs side by side."""
+    gap: Cell = ((" " * _GAP, DIM),)
+    return tuple(span for number, part in enumerate(parts) for span in ((*gap, *part) if number else part))
+
+
+def _graph(row: GpuRow, name: str, label: str, unit: str, width: int, height: int) -> list[Cell]:
+    """Return a graph with its figures."""
+    wide = max(0, width - _FIGURES)
+    seconds = graph_seconds(row, wide)
+    values = [value for value in row.past.columns(name, seconds, 2 * wide) if value is not None] if wide else []
+    now = getattr(row.view.sample, name) if not row.is_old else None
+    drawn = past_graph(row.past, name, _top(row, name, values), (wide, height), row.look.seconds)
+    figures = _figures(label, unit, now, max(values, default=None), height)
+    ink = _ink(row, name)
+    return [(*figure, (line, ink)) for figure, line in zip(figures, drawn, strict=True)]
+
+
+def _ink(row: GpuRow, name: str) -> Style:
+    """Return the colour of a graph: that of the judgement on the reading, where there is one."""
+    if row.is_old:
+        return DIM
+    if name == "utilization":
+        return graph_style(row)
+    return tone(row, name).style if name in JUDGED else GRAPH
+
+
+_SERIES = (
+    ("utilization", "utilisation", "%"),
+    ("memory_used", "memory", "B"),
+    ("power", "power", "W"),
+    ("temperature", "temperature", "°C"),
+    ("sm_clock", "SM clock", "MHz"),
+    ("memory_utilization", "memory bandwidth", "%"),
+    ("pcie_rx", "PCIe in", "B/s"),
+    ("pcie_tx", "PCIe out", "B/s"),
+    ("nvlink_rx", "NVLink in", "B/s"),
+    ("nvlink_tx", "NVLink out", "B/s"),
+)
+
+
+def _top(row: GpuRow, name: str, values: Sequence[float]) -> float:
+    """Return the value of the top of a graph."""
+    if name in {"utilization", "memory_utilization", "memory_used", "power"}:
+        return most_of(row, name) or 1.0
+    return _HOTTEST if name == "temperature" else max([_LEAST_TOP.get(name, 1.0), *values])
+
+
+def _figures(label: str, unit: str, now: float | None, peak: float | None, height: int) -> list[Cell]:
+    """Return the figures left of a graph: name, current reading, peak."""
+    reading, most = amount(now, unit), f"peak {amount(peak, unit)}" if peak is not None else ""
+    first: Cell = ((label.ljust(_LABEL), BLUE), (reading.rjust(_FIGURES - max(_LABEL, len(label)) - 1) + " ", PLAIN))
+    second: Cell = ((most.rjust(_FIGURES - 1) + " ", DIM),)
+    blank: Cell = ((" " * _FIGURES, DIM),)
+    return [first, second, *[blank] * height][:height]
+
+
+def amount(value: float | None, unit: str) -> str:
+    """Return `97%`, `62G`, `4.1G/s`, `640W`; a dash where it is not known."""
+    if value is None:
+        return UNKNOWN
+    if unit == "%":
+        return f"{value * 100:.0f}%"
+    if unit.startswith("B"):
+        return format_size(round(value)) + unit[1:]
+    return f"{value:.0f}{unit}"
+
+
+def graph_seconds(row: GpuRow, wide: int) -> int:
+    """Return the seconds for which a column of dots stands in a graph of that width."""
+    return max(1, -(-row.look.seconds // max(1, 2 * wide)))
+
+
+def _axis(wide: int, seconds: int) -> str:
+    """Return the time axis: `-1m30s` at intervals, `now` at the right end."""
+    line = [" "] * wide
+    for cells in range(30, wide, 30):
+        words = "-" + format_duration(timedelta(seconds=cells * 2 * seconds)).removesuffix("00s")
+        line[wide - cells : wide - cells + len(words)] = words
+    line[max(0, wide - 3) :] = "now"
+    return "".join(line[:wide])
+
+
+_NEAREST = ("NVLINK", "PIX", "PXB", "PHB", "NODE", "SYS")
+_MEANING = {
+    "NVLINK": "NVLink",
+    "PIX": "one PCIe bridge",
+    "PXB": "several PCIe bridges",
+    "PHB": "through the CPU",
+    "NODE": "between host bridges of a NUMA node",
+    "SYS": "between NUMA nodes",
+}
+_CELL = 6
+
+
+def link_word(link: Link) -> str:
+    """Return the name of a link, like `NV18` or `NODE`."""
+    return f"NV{link.lanes or '#'}" if link.kind == "NVLINK" else link.kind
+
+
+def topology_lines(row: GpuRow, picture: GpuPicture, room: int) -> list[Cell]:
+    """Return the neighbours of a GPU, nearest first, and the matrix of all GPUs where it fits."""
+    lines = neighbour_lines(row, picture)
+    rows = [other for other in picture.rows.values() if other.view.gpu.links and not other.view.gpu.mig_parent]
+    if len(rows) < 2 or not lines:
+        return lines
+    if _LABEL + _CELL * len(rows) > room:
+        return lines
+    return [*lines, (), *matrix(row, rows)]
+
+
+def neighbour_lines(row: GpuRow, picture: GpuPicture) -> list[Cell]:
+    """`NV18 NVLink: 1, 2, 3`."""
+    labels = {uuid: label_of(other) for uuid, other in picture.rows.items()}
+    groups: dict[tuple[int, str], list[str]] = {}
+    for link in row.view.gpu.links:
+        place = _NEAREST.index(link.kind) if link.kind in _NEAREST else len(_NEAREST)
+        groups.setdefault((place, link_word(link)), []).append(labels.get(link.peer, "?"))
+    lines: list[Cell] = []
+    for (place, word), peers in sorted(groups.items(), key=lambda group: (group[0][0], -len(group[0][1]), group[0][1])):
+        meaning = _MEANING[_NEAREST[place]] if place < len(_NEAREST) else ""
+        label = "neighbours" if not lines else ""
+        spans: list[Span] = [(label.ljust(_LABEL), BLUE), (word.ljust(_CELL - 1), _style(word)), ("GPU ", DIM)]
+        lines.append((*spans, (", ".join(peers), PLAIN), (f"  {meaning}" if meaning else "", DIM)))
+    return lines
+
+
+def matrix(row: GpuRow, rows: Sequence[GpuRow]) -> list[Cell]:
+    """Every pair of GPUs, and the NUMA node each is on."""
+    names = [f"GPU{label_of(other)}"[: _CELL - 1] for other in rows]
+    head = "topology".ljust(_LABEL) + "".join(name.rjust(_CELL) for name in names) + "  NUMA"
+    return [cell(head, DIM), *(_matrix_line(row, other, rows) for other in rows)]
+
+
+def _matrix_line(row: GpuRow, other: GpuRow, rows: Sequence[GpuRow]) -> Cell:
+    is_this = other.view.gpu.uuid == row.view.gpu.uuid
+    by_peer = {link.peer: link_word(link) for link in other.view.gpu.links}
+    words = [_word(other.view.gpu, peer.view.gpu, by_peer) for peer in rows]
+    numa = other.view.gpu.numa_node
+    name = f"{'▸' if is_this else ' '} GPU{label_of(other)}".ljust(_LABEL)[:_LABEL]
+    return (
+        (name, STRONG if is_this else DIM),
+        *((word.rjust(_CELL), _style(word)) for word in words),
+        (f"  {UNKNOWN if numa is None else numa}".ljust(6), DIM),
+    )
+
+
+def _word(gpu: Gpu, peer: Gpu, by_peer: dict[str, str]) -> str:
+    return "X" if gpu.uuid == peer.uuid else by_peer.get(peer.uuid, UNKNOWN)
+
+
+def _style(word: str) -> Style:
+    return GREEN if word.startswith("NV") else DIM
+
 
 _LABEL = 12
 _COLUMN = 76
-"""Cells of a column from which there are two of what is read and known."""
+"""Width of a column from which readings and topology stand side by side."""
 
 
 @dataclass(frozen=True)
 class GpuPage:
-    """What the page is made from."""
+    """Data of the page."""
 
     row: GpuRow
     picture: GpuPicture
     snapshot: Snapshot
     now: datetime
     jobs: tuple[Job, ...] = ()
-    """All that hold it; the first is the one that keys act on."""
+    """Jobs that hold it, the subject first."""
     pcie: str = ""
-    """Why PCIe and NVLink throughput and shares of processes are not read; empty where they are."""
+    """Reason why PCIe and NVLink throughput and shares of processes are not read; empty where they are."""
     keys: tuple[str, str] = ("Enter", "Tab")
-    """What opens a job of several, and what means the next."""
+    """Keys that open a job, and that choose the next of several."""
 
 
 def gpu_lines(page: GpuPage, room: int, rows: int) -> list[Cell]:
-    """The page for a screen of that size: what matters now first, what never changes last."""
+    """Return the page for a screen of that size: current state first, constant properties last."""
     half = room // 2
     is_wide = half >= _COLUMN
     topology = topology_lines(page.row, page.picture, half if is_wide else room)
@@ -53,11 +247,13 @@ def gpu_lines(page: GpuPage, room: int, rows: int) -> list[Cell]:
         known = [_beside(_parted(readings, about), topology, half), instances]
     else:
         known = [readings, topology, instances, about]
-    return _parted(_now(page), graph_lines(page.row, room, rows), _processes(page), *known)
+    others = _parted(_now(page), _processes(page), *known)
+    graphs = graph_lines(page.row, room, rows, rows - len(others))
+    return _parted(_now(page), graphs, _processes(page), *known)
 
 
 def _parted(*sections: list[Cell]) -> list[Cell]:
-    """Those that say anything, with a line between them."""
+    """Return the sections that are not empty, with a blank line between them."""
     lines: list[Cell] = []
     for section in sections:
         if section:
@@ -66,7 +262,7 @@ def _parted(*sections: list[Cell]) -> list[Cell]:
 
 
 def _beside(left: list[Cell], right: list[Cell], half: int) -> list[Cell]:
-    """Both, side by side: the left one in as many cells."""
+    """Return both side by side, the left one in `half` cells."""
     pairs = zip_longest(left, right, fillvalue=())
     return [(*fitted(one, half - 1), (" ", DIM), *other) if other else one for one, other in pairs]
 
@@ -76,14 +272,14 @@ def _line(label: str, *spans: Span) -> Cell:
 
 
 def _now(page: GpuPage) -> list[Cell]:
-    """How it stands, who is on it, and for whom it is kept."""
+    """Return state, jobs and reservations."""
     view = page.row.view
     lines = [_line("state", *gpu_cells(page.row, "state", 7), (_why(page), DIM))]
     if view.health.code is not HealthCode.OK:
         style = AMBER if view.health.code is HealthCode.REMAP_PENDING else RED
         lines.append(_line("health", (plain(view.health.text or view.health.code, 300), style)))
     else:
-        lines.append(_line("health", ("nothing wrong", DIM)))
+        lines.append(_line("health", ("OK", DIM)))
     if view.drain is not None:
         at = f"{view.drain.at.astimezone():%Y-%m-%d %H:%M}"
         words = f"by {plain(view.drain.by, 32)} on {at}: {plain(view.drain.reason, 200)}"
@@ -98,7 +294,7 @@ def _now(page: GpuPage) -> list[Cell]:
 
 
 def _why(page: GpuPage) -> str:
-    """Why it is not free, where no line below says so as well."""
+    """Return why it is not free, unless a line below says so."""
     view = page.row.view
     told = {"", view.health.text, *(words for words, _ in gpu_cells(page.row, "state", 7))}
     is_told = view.why in told or bool(page.jobs) or (view.drain is not None and view.why == "drained")
@@ -106,7 +302,7 @@ def _why(page: GpuPage) -> str:
 
 
 def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
-    """A job on it; of several, what each counts with and which one the keys mean."""
+    """Return the line of a job: of several, its share, and which one is the subject."""
     share = next((sharer for sharer in page.row.view.sharers if sharer.job_id == job.id), None)
     parts = [plain(job.spec.tenant, 32), running_words(job, page.now)]
     parts.append(f"counts {format_size(share.memory)}" if share else "")
@@ -114,24 +310,24 @@ def _job_line(page: GpuPage, job: Job, number: int) -> Cell:
     is_meant = number == 0 and len(page.jobs) > 1
     hint: Span = (f"◂ {page.keys[0]} opens it, {page.keys[1]} the next  ", AMBER) if is_meant else ("", DIM)
     words = ", ".join(part for part in parts if part)
-    return _line("job", (f"#{job.shown_id} ", BLUE), (f"{plain(job.spec.name, 60)} ", PLAIN), hint, (words, DIM))
+    return _line("job", (f"#{job.shown_id} ", BLUE), (f"{plain(job.name, 60)} ", PLAIN), hint, (words, DIM))
 
 
 def _windows(page: GpuPage) -> list[Cell]:
     uuid = page.row.view.gpu.uuid
     mine = [window for window in page.snapshot.windows if uuid in window.gpus]
-    return [_line("kept", *_window(window, page.now)) for window in mine]
+    return [_line("reserved", *_window(window, page.now)) for window in mine]
 
 
 def _window(view: WindowView, now: datetime) -> Cell:
     window = view.window
     start, end = window.start.astimezone(), window.end.astimezone()
-    words = kept_words([view], now) or "kept"
+    words = kept_words([view], now) or "reserved"
     return ((words, VIOLET), (f"  {plain(window.name, 40)}: {start:%a %d %H:%M} to {end:%a %d %H:%M}", DIM))
 
 
 def _readings(page: GpuPage) -> list[Cell]:
-    """What has no graph, or is better read as a figure."""
+    """Return readings without a graph, or better read as figures."""
     sample = page.row.view.sample
     if sample is None or page.row.is_old:
         return [_line("readings", ("none now: the driver does not answer for it", AMBER))]
@@ -178,7 +374,7 @@ def _throughput(label: str, received: float | None, sent: float | None, why_not:
 
 
 def _told(*words: str) -> str:
-    """Those of which there is something to tell."""
+    """Return the words that are not empty, joined."""
     return ", ".join(word for word in words if word)
 
 
@@ -191,7 +387,7 @@ def _count(value: int | None, name: str) -> str:
 
 
 def _processes(page: GpuPage) -> list[Cell]:
-    """The processes on it, as the driver lists them."""
+    """Return the processes on it, as the driver lists them."""
     view = page.row.view
     processes = view.sample.processes if view.sample is not None else None
     if processes is None:
@@ -221,7 +417,7 @@ def _process(process: GpuProcess, shares: bool) -> Cell:
 
 
 def _instances(page: GpuPage) -> list[Cell]:
-    """The MIG instances it is cut into, or the GPU that this instance is cut from."""
+    """Return its MIG instances, or the GPU of this instance."""
     gpu = page.row.view.gpu
     if gpu.mig_parent:
         parent = page.picture.rows.get(gpu.mig_parent)
@@ -249,7 +445,7 @@ def _instance(row: GpuRow, holder: list[Span]) -> Cell:
 
 
 def _about(page: GpuPage) -> list[Cell]:
-    """What does not change."""
+    """Return properties that do not change."""
     gpu = page.row.view.gpu
     node = next((node for node in page.snapshot.nodes if any(view.gpu.uuid == gpu.uuid for view in node.gpus)), None)
     known = {
@@ -266,12 +462,12 @@ def _about(page: GpuPage) -> list[Cell]:
 
 
 def title(row: GpuRow) -> Cell:
-    """`GPU 3  NVIDIA H100 80GB HBM3`."""
+    """Return `GPU 3  NVIDIA H100 80GB HBM3`."""
     return ((f"GPU {label_of(row)}", STRONG), (f"  {plain(row.view.gpu.model or '', 60)}", DIM))
 
 
 def holders(view: GpuView, jobs: Iterable[Job]) -> tuple[Job, ...]:
-    """The jobs on it, in their order there."""
+    """Return the jobs on it, in their order there."""
     ids = view.job_ids or ((view.job_id,) if view.job_id is not None else ())
     known = {job.id: job for job in jobs if job.id in ids} if ids else {}
     return tuple(known[job_id] for job_id in ids if job_id in known)

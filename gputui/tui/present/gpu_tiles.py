@@ -1,12 +1,12 @@
-"""How many GPUs stand side by side, and how high each is drawn: arithmetic alone."""
+"""Arrangement of GPUs on the screen: how many side by side, and how high each."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
 
-CARD_LEAST, CARD_MOST = 6, 12
-"""Rows of a card: title, holder, a graph of two lines, memory and what else is read, or long graphs of everything."""
+CARD_LEAST, CARD_MOST = 6, 16
+"""Rows of a card: title, four bars and the elapsed time, or with high graphs between them."""
 CARD_WIDTH = 29
 """Cells of a card at least, with the one that parts it from the next."""
 CARD_WIDEST = 110
@@ -23,11 +23,11 @@ LINE_FULL = 58
 
 @dataclass(frozen=True)
 class GridRoom:
-    """What the grid may take of the screen."""
+    """Room for the grid on the screen."""
 
     width: int = 80
     most: int = 12
-    """Rows it may take."""
+    """Most rows it may take."""
     fixed: int | None = None
     """Rows it was given; None: as many as it needs."""
     mode: str = "auto"
@@ -36,7 +36,7 @@ class GridRoom:
 
 @dataclass(frozen=True)
 class Arrangement:
-    """How GPUs are drawn."""
+    """Arrangement of the GPUs."""
 
     kind: str = "rows"
     """`cards`, `rows` or `compact`."""
@@ -44,17 +44,17 @@ class Arrangement:
     width: int = 0
     """Cells of each, with the one that parts it from the next; only where there are several side by side."""
     height: int = 1
-    """Rows of each."""
+    """Rows of each tile."""
     rows: int = 2
     """Rows of the whole grid, titles and all."""
 
     def bands(self, count: int) -> int:
-        """How many of them stand one above the other."""
+        """Return how many bands of tiles there are."""
         return ceil(count / self.across)
 
 
 def arrange(count: int, room: GridRoom, *, words: int = 1) -> Arrangement:
-    """The best way to draw so many GPUs there; `words`: the lines to be said where there is none."""
+    """Return the best arrangement of so many GPUs; `words`: the lines shown where there is none."""
     most = room.fixed or room.most
     if count == 0:
         return Arrangement(rows=room.fixed or 1 + max(1, words))
@@ -75,7 +75,7 @@ def _rows(count: int, room: GridRoom) -> Arrangement:
 
 
 def _cards(count: int, room: GridRoom) -> Arrangement | None:
-    """Cards for all of them; None where they would not fit. By themselves they take a little less than they may."""
+    """Return cards for all GPUs, None where they do not fit. Unless resized they take a little less than they may."""
     best: tuple[tuple[int, bool], Arrangement] | None = None
     width, most = room.width, room.fixed or room.most * 9 // 10
     for across in range(1, min(count, max(1, width // CARD_WIDTH)) + 1):
@@ -92,7 +92,7 @@ def _cards(count: int, room: GridRoom) -> Arrangement | None:
 
 
 def _forced_cards(count: int, room: GridRoom) -> Arrangement:
-    """As many cards as can be seen, the others by scrolling."""
+    """Return as many visible cards as fit; others are scrolled to."""
     most = room.fixed or room.most
     across = max(1, min(count, room.width // CARD_WIDTH))
     height = min(CARD_LEAST, max(3, most))
@@ -101,7 +101,7 @@ def _forced_cards(count: int, room: GridRoom) -> Arrangement:
 
 
 def _compact(count: int, room: GridRoom) -> Arrangement:
-    """As few side by side as show all of them at once; the most there is room for where none do."""
+    """Return as few tiles side by side as show all GPUs at once; as many as fit where none do."""
     most = room.fixed or room.most
     full = max(1, room.width // LINE_FULL)
     widest = max(1, room.width // LINE_ENOUGH)

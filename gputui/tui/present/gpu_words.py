@@ -1,16 +1,18 @@
-"""Who holds a GPU, for whom it is kept, and what is wrong with it: in words."""
+"""Words about a GPU: its name, holders, reservations and throttling."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from gputui.domain.gpu import GpuProcess, GpuView, Holder
 from gputui.domain.job import Job
+from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_size
-from gputui.domain.window import WindowState, WindowView
+from gputui.domain.units import format_duration, format_size, plural
+from gputui.tui.present.cells import UNKNOWN
 from gputui.tui.present.times import minute
 
 _ID = re.compile("[0-9a-f]{64}")
@@ -19,13 +21,13 @@ _MINUTE = timedelta(minutes=1)
 
 
 def kept_words(windows: Iterable[WindowView], now: datetime) -> str:
-    """`kept for alice until 16:00`, `kept for alice from 14:00`: the first window that matters within a day."""
+    """Return `reserved for alice until 16:00` or `... from 14:00`, for the first window that matters within a day."""
     for view in windows:
         window = view.window
         if view.state is WindowState.RELEASED or window.end <= now or window.start - now > _SOON:
             continue
         when = f"until {minute(window.end, now)}" if window.start <= now else f"from {minute(window.start, now)}"
-        return f"kept for {_for_whom(view)} {when}"
+        return f"reserved for {_for_whom(view)} {when}"
     return ""
 
 
@@ -43,22 +45,44 @@ SLOWED = "slowed: "
 
 
 def slowed_words(throttle: Iterable[str], most: int = 100) -> str:
-    """`slowed: power cap`: what slows it down, in the words readings have for it; empty where nothing does."""
+    """Return `slowed: power cap` for throttle reasons; empty where there is none."""
     reasons = plain(", ".join(throttle), most)
     return SLOWED + reasons if reasons else ""
 
 
 def running_words(job: Job, now: datetime) -> str:
-    """`2h14m of 8h00m`, to the minute: a second hand on every GPU would keep the line busy."""
+    """Return `2h14m / 8h`, to the minute: seconds on every GPU would keep the line to the terminal busy."""
     if job.started_at is None:
         return "starting"
     passed = now - job.started_at
-    taken = "under a minute" if passed < _MINUTE else format_duration(passed // _MINUTE * _MINUTE).removesuffix("00s")
-    return taken + (f" of {format_duration(job.spec.time_limit)}" if job.spec.time_limit else "")
+    taken = "<1m" if passed < _MINUTE else format_duration(passed // _MINUTE * _MINUTE).removesuffix("00s")
+    return taken + (f" / {_round_duration(job.spec.time_limit)}" if job.spec.time_limit else "")
+
+
+def elapsed_words(job: Job, now: datetime) -> str:
+    """Return `2h14m`, or `2h14m/8h` with the limit."""
+    return running_words(job, now).replace(" / ", "/")
+
+
+def elapsed_share(job: Job, now: datetime) -> float | None:
+    """Return the share of its time limit that a running job has used; None without a limit."""
+    if job.started_at is None or not job.spec.time_limit:
+        return None
+    return (now - job.started_at) / job.spec.time_limit
+
+
+def idle_words(idle: timedelta) -> str:
+    """Return `idle 12m`, in whole minutes."""
+    return f"idle {format_duration(idle // _MINUTE * _MINUTE).removesuffix('00s')}"
+
+
+def _round_duration(span: timedelta) -> str:
+    """Return `8h` or `16m` for a whole number of hours or minutes."""
+    return format_duration(span).removesuffix("00s").removesuffix("00m")
 
 
 def process_of(view: GpuView, holder: Holder) -> GpuProcess | None:
-    """The process that a holder is known by: of a container, the first of its."""
+    """Return the process of a holder; of a container its first one."""
     processes = view.sample.processes if view.sample else None
     for process in processes or ():
         is_its = process.container_id is not None and process.container_id == holder.container_id
@@ -86,11 +110,88 @@ def foreign_words(view: GpuView, holder: Holder) -> str:
 
 
 def container_of(job: Job) -> str:
-    """The container that its running attempt is in."""
+    """Return the container of its running attempt."""
     attempt = job.attempt
     return _short_id(attempt.container_id) if attempt and attempt.container_id else ""
 
 
 def _short_id(container: str) -> str:
-    """Twelve figures of an engine's id, as engines show it themselves; a name as it is."""
+    """Return the first twelve digits of a container id, as engines show it; a name unchanged."""
     return container[:12] if _ID.fullmatch(container) else plain(container, 40)
+
+
+_VENDOR = re.compile(r"^(NVIDIA|Tesla|GeForce|Quadro)\s+", re.IGNORECASE)
+
+
+def short_model(model: str | None) -> str:
+    """Return `H100 80GB HBM3` of `NVIDIA H100 80GB HBM3`."""
+    return _VENDOR.sub("", plain(model, 60)) if model else UNKNOWN
+
+
+def model_in(model: str, room: int) -> str:
+    """Return as many whole words as fit, at least one: `H100` in 7 cells, `H100 80GB` in 9."""
+    words = [part for part in re.split(r"(?=[ -])", model) if part]
+    while len(words) > 1 and sum(map(len, words)) > room:
+        words.pop()
+    return "".join(words)
+
+
+def index_of(view: GpuView) -> str:
+    """Return the index to show; of a MIG instance its GPU's and its own: `0m2`."""
+    gpu = view.gpu
+    if not gpu.mig_parent:
+        return str(gpu.index)
+    return f"{gpu.index}m{'' if gpu.mig_index is None else gpu.mig_index}"
+
+
+@dataclass(frozen=True)
+class Labels:
+    """Labels of GPUs: the index, with the node where there are several."""
+
+    by_uuid: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot) -> Labels:
+        """Return the labels of all GPUs of a snapshot."""
+        several = len(snapshot.nodes) > 1
+        return cls(
+            {
+                view.gpu.uuid: (f"{plain(node.name, 12)}:" if several else "") + index_of(view)
+                for node in snapshot.nodes
+                for view in node.gpus
+            }
+        )
+
+    @property
+    def width(self) -> int:
+        """Width of the longest label in cells."""
+        return max((len(label) for label in self.by_uuid.values()), default=1)
+
+    def of_all(self, uuids: Iterable[str]) -> str:
+        """Return `GPU 0-3`, `GPU node1:0-3 node2:1`, `no GPU`; GPUs that are no longer listed are counted: `2 GPUs`."""
+        by_node: dict[str, list[str]] = {}
+        unlisted = 0
+        for uuid in uuids:
+            if uuid not in self.by_uuid:
+                unlisted += 1
+                continue
+            node, _, index = self.by_uuid[uuid].rpartition(":")
+            by_node.setdefault(node, []).append(index)
+        parts = [f"{node}:{ranges(indices)}" if node else ranges(indices) for node, indices in by_node.items()]
+        told = [f"GPU {' '.join(parts)}"] if parts else []
+        if unlisted:
+            told.append(f"{unlisted} more" if told else plural(unlisted, "GPU"))
+        return " and ".join(told) or "no GPU"
+
+
+def ranges(indices: Sequence[str]) -> str:
+    """Return `0-3,6` for 0, 1, 2, 3 and 6."""
+    numbers = sorted(int(index) for index in indices if index.isdigit())
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    words = [f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs]
+    return ",".join([*words, *(index for index in indices if not index.isdigit())])

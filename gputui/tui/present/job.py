@@ -2,24 +2,115 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import dropwhile
+from types import MappingProxyType
 
-from gputui.domain.arrays import indices_word
+from gputui.domain.arrays import count, elements_word
 from gputui.domain.job import GpuRequest, Job, JobId
+from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.cells import UNKNOWN, Cell, cell
-from gputui.tui.present.job_more import MORE_CELLS
-from gputui.tui.present.meter import progress
+from gputui.tui.present.graphs import progress
+from gputui.tui.present.job_progress import WIDTH, ArrayCounts, array_progress, pull_progress, time_progress
 from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED, STRONG
+from gputui.tui.present.times import minute
+
+
+def moment(at: datetime | None, now: datetime) -> str:
+    """Return the local time of a moment; empty where there is none."""
+    return "" if at is None else minute(at, now)
+
+
+def _eta(job: Job, context: JobContext) -> Cell:
+    """Return the local time of the expected start."""
+    if job.state is not JobState.PENDING:
+        return cell("")
+    expected = context.expected_starts.get(job.id)
+    if expected is None:
+        return cell(UNKNOWN, DIM)
+    return cell(f"~{moment(expected, context.now)}" if expected > context.now else "now", PLAIN)
+
+
+def _left(job: Job, context: JobContext) -> Cell:
+    """Return the rest of the time limit."""
+    if job.limit_at is None or not job.state.is_active:
+        return cell("")
+    left = job.limit_at - context.now
+    return cell(format_duration(left) if left.total_seconds() > 0 else "over", PLAIN)
+
+
+def _where(job: Job, context: JobContext) -> Cell:
+    attempt = job.attempt
+    held = attempt.gpus if attempt else ()
+    names = [context.gpu_names.get(uuid, "?") for uuid in held]
+    return cell(",".join(names), PLAIN if job.gpus else DIM)
+
+
+def _exit(job: Job, context: JobContext) -> Cell:
+    return cell("" if job.exit_code is None else str(job.exit_code), RED if job.exit_code else DIM)
+
+
+def _attempts(job: Job, context: JobContext) -> Cell:
+    return cell(str(len(job.attempts)) if job.attempts else "", PLAIN if len(job.attempts) > 1 else DIM)
+
+
+def command_words(command: Sequence[str]) -> str:
+    """Return the command with its program by its base name; of `python3 -u /data/train.py` and `python -m` the rest."""
+    program, *arguments = command or ("",)
+    if _PYTHON.fullmatch(base := _base_name(program)):
+        rest = list(dropwhile(lambda word: word in _PYTHON_FLAGS, arguments))
+        if len(rest) > 1 and rest[0] == "-m":
+            return " ".join(rest[1:])
+        if rest and not rest[0].startswith("-"):
+            return command_words(rest)
+    return " ".join((base, *arguments))
+
+
+_PYTHON, _PYTHON_FLAGS = re.compile(r"python[\d.]*"), frozenset({"-u", "-I", "-O", "-OO", "-B", "-s", "-E"})
+
+
+def _base_name(program: str) -> str:
+    return program.rstrip("/").rpartition("/")[2] or program
+
+
+def _score(job: Job, context: JobContext) -> Cell:
+    score = context.scores.get(job.id)
+    if score is None:
+        return cell(UNKNOWN if job.state is JobState.PENDING else "", DIM)
+    return cell(f"{score:.1f}", DIM)
+
+
+def _started(job: Job) -> datetime | None:
+    return None if job.state is JobState.PENDING else job.started_at
+
+
+MORE_CELLS: Mapping[str, Callable[[Job, JobContext], Cell]] = MappingProxyType(
+    {
+        "eta": _eta,
+        "left": _left,
+        "where": _where,
+        "exit": _exit,
+        "attempts": _attempts,
+        "score": _score,
+        "user": lambda job, context: cell(plain(job.submitted_by, 40), DIM),
+        "image": lambda job, context: cell(plain(job.spec.image or "", 120), DIM),
+        "command": lambda job, context: cell(plain(command_words(job.spec.command), 200), DIM),
+        "submitted": lambda job, context: cell(moment(job.submitted_at, context.now), DIM),
+        "started": lambda job, context: cell(moment(_started(job), context.now), DIM),
+        "ended": lambda job, context: cell(moment(job.ended_at, context.now), DIM),
+    }
+)
 
 
 @dataclass(frozen=True)
 class JobContext:
-    """What the cells of jobs need besides the job."""
+    """Data that cells of jobs need besides the job."""
 
     now: datetime
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)
@@ -30,7 +121,29 @@ class JobContext:
     beside: Mapping[JobId, tuple[JobId, ...]] = field(default_factory=dict)
     """The jobs that share GPUs with each, of those that do."""
     scores: Mapping[JobId, float] = field(default_factory=dict)
-    """By which waiting jobs are put in order; only while somebody looks at them."""
+    """Scores of waiting jobs; only while a column shows them."""
+    room: Mapping[str, int] = field(default_factory=dict)
+    """Cells of each column that is shown."""
+    loads: Mapping[JobId, int] = field(default_factory=dict)
+    """Mean utilisation of the GPUs of running jobs, in percent."""
+
+    @property
+    def is_in_words(self) -> bool:
+        """Whether the column of states has room for words."""
+        return self.room.get("state", 0) >= WORDS
+
+    @classmethod
+    def of(
+        cls,
+        snapshot: Snapshot,
+        now: datetime,
+        gpu_names: Mapping[str, str],
+        scores: Mapping[JobId, float] = MappingProxyType({}),
+        room: Mapping[str, int] = MappingProxyType({}),
+    ) -> JobContext:
+        """Return the data of a snapshot."""
+        beside, progress = snapshot.sharing(), snapshot.progress
+        return cls(now, snapshot.reasons, snapshot.expected_starts, progress, gpu_names, beside, scores, room)
 
 
 def job_cells(job: Job, key: str, context: JobContext) -> Cell:
@@ -38,19 +151,21 @@ def job_cells(job: Job, key: str, context: JobContext) -> Cell:
     return _CELLS[key](job, context)
 
 
-def group_cells(jobs: Sequence[Job], key: str, context: JobContext, active: int = 0) -> Cell:
-    """The cell of that column, of waiting elements of an array that share a row; so many others run."""
+def group_cells(jobs: Sequence[Job], key: str, context: JobContext, counts: ArrayCounts | None = None) -> Cell:
+    """Return the cell of that column, of elements of an array that share a row; `counts` are of the whole array."""
     first = jobs[0]
     if key == "id" and first.array:
         return cell(str(first.array.id), BLUE)
     if key == "name" and first.array:
         limit = f"%{first.array.limit}" if first.array.limit else ""
-        indices = indices_word(job.array.index for job in jobs if job.array)
-        return ((plain(first.spec.name, 120), PLAIN), (f"[{indices}{limit}]", DIM))
+        return ((plain(first.spec.name, 120), PLAIN), (f"[{elements_word(jobs)}{limit}]", DIM))
+    if key == "progress" and counts is not None:
+        return array_progress(counts, context.room.get("progress", WIDTH))
     if key == "why":
-        counts = f"{len(jobs)} PD" + (f", {active} R" if active else "")
+        active = counts.running if counts else 0
+        told = f"{count(jobs):,} {state_words(first)}" + (f", {active:,} running" if active else "")
         reason = why(first, context)
-        return ((counts, PLAIN), (" · ", DIM), *reason) if any(text for text, _ in reason) else cell(counts)
+        return ((told, PLAIN), (" · ", DIM), *reason) if any(text for text, _ in reason) else cell(told)
     return job_cells(first, key, context)
 
 
@@ -67,7 +182,7 @@ def gpus_wanted(request: GpuRequest) -> str:
 
 
 def elapsed(job: Job, now: datetime) -> timedelta | None:
-    """How long the latest attempt has run, or ran."""
+    """Return how long the latest attempt has run, or ran."""
     if job.started_at is None or job.state is JobState.PENDING:
         return None
     end = job.ended_at if job.state.is_terminal else now
@@ -75,7 +190,7 @@ def elapsed(job: Job, now: datetime) -> timedelta | None:
 
 
 def gpu_list(job: Job, names: Mapping[str, str]) -> str:
-    """`GPU 0,1,4` of the GPUs it holds; how many, where an index is not known."""
+    """Return `GPU 0,1,4` for the GPUs it holds; their number where an index is unknown."""
     held = [names[uuid] for uuid in job.gpus if uuid in names]
     if len(held) < len(job.gpus):
         return plural(len(job.gpus), "GPU")
@@ -83,7 +198,7 @@ def gpu_list(job: Job, names: Mapping[str, str]) -> str:
 
 
 def why(job: Job, context: JobContext) -> Cell:
-    """Why it waits, where it runs, or how it ended."""
+    """Return why it waits, where it runs, or how it ended."""
     if job.cancel_requested and not job.state.is_terminal:
         return cell("being cancelled", AMBER)
     if job.requeue_requested:
@@ -95,12 +210,18 @@ def why(job: Job, context: JobContext) -> Cell:
     where = gpu_list(job, context.gpu_names)
     if job.state is JobState.COMPLETING and job.stopping is not None:
         return ((f"{where} · " if where else "", DIM), (plain(job.stopping.cause.text, 200), AMBER))
-    if words := context.progress.get(job.id):
+    if (words := context.progress.get(job.id)) and "progress" in context.room:
+        return cell(plain(_PERCENT.sub("", words), 200), AMBER)  # the bar has a column of its own
+    if words:
         image = plain(job.spec.image, 120) if job.spec.image else ""
         told = words if image in words else f"{words} {image}"
         return ((f"{where} · " if where else "", DIM), *progress(plain(told, 200), context.now))
     if others := context.beside.get(job.id):
         where += f" beside {' '.join(f'#{other}' for other in others)}"
+    if job.suspended:
+        return ((f"{where} · " if where else "", DIM), ("suspended", AMBER))
+    if where and job.state is JobState.RUNNING and (load := context.loads.get(job.id)) is not None:
+        where += f" · {load}%"
     return cell(where or ("no GPU" if job.state is JobState.RUNNING else ""), DIM)
 
 
@@ -112,8 +233,8 @@ def _why_waiting(job: Job, context: JobContext) -> Cell:
 
 
 def _how_ended(job: Job) -> Cell:
-    if job.cause is not None:
-        return cell(plain(job.cause.text, 300), RED if JOB_STYLES[job.state] is RED else DIM)
+    if told := job.end_info:
+        return cell(plain(told, 300), RED if job.cause is not None and JOB_STYLES[job.state] is RED else DIM)
     return cell(f"exit code {job.exit_code}" if job.exit_code is not None else "", DIM)
 
 
@@ -125,10 +246,45 @@ def _id(job: Job, context: JobContext) -> Cell:
     return cell(job.shown_id, DIM if _is_over(job) else BLUE)
 
 
+WORDS = 9
+"""Cells that states in words need."""
+_WORDS = {
+    JobState.PENDING: "waiting",
+    JobState.CONFIGURING: "starting",
+    JobState.RUNNING: "running",
+    JobState.COMPLETING: "ending",
+    JobState.COMPLETED: "completed",
+    JobState.FAILED: "failed",
+    JobState.CANCELLED: "cancelled",
+    JobState.TIMEOUT: "timed out",
+    JobState.OUT_OF_MEMORY: "no memory",
+    JobState.PREEMPTED: "preempted",
+}
+_PERCENT = re.compile(r",?\s*\d{1,3}\s?%")
+
+
+def state_words(job: Job) -> str:
+    """Return the state as a word: `running`, `waiting`, `held`, ..."""
+    if job.suspended and job.state is JobState.RUNNING:
+        return "suspended"
+    return "held" if job.held and job.state is JobState.PENDING else _WORDS[job.state]
+
+
 def _state(job: Job, context: JobContext) -> Cell:
-    """The short word squeue has; a held one is marked."""
+    """Return the state in a word, or as squeue shortens it; a held job is marked."""
     held = job.held and job.state is JobState.PENDING
-    return cell("PDh" if held else job.state.short, AMBER if held else JOB_STYLES[job.state])
+    is_suspended = job.suspended and job.state is JobState.RUNNING
+    style = AMBER if held or is_suspended else JOB_STYLES[job.state]
+    if context.is_in_words:
+        return cell(state_words(job), style)
+    return cell("PDh" if held else "S" if is_suspended else job.state.short, style)
+
+
+def _progress(job: Job, context: JobContext) -> Cell:
+    room = context.room.get("progress", WIDTH)
+    if job.state is JobState.CONFIGURING and (words := context.progress.get(job.id)):
+        return pull_progress(plain(words, 200), room)
+    return time_progress(job, elapsed(job, context.now), room)
 
 
 def _priority(job: Job, context: JobContext) -> Cell:
@@ -137,7 +293,7 @@ def _priority(job: Job, context: JobContext) -> Cell:
 
 
 def _name(job: Job, context: JobContext) -> Cell:
-    shown = plain(job.spec.name, 120) or plain(job.spec.image or " ".join(job.spec.command[:3]), 120)
+    shown = plain(job.name, 120) or plain(job.spec.image or command_words(job.spec.command[:3]), 120)
     return cell(shown, DIM if _is_over(job) else PLAIN)
 
 
@@ -163,7 +319,7 @@ def _age(job: Job, context: JobContext) -> Cell:
 
 
 def _start(job: Job, context: JobContext) -> Cell:
-    """When it is expected to start; unknown is a dash, and only a waiting job has one."""
+    """Return in how long it is expected to start; a dash where unknown, empty where it does not wait."""
     if job.state is not JobState.PENDING:
         return cell("")
     expected = context.expected_starts.get(job.id)
@@ -184,5 +340,6 @@ _CELLS: dict[str, Callable[[Job, JobContext], Cell]] = {
     "age": _age,
     "start": _start,
     "why": why,
+    "progress": _progress,
     **MORE_CELLS,
 }

@@ -1,9 +1,10 @@
-"""A line of a job's output as styled text: its colours kept, everything else that could act on a terminal gone."""
+"""Lines of a job's output as styled text: colours are kept, other control sequences and line times removed."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from datetime import datetime
 
 from rich.color import Color
 from rich.style import Style
@@ -15,7 +16,7 @@ from gputui.tui.present.style import LOG_BRIGHT, LOG_NAMES, PLAIN
 _COLOURS = re.compile(r"\x1b\[([0-9;:]{0,64})m")
 _RAW_COLOURS = re.compile(rb"\x1b\[([0-9;:]{0,64})m")
 MOST = 4096
-"""Bytes of a line that are kept and looked at."""
+"""Bytes of a line that are kept."""
 _ATTRIBUTES = {
     1: Style(bold=True),
     2: Style(dim=True),
@@ -29,7 +30,7 @@ _ATTRIBUTES = {
 
 
 def style_after(raw: bytes, style: Style) -> Style:
-    """What is switched on after the line, where `style` was before it; only what follows its last reset counts."""
+    """Return the style after a line that begins in `style`; only what follows its last reset counts."""
     at = max(raw.rfind(b"\x1b[0m"), raw.rfind(b"\x1b[m"))
     if at >= 0:
         style = PLAIN
@@ -49,7 +50,7 @@ def styles_before(lines: Iterable[bytes], style: Style = PLAIN) -> list[Style]:
 
 
 def log_spans(raw: bytes, style: Style = PLAIN) -> list[Span]:
-    """The line as it would stand on a terminal: of a progress bar only the last state. It begins in that style."""
+    """Return the line as a terminal would show it, beginning in `style`; of a progress bar only the last state."""
     spans: list[Span] = []
     text, at = plain_bytes(raw[:MOST]), 0
     for match in _COLOURS.finditer(text):
@@ -62,12 +63,12 @@ def log_spans(raw: bytes, style: Style = PLAIN) -> list[Span]:
 
 
 def shown_text(text: str) -> str:
-    """What `plain_log` left of a line, without its colours: what is read, searched and copied."""
+    """Return a plain line without its colours: the text that is read, searched and copied."""
     return _COLOURS.sub("", text).replace("\x1b", "")
 
 
 def highlighted(spans: list[Span], places: list[tuple[int, int]], style: Style) -> list[Span]:
-    """The line with those places of its text in that style."""
+    """Return the line with places of its text in another style."""
     if not places:
         return spans
     marked: list[Span] = []
@@ -82,7 +83,7 @@ def highlighted(spans: list[Span], places: list[tuple[int, int]], style: Style) 
 
 
 def _cut(value: str, at: int, places: list[tuple[int, int]]) -> Iterator[tuple[str, bool]]:
-    """The pieces of a span that begins at `at`, and whether each is within a place."""
+    """Yield the pieces of a span that begins at `at`, and whether each is within a place."""
     here = 0
     for start, end in places:
         if start - at >= len(value):
@@ -97,7 +98,7 @@ def _cut(value: str, at: int, places: list[tuple[int, int]]) -> Iterator[tuple[s
 
 
 def _after(style: Style, colours: str) -> Style:
-    """The style after a colour sequence (ECMA-48 SGR, with the 256-colour and RGB extensions)."""
+    """Return the style after a colour sequence (ECMA-48 SGR with the 256-colour and RGB extensions)."""
     codes = [int(code[:4]) if code else 0 for code in re.split("[;:]", colours)]
     i = 0
     while i < len(codes):
@@ -126,7 +127,7 @@ def _simple(style: Style, code: int) -> Style:
 
 
 def _extended(codes: list[int]) -> tuple[Color | None, int]:
-    """The colour of `5;n` or `2;r;g;b`, and how many codes it took."""
+    """Return the colour of `5;n` or `2;r;g;b`, and how many codes it took."""
     if codes[:1] == [5] and len(codes) >= 2:
         number = codes[1]
         if number < 16:
@@ -136,3 +137,26 @@ def _extended(codes: list[int]) -> tuple[Color | None, int]:
         red, green, blue = (min(255, value) for value in codes[1:4])
         return Color.from_rgb(red, green, blue), 4
     return None, len(codes)
+
+
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z ")
+STAMP_WIDTH = len("10:02:04.123 ")
+
+
+def without_stamp(raw: bytes) -> bytes:
+    """Return the line without its time."""
+    match = _STAMP.match(raw)
+    return raw[match.end() :] if match else raw
+
+
+def stamp_words(raw: bytes) -> str:
+    """Return the local time of day to the millisecond; blanks where there is none."""
+    match = _STAMP.match(raw)
+    if match is None:
+        return " " * STAMP_WIDTH
+    thousandths = (match[2] or b"").ljust(3, b"0")[:3].decode("ascii")
+    try:
+        local = datetime.fromisoformat(f"{match[1].decode('ascii')}+00:00").astimezone()
+    except (ValueError, OverflowError):  # the thirteenth month
+        return " " * STAMP_WIDTH
+    return f"{local:%H:%M:%S}.{thousandths} "

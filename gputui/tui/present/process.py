@@ -1,48 +1,193 @@
-"""The cells of a job's processes."""
+"""Cells and order of the process view, and the pages of a process and of a container."""
 
 from __future__ import annotations
 
-from gputui.domain.process import ProcessRow
-from gputui.domain.text import plain
-from gputui.domain.units import format_duration, format_size
-from gputui.tui.present.cells import UNKNOWN, Cell, Column, cell
-from gputui.tui.present.style import AMBER, DIM, GREEN, PLAIN
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 
-PROCESS_COLUMNS = (
+from gputui.domain.gpu_processes import CONTAINER, FOREIGN, JOB, OTHER, ContainerDetail, GpuProcessRow, gpu_words
+from gputui.domain.text import broken, plain
+from gputui.domain.units import format_duration, format_size
+from gputui.tui.present.cells import Cell, Column, Span, cell
+from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG, VIOLET
+
+PROCESS_VIEW_COLUMNS = (
     Column("pid", "PID", 7, right=True),
-    Column("user", "USER", 8, rank=2),
-    Column("cpu", "CPU", 6, right=True),
-    Column("memory", "MEM", 5, right=True),
-    Column("gpu", "GPU MEM", 7, right=True),
-    Column("age", "AGE", 7, right=True, rank=1),
-    Column("command", "COMMAND", 20, flex=1),
+    Column("user", "USER", 8, rank=1, flex=1, most=16),
+    Column("gpu", "GPU", 4, flex=1, most=9),
+    Column("what", "JOB OR CONTAINER", 16, flex=3, most=44),
+    Column("age", "AGE", 6, right=True, rank=3),
+    Column("sm", "SM", 4, right=True, rank=4),
+    Column("gpu_memory", "GPU MEM", 7, right=True),
+    Column("memory", "MEM", 5, right=True, rank=2),
+    Column("cpu", "CPU", 5, right=True, rank=2),
+    Column("command", "COMMAND", 12, flex=8),
 )
 _BUSY = 0.5
-"""Of a core."""
+_VALUES: Mapping[str, Callable[[GpuProcessRow], object]] = {
+    "pid": lambda row: row.pid,
+    "user": lambda row: row.user,
+    "gpu": lambda row: [(len(label), label) for label in row.gpus] or None,
+    "what": lambda row: (row.kind != FOREIGN, row.kind, row.job_id or 0, row.what),
+    "age": lambda row: row.age,
+    "sm": lambda row: row.sm,
+    "gpu_memory": lambda row: row.gpu_memory,
+    "memory": lambda row: row.memory,
+    "cpu": lambda row: row.cpu,
+    "command": lambda row: row.command,
+}
+_LARGEST_FIRST = {"age", "sm", "gpu_memory", "memory", "cpu"}
 
 
-def process_cells(row: ProcessRow, gpu_memory: int | None, column: str) -> Cell:
-    """What stands in that cell; GPU memory is None for a process that has none."""
+@dataclass(frozen=True)
+class ProcessOrder:
+    """Column by which processes are sorted, and whether in reverse."""
+
+    column: str = "gpu"
+    is_turned: bool = False
+
+    @property
+    def is_down(self) -> bool:
+        """Whether large values come first."""
+        return (self.column in _LARGEST_FIRST) != self.is_turned
+
+    def by(self, column: str) -> ProcessOrder:
+        """Return the order by a column; for the same column its reverse."""
+        return ProcessOrder(column, column == self.column and not self.is_turned)
+
+    def next(self) -> ProcessOrder:
+        """Return the order by the next column."""
+        names = list(_VALUES)
+        return ProcessOrder(names[(names.index(self.column) + 1) % len(names)])
+
+    def sorted(self, rows: Iterable[GpuProcessRow]) -> list[GpuProcessRow]:
+        """Return the rows in this order, with unknown values last; equal ones by GPU memory and pid."""
+        value = _VALUES[self.column]
+        listed = sorted(rows, key=lambda row: (-(row.gpu_memory or 0), row.pid or 0))
+        known = [row for row in listed if value(row) is not None]
+        known.sort(key=lambda row: value(row), reverse=self.is_down)  # type: ignore[arg-type, return-value]
+        return [*known, *(row for row in listed if value(row) is None)]
+
+
+def view_cell(row: GpuProcessRow, column: str) -> Cell:
+    """Return the content of a cell; empty where the value is not known."""
     if column == "cpu":
-        return _cpu(row.cpu)
-    texts = {
-        "pid": (str(row.pid), DIM),
-        "user": (plain(row.user, 32), DIM),
-        "memory": (UNKNOWN if row.memory is None else format_size(row.memory), PLAIN),
-        "gpu": ("" if gpu_memory is None else format_size(gpu_memory), AMBER),
-        "age": (UNKNOWN if row.age is None else format_duration(row.age), DIM),
-        "command": (plain(_without_directories(row.command), 1000), PLAIN),
+        return cell(_percent(row.cpu), GREEN if (row.cpu or 0) >= _BUSY else PLAIN)
+    if column == "what":
+        return what_cell(row)
+    texts: Mapping[str, tuple[str, object]] = {
+        "pid": ("" if row.pid is None else str(row.pid), DIM),
+        "user": (plain(row.user or "", 32), PLAIN),
+        "gpu": (gpu_words(row.gpus), PLAIN),
+        "age": ("" if row.age is None else format_duration(row.age), DIM),
+        "sm": (_percent(row.sm), PLAIN),
+        "gpu_memory": ("" if row.gpu_memory is None else format_size(row.gpu_memory), AMBER),
+        "memory": ("" if row.memory is None else format_size(row.memory), PLAIN),
+        "command": ("  " * min(row.depth, 20) + plain(_bare(row), 400), DIM if row.kind == OTHER else PLAIN),
     }
-    return cell(*texts[column])
+    text, style = texts[column]
+    return ((text, style),)  # type: ignore[return-value]
 
 
-def _without_directories(command: str) -> str:
-    """The command line, its program by its name alone: what tells jobs apart comes after it."""
-    program, space, rest = command.partition(" ")
-    return (program.rpartition("/")[2] or program) + space + rest
+def what_cell(row: GpuProcessRow) -> Cell:
+    """Return the job, container or `foreign`, each kind in its colour."""
+    style = {JOB: BLUE, CONTAINER: VIOLET, FOREIGN: VIOLET}.get(row.kind, DIM)
+    return cell(plain(row.what, 200), style)
 
 
-def _cpu(cpu: float | None) -> Cell:
-    if cpu is None:
-        return cell(UNKNOWN, DIM)
-    return cell(f"{cpu:.0%}", GREEN if cpu >= _BUSY else PLAIN)
+def _bare(row: GpuProcessRow) -> str:
+    """Return the command without the program's directory, and a note about a process that is not seen or draws."""
+    program, space, rest = (row.command or "").partition(" ")
+    words = (program.rpartition("/")[2] or program) + space + rest
+    if row.pid is not None and not row.is_visible:
+        return words or "(in another PID namespace, or ended)"
+    return words if row.computes else f"{words} (graphics)"
+
+
+def _percent(value: float | None) -> str:
+    return "" if value is None else f"{value * 100:.0f}%"
+
+
+def row_lines(row: GpuProcessRow | None, room: int) -> list[Cell]:
+    """Return two lines about the selected row: what it is, and its command as far as it fits."""
+    if row is None:
+        return [(), ()]
+    lead: list[Span] = [(f" pid {row.pid} " if row.pid is not None else " ", STRONG), *what_cell(row)]
+    inside = f"  container {row.container_id[:12]}" if row.container_id else ""
+    user = f"  {plain(row.user, 32)}" if row.user else ""
+    return [(*lead, (f"{user}{inside}", DIM)), ((" " + plain(row.command or "", max(0, room - 1)), DIM),)]
+
+
+def process_lines(row: GpuProcessRow, environment: Sequence[str] | None, refusal: str, room: int) -> list[Cell]:
+    """Return the page of a process: what it is, its command, and its environment or why that is not shown."""
+    known = {
+        "user": row.user,
+        "job": row.job,
+        "container": row.what if row.container_id and not row.job else "",
+        "GPU": gpu_words(row.gpus),
+        "parent": str(row.parent or ""),
+        "age": format_duration(row.age) if row.age is not None else "",
+        "GPU memory": format_size(row.gpu_memory) if row.gpu_memory is not None else "",
+        "memory": format_size(row.memory) if row.memory is not None else "",
+        "CPU": _percent(row.cpu),
+        "command": row.command,
+    }
+    lines = [line for name, text in known.items() if text for line in _named(name, text, room)]
+    lines.append(())
+    if refusal:
+        return [*lines, *_named("environment", refusal, room)]
+    if environment is None:
+        return [*lines, ((f"{'environment':<{_LABEL}}", BLUE), ("reading …", DIM))]
+    head: Cell = ((f"{'environment':<{_LABEL}}", BLUE), ("as it was when the process began", DIM))
+    told = [((plain(line, room), PLAIN),) for word in sorted(environment) for line in broken(plain(word, 4000), room)]
+    return [*lines, head, *told]
+
+
+_LABEL = 13
+
+
+def _named(name: str, text: str, room: int) -> Iterator[Cell]:
+    """Yield a value in as many lines as it needs."""
+    for number, line in enumerate(broken(plain(text, 4000), max(10, room - _LABEL))):
+        yield ((f"{'' if number else name:<{_LABEL}}", BLUE), (line, PLAIN))
+
+
+def container_lines(detail: ContainerDetail, now: datetime, room: int) -> list[Cell]:
+    """Return the page of a container: owner, image, uptime, mounts, ports."""
+    up = f"{detail.state} for {format_duration(now - detail.started_at)}" if detail.started_at else detail.state
+    known = [
+        ("state", up if detail.is_running else f"{detail.state}, exit code {detail.exit_code}"),
+        ("owner", detail.user),
+        ("image", detail.image),
+        ("command", detail.command),
+        ("GPUs", ", ".join(detail.devices)),
+        *(("mounts" if not number else "", mount) for number, mount in enumerate(detail.mounts)),
+        *(("ports" if not number else "", port) for number, port in enumerate(detail.ports)),
+        ("restart", f"{detail.restart}: the engine starts it again unless it is stopped" if detail.restart else ""),
+        ("project", detail.project),
+        ("queue", f"job {detail.job} of the gputui queue {detail.store}" if detail.store else ""),
+        ("id", detail.id),
+    ]
+    return [line for name, text in known if text for line in _named(name, text, room)]
+
+
+def signal_question(row: GpuProcessRow, name: str) -> tuple[str, str]:
+    """Return the question before a signal, and what will be hit."""
+    inside = f", in container {row.what}" if row.container_id else ""
+    where = f" on GPU {gpu_words(row.gpus)}" if row.gpus else ", on no GPU"
+    lines = [f"pid {row.pid} of {row.user or 'an unknown user'}{where}{inside}", row.command or ""]
+    if name == "KILL":
+        lines.append("KILL gives it no chance to save or to clean up.")
+    return f"Send {name} to pid {row.pid}?", "\n".join(plain(line, 300) for line in lines if line)
+
+
+def heading_cell(words: str, filter_text: str, order: ProcessOrder) -> Cell:
+    """Return the heading: number of rows, filter and order."""
+    title = next(column.title for column in PROCESS_VIEW_COLUMNS if column.key == order.column)
+    shown: list[Span] = [(" GPU USERS  ", STRONG), (words, PLAIN), (f"  by {title}", DIM)]
+    return (*shown, (f"  /{plain(filter_text, 80)}", AMBER)) if filter_text else tuple(shown)
+
+
+FAULT = RED
+"""Style of a sentence in place of rows."""

@@ -27,6 +27,10 @@ HISTORY = "#4f7aa3"
 """Quieter than what is written: history is for the corner of the eye."""
 RUNS, OVERRUN, PLANNED, HEAD = "#1b2f24", "#3a2228", "#222c37", "#362e1d"
 """Behind the bars of a timeline."""
+CALM = "#5c9468"
+"""Green of light load."""
+SICK = "#8c1f14"
+"""Ground of a GPU that is lost or sick."""
 LOG_NAMES = ("#56626f", "#ee7d7d", "#84c288", "#e3b561", "#7ab7f3", "#b99be3", "#6fc3c3", "#cdd5dd")
 LOG_BRIGHT = ("#808c99", "#ff9a9a", "#a3d9a5", "#f5d08a", "#9accff", "#d3bdf5", "#96dede", "#fefefe")
 """The sixteen colours of terminals in the console's own tones, so that logs stay readable upon its ground."""
@@ -42,6 +46,8 @@ RED = Style(color=BAD)
 RED_STRONG = Style(color=BAD, bold=True)
 VIOLET = Style(color=OTHER)
 GRAPH = Style(color=HISTORY)
+LIGHT_GREEN = Style(color=CALM)
+SICK_ROW = Style(color=INK, bgcolor=SICK, bold=True)
 
 JOB_STYLES: dict[JobState, Style] = {
     JobState.PENDING: PLAIN,

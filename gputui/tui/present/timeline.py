@@ -1,40 +1,45 @@
-"""The timeline in words: its heading, and what the selected bar or GPU is."""
+"""Words of the timeline: heading, selected bar or GPU, and agenda."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TypeAlias
 
+from gputui.domain.arrays import count
+from gputui.domain.entries import Entries
 from gputui.domain.gpu import GpuState, GpuView
-from gputui.domain.job import Job
-from gputui.domain.policy.durations import Source
+from gputui.domain.job import Job, JobId
+from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow, Timeline
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.domain.text import plain
+from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, plural
+from gputui.tui.present.bars import Scale
 from gputui.tui.present.cells import Cell, Span, cell
 from gputui.tui.present.detail import job_title
-from gputui.tui.present.labels import Labels
-from gputui.tui.present.scale import Scale
-from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG
+from gputui.tui.present.gpu_words import Labels
+from gputui.tui.present.job import JobContext, why
+from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, STRONG
 from gputui.tui.present.times import clock
 from gputui.tui.present.what_if import OLD
 
 
 def heading(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, scale: Scale, now: datetime) -> Cell:
-    """What is in sight, what is planned, and what is promised to the head of the queue."""
+    """Return the heading: scale, counts, and the reservation of the head of the queue."""
     spans: list[Span] = [("Timeline ", STRONG), (f"{step_words(scale.step)}/cell", DIM)]
     if timeline is None:
         return (*spans, (" │ working out the plan …", DIM))
-    waiting = sum(job.state is JobState.PENDING for job in snapshot.jobs)
+    waiting = sum(job.count for job in snapshot.jobs if job.state is JobState.PENDING)
     planned = len(timeline.starts)
     runs = len(timeline.bars) - planned
     spans += [(" │ ", DIM), (f"{runs} run, {planned} planned", PLAIN)]
     if waiting > planned:
         spans.append((f", {waiting - planned} unplanned", AMBER))
     if timeline.promise is not None:
-        spans += [(" │ ", DIM), ("head ", DIM), *_promised(timeline.promise, labels, now)]
+        spans += [(" │ ", DIM), ("head ", DIM), *_promised(timeline.promise, snapshot, labels, now)]
     if snapshot.controls.paused:
         spans.append((" │ PAUSED: nothing starts", AMBER))
     if now - timeline.at >= 2 * OLD:
@@ -43,7 +48,7 @@ def heading(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, scale
 
 
 def step_words(step: timedelta) -> str:
-    """`10m`, `1h`: one unit is enough for what a cell stands for."""
+    """Return `10m` or `1h`, in one unit."""
     seconds = int(step.total_seconds())
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds % size == 0:
@@ -51,12 +56,16 @@ def step_words(step: timedelta) -> str:
     return f"{seconds}s"
 
 
-def _promised(bar: Bar, labels: Labels, now: datetime) -> Cell:
-    return ((f"#{bar.job_id} ", BLUE), (f"{clock(bar.start, now)} {labels.of_all(bar.gpus)}", PLAIN))
+def _promised(bar: Bar, snapshot: Snapshot, labels: Labels, now: datetime) -> Cell:
+    job = snapshot.job(bar.job_id)
+    return (
+        (f"#{job.shown_id if job else bar.job_id} ", BLUE),
+        (f"{clock(bar.start, now)} {labels.of_all(bar.gpus)}", PLAIN),
+    )
 
 
 def bar_lines(bar: Bar, job: Job | None, promise: Bar | None, labels: Labels, now: datetime) -> tuple[Cell, Cell]:
-    """Which job, and when."""
+    """Return two lines about the selected bar: job and times."""
     title = job_title(job) if job else f"#{bar.job_id}"
     first: Cell = ((title, STRONG),)
     if job is not None:
@@ -85,12 +94,12 @@ def _course(bar: Bar, promise: Bar | None, labels: Labels, now: datetime) -> Cel
     return ((f"planned to start {words}", PLAIN),)
 
 
-def _ending(source: Source) -> str:
-    return "ended by its limit" if source is Source.LIMIT else f"expected to end {source.value}"
+def _ending(source: DurationSource) -> str:
+    return "ended by its limit" if source is DurationSource.LIMIT else f"expected to end {source.value}"
 
 
 def gpu_lines(view: GpuView, windows: Iterable[KeptWindow], labels: Labels, now: datetime) -> tuple[Cell, Cell]:
-    """How a GPU stands on which no bar is selected."""
+    """Return two lines about a GPU without a selected bar."""
     label = labels.by_uuid.get(view.gpu.uuid, "?")
     why = plain(view.why or view.health.text, 200)
     state = "free" if view.state is GpuState.FREE else str(view.state).lower()
@@ -100,7 +109,7 @@ def gpu_lines(view: GpuView, windows: Iterable[KeptWindow], labels: Labels, now:
         if view.gpu.uuid in window.gpus
     ]
     first: Cell = ((f"GPU {label}", STRONG), (f"  {state}" + (f": {why}" if why else ""), DIM))
-    return first, cell("kept for " + "; ".join(kept) if kept else "", PLAIN)
+    return first, cell("reserved: " + "; ".join(kept) if kept else "", PLAIN)
 
 
 def _whom(window: KeptWindow) -> str:
@@ -110,9 +119,126 @@ def _whom(window: KeptWindow) -> str:
 
 
 def whole_span(timeline: Timeline, now: datetime) -> timedelta:
-    """From now on: until all that runs has ended by plan and the first starts are made; at least some minutes."""
+    """Return the time from now until running jobs have ended and the first starts are made; at least five minutes."""
     ends = [bar.end for bar in timeline.bars if bar.kind is BarKind.RUNNING and not bar.is_overrun]
     starts = sorted(bar.start for bar in timeline.bars if bar.kind is not BarKind.RUNNING)[:40]
     head = [timeline.promise.end] if timeline.promise else []
     span = max([*ends, *starts, *head], default=now) - now
     return max(span * 9 / 8, timedelta(minutes=5))
+
+
+LEAST = 4
+"""Fewest lines in which the agenda is shown."""
+_WHEN, _AHEAD, _NAME = 9, 10, 24
+_Moment: TypeAlias = tuple[datetime, Bar | KeptWindow]
+
+
+@dataclass(frozen=True)
+class _AgendaWords:
+    """Data to word the lines with."""
+
+    jobs: Mapping[JobId, Job]
+    labels: Labels
+    now: datetime
+    names: int
+    """Width of names in cells, so that the words behind them align."""
+
+
+def agenda_lines(timeline: Timeline | None, snapshot: Snapshot, labels: Labels, now: datetime, most: int) -> list[Cell]:
+    """Return the agenda in at most `most` lines, the soonest moment first; nothing where there is too little room.
+
+    Jobs without a start keep a third of the lines, should there be so many of them.
+    """
+    if timeline is None or most < LEAST:
+        return []
+    room = most - 1
+    moments = sorted(_moments(timeline, now), key=lambda moment: moment[0])
+    never = [job for job in snapshot.jobs if job.state is JobState.PENDING and job.id not in timeline.starts]
+    shown = moments[: room - min(len(never), room // 3)]
+    told = never[: room - len(shown)]
+    words = _words(snapshot, labels, now, [what for _, what in shown], told)
+    heading = _heading(len(moments) - len(shown), count(never) - count(told), is_idle=not moments and not never)
+    return [heading, *(_line(at, what, words) for at, what in shown), *(_never(job, snapshot, words) for job in told)]
+
+
+def _words(
+    snapshot: Snapshot, labels: Labels, now: datetime, shown: Iterable[Bar | KeptWindow], told: Iterable[Job]
+) -> _AgendaWords:
+    words = _AgendaWords(Entries({job.id: job for job in snapshot.jobs}), labels, now, _NAME)
+    names = [_title(what, words) for what in shown] + [job_title(job) for job in told]
+    return replace(words, names=min(_NAME, max(map(width, names), default=0)))
+
+
+def _title(what: Bar | KeptWindow, words: _AgendaWords) -> str:
+    return plain(what.name, 60) if isinstance(what, KeptWindow) else _job_title(what.job_id, words)
+
+
+def _job_title(job_id: JobId, words: _AgendaWords) -> str:
+    job = words.jobs.get(job_id)
+    return job_title(job) if job else f"#{job_id}"
+
+
+def _heading(later: int, untold: int, *, is_idle: bool) -> Cell:
+    spans: list[Span] = [("What comes next", STRONG)]
+    if is_idle:
+        spans.append(("  nothing: no job waits, and no end is known of one that runs", DIM))
+    if later:
+        spans.append((f"  {later} later ones are not listed", DIM))
+    if untold:
+        spans.append((f"  nor {untold} without a start" if later else f"  {untold} without a start not listed", DIM))
+    return tuple(spans)
+
+
+def _moments(timeline: Timeline, now: datetime) -> Iterator[_Moment]:
+    for bar in timeline.bars:
+        if bar.kind is not BarKind.RUNNING:
+            yield bar.start, bar
+        elif bar.gpus and not bar.is_overrun:
+            yield bar.end, bar
+    yield from ((window.start, window) for window in timeline.windows if window.start > now)
+
+
+def _line(at: datetime, what: Bar | KeptWindow, words: _AgendaWords) -> Cell:
+    ahead = f"in {format_duration(at - words.now)}" if at > words.now else ""
+    told = _kept(what, words) if isinstance(what, KeptWindow) else _ends_or_starts(what, words)
+    return ((f"{clock(at, words.now):<{_WHEN}} ", PLAIN), (f"{ahead:<{_AHEAD}} ", DIM), *told)
+
+
+def _ends_or_starts(bar: Bar, words: _AgendaWords) -> Cell:
+    where = words.labels.of_all(bar.gpus)
+    if bar.kind is BarKind.RUNNING:
+        return (("■ ", DIM), *_name(_title(bar, words), words), (f" ends, {_how(bar)}: {where}", DIM))
+    is_head = bar.kind is BarKind.HEAD
+    spans: list[Span] = [("▶ ", AMBER if is_head else GREEN), *_name(_title(bar, words), words)]
+    spans.append((f" starts {f'on {where}' if bar.gpus else 'without a GPU'}", PLAIN))
+    spans.append((f" until {clock(bar.end, words.now)}", DIM))
+    if is_head:
+        spans.append(("  promised to it", AMBER))
+    return tuple(spans)
+
+
+def _how(bar: Bar) -> str:
+    if bar.makes_way_for is not None:
+        return f"makes way for job {bar.makes_way_for}"
+    return "by its limit" if bar.source is DurationSource.LIMIT else bar.source.value
+
+
+def _kept(window: KeptWindow, words: _AgendaWords) -> Cell:
+    until = f"kept on {words.labels.of_all(window.gpus)} until {clock(window.end, words.now)}"
+    return (("░ ", BLUE), (fit(_title(window, words), words.names), PLAIN), (f" {until}", DIM))
+
+
+def _name(title: str, words: _AgendaWords) -> Cell:
+    number, space, name = fit(title, words.names).partition(" ")
+    return ((number, BLUE), (f"{space}{name}", PLAIN))
+
+
+def _never(job: Job, snapshot: Snapshot, words: _AgendaWords) -> Cell:
+    because = why(job, JobContext(words.now, snapshot.reasons, snapshot.expected_starts))
+    return (
+        (f"{'no start':<{_WHEN + _AHEAD + 1}} ", DIM),
+        ("· ", DIM),
+        *_name(job_title(job), words),
+        (" ", DIM),
+        *because,
+    )

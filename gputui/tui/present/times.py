@@ -1,4 +1,4 @@
-"""Moments and shifts of them, as an operator reads them: in local time."""
+"""Times and shifts of times in words, in local time."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from gputui.domain.units import format_duration
 
 
 def clock(at: datetime, now: datetime) -> str:
-    """`now` where that time has come; else as `second` tells it."""
+    """Return `now` for a past time, else the words of `second`."""
     return "now" if at <= now else second(at, now)
 
 
 def second(at: datetime, now: datetime) -> str:
-    """`14:32:10` today, `Tue 14:32` within six days, else `03-24 14:32`."""
+    """Return `14:32:10` today, `Tue 14:32` within six days, else `03-24 14:32`."""
     here = at.astimezone()
     return f"{here:%H:%M:%S}" if here.date() == now.astimezone().date() else minute(at, now)
 
 
 def minute(at: datetime, now: datetime) -> str:
-    """`14:32` today, `Tue 14:32` within six days, else `03-24 14:32`: fits eleven cells."""
+    """Return `14:32` today, `Tue 14:32` within six days, else `03-24 14:32`: at most eleven cells."""
     here, today = at.astimezone(), now.astimezone().date()
     days = abs((here.date() - today).days)
     return f"{here:%H:%M}" if not days else f"{here:%a %H:%M}" if days < 7 else f"{here:%m-%d %H:%M}"
 
 
 def in_full(at: datetime) -> str:
-    """`2026-03-02 14:32:10`."""
+    """Return `2026-03-02 14:32:10`, in local time."""
     return f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
 def distance(before: datetime, after: datetime) -> str:
-    """`38m10s earlier`, `4h00m later`."""
+    """Return `38m10s earlier` or `4h00m later`."""
     shift = after - before
     return f"{format_duration(abs(shift))} {'later' if shift > timedelta(0) else 'earlier'}"

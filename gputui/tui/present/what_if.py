@@ -1,10 +1,12 @@
-"""What a change would do, in a few lines: who shifts by how much, and the GPUs concerned before and after."""
+"""Effects of a change in a few lines: shifts of starts, and affected GPUs before and after."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+
+from msgspec.structs import replace
 
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import JobId
@@ -13,10 +15,9 @@ from gputui.domain.policy.whatif import Comparison, Shift
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import fit, plain, width
 from gputui.domain.units import format_duration, plural
-from gputui.tui.present.bars import UNICODE, Drawn, Marks, axis, gpu_row
+from gputui.tui.present.bars import UNICODE, BarMarks, Drawn, Scale, axis, gpu_row, step_for
 from gputui.tui.present.cells import Cell, Span, cell
-from gputui.tui.present.labels import Labels
-from gputui.tui.present.scale import Scale, step_for
+from gputui.tui.present.gpu_words import Labels
 from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG
 from gputui.tui.present.times import clock, distance
 
@@ -26,21 +27,21 @@ _LABEL, _LABEL_MOST = 9, 24
 _WHEN = 5
 """Cells for `was` and `then`."""
 OLD = timedelta(seconds=5)
-"""A forecast older than this says its age."""
+"""Age from which a forecast shows its age."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is proposed, in words."""
+    """Proposed change in words."""
 
     words: str
-    job_ids: tuple[JobId, ...] = ()
+    job_ids: Collection[JobId] = ()
     cost: str = ""
-    """What is lost for good."""
+    """Loss that cannot be undone, in words."""
     doubt: str = ""
-    """Why it makes no sense any more."""
+    """Reason why the change no longer makes sense."""
     fate: str = "not foreseen"
-    """What becomes of its own start when it has none afterwards."""
+    """Fate of the job's own start if it has none afterwards."""
 
 
 NOBODY = Subject("")
@@ -48,68 +49,75 @@ NOBODY = Subject("")
 
 @dataclass(frozen=True)
 class Outlook:
-    """What is known of what it would do."""
+    """Known effects of a change."""
 
     snapshot: Snapshot
     now: datetime
     comparison: Comparison | None = None
-    """None: still being worked out."""
+    """None: being worked out."""
     is_current: bool = False
-    """It is about the change shown, not about one before."""
+    """Whether the comparison is about the shown change, not an earlier one."""
     failure: str = ""
     names: Mapping[JobId, str] = field(default_factory=dict)
+    shown_id: Callable[[JobId], str] = str
 
 
-def what_if_lines(subject: Subject, outlook: Outlook, room: int, rows: int, marks: Marks = UNICODE) -> list[Cell]:
-    """At most so many lines of at most so many cells."""
+def what_if_lines(subject: Subject, outlook: Outlook, room: int, rows: int, marks: BarMarks = UNICODE) -> list[Cell]:
+    """Return at most `rows` lines of at most `room` cells."""
     lines = [cell(fit_words(subject.words, room), STRONG)]
     lines += [cell(fit_words(f"! {subject.doubt}", room), AMBER)] if subject.doubt else []
     lines += [cell(fit_words(subject.cost, room), RED)] if subject.cost else []
     comparison = outlook.comparison
     if comparison is None or not outlook.is_current:
         return [*lines, summary(outlook, subject)][:rows]
-    lines += [*place_lines(comparison, subject, room), summary(outlook, subject)]
-    ordered = by_impact(comparison.shifts, subject.job_ids)
+    own = [shift for shift in comparison.shifts if shift.job_id in subject.job_ids]
+    others = [shift for shift in comparison.shifts if shift.job_id not in subject.job_ids]
+    lines += place_lines(comparison, subject, outlook, room)
+    lines += _shift_lines(by_impact(own), min(len(own), max(1, (rows - len(lines)) // 3)), subject, outlook, room)
+    lines.append(summary(outlook, subject))
     groups = changed_groups(comparison, outlook.snapshot, subject.job_ids)
     left = rows - len(lines)
-    shown = min(len(ordered), max(1, left - 1 - 2 * len(groups), left // 2))
+    shown = min(len(others), max(1, left - 1 - 2 * len(groups), left // 2))
+    ordered = by_impact(others)
     lines += _shift_lines(ordered, shown, subject, outlook, room)
-    lines += _group_lines(groups, comparison, ordered[:shown], outlook, room, rows - len(lines), marks)
+    lines += _group_lines(groups, comparison, (*own, *ordered[:shown]), outlook, room, rows - len(lines), marks)
     return lines[:rows]
 
 
 def fit_words(words: str, room: int) -> str:
-    """Harmless, and cut to the room."""
+    """Return the words without control characters, cut to the room."""
     words = plain(words)
     return words if width(words) <= room else fit(words, room)
 
 
 _PLACES = 3
-"""Jobs whose places are told, each in a line."""
+"""Most jobs whose places are shown, each in a line."""
 
 
-def place_lines(comparison: Comparison, subject: Subject, room: int) -> list[Cell]:
+def place_lines(comparison: Comparison, subject: Subject, outlook: Outlook, room: int) -> list[Cell]:
     """Return where the jobs it is about come to stand in the queue, and beside whom."""
     order = comparison.after.order
     moved = [place for place in comparison.moves if place.job_id in subject.job_ids]
     lines = []
     for place in moved[:_PLACES]:
         behind = order[place.after] if place.after < len(order) else None
-        now = f", now before job {behind}" if place.after < place.before and behind is not None else ""
-        now = f", now behind job {order[place.after - 2]}" if place.after > place.before else now
-        who = "It" if len(subject.job_ids) == 1 else f"Job {place.job_id}"
+        now = (
+            f", now before job {outlook.shown_id(behind)}" if place.after < place.before and behind is not None else ""
+        )
+        now = f", now behind job {outlook.shown_id(order[place.after - 2])}" if place.after > place.before else now
+        who = "It" if len(subject.job_ids) == 1 else f"Job {outlook.shown_id(place.job_id)}"
         words = f"{who} moves from place {place.before} to {place.after} of {len(order)} in the queue{now}"
         lines.append(cell(fit_words(words, room), GREEN if place.after < place.before else AMBER))
     return lines
 
 
 def summary(outlook: Outlook, subject: Subject = NOBODY) -> Cell:
-    """How many shift, and of when that is."""
+    """Return how many starts shift, and the age of the forecast."""
     if outlook.failure:
         return cell(f"The forecast failed: {plain(outlook.failure, 200)}", RED)
     comparison = outlook.comparison
     if comparison is None or not outlook.is_current:
-        return cell("Working out whose start would shift …", DIM)
+        return cell("Working out which jobs it would delay …", DIM)
     age = outlook.now - comparison.before.at
     spans: list[Span] = [*_counts(comparison.shifts, subject)]
     if outlook.snapshot.controls.paused:
@@ -122,34 +130,45 @@ def summary(outlook: Outlook, subject: Subject = NOBODY) -> Cell:
 
 
 _WILLED = frozenset({"cancelled", "held"})
-"""What becomes of a job because it was asked for: it is no consequence."""
+"""Fates of jobs that were asked for, and so are no side effect."""
+
+
+def _is_willed(shift: Shift, subject: Subject) -> bool:
+    """Return whether a job has no start because that was asked for."""
+    return shift.job_id in subject.job_ids and shift.after is None and subject.fate in _WILLED
 
 
 def _counts(shifts: Sequence[Shift], subject: Subject) -> Cell:
-    willed = [shift for shift in shifts if shift.job_id in subject.job_ids and shift.after is None]
-    if subject.fate not in _WILLED or not willed:
-        return _shift_counts(shifts, "Nobody's start shifts")
-    others = [shift for shift in shifts if shift not in willed]
-    own: Span = (f"{plural(len(willed), 'start')} {subject.fate}; ", PLAIN)
-    return (own, *_shift_counts(others, "nobody else's start shifts"))
+    """Return who else is delayed and by how much; before it the jobs that are removed or held."""
+    willed = sum(_is_willed(shift, subject) for shift in shifts)
+    others = [shift for shift in shifts if shift.job_id not in subject.job_ids]
+    if not willed:
+        return _shift_counts(others, "No other job is delayed")
+    verb = "Removes" if subject.fate == "cancelled" else "Holds"
+    own: Span = (f"{verb} {plural(willed, 'waiting job')}; ", PLAIN)
+    return (own, *_shift_counts(others, "no other job is delayed"))
 
 
 def _shift_counts(shifts: Sequence[Shift], nobody: str) -> Cell:
-    if not shifts:
-        return cell(nobody, PLAIN)
     earlier = sum(direction(shift) in {EARLIER, NEW} for shift in shifts)
-    spans: list[Span] = [(f"{plural(len(shifts), 'start')} would shift: ", PLAIN)]
-    spans += [(f"{EARLIER} {earlier} earlier", GREEN)] if earlier else []
     gone = sum(direction(shift) == GONE for shift in shifts)
-    if later := len(shifts) - earlier:
-        words = " or never" if 0 < gone < later else ""
-        told = f"{GONE} {gone} never" if gone == later else f"{LATER} {later} later{words}"
-        spans += [("  " if earlier else "", DIM), (told, AMBER)]
-    return tuple(spans)
+    delayed = [shift for shift in shifts if direction(shift) == LATER]
+    told = [(_delay(delayed), AMBER)] if delayed else []
+    told += [(f"{GONE} {plural(gone, 'job')} without a start", AMBER)] if gone else []
+    told = told or [(nobody, PLAIN)]
+    told += [(f"{EARLIER} {plural(earlier, 'job')} earlier", GREEN)] if earlier else []
+    return tuple(span for place, each in enumerate(told) for span in ((("  ", DIM), each) if place else (each,)))
+
+
+def _delay(delayed: Sequence[Shift]) -> str:
+    """Return how many jobs are delayed, and by how much at most."""
+    known = [shift.after - shift.before for shift in delayed if shift.before and shift.after]
+    most = f" by {'up to ' if len(known) > 1 else ''}{format_duration(max(known))}" if known else ""
+    return f"{LATER} delays {plural(len(delayed), 'job')}{most}"
 
 
 def direction(shift: Shift) -> str:
-    """The sign of a shift."""
+    """Return the sign of a shift."""
     if shift.after is None:
         return GONE
     if shift.is_stopped:
@@ -159,13 +178,13 @@ def direction(shift: Shift) -> str:
     return EARLIER if shift.after < shift.before else LATER
 
 
-def by_impact(shifts: Iterable[Shift], first: Sequence[JobId]) -> list[Shift]:
-    """Those it is about, then those that gain or lose a start, then the largest shifts."""
+def by_impact(shifts: Iterable[Shift]) -> list[Shift]:
+    """Return the shifts sorted: jobs without a start, then delayed ones by how much, then those that start earlier."""
 
     def key(shift: Shift) -> tuple[bool, bool, float, JobId]:
         known = shift.before is not None and shift.after is not None
         seconds = abs((shift.after - shift.before).total_seconds()) if shift.before and shift.after else 0.0
-        return (shift.job_id not in first, known, -seconds, shift.job_id)
+        return (direction(shift) in {EARLIER, NEW}, known, -seconds, shift.job_id)
 
     return sorted(shifts, key=key)
 
@@ -183,7 +202,7 @@ _STYLES = {EARLIER: GREEN, NEW: GREEN, LATER: AMBER, GONE: AMBER}
 
 
 def _shift_line(shift: Shift, subject: Subject, outlook: Outlook, room: int) -> Cell:
-    """Sign, job, before -> after, by how much."""
+    """Return sign, job, start before and after, and the difference."""
     now, sign = outlook.now, direction(shift)
     before = "runs now" if shift.is_stopped else clock(shift.before, now) if shift.before else "–"
     after = clock(shift.after, now) if shift.after else "–"
@@ -196,10 +215,11 @@ def _shift_line(shift: Shift, subject: Subject, outlook: Outlook, room: int) -> 
         by = "gets a start"
     else:
         by = subject.fate if own else "no start foreseen"
-    name = max(8, min(36, room - 53))
+    which = f"{outlook.shown_id(shift.job_id):>5}"
+    name = max(8, min(36, room - 48 - len(which)))
     return (
         (f"{sign} ", _STYLES[sign]),
-        (f"{shift.job_id:>5} ", BLUE),
+        (f"{which} ", BLUE),
         (fit(outlook.names.get(shift.job_id, ""), name), STRONG if own else PLAIN),
         (f" {before:>11} ", DIM),
         ("-> ", DIM),
@@ -210,15 +230,15 @@ def _shift_line(shift: Shift, subject: Subject, outlook: Outlook, room: int) -> 
 
 @dataclass(frozen=True)
 class Group:
-    """GPUs whose time changes alike."""
+    """GPUs that change alike."""
 
     views: tuple[GpuView, ...]
     before: tuple[Bar, ...]
     after: tuple[Bar, ...]
 
 
-def changed_groups(comparison: Comparison, snapshot: Snapshot, first: Sequence[JobId]) -> list[Group]:
-    """The GPUs on which anything changes, those of the job or the reservation it is about first."""
+def changed_groups(comparison: Comparison, snapshot: Snapshot, first: Collection[JobId]) -> list[Group]:
+    """Return the groups of GPUs on which anything changes, those of the proposed job or reservation first."""
     found: dict[object, list[GpuView]] = {}
     before, after = comparison.before.by_gpu, comparison.after.by_gpu
     for view in snapshot.gpus:
@@ -241,7 +261,9 @@ def changed_groups(comparison: Comparison, snapshot: Snapshot, first: Sequence[J
 
 
 _MOST_OF_A_WINDOW = timedelta(hours=12)
-"""So much of a long reservation is shown at least."""
+"""Part of a long reservation that is shown at least."""
+_LEAST_OF_A_CHANGE = timedelta(minutes=30)
+"""Time around a change that is shown at least where it is far ahead."""
 
 
 def _alike(bars: Iterable[Bar]) -> tuple[tuple[JobId, datetime, datetime], ...]:
@@ -249,7 +271,7 @@ def _alike(bars: Iterable[Bar]) -> tuple[tuple[JobId, datetime, datetime], ...]:
 
 
 def _kept(seen: Timeline, uuid: str) -> tuple[KeptWindow, ...]:
-    """The reservations that the GPU is kept for."""
+    """Return the reservations of the GPU."""
     return tuple(replace(window, gpus=()) for window in seen.windows if uuid in window.gpus)
 
 
@@ -260,17 +282,18 @@ def _group_lines(
     outlook: Outlook,
     room: int,
     rows: int,
-    marks: Marks,
+    marks: BarMarks,
 ) -> list[Cell]:
-    """The times, then each group before and after; only whole ones."""
+    """Return the time axis, then each group before and after, as far as whole groups fit."""
     fitting = groups[: max(0, (rows - 1) // 2)]
     if not fitting:
         return []
     names = Labels.of(outlook.snapshot)
     labels = [names.of_all([view.gpu.uuid for view in group.views]) for group in fitting]
     wide = min(_LABEL_MOST, max(_LABEL, *(len(label) + 1 for label in labels)))
-    scale = _scale(comparison, shown, room - wide - _WHEN)
-    lines: list[Cell] = [((" " * (wide + _WHEN), DIM), *axis(scale, scale.cell(comparison.before.at), marks))]
+    scale = scale_of(comparison, shown, fitting, room - wide - _WHEN)
+    now = scale.cell(comparison.before.at)
+    lines: list[Cell] = [((" " * (wide + _WHEN), DIM), *axis(scale, now if now >= 0 else None, marks))]
     for label, group in zip(labels, fitting, strict=True):
         for words, bars, seen in (
             (f"{fit(label, wide)}was  ", group.before, comparison.before),
@@ -280,16 +303,26 @@ def _group_lines(
     return lines
 
 
-def _row(scale: Scale, bars: Iterable[Bar], seen: Timeline, outlook: Outlook, marks: Marks, view: GpuView) -> Cell:
-    return gpu_row(Drawn(scale, seen.at, seen.windows, outlook.names, marks), bars, view)
+def _row(scale: Scale, bars: Iterable[Bar], seen: Timeline, outlook: Outlook, marks: BarMarks, view: GpuView) -> Cell:
+    return gpu_row(Drawn(scale, seen.at, seen.windows, outlook.names, marks, None, outlook.shown_id), bars, view)
 
 
-def _scale(comparison: Comparison, shown: Sequence[Shift], cells: int) -> Scale:
-    """From now until a little after the last of the starts and reservations that change."""
-    at = comparison.before.at
+def scale_of(comparison: Comparison, shown: Sequence[Shift], groups: Sequence[Group], cells: int) -> Scale:
+    """Return the scale from shortly before the first start or reservation that changes until after the last.
+
+    It begins now, unless that is so long before the first change that the change would be a small part of the picture.
+    """
+    now = comparison.before.at
     starts = [start for shift in shown for start in (shift.before, shift.after) if start is not None]
+    starts = starts or [bar[1] for group in groups for bar in set(_alike(group.before)) ^ set(_alike(group.after))]
     changed = set(comparison.before.windows) ^ set(comparison.after.windows)
-    starts += [window.start + min(window.end - window.start, _MOST_OF_A_WINDOW) for window in changed]
-    span = max((start - at for start in starts), default=timedelta(0)) * 4 / 3
+    ends = [window.start + min(window.end - window.start, _MOST_OF_A_WINDOW) for window in changed]
+    first = max(now, min([*starts, *(window.start for window in changed)], default=now))
+    span = max((at - first for at in (*starts, *ends)), default=timedelta(0)) * 4 / 3
+    if first - now > max(span, _LEAST_OF_A_CHANGE):
+        start = first - max(span, _LEAST_OF_A_CHANGE) / 4
+        span = max(span, _LEAST_OF_A_CHANGE) * 5 / 4
+    else:
+        start, span = now, (first - now) + span if span else (first - now) * 4 / 3
     step = step_for(max(span, timedelta(minutes=1)), max(1, cells))
-    return Scale(at, step, max(1, cells))
+    return Scale(start, step, max(1, cells))

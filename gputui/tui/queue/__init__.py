@@ -1,1 +1,1 @@
-"""What the queue's pane shows: rows, columns, order, folds and tabs."""
+"""Models of the queue pane: rows, columns, order, folds and tabs."""

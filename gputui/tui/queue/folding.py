@@ -1,51 +1,137 @@
-"""Which jobs share a row: an array's waiting elements, until they are unfolded; and who stands beneath whom."""
+"""Rows of the queue: elements of folded arrays share one, and dependents stand beneath the job they wait for."""
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from itertools import accumulate, chain
+from typing import TypeAlias, overload
 
-from gputui.domain.arrays import folded
+from gputui.domain.arrays import count, folded
 from gputui.domain.job import Job, JobId
 from gputui.domain.state import JobState
+from gputui.tui.queue.marks import runs_of
 
 RowKey: TypeAlias = int
-"""A job's id; or, of waiting elements that share a row, minus the last one's, which is there for longest."""
+"""Job id; for elements that share a row, minus the id of the last one, which waits longest."""
+RowSpan: TypeAlias = RowKey | range
+
+
+class RowKeys(Sequence[RowKey]):
+    """Keys in their order, built from single keys and ranges."""
+
+    def __init__(self, pieces: Iterable[RowSpan]) -> None:
+        self._ranges = [piece if isinstance(piece, range) else range(piece, piece + 1) for piece in pieces]
+        self._starts = list(accumulate(map(len, self._ranges), initial=0))
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @overload
+    def __getitem__(self, row: int) -> RowKey: ...
+    @overload
+    def __getitem__(self, row: slice) -> Sequence[RowKey]: ...
+    def __getitem__(self, row: int | slice) -> RowKey | Sequence[RowKey]:
+        if isinstance(row, slice):
+            return [self[place] for place in range(len(self))[row]]
+        row = range(len(self))[row]
+        place = bisect_right(self._starts, row) - 1
+        return self._ranges[place][row - self._starts[place]]
+
+    def __iter__(self) -> Iterator[RowKey]:
+        return chain.from_iterable(self._ranges)
+
+    @property
+    def pieces(self) -> Sequence[range]:
+        """Ranges of keys, in their order."""
+        return self._ranges
+
+    @property
+    def positions(self) -> RowPositions:
+        """Row of each key."""
+        return RowPositions(self._ranges, self._starts)
+
+
+class RowPositions(Mapping[RowKey, int]):
+    """Mapping from key to row."""
+
+    def __init__(self, ranges: Sequence[range], starts: Sequence[int]) -> None:
+        self._placed = sorted(
+            (min(keys[0], keys[-1]), keys, start) for keys, start in zip(ranges, starts, strict=False)
+        )
+        self._least = [least for least, _, _ in self._placed]
+
+    def __getitem__(self, key: RowKey) -> int:
+        place = bisect_right(self._least, key) - 1
+        if place < 0:
+            raise KeyError(key)
+        _, keys, start = self._placed[place]
+        if key not in keys:
+            raise KeyError(key)
+        return start + keys.index(key)
+
+    def __iter__(self) -> Iterator[RowKey]:
+        return chain.from_iterable(keys for _, keys, _ in self._placed)
+
+    def __len__(self) -> int:
+        return sum(len(keys) for _, keys, _ in self._placed)
+
+
 CLOSED, OPEN = "▸", "▾"
 
 
 @dataclass
 class Folds:
-    """What is folded and what is open: arrays are folded until they are opened, dependents stand in their turn."""
+    """Unfolded arrays and jobs. Arrays are folded at first, and dependents stand in their own turn."""
 
     arrays: set[JobId] = field(default_factory=set)
-    """Arrays whose waiting elements have a row each."""
+    """Unfolded arrays: each waiting element has a row."""
     parents: set[JobId] = field(default_factory=set)
-    """Jobs whose dependents stand beneath them."""
+    """Unfolded jobs: dependents stand beneath them."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The rows, from the top."""
+class ArrangedRows:
+    """Rows from the top."""
 
     keys: Sequence[RowKey] = ()
-    groups: Mapping[RowKey, tuple[JobId, ...]] = field(default_factory=dict)
-    """The jobs of a row that stands for several."""
+    groups: Mapping[RowKey, tuple[Job, ...]] = field(default_factory=dict)
+    """Jobs of each row that stands for several."""
     signs: Mapping[RowKey, str] = field(default_factory=dict)
-    """What stands before the name: whether there is more to see, and how deep beneath another it is."""
+    """Signs before the name: whether the row can be unfolded, and its depth beneath another."""
+
+
+def joined(first: ArrangedRows, key: RowKey, second: ArrangedRows = ArrangedRows()) -> ArrangedRows:
+    """Return the rows of both, with a row of that key between them."""
+    groups, signs = {**first.groups, **second.groups}, {**first.signs, **second.signs}
+    if isinstance(first.keys, RowKeys) or isinstance(second.keys, RowKeys):
+        return ArrangedRows(RowKeys((*_pieces(first.keys), key, *_pieces(second.keys))), groups, signs)
+    return ArrangedRows([*first.keys, key, *second.keys], groups, signs)
+
+
+def _pieces(keys: Sequence[RowKey]) -> Iterable[RowSpan]:
+    return keys.pieces if isinstance(keys, RowKeys) else keys
 
 
 def rows(
-    ids: Sequence[JobId], jobs: Mapping[JobId, Job], folds: Folds, dependents: Mapping[JobId, list[JobId]]
-) -> Rows:
-    """The rows of these jobs, which are in their order."""
+    ids: Sequence[JobId],
+    jobs: Mapping[JobId, Job],
+    folds: Folds,
+    dependents: Mapping[JobId, list[JobId]],
+    *,
+    last_first: bool = False,
+) -> ArrangedRows:
+    """Return the rows of these jobs, which are in their order; with `last_first` an array's last element comes first.
+
+    `jobs` has entries by their ids.
+    """
     is_plain = not dependents and not any(jobs[job_id].array for job_id in ids)
-    return Rows(ids) if is_plain else _Arranging(ids, jobs, folds, dependents).rows()
+    return ArrangedRows(ids) if is_plain else _Arranging(ids, jobs, folds, dependents, last_first=last_first).rows()
 
 
 def dependents_of(jobs: Iterable[Job]) -> dict[JobId, list[JobId]]:
-    """Of each job that others wait for, those others."""
+    """Return the dependents of each job, by its id."""
     found: dict[JobId, list[JobId]] = {}
     for job in jobs:
         if job.state is JobState.PENDING:
@@ -55,7 +141,7 @@ def dependents_of(jobs: Iterable[Job]) -> dict[JobId, list[JobId]]:
 
 
 class _Arranging:
-    """The rows while they are put together."""
+    """Builder of the rows."""
 
     def __init__(
         self,
@@ -63,8 +149,11 @@ class _Arranging:
         jobs: Mapping[JobId, Job],
         folds: Folds,
         dependents: Mapping[JobId, list[JobId]],
+        *,
+        last_first: bool,
     ) -> None:
         self._ids = ids
+        self._last_first = last_first
         self._jobs = jobs
         self._folds = folds
         self._shown = frozenset(ids)
@@ -73,21 +162,26 @@ class _Arranging:
             for parent, children in dependents.items()
             if parent in self._shown and (kept := [child for child in children if child in self._shown])
         }
-        self._groups: dict[RowKey, tuple[JobId, ...]] = {}
+        self._groups: dict[RowKey, tuple[Job, ...]] = {}
         self._signs: dict[RowKey, str] = {}
         self._done: set[JobId] = set()
 
-    def rows(self) -> Rows:
+    def rows(self) -> ArrangedRows:
         beneath = {child for parent in self._folds.parents for child in self._dependents.get(parent, ())}
-        keys: list[RowKey] = []
+        pieces: list[RowSpan] = []
         for job_id in self._ids:
             if job_id not in beneath:
-                keys += self._tree(job_id, 0)
-        keys += [key for job_id in self._ids for key in self._tree(job_id, 0)]  # two that wait for each other
-        return Rows(self._grouped(keys), self._groups, self._signs)
+                pieces += self._tree(job_id, 0)
+        pieces += [piece for job_id in self._ids for piece in self._tree(job_id, 0)]  # two that wait for each other
+        grouped = self._grouped(pieces)
+        keys = RowKeys(grouped) if any(isinstance(piece, range) for piece in grouped) else grouped
+        return ArrangedRows(keys, self._groups, self._signs)  # type: ignore[arg-type]  # without ranges they are keys
 
-    def _tree(self, job_id: JobId, depth: int) -> Iterator[RowKey]:
-        """The job, and beneath it those that wait for it, where it is open."""
+    def _is_open(self, job: Job) -> bool:
+        return job.array is not None and job.array.id in self._folds.arrays
+
+    def _tree(self, job_id: JobId, depth: int) -> Iterator[RowSpan]:
+        """Yield the job, those that wait for it, where it is open, and the other elements of an open array."""
         if job_id in self._done:
             return
         self._done.add(job_id)
@@ -96,23 +190,33 @@ class _Arranging:
         sign = (OPEN if is_open else CLOSED) if children else ""
         if sign or depth:
             self._signs[job_id] = ("  " * (depth - 1) + "└" if depth else "") + sign
-        yield job_id
+        job = self._jobs[job_id]
+        elements = self._elements(job, with_first=not children) if job.runs and self._is_open(job) else None
+        if elements is None or children:
+            yield job_id
         for child in children if is_open else ():
             yield from self._tree(child, depth + 1)
+        yield from elements or ()
 
-    def _grouped(self, keys: list[RowKey]) -> list[RowKey]:
-        """One row for the waiting elements of each array that is not open."""
-        foldable = [key for key in keys if self._is_foldable(key)]
-        firsts: dict[JobId, RowKey] = {}
-        hidden: set[JobId] = set()
-        for group in folded(self._jobs[key] for key in foldable):
-            if len(group) > 1:
-                ids = tuple(job.id for job in group)
-                key = -max(ids)
-                firsts[ids[0]], self._groups[key], self._signs[key] = key, ids, CLOSED
-                hidden.update(ids)
-        return [firsts.get(key, key) for key in keys if key in firsts or key not in hidden]
+    def _elements(self, entry: Job, *, with_first: bool) -> list[range]:
+        """Return the ids of the elements of an entry, in the order of their rows."""
+        rest = entry if with_first else entry.without((entry.id,))
+        found = [run.ids for run in runs_of(rest)] if rest is not None else []
+        return [span[::-1] for span in reversed(found)] if self._last_first else found
+
+    def _grouped(self, pieces: list[RowSpan]) -> list[RowSpan]:
+        """Return the rows with one for the waiting elements of each array that is not open."""
+        foldable = [self._jobs[key] for key in pieces if isinstance(key, int) and self._is_foldable(key)]
+        firsts: dict[RowSpan, RowKey] = {}
+        hidden: set[RowSpan] = set()
+        for group in folded(foldable):
+            if count(group) > 1:
+                key = -max(job.last_id for job in group)
+                firsts[group[0].id], self._groups[key] = key, group
+                self._signs[key] = self._signs.get(group[0].id, "").rstrip(CLOSED + OPEN) + CLOSED
+                hidden.update(job.id for job in group)
+        return [firsts.get(key, key) for key in pieces if key in firsts or key not in hidden]
 
     def _is_foldable(self, job_id: JobId) -> bool:
-        array = self._jobs[job_id].array
-        return array is not None and array.id not in self._folds.arrays and job_id not in self._signs
+        job = self._jobs[job_id]
+        return job.array is not None and not self._is_open(job) and (bool(job.runs) or job_id not in self._signs)

@@ -1,100 +1,142 @@
-"""Which jobs the queue shows, in which order: worked out once for each picture and filter, not for each key."""
+"""Jobs that the queue shows, in their order: worked out once per snapshot and filter, not per key."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 
+from gputui.domain.arrays import count, elements_in_history
+from gputui.domain.entries import Entries
 from gputui.domain.errors import InputError
 from gputui.domain.filter import EVERY_JOB, Filter, parse_filter
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.tui.queue.folding import Folds, RowKey, Rows, dependents_of, rows
-from gputui.tui.queue.sorting import MOVING, Sorting, in_order
-from gputui.tui.queue.sorting import Seen as Sortable
-from gputui.tui.queue.verdicts import AT_ONCE, Verdicts
+from gputui.tui.present.cells import Cell
+from gputui.tui.present.job_load import JobLoads
+from gputui.tui.present.job_progress import ArrayCounts
+from gputui.tui.queue.columns import ALIKE, MOVING, Sorting, sort_ids, varied_columns
+from gputui.tui.queue.columns import SortData as Sortable
+from gputui.tui.queue.ended import FOLD, EndedJobsSplit, EndedRows, LookedAt, fold_words, put_back, split
+from gputui.tui.queue.filter_cache import AT_ONCE, Verdicts
+from gputui.tui.queue.folding import ArrangedRows, Folds, RowKey, RowKeys, dependents_of, joined, rows
+
+STAY = timedelta(minutes=5)
+_LAST = datetime.max.replace(tzinfo=UTC)
 
 
 class QueueRows:
-    """Keys in the order of the rows: those that run, those that wait in the order of their start, the ended ones."""
+    """Keys in the order of the rows: running jobs, waiting jobs in the order of their start, ended jobs.
 
-    def __init__(self) -> None:
-        self.jobs: Mapping[JobId, Job] = {}
+    Jobs that ended some time ago share one row. A failed job keeps its place until somebody has looked at it, and so
+    does any job that ends while the cursor is on it.
+    """
+
+    def __init__(self, stay: timedelta = STAY, looked_at: LookedAt | None = None) -> None:
+        self._stay = stay
+        """Time for which an ended job keeps a row of its own."""
+        self.looked_at = looked_at or LookedAt()
+        self.jobs = Entries({})
         self.keys: Sequence[RowKey] = ()
         self.positions: Mapping[RowKey, int] = {}
-        self.arranged = Rows()
+        self.arranged = ArrangedRows()
         self.sorting = Sorting()
         self.scores: Mapping[JobId, float] = {}
         self.filter = ""
         self.filter_fault: InputError | None = None
-        """Why what was typed last is no filter; the one before it holds meanwhile."""
+        """Error in the filter that was typed last; the one before it stays in force."""
         self._filter: Filter = EVERY_JOB
-        self.finished = True
-        """Whether ended jobs are shown."""
+        self.ended = EndedRows.FOLDED
         self.id_width = 0
         """Cells of the longest id; 0: of no element of an array."""
-        self.sorts = 0
-        """How often all jobs were gone through: what a test counts."""
+        self.matching = 0
+        """Number of jobs shown, elements of arrays counted."""
+        self.known = 0
+        """Number of jobs, shown or not; without ended ones where those are hidden."""
         self._snapshot: Snapshot = EMPTY
         self._ordered: Sequence[JobId] = ()
+        self._split = EndedJobsSplit()
+        self._folded: Sequence[JobId] = ()
+        """Ids of the jobs behind the folded row, in their order."""
+        self._held: frozenset[JobId] = frozenset()
+        """Ids of the jobs under the cursor."""
+        self.varied: frozenset[str] = frozenset()
+        """Columns of `ALIKE` in which jobs have differed since the console was opened."""
+        self.loads: Mapping[JobId, int] = {}
+        """Utilisation of running jobs in percent."""
+        self._loads = JobLoads()
+        self._is_stale = False
+        """Rows that ended have lost the cursor or were looked at since the order was worked out."""
         self._matching: Sequence[JobId] = ()
+        self._parts: dict[JobId, Job] = {}
+        """Matching parts of entries, by id."""
         self._folds = Folds()
         self._dependents: Mapping[JobId, list[JobId]] = {}
-        self.active_elements: Counter[JobId] = Counter()
-        """How many elements of each array run."""
+        self.arrays: Mapping[JobId, ArrayCounts] = {}
+        """Elements of each array by their fate."""
         self._verdicts = Verdicts()
 
     @property
     def is_read(self) -> bool:
-        """Whether there was a picture: until then nobody knows what waits."""
+        """Whether a snapshot was taken."""
         return self._snapshot is not EMPTY
 
     def update(self, snapshot: Snapshot) -> None:
-        """Show this picture."""
+        """Build the rows of a new snapshot."""
         before, self._snapshot = self._snapshot, snapshot
         if snapshot is before:
             return
+        self.loads = self._loads.update(snapshot.gpus)
         if snapshot.jobs is not before.jobs:
-            self.jobs = {job.id: job for job in snapshot.jobs}
+            self.jobs = Entries({job.id: job for job in snapshot.jobs})
             self._dependents = dependents_of(snapshot.jobs)
-        self._verdicts.take(snapshot, self.jobs)
+            self._note_varied()
+        self._verdicts.take(snapshot, self.jobs.by_id)
         if snapshot.jobs is before.jobs and self._is_as_before(before):
             if self._filter:
                 self._choose()
             return
         self._sort()
 
+    def _note_varied(self) -> None:
+        if self.varied != ALIKE:
+            self.varied |= varied_columns(self.jobs.values())
+
     def _is_as_before(self, before: Snapshot) -> bool:
-        """Whether the same jobs are in the same order, by whatever they are sorted by."""
+        """Return whether the same jobs are in the same order, whatever they are sorted by."""
         now = self._snapshot
+        if self._is_stale or (self._split.changes_at is not None and now.taken_at >= self._split.changes_at):
+            return False
         if self.sorting.column in MOVING and now.expected_starts != before.expected_starts:
             return False
         return now.order == before.order
 
     def jobs_of(self, key: RowKey | None) -> tuple[Job, ...]:
-        """The jobs of that row: one, or the elements that share it."""
-        ids = () if key is None else self.arranged.groups.get(key, (key,))
-        return tuple(self.jobs[job_id] for job_id in ids if job_id in self.jobs)
+        """Return the jobs of that row: one, or the entries whose elements share it."""
+        if key is None or key == FOLD:
+            return ()
+        job = self.jobs.get(key)
+        return self.arranged.groups.get(key) or ((job,) if job else ())
 
     def sort_by(self, sorting: Sorting) -> None:
-        """Another order."""
+        """Set the order."""
         if sorting != self.sorting:
             self.sorting = sorting
             self._sort()
 
     def rank(self, scores: Mapping[JobId, float]) -> None:
-        """Take in what is shown and sorted by as the score."""
+        """Set the scores, which are shown and may be sorted by."""
         self.scores = scores
         if self.sorting.column == "score":
             self._sort()
 
     def fold(self, key: RowKey) -> RowKey | None:
-        """Open what that row stands for, or close it; where the cursor goes. None: there is nothing to open."""
+        """Unfold or fold a row; return the row of the cursor, None where there is nothing to unfold."""
         group, job = self.arranged.groups.get(key), self.jobs.get(key)
         if group:
-            self._folds.arrays.add(self._array_of(group[0]))
+            self._folds.arrays.add(group[0].array.id if group[0].array else group[0].id)
             self._arrange()
-            return group[0]
+            return group[0].id
         if job is None:
             return None
         if key in self._folds.parents or self._has_dependents(key):
@@ -104,16 +146,12 @@ class QueueRows:
         return self._close_array(job)
 
     def fold_all(self) -> None:
-        """Open everything; where everything is open, close it."""
+        """Unfold everything; where everything is unfolded, fold it."""
         arrays = {job.array.id for job in self.jobs.values() if job.array and not job.state.is_terminal}
         parents = {parent for parent in self._dependents if parent in self.jobs}
         is_open = self._folds.arrays >= arrays and self._folds.parents >= parents
         self._folds = Folds() if is_open else Folds(arrays, parents)
         self._arrange()
-
-    def _array_of(self, job_id: JobId) -> JobId:
-        array = self.jobs[job_id].array
-        return array.id if array else job_id
 
     def _has_dependents(self, job_id: JobId) -> bool:
         return any(child in self.jobs for child in self._dependents.get(job_id, ()))
@@ -123,12 +161,36 @@ class QueueRows:
             return None
         self._folds.arrays.discard(job.array.id)
         self._arrange()
-        return next((key for key, ids in self.arranged.groups.items() if job.id in ids), job.id)
+        return next(
+            (key for key, group in self.arranged.groups.items() if any(each.has(job.id) for each in group)), job.id
+        )
 
-    def show(self, *, filter: str | None = None, finished: bool | None = None) -> None:  # noqa: A002 - the word for it
-        """Show only jobs that have the text in them, and ended ones or not."""
-        if finished is not None and finished != self.finished:
-            self.finished = finished
+    def hold(self, ids: Iterable[JobId]) -> None:
+        """Set the jobs under the cursor: those that end keep their place, as long as the cursor is on them."""
+        held = frozenset(ids)
+        if held != self._held:
+            jobs = self.jobs.by_id
+            self._is_stale |= any(jobs[job_id].state.is_terminal for job_id in self._held if job_id in jobs)
+            self._held = held
+
+    def look_at(self, job: Job) -> bool:
+        """Note that somebody looked at a job; a failed one loses its place with the next snapshot."""
+        is_new = self.looked_at.add(job)
+        self._is_stale |= is_new
+        return is_new
+
+    def turn_fold(self) -> None:
+        """Show the jobs behind the folded row, or fold them again."""
+        self.show(ended=EndedRows.FOLDED if self.ended is EndedRows.OPEN else EndedRows.OPEN)
+
+    def fold_line(self) -> Cell:
+        """Return the words of the folded row."""
+        return fold_words(self._split.folded, self._snapshot.taken_at, is_open=self.ended is EndedRows.OPEN)
+
+    def show(self, *, filter: str | None = None, ended: EndedRows | None = None) -> None:  # noqa: A002 - the word for it
+        """Set the filter, and how ended jobs are shown."""
+        if ended is not None and ended != self.ended:
+            self.ended = ended
             self._sort()
         if filter is not None and filter != self.filter:
             self._filter_by(filter)
@@ -144,7 +206,6 @@ class QueueRows:
         self._choose()
 
     def _sort(self) -> None:
-        self.sorts += 1
         active, waiting, ended = [], [], []
         for job in self.jobs.values():
             if job.state.is_active:
@@ -153,16 +214,30 @@ class QueueRows:
                 ended.append(job)
             else:
                 waiting.append(job)
-        self.active_elements = Counter(job.array.id for job in active if job.array)
-        self._ordered = [job.id for job in active] + self._in_order(waiting)
-        if self.finished:
-            self._ordered += _latest_first(ended)
-        if not self.sorting.is_planned:
-            self._ordered = in_order(self._ordered, self.jobs, self.sorting, Sortable.of(self._snapshot, self.scores))
+        self.arrays = array_counts(self.jobs.values())
+        self._split = self._split_of(ended)
+        before, self._is_stale = self._ordered, False
+        running = sorted((*active, *self._split.in_place), key=_begin)
+        ordered = [job.id for job in running] + self._in_order(waiting) + [job.id for job in self._split.below]
+        self._folded = [job.id for job in self._split.folded]
+        if self.sorting.is_planned:
+            put_back(ordered, before, self._held, self.jobs.by_id)
+            if self._held:
+                self._folded = [job_id for job_id in self._folded if job_id not in self._held]
+        else:
+            seen = Sortable.of(self._snapshot, self.scores)
+            ordered = sort_ids(ordered, self.jobs.by_id, self.sorting, seen)
+            self._folded = sort_ids(self._folded, self.jobs.by_id, self.sorting, seen)
+        self._ordered = ordered
         self._choose()
 
+    def _split_of(self, ended: Iterable[Job]) -> EndedJobsSplit:
+        if self.ended is EndedRows.HIDDEN:
+            return EndedJobsSplit()
+        return split(ended, self._snapshot.taken_at, self._stay, self.looked_at)
+
     def _in_order(self, waiting: list[Job]) -> list[JobId]:
-        """As the plan has them; those it does not know yet come last, as they came."""
+        """Return waiting jobs in the order of the plan; jobs that it does not know yet come last."""
         left = {job.id for job in waiting}
         ordered = []
         for job_id in self._snapshot.order:
@@ -172,57 +247,100 @@ class QueueRows:
         return ordered + [job.id for job in waiting if job.id in left]
 
     def _choose(self) -> None:
+        self.known = count(self.jobs.by_id[job_id] for job_id in (*self._ordered, *self._behind_fold))
         if self._filter:
-            self._verdicts.want(self._ordered)
+            self._verdicts.want((*self._ordered, *self._folded))
             self._verdicts.step(0, AT_ONCE)
         self.gather()
 
     @property
     def is_judged(self) -> bool:
-        """Whether it is known of every job whether it is shown."""
+        """Whether all jobs were matched with the filter."""
         return not self._filter or self._verdicts.is_done
 
-    def look(self, seconds: float) -> bool:
-        """Find out more of which jobs are shown, for so long at most; whether `gather` has others."""
+    def match(self, seconds: float) -> bool:
+        """Match further jobs for at most so many seconds; return whether the matches changed."""
         return self._verdicts.step(seconds)
 
     def gather(self) -> None:
-        """Show what was found so far."""
-        self._matching = self._verdicts.shown(self._ordered) if self._filter else self._ordered
+        """Show the matches found so far."""
+        self._matching, self._parts = self._ordered, {}
+        if self._filter:
+            parts = self._verdicts.shown((*self._ordered, *self._folded))  # a filter finds folded jobs too
+            self._matching = [part.id for part in parts]
+            self._parts = {part.id: part for part in parts if part.id not in self.jobs.by_id or part.runs}
+        self.matching = count(self.shown) if self._filter else self.known
         self._arrange()
 
+    @property
+    def _behind_fold(self) -> Sequence[JobId]:
+        """Ids of folded jobs that are shown: where the folded row is open, or a filter looks for them."""
+        return self._folded if self._filter or self.ended is EndedRows.OPEN else ()
+
     def _arrange(self) -> None:
-        self.arranged = rows(self._matching, self.jobs, self._folds, self._dependents)
-        self.keys = self.arranged.keys
-        self.positions = {key: row for row, key in enumerate(self.keys)}
-        self.id_width = 0 if self.keys is self._matching else self._longest_id()
+        last_first = self.sorting.column == "id" and self.sorting.is_down
+        self.arranged = rows(self._matching, self._visible, self._folds, self._dependents, last_first=last_first)
+        is_plain = self.arranged.keys is self._matching and not self._behind_fold
+        if self._folded and not self._filter:
+            self.arranged = self._with_fold(self.arranged, last_first=last_first)
+        keys = self.keys = self.arranged.keys
+        self.positions = keys.positions if isinstance(keys, RowKeys) else {key: row for row, key in enumerate(keys)}
+        self.id_width = 0 if is_plain else self._longest_id()
+
+    def _with_fold(self, live: ArrangedRows, *, last_first: bool) -> ArrangedRows:
+        """Return the rows with the folded one, and those behind it where it is open."""
+        if self.ended is not EndedRows.OPEN:
+            return joined(live, FOLD)
+        return joined(live, FOLD, rows(self._folded, self.jobs.by_id, self._folds, {}, last_first=last_first))
+
+    @property
+    def _visible(self) -> Mapping[JobId, Job]:
+        """Shown jobs by id, of entries the matching part."""
+        whole = self.jobs.by_id
+        return ChainMap(self._parts, dict(whole)) if self._parts else whole
 
     def _longest_id(self) -> int:
         """Return the cells that the longest id of a row takes."""
-        shown = (self.jobs.get(key) for key in self.keys)
-        return max((len(job.shown_id) for job in shown if job is not None), default=0)
+        return max((width_of_id(job) for job in self.shown if job.id in self.positions), default=0)
 
     @property
-    def shown(self) -> Sequence[JobId]:
-        """The jobs that are shown, those that share a row each."""
-        return self._matching
+    def shown(self) -> Iterator[Job]:
+        """Shown jobs; elements of an array that wait alike count as one."""
+        visible = self._visible
+        behind = () if self._filter else self._behind_fold
+        return (visible[job_id] for job_id in (*self._matching, *behind))
 
     @property
     def parsed(self) -> Filter:
-        """The filter in force."""
+        """Filter in force."""
         return self._filter
 
-    @property
-    def matching(self) -> int:
-        """How many jobs are shown, those that share a row counted each."""
-        return len(self._matching)
 
-    @property
-    def known(self) -> int:
-        """How many there are, shown or not; without ended ones where those are left out."""
-        return len(self._ordered)
+def width_of_id(job: Job) -> int:
+    """Return the cells of its id, of an entry those of the longest id of an element."""
+    if job.array is None or not job.runs:
+        return len(job.shown_id)
+    return len(f"{job.array.id}_{max(run.indices[-1] for run in job.runs)}")
 
 
-def _latest_first(ended: list[Job]) -> list[JobId]:
-    ended.sort(key=lambda job: (job.ended_at or job.submitted_at, job.id), reverse=True)
-    return [job.id for job in ended]
+def array_counts(jobs: Iterable[Job]) -> dict[JobId, ArrayCounts]:
+    """Return the elements of each array by their fate."""
+    arrays: dict[JobId, list[Job]] = {}
+    for job in jobs:
+        if job.array is not None:
+            arrays.setdefault(job.array.id, []).append(job)
+    found = {}
+    for array_id, known in arrays.items():
+        counts = found[array_id] = ArrayCounts(past=elements_in_history(known))
+        for job in known:
+            counts.add(job)
+    return found
+
+
+def _begin(job: Job) -> tuple[datetime, JobId]:
+    """Return the key by which running jobs are ordered: their start, so that a job that starts stays where it waited.
+
+    Jobs of one tick are claimed at once, but begin in any order; so those of one tick are ordered by id.
+    """
+    claimed_at = job.attempt.claimed_at if job.attempt is not None else None
+    return min(claimed_at or _LAST, job.started_at or _LAST), job.id

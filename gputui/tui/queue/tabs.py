@@ -1,4 +1,4 @@
-"""What is done in tabs whose rows are no jobs: recurring jobs and reservations."""
+"""Changes to recurring jobs and reservations."""
 
 from __future__ import annotations
 
@@ -6,48 +6,18 @@ from collections.abc import Callable, Sequence
 
 from gputui.domain.gpu import Gpu
 from gputui.domain.job import Job, Submission
-from gputui.domain.recurring import Recurrence, RecurringJob
+from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
-from gputui.engine.actions import Actions
-from gputui.engine.zones import local_name
-from gputui.tui.key_words import keyed
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.recurring import local_zone_name
+from gputui.tui.keys import keyed
 
 Call = Callable[[Actions], str]
 TABS = ("queue", "finished", "recurring", "reservations")
 
 
-def pause(entry: RecurringJob) -> Call:
-    """What makes no more runs of it, until it is resumed."""
-
-    def write(actions: Actions) -> str:
-        actions.pause_recurring([entry.id])
-        return f"recurring job {entry.id} makes no run until it is released"
-
-    return write
-
-
-def resume(entry: RecurringJob) -> Call:
-    """What makes runs of it again."""
-
-    def write(actions: Actions) -> str:
-        actions.resume_recurring([entry.id])
-        return f"recurring job {entry.id} runs again when its time comes"
-
-    return write
-
-
-def remove(entry: RecurringJob) -> Call:
-    """What submits it no more."""
-
-    def write(actions: Actions) -> str:
-        actions.remove_recurring([entry.id])
-        return f"recurring job {entry.id} is removed; its jobs stay"
-
-    return write
-
-
 def reserve(window: Window, gpus: Sequence[Gpu]) -> Call:
-    """What keeps GPUs, of those there are."""
+    """Return the call that reserves GPUs."""
 
     def write(actions: Actions) -> str:
         return f"reservation {actions.reserve(window, gpus).name} is made: {keyed('tab_reservations')} shows it"
@@ -56,23 +26,23 @@ def reserve(window: Window, gpus: Sequence[Gpu]) -> Call:
 
 
 def give_up(name: str) -> Call:
-    """What gives a reservation up."""
+    """Return the call that removes a reservation."""
 
     def write(actions: Actions) -> str:
         actions.remove_reservation(name)
-        return f"reservation {name} is given up: its GPUs are anybody's"
+        return f"reservation {name} is released"
 
     return write
 
 
 def again(job: Job, expression: str) -> Call:
-    """What submits a job like this one whenever the expression says so."""
+    """Return the call that submits a job like this one by a cron expression."""
 
     def write(actions: Actions) -> str:
-        from dataclasses import replace
+        from msgspec.structs import replace
 
         spec = replace(job.spec, begin_at=None, after=(), after_any=())
-        number = actions.add_recurring(Recurrence(expression, local_name()), Submission(spec))
+        number = actions.add_recurring(Recurrence(expression, local_zone_name()), Submission(spec))
         return f"recurring job {number} submits one like job {job.id}: {keyed('tab_recurring')} shows it"
 
     return write

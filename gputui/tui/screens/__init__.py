@@ -1,1 +1,1 @@
-"""One file a screen."""
+"""Screens and dialogs of the console."""

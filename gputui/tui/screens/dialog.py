@@ -1,24 +1,39 @@
-"""How dialogs look: a box in the middle, over the dimmed screen."""
+"""Base classes of dialogs: a box in the middle, over the dimmed screen."""
 
 from __future__ import annotations
 
 import re
-from typing import ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from textual import events
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from gputui.tui.commands import BACK, CLOSE, MOVE_COMMANDS, Command, bindings
-from gputui.tui.key_names import key_of
 from gputui.tui.keymap import keymap_of
+from gputui.tui.keys import key_of
 from gputui.tui.present.cells import Cell
-from gputui.tui.screens.once import ClosedOnce
+from gputui.tui.textual_internals import bind_if_free
 from gputui.tui.widgets.cell_lines import CellLines
 
 T = TypeVar("T")
+if TYPE_CHECKING:
+    from textual.screen import Screen as Base
+else:
+    Base = Generic  # styles are inherited from the first base that is a widget: it is to be none
+
+
+class ClosedOnce(Base[T]):
+    """Makes `dismiss()` idempotent: a second request that is already queued is ignored."""
+
+    def dismiss(self, result: T | None = None) -> AwaitComplete:
+        """Close it, if it is the one in front."""
+        return super().dismiss(result) if self.is_active else AwaitComplete.nothing()  # type: ignore[no-untyped-call]
+
+
 _ANSWER = re.compile(r"(\S+)(?: \S+)* {2,}\S.*?(?= {3,}|$)")
 """`y Enter  yes`: the first of its keys, and what it means."""
 
@@ -31,8 +46,7 @@ class Leavable(ClosedOnce[T]):
 
     def on_mount(self) -> None:
         """See that there is a way out: its own commands have their keys by now."""
-        bound = self._bindings.key_to_bindings
-        bound.setdefault("escape", [Binding("escape", self.LEAVES, show=False)])
+        bind_if_free(self, Binding("escape", self.LEAVES, show=False))
 
 
 class Dialog(Leavable[T], ModalScreen[T]):
@@ -59,7 +73,7 @@ class Dialog(Leavable[T], ModalScreen[T]):
         return keymap_of(self).key(name)
 
     def answers(self, *answers: tuple[Command, str]) -> str:
-        """What can be answered by which key, on one line."""
+        """Return the answers and their keys, on one line."""
         told = ((keymap_of(self).told(command).first_key, words) for command, words in answers)
         return "     ".join(f"{key}  {words}" if key else words for key, words in told)
 
@@ -82,7 +96,7 @@ _WIDEST, _FRAME = 112, 7
 
 
 class ScrollingDialog(Dialog[None]):
-    """One that has more to say than fits: lines of cells in a box that scrolls."""
+    """Dialog with more text than fits: lines of cells in a box that scrolls."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         ("space", "page(1)", "page down"),
@@ -101,32 +115,32 @@ class ScrollingDialog(Dialog[None]):
             lines.fill(self.lines(lines.size.width or min(self.app.size.width * 9 // 10, _WIDEST) - _FRAME))
 
     def lines(self, room: int) -> list[Cell]:
-        """What it has to say, in lines of `room` cells."""
+        """Return the dialog's text, in lines of `room` cells."""
         raise NotImplementedError
 
     @property
     def how(self) -> str:
-        """How it is moved and left, for its lower edge."""
+        """Return the keys that scroll and close it, for its lower edge."""
         return f"{self.key('down')} {self.key('up')} scroll   {self.key('back')} close"
 
     def action_back(self) -> None:
-        """Read enough."""
+        """Close the dialog."""
         self.dismiss()
 
     def action_close(self) -> None:
-        """Read enough."""
+        """Close the dialog."""
         self.dismiss()
 
     def action_down(self, step: int) -> None:
-        """Scroll by lines."""
+        """Scroll by that many lines."""
         self.query_one(VerticalScroll).scroll_relative(y=step, animate=False)
 
     def action_first(self) -> None:
-        """To the first line."""
+        """Scroll to the first line."""
         self.query_one(VerticalScroll).scroll_home(animate=False)
 
     def action_last(self) -> None:
-        """To the last one."""
+        """Scroll to the last line."""
         self.query_one(VerticalScroll).scroll_end(animate=False)
 
     def action_page(self, step: int) -> None:

@@ -28,13 +28,16 @@ from gputui.tui.commands import (
     by_group,
 )
 from gputui.tui.keymap import keymap_of
+from gputui.tui.keys import order_words, with_keys
 from gputui.tui.present.cells import Cell, Span, fitted
 from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
 from gputui.tui.screens.dialog import ScrollingDialog
+from gputui.tui.screens.panes import pane_of
+from gputui.tui.textual_internals import bindings_of
 from gputui.tui.widgets.cell_lines import CellLines
 
 _PANES = {"gpus": ("GPUs", GPUS), "queue": ("queue", JOBS), "log": ("log", LOGS), "rows": ("timeline", TIMELINE)}
-"""By the id of a widget: what it is called, and the group of commands that it is there for."""
+"""Title and group of commands of each pane, by the id of its widget."""
 _ACT_ON = (
     ("queue", "the selected job"),
     ("GPUs", "the job that holds the selected GPU; to drain or resume: the GPU itself"),
@@ -50,7 +53,7 @@ _BESIDE, _INDENT = 26, 4
 
 @dataclass(frozen=True)
 class Context:
-    """Where somebody asked for help."""
+    """Place from which help was opened."""
 
     pane: str = ""
     """The id of what had the focus."""
@@ -59,15 +62,16 @@ class Context:
 
     @classmethod
     def of(cls, screen: Screen[object]) -> Context:
-        """What has the focus, and all that its keys could do."""
+        """Return the context of a screen: its focus, and the commands that have a key there."""
         nodes = screen.focused.ancestors_with_self if screen.focused else (screen, screen.app)
-        names = {binding.id for node in nodes for _, binding in node._bindings if binding.id}
+        names = {binding.id for node in nodes for binding in bindings_of(node) if binding.id}
         without_key = {name for name, keys in keymap_of(screen).keys.items() if not keys}
-        return cls((screen.focused.id or "") if screen.focused else "", frozenset(names | without_key))
+        focus = screen.focused
+        return cls(pane_of(focus) or (focus.id if focus else "") or "", frozenset(names | without_key))
 
 
 class Help(ScrollingDialog):
-    """What every key does."""
+    """Dialog with every key and its command."""
 
     BINDINGS: ClassVar = [
         *bound_to("close", HELP),
@@ -109,7 +113,8 @@ class Help(ScrollingDialog):
         groups = [
             (heading, [told(command) for command in commands]) for heading, commands in arranged(self._asked_from)
         ]
-        return help_lines(matching(groups, wanted), room, is_all=not wanted.strip())
+        order = with_keys(order_words(), keymap_of(self).key)
+        return help_lines(matching(groups, wanted), room, "" if wanted.strip() else order)
 
     def action_search_help(self) -> None:
         """Type what to look for."""
@@ -152,7 +157,7 @@ def arranged(context: Context) -> list[tuple[str, Sequence[Command]]]:
 
 
 def matching(groups: Iterable[tuple[str, Sequence[Command]]], wanted: str) -> list[tuple[str, list[Command]]]:
-    """Those that have every word in their keys, their name or their sentence; a single character means the key."""
+    """Return commands with every word in their keys, name or sentence; a single character means the key."""
     found = []
     for heading, commands in groups:
         kept = [command for command in commands if _matches(command, heading, wanted.strip())]
@@ -168,8 +173,11 @@ def _matches(command: Command, heading: str, wanted: str) -> bool:
     return all(word in text for word in wanted.lower().split())
 
 
-def help_lines(groups: Sequence[tuple[str, Sequence[Command]]], room: int, *, is_all: bool) -> list[Cell]:
-    """The keys under their headings, in lines of `room` cells; sentences that do not fit go on in the next line."""
+def help_lines(groups: Sequence[tuple[str, Sequence[Command]]], room: int, order: str) -> list[Cell]:
+    """Return the keys under their headings, in lines of `room` cells; sentences that do not fit go on in the next line.
+
+    `order` is the sentence on the order of the queue; empty where only some keys are shown.
+    """
     rows: list[_Row] = []
     for heading, commands in groups:
         name, _, where = heading.partition(", ")
@@ -178,7 +186,8 @@ def help_lines(groups: Sequence[tuple[str, Sequence[Command]]], room: int, *, is
         rows += [(_keys(command), command.title, (command.help, DIM)) for command in commands]
     if not groups:
         rows.append((("nothing", DIM), "", ("No key does that. The palette finds commands by name.", DIM)))
-    if is_all:
+    if order:
+        rows += [_NOTHING, (("Order", STRONG), "", (order, DIM))]
         rows += [_NOTHING, (("Acts on", STRONG), "", ("", PLAIN))]
         rows += [((f"  {pane}", BLUE), "", (words, DIM)) for pane, words in _ACT_ON]
     return _lines(rows, room)

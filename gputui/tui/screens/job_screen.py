@@ -1,105 +1,179 @@
-"""What the screens have in common on which things can be done to a job."""
+"""Base classes of screens whose commands act on a job or a GPU."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 from textual import on, work
 from textual.screen import Screen
 
-from gputui.domain.job import Job
+from gputui.domain.arrays import count
+from gputui.domain.gpu import GpuView
+from gputui.domain.job import Job, JobId
+from gputui.domain.running_verbs import RUNNING_VERBS, SIGNAL, SIGNALS, SUSPEND, UNSUSPEND
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.text import fit
+from gputui.domain.verb import Order, Verb
+from gputui.domain.verbs import BY_NAME, JOB_VERB
+from gputui.request.job_values import signal_number
+from gputui.tui.actions import call_of
 from gputui.tui.commands import CHANGING, place_of
-from gputui.tui.compositor import ExactCompositor
-from gputui.tui.desk import Desk
-from gputui.tui.messages import WishMade
+from gputui.tui.messages import ActionRequested
 from gputui.tui.present.detail import job_title
-from gputui.tui.screens.once import ClosedOnce
-from gputui.tui.shell import open_shell
-from gputui.tui.widgets.line import KeyBar
-from gputui.tui.wishes import WISHES
+from gputui.tui.present.gpu_words import index_of
+from gputui.tui.screens.dialog import ClosedOnce
+from gputui.tui.services import Services
+from gputui.tui.suspend import open_shell
+from gputui.tui.textual_internals import draw_exactly
+from gputui.tui.widgets.status_bars import KeyBar
 
 if TYPE_CHECKING:
     from gputui.tui.proposals import Proposal
 
+Predicate: TypeAlias = Callable[[object], bool]
+"""Whether an action with this argument makes sense now."""
+
 
 class JobScreen(ClosedOnce[None], Screen[None]):
-    """A screen with a subject: the job that commands act on."""
+    """Screen with a subject: the job that commands act on."""
 
-    def __init__(self, desk: Desk, snapshot: Snapshot = EMPTY) -> None:
+    def __init__(self, services: Services, snapshot: Snapshot = EMPTY) -> None:
         super().__init__()
-        self._compositor = ExactCompositor()
-        self._desk = desk
+        draw_exactly(self)
+        self._services = services
         self._snapshot = snapshot
+        self.conditions: dict[str, Predicate] = {
+            "verb": lambda name: any(map(JOB_VERB[str(name)].may, self.subjects())),
+            **{verb.name: partial(self._may_any, verb) for verb in RUNNING_VERBS},
+            "shell": self._is_running,
+            "processes": self._is_running,
+            "detail": self._has_subject,
+            "follow": self._has_subject,
+            "copy": self._has_subject,
+        }
+        """Conditions of actions, by name; an action without one can always be done."""
 
     def on_unmount(self) -> None:
-        """Keep no queue: a closed screen is in circles with its widgets, which are looked for every few minutes."""
+        """Release the queue: a closed screen lives in reference cycles until the next full garbage collection."""
         self._snapshot = EMPTY
 
+    @property
+    def snapshot(self) -> Snapshot:
+        """Latest snapshot."""
+        return self._snapshot
+
     def subject(self) -> Job | None:
-        """The job meant."""
+        """Return the job that commands act on."""
         raise NotImplementedError
 
     def subjects(self) -> Sequence[Job]:
-        """The jobs that a wish is about: several, where several are marked."""
+        """Return the jobs that a command acts on: several, where several are marked."""
         job = self.subject()
         return () if job is None else (job,)
 
-    def action_wish(self, name: str) -> None:
-        """Ask for it, for the jobs that are the subject now, however long a dialog stays open."""
-        wish = WISHES[name]
-        jobs = [job for job in self.subjects() if wish.may(job)]
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide commands that make no sense now, or never do in a read-only console."""
+        if self._services.is_read_only and action in CHANGING:
+            return False
+        condition = self.conditions.get(action)
+        return condition is None or condition(parameters[0] if parameters else "")
+
+    def _may_any(self, verb: Verb[Job], _: object) -> bool:
+        return any(map(verb.may, self.subjects()))
+
+    def _has_subject(self, _: object) -> bool:
+        return self.subject() is not None
+
+    def _is_running(self, _: object) -> bool:
+        job = self.subject()
+        return job is not None and job.state is JobState.RUNNING
+
+    def action_verb(self, name: str) -> None:
+        """Ask for the change; it keeps the jobs that are the subject now, however long a dialog stays open."""
+        verb = JOB_VERB[name]
+        jobs = [job for job in self.subjects() if verb.may(job)]
         if not jobs:
             return
         if self.shows_what_if:
-            from gputui.tui.proposals import of_key
+            from gputui.tui.proposals import propose
 
-            self.propose(of_key(jobs, name, self._snapshot))
+            self.propose(propose(jobs, name, self._snapshot))
             return
-        call = wish.call(*(job.id for job in jobs))
-        if not wish.confirm:
-            self.post_message(WishMade(call))
+        order = Order(tuple(job_id for job in jobs for job_id in job.ids))
+        if not verb.question:
+            self.request(name, order)
             return
-        from gputui.tui.screens.confirm import Confirm
+        from gputui.tui.screens.questions import Confirm
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self.post_message(WishMade(call))
+                self.request(name, order)
 
-        which = f"job {job_title(jobs[0])}" if len(jobs) == 1 else f"{len(jobs)} jobs"
-        self.app.push_screen(Confirm(f"{wish.confirm} {which}?", _what_cancel_does(jobs)), answered)
+        which = f"job {job_title(jobs[0])}" if len(jobs) == 1 else f"{count(jobs)} jobs"
+        self.app.push_screen(Confirm(f"{verb.question} {which}?", _what_cancel_does(jobs)), answered)
+
+    def action_suspend(self) -> None:
+        """Suspend the running jobs that are the subject."""
+        self._request_of_all(SUSPEND)
+
+    def action_unsuspend(self) -> None:
+        """Let the suspended jobs that are the subject continue."""
+        self._request_of_all(UNSUSPEND)
+
+    def _request_of_all(self, verb: Verb[Job]) -> None:
+        ids = tuple(job.id for job in self.subjects() if verb.may(job))
+        if ids:
+            self.request(verb.name, Order(ids))
+
+    def action_signal(self) -> None:
+        """Ask which signal to send to the jobs that are the subject now."""
+        jobs = [job for job in self.subjects() if SIGNAL.may(job)]
+        if not jobs:
+            return
+        from gputui.tui.screens.questions import Choose
+
+        def chosen(place: int | None) -> None:
+            if place is not None:
+                number = signal_number(SIGNALS[place].name, "")
+                self.request("signal", Order(tuple(job.id for job in jobs), signal=number))
+
+        which = f"job {job_title(jobs[0])}" if len(jobs) == 1 else f"{count(jobs)} jobs"
+        lines = [f"{each.name:<6}{each.use}" for each in SIGNALS]
+        self.app.push_screen(Choose(f"Signal {which}", lines, none="none"), chosen)
+
+    def request(self, verb: str, order: Order, subject: str = "") -> None:
+        """Request an action at once; `subject` names its subject where that is not a job."""
+        self.post_message(ActionRequested(call_of(BY_NAME[verb], order, subject)))
 
     @property
     def shows_what_if(self) -> bool:
-        """Whether what a wish would do is shown before it is written down."""
-        return self._desk.settings.console.what_if != "off"
+        """Whether the effects of a change are shown before it is made."""
+        return self._services.settings.console.what_if != "off"
 
     def propose(self, proposal: Proposal) -> None:
-        """Show what that would do: the panel writes it down, or not."""
+        """Open the panel with the effects of a change; the panel makes the change, or drops it."""
         from gputui.tui.screens.what_if import WhatIf
 
-        self.app.push_screen(WhatIf(self._desk, self._snapshot, proposal))
+        self.app.push_screen(WhatIf(self._services, self._snapshot, proposal))
 
     @work
     async def action_shell(self) -> None:
-        """Open a shell beside what the job runs, on this terminal; the console is back when it ends."""
+        """Open a shell inside the job on this terminal; the console is back when the shell ends."""
         if (job := self.subject()) is not None:
-            await open_shell(self.app, self._desk.inside, job)
+            await open_shell(self.app, self._services.job_access, job)
 
     def action_processes(self) -> None:
-        """Show what the job runs inside."""
+        """Show the processes of the job."""
         if (job := self.subject()) is not None:
-            from gputui.tui.screens.processes import Processes
-
-            self.app.push_screen(Processes(self._desk, self._snapshot, job.id))
+            self.app.push_screen(self._services.pages.processes(self._services, self._snapshot, job.id))
 
     def action_copy(self) -> None:
-        """Ask what of the job is to be copied, and copy it: only ever by this key."""
+        """Ask which text about the job to copy to the clipboard."""
         if (job := self.subject()) is not None:
-            from gputui.tui.screens.copy import CopyDialog
+            from gputui.tui.screens.questions import CopyDialog
 
             self.app.push_screen(CopyDialog(job), self._copied)
 
@@ -110,26 +184,91 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:
-        """Do what the words say that were clicked, as their key would."""
+        """Run the command that was clicked, as its key would."""
         if place := place_of(event.command, self):
             await self.app.run_action(event.command.action, default_namespace=place)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide what cannot be done to this job now, or never here."""
-        if self._desk.is_read_only and action in CHANGING:
-            return False
-        if action == "wish":
-            return any(map(WISHES[str(parameters[0])].may, self.subjects()))
-        if action in {"shell", "processes"}:
-            job = self.subject()
-            return job is not None and job.state is JobState.RUNNING
-        if action in {"detail", "follow", "copy"}:
-            return self.subject() is not None
-        return True
+
+class GpuScreen(JobScreen):
+    """Screen on which a GPU can be selected as well."""
+
+    def __init__(self, services: Services, snapshot: Snapshot = EMPTY) -> None:
+        super().__init__(services, snapshot)
+        self.conditions |= {
+            "drain": lambda _: self._may("drain"),
+            "resume": lambda _: self._may("resume"),
+        }
+
+    def gpu(self) -> GpuView | None:
+        """Return the GPU that commands act on, while one is selected."""
+        raise NotImplementedError
+
+    def _may(self, verb: str) -> bool:
+        view = self.gpu()
+        return view is not None and bool(BY_NAME[verb].may((view, self._snapshot.controls)))
+
+    def action_drain(self) -> None:
+        """Ask for a reason, then drain the GPU that was selected when the key was pressed."""
+        if view := self.gpu():
+            uuid, index = view.gpu.uuid, index_of(view)
+            if self.shows_what_if:
+                self._propose_gpu(uuid, index, "drain")
+                return
+            from gputui.tui.screens.questions import Prompt
+
+            def answered(reason: str | None) -> None:
+                if reason is not None:
+                    self.request("drain", Order(uuids=(uuid,), reason=reason), index)
+
+            self.app.push_screen(
+                Prompt(f"Drain GPU {index}", "Reason", "Running jobs continue; no new starts."), answered
+            )
+
+    def action_resume(self) -> None:
+        """Let jobs start on the selected GPU again."""
+        if view := self.gpu():
+            uuid, index = view.gpu.uuid, index_of(view)
+            if self.shows_what_if:
+                self._propose_gpu(uuid, index, "resume")
+                return
+            self.request("resume", Order(uuids=(uuid,)), index)
+
+    def _propose_gpu(self, uuid: str, index: str, verb: str) -> None:
+        from gputui.tui.proposals import GpuProposal
+
+        self.propose(GpuProposal(uuid, index, verb))
+
+
+class OverlayScreen(GpuScreen):
+    """Screen over the main one, which Escape closes; logs are followed on the main screen."""
+
+    def __init__(self, services: Services, snapshot: Snapshot, follow: Callable[[JobId], None]) -> None:
+        super().__init__(services, snapshot)
+        self._follow = follow
+
+    def action_detail(self) -> None:
+        """Open the page of the job."""
+        if job := self.subject():
+            page = self._services.pages.detail(self._services, self._snapshot, job.id, self._follow_there)
+            self.app.push_screen(page)
+
+    def _follow_there(self, job_id: JobId) -> None:
+        self._follow(job_id)
+        self.app.call_later(self.dismiss)  # after the page above has closed
+
+    def action_follow(self) -> None:
+        """Follow the job's log on the main screen."""
+        if job := self.subject():
+            self._follow(job.id)
+            self.dismiss()
+
+    def action_back(self) -> None:
+        """Close the screen."""
+        self.dismiss()
 
 
 def _what_cancel_does(jobs: Sequence[Job]) -> str:
     running = sum(job.state.is_active for job in jobs)
-    if len(jobs) == 1:
-        return "Its container is stopped; what it wrote so far stays." if running else "It will not be started."
-    return f"{running} of them run and are stopped; what they wrote so far stays." if running else "None will start."
+    if count(jobs) == 1:
+        return "Its container is stopped; its output so far is kept." if running else "It will not be started."
+    return f"{running} of them run and are stopped; their output so far is kept." if running else "None will start."

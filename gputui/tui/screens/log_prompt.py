@@ -1,4 +1,4 @@
-"""Asks, in the last line, what to look for in a log; the log behind it shows it as it is typed."""
+"""Prompt in the last line for a pattern; the log behind it shows hits as it is typed."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gputui.tui.screens.dialog import Leavable
 _LONGEST = 500
 _MOST = 50
 HISTORY: dict[str, list[str]] = {}
-"""What was typed last, by what was asked: as long as the console runs."""
+"""Patterns typed before, by prompt, for as long as the console runs."""
 
 
 class LogPrompt(Leavable[str | None], ModalScreen[str | None]):
-    """A regular expression; "" to look for nothing, None when Escape was pressed."""
+    """Prompt that returns a regular expression: "" for none, None when Escape was pressed."""
 
     BINDINGS: ClassVar = [*bindings((GIVE_UP,)), ("up", "recall(-1)"), ("down", "recall(1)")]
     LEAVES: ClassVar = "give_up"
@@ -47,7 +47,7 @@ class LogPrompt(Leavable[str | None], ModalScreen[str | None]):
         self._at = len(self._said)
 
     def compose(self) -> ComposeResult:
-        """What is asked, a field, and what is wrong with what is in it."""
+        """Yield the sign, the field, and keys or an error."""
         with Horizontal(id="asked"):
             yield Static(self._word, id="sign", markup=False)
             yield Input(self._before, placeholder="regular expression", compact=True, max_length=_LONGEST)
@@ -74,13 +74,13 @@ class LogPrompt(Leavable[str | None], ModalScreen[str | None]):
         self.dismiss(text)
 
     def action_recall(self, step: int) -> None:
-        """What was typed before that."""
+        """Recall an earlier pattern."""
         self._at = max(0, min(len(self._said), self._at + step))
         field = self.query_one(Input)
         field.value = self._said[self._at] if self._at < len(self._said) else ""
         field.cursor_position = len(field.value)
 
     def action_give_up(self) -> None:
-        """As it was before."""
+        """Restore the pattern from before."""
         self._typed(self._before)
         self.dismiss(None)

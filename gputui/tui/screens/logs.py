@@ -1,4 +1,4 @@
-"""Several logs at once: side by side where there is room, else one above the other."""
+"""Screen with several logs: side by side where there is room, else one above the other."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from gputui.tui.commands import (
     Command,
     bindings,
 )
-from gputui.tui.desk import Desk
 from gputui.tui.log.follower import LogFollower
 from gputui.tui.log.pinned import LogOf, started_attempt
 from gputui.tui.screens.job_screen import JobScreen
-from gputui.tui.widgets.line import KeyBar
-from gputui.tui.widgets.log_pane import LogPane
+from gputui.tui.screens.log_pane import LogPane
+from gputui.tui.services import Services
+from gputui.tui.widgets.status_bars import KeyBar
 
 _NARROWEST = 56
-"""Cells that a log is wide at least, where there are several beside each other."""
+"""Least width of a log in cells where several are side by side."""
 _KEPT = ("zoom", "pane(1)", "pane(-1)")
 _PANE_COMMANDS = tuple(command for command in PANE_COMMANDS if command.action in _KEPT)
 _HERE = {"attempt", "pin_log"}
-_LOG_JOB_COMMANDS = tuple(c for c in LOG_JOB_COMMANDS if c.verb in _HERE)
+_LOG_JOB_COMMANDS = tuple(c for c in LOG_JOB_COMMANDS if c.action_name in _HERE)
 
 
 class LogsScreen(JobScreen):
-    """Commands act on the job of the log that has the focus."""
+    """Several logs. Commands act on the job of the focused one."""
 
     BINDINGS: ClassVar = [
         *bindings(JOB_COMMANDS),
@@ -53,26 +53,27 @@ class LogsScreen(JobScreen):
     """
 
     def __init__(
-        self, desk: Desk, snapshot: Snapshot, logs: list[LogOf], follow: Callable[[JobId, int | None], None]
+        self, services: Services, snapshot: Snapshot, logs: list[LogOf], follow: Callable[[JobId, int | None], None]
     ) -> None:
-        super().__init__(desk, snapshot)
+        super().__init__(services, snapshot)
         self._logs = dict(enumerate(logs))
-        """By the number of the pane."""
+        """Logs by the number of their pane."""
         self._follow = follow
         self._jobs: dict[JobId, Job] = {}
         self._begun: dict[int, int] = {}
-        """Which attempt each pane began with."""
+        """Number of the attempt that each pane was opened with."""
         self._keys = KeyBar(id="keys")
+        self.conditions["attempt"] = lambda step: self._beside(int(str(step))) is not None
 
     def compose(self) -> ComposeResult:
-        """A pane for each log, and the keys."""
+        """Yield a pane for each log, and the keys."""
         with Container(id="logs"):
             for number in self._logs:
                 yield LogPane(id=f"log-{number}")
         yield self._keys
 
     def on_mount(self) -> None:
-        """Begin to read."""
+        """Open the logs."""
         self.show_snapshot(self._snapshot)
         for number in self._logs:
             self._open(number)
@@ -80,7 +81,7 @@ class LogsScreen(JobScreen):
         self.query_one(LogPane).focus()
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Take the picture in."""
+        """Take the snapshot."""
         self._snapshot = snapshot
         wanted = {log.job_id for log in self._logs.values()}
         self._jobs |= {job.id: job for job in snapshot.jobs if job.id in wanted}
@@ -90,7 +91,7 @@ class LogsScreen(JobScreen):
         self._show_keys()
 
     def subject(self) -> Job | None:
-        """The job of the log that has the focus."""
+        """Return the job of the focused log."""
         number = self._focused_number
         return None if number is None else self._jobs.get(self._logs[number].job_id)
 
@@ -106,15 +107,15 @@ class LogsScreen(JobScreen):
         log = self._logs[number]
         pane = self.query_one(f"#log-{number}", LogPane)
         self._begun[number] = started_attempt(self._jobs.get(log.job_id))
-        follower = LogFollower(self._desk.logs, log.job_id, log.attempt)
+        follower = LogFollower(self._services.logs, log.job_id, log.attempt)
         pane.follow(follower, log.heading(self._jobs.get(log.job_id)))
 
     def on_resize(self) -> None:
-        """Other panes fit beside each other now."""
+        """Arrange the panes for the new size."""
         self._arrange()
 
     def _arrange(self) -> None:
-        """As many beside each other as are wide enough, and as alike as can be; the last takes what is left."""
+        """Arrange the panes in columns of even width; the last pane takes the rest of its row."""
         panes = list(self.query(LogPane))
         columns = columns_for(len(panes), self.size.width)
         self.query_one("#logs").styles.grid_size_columns = 1 if self.has_class("-zoomed") else columns
@@ -124,7 +125,7 @@ class LogsScreen(JobScreen):
             panes[-1].styles.column_span = columns - (len(panes) - 1) % columns
 
     def on_descendant_focus(self) -> None:
-        """Other keys work now."""
+        """Show the keys of the focused pane."""
         self._show_keys()
 
     def _show_keys(self) -> None:
@@ -138,18 +139,12 @@ class LogsScreen(JobScreen):
         pane = self.focused
         return command.works_at(pane if isinstance(pane, LogPane) and command.is_known_to(pane) else self)
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide what there is no other attempt for."""
-        if action == "attempt":
-            return self._beside(int(str(parameters[0]))) is not None
-        return super().check_action(action, parameters)
-
     def _beside(self, step: int) -> LogOf | None:
         job, number = self.subject(), self._focused_number
         return None if job is None or number is None else self._logs[number].beside(job, step)
 
     def action_attempt(self, step: int) -> None:
-        """Show another attempt of the same job in this pane."""
+        """Show another attempt of the job in this pane."""
         log, number = self._beside(step), self._focused_number
         if log is not None and number is not None:
             self._logs[number] = log
@@ -161,8 +156,8 @@ class LogsScreen(JobScreen):
         if number is None:
             return
         log = self._logs.pop(number)
-        if log in self._desk.pinned.logs:
-            self._desk.pinned.toggle(log)
+        if log in self._services.pinned.logs:
+            self._services.pinned.toggle(log)
         if not self._logs:
             self.dismiss()
             return
@@ -190,7 +185,7 @@ class LogsScreen(JobScreen):
         if job := self.subject():
             from gputui.tui.screens.detail import Detail
 
-            self.app.push_screen(Detail(self._desk, self._snapshot, job.id, self._leave_for))
+            self.app.push_screen(Detail(self._services, self._snapshot, job.id, self._leave_for))
 
     def action_follow(self) -> None:
         """Follow this log on the main screen."""
@@ -203,12 +198,12 @@ class LogsScreen(JobScreen):
         self.app.call_later(self.dismiss)  # when what may lie over it is closed
 
     def action_back(self) -> None:
-        """Back to the main screen."""
+        """Close the screen."""
         self.dismiss()
 
 
 def columns_for(count: int, width: int) -> int:
-    """How many logs stand side by side."""
+    """Return how many logs fit side by side."""
     most = max(1, min(count, width // _NARROWEST))
     rows = -(-count // most)
     return -(-count // rows) if count else 1

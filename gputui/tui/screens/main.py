@@ -1,300 +1,498 @@
-"""The main screen: GPUs, queue and a log."""
+"""Main screen: GPUs, queue and a log."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Sequence
 from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.widgets import Input
 
+from gputui.domain.arrays import count
 from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
-from gputui.tui import wishes
+from gputui.domain.verb import Order
 from gputui.tui.commands import (
-    APP_COMMANDS,
     EDIT_COMMANDS,
     LOG_COMMANDS,
     LOG_JOB_COMMANDS,
     MAIN_COMMANDS,
+    PANE_COMMANDS,
     QUEUE_COMMANDS,
-    SUBMIT,
     Command,
     bindings,
 )
-from gputui.tui.commands.menu import MENUS, menu_words
-from gputui.tui.desk import Desk
-from gputui.tui.gpu_rows import gpu_picture, holder
+from gputui.tui.commands.places import MENUS
 from gputui.tui.keymap import keymap_of
-from gputui.tui.messages import WishMade
+from gputui.tui.pace import Repaints
 from gputui.tui.present.detail import job_title
-from gputui.tui.present.gpu import index_of
+from gputui.tui.present.gpu_rows import holder
 from gputui.tui.present.gpu_tiles import GridRoom
+from gputui.tui.present.gpu_words import index_of
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.status import no_gpu_words, pressing, status_line
-from gputui.tui.screens.follow_screen import FollowScreen
-from gputui.tui.screens.gpu_screen import GpuScreen
-from gputui.tui.screens.pane_screen import PaneScreen
-from gputui.tui.screens.queue_edits import QueueEdits
+from gputui.tui.present.status import no_gpu_words
+from gputui.tui.queue.history_loader import HistoryRead
+from gputui.tui.queue.scores import ScoreLoader, ScoresMade
+from gputui.tui.screens.footer import footer
+from gputui.tui.screens.job_screen import GpuScreen
+from gputui.tui.screens.log_controller import LogController
+from gputui.tui.screens.log_pane import LogPane
+from gputui.tui.screens.panes import Panes
+from gputui.tui.screens.queue_controller import QueueController, chosen_columns, queue_rows
+from gputui.tui.screens.queue_editor import MoveFound, QueueEditor
+from gputui.tui.screens.status_controller import StatusController
+from gputui.tui.services import Services
+from gputui.tui.widgets.divider import Divider, DividerMoved
 from gputui.tui.widgets.filter_line import FilterLine
 from gputui.tui.widgets.gpu_grid import GpuGrid
-from gputui.tui.widgets.job_table import JobTable
-from gputui.tui.widgets.line import KeyBar, NoticeBar, StatusBar
+from gputui.tui.widgets.job_table import JobTable, TabClicked, TitleClicked
 from gputui.tui.widgets.line_table import CursorMoved
-from gputui.tui.widgets.log_pane import LogPane
-from gputui.tui.widgets.row_clicks import MenuAsked, RowOpened
-
-_FRESH = 0.9
-"""Seconds for which the clock needs no tick of its own: a picture came, and the time with it."""
+from gputui.tui.widgets.mouse import GripMoved, MenuAsked, RowOpened
+from gputui.tui.widgets.status_bars import KeyBar
 
 
-class Main(PaneScreen, GpuScreen, QueueEdits, FollowScreen):
-    """Everything at a glance; commands act on what the focused pane points at."""
+class Main(GpuScreen):
+    """Everything at a glance. Commands act on what the focused pane points at.
 
-    BINDINGS: ClassVar = bindings((*MAIN_COMMANDS, *EDIT_COMMANDS, *LOG_JOB_COMMANDS))  # together: some share a key
-    DEFAULT_CSS = """
-    Main { layout: vertical; }
+    The screen owns the widgets and the snapshot. Its parts carry the commands out: `panes` the sizes, `jobs` the queue,
+    `editor` the changes made in the queue, `scores` the score column, `logs` the log that is followed.
     """
 
-    def __init__(self, desk: Desk) -> None:
-        super().__init__(desk)
-        self._shown_at = 0.0
+    BINDINGS: ClassVar = bindings(  # in one list: some share a key
+        (*MAIN_COMMANDS, *EDIT_COMMANDS, *LOG_JOB_COMMANDS, *QUEUE_COMMANDS, *PANE_COMMANDS)
+    )
+    AUTO_FOCUS = ""  # on_mount chooses
+    DEFAULT_CSS = """
+    Main { layout: vertical; }
+    Main #work { height: 1fr; }
+    Main #list, Main #log { min-height: 3; max-height: 100vh; }
+    Main.-beside #work { layout: horizontal; }
+    Main.-beside Divider { display: block; }
+    Main.-beside.-zoomed Divider, Main.-beside.-low Divider { display: none; }
+    Main .pane.-hidden { display: none; }
+    Main.-low #log, Main.-low.-reading #list { display: none; }
+    Main.-low.-reading #log { display: block; }
+    Main.-zoomed .pane { display: none; }
+    Main.-zoomed .pane:focus-within { display: block; }
+    """
+
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self.grid = GpuGrid(id="gpus")
+        context = JobContext(services.clock.now())
+        self.queue = JobTable(queue_rows(services), context, id="queue", chosen=chosen_columns(services))
+        self.filter_line = FilterLine()
+        self.log_pane = LogPane(id="log")
+        self.around = StatusController(services, self.log_pane)
+        self._keys = KeyBar(id="keys")
+        self.panes = Panes(self, services, self.refresh_time)
+        self.jobs = QueueController(self, services, self.queue, self.filter_line, self.refresh_time)
+        self.editor = QueueEditor(self, services, self.jobs)
+        self.scores = ScoreLoader(services.settings, services.clock, self.post_message)
+        self.logs = LogController(self, services, self.log_pane, self.job_of, self.show_log_pane, self.jobs.look_at)
+        self.conditions |= {
+            **self.jobs.conditions,
+            **self.editor.conditions,
+            **self.logs.conditions,
+            "pause": lambda _: not self._snapshot.controls.paused,
+            "unpause": lambda _: self._snapshot.controls.paused,
+            "gpu": lambda _: self.gpu() is not None or bool((job := self.subject()) and job.gpus),
+            "detail": lambda _: self.gpu() is not None or self.subject() is not None or self.jobs.is_on_fold,
+        }
+        self._repaints = Repaints(services.pace.tick)
         self._is_ready = False
-        """Its widgets are there: a picture may come before."""
+        """The widgets are mounted: a snapshot may come before."""
 
     def compose(self) -> ComposeResult:
-        """Top to bottom."""
-        yield StatusBar(id="status")
-        yield NoticeBar(id="notices")
+        """Yield the widgets from top to bottom."""
+        yield self.around.bar
+        yield self.around.notices
         with Vertical():
-            yield GpuGrid(id="gpus")
-            yield JobTable(self._rows, JobContext(self._desk.clock.now()), id="queue", chosen=self.chosen_columns())
-            yield FilterLine()
-            yield LogPane(id="log")
-        yield KeyBar(id="keys")
+            yield self.grid
+            yield self.around.summary
+            with Vertical(id="work"):
+                with Vertical(id="list"):
+                    yield self.queue
+                    yield self.filter_line
+                yield Divider()
+                yield self.log_pane
+        yield self.around.hint
+        yield self._keys
 
     def on_mount(self) -> None:
         """Draw before anything is known."""
-        self._grid = self.query_one(GpuGrid)
-        self._queue = self.query_one(JobTable)
-        self._log = self.query_one(LogPane)
-        self._status = self.query_one(StatusBar)
-        self._notices = self.query_one(NoticeBar)
-        self._keys = self.query_one(KeyBar)
-        self.lay_panes()
-        self.pane("queue" if "queue" in self.layout_now.shown else self.layout_now.shown[0]).focus()
+        self.panes.lay_out()
+        shown = self.panes.layout.shown
+        self.panes.pane("queue" if "queue" in shown else shown[0]).focus()
         self._is_ready = True
-        self.set_interval(self._desk.pace.tick, self.tick)
+        self.set_interval(self._services.pace.tick, self.tick)
         self.show_snapshot(self._snapshot)
 
+    def on_unmount(self) -> None:
+        """End the worker threads."""
+        self.jobs.close()
+        self.editor.close()
+        self.scores.close()
+
+    # what is shown
+
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Show this picture."""
+        """Take and show a snapshot."""
         if snapshot is not self._snapshot and snapshot is not EMPTY:
-            self._desk.gpu_history.add(snapshot)
+            self._services.gpu_history.add(snapshot)
+        is_wanted = self._repaints.wants(self._snapshot, snapshot)
         self._snapshot = snapshot
-        self.refresh_time()
+        if is_wanted:
+            self.refresh_time()
         if self._is_ready:
-            self.follow_on()
+            self.logs.follow_on()
 
     def tick(self) -> None:
-        """Let the time go on where no picture did it: they come every second as a rule, and one repaint is enough."""
-        if time.monotonic() - self._shown_at >= _FRESH:
+        """Advance the clock, unless a snapshot does."""
+        if self._repaints.wants_tick():
             self.refresh_time()
 
     def refresh_time(self) -> None:
-        """Show the picture at the time it is now; only cells that differ are sent. Not while something covers it."""
+        """Show the snapshot as of now; only cells that differ are sent. Nothing while another screen covers this."""
         if not self._is_ready or self.app.screen is not self:
             return
-        self._shown_at = time.monotonic()
-        now, snapshot = self._desk.clock.now(), self._snapshot
-        self._rows.update(snapshot)
-        self.look_later()
-        self.update_tabs()
-        local = now.astimezone()
-        words = status_line(snapshot, self._desk.host, self._status.room, read_only=self._desk.is_read_only)
-        self._status.show(words, f"{local:{self._desk.pace.clock}}")
-        self._notices.show(pressing(snapshot, now))
-        picture = self._desk.pace.drawn(gpu_picture(snapshot, self._rows.jobs, self._desk.gpu_history, now))
-        self._grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), self._room())
-        self.mind_the_room(self.size.height - 2 - self._notices.rows - self._rows_of_gpus())
+        self._repaints.note()
+        now, snapshot = self._services.clock.now(), self._snapshot
+        self.queue.rows.update(snapshot)
+        self.jobs.match_later()
+        self._update_tabs()
+        self.around.show(snapshot, now)
+        picture = self._services.gpu_picture(snapshot, self.queue.rows.jobs, now)
+        self.grid.show(picture, no_gpu_words(snapshot, self.size.width - 2), self._room())
+        grid_rows = self.grid.arrangement.rows if "gpus" in self.panes.layout.shown else 0
+        self.panes.settle(self.size.height - 2 - self.around.rows - grid_rows)
         names = {view.gpu.uuid: index_of(view) for view in snapshot.gpus}
-        self._queue.show(
-            JobContext(
-                now,
-                snapshot.reasons,
-                snapshot.expected_starts,
-                snapshot.progress,
-                names,
-                snapshot.sharing(),
-                self._rows.scores,
-            ),
-        )
+        self.queue.show(JobContext.of(snapshot, now, names, self.queue.rows.scores))
         self._show_keys()
 
-    @property
-    def time(self) -> str:
-        """The time that it shows."""
-        return self._status.time
-
-    def refresh_panes(self) -> None:
-        """Draw them, as they are laid out now."""
-        self.refresh_time()
-
-    def _rows_of_gpus(self) -> int:
-        return self._grid.arrangement.rows if "gpus" in self.layout_now.shown else 0
+    def _update_tabs(self) -> None:
+        self.jobs.update_tabs()
+        if "score" in self.queue.live.chosen.keys or self.queue.rows.sorting.column == "score":
+            self.scores.load(self._snapshot)
 
     def _room(self) -> GridRoom:
-        """What the GPUs may take of the screen."""
-        room = self.size.height - 2 - self._notices.rows
-        layout = self.layout_now
-        fixed = room if self.is_zoomed else layout.rows_for_gpus(room)
-        return GridRoom(self.size.width, layout.most_for_gpus(room), fixed, self._desk.pace.grid(layout.grid))
+        """Return the room that the GPUs may take."""
+        room = self.size.height - 2 - self.around.rows
+        layout = self.panes.layout
+        fixed = room if self.panes.is_zoomed else layout.rows_for_gpus(room)
+        most = layout.most_for_gpus(room, is_beside=layout.is_beside(self.size.width))
+        return GridRoom(self.size.width, most, fixed, self._services.pace.grid(layout.grid))
 
     def on_screen_resume(self) -> None:
-        """Catch up with what happened meanwhile."""
+        """Catch up after another screen was closed."""
         self.refresh_time()
 
+    def on_resize(self) -> None:
+        """Choose words that fit, once all widgets have their new sizes."""
+        self.call_after_refresh(self.refresh_time)
+
+    # subject and footer
+
     def subject(self) -> Job | None:
-        """The job of the focused pane: selected, on the selected GPU, or the one whose log is shown."""
+        """Return the job of the focused pane: selected, on the selected GPU, or the one whose log is shown."""
         if not self._is_ready:
             return None
-        if self.focused is self._grid:
+        if self.grid.has_focus_within:
             view = self.gpu()
-            return holder(view, self._rows.jobs) if view else None
-        if self.focused is self._log:
-            follower = self._log.follower
-            return self._rows.jobs.get(follower.job_id) if follower else None
-        return self._queue.job
+            return holder(view, self.queue.rows.jobs) if view else None
+        if self.focused is self.log_pane:
+            return self.job_of(self.logs.followed.job_id) if self.logs.followed else None
+        return self.queue.job
+
+    def subjects(self) -> Sequence[Job]:
+        """Return the marked jobs or those of the row while the queue has the focus, else the subject."""
+        return self.jobs.subjects() if self.jobs.has_focus else super().subjects()
 
     def gpu(self) -> GpuView | None:
-        """The selected GPU, while the grid has the focus."""
-        if self.focused is not self._grid or self._grid.cursor is None:
+        """Return the selected GPU while the grid has the focus."""
+        if not self.grid.has_focus_within or self.grid.cursor is None:
             return None
-        row = self._grid.picture.rows.get(self._grid.cursor)
+        row = self.grid.picture.rows.get(self.grid.cursor)
         return row.view if row else None
 
-    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Hide what cannot be done now."""
-        controls = self._snapshot.controls
-        known = {
-            "pause": lambda: not controls.paused,
-            "unpause": lambda: controls.paused,
-            "gpu": lambda: self.gpu() is not None or bool((job := self.subject()) and job.gpus),
-        }
-        if (test := known.get(action)) and not test():
-            return False
-        if action == "detail" and self.gpu() is not None:
-            return True  # of the GPU, where no job holds it
-        return super().check_action(action, parameters)
-
-    @on(CursorMoved)
-    def _subject_changed(self) -> None:
-        self._show_keys()
+    def job_of(self, job_id: JobId) -> Job | None:
+        """Return the job of that id."""
+        return self.queue.rows.jobs.get(job_id)
 
     def on_descendant_focus(self) -> None:
-        """Other keys work now."""
+        """Show the keys of the focused pane."""
         self._show_keys()
-        self.count_matches()
+        self.jobs.show_match_count()
 
     def _show_keys(self) -> None:
         if self.filter_line.is_typed:
-            self._keys.show(())  # every key is text: the line itself says what ends it
+            self._keys.show(())  # every key is text; the filter line shows the keys that end it
             return
-        here = (*LOG_COMMANDS, LOG_JOB_COMMANDS[0]) if self.focused is self._log else ()
-        wanted = (*here, *MAIN_COMMANDS, *EDIT_COMMANDS, *QUEUE_COMMANDS)
-        commands = tuple(c for c in wanted if c.in_footer and c is not SUBMIT and self._works(c))
-        self._keys.show(commands, tuple(c for c in (SUBMIT, *APP_COMMANDS) if c.in_footer and self._works(c)))
+        self._keys.show(*footer(self.panes.focused, self._works))
 
     def _works(self, command: Command) -> bool:
-        return command.works_at(self._log if command in LOG_COMMANDS else self)
+        return command.works_at(self.log_pane if command in LOG_COMMANDS else self)
+
+    # messages of the widgets and workers
+
+    @on(CursorMoved)
+    def _cursor_moved(self) -> None:
+        self.jobs.read_on()
+        self.logs.follow_cursor_soon()
+        self._show_keys()
+
+    @on(TitleClicked)
+    def _title_clicked(self, message: TitleClicked) -> None:
+        self.jobs.sort_by(message.column)
+
+    @on(TabClicked)
+    def _tab_clicked(self, message: TabClicked) -> None:
+        self.action_tab(message.name)
+
+    @on(GripMoved)
+    def _edge_dragged(self, message: GripMoved) -> None:
+        self.panes.drag_edge(message.pane.id, message.rows)
+
+    @on(DividerMoved)
+    def _divider_dragged(self, message: DividerMoved) -> None:
+        self.panes.widen(message.columns)
+
+    @on(Input.Changed, "#filter")
+    def _filter_typed(self, event: Input.Changed) -> None:
+        self.jobs.type_filter(event.value)
+
+    @on(Input.Submitted, "#filter")
+    def _filter_accepted(self) -> None:
+        self.jobs.accept_filter()
+
+    def on_history_read(self, message: HistoryRead) -> None:
+        """Show the page of history."""
+        self.jobs.take_history(message)
+
+    def on_scores_made(self, message: ScoresMade) -> None:
+        """Show scores that were worked out."""
+        self.scores.end()
+        self.queue.rows.rank(message.scores)
+        self.refresh_time()
+
+    def on_move_found(self, message: MoveFound) -> None:
+        """Propose the move that was found."""
+        self.editor.take_move(message)
+
+    # other screens
 
     @on(RowOpened)
     def action_detail(self) -> None:
-        """Everything about the job."""
-        if job := self.subject():
+        """Open the page of the job or of the GPU, or the row that ended jobs share."""
+        if self.jobs.is_on_fold:
+            self.jobs.toggle_finished()
+        elif job := self.subject():
+            self.jobs.look_at(job)
             from gputui.tui.screens.detail import Detail
 
-            self.app.push_screen(Detail(self._desk, self._snapshot, job.id, self.follow, job))
+            self.app.push_screen(Detail(self._services, self._snapshot, job.id, self.logs.open, job))
         elif self.gpu():
             self.action_gpu()
 
     @on(MenuAsked)
     def list_commands(self, message: MenuAsked) -> None:
-        """List what can be done to the row under the pointer, and do what is chosen."""
-        wanted = MENUS.get(self.focused_pane or "", ())
+        """Open the menu of the row under the pointer, and run the chosen command."""
+        wanted = MENUS.get(self.panes.focused or "", ())
         commands = tuple(keymap_of(self).told(command) for command in wanted if self._works(command))
         if not commands:
             return
-        from gputui.tui.screens.menu import Menu
+        from gputui.tui.screens.menu import open_menu
 
-        def chosen(number: int | None) -> None:
-            if number is not None:
-                self.call_later(self.run_action, commands[number].action)
-
-        self.app.push_screen(Menu(self._row_words(), menu_words(commands), message.at), chosen)
+        open_menu(self, self._row_words(), commands, message.at)
 
     def _row_words(self) -> str:
-        """What commands act on."""
+        """Return words for what commands act on."""
         jobs, view = self.subjects(), self.gpu()
         if view is not None:
             return f"GPU {index_of(view)}"
-        return f"{len(jobs)} jobs" if len(jobs) > 1 else job_title(jobs[0]) if jobs else ""
+        return f"{count(jobs)} jobs" if len(jobs) > 1 else job_title(jobs[0]) if jobs else ""
 
     def action_gpu(self) -> None:
-        """Everything about the selected GPU, or the first one of the job."""
+        """Open the page of the selected GPU, or of the job's first one."""
         job, view = self.subject(), self.gpu()
         uuid = view.gpu.uuid if view else next(iter(job.gpus), None) if job else None
         if uuid is not None:
-            from gputui.tui.screens.gpu import GpuDetail
+            from gputui.tui.screens.gpu import GpuDetailScreen
 
-            self.app.push_screen(GpuDetail(self._desk, self._snapshot, uuid, self.follow))
-
-    def job_of(self, job_id: JobId) -> Job | None:
-        """The job of that id."""
-        return self._rows.jobs.get(job_id)
-
-    def show_log_pane(self) -> None:
-        """Have it in sight, though it be hidden or another zoomed, and send it the keys."""
-        if "log" in self.layout_now.hidden:
-            self.action_all_panes()
-        self.turn_to(self._log)
+            self.app.push_screen(GpuDetailScreen(self._services, self._snapshot, uuid, self.logs.open))
 
     def action_pause(self) -> None:
-        """Ask for the reason, then pause."""
-        from gputui.tui.screens.prompt import Prompt
+        """Ask for a reason, then pause the scheduler."""
+        from gputui.tui.screens.questions import Prompt
 
         def answered(reason: str | None) -> None:
             if reason is not None:
-                self.post_message(WishMade(wishes.pause(reason)))
+                self.request("pause", Order(reason=reason))
 
-        self.app.push_screen(Prompt("Pause the scheduler", "Reason", "Running jobs go on, none starts."), answered)
+        self.app.push_screen(Prompt("Pause the scheduler", "Reason", "Running jobs continue; no new starts."), answered)
 
     def action_unpause(self) -> None:
-        """Start jobs again."""
-        self.post_message(WishMade(wishes.unpause))
+        """Let the scheduler start jobs again."""
+        self.request("unpause", Order())
 
     def action_submit(self) -> None:
-        """Open the form."""
+        """Open the form of a new job."""
         from gputui.tui.screens.submit import Submit
 
-        self.app.push_screen(Submit(self._desk, self._snapshot))
+        self.app.push_screen(Submit(self._services, self._snapshot))
 
     def action_reserve(self) -> None:
-        """Open the form of a new reservation: of the GPU that is selected, where one is."""
+        """Open the form of a new reservation, of the selected GPU if there is one."""
         from gputui.tui.screens.reserve import Reserve
 
         view = self.gpu()
-        self.app.push_screen(Reserve(self._desk, self._snapshot, view.gpu.uuid if view else None))
+        self.app.push_screen(Reserve(self._services, self._snapshot, view.gpu.uuid if view else None))
 
     def action_timeline(self) -> None:
-        """Show which job has which GPUs when."""
+        """Open the timeline."""
         from gputui.tui.screens.timeline import TimelineScreen
 
         job = self.subject()
-        self.app.push_screen(TimelineScreen(self._desk, self._snapshot, self.follow, job.id if job else None))
+        self.app.push_screen(TimelineScreen(self._services, self._snapshot, self.logs.open, job.id if job else None))
 
-    def on_resize(self) -> None:
-        """Choose words that fit, once everything has its new size."""
-        self.call_after_refresh(self.refresh_time)
+    # panes
+
+    def show_log_pane(self) -> None:
+        """Show the log pane, even if it is hidden or another one is zoomed, and focus it."""
+        self.panes.show("log")
+
+    def action_pane(self, step: int) -> None:
+        """Focus the next pane."""
+        self.panes.focus_next(step)
+
+    def action_grow(self, step: int) -> None:
+        """Give the focused pane more rows, or fewer."""
+        self.panes.grow(step)
+
+    def action_hide(self) -> None:
+        """Hide the focused pane."""
+        self.panes.hide()
+
+    def action_all_panes(self) -> None:
+        """Show every pane in its first size."""
+        self.panes.show_all()
+
+    def action_log_place(self) -> None:
+        """Put the log beside the queue, or below it."""
+        self.panes.move_log()
+
+    def action_grid(self) -> None:
+        """Draw GPUs in the next way."""
+        self.panes.change_grid()
+
+    def action_zoom(self) -> None:
+        """Give the focused pane the whole screen, or end that."""
+        self.panes.zoom()
+
+    # queue
+
+    def action_mark(self) -> None:
+        """Mark or unmark the jobs of the row."""
+        self.jobs.mark()
+
+    def action_mark_all(self) -> None:
+        """Mark all jobs that are shown, or unmark them."""
+        self.jobs.mark_all()
+
+    def action_clear_marks(self) -> None:
+        """Remove all marks."""
+        self.jobs.clear_marks()
+
+    def action_sort(self) -> None:
+        """Sort by the next column."""
+        self.jobs.sort_next()
+
+    def action_fold(self) -> None:
+        """Unfold the row, or fold it."""
+        self.jobs.fold()
+
+    def action_fold_all(self) -> None:
+        """Unfold all rows, or fold them."""
+        self.jobs.fold_all()
+
+    def action_columns(self) -> None:
+        """Choose the columns of the queue."""
+        self.jobs.choose_columns()
+
+    def action_tab(self, name: str) -> None:
+        """Show another tab of the queue."""
+        self.jobs.turn_to(name)
+        self._update_tabs()
+        self.refresh_time()
+
+    def action_finished(self) -> None:
+        """Show ended jobs, or hide them."""
+        self.jobs.toggle_finished()
+
+    def action_filter(self) -> None:
+        """Open the filter line."""
+        self.jobs.open_filter()
+
+    def action_clear_filter(self) -> None:
+        """Remove the filter."""
+        self.jobs.clear_filter()
+
+    def action_move(self, step: int) -> None:
+        """Move the job past its neighbour."""
+        self.editor.move(step)
+
+    def action_edit(self) -> None:
+        """Edit the job's request."""
+        self.editor.edit()
+
+    def action_clone(self) -> None:
+        """Submit a job like this one."""
+        self.editor.clone()
+
+    def action_recur(self) -> None:
+        """Submit a job like this one by a schedule."""
+        self.editor.recur()
+
+    def action_pause_recurring(self) -> None:
+        """Pause the recurring job."""
+        self.editor.pause_recurring()
+
+    def action_resume_recurring(self) -> None:
+        """Resume the recurring job."""
+        self.editor.resume_recurring()
+
+    def action_remove(self) -> None:
+        """Remove the recurring job or the reservation."""
+        self.editor.remove()
+
+    # log
+
+    def action_follow(self) -> None:
+        """Go to the job's log; from the log back to the queue."""
+        if self.focused is self.log_pane:
+            self.panes.show("queue")
+        elif job := self.subject():
+            self.logs.open(job.id)
+
+    def action_error(self, step: int) -> None:
+        """Go to the first error in the job's log."""
+        self.logs.show_error(step)
+
+    def action_attempt(self, step: int) -> None:
+        """Show the log of another attempt."""
+        self.logs.show_attempt(step)
+
+    def action_pin_log(self) -> None:
+        """Pin the job's log, or unpin it."""
+        self.logs.toggle_pin()
+
+    def action_logs(self) -> None:
+        """Show the pinned logs together."""
+        self.logs.show_pinned()
+
+    def action_attempts(self) -> None:
+        """Show the last two attempts side by side."""
+        self.logs.show_attempts()

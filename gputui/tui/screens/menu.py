@@ -1,20 +1,62 @@
-"""What can be done to a row, listed where the right button was pressed."""
+"""Lists the commands for a row, where the right mouse button was pressed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.geometry import Offset
+from textual.screen import Screen
 
 from gputui.domain.text import width
-from gputui.tui.screens.pointed import Pointed
+from gputui.tui.commands import Command
+from gputui.tui.commands.places import menu_words
+from gputui.tui.screens.questions import Choose
 from gputui.tui.widgets.cell_lines import CellLines
+
+
+class Pointed(Choose):
+    """The number of the line chosen; None for Escape and for a click outside the box."""
+
+    def place_at(self, event: events.MouseEvent) -> int | None:
+        """The number of the line under the pointer."""
+        lines = self.query_one("#lines", CellLines).region
+        if not lines.contains(event.screen_x, event.screen_y):
+            return None
+        place = self.first + event.screen_y - lines.y
+        return place if place < len(self.texts) else None
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """The cursor goes with the pointer."""
+        if (place := self.place_at(event)) is not None:
+            self.action_down(place - self.cursor)
+
+    def on_click(self, event: events.Click) -> None:
+        """Take the line, or close where no part of the box is."""
+        event.prevent_default()
+        place = self.place_at(event)
+        if place is not None:
+            self.action_down(place - self.cursor)
+            self.action_take_line()
+        elif not self.query_one(".dialog").region.contains(event.screen_x, event.screen_y):
+            self.action_back()
+
 
 _FRAME, _MARK = 4, 2
 """Cells of the box, and before each line."""
+
+
+def open_menu(screen: Screen[Any], title: str, commands: Sequence[Command], at: Offset) -> None:
+    """Open a menu of these commands on a screen, and run the chosen one there."""
+
+    def chosen(number: int | None) -> None:
+        if number is not None:
+            screen.call_later(screen.run_action, commands[number].action)
+
+    screen.app.push_screen(Menu(title, menu_words(tuple(commands)), at), chosen)
 
 
 class Menu(Pointed):
@@ -39,12 +81,12 @@ class Menu(Pointed):
             yield CellLines(id="lines")
 
     def on_mount(self) -> None:
-        """Beside the pointer, as far as the screen goes."""
-        lines = max(width(self._heading) + _MARK, *(width(text) + _MARK for text in self._texts))
+        """Place the menu beside the pointer, as far as the screen goes."""
+        lines = max(width(self._heading) + _MARK, *(width(text) + _MARK for text in self.texts))
         self.query_one(CellLines).styles.width = lines
-        right, low = self.app.size.width - lines - _FRAME, self.app.size.height - self._rows - 2
+        right, low = self.app.size.width - lines - _FRAME, self.app.size.height - self.rows - 2
         self.query_one(".dialog").styles.offset = (max(0, min(self._at.x, right)), max(0, min(self._at.y, low)))
 
     @property
-    def _rows(self) -> int:
-        return max(1, min(len(self._texts), self.app.size.height - 2))
+    def rows(self) -> int:
+        return max(1, min(len(self.texts), self.app.size.height - 2))

@@ -1,22 +1,23 @@
-"""All that is wrong or odd, in full, and what has happened while this console was open."""
+"""Lists all conditions in full, and what has happened while this console was open."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import ClassVar
 
 from rich.style import Style
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 
-from gputui.domain.snapshot import Notice
 from gputui.domain.text import broken, plain
+from gputui.domain.units import format_duration
 from gputui.tui.commands import NOTICES, bound_to
-from gputui.tui.happenings import Happening
+from gputui.tui.notifications import Notification
 from gputui.tui.present.cells import Cell, Span, fitted
+from gputui.tui.present.condition import Condition
 from gputui.tui.present.style import DIM, PLAIN, SEVERITY_STYLES, STRONG
-from gputui.tui.present.times import second
+from gputui.tui.present.times import minute, second
 from gputui.tui.screens.dialog import ScrollingDialog
 from gputui.tui.widgets.cell_lines import CellLines
 
@@ -36,33 +37,36 @@ class Notices(ScrollingDialog):
     }
     """
 
-    def __init__(self, notices: tuple[Notice, ...], happenings: Sequence[Happening] = (), *, now: datetime) -> None:
+    def __init__(self, found: tuple[Condition, ...], happenings: Sequence[Notification] = (), *, now: datetime) -> None:
         super().__init__()
-        self._all = notices
+        self._found = found
         self._happenings = happenings
         self._now = now
 
     def compose(self) -> ComposeResult:
-        """One after the other."""
+        """Return the lines of all notices."""
         with VerticalScroll() as body:
             body.border_title = "Notices"
             body.border_subtitle = self.how
             yield CellLines(id="lines")
 
     def on_mount(self) -> None:
-        """Show them."""
+        """Show the notices."""
         self.show_lines()
 
     def lines(self, room: int) -> list[Cell]:
         """Each in as many as it needs."""
-        return notice_lines(self._all, self._happenings, self._now, room)
+        return notice_lines(self._found, self._happenings, self._now, room)
 
 
-def notice_lines(notices: tuple[Notice, ...], happenings: Sequence[Happening], now: datetime, room: int) -> list[Cell]:
-    """What is so, and under it what was, in lines of `room` cells; words where there is none."""
-    lines: list[Cell] = [_row(("Now", STRONG), "" if notices else "No error and no warning.", DIM)]
-    for notice in notices:
-        lines += _broken(notice.severity, ((plain(notice.text, 2000), PLAIN),), room)
+def notice_lines(
+    found: tuple[Condition, ...], happenings: Sequence[Notification], now: datetime, room: int
+) -> list[Cell]:
+    """Return current conditions and past notices, in lines of `room` cells; a sentence where there are none."""
+    lines: list[Cell] = [_row(("Now", STRONG), "worst first" if found else "No error and no warning.", DIM)]
+    for condition in found:
+        lines += _broken(condition.severity, ((plain(condition.text, 2000), PLAIN),), room)
+        lines += [_row(("", PLAIN), line, DIM) for line in broken(_since_words(condition, now), max(10, room - _FIRST))]
     lines += [(), _row(("Before", STRONG), "while this console was open" if happenings else "Nothing yet.", DIM)]
     for happening in reversed(happenings):
         at: Span = (f"{second(happening.at, now)}  ", DIM)
@@ -70,12 +74,22 @@ def notice_lines(notices: tuple[Notice, ...], happenings: Sequence[Happening], n
     return lines
 
 
+def _since_words(condition: Condition, now: datetime) -> str:
+    """Return since when it lasts, and what helps."""
+    todo = f" · {plain(condition.todo, 300)}" if condition.todo else ""
+    if condition.since is None:
+        return f"since before this console was opened{todo}"
+    age = max(now - condition.since, timedelta(0))
+    seen = "seen " if condition.is_seen else ""
+    return f"{seen}since {minute(condition.since, now)} ({format_duration(age)}){todo}"
+
+
 def _row(first: Span, words: str, style: Style) -> Cell:
     return (*fitted((first,), _FIRST), (words, style))
 
 
 def _broken(severity: str, spans: Sequence[Span], room: int) -> Iterator[Cell]:
-    """Its first line with the severity; the last of the spans goes on below where it does not fit."""
+    """Return a notice's lines: the first with its severity, the others indented."""
     *before, (text, style) = spans
     first, *rest = broken("".join(words for words, _ in before) + text, max(10, room - _FIRST))
     begun = sum(len(words) for words, _ in before)

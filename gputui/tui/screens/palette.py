@@ -16,26 +16,25 @@ from textual.containers import Vertical
 from textual.widgets import Input
 
 from gputui.domain.text import broken, width
-from gputui.tui.commands.finding import Found, find
-from gputui.tui.commands.offers import Offer
-from gputui.tui.key_names import key_name
+from gputui.tui.commands.palette import Match, Offer, find
 from gputui.tui.keymap import keymap_of
+from gputui.tui.keys import key_name
 from gputui.tui.present.cells import Cell, cell, fitted
 from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, STRONG
-from gputui.tui.screens.pointed import Pointed
+from gputui.tui.screens.menu import Pointed
 from gputui.tui.widgets.cell_lines import CellLines
 
 _GAP, _AROUND, _SAID = 2, 8, 2
 """Cells between columns; rows of the box that are no commands; and those of the sentence below them."""
-_NONE = "No command is called that, and none speaks of it."
+_NONE = "No matching command."
 
 
-class Palette(Pointed):
+class CommandFinder(Pointed):
     """The number of the offer chosen; None for Escape and for a click outside the box."""
 
     BINDINGS: ClassVar = []
     DEFAULT_CSS: ClassVar = """
-    Palette {
+    CommandFinder {
         .dialog { width: 96%; max-width: 112; padding: 0 1; }
         Input { width: 100%; }
         #sentence { height: 2; margin-bottom: 0; }
@@ -45,13 +44,13 @@ class Palette(Pointed):
     def __init__(self, offers: Sequence[Offer]) -> None:
         super().__init__("Commands", (), none=_NONE)
         self._offers = offers
-        self._found: list[Found] = []
+        self._found: list[Match] = []
 
     def compose(self) -> ComposeResult:
         """A line to type in, the commands, and what the one under the cursor does."""
         with Vertical(classes="dialog") as box:
             box.border_title = self._heading
-            box.border_subtitle = f"Enter do it   {self.key('back')} leave it"
+            box.border_subtitle = f"Enter OK   {self.key('back')} cancel"
             yield Input(placeholder="letters of its name, or words of what it does", compact=True)
             yield CellLines(id="lines")
             yield CellLines(id="sentence")
@@ -67,8 +66,8 @@ class Palette(Pointed):
     def find(self, wanted: str) -> None:
         """Show those, with the cursor on the best."""
         self._found = find(self._offers, wanted)
-        self._texts = [found.offer.label for found in self._found]
-        self.cursor = self._first = 0
+        self.texts = [found.offer.label for found in self._found]
+        self.cursor = self.first = 0
         self.show_lines()
 
     @on(Input.Changed)
@@ -105,13 +104,13 @@ class Palette(Pointed):
         return (offer.why_not, AMBER) if offer.why_not else (offer.command.help, DIM)
 
     @property
-    def _rows(self) -> int:
+    def rows(self) -> int:
         working = sum(not offer.why_not for offer in self._offers)
         return max(1, min(working, self.app.size.height - _AROUND))
 
     @property
     def _height(self) -> int:
-        return self._rows  # whatever is found of them: the box stays as it is
+        return self.rows  # whatever is found of them: the box stays as it is
 
     def _cell(self, place: int) -> Cell:
         found, here = self._found[place], place == self.cursor
@@ -123,7 +122,7 @@ class Palette(Pointed):
         return (mark, *name, (f"{key:<{self._keys_room + _GAP}}", key_style), (said, DIM))
 
 
-def _marked(found: Found, here: bool) -> Cell:
+def _marked(found: Match, here: bool) -> Cell:
     """The name, with the letters that matched."""
     plain = DIM if found.offer.why_not else STRONG if here else PLAIN
     return tuple((letter, BLUE if at in found.letters else plain) for at, letter in enumerate(found.offer.label))

@@ -1,4 +1,4 @@
-"""What a job runs inside, looked at again and again."""
+"""Screen with the processes of a job, refreshed every two seconds."""
 
 from __future__ import annotations
 
@@ -10,29 +10,68 @@ from textual import work
 from textual.app import ComposeResult
 from textual.binding import Binding
 
+from gputui.domain.container import ProcessRow
 from gputui.domain.errors import GputuiError
 from gputui.domain.job import Job, JobId
-from gputui.domain.process import ProcessRow
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.domain.units import plural
+from gputui.domain.units import format_duration, format_size, plural
 from gputui.tui.commands import APP_COMMANDS, BACK, COPY, SHELL, bindings
-from gputui.tui.desk import Desk
-from gputui.tui.present.cells import Cell, cell
+from gputui.tui.present.cells import UNKNOWN, Cell, Column, cell
 from gputui.tui.present.detail import job_title
-from gputui.tui.present.process import PROCESS_COLUMNS, process_cells
-from gputui.tui.present.style import DIM, RED, STRONG
+from gputui.tui.present.style import AMBER, DIM, GREEN, PLAIN, RED, STRONG
 from gputui.tui.screens.job_screen import JobScreen
+from gputui.tui.services import Services
 from gputui.tui.widgets.cell_lines import CellLines
-from gputui.tui.widgets.line import KeyBar
 from gputui.tui.widgets.line_table import LineTable
+from gputui.tui.widgets.status_bars import KeyBar
+
+PROCESS_COLUMNS = (
+    Column("pid", "PID", 7, right=True),
+    Column("user", "USER", 8, rank=2),
+    Column("cpu", "CPU", 6, right=True),
+    Column("memory", "MEM", 5, right=True),
+    Column("gpu", "GPU MEM", 7, right=True),
+    Column("age", "AGE", 7, right=True, rank=1),
+    Column("command", "COMMAND", 20, flex=1),
+)
+_BUSY = 0.5
+"""Share of a core from which a process counts as busy."""
+
+
+def process_cells(row: ProcessRow, gpu_memory: int | None, column: str) -> Cell:
+    """Return the content of a cell; `gpu_memory` is None for a process that has none."""
+    if column == "cpu":
+        return _cpu(row.cpu)
+    texts = {
+        "pid": (str(row.pid), DIM),
+        "user": (plain(row.user, 32), DIM),
+        "memory": (UNKNOWN if row.memory is None else format_size(row.memory), PLAIN),
+        "gpu": ("" if gpu_memory is None else format_size(gpu_memory), AMBER),
+        "age": (UNKNOWN if row.age is None else format_duration(row.age), DIM),
+        "command": (plain(_without_directories(row.command), 1000), PLAIN),
+    }
+    return cell(*texts[column])
+
+
+def _without_directories(command: str) -> str:
+    """Return the command line with the program's bare name: what tells jobs apart comes after it."""
+    program, space, rest = command.partition(" ")
+    return (program.rpartition("/")[2] or program) + space + rest
+
+
+def _cpu(cpu: float | None) -> Cell:
+    if cpu is None:
+        return cell(UNKNOWN, DIM)
+    return cell(f"{cpu:.0%}", GREEN if cpu >= _BUSY else PLAIN)
+
 
 EVERY = 2.0
-"""Seconds between two looks; none is begun while another is under way."""
+"""Seconds between two listings; none begins while another is under way."""
 
 
 class ProcessTable(LineTable[int]):
-    """Rows by pid, the busiest first."""
+    """Table of processes by pid, the busiest first."""
 
     COLUMNS: ClassVar = PROCESS_COLUMNS
     NOUN = "process"
@@ -43,25 +82,25 @@ class ProcessTable(LineTable[int]):
         self._memory: Mapping[int, int] = {}
 
     def show(self, rows: tuple[ProcessRow, ...], memory: Mapping[int, int], empty: Cell) -> None:
-        """Show these, with the GPU memory of each pid that has some."""
+        """Show the processes, with the GPU memory of each pid that has some."""
         self._rows, self._memory = {row.pid: row for row in rows}, memory
         keys = sorted(self._rows, key=lambda pid: (-memory.get(pid, 0), -(self._rows[pid].cpu or 0), pid))
         self.show_rows(keys, {pid: place for place, pid in enumerate(keys)}, (empty,))
 
     def cell_of(self, key: int, column: str, room: int) -> Cell:
-        """What stands in that cell."""
+        """Return the content of a cell."""
         del room
         return process_cells(self._rows[key], self._memory.get(key), column)
 
 
-class Processes(JobScreen):
-    """Follows the processes of one job while it is open."""
+class ProcessesScreen(JobScreen):
+    """Processes of one job, kept up to date while the screen is open."""
 
     BINDINGS: ClassVar = [*bindings((SHELL, COPY, BACK)), Binding("X", "back", "back", id="processes")]
-    DEFAULT_CSS = "Processes { layout: vertical; }"
+    DEFAULT_CSS = "ProcessesScreen { layout: vertical; }"
 
-    def __init__(self, desk: Desk, snapshot: Snapshot, job_id: JobId) -> None:
-        super().__init__(desk, snapshot)
+    def __init__(self, services: Services, snapshot: Snapshot, job_id: JobId) -> None:
+        super().__init__(services, snapshot)
         self._job_id = job_id
         self._job = snapshot.job(job_id)
         self._found: tuple[ProcessRow, ...] = ()
@@ -70,36 +109,36 @@ class Processes(JobScreen):
         self._is_asked = False
 
     def compose(self) -> ComposeResult:
-        """Heading, rows, keys."""
+        """Yield heading, rows and keys."""
         yield CellLines(id="heading")
         yield ProcessTable(id="processes")
         yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Look at once, and from then on."""
+        """List the processes at once, and regularly from then on."""
         self.query_one(ProcessTable).focus()
         self.set_interval(EVERY, self.look)
         self.look()
         self.call_after_refresh(self._draw)
 
     def subject(self) -> Job | None:
-        """The job whose processes are shown."""
+        """Return the job whose processes are shown."""
         return self._job
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Take the job, and the memory on GPUs, from this picture."""
+        """Take the job, and memory on GPUs, from the snapshot."""
         self._snapshot = snapshot
         self._job = snapshot.job(self._job_id) or self._job
         self._draw()
 
     @work
     async def look(self) -> None:
-        """Ask, elsewhere: the engine may take its time."""
+        """List the processes in a thread: the engine may be slow."""
         if self._is_asking or self._job is None or self.app.screen is not self:
             return
         self._is_asking = True
         try:
-            self._found, self._fault = await asyncio.to_thread(self._desk.inside.processes, self._job), ""
+            self._found, self._fault = await asyncio.to_thread(self._services.job_access.processes, self._job), ""
         except GputuiError as error:
             self._found, self._fault = (), str(error)
         finally:
@@ -121,11 +160,11 @@ class Processes(JobScreen):
         if self._fault:
             return cell(plain(self._fault, 300), RED)
         if self._job is not None and self._job.state.is_terminal:
-            return cell(f"It runs no more: {self._job.state}.", DIM)
-        return cell("It runs no process that can be seen." if self._is_asked else "Looking …", DIM)
+            return cell(f"It has ended: {self._job.state}.", DIM)
+        return cell("No visible processes." if self._is_asked else "Looking …", DIM)
 
     def _gpu_memory(self) -> dict[int, int]:
-        """Bytes on all GPUs, by pid."""
+        """Return bytes on all GPUs, by pid."""
         found: dict[int, int] = {}
         for view in self._snapshot.gpus:
             for holder in view.holders:
@@ -134,5 +173,5 @@ class Processes(JobScreen):
         return found
 
     def action_back(self) -> None:
-        """Back to the screen before."""
+        """Close the screen."""
         self.dismiss()

@@ -10,31 +10,31 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Input, Static
 
 from gputui.domain.errors import GputuiError, InputError
-from gputui.domain.policy.conflicts import check_beside, check_times
+from gputui.domain.policy.reservations import check_conflicts, check_times
 from gputui.domain.settings import Window
-from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.snapshot import EMPTY, Snapshot, WindowState
 from gputui.domain.text import plain
-from gputui.domain.window import WindowState
-from gputui.request import window as asked
+from gputui.request import reservation as asked
 from gputui.request.draft import YES
+from gputui.request.times import span
 from gputui.tui.commands import GIVE_UP, SEND, bindings
-from gputui.tui.desk import Desk
-from gputui.tui.messages import WishMade
-from gputui.tui.present.gpu import index_of
+from gputui.tui.messages import ActionRequested
+from gputui.tui.present.gpu_words import index_of
+from gputui.tui.proposals import WindowProposal, describe_window
 from gputui.tui.screens.dialog import Dialog
 from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.services import Services
 from gputui.tui.submission.fields import FlagField
-from gputui.tui.window_proposals import WindowProposal, in_words
 
 USUAL = "8h"
-"""How long it is where nothing is said."""
+"""Length of a reservation where none is given."""
 LABELS = {"gpus": "GPUs", "start": "from", "nobody": "kept clear"}
 HINTS = {
     "gpus": "4, all, or device=0,1",
-    "start": "now; or 14:00, +2h, 2026-12-01T09:00",
+    "start": "now; or 14:00, in 2h, Mon 9-17",
     "for": "how long: 2h, 3d; else 8h",
-    "until": "instead: 18:00, 2026-12-01T17:00",
-    "tenant": "whose jobs it is for; else yours",
+    "until": "instead: 18:00, tomorrow 09:00",
+    "tenant": "tenant whose jobs it is for (you)",
     "priority": "or all jobs of at least this priority: 80",
     "nobody": "of all jobs: for maintenance",
     "name": "else one is made up",
@@ -42,7 +42,7 @@ HINTS = {
 
 
 class Reserve(Dialog[None]):
-    """Checked as it is typed; Enter shows whose start would shift, and Enter there writes it down."""
+    """Form of a reservation, checked as it is typed; Enter shows which jobs it would delay, a second Enter adds it."""
 
     BINDINGS: ClassVar = [
         *bindings((GIVE_UP, SEND)),
@@ -63,9 +63,9 @@ class Reserve(Dialog[None]):
     Reserve #told.-wrong { color: $error; }
     """
 
-    def __init__(self, desk: Desk, snapshot: Snapshot, uuid: str | None = None) -> None:
+    def __init__(self, services: Services, snapshot: Snapshot, uuid: str | None = None) -> None:
         super().__init__()
-        self._desk = desk
+        self._services = services
         self._snapshot = snapshot
         self._gpus = tuple(view.gpu for view in snapshot.gpus)
         chosen = next((index_of(view) for view in snapshot.gpus if view.gpu.uuid == uuid), None)
@@ -84,7 +84,7 @@ class Reserve(Dialog[None]):
                         else:
                             yield Input(self._first.get(name, ""), placeholder=HINTS[name], id=name, compact=True)
             yield Static("", id="told", markup=False)
-            how = f"Enter  whose start would shift     Tab ↓ ↑  fields     {self.answers((GIVE_UP, 'leave'))}"
+            how = f"Enter  which jobs it delays     Tab ↓ ↑  fields     {self.answers((GIVE_UP, 'leave'))}"
             yield Static(how, classes="keys", markup=False)
 
     def on_mount(self) -> None:
@@ -93,29 +93,32 @@ class Reserve(Dialog[None]):
         self._typed()
 
     def on_unmount(self) -> None:
-        """Keep no queue."""
+        """Drop the queue: the screen may be kept for a while."""
         self._snapshot = EMPTY
 
     def _window(self) -> Window:
-        """What is typed, checked against what is known here; raises GputuiError."""
+        """Return the reservation as typed; raises GputuiError where it cannot be made."""
         given = {field.id or "": field.value for field in self.query(Input)}
         given["nobody"] = YES if self.query_one(FlagField).value else ""
-        if not (given["for"].strip() or given["until"].strip()):
+        now = self._services.clock.now()
+        has_end = given["for"].strip() or given["until"].strip() or span(given["start"].strip() or "now", "start", now)
+        if not has_end:
             given["for"] = USUAL
-        now = self._desk.clock.now()
-        window = asked.read({name: text.strip() for name, text in given.items()}, self._desk.user, now, self._gpus)
+        window = asked.read_reservation(
+            {name: text.strip() for name, text in given.items()}, self._services.user, now, self._gpus
+        )
         check_times(window, now)
         others = [view.window for view in self._snapshot.windows if view.state is not WindowState.RELEASED]
         if any(other.name == window.name for other in others):
-            raise InputError(f"there is a reservation {window.name} already", where="name", hint="choose another name")
-        check_beside(window, others, self._gpus)
+            raise InputError(f"reservation {window.name} exists already", where="name", hint="choose another name")
+        check_conflicts(window, others, self._gpus)
         return window
 
     @on(Input.Changed)
     @on(FlagField.Changed)
     def _typed(self) -> None:
         try:
-            self._tell(in_words(self._window(), self._snapshot))
+            self._tell(describe_window(self._window(), self._snapshot))
         except GputuiError as error:
             self._tell(_words(error), is_wrong=True)
 
@@ -134,10 +137,10 @@ class Reserve(Dialog[None]):
                 self.query_one(f"#{name}").focus()
             return
         proposal = WindowProposal(window, self._gpus)
-        if self._desk.settings.console.what_if != "off":
-            self.app.push_screen(WhatIf(self._desk, self._snapshot, proposal), self._answered)
+        if self._services.settings.console.what_if != "off":
+            self.app.push_screen(WhatIf(self._services, self._snapshot, proposal), self._answered)
             return
-        self.app.post_message(WishMade(proposal.call()))
+        self.app.post_message(ActionRequested(proposal.call()))
         self.dismiss()
 
     def _answered(self, is_made: bool | None) -> None:
@@ -145,7 +148,7 @@ class Reserve(Dialog[None]):
             self.dismiss()
 
     def action_give_up(self) -> None:
-        """Reserve nothing."""
+        """Close the form without a reservation."""
         self.dismiss()
 
 

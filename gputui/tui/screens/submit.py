@@ -1,48 +1,57 @@
-"""The form for a new job."""
+"""The form for a job: a new one, a clone, or one that waits and is edited."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.containers import Vertical
+from textual.message import Message
 from textual.widgets import Input, Static
 
 from gputui.domain.errors import InputError
 from gputui.domain.job import Job, Submission
-from gputui.domain.policy.fitting import shortage
+from gputui.domain.policy.gpus.match import shortage
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.request import draft as drafts
-from gputui.request import line, written
+from gputui.request import pasted_line
 from gputui.request.draft import Draft
 from gputui.request.submitter import Submitter
 from gputui.tui.commands import PALETTE, SUBMIT_COMMANDS, bindings
-from gputui.tui.commands.command import Command
-from gputui.tui.desk import Desk
-from gputui.tui.messages import WishMade
-from gputui.tui.present.cells import cell
+from gputui.tui.messages import ActionRequested
+from gputui.tui.present.cells import Cell, cell
 from gputui.tui.present.style import AMBER, DIM, RED
+from gputui.tui.screens.dialog import Dialog
+from gputui.tui.screens.draft_loader import DraftLoader
+from gputui.tui.services import Services
 from gputui.tui.submission import form
-from gputui.tui.submission.below import Below
 from gputui.tui.submission.body import FormBody
-from gputui.tui.submission.fields import FlagField
-from gputui.tui.submission.forecast import Forecaster, ProspectSeen
-from gputui.tui.submission.form import FIELDS, START, Origin, fault_words, faults, field_of, submission
-from gputui.tui.submission.history import keep
+from gputui.tui.submission.drafts import keep_submission
+from gputui.tui.submission.fields import FlagField, TextField
+from gputui.tui.submission.form import FIELDS, START, Origin, fault_words, field_of, left_out
 from gputui.tui.submission.images import Images, ImagesFound, ask_engine
-from gputui.tui.submission.lines import TakesLines
-from gputui.tui.submission.outlook import gpu_line, start_line
-from gputui.tui.submission.shelf import Shelf
-from gputui.tui.submission.wish import Answered, submit
-from gputui.tui.widgets.line import KeyBar
+from gputui.tui.submission.preview import Below, Forecaster, ProspectSeen, gpu_line, start_line
+from gputui.tui.submission.purposes import JobEdit, NewJob, Purpose
+from gputui.tui.widgets.status_bars import KeyBar
 
 
-class Submit(TakesLines):
-    """Checked as it is typed; nothing is sent while a field is wrong, and nothing typed is lost until it is sent."""
+class Answered(Message, bubble=False):
+    """Message that the form's action is written down, or was refused."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.error = error
+
+
+class Submit(Dialog[None]):
+    """Form that is checked as it is typed; it sends nothing while a field is wrong, and loses nothing until it is sent.
+
+    Its `purpose` says what it begins with, what may be changed, and what is sent.
+    """
 
     BINDINGS: ClassVar = [
         *bindings(SUBMIT_COMMANDS),
@@ -50,108 +59,128 @@ class Submit(TakesLines):
         ("down", "app.focus_next", "next"),
         ("up", "app.focus_previous", "previous"),
     ]
+    LEAVES: ClassVar = "give_up"
     DEFAULT_CSS = """
     Submit .dialog { width: 100%; min-width: 0; max-width: 104; max-height: 100%; padding: 0 1; }
     Submit .title { margin-bottom: 0; }
     """
-    first: ClassVar = "image"
-    """The field that has the focus at first."""
-    welcome: ClassVar = "Paste a whole docker run line anywhere to fill in the form."
 
-    def __init__(
-        self,
-        desk: Desk,
-        snapshot: Snapshot = EMPTY,
-        start: Draft = START,
-        *,
-        hidden: Mapping[str, str] | None = None,
-        title: str = "Submit a job",
-        instead: Job | None = None,
-    ) -> None:
+    def __init__(self, services: Services, snapshot: Snapshot = EMPTY, purpose: Purpose | None = None) -> None:
         super().__init__()
-        self._desk = desk
+        self._services = services
         self._snapshot = snapshot
-        self._heading = title
-        self._start = start
-        self._hidden = dict(hidden or {})
-        self._clean: Draft = drafts.typed(start)
+        self.purpose: Purpose = purpose or NewJob()
+        self._clean: Draft = drafts.filled_texts(self.purpose.start)
         self._is_sent = False
         self._warned_of: Submission | None = None
         """The submission whose lack of GPUs was told: sent again, it is queued."""
         self._images = Images(snapshot)
         self.body = FormBody({"image": self._images})
         self.below = Below()
-        here = Origin(desk.user, str(Path.cwd()), os.environ, desk.settings.scheduler)
+        here = Origin(services.user, str(Path.cwd()), os.environ, services.settings.scheduler)
         self._origin = here.at(snapshot)
-        self._forecast = Forecaster(self, desk.settings, snapshot, desk.clock.now(), instead)
-        self._shelf = Shelf(self, desk)
+        self._forecast = Forecaster(self, services.settings, snapshot, self._now, self.purpose.instead)
+        self._loader = DraftLoader(self, services)
 
     @classmethod
-    def clone(cls, desk: Desk, snapshot: Snapshot, job: Job) -> Submit:
-        """The form filled with what that job asked for; values of its environment are taken over unseen."""
-        draft = drafts.masked(written.of_spec(job.spec, desk.clock.now()))
-        hidden = written.hidden(job.spec)
-        return cls(desk, snapshot, draft, hidden=hidden, title=f"Submit a job like #{job.shown_id}")
+    def clone(cls, services: Services, snapshot: Snapshot, job: Job) -> Submit:
+        """Return the form for a new job with what another one asked for."""
+        return cls(services, snapshot, NewJob.like(job, services.clock.now()))
+
+    @classmethod
+    def edit(cls, services: Services, snapshot: Snapshot, job: Job) -> Submit:
+        """Return the form in which a waiting or running job is edited."""
+        return cls(services, snapshot, JobEdit(job, services.clock.now()))
+
+    @property
+    def _now(self) -> datetime:
+        return self._services.clock.now()
 
     def compose(self) -> ComposeResult:
-        """The fields, what would become of the job, and the keys."""
+        """Yield the fields, the preview of the job, and the keys."""
         with Vertical(classes="dialog"):
-            yield Static(self._heading, classes="title", markup=False)
+            yield Static(self.purpose.title, classes="title", markup=False)
             yield self.body
             yield self.below
             yield KeyBar(id="keys")
 
     def on_mount(self) -> None:
-        """Begin with what the form was opened with."""
+        """Begin with the purpose's draft; fields that stay as they are say why."""
         self.show_keys()
-        self.fill(self._start, judge=self._start is not START)
-        self.say(self.welcome)
+        self.fill(self.purpose.start, judge=self.purpose.start is not START)
+        self.say(self.purpose.welcome)
         self.set_interval(1.0, self._tick)
-        ask_engine(self._desk.forms.images, self.post_message)
-
-    def commands(self) -> tuple[Command, ...]:
-        """What can be done here."""
-        return SUBMIT_COMMANDS
+        ask_engine(self._services.forms.images, self.post_message)
+        if locked := self.purpose.locked():
+            self.body.keep_as_is(locked)
 
     @on(FormBody.Unfolded)
     def show_keys(self) -> None:
-        """What they do now."""
-        commands = (self.body.told(command) for command in self.commands() if command.in_footer)
+        """Show the form's commands."""
+        commands = (self.body.told(command) for command in self.purpose.commands() if command.in_footer)
         self.query_one(KeyBar).show(tuple(commands))
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Hide commands that the form has not, such as those that fill an edit with another job."""
+        known = {command.action_name for command in SUBMIT_COMMANDS}
+        if action in known and action not in {command.action_name for command in self.purpose.commands()}:
+            return False
+        return super().check_action(action, parameters)
 
     def on_resize(self) -> None:
         """Leave room for what is above and below the fields."""
         self._show_outlook()
 
     def on_unmount(self) -> None:
-        """What is still being worked out is wanted no more, nor the queue that is known."""
+        """Drop the forecast and the queue: the screen may be kept for a while."""
         self._forecast.close()
         self._snapshot = EMPTY
 
-    # what is in it
+    # the draft
 
     def draft(self) -> dict[str, str]:
-        """What is typed now."""
+        """Return the texts of the fields."""
         return self.body.draft()
 
     def fill(self, draft: Draft, said: str = "", *, judge: bool = True, is_clean: bool = True) -> None:
-        """Hold this instead; `is_clean`: it is not lost when the form is left."""
+        """Hold another draft; `is_clean`: it is not lost when the form is left."""
+        draft, said = self.purpose.adjust(draft, said)
         self.body.put(draft)
         if is_clean:
-            self._clean = drafts.typed(draft)
+            self._clean = drafts.filled_texts(draft)
         self.below.say(said, AMBER)
         self._judge(None if judge else "")
-        self.body.go_to(self.first)
+        self.body.go_to(self.purpose.first)
+
+    def fill_line(self, text: str) -> None:
+        """Fill the form from a command line, and name the options that a job cannot have."""
+        try:
+            read = pasted_line.read_line(text, Path(self._origin.directory), self._origin.environ)
+        except InputError as error:
+            self.say(f"Not filled in: {error}", is_bad=True)
+            return
+        beneath = self.purpose.beneath(self.draft())
+        self.fill({**beneath, **read.draft}, left_out(read.dropped), is_clean=False)
 
     def say(self, words: str, *, is_bad: bool = False) -> None:
-        """Tell something below the fields until something is typed."""
+        """Show a sentence below the fields until something is typed."""
         self.below.say(words, RED if is_bad else DIM)
         self._show_outlook()
 
     @property
     def is_touched(self) -> bool:
         """Whether anything would be lost."""
-        return drafts.typed(self.draft()) != self._clean
+        return drafts.filled_texts(self.draft()) != self._clean
+
+    @on(TextField.LinePasted)
+    def _line_pasted(self, event: TextField.LinePasted) -> None:
+        self.fill_line(event.text)
+
+    def on_paste(self, event: events.Paste) -> None:
+        """Take a command line that is pasted while no text field has the focus."""
+        if pasted_line.is_line(event.text):
+            event.stop()
+            self.fill_line(event.text)
 
     @on(Input.Changed)
     def _text_typed(self, event: Input.Changed) -> None:
@@ -165,62 +194,74 @@ class Submit(TakesLines):
         self._judge(event.field.id)
 
     def on_images_found(self, message: ImagesFound) -> None:
-        """Offer them."""
+        """Offer the engine's images."""
         self._images.add(message.names)
 
-    def asked(self) -> Submission:
-        """The submission; raises InputError."""
-        return submission(drafts.revealed(self.draft(), self._hidden), self._origin, self._desk.clock.now())
-
-    def faults(self) -> dict[str, str]:
-        """What is wrong with each field."""
-        return faults(drafts.revealed(self.draft(), self._hidden), self._origin, self._desk.clock.now())
+    def _asked(self) -> Submission:
+        return self.purpose.asked(self.draft(), self._origin, self._now)
 
     def _judge(self, name: str | None) -> dict[str, str]:
-        """Say what is wrong with that field, or with each for None, and no more what has been put right."""
-        found = self.faults()
+        """Show the error of that field, or of each for None, and drop those that have been put right."""
+        draft = self.draft()
+        found = self.purpose.faults(draft, self._origin, self._now)
+        self.body.set_changed(self.purpose.changed(draft))
         self.body.set_wrong(found, name)
-        self._forecast.look_at(None if found else self.asked())
+        is_running = self.purpose.outlook(draft, self._now) is not None
+        self._forecast.look_at(None if found or is_running else self._asked())
         self._show_outlook()
         return found
 
-    # what would become of it
+    # the preview
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
-        """Judge by this picture from now on."""
+        """Judge by another snapshot from now on; a form in which nothing is typed follows its job."""
         self._snapshot = snapshot
         self._origin = self._origin.at(snapshot)
-        if self.is_mounted:
-            self._tick()
+        if not self.is_mounted:
+            return
+        self._tick()
+        if self._is_sent:
+            return
+        draft, words = self.purpose.follow(snapshot, self._now, is_touched=self.is_touched)
+        if draft is not None:
+            self.fill(draft, words)
+        elif words:
+            self.say(words, is_bad=True)
 
     def _tick(self) -> None:
-        self._forecast.show_snapshot(self._snapshot, self._desk.clock.now())
+        self._forecast.show_snapshot(self._snapshot, self._now)
         self._show_outlook()
 
     def on_prospect_seen(self, message: ProspectSeen) -> None:
-        """Show it."""
+        """Show a new forecast."""
         self._forecast.take(message)
         self._show_outlook()
 
     def _show_outlook(self) -> None:
+        if (end := self.purpose.outlook(self.draft(), self._now)) is not None:
+            self._lay_out((end,))
+            return
         asked = self._forecast.asked
-        spec = asked.spec if asked else form.gpus_alone(self.draft(), self._origin, self._desk.clock.now())
+        spec = asked.spec if asked else form.gpus_alone(self.draft(), self._origin, self._now)
         start = start_line(self._forecast.found, self._snapshot, is_held=asked.held) if asked else cell("Start –", DIM)
-        rows = self.below.lay_out((gpu_line(spec, self._snapshot), start), min(self.app.size.width, 104) - 4)
+        self._lay_out((gpu_line(spec, self._snapshot), start))
+
+    def _lay_out(self, outlook: tuple[Cell, ...]) -> None:
+        rows = self.below.lay_out(outlook, min(self.app.size.width, 104) - 4)
         self.body.keep_within(self.app.size.height - rows + 3)
 
-    # what can be done
+    # commands
 
     @on(Input.Submitted)
     def action_send(self) -> None:
-        """Submit, or show what is wrong and go there."""
+        """Send the form, or show what is wrong and go there."""
         if self._is_sent:
             return
-        if line.is_line(self.draft()["image"]):
+        if pasted_line.is_line(self.draft()["image"]):
             self.fill_line(self.draft()["image"])
             return
         try:
-            asked = self.asked()
+            asked = self._asked()
         except InputError:
             found = self._judge(None)
             self.body.go_to(next((name for name in FIELDS if name in found), "image"))
@@ -229,29 +270,41 @@ class Submit(TakesLines):
             self._warned_of = asked
             self.say(f"It {lack}. Send it again to queue it all the same.", is_bad=True)
             return
-        self.send(asked)
+        self._send(asked)
 
     def _shortage(self, asked: Submission) -> str:
         """Return why the job could never start on the GPUs of this server; empty when it could."""
         return shortage(asked.spec.gpus, [view.gpu for view in self._snapshot.gpus])
 
-    def send(self, asked: Submission) -> None:
-        """Have it submitted."""
-        self._is_sent = True
-        self.say("Submitting …")
-        self.app.post_message(WishMade(submit(asked, self.post_message)))
+    def _send(self, asked: Submission) -> None:
+        """Write the action down, or show first what it would do."""
+        action = self.purpose.action(
+            asked, self.draft(), self._origin, self._now, lambda error: self.post_message(Answered(error))
+        )
+        if action is None:
+            job = self.purpose.instead
+            self.notify(f"job {job.id}: nothing to change" if job else "nothing to send", markup=False, timeout=4)
+            self.dismiss()
+        elif callable(action):
+            self._is_sent = True
+            self.say("Submitting …")
+            self.app.post_message(ActionRequested(action))
+        elif self._services.settings.console.what_if == "off":
+            self._is_sent = True
+            self.app.post_message(ActionRequested(action.call()))
+        else:
+            from gputui.tui.screens.what_if import WhatIf
 
-    def sent(self) -> None:
-        """It is in the queue."""
-        keep(self._desk.remembered, self.draft())
-        self.dismiss()
+            self.app.push_screen(WhatIf(self._services, self._snapshot, action))
 
     def on_answered(self, message: Answered) -> None:
-        """Leave, or go on with what was refused."""
+        """Close the form, or show why it was refused."""
         self._is_sent = False
         error = message.error
         if error is None:
-            self.sent()
+            if self.purpose.is_remembered:
+                keep_submission(self._services.preferences, self.draft())
+            self.dismiss()
         elif isinstance(error, InputError) and (name := field_of(error)):
             self.say("It was refused.", is_bad=True)
             self.body.set_wrong({name: fault_words(error)}, name)
@@ -266,36 +319,36 @@ class Submit(TakesLines):
             self.body.go_to(form.MORE[0][0])
 
     def action_older(self, step: int) -> None:
-        """The submission before, or back towards what was typed."""
-        self._shelf.step(step)
+        """Fill in the submission before, or go back towards what was typed."""
+        self._loader.step(step)
 
     def action_recent(self) -> None:
         """Choose among the last submissions."""
-        self._shelf.choose_recent()
+        self._loader.choose_recent()
 
     def action_templates(self) -> None:
         """Choose a template, or save one."""
-        self._shelf.choose_template()
+        self._loader.choose_template()
 
     def action_editor(self) -> None:
         """Open the job in the user's own editor."""
-        self._shelf.edit()
+        self.run_worker(self._loader.edit(), group="editor")
 
     @property
     def submitter(self) -> Submitter:
-        """Who submits, as those who read files know it."""
-        return self._origin.submitter(self._desk.clock.now())
+        """The user and place that a job file is read for."""
+        return self._origin.submitter(self._now)
 
     def action_command_palette(self) -> None:
         """Find one of the form's commands by its name: the app's own keys end at a dialog."""
         self.app.action_command_palette()
 
     def action_give_up(self) -> None:
-        """Submit nothing; ask first where something typed would be lost."""
+        """Close the form; ask first where something typed would be lost."""
         if not self.is_touched:
             self.dismiss()
             return
-        from gputui.tui.screens.confirm import Confirm
+        from gputui.tui.screens.questions import Confirm
 
         def answered(yes: bool | None) -> None:
             if yes:
@@ -305,6 +358,6 @@ class Submit(TakesLines):
 
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:
-        """Do what the words say that were clicked."""
+        """Run the command whose words were clicked."""
         event.stop()
         await self.run_action(event.command.action)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, cast
+from collections.abc import Callable
+from typing import ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -14,11 +15,8 @@ from textual.widgets.option_list import Option
 from gputui.tui.commands import BACK, MOVE_COMMANDS, TAKE_LINE, bindings
 from gputui.tui.keymap import keymap_of
 from gputui.tui.screens.dialog import Leavable
-from gputui.tui.theme import theme_names
+from gputui.tui.themes.selection import theme_names
 from gputui.tui.themes.terminal import AUTO
-
-if TYPE_CHECKING:
-    from gputui.tui.dressed import DressedApp
 
 
 class Themes(Leavable[None], ModalScreen[None]):
@@ -35,17 +33,15 @@ class Themes(Leavable[None], ModalScreen[None]):
     }
     """
 
-    def __init__(self, chosen: str) -> None:
+    def __init__(self, chosen: str, try_on: Callable[[str], None], keep: Callable[[str], None]) -> None:
         super().__init__()
         self._chosen = chosen
-
-    @property
-    def _app(self) -> DressedApp[object]:
-        return cast("DressedApp[object]", self.app)
+        self._try_on = try_on
+        self._keep_theme = keep
 
     def compose(self) -> ComposeResult:
         """The names; `auto` first."""
-        self._before = self._app.theme
+        self._before = self.app.theme
         names = (AUTO, *theme_names())
         with Vertical(classes="box") as box:
             box.border_title = "Theme"
@@ -57,16 +53,16 @@ class Themes(Leavable[None], ModalScreen[None]):
 
     @on(OptionList.OptionHighlighted)
     def _look(self, event: OptionList.OptionHighlighted) -> None:
-        self._app.try_on(str(event.option.id))
+        self._try_on(str(event.option.id))
 
     @on(OptionList.OptionSelected)
     def _keep(self, event: OptionList.OptionSelected) -> None:
-        self._app.keep_theme(str(event.option.id))
+        self._keep_theme(str(event.option.id))
         self.dismiss()
 
     def action_back(self) -> None:
-        """Look as before."""
-        self._app.try_on(self._before)
+        """Restore the theme from before."""
+        self._try_on(self._before)
         self.dismiss()
 
     def action_down(self, step: int) -> None:
@@ -75,7 +71,7 @@ class Themes(Leavable[None], ModalScreen[None]):
         names.action_cursor_down() if step > 0 else names.action_cursor_up()
 
     def action_take_line(self) -> None:
-        """Keep it."""
+        """Keep the theme under the cursor."""
         self.query_one(OptionList).action_select()
 
 

@@ -1,4 +1,4 @@
-"""Before a wish is written down: how starts would shift. Enter commits, Escape forgets."""
+"""The what-if panel: the effect of a change on the starts of jobs. Enter commits, Escape cancels."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input
 
-from gputui.domain.policy.reorder import Move, Standing, drag, standings
+from gputui.domain.entries import Names
+from gputui.domain.policy.reorder import Move, QueueStanding, move_by_steps, queue_standings
 from gputui.domain.policy.timeline import timeline
 from gputui.domain.policy.whatif import Comparison, compared
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
 from gputui.tui.commands import FURTHER, WHAT_IF_COMMANDS, bindings
-from gputui.tui.desk import Desk
-from gputui.tui.messages import WishMade
-from gputui.tui.newest import Base, IsWanted, Newest, Pace, are_alike
+from gputui.tui.latest_worker import ForecastBase, IsWanted, LatestWorker, Throttle, are_alike
+from gputui.tui.messages import ActionRequested
 from gputui.tui.present.what_if import Outlook, Subject, what_if_lines
 from gputui.tui.proposals import GpuProposal, JobProposal, Proposal
 from gputui.tui.screens.dialog import Leavable
+from gputui.tui.services import Services
 from gputui.tui.widgets.cell_lines import CellLines
-from gputui.tui.widgets.line import KeyBar
+from gputui.tui.widgets.status_bars import KeyBar
 
 _AGED = timedelta(seconds=10)
 """A forecast so old is made anew though nothing happened: time itself moves starts."""
 
 
 class Foreseen(Message, bubble=False):
-    """How things would go."""
+    """Message with the forecast of a proposal."""
 
     def __init__(self, proposal: Proposal | None, comparison: Comparison | None, failure: str = "") -> None:
         super().__init__()
@@ -43,13 +44,13 @@ class Foreseen(Message, bubble=False):
 
 
 class Dragged(Message, bubble=False):
-    """Where the keys took the jobs."""
+    """Message with the place that a move leads to."""
 
     def __init__(self, move: Move, steps: tuple[int, ...] | None = None) -> None:
         super().__init__()
         self.move = move
         self.steps = steps
-        """Those that it is the answer to; None: to any."""
+        """Steps that this is the answer to; None: to any."""
 
 
 class WhatIf(Leavable[bool], ModalScreen[bool]):
@@ -73,22 +74,26 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
     }
     """
 
-    def __init__(self, desk: Desk, snapshot: Snapshot, proposal: Proposal) -> None:
+    def __init__(self, services: Services, snapshot: Snapshot, proposal: Proposal) -> None:
         super().__init__()
-        self._desk = desk
+        self._services = services
         self._snapshot = snapshot
         self.proposal: Proposal = proposal
-        self._base = Base(snapshot, desk.clock.now())
+        self._base = ForecastBase(snapshot, services.clock.now())
         self._answer = Foreseen(None, None)
-        self._newest = Newest(self.post_message, lambda error: Foreseen(None, None, f"{type(error).__name__}: {error}"))
-        self._mover = Newest(self.post_message, lambda error: Dragged(Move(refusal=f"{type(error).__name__}: {error}")))
+        self._newest = LatestWorker(
+            self.post_message, lambda error: Foreseen(None, None, f"{type(error).__name__}: {error}")
+        )
+        self._mover = LatestWorker(
+            self.post_message, lambda error: Dragged(Move(refusal=f"{type(error).__name__}: {error}"))
+        )
         self._steps: tuple[int, ...] = ()
         """Keys pressed, of which it is not known yet where they take the job."""
-        self._order: tuple[Base, list[Standing]] | None = None
-        """Of which picture, and how jobs stand there."""
+        self._order: tuple[ForecastBase, list[QueueStanding]] | None = None
+        """Base of the known order, and the order itself."""
         self._refusal = ""
-        self._pace = Pace(rest=4)
-        self._names = {job.id: job.spec.name for job in snapshot.jobs}
+        self.pace = Throttle(rest=4)
+        self._names = Names(snapshot.jobs)
         self._lines = CellLines(id="lines")
 
     def compose(self) -> ComposeResult:
@@ -105,16 +110,16 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         is_order = isinstance(self.proposal, JobProposal) and self.proposal.is_order
         further = tuple(command for command in FURTHER if command.in_footer and is_order)
         self.query_one(KeyBar).show((*WHAT_IF_COMMANDS, *further))
-        self.set_interval(self._desk.pace.tick, self.tick)
+        self.set_interval(self._services.pace.tick, self.tick)
         self._ask()
         self._draw()
 
     def on_unmount(self) -> None:
-        """What is still being worked out is wanted no more, nor what is known."""
+        """Stop forecasting, and drop the queue."""
         self._newest.close()
         self._mover.close()
-        self._snapshot, self._answer, self._order, self._names = EMPTY, Foreseen(None, None), None, {}
-        self._base = Base(EMPTY, self._base.now)
+        self._snapshot, self._answer, self._order, self._names = EMPTY, Foreseen(None, None), None, Names()
+        self._base = ForecastBase(EMPTY, self._base.now)
 
     def on_resize(self) -> None:
         """Lay it out anew."""
@@ -122,28 +127,28 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
 
     @property
     def comparison(self) -> Comparison | None:
-        """What is shown of the change as it is now; None while that is worked out."""
+        """The comparison for the current proposal; None while it is worked out."""
         return self._answer.comparison if self._answer.proposal == self.proposal else None
 
     def show_snapshot(self, snapshot: Snapshot) -> None:
         """Take the picture in; what it changes is worked out anew."""
         before, self._snapshot = self._snapshot, snapshot
-        if snapshot.jobs != before.jobs:
-            self._names = {job.id: job.spec.name for job in snapshot.jobs}
+        if snapshot.jobs is not before.jobs:
+            self._names = Names(snapshot.jobs)
         self.tick()
 
     def tick(self) -> None:
         """Let time go on, and have the forecast made anew where it is another one by now."""
-        now = self._desk.clock.now()
+        now = self._services.clock.now()
         is_old = now - self._base.now >= _AGED or not are_alike(self._base.snapshot, self._snapshot)
-        if is_old and self._pace.may_begin:
-            self._base = Base(self._snapshot, now)
+        if is_old and self.pace.may_begin:
+            self._base = ForecastBase(self._snapshot, now)
             self._ask()
         self._draw()
 
     def _ask(self) -> None:
-        base, proposal, settings = self._base, self.proposal, self._desk.settings
-        self._pace.begin()
+        base, proposal, settings = self._base, self.proposal, self._services.settings
+        self.pace.begin()
 
         def work(is_wanted: IsWanted) -> Message:
             if base.before is None:  # it serves every change thought of upon this picture, so it is made to its end
@@ -155,25 +160,25 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._newest.ask(work)
 
     def on_foreseen(self, message: Foreseen) -> None:
-        """Show it."""
-        self._pace.end()
+        """Show the forecast."""
+        self.pace.end()
         self._answer = message
         self._draw()
 
     def _draw(self) -> None:
         if not self._lines.is_attached:
             return  # a picture may come before the panel is there
-        now, snapshot, proposal = self._desk.clock.now(), self._snapshot, self.proposal
+        now, snapshot, proposal = self._services.clock.now(), self._snapshot, self.proposal
         subject = Subject(
             proposal.words(snapshot),
-            proposal.job_ids,
+            frozenset(proposal.job_ids),
             proposal.cost(snapshot, now),
             proposal.doubt(snapshot) or self._refusal,
             proposal.fate(),
         )
         answer = self._answer
         is_current = answer.proposal == proposal
-        outlook = Outlook(snapshot, now, answer.comparison, is_current, answer.failure, self._names)
+        outlook = Outlook(snapshot, now, answer.comparison, is_current, answer.failure, self._names, self._names.shown)
         room = self._lines.size.width or min(self.app.size.width, 124) - 4
         self._lines.grow(what_if_lines(subject, outlook, room, self._rows))
 
@@ -183,7 +188,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         return max(5, min(20, self.app.size.height * 3 // 5 - 3))
 
     def action_further(self, verb: str) -> None:
-        """One more key of the same kind: they add up, and are written down together."""
+        """Change the proposal by one more key: changes add up, and are written together."""
         self._steps, self._refusal = (), ""
         self._change(self.proposal.further(verb, self._snapshot))
 
@@ -194,18 +199,19 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._draw()
 
     def action_drag(self, step: int) -> None:
-        """One place further: keys pressed until it is known what that takes add up."""
-        proposal, base, settings = self.proposal, self._base, self._desk.settings
+        """Move one place further: keys pressed before the answer is known add up."""
+        proposal, base, settings = self.proposal, self._base, self._services.settings
         steps = self._steps = (*self._steps, step)
-        ids, delta = proposal.job_ids, proposal.delta if isinstance(proposal, JobProposal) else 0
+        ids = proposal.job_ids
 
         def work(is_wanted: IsWanted) -> Message:
             del is_wanted
-            order = self._order
-            if order is None or order[0] is not base:
-                order = (base, standings(base.snapshot, settings, base.now))
-            self._order = order if base is self._base else None  # of another picture by now, or closed
-            return Dragged(drag(order[1], ids, steps, settings, delta), steps)
+            known = self._order
+            if known is None or known[0] is not base:
+                known = (base, queue_standings(base.snapshot, settings, base.now))
+            self._order = known if base is self._base else None  # of another picture by now, or closed
+            order = queue_standings(proposal.change(base.now)(base.snapshot), settings, base.now)
+            return Dragged(move_by_steps(order, ids, steps, known[1]), steps)
 
         self._mover.ask(work)
 
@@ -215,7 +221,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         if message.steps not in {None, self._steps} or not isinstance(proposal, JobProposal):
             return  # more keys have been pressed, or another has taken their place
         self._steps, self._refusal = (), move.refusal
-        self._change(proposal.dragged(move) if move.delta != proposal.delta else proposal)
+        self._change(proposal.dragged(move))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Only an order can be changed further."""
@@ -229,11 +235,11 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         fields = self.query(Input)
         reason = plain(fields.first().value.strip(), 200) if fields else ""
         if call := self.proposal.call(reason):
-            self.app.post_message(WishMade(call))
+            self.app.post_message(ActionRequested(call))
         self.dismiss(True)
 
     def action_forget(self) -> None:
-        """Nothing is written."""
+        """Close the panel and change nothing."""
         self.dismiss(False)
 
     @on(KeyBar.Clicked)

@@ -11,10 +11,10 @@ from textual.message import Message
 from textual.suggester import Suggester
 from textual.widgets import Input
 
-from gputui.request import further
+from gputui.request import further_options
 from gputui.request.draft import Draft
 from gputui.tui.commands.command import Command
-from gputui.tui.commands.submission import MORE_FIELDS
+from gputui.tui.commands.jobs import MORE_FIELDS
 from gputui.tui.submission.fields import Field, FieldRow, FlagField, Fold, put_in, text_in
 from gputui.tui.submission.form import MORE, USUAL, is_folded, place_of
 
@@ -38,7 +38,7 @@ class FormBody(VerticalScroll, can_focus=False):
         self._fields: dict[str, Field] = {}
         self._rows: dict[str, FieldRow] = {}
         self._kept: dict[str, str] = {}
-        """Why fields cannot be changed; the rare ones are made later."""
+        """Reasons why fields cannot be changed; the rare fields are made later."""
         self._usual = [FieldRow(names, suggesters) for names in USUAL]
         self._fold = Fold(len([name for row in MORE for name in row]))
         self._more = Vertical(id="more")
@@ -84,13 +84,13 @@ class FormBody(VerticalScroll, can_focus=False):
         return replace(command, title="fewer") if command == MORE_FIELDS and self.is_open else command
 
     def draft(self) -> dict[str, str]:
-        """What is typed now."""
-        return further.of_form({name: text_in(field) for name, field in self._fields.items()})
+        """Return the texts of the fields."""
+        return further_options.of_form({name: text_in(field) for name, field in self._fields.items()})
 
     def put(self, draft: Draft) -> None:
         """Hold this instead, and let nobody hear of it."""
         self.unfold(not is_folded(draft))
-        draft = {further.FIELD: further.folded(draft), **draft}
+        draft = {further_options.FIELD: further_options.folded(draft), **draft}
         with self.prevent(Input.Changed, FlagField.Changed):
             for name, field in self._fields.items():
                 put_in(field, draft.get(name, ""))

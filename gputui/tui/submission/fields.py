@@ -13,18 +13,19 @@ from textual.message import Message
 from textual.reactive import var
 from textual.strip import Strip
 from textual.suggester import Suggester
-from textual.widgets import Input, Static
+from textual.widgets import Static
 
 from gputui.domain.text import fit
-from gputui.request import line
+from gputui.request import pasted_line
 from gputui.request.draft import YES
-from gputui.request.shell import joined
-from gputui.tui.commands.submission import MORE_FIELDS
+from gputui.request.pasted_line import join_lines
+from gputui.tui.commands.jobs import MORE_FIELDS
 from gputui.tui.keymap import keymap_of
 from gputui.tui.present.cells import Span, fitted, segments
 from gputui.tui.present.status import wrapped
 from gputui.tui.present.style import BLUE, DIM, RAISED, RED
 from gputui.tui.submission.form import FLAGS, HINTS, label
+from gputui.tui.textual_internals import PasteInput
 
 LABEL = 12
 """Cells for what a field is called."""
@@ -33,7 +34,7 @@ LEAST_ROOM = 74
 _RAISED = Style(bgcolor=RAISED)
 
 
-class TextField(Input):
+class TextField(PasteInput):
     """A line of text, which hands a pasted command on as a whole."""
 
     class LinePasted(Message):
@@ -43,16 +44,14 @@ class TextField(Input):
             super().__init__()
             self.text = text
 
-    def _on_paste(self, event: events.Paste) -> None:
-        if line.is_line(event.text):
-            event.stop()
-            event.prevent_default()
+    def pasted(self, event: events.Paste) -> bool:
+        """Hand a command line on as a whole; join any other text over several lines into one."""
+        if pasted_line.is_line(event.text):
             self.post_message(self.LinePasted(event.text))
-            return
+            return True
         if len(event.text.strip().splitlines()) > 1:  # a command folded over lines is one line here
-            event.text = " ".join(joined(event.text).splitlines())
-        super()._on_paste(event)
-        event.prevent_default()
+            event.text = " ".join(join_lines(event.text).splitlines())
+        return False
 
 
 class FlagField(Static, can_focus=True):
@@ -62,7 +61,7 @@ class FlagField(Static, can_focus=True):
     value: var[bool] = var(False)
 
     class Changed(Message):
-        """It was ticked, or not any more."""
+        """Message that the box was ticked or cleared."""
 
         def __init__(self, field: FlagField) -> None:
             super().__init__()
@@ -90,7 +89,7 @@ class FlagField(Static, can_focus=True):
         self.value = not self.value
 
     def on_click(self) -> None:
-        """As its key."""
+        """Tick or clear the box."""
         self.action_tick()
 
 
@@ -98,7 +97,7 @@ Field = TextField | FlagField
 
 
 class FieldRow(Horizontal):
-    """One field or two, and lines for what is wrong or worth knowing, there only while there is something.
+    """Row of one field or two, with lines below for errors or notes while there are any.
 
     It draws labels and lines itself: a widget for each would make the form slow to open.
     """
@@ -122,7 +121,7 @@ class FieldRow(Horizontal):
         self._known: dict[str, str] = {}
         self._changed: frozenset[str] = frozenset()
         self._notes: list[str] = []
-        """The lines below."""
+        """Lines below the fields."""
         self._was_wrong = False
 
     def compose(self) -> ComposeResult:
@@ -155,11 +154,11 @@ class FieldRow(Horizontal):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether it says so."""
+        """Whether a field of the row has an error."""
         return any(self._wrong.values())
 
     def on_resize(self) -> None:
-        """Wrap anew."""
+        """Wrap the lines anew."""
         self._show()
 
     def _show(self) -> None:
@@ -215,12 +214,12 @@ class Fold(Static, can_focus=True):
             self.update(f"▾ fewer fields ({key})" if is_open else f"▸ {self._count} more fields ({key})")
 
     async def on_click(self) -> None:
-        """As its key."""
+        """Fold the rare fields open or away."""
         await self.run_action("screen.more")
 
 
 def text_in(field: Field) -> str:
-    """What it holds."""
+    """Return the text of a field."""
     if isinstance(field, FlagField):
         return YES if field.value else ""
     return field.value

@@ -1,4 +1,4 @@
-"""What the submit form consists of, and what is wrong with what was typed into it."""
+"""Defines the fields of the job form, and finds the errors in what is typed into them."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from gputui.domain.job import JobSpec, Submission
 from gputui.domain.settings import SchedulerSettings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.text import plain
-from gputui.engine.bounds import limited
+from gputui.engine.actions.limits import within_time_limits
 from gputui.request import draft as drafts
-from gputui.request import further
+from gputui.request import further_options
 from gputui.request.draft import Draft
-from gputui.request.keys import BY_NAME, KEYS, Kind
+from gputui.request.job_options import BY_NAME, KEYS, OptionKind
 from gputui.request.submitter import Submitter
 
 START: Draft = {"gpus": "1"}
-"""What the form begins with."""
+"""Draft that the form begins with."""
 USUAL = (
     ("image",),
     ("command",),
@@ -38,6 +38,7 @@ USUAL = (
 """The fields that are always there, row by row."""
 MORE = (
     ("mount",),
+    ("comment",),
     ("entrypoint", "user"),
     ("after_any", "preemptible"),
     ("nice", "backoff"),
@@ -47,40 +48,44 @@ MORE = (
     ("ipc", "network"),
     ("env_file", "runtime"),
     ("ulimit", "env_all"),
-    ("label",),
+    ("label", "idle_timeout"),
+    ("sweep", "sweep_limit"),
     ("publish",),
-    (further.FIELD,),
+    (further_options.FIELD,),
 )
-"""Those that are folded away."""
+"""Rare fields, which are folded away."""
 ROWS = (*USUAL, *MORE)
 FIELDS = tuple(name for row in ROWS for name in row)
-FLAGS = frozenset(key.name for key in KEYS if key.kind is Kind.FLAG)
+FLAGS = frozenset(key.name for key in KEYS if key.kind is OptionKind.FLAG)
 HINTS = {
     "image": "python:3.11; empty: a command of this host",
     "command": "python train.py --epochs 3",
     "gpus": "2, 2-4, all, device=0,1",
-    "gpu_memory": "40g, of each; or any",
-    "gpu_model": "h100; or any",
-    "share": "GPUs with others",
-    "priority": "0 to 100, else 50",
+    "gpu_memory": "any, e.g. 40g per GPU",
+    "gpu_model": "any, e.g. h100",
+    "share": "allow other jobs",
+    "priority": "50 (0 to 100)",
     "retries": "after a failure: 3",
     "time_limit": "1h30m, 2-12:00:00",
     "signal": "before it: TERM@60",
-    "name": "the queue's word for it",
-    "tenant": "else you",
+    "name": "(image name)",
+    "tenant": "(you)",
     "env": "NAME=value NAME2='two words' NAME3",
     "volume": "/data:/data:ro ./out:/out",
     "workdir": "/work",
     "after": "ids that must succeed",
-    "begin": "+1h, 2026-03-02T18:00",
+    "begin": "in 2h, tomorrow 09:00",
     "array": "0-9%2",
     "hold": "until released",
+    "sweep": "lr=1e-3,1e-4 seed=0-9",
+    "sweep_limit": "2 at once",
+    "comment": "a note, such as: ablation without warm-up",
     "mount": "type=bind,source=/data,target=/data",
     "entrypoint": "instead of the image's",
     "user": "name, or uid:gid",
     "after_any": "ids that must end",
     "preemptible": "by higher classes",
-    "nice": "lowers its rank: 100",
+    "nice": "behind its equals: 100",
     "backoff": "before a retry: 5s",
     "retry_on": "1,75,OOM,TIMEOUT",
     "gpu_memory_step": "more of it a retry: 8g",
@@ -94,6 +99,7 @@ HINTS = {
     "runtime": "of the engine",
     "ulimit": "memlock=-1 nofile=1024:4096",
     "label": "NAME=value",
+    "idle_timeout": "nothing done: 30m",
     "publish": "auto:8888 127.0.0.1:80:80",
     "further": "--cap-add SYS_PTRACE --device /dev/infiniband --privileged …",
     "env_all": "host jobs: all of it",
@@ -113,22 +119,22 @@ _LABELS = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Who submits, from where, to what."""
+    """The user who submits, with directory, environment and the limits that apply."""
 
     user: str
     directory: str
     environ: Mapping[str, str]
     scheduler: SchedulerSettings = field(default_factory=SchedulerSettings)
     runtimes: tuple[str, ...] = ()
-    """Those of the node, as far as they are known."""
+    """Names of the node's runtimes, as far as they are known."""
 
     def at(self, snapshot: Snapshot) -> Origin:
-        """The same, to the node of this picture."""
+        """Return the origin with the runtimes of a snapshot."""
         names = tuple(runtime.name for node in snapshot.nodes for runtime in node.runtimes)
         return replace(self, runtimes=names)
 
     def submitter(self, now: datetime) -> Submitter:
-        """As those who read requests know it."""
+        """Return the submitter that requests are read for."""
         return Submitter(self.user, now, Path(self.directory), self.environ)
 
 
@@ -138,10 +144,10 @@ def submission(draft: Draft, origin: Origin, now: datetime) -> Submission:
 
 
 def within(asked: Submission, origin: Origin) -> Submission:
-    """The same; raises InputError, whose `where` is the field, where it is not to be had here."""
+    """Return the submission; raises InputError, whose `where` is the field, where it cannot run here."""
     _check_runtime(asked, origin)
     try:
-        limited(asked.spec, origin.scheduler)
+        within_time_limits(asked.spec, origin.scheduler)
     except InputError as error:
         raise InputError(error.what, where=field_of(error), hint=error.hint) from error
     return asked
@@ -157,7 +163,7 @@ def _check_runtime(asked: Submission, origin: Origin) -> None:
 
 
 def faults(draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
-    """What is wrong with each field, for as many as can be told at once."""
+    """Return the error of each field that has one, for as many as can be told at once."""
     found = drafts.faults(draft, origin.submitter(now))
     if not found:
         try:
@@ -171,18 +177,18 @@ def placed_faults(found: Mapping[str, InputError]) -> dict[str, str]:
     """Return what is wrong by field, in words; with an option that has no field of its own its name is told."""
     told: dict[str, str] = {}
     for name, error in found.items():
-        option = f"{BY_NAME[name].option}: " if name in further.NAMES else ""
+        option = f"{BY_NAME[name].option}: " if name in further_options.NAMES else ""
         told.setdefault(place_of(name), option + fault_words(error))
     return told
 
 
 def place_of(name: str) -> str:
     """Return the field in which that part of a draft is."""
-    return further.FIELD if name in further.NAMES else name
+    return further_options.FIELD if name in further_options.NAMES else name
 
 
 def fault_words(error: InputError) -> str:
-    """What is wrong, and what to write."""
+    """Return the words of an error: the fault, and the hint."""
     return plain(error.what + (f": {_fields(error.hint)}" if error.hint else ""), 300)
 
 
@@ -199,13 +205,15 @@ def _fields(hint: str) -> str:
 
 
 def label(name: str) -> str:
-    """What a field is called."""
+    """Return the label of a field."""
     return _LABELS.get(name, name.replace("_", " "))
 
 
 def is_folded(draft: Draft) -> bool:
     """Whether nothing of it is in the fields that are folded away."""
-    return not any(drafts.text_of(draft, name) for name in (*further.NAMES, *(name for row in MORE for name in row)))
+    return not any(
+        drafts.text_of(draft, name) for name in (*further_options.NAMES, *(name for row in MORE for name in row))
+    )
 
 
 def gpus_alone(draft: Draft, origin: Origin, now: datetime) -> JobSpec | None:
@@ -220,7 +228,7 @@ def gpus_alone(draft: Draft, origin: Origin, now: datetime) -> JobSpec | None:
 
 
 def left_out(dropped: Iterable[tuple[str, str]]) -> str:
-    """What of a line a job cannot have, with what to do instead, each hint once."""
+    """Return the options of a line that a job cannot have, with each hint once."""
     by_hint: dict[str, list[str]] = {}
     for option, hint in dropped:
         by_hint.setdefault(hint, []).append(option)

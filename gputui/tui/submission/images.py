@@ -23,7 +23,7 @@ class ImagesFound(Message, bubble=False):
 
 
 class Images(Suggester):
-    """Those of jobs that there are, the latest first, then the engine's own."""
+    """Suggests the images of jobs in the queue, the latest first, then the engine's own."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
@@ -31,11 +31,11 @@ class Images(Suggester):
         self._names = dict.fromkeys(used)
 
     def add(self, names: Iterable[str]) -> None:
-        """Offer these too."""
+        """Suggest further images."""
         self._names |= dict.fromkeys(name for name in names if plain(name) == name)
 
     def matching(self, typed: str) -> list[str]:
-        """Those that begin so; of names within a registry, the last part may."""
+        """Return the names that begin so; of names within a registry, the last part may."""
         begin = [name for name in self._names if name.startswith(typed)]
         return begin + [name for name in self._names if name not in begin and f"/{typed}" in name]
 

@@ -2,15 +2,62 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import cache, lru_cache
 
-from textual.color import Color
+from rich.color import Color, ColorSystem
+from textual.color import Color as CssColor
 from textual.theme import Theme
 
-from gputui.tui.themes.colours import blended, contrast, readable
-from gputui.tui.themes.palette import Palette
-from gputui.tui.themes.palettes import ANSI, OWN
+from gputui.tui.themes.palette import ANSI, BARS, GROUNDS, OWN, Palette
+
+BLACK, WHITE = "#000000", "#ffffff"
+
+
+def linear(colour: str) -> tuple[float, float, float]:
+    """Red, green and blue, each 0 to 1, as amounts of light (sRGB, IEC 61966-2-1)."""
+    red, green, blue = (_light(int(colour[at : at + 2], 16) / 255) for at in (1, 3, 5))
+    return red, green, blue
+
+
+def _light(value: float) -> float:
+    return value / 12.92 if value <= 0.04045 else float(((value + 0.055) / 1.055) ** 2.4)
+
+
+@lru_cache(1024)
+def luminance(colour: str) -> float:
+    """0 of black to 1 of white."""
+    red, green, blue = linear(colour)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one: str, other: str) -> float:
+    """1 of two alike to 21 of black on white."""
+    dark, light = sorted((luminance(one), luminance(other)))
+    return (light + 0.05) / (dark + 0.05)
+
+
+def blended(colour: str, other: str, share: float) -> str:
+    """Return the blend at that share of the way from one colour to the other."""
+    parts = [(int(colour[at : at + 2], 16), int(other[at : at + 2], 16)) for at in (1, 3, 5)]
+    return "#" + "".join(f"{round(a + (b - a) * share):02x}" for a, b in parts)
+
+
+def readable(colour: str, grounds: Iterable[str], least: float) -> str:
+    """The colour, made as much lighter or darker as it takes to be read upon each of these."""
+    behind = tuple(grounds)
+    towards = WHITE if min(contrast(WHITE, ground) for ground in behind) >= _least_of_black(behind) else BLACK
+    for step in range(21):
+        tried = blended(colour, towards, step / 20)
+        if min(contrast(tried, ground) for ground in behind) >= least:
+            return tried
+    return towards
+
+
+def _least_of_black(grounds: tuple[str, ...]) -> float:
+    return min(contrast(BLACK, ground) for ground in grounds)
+
 
 _LEAST = 4.5
 """Contrast of words on any of the grounds (WCAG's AA)."""
@@ -19,7 +66,7 @@ _APART = 1.06
 
 
 def palette_of(theme: Theme) -> Palette:
-    """Its colours in our roles."""
+    """Return a theme's colours in our roles."""
     if own := OWN.get(theme.name):
         return own
     if theme.ansi:
@@ -45,6 +92,8 @@ _ON_DEFAULT = Palette(
     overrun="default",
     planned="default",
     head="default",
+    calm="green",
+    sick="red",
     logs=("black", "red", "green", "yellow", "blue", "magenta", "cyan", "default") * 2,
     on_picked="bright_white",
 )
@@ -85,6 +134,8 @@ def _derived(name: str, variables: tuple[tuple[str, str], ...]) -> Palette:
         overrun=blended(ground, bad, 0.08),
         planned=blended(ground, ink, 0.06),
         head=blended(ground, warn, 0.08),
+        calm=blended(good, ground, 0.4),
+        sick=_alarming(ground, bad, ink),
         logs=logs,
     )
 
@@ -95,7 +146,7 @@ _WANTED = frozenset(
 
 
 def _hex(colour: str) -> str:
-    return Color.parse(colour).hex6.lower()
+    return CssColor.parse(colour).hex6.lower()
 
 
 def _apart(raised: str, ground: str, ink: str) -> str:
@@ -103,8 +154,76 @@ def _apart(raised: str, ground: str, ink: str) -> str:
     return raised if contrast(raised, ground) >= _APART else blended(ground, ink, 0.06)
 
 
+def _alarming(ground: str, bad: str, ink: str) -> str:
+    """Return a ground as red as the ink can be read on."""
+    shares = (share / 20 for share in range(12, 0, -1))
+    return next((red for share in shares if contrast(ink, red := blended(ground, bad, share)) >= _LEAST), ground)
+
+
 def _logs(found: dict[str, str], ink: str, ground: str, word: Callable[[str], str]) -> tuple[str, ...]:
     names = [found[key] for key in ("error", "success", "warning", "primary", "secondary", "accent")]
     plain = (blended(ink, ground, 0.5), *map(word, names), ink)
     bright = (blended(ink, ground, 0.35), *(word(blended(name, ink, 0.3)) for name in names), ink)
     return (*plain, *bright)
+
+
+_LEVELS = (0, 95, 135, 175, 215, 255)
+_CUBE = [(red, green, blue) for red in _LEVELS for green in _LEVELS for blue in _LEVELS]
+_GREYS = [(8 + 10 * step,) * 3 for step in range(24)]
+_WORDS = ("bad", "warn", "good", "other", "accent", "ink", "quiet", "history", "calm", "faint")
+"""Roles of words and drawings; those that must be told apart come first."""
+_ENOUGH = 7.0
+"""Contrast (WCAG's AAA) beyond which none is asked for."""
+
+
+@cache
+def colours() -> tuple[str, ...]:
+    """Return the colours that Rich rounds to themselves; the first sixteen differ from user to user."""
+    written = (f"#{red:02x}{green:02x}{blue:02x}" for red, green, blue in (*_CUBE, *_GREYS))
+    return tuple(colour for colour in written if as_shown(colour) == colour)
+
+
+def as_shown(colour: str) -> str:
+    """Return the colour that Rich shows there."""
+    return Color.parse(colour).downgrade(ColorSystem.EIGHT_BIT).get_truecolor().hex
+
+
+@lru_cache(32)
+def rounded(palette: Palette) -> Palette:
+    """The palette in such colours; one that is made of the terminal's sixteen as it is."""
+    if not palette.ground.startswith("#"):
+        return palette
+    grounds: dict[str, str] = {}
+    for role in GROUNDS:
+        grounds[role] = _nearest(getattr(palette, role), (), but=grounds.values())
+    behind = tuple((getattr(palette, role), ground) for role, ground in grounds.items())
+    roles: dict[str, str] = {}
+    for role in _WORDS:
+        roles[role] = _nearest(getattr(palette, role), behind, but=roles.values())
+    bars = {bar: _nearest(getattr(palette, bar), ((getattr(palette, word), roles[word]),)) for word, bar in BARS}
+    plain = behind[:1]
+    logs = tuple(_nearest(colour, plain) for colour in palette.logs)
+    return replace(palette, **grounds, **roles, **bars, logs=logs)
+
+
+def _nearest(colour: str, beside: Iterable[tuple[str, str]], but: Iterable[str] = ()) -> str:
+    """The most alike of those that are read with each of `beside`, as it was and as it is now, as well as before."""
+    needed = [(now, min(_ENOUGH, contrast(colour, before))) for before, now in beside]
+    taken = set(but)
+    free = [one for one in colours() if one not in taken]
+    able = [one for one in free if all(contrast(one, now) >= least for now, least in needed)]
+    return min(able or free, key=lambda one: _distance(one, colour))
+
+
+def _distance(one: str, other: str) -> float:
+    """Return the rough distance of two colours to the eye: with red and blue weighed by how red they are."""
+    red, green, blue = _parts(one)
+    red_, green_, blue_ = _parts(other)
+    redness = (red + red_) / 512
+    return (2 + redness) * (red - red_) ** 2 + 4 * (green - green_) ** 2 + (3 - redness) * (blue - blue_) ** 2
+
+
+@lru_cache(1024)
+def _parts(colour: str) -> tuple[int, int, int]:
+    red, green, blue = (int(colour[at : at + 2], 16) for at in (1, 3, 5))
+    return red, green, blue

@@ -6,28 +6,168 @@ style and each text is worked out once; lines that did not change are not drawn,
 
 from __future__ import annotations
 
+import unicodedata
+from collections.abc import Callable
+from functools import lru_cache
+
+from rich.color import Color
 from rich.segment import Segment
 from rich.style import Style
-from textual.color import Color
+from textual.color import Color as Background
 from textual.filter import LineFilter
 
-from gputui.tui.glyphs import ascii_of
-from gputui.tui.themes.exchange import exchange
+from gputui.domain.text import JOINER, width
+from gputui.tui.themes.derived import contrast
 from gputui.tui.themes.palette import DARK, Palette
+
+_PAIRS = (
+    ("▁▂▃▄▅▆▇█", "_.:-=+*#"),  # eighths of a cell, from the ground up
+    ("▏▎▍▌▋▊▉▐", "|||>####"),  # ▌ marks the row of the cursor
+    ("░▒▓▔▀▙▛▜▟", ":%#######"),
+    ("━╸╺═╍╌≈─│", "=--#~.!-|"),
+    ("┣┫├┤╞╡", "[](){}"),  # how bars of a timeline begin and end
+    ("▸▶▾◂▲▼△▽←→↑↓↩⇒↳↵", ">>v<^v^v<>^v<>`<"),
+    ("●○◐◑◉•·■□◆✓✔✗✘✕×‖⚠★☆", "*ooo@*'#o*vvxxxx=!**"),
+    ("▰▱", "#-"),
+    ("…–—−‐‑°±µμ", "~----- +uu"),
+    ("“”„‘’«»≤≥≠", '"""\'\'<><>!'),
+    ("\u00a0\u2007\u2009\u202f�ßøØæ", "    ?soOa"),
+)
+_SINGLE = {shown: plain for many, plains in _PAIRS for shown, plain in zip(many, plains, strict=True)}
+
+
+def ascii_of(text: str) -> str:
+    """The text in ASCII, as many cells wide."""
+    return text if text.isascii() else _translated(text)
+
+
+@lru_cache(4096)
+def _translated(text: str) -> str:
+    found: list[str] = []
+    joined = False
+    for character in text:
+        if not joined:
+            found.append(_of(character))
+        joined = character == JOINER
+    return "".join(found)
+
+
+@lru_cache(2048)
+def _of(character: str) -> str:
+    if character.isascii():
+        return character
+    cells = width(character)
+    if (known := _SINGLE.get(character)) is not None and cells == 1:
+        return known
+    return (_drawn(ord(character)) or _letter(character) or "?").ljust(cells, "?")[:cells]
+
+
+def _drawn(code: int) -> str:
+    """Lines of boxes, and braille by its highest dot."""
+    if 0x2500 <= code < 0x2580:
+        words = unicodedata.name(chr(code))
+        is_across, is_upright = "HORIZONTAL" in words, "VERTICAL" in words
+        return "-" if is_across and not is_upright else "|" if is_upright and not is_across else "+"
+    if 0x2800 <= code < 0x2900:
+        dots = code - 0x2800
+        heights = ((0x09, "#"), (0x12, "="), (0x24, "-"), (0xC0, "."))
+        return next((shown for mask, shown in heights if dots & mask), " ")
+    return "#" if 0x2580 <= code < 0x25A0 else ""
+
+
+def _letter(character: str) -> str:
+    """The letter without what is above or below it."""
+    plain = unicodedata.normalize("NFKD", character)
+    return "".join(part for part in plain if part.isascii() and part.isprintable())[:1]
+
+
+_PICKED, _PICKED_FAINT = Color.parse(DARK.picked), Color.parse(DARK.picked_faint)
+_SICK = Color.parse(DARK.sick)
+_LOUD = 3.0
+"""Contrast to the ground from which on a background means something, and is reversed where there are no colours."""
+
+
+def exchange(palette: Palette, *, colourless: bool = False) -> Callable[[Style], Style]:
+    """Return the function that exchanges styles; each style is worked out once."""
+    return lru_cache(4096)(_Bare(palette).style if colourless else _Coloured(palette).style)
+
+
+class _Coloured:
+    """Roles in the colours of a palette; colours that are no roles stay."""
+
+    def __init__(self, palette: Palette) -> None:
+        pairs = zip(DARK.colours(), palette.colours(), strict=True)
+        self._colours = {Color.parse(role): Color.parse(shown) for role, shown in pairs}
+        self._on_picked = Style(color=palette.on_picked) if palette.on_picked else None
+        same = palette.picked_faint == palette.ground
+        self._on_picked_faint = Style(underline=True) if same else None
+        self._on_raised = Style(bold=True) if palette.raised == palette.ground else None
+        self._raised = Color.parse(DARK.raised)
+        self._is_settled = not palette.ground.startswith("#") and palette.ground != "default"
+        self._ink, self._ground = Color.parse(palette.ink), Color.parse(palette.ground)
+
+    def style(self, style: Style) -> Style:
+        colours = Style.from_color(_in(self._colours, style.color), _in(self._colours, style.bgcolor))
+        return self._settled(style + colours + (self._mark(style.bgcolor) or Style.null()))
+
+    def _settled(self, style: Style) -> Style:
+        """Written in the palette's own two of the sixteen colours where a widget leaves it to the terminal."""
+        if not self._is_settled:
+            return style
+        ink = self._ink if style.color is None or style.color.is_default else None
+        ground = self._ground if style.bgcolor is None or style.bgcolor.is_default else None
+        return style + Style.from_color(ink, ground)
+
+    def _mark(self, ground: Color | None) -> Style | None:
+        """Return the mark for grounds that the palette cannot tell apart."""
+        marks = {_PICKED: self._on_picked, _PICKED_FAINT: self._on_picked_faint, self._raised: self._on_raised}
+        return marks.get(ground) if ground is not None else None
+
+
+def _in(colours: dict[Color, Color], colour: Color | None) -> Color | None:
+    return colours.get(colour) if colour is not None else None
+
+
+class _Bare:
+    """No colours at all: weight, underlining and reversal in their place."""
+
+    def __init__(self, palette: Palette) -> None:
+        self._ground = palette.ground if palette.ground.startswith("#") else "#000000"
+        loud, quiet = (DARK.bad, DARK.accent), (DARK.faint,)
+        self._weights = {Color.parse(colour): Style(bold=True) for colour in loud}
+        self._weights |= {Color.parse(colour): Style(dim=True) for colour in quiet}
+
+    def style(self, style: Style) -> Style:
+        bare = style.without_color
+        if style.color is not None:
+            bare += self._weights.get(style.color, Style.null())
+        if style.meta:
+            bare += Style.from_meta(style.meta)
+        return bare + self._behind(style.bgcolor)
+
+    def _behind(self, ground: Color | None) -> Style:
+        if ground in (_PICKED, _SICK):
+            return Style(reverse=True)
+        if ground == _PICKED_FAINT:
+            return Style(underline=True)
+        if ground is not None and ground.triplet is not None and contrast(ground.triplet.hex, self._ground) >= _LOUD:
+            return Style(reverse=True)
+        return Style.null()
+
 
 _NO_STYLE = Style.null()
 
 
-class Look(LineFilter):
-    """One palette, with or without colours, in Unicode or ASCII."""
+class ThemeFilter(LineFilter):
+    """Line filter for one palette, with or without colours, in Unicode or ASCII."""
 
     def __init__(self, palette: Palette = DARK, *, colourless: bool = False, ascii_only: bool = False) -> None:
         super().__init__(enabled=colourless or ascii_only or palette != DARK)
         self._ascii = ascii_only
         self._styled = exchange(palette, colourless=colourless)
 
-    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
-        """The same in this look."""
+    def apply(self, segments: list[Segment], background: Background) -> list[Segment]:
+        """Return the segments in this palette."""
         del background
         styled = self._styled
         return [

@@ -1,4 +1,4 @@
-"""What a terminal can show, as far as its environment says."""
+"""Tells from the environment what a terminal can show."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _DEEP = ("truecolor", "24bit")
 _DEEP_TERMS = ("256color", "kitty", "direct", "truecolor")
 _CATEGORIES = ("LC_ALL", "LC_CTYPE", "LANG")
 _COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
-"""What Python puts into LC_CTYPE where the user's own locale is not installed (PEP 538)."""
+"""Values that Python puts into LC_CTYPE where the user's own locale is not installed (PEP 538)."""
 _POOR_FONTS = ("linux", "vt100", "vt102", "vt220", "dumb")
 
 

@@ -1,1 +1,1 @@
-"""One file a widget."""
+"""Widgets of the console."""

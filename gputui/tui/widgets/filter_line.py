@@ -1,8 +1,10 @@
-"""The line in which a filter is typed, and what is wrong with it."""
+"""Line to type a filter of the queue, with its errors and its history."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import ClassVar
 
 from textual import events
@@ -15,31 +17,61 @@ from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS
 from gputui.domain.text import plain
 from gputui.domain.units import plural
-from gputui.tui.queue.filter_history import FilterHistory
 
+MOST = 50
+
+
+@dataclass(frozen=True)
+class FilterHistory:
+    """Filters that were typed before, each once, the latest last."""
+
+    texts: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, values: Mapping[str, object]) -> FilterHistory:
+        """Return the history from the preferences."""
+        found = values.get("texts")
+        texts = [text for text in found if isinstance(text, str)] if isinstance(found, list) else []
+        return cls(tuple(texts[-MOST:]))
+
+    def values(self) -> dict[str, object]:
+        """Return the values for the preferences."""
+        return {"texts": list(self.texts)}
+
+    def with_one(self, text: str) -> FilterHistory:
+        """Return the history with a filter as the latest."""
+        if not text.strip():
+            return self
+        return FilterHistory((*(kept for kept in self.texts if kept != text), text)[-MOST:])
+
+
+_HINT = "bob state:pd gpus>=4 name~bert -is:held  ↑ earlier"
+_EXAMPLES = {name: field.example for name, field in FIELDS.items()}
 _LAST_WORD = re.compile(r"(?:^|\s)[-!]?([a-z]+)$")
 
 
 class FieldNames(Suggester):
-    """Completes the name of a field: Right takes it."""
+    """Completes names of fields: Right accepts."""
 
-    def __init__(self) -> None:
+    def __init__(self, fields: Mapping[str, str] = _EXAMPLES) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
+        self._fields = fields
+        """Example of each field, by name."""
 
     async def get_suggestion(self, value: str) -> str | None:
-        """What is typed, with the field it begins whole."""
+        """Return the typed text with its last word completed to a field."""
         match = _LAST_WORD.search(value)
         if match is None or len(match[1]) < 2:
             return None
-        name = next((field for field in FIELDS if field.startswith(match[1])), None)
+        name = next((field for field in self._fields if field.startswith(match[1])), None)
         if name is None:
             return None
-        operator = re.sub(r"^[a-z]+", "", FIELDS[name].example)[:1]
+        operator = re.sub(r"^[a-z]+", "", self._fields[name])[:1]
         return value[: match.start(1)] + name + operator
 
 
 class FilterLine(Vertical):
-    """Not there while there is nothing in it."""
+    """Line to type a filter; hidden while it is empty."""
 
     DEFAULT_CSS = """
     FilterLine { height: auto; display: none; background: $surface; }
@@ -53,52 +85,54 @@ class FilterLine(Vertical):
     """
     BINDINGS: ClassVar = []
 
-    def __init__(self) -> None:
+    def __init__(self, hint: str = _HINT, fields: Mapping[str, str] = _EXAMPLES, noun: str = "job") -> None:
         super().__init__()
+        self._hint = hint
+        self._fields = fields
+        self._noun = noun
         self._past: list[str] = []
         self._place = 0
         self._said = ""
 
     def compose(self) -> ComposeResult:
-        """The field, and the fault."""
-        hint = "bob state:pd gpus>=4 name~bert -is:held  ↑ earlier"
+        """Yield the field and the line for errors."""
         with Horizontal():
             yield Static("/", id="sign", markup=False)
-            yield Input(id="filter", placeholder=hint, compact=True, suggester=FieldNames())
+            yield Input(id="filter", placeholder=self._hint, compact=True, suggester=FieldNames(self._fields))
             yield Static("", id="said", markup=False)
         yield Static("", id="fault", markup=False)
 
     @property
     def is_open(self) -> bool:
-        """Whether it is there."""
+        """Whether the line is shown."""
         return self.has_class("-open")
 
     @property
     def is_typed(self) -> bool:
-        """Whether keys go to it."""
+        """Whether keys go to the line."""
         return any(line.has_focus for line in self.query(Input))  # none yet while the console opens
 
     def open(self, history: FilterHistory) -> None:
-        """Type there."""
+        """Show the line and focus it."""
         self._past = list(history.texts)
         self._place = len(self._past)
         self.add_class("-open")
         self.query_one(Input).focus()
 
     def close(self) -> None:
-        """It stays while it has something in it."""
+        """Leave the line; it stays visible while it has text."""
         self.set_class(bool(self.query_one(Input).value), "-open")
 
     def count(self, shown: int, of: int, *, is_typed: bool) -> None:
-        """Say how many match, and what keys do."""
-        matches = f"{shown} of {plural(of, 'job')}   " if self.query_one(Input).value else ""
+        """Show the number of matches, and the keys."""
+        matches = f"{shown} of {plural(of, self._noun)}   " if self.query_one(Input).value else ""
         said = matches + ("Enter keep  Esc show all" if is_typed else "Esc shows all")
         if said != self._said:
             self._said = said
             self.query_one("#said", Static).update(said)
 
-    def tell(self, fault: InputError | None) -> None:
-        """Why what is typed is no filter."""
+    def show_fault(self, fault: InputError | None) -> None:
+        """Show the error in the typed filter, or none."""
         words = ""
         if fault is not None:
             hint = f": {fault.hint}" if fault.hint else ""
@@ -108,7 +142,7 @@ class FilterLine(Vertical):
         line.set_class(bool(words), "-shown")
 
     def on_key(self, event: events.Key) -> None:
-        """Up and down go through what was typed before."""
+        """Go through earlier filters with Up and Down."""
         if event.key in {"up", "down"} and self._past:
             event.stop()
             event.prevent_default()

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from rich.style import Style
+from dataclasses import replace
+
 from textual import events
 from textual.geometry import Region
 from textual.message import Message
@@ -11,25 +12,24 @@ from textual.strip import Strip
 from gputui.domain.job import Job
 from gputui.domain.text import width
 from gputui.tui.keymap import keymap_of
-from gputui.tui.present.cells import Cell, Column, Placed, Span, fitted, segments, width_of
+from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, lay_out, width_of
 from gputui.tui.present.job import JobContext
-from gputui.tui.present.style import BLUE, DIM, PLAIN, RAISED, STRONG
-from gputui.tui.queue.columns import COLUMNS, Chosen
+from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
+from gputui.tui.queue.columns import ChosenColumns, fitting
+from gputui.tui.queue.ended import FOLD
 from gputui.tui.queue.rows import QueueRows
-from gputui.tui.queue.sheets import EndedSheet, Key, QueueSheet, Sheet
-from gputui.tui.queue.standing_sheets import RecurringSheet, WindowSheet
-from gputui.tui.widgets.grip import Grip
+from gputui.tui.queue.tab_models import FinishedTab, Key, QueueTab, RecurringTab, ReservationsTab, TabModel
 from gputui.tui.widgets.line_table import LineTable
-from gputui.tui.widgets.row_clicks import RIGHT
+from gputui.tui.widgets.mouse import RIGHT, Grip, RowOpened
+from gputui.tui.widgets.title_line import title_line
 
 ROOM_FOR_TABS = 8
 """Rows of the pane from which on a line of it is for the tabs, whatever is shown."""
 DOWN, UP = "▼", "▲"
-_RAISED = Style(bgcolor=RAISED)
 
 
 class TabClicked(Message):
-    """A tab was clicked."""
+    """Message: a tab was clicked."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class TabClicked(Message):
 
 
 class TitleClicked(Message):
-    """The title of a column was clicked."""
+    """Message: the title of a column was clicked."""
 
     def __init__(self, column: str) -> None:
         super().__init__()
@@ -53,68 +53,75 @@ class JobTable(LineTable[Key], Grip):
         context: JobContext,
         *,
         id: str,  # noqa: A002 - Textual's word
-        chosen: Chosen | None = None,
+        chosen: ChosenColumns | None = None,
     ) -> None:
         super().__init__(id=id)
         self.rows = rows
-        self.live = QueueSheet(rows, chosen or Chosen())
-        self.ended = EndedSheet()
-        self.recurring = RecurringSheet()
-        self.windows = WindowSheet()
-        self.sheets: tuple[Sheet, ...] = (self.live, self.ended, self.recurring, self.windows)
-        self.sheet: Sheet = self.live
+        self.live = QueueTab(rows, chosen or ChosenColumns())
+        self.ended = FinishedTab()
+        self.recurring = RecurringTab()
+        self.windows = ReservationsTab()
+        self.sheets: tuple[TabModel, ...] = (self.live, self.ended, self.recurring, self.windows)
+        self.sheet: TabModel = self.live
         self._cursors: dict[str, Key | None] = {}
-        self._living: Key | None = None
-        """The cursor's row when it was last shown, where a job of it lived."""
         self._known = context
         self._bar: tuple[Span, ...] = ()
+        self._needs: tuple[int, frozenset[str]] = (0, frozenset())
+        """Width of ids and columns of the layout."""
 
     def show(self, context: JobContext) -> None:
-        """Show the rows as they are now."""
-        self._known = context
+        """Show the rows of the tab."""
+        room = {placed.column.key: placed.width for placed in self.placed}
+        self._known = replace(context, room=room, loads=self.rows.loads)
         sheet = self.sheet
         self.NOUN = sheet.noun
         self.show_rows(sheet.keys, sheet.positions, () if sheet.keys else keymap_of(self).cells(sheet.empty()))
-        self._note_life()
+        if (needs := (self.rows.id_width, self.rows.varied)) != self._needs:  # longer ids, or jobs of a second user
+            self._needs = needs
+            self.lay_out()
+        self.rows.hold(job.id for job in self._held())
         self._settle_head()  # last: it draws anew, and what was shown before may be there no more
-        if (bar := self._bar_spans()) != self._bar:
+        if (bar := (*self._bar_spans(), (self._state(), PLAIN))) != self._bar:
             self._bar = bar
             if self.head > 1:
                 self.refresh(Region(0, 0, self.size.width, 1))
 
+    def _held(self) -> tuple[Job, ...]:
+        """Return the jobs that keep their place though they end: those under the cursor of the queue."""
+        return self.jobs if self.sheet is self.live else ()
+
     def move_to(self, row: int) -> None:
         """Put the cursor there."""
         super().move_to(row)
-        self._note_life()
+        self.rows.hold(job.id for job in self._held())
 
-    def _note_life(self) -> None:
-        self._living = self.cursor if self._lives() else None
+    def whole_line(self, key: Key) -> Cell | None:
+        """Return the words of the row that ended jobs share."""
+        return self.rows.fold_line() if self.is_fold(key) else None
 
-    def stays_behind(self) -> bool:
-        """Return whether the jobs of the cursor's row have just ended: their row is far below now."""
-        return self.cursor is not None and self.cursor == self._living and not self._lives()
+    def is_fold(self, key: Key | None) -> bool:
+        """Return whether the row is the one that ended jobs share."""
+        return key == FOLD and self.sheet is self.live
 
-    def _lives(self) -> bool:
-        return self.sheet is self.live and any(not job.state.is_terminal for job in self.jobs)
-
-    def turn_to(self, sheet: Sheet) -> None:
-        """Show another tab; its cursor is where it was left."""
+    def turn_to(self, sheet: TabModel) -> None:
+        """Show another tab, with its cursor where it was left."""
         if sheet is not self.sheet:
             self._cursors[self.sheet.name] = self.cursor
             self.sheet = sheet
             self.cursor, self.top = self._cursors.get(sheet.name), 0
-            self.follow_cursor()
+            self.rearrange()
             self.lay_again()
 
     def lay_again(self) -> None:
-        """Lay the columns out anew: they are others, or the rows are."""
+        """Lay out the columns again: columns or rows are others."""
         self.keys, self._positions = (), {}
+        self.rearrange()
         self.lay_out()
         self.show(self._known)
 
     @property
     def job(self) -> Job | None:
-        """The job under the cursor; the first of those that share its row."""
+        """Job under the cursor; the first of several that share its row."""
         return next(iter(self.jobs), None)
 
     @property
@@ -122,29 +129,36 @@ class JobTable(LineTable[Key], Grip):
         """The jobs of the row under the cursor."""
         return self.sheet.jobs(self.cursor)
 
+    def lay_out(self) -> None:
+        """Choose the columns that fit; cells know how wide they are."""
+        self.placed = lay_out(self.columns(), self.size.width)
+        self._known = replace(self._known, room={placed.column.key: placed.width for placed in self.placed})
+        super().lay_out()
+
     def columns(self) -> tuple[Column, ...]:
-        """Those of the tab."""
+        """Return the columns of the tab."""
+        self.live.room = self.ended.room = self.size.width
         return self.sheet.columns
 
     def cell_of(self, key: Key, column: str, room: int) -> Cell:
-        """What stands in that cell."""
+        """Return the content of a cell."""
         return self.sheet.cell(key, column, self._known)
 
     def lead_of(self, key: Key) -> str:
-        """Whether it is marked."""
+        """Return the mark before the row."""
         return self.sheet.lead(key)
 
-    def title_of(self, placed: Placed) -> str:
-        """The title, and which way it is sorted by."""
+    def title_of(self, placed: PlacedColumn) -> str:
+        """Return the title, with an arrow if rows are sorted by it."""
         column, sorting = placed.column, self.rows.sorting
         if self.sheet is not self.live or sorting.column != column.key:
             return column.title
         return column.title[: placed.width - 1] + (DOWN if sorting.is_down else UP)
 
     def heading(self, y: int) -> Strip:
-        """The tabs."""
+        """Render the line of tabs."""
         del y
-        return Strip(segments(fitted(self._bar, self.size.width), _RAISED)).adjust_cell_length(self.size.width, _RAISED)
+        return title_line(self._bar_spans(), self.size.width, has_focus=self.has_focus, right=self._state())
 
     def on_click(self, event: events.Click) -> None:
         """Turn to a tab, sort by a column, or select a row."""
@@ -154,6 +168,10 @@ class JobTable(LineTable[Key], Grip):
             self._tab_clicked(event.x)
         elif event.y == self.head - 1 and (column := self.column_at(event.x)):
             self.post_message(TitleClicked(column.key))
+        elif self.is_fold(self.key_at(event.y)) and event.button != RIGHT:
+            event.prevent_default()  # one click opens it, where other rows want two
+            self.move_to(self.top + event.y - self.head)
+            self.post_message(RowOpened())
 
     def _tab_clicked(self, x: int) -> None:
         at = 0
@@ -163,25 +181,26 @@ class JobTable(LineTable[Key], Grip):
                 self.post_message(TabClicked(sheet.name))
                 return
 
+    def on_resize(self) -> None:
+        """Show the line of tabs at once where there is room for it now."""
+        self._settle_head()
+
     def _settle_head(self) -> None:
-        """A line for the tabs where there is room for it, or something to say in it."""
+        """Show a line of tabs where there is room for it, or where another tab or a state is shown."""
         wanted = 2 if self.size.height >= ROOM_FOR_TABS or self.sheet is not self.live or bool(self._state()) else 1
         if wanted != self.head:
             self.head = wanted
             self.lay_out()
 
     def _bar_spans(self) -> tuple[Span, ...]:
-        left = [span for tab in self._tabs() for span in tab]
-        right = self._state()
-        room = self.size.width - width_of(left) - width(right) - 1
-        return (*left, (" " * room, DIM), (right, PLAIN)) if room > 0 else self._short(right)
-
-    def _short(self, right: str) -> tuple[Span, ...]:
-        """Where there is no room for all: the tab that is shown, and how."""
-        return ((f" {self.sheet.name} ", STRONG + BLUE), (f"{self._tab_keys()} ", DIM), (right, PLAIN))
+        """Return the tabs; the shown one alone where there is no room for all."""
+        tabs = tuple(span for tab in self._tabs() for span in tab)
+        if width_of(tabs) + width(self._state()) + 1 < self.size.width:
+            return tabs
+        return ((f" {self.sheet.name} ", STRONG + BLUE), (f"{self._tab_keys()} ", DIM))
 
     def _tab_keys(self) -> str:
-        """`1-4`, or those there are."""
+        """Return `1-4`, or the keys of the tabs."""
         keys = [keymap_of(self).key_of_tab(sheet.name) for sheet in self.sheets]
         return "1-4" if keys == ["1", "2", "3", "4"] else " ".join(filter(None, keys))
 
@@ -198,13 +217,13 @@ class JobTable(LineTable[Key], Grip):
         return tabs
 
     def _state(self) -> str:
-        """What is out of the ordinary: marks, the order, a filter."""
+        """Return marks and order, where they differ from the defaults."""
         if self.sheet is not self.live:
             return ""
         rows, words = self.rows, []
         if marked := len(self.live.marks):
             words.append(f"{marked} marked")
         if not rows.sorting.is_planned:
-            column = COLUMNS[rows.sorting.column]
+            column = fitting(rows.sorting.column, self.size.width)
             words.append(f"by {column.title} {DOWN if rows.sorting.is_down else UP}")
         return " · ".join(words)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
@@ -16,9 +17,9 @@ from textual.widget import Widget
 
 from gputui.domain.units import plural
 from gputui.tui.commands import MOVE_COMMANDS, bindings
-from gputui.tui.present.cells import Cell, Column, Placed, Span, changed_part, fitted, lay_out, segments
-from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED, TRACK
-from gputui.tui.widgets.row_clicks import tell_click
+from gputui.tui.present.cells import Cell, Column, PlacedColumn, Span, changed_part, fitted, lay_out, segments
+from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED, STRONG, TRACK
+from gputui.tui.widgets.mouse import tell_click
 
 K = TypeVar("K")
 _GROUND = Style(bgcolor=GROUND)
@@ -30,20 +31,22 @@ _GAP = " "
 
 @dataclass(frozen=True)
 class _Line:
-    """A row as it stands on the screen."""
+    """Row as it is drawn."""
 
     key: object
     picked: bool
     cells: tuple[tuple[Span, ...], ...]
     lead: str = _GAP
-    """What stands before it, in the first cell."""
+    """Character before the row, in the first cell."""
+    is_whole: bool = False
+    """The row is one cell, whatever the columns are."""
 
 
 _BLANK = _Line(None, False, ())
 
 
 class CursorMoved(Message):
-    """Another row is selected, or the same one by hand."""
+    """Message: another row is selected, or the same one by hand."""
 
 
 class LineTable(Widget, Generic[K], can_focus=True):
@@ -61,57 +64,78 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self.keys: Sequence[K] = ()
         self.cursor: K | None = None
         self.top = 0
-        self.drawn = 0
-        """How many rows were made: what a test counts."""
         self._positions: Mapping[K, int] = {}
         self._row = 0
         self._is_followed = True
         """The view keeps the cursor in sight: until somebody scrolls away from it, or its row leaves the view."""
         self._gap: int | None = None
         """Row that the cursor's key left when the view stayed behind: keys move from here while it is out of sight."""
-        self._placed: tuple[Placed, ...] = ()
+        self._is_rearranged = True
+        """Somebody asked for other rows: the view goes to the cursor, instead of staying with the rows in sight."""
+        self.placed: tuple[PlacedColumn, ...] = ()
+        """Columns that fit, with their places."""
         self._lines: list[_Line] = []
         self._empty: tuple[Cell, ...] = ()
 
     def cell_of(self, key: K, column: str, room: int) -> Cell:
-        """What stands in that cell."""
+        """Return the content of a cell."""
         raise NotImplementedError
 
     def lead_of(self, key: K) -> str:
-        """The character before the row."""
+        """Return the character before the row."""
         del key
         return _GAP
 
-    def title_of(self, placed: Placed) -> str:
-        """What stands above that column."""
+    def title_of(self, placed: PlacedColumn) -> str:
+        """Return the title of a column."""
         return placed.column.title
 
     def column_at(self, x: int) -> Column | None:
-        """The column there."""
-        return next((p.column for p in self._placed if p.x <= x <= p.x + p.width), None)
+        """Return the column at a cell of the table."""
+        return next((p.column for p in self.placed if p.x <= x <= p.x + p.width), None)
+
+    def key_at(self, y: int) -> K | None:
+        """Return the key of the row at that line of the table."""
+        row = self.top + y - self.head
+        return self.keys[row] if y >= self.head and row < len(self.keys) else None
 
     def heading(self, y: int) -> Strip:
-        """A line above the titles."""
+        """Render a line above the titles."""
         del y
         return Strip.blank(self.size.width, _RAISED)
 
     def columns(self) -> tuple[Column, ...]:
-        """The columns there may be."""
+        """Return the columns there may be."""
         return self.COLUMNS
 
-    def stays_behind(self) -> bool:
-        """Return whether the view stays where it is, wherever the cursor's row went since it was last shown."""
-        return False
+    def whole_line(self, key: K) -> Cell | None:
+        """Return the content of a row that has no columns; None for all others."""
+        del key
+        return None
+
+    def rearrange(self) -> None:
+        """Have the view go to the cursor with the next rows: somebody asked for other ones."""
+        self._is_rearranged = True
+        self.follow_cursor()
 
     def show_rows(self, keys: Sequence[K], positions: Mapping[K, int], empty: tuple[Cell, ...] = ()) -> None:
-        """Show these rows. The cursor stays on its key; if that is gone, on what took its place."""
+        """Show these rows. The cursor stays on its key; if that is gone, on what took its place.
+
+        The view stays with the rows in sight, whatever comes or goes above them, and also where the cursor's row
+        leaves it.
+        """
         count_changed = len(keys) != len(self.keys)
         empty_changed = empty != self._empty
+        top = self._steady_top(keys, positions)
         self.keys, self._positions, self._empty = keys, positions, empty
-        stood = self._row
+        stood, was_in_sight = self._row, self.has_cursor_in_sight
         moved = self._find_cursor()
-        if self._is_followed and self.stays_behind():
-            self._is_followed, self._gap = False, stood
+        if top is not None:
+            stood += top - self.top
+            self.top = top
+            if was_in_sight and self._is_followed and self.height and not self.has_cursor_in_sight:
+                self._is_followed, self._gap = False, stood
+        self._is_rearranged = False
         if self._is_followed:
             self._bring_into_sight()
         self._clamp()
@@ -123,19 +147,29 @@ class LineTable(Widget, Generic[K], can_focus=True):
         if moved:
             self.post_message(CursorMoved())
 
+    def _steady_top(self, keys: Sequence[K], positions: Mapping[K, int]) -> int | None:
+        """Return the first visible row with which most rows in sight keep their places; None: the cursor decides."""
+        if keys is self.keys or self._is_rearranged or not self.keys:
+            return None
+        if self.top == 0:
+            return 0
+        seen = (self.keys[row] for row in range(self.top, min(self.top + self.height, len(self.keys))))
+        offsets = Counter(row - y for y, key in enumerate(seen) if (row := positions.get(key)) is not None)
+        return max(0, min(offsets.most_common(1)[0][0], len(keys) - self.height)) if offsets else None
+
     @property
     def height(self) -> int:
-        """Rows in sight, below the titles."""
+        """Number of visible rows below the titles."""
         return max(0, self.size.height - self.head)
 
     @property
     def has_cursor_in_sight(self) -> bool:
-        """Whether the cursor's row is in sight."""
+        """Whether the row of the cursor is visible."""
         return self.top <= self._row < self.top + self.height
 
     def redraw(self) -> None:
-        """Make the rows in sight anew, and refresh the cells that differ from what is shown."""
-        if not self._placed or not self.is_attached:
+        """Update the visible rows, and refresh the cells that differ."""
+        if not self.placed or not self.is_attached:
             return
         # where a terminal has next to no rows, a layout of fractions may give thousands: none of them can be seen
         for y in range(min(self.height, self.app.size.height)):
@@ -171,7 +205,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self.move_to(self._row_before_step(step) + step)
 
     def action_page(self, step: int) -> None:
-        """Move the cursor by what is in sight."""
+        """Move the cursor by a page."""
         self.move_to(self._row_before_step(step) + step * max(1, self.height - 1))
 
     def follow_cursor(self) -> None:
@@ -198,7 +232,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     def lay_out(self) -> None:
         """Choose the columns that fit."""
-        self._placed = lay_out(self.columns(), self.size.width)
+        self.placed = lay_out(self.columns(), self.size.width)
         self._lines = []
         if self._is_followed:
             self._bring_into_sight()
@@ -207,7 +241,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self.redraw()
 
     def on_focus(self) -> None:
-        """Show where the keys go."""
+        """Show whether the table has the focus."""
         self._lines = []
         self.redraw()
         self.refresh()
@@ -222,11 +256,11 @@ class LineTable(Widget, Generic[K], can_focus=True):
             tell_click(self, event)
 
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
-        """Look further down; the cursor stays."""
+        """Scroll down; the cursor stays."""
         self._look(self.top + 3, event)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
-        """Look further up."""
+        """Scroll up; the cursor stays."""
         self._look(self.top - 3, event)
 
     def _look(self, top: int, event: events.MouseEvent) -> None:
@@ -238,7 +272,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self.redraw()
 
     def _find_cursor(self) -> bool:
-        """The row the cursor is on now; whether it had to go to another key."""
+        """Find the row of the cursor; return whether the cursor moved to another key."""
         if self.cursor is not None and (row := self._positions.get(self.cursor)) is not None:
             self._row = row
             return False
@@ -265,15 +299,20 @@ class LineTable(Widget, Generic[K], can_focus=True):
         row = self.top + y
         if row >= len(self.keys):
             return _BLANK
-        self.drawn += 1
         key = self.keys[row]
+        if (whole := self.whole_line(key)) is not None:
+            line = tuple(fitted(whole, max(0, self.size.width - 1)))
+            return _Line(key, row == self._row, (line,), self.lead_of(key), is_whole=True)
         cells = tuple(
-            tuple(fitted(self.cell_of(key, p.column.key, p.width), p.width, right=p.column.right)) for p in self._placed
+            tuple(fitted(self.cell_of(key, p.column.key, p.width), p.width, right=p.column.right)) for p in self.placed
         )
         return _Line(key, row == self._row, cells, self.lead_of(key))
 
     def _refresh_cells(self, y: int, shown: _Line, line: _Line) -> None:
-        for placed, before, after in zip(self._placed, shown.cells, line.cells, strict=True):
+        if line.is_whole:
+            self.refresh(Region(0, y + self.head, self.size.width, 1))
+            return
+        for placed, before, after in zip(self.placed, shown.cells, line.cells, strict=True):
             if before != after:
                 start, end = changed_part(before, after)
                 self.refresh(Region(placed.x + start, y + self.head, end - start, 1))
@@ -308,13 +347,13 @@ class LineTable(Widget, Generic[K], can_focus=True):
         return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
 
     def _titles(self) -> Strip:
-        style = BLUE if self.has_focus else DIM
-        cells = [fitted(((self.title_of(p), style),), p.width, right=p.column.right) for p in self._placed]
+        style = STRONG + BLUE if self.has_focus else DIM
+        cells = [fitted(((self.title_of(p), style),), p.width, right=p.column.right) for p in self.placed]
         strip = self._strip([("▌" if self.has_focus else _GAP, BLUE)], cells, _RAISED)
         return self._with_position(strip)
 
     def _with_position(self, strip: Strip) -> Strip:
-        """Which rows are in sight, at the right end, when not all are."""
+        """Add the range of visible rows at the right end, unless all are visible."""
         if len(self.keys) <= self.height:
             return strip
         last = min(self.top + self.height, len(self.keys))

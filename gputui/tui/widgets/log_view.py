@@ -1,9 +1,9 @@
-"""The end of a job's output. Only lines in sight are decoded; a flood costs one repaint a tick."""
+"""Viewer of a job's output. Only visible lines are decoded, and a flood of lines costs one repaint a tick."""
 
 from __future__ import annotations
 
 import time
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from rich.style import Style
 from textual import events
@@ -11,33 +11,93 @@ from textual.geometry import Region
 from textual.message import Message
 from textual.strip import Strip
 
+from gputui.domain.job import Job
 from gputui.domain.text import plain
+from gputui.domain.units import plural
 from gputui.tui.commands import LOG_COMMANDS, LOG_JOB_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.keymap import keymap_of
 from gputui.tui.log.buffer import LogBuffer
-from gputui.tui.log.follower import LogFollower
-from gputui.tui.log.reading import LogReading
+from gputui.tui.log.follower import LogFollower, LogOpener
+from gputui.tui.log.model import LogModel
+from gputui.tui.log.pinned import LogOf, started_attempt
 from gputui.tui.pace import log_pace
-from gputui.tui.present.cells import Span, fitted, segments
-from gputui.tui.present.log_title import log_states
+from gputui.tui.present.cells import Cell, Span, fitted, segments
 from gputui.tui.present.status import wrapped
-from gputui.tui.present.style import BLUE, DIM, GROUND, PLAIN, RAISED, RED
-from gputui.tui.widgets.grip import Grip
+from gputui.tui.present.style import AMBER, BLUE, DIM, GROUND, PLAIN, RAISED, RED, STRONG
+from gputui.tui.widgets.mouse import Grip
+from gputui.tui.widgets.title_line import title_line
+
+
+def log_states(reading: LogModel, follower: LogFollower, *, is_over: bool) -> list[Span]:
+    """Return the state, the most important first: a narrow pane cuts the rest."""
+    said: list[Span] = []
+    if reading.picked.is_on:
+        said.append((f"{plural(len(reading.shown_numbers()), 'line')} selected", BLUE))
+    if not reading.window.follows:
+        below = reading.window.below
+        said.append((f"‖ paused, {plural(below, 'line')} below" if below else "‖ paused", AMBER + STRONG))
+    said += [(plain(words, 80), BLUE) for words in reading.search.words()]
+    if reading.note:
+        said.append((plain(reading.note, 120), AMBER))
+    if is_over and follower.error is None:  # what broke off has not ended
+        said.append(("ended", DIM))
+    if reading.buffer.skipped:
+        said.append((f"{reading.buffer.skipped:,} lines skipped", AMBER))
+    if follower.error and reading.buffer.end > reading.buffer.first:
+        said.append((plain(follower.error, 200), RED))
+    said += [(word, DIM) for word, is_on in _looks(reading) if is_on]
+    return said
+
+
+def _looks(reading: LogModel) -> tuple[tuple[str, bool], ...]:
+    painter = reading.painter
+    no_times = painter.shows_stamps and not painter.is_stamped
+    return ("wrapped", painter.wraps), ("no timestamps", no_times)
+
 
 _GROUND = Style(bgcolor=GROUND)
 _RAISED = Style(bgcolor=RAISED)
 _SIDE = 16
 _LOOK = 0.008
-"""Seconds for which it is looked for something before keys and everything else have their turn."""
+"""Seconds for which lines are searched at a time, before keys and everything else have their turn."""
 _REST = 0.004
 _QUIET, _SOON = 0.15, 1.0
-"""After so many seconds without a line, or in all, what was written before is taken to be there."""
+"""Seconds without a line, and in all, after which the output written before counts as read."""
 _CALM = 0.12
-"""Seconds between two paintings while it is looked for something."""
+"""Seconds between two repaints while lines are searched."""
 
 
 class LogNews(Message, bubble=False):
-    """Lines came in, or the log is over."""
+    """New lines, or the end of the log."""
+
+
+class LineLoader(Protocol):
+    """Loader of lines that are not in memory."""
+
+    def reach_start(self, *, is_asked: bool) -> None:
+        """Load earlier lines: the oldest one is in sight. `is_asked`: somebody asked for the first line of the log."""
+        ...
+
+    def reach_end(self) -> None:
+        """Load later lines: the last one that is loaded is in sight, and the log goes on."""
+        ...
+
+    def load_awaited(self) -> None:
+        """Load the lines around the hit that the search waits for."""
+        ...
+
+
+class NoLoader:
+    """Loader of a view that shows nothing but the end of a log."""
+
+    def reach_start(self, *, is_asked: bool) -> None:
+        """Do nothing: no further lines are loaded."""
+
+    def reach_end(self) -> None:
+        """Do nothing: no further lines are loaded."""
+
+    def load_awaited(self) -> None:
+        """Do nothing: no further lines are loaded."""
 
 
 class LogView(Grip, can_focus=True):
@@ -49,34 +109,38 @@ class LogView(Grip, can_focus=True):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
         super().__init__(id=id)
         self.follower: LogFollower | None = None
-        self.reading = LogReading()
-        self.repaints = 0
-        """How often the whole pane was asked to be painted: what a test counts."""
+        self.reading = LogModel()
+        self.lines_beyond: LineLoader = NoLoader()
         self._heading = ""
+        self._waits = ""
+        """Words for a job without a log, instead of a log."""
+        self._is_pinned = False
+        self._shown_title = Strip([])
+        self._aside: Cell = ()
         self._told_over = False
         self._followed_at = self._ticked_at = self._painted_at = 0.0
-        self._looks_on = False
-        """A timer is set for looking further."""
+        self._searches_soon = False
+        """A timer is set for searching further lines."""
         self.paints_soon = False
-        """A timer is set for painting what was found."""
+        """A timer is set for painting hits."""
         self._said: list[str] = []
-        """What was said of the search when it was painted."""
+        """Words about the search when it was last painted."""
 
     @property
     def buffer(self) -> LogBuffer:
-        """The lines that are kept."""
+        """Lines in memory."""
         return self.reading.buffer
 
     @property
     def follows(self) -> bool:
-        """The end stays in sight."""
+        """Whether the end stays in sight."""
         return self.reading.window.follows
 
     def follow(self, follower: LogFollower, name: str) -> None:
-        """Show this log from now on; the one before is closed."""
+        """Show another log; the one before is closed."""
         self.stop()
-        self.follower, self._heading = follower, name
-        reading = LogReading()
+        self.follower, self._heading, self._waits = follower, name, ""
+        reading = LogModel()
         reading.look_like(self.reading)
         self.reading = reading
         self._told_over = False
@@ -84,21 +148,43 @@ class LogView(Grip, can_focus=True):
         follower.start(self._tell)
         self.repaint()
 
+    def wait_for(self, name: str, words: str) -> None:
+        """Show words in place of a log: its job has not started."""
+        if (name, words) == (self._heading, self._waits):
+            return
+        self.stop()
+        self.follower, self._heading, self._waits = None, name, words
+        reading = LogModel()
+        reading.look_like(self.reading)
+        self.reading = reading
+        self.repaint()
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether the log stays while the cursor moves to other jobs."""
+        return self._is_pinned
+
+    @is_pinned.setter
+    def is_pinned(self, is_pinned: bool) -> None:
+        if is_pinned != self._is_pinned:
+            self._is_pinned = is_pinned
+            self.refresh(Region(0, 0, self.size.width, 1))
+
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         if self.follower is not None:
             self.follower.close()
 
     def on_unmount(self) -> None:
-        """Leave no thread reading for nobody."""
+        """Stop the reader thread."""
         self.stop()
 
     def _tell(self) -> None:
-        """On the reader's thread: there is something to take."""
+        """Tell of new lines; called in the reader's thread."""
         self.post_message(LogNews())
 
     def on_log_news(self) -> None:
-        """Look at once, or as soon as the last look is long enough ago: a silent log costs nothing."""
+        """Take new lines at once, or once the last time is long enough ago: a silent log costs nothing."""
         wait = self._ticked_at + log_pace(self.app) - time.monotonic()
         if wait <= 0:
             self.tick()
@@ -106,7 +192,7 @@ class LogView(Grip, can_focus=True):
             self.set_timer(wait, self.tick)
 
     def tick(self) -> None:
-        """Take what came in, and paint once if anything did."""
+        """Take new lines, and paint once if there are any."""
         self._ticked_at = time.monotonic()
         follower = self.follower
         if follower is None:
@@ -117,21 +203,21 @@ class LogView(Grip, can_focus=True):
             self.reading.painter.is_stamped = follower.is_stamped
             self.buffer.add(lines, skipped, styles)
             self.reading.search.step(_LOOK / 2)
-            self._look_later()
+            self._search_later()
         if is_over != self._told_over or lines or skipped:
             self._told_over = is_over
             self.repaint(is_same=self.reading.search.at == stood)
 
     @property
     def is_arriving(self) -> bool:
-        """Whether what was written before it was followed is still on its way."""
+        """Whether output from before it was followed is still being read."""
         now = time.monotonic()
         is_quiet = self.buffer.end > 0 and now - self._ticked_at > _QUIET
         return self.follower is not None and not self._told_over and not is_quiet and now - self._followed_at < _SOON
 
-    def look(self) -> None:
-        """Go on looking for what is searched, filtered or an error, without ever keeping a key waiting."""
-        self._looks_on = False
+    def search_further(self) -> None:
+        """Search, filter and look for errors in further lines, without ever keeping a key waiting."""
+        self._searches_soon = False
         search = self.reading.search
         stood = search.at
         changed = search.step(_LOOK)
@@ -139,10 +225,11 @@ class LogView(Grip, can_focus=True):
             self.repaint()
         elif changed or search.words() != self._said:
             self._paint_soon()
-        self._look_later()
+        self._search_later()
+        self.lines_beyond.load_awaited()
 
     def _paint_soon(self) -> None:
-        """Paint once for all that is found within a moment."""
+        """Paint once for all hits of a moment."""
         if not self.paints_soon:
             self.paints_soon = True
             self.set_timer(max(0.001, self._painted_at + _CALM - time.monotonic()), self._paint_found)
@@ -151,32 +238,32 @@ class LogView(Grip, can_focus=True):
         if self.paints_soon:
             self.repaint()
 
-    def _look_later(self) -> None:
-        if not self._looks_on and not self.reading.search.is_done:
-            self._looks_on = True
-            self.set_timer(_REST, self.look)
+    def _search_later(self) -> None:
+        if not self._searches_soon and not self.reading.search.is_done:
+            self._searches_soon = True
+            self.set_timer(_REST, self.search_further)
 
     @property
     def height(self) -> int:
-        """Lines in sight, below the title; never more than the screen has, however high the pane is laid out."""
+        """Visible lines below the title; never more than the screen has, however high the pane is laid out."""
         return max(0, min(self.size.height, self.app.size.height) - 1)
 
     def action_down(self, step: int) -> None:
-        """Scroll by lines; while lines are picked, pick further."""
+        """Scroll by lines; while lines are selected, extend the selection."""
         if self.reading.picked.is_on:
             self._pick_further(step)
             return
-        self._scroll(step)
+        self.scroll_rows(step)
 
     def action_page(self, step: int) -> None:
-        """Scroll by what is in sight."""
-        self._scroll(step * max(1, self.height - 1))
+        """Scroll by a page."""
+        self.scroll_rows(step * max(1, self.height - 1))
 
     def action_first(self) -> None:
-        """Go to the oldest line that is kept."""
+        """Go to the first line."""
         self.reading.window.to_first()
         self.repaint()
-        self.at_first(is_asked=True)
+        self.lines_beyond.reach_start(is_asked=True)
 
     def action_last(self) -> None:
         """Follow the end again."""
@@ -184,12 +271,12 @@ class LogView(Grip, can_focus=True):
         self.repaint()
 
     def action_toggle_pause(self) -> None:
-        """Stay here, or follow the end again."""
+        """Stop following the end, or follow it again."""
         self.reading.window.follows = not self.follows
         self.repaint()
 
     def action_sideways(self, step: int) -> None:
-        """Move long lines under the pane."""
+        """Scroll sideways."""
         painter = self.reading.painter
         painter.left = max(0, painter.left + step * _SIDE)
         self.repaint()
@@ -197,38 +284,33 @@ class LogView(Grip, can_focus=True):
     def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
         """Scroll down."""
         event.stop()
-        self._scroll(3)
+        self.scroll_rows(3)
 
     def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
         """Scroll up."""
         event.stop()
-        self._scroll(-3)
+        self.scroll_rows(-3)
 
     def on_resize(self) -> None:
-        """Lines are cut elsewhere now."""
+        """Cut lines at the new width."""
         self.reading.painter.width, self.reading.window.height = self.size.width, self.height
         self.repaint()
 
     def on_focus(self) -> None:
-        """Show where the keys go."""
+        """Show that the keys go here, or no longer."""
         self.repaint()
 
     on_blur = on_focus
 
-    def at_first(self, *, is_asked: bool) -> None:
-        """The oldest line is in sight: there may be earlier ones."""
-
-    def at_last(self) -> None:
-        """The last line that is shown is in sight, and is not the log's last."""
-
-    def _scroll(self, rows: int) -> None:
+    def scroll_rows(self, rows: int) -> None:
+        """Scroll by rows."""
         window = self.reading.window
         window.move(rows)
         self.repaint()
         if rows < 0 and window.is_at_first:
-            self.at_first(is_asked=False)
+            self.lines_beyond.reach_start(is_asked=False)
         elif rows > 0 and window.is_at_last and not self.reading.lines.reaches_end:
-            self.at_last()
+            self.lines_beyond.reach_end()
 
     def _pick_further(self, step: int) -> None:
         lines, picked = self.reading.lines, self.reading.picked
@@ -241,27 +323,42 @@ class LogView(Grip, can_focus=True):
         self.repaint()
 
     def repaint(self, *, is_same: bool = False) -> None:
-        """Work out what is in sight, and paint it once: the title alone where the rows are the same, and look it."""
-        self.repaints += 1
+        """Work out the visible rows and paint them; `is_same`: only the title, unless the rows differ."""
         self._painted_at = time.monotonic()
         self.paints_soon = False
         stood = self.reading.rows
         self.reading.settle()
+        self._search_later()  # lines may have left memory, which a filter shows all the same
         self._said = self.reading.search.words()
-        if is_same and stood and self.reading.rows == stood:
+        has_news = not (is_same and stood and self.reading.rows == stood)
+        if has_news:
+            self.refresh(Region(0, 1, self.size.width, max(0, self.size.height - 1)))
+        title = self._title()
+        if title != self._shown_title or not has_news:
+            self._shown_title = title
             self.refresh(Region(0, 0, self.size.width, 1))
-        else:
-            self.refresh()
+
+    def show_note(self, words: str) -> None:
+        """Show words in the title: work in progress, or an error."""
+        self.reading.note = words
+        self.repaint()
+
+    def show_aside(self, words: Cell) -> None:
+        """Show words about something else at the end of the title, where there is room."""
+        if words != self._aside:
+            self._aside = words
+            self.refresh(Region(0, 0, self.size.width, 1))
 
     def row_at(self, y: int) -> int | None:
-        """The number of the line that is shown there."""
+        """Return the number of the line at that row of the pane."""
         rows = self.reading.rows
         return rows[y - 1].number if 0 < y <= len(rows) else None
 
     def render_line(self, y: int) -> Strip:
-        """The title, or a line of the log."""
+        """Render the title or a line of the log."""
         if y == 0:
-            return self._title()
+            self._shown_title = self._title()
+            return self._shown_title
         reading = self.reading
         if y > len(reading.rows):
             return self._words_below(y - 1)
@@ -270,7 +367,7 @@ class LogView(Grip, can_focus=True):
         return reading.painter.row(row, picked=is_marked or reading.picked.has(row.number), marked=is_marked)
 
     def _words_below(self, y: int) -> Strip:
-        """What stands where no line is: an error, or what to do."""
+        """Render a row without a line: an error, or a hint."""
         lines, style = [""], DIM
         if not self.reading.rows:
             told, style = self._no_lines()
@@ -280,6 +377,8 @@ class LogView(Grip, can_focus=True):
         return Strip(segments(spans, _GROUND)).adjust_cell_length(self.size.width, _GROUND)
 
     def _no_lines(self) -> tuple[str, Style]:
+        if self._waits:
+            return self._waits, DIM
         if self.follower is None:
             return f"Select a job and press {keymap_of(self).key('follow')} to follow its log.", DIM
         if self.buffer.end > self.buffer.first:
@@ -289,9 +388,26 @@ class LogView(Grip, can_focus=True):
         return ("The job wrote nothing." if self.follower.is_over else "Nothing written yet."), DIM
 
     def _title(self) -> Strip:
-        style = BLUE if self.has_focus else DIM
+        style = STRONG + BLUE if self.has_focus else DIM
         spans: list[Span] = [("▌" if self.has_focus else " ", BLUE), ("LOG ", style), (self._heading, PLAIN)]
+        if self._is_pinned:
+            spans.append(("  ● pinned", STRONG + BLUE))
         if self.follower is not None:
             states = log_states(self.reading, self.follower, is_over=self._told_over)
             spans += [(f"  {words}", words_style) for words, words_style in states]
-        return Strip(segments(fitted(tuple(spans), self.size.width), _RAISED), self.size.width)
+        return title_line(spans, self.size.width, has_focus=self.has_focus, aside=self._aside)
+
+
+class JobLog(LogView, can_focus=False):
+    """End of a job's log on the job's page. Keys go to the page; the wheel scrolls the log."""
+
+    DEFAULT_CSS = "JobLog { height: 1fr; display: none; }"
+    _begun = 0
+
+    def show_of(self, job: Job, opener: LogOpener, *, is_room: bool) -> None:
+        """Show the log of the job's latest attempt, if it has started and there is room."""
+        attempt = started_attempt(job)
+        self.display = is_room and attempt > 0
+        if self.display and attempt > self._begun:
+            self._begun = attempt
+            self.follow(LogFollower(opener, job.id, None), LogOf(job.id).heading(job))

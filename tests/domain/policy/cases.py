@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView
 from gputui.domain.job import ArrayRef, Attempt, GpuRequest, Job, JobSpec
-from gputui.domain.policy.occupancy import AWAITED
+from gputui.domain.policy.gpus.availability import AWAITED
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Controls, Node, Snapshot, Usage
 from gputui.domain.state import JobState
@@ -108,10 +109,10 @@ def settings(draw: st.DrawFn, gpus: int) -> Settings:
     policy = PolicySettings(
         predict=draw(st.booleans()),
         patience=draw(st.sampled_from([timedelta(0), 5 * MINUTE, HOUR])),
-        age_cap=draw(st.sampled_from([None, 3.0])),
-        fair_weight=draw(st.sampled_from([500.0, 0.0])),
+        promote_after=draw(st.sampled_from([10 * DAY, 4 * DAY, HOUR, timedelta(0)])),
+        newcomer_credit=draw(st.sampled_from([10 * DAY, DAY, timedelta(0)])),
+        age_unit=draw(st.sampled_from([36 * HOUR, HOUR])),
         max_time=draw(st.sampled_from([None, None, 2 * HOUR])),
-        limit_normal=draw(st.sampled_from([DAY, HOUR])),
         standing_priority=draw(st.sampled_from([None, None, None, 80])),
         left_free=draw(st.sampled_from([(), (), (), ("0",), ("1", "2")])),
         prefer=draw(st.sampled_from([(), (), ("3", "1")])),

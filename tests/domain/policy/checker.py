@@ -10,9 +10,8 @@ from itertools import combinations
 from gputui.domain.job import Job, JobId
 from gputui.domain.policy.plan import Plan
 from gputui.domain.settings import Settings
-from gputui.domain.snapshot import Snapshot
+from gputui.domain.snapshot import Snapshot, WindowState
 from gputui.domain.state import PendingReason, Reason
-from gputui.domain.window import WindowState
 from tests.domain.policy.slow_facts import Facts, Held, Uuids
 from tests.domain.policy.slow_words import Told, check_sentence
 
@@ -174,7 +173,7 @@ def _need(walk: Walk, job: Job, at: datetime, owed: int = 0) -> tuple[int, int]:
     if caps.gpus is not None:
         over = [h for h in walk.held if h.ends_at > at and h.job.spec.tenant == job.spec.tenant]
         most = max(fewest, min(most, caps.gpus - sum(len(h.uuids) for h in over) - owed))
-    is_patient = at < job.submitted_at + walk.facts.policy.patience
+    is_patient = at < walk.facts.since(job) + walk.facts.policy.patience
     return (most if is_patient else fewest), most
 
 
@@ -271,7 +270,7 @@ def _earliest(walk: Walk, job: Job) -> Promise | None:
     """By everybody's planned end, and by the ends of windows and of its patience; None: never."""
     facts = walk.facts
     moments = {h.ends_at for h in walk.held if h.uuids} | {window.end for window in facts.windows}
-    moments |= {job.submitted_at + facts.policy.patience}
+    moments |= {facts.since(job) + facts.policy.patience}
     moments |= {facts.now + timedelta(seconds=1)} if facts.awaited else set()
     for at in sorted(moment for moment in moments if moment > facts.now):
         need, _ = _need(walk, job, at)

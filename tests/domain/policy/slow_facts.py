@@ -13,7 +13,7 @@ from functools import cached_property
 
 from gputui.domain.gpu import Gpu, GpuState, GpuView
 from gputui.domain.job import Job, JobId
-from gputui.domain.policy.occupancy import AWAITED
+from gputui.domain.policy.gpus.availability import AWAITED
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason
@@ -84,7 +84,7 @@ class Facts:
         """By its plan; once that is over, by a minute at least, doubled until it lies ahead."""
         attempt = job.attempts[-1]
         began = attempt.started_at or attempt.claimed_at or self.now
-        lasts = self.planned(job)
+        lasts = self.expected_by(job)[0]
         if began + lasts > self.now:
             return began + lasts
         lasts = max(lasts, timedelta(minutes=1))
@@ -93,21 +93,24 @@ class Facts:
         return began + lasts
 
     def planned(self, job: Job) -> timedelta:
-        return self.planned_by(job)[0]
+        """Its limit, or the longest time that the site allows; where it sets none, that of 72 h and of any live job."""
+        most, limit = self.policy.max_time, job.spec.time_limit
+        if limit is not None:
+            return min(limit, most or limit)
+        stated = [one.spec.time_limit for one in self.snapshot.jobs if not one.state.is_terminal and not one.held]
+        return most or max([timedelta(hours=72), *(each for each in stated if each is not None)])
 
-    def planned_by(self, job: Job) -> tuple[timedelta, str]:
-        """How long it is planned to run, and in which words that is told."""
-        policy, lasts, words = self.policy, job.spec.time_limit, "by its limit"
-        if lasts is None:
-            classes = {0: policy.limit_low, 50: policy.limit_normal, 100: policy.limit_high}
-            lasts, words = classes[min(classes, key=lambda at: abs(at - job.priority))], "by the default limit"
-        lasts = min(lasts, policy.max_time or lasts)
+    def expected_by(self, job: Job) -> tuple[timedelta, str]:
+        """How long it is expected to run once it has started, and in which words that is told."""
+        lasts = self.planned(job)
+        if job.spec.time_limit is not None:
+            return lasts, "by its limit"
         runs = sorted((one.ended_at, one.started_at) for one in self._like(job) if one.ended_at and one.started_at)
-        if policy.predict and len(runs) > 1:
+        if self.policy.predict and len(runs) > 1:
             mean = max(timedelta(seconds=1), sum((end - start for end, start in runs[-2:]), timedelta(0)) / 2)
             if mean < lasts:
                 return mean, "if it runs as long as the last ones did"
-        return lasts, words
+        return lasts, "by the longest time allowed"
 
     def _like(self, job: Job) -> Iterable[Job]:
         """Completed jobs of its tenant with its name; without a name, with its image."""
@@ -120,8 +123,8 @@ class Facts:
     # order
 
     @cached_property
-    def fair(self) -> dict[str, float]:
-        """F = 2^(-U/S) of every tenant that waits or has used anything."""
+    def used(self) -> dict[str, float]:
+        """U/S of every tenant that waits or has used anything."""
         life = self.policy.half_life.total_seconds()
         used: dict[str, float] = {}
         for tenant, seconds in self.snapshot.usage.gpu_seconds.items():
@@ -140,34 +143,63 @@ class Facts:
         everyone = {*used, *(job.spec.tenant for job in self.pending)}
         total, shares = sum(used.values()), sum(weights.get(name, 1.0) for name in everyone)
         return {
-            name: 2 ** -((used.get(name, 0.0) / total if total else 0.0) / (weights.get(name, 1.0) / shares))
+            name: (used.get(name, 0.0) / total if total else 0.0) / (weights.get(name, 1.0) / shares)
             for name in everyone
         }
 
     def _ago(self, at: datetime) -> float:
         return (self.now - at).total_seconds()
 
+    def since(self, job: Job) -> datetime:
+        """When it would have come, had it waited for its turn alone since then."""
+        gates = [job.spec.begin_at, job.not_before, *(self._ended(other) for other in self._awaited(job))]
+        began = max([job.waiting_since or job.submitted_at, *(at for at in gates if at is not None)])
+        return self.now if job.held else min(self.now, began)
+
+    def _awaited(self, job: Job) -> list[Job]:
+        return [self.jobs[other] for other in (*job.spec.after, *job.spec.after_any) if other in self.jobs]
+
+    def _ended(self, other: Job) -> datetime:
+        return other.ended_at or self.now
+
+    def level(self, job: Job) -> tuple[int, bool, int, int]:
+        """Class and whether it was promoted in it come before the priority, and that before nice."""
+        after = self.policy.promote_after
+        promoted = bool(after) and self.now - self.since(job) >= after
+        grade = 0 if job.priority <= 25 else 1 if job.priority < 75 else 2
+        return (grade, promoted, 0 if promoted else job.priority, 0 if promoted else -max(0, job.spec.nice))
+
     def score(self, job: Job) -> float:
-        policy, units = self.policy, (self.now - job.submitted_at) / self.policy.age_unit
-        return (
-            policy.class_weight * job.priority / 50
-            + policy.age_weight * min(units, units if policy.age_cap is None else policy.age_cap)
-            - policy.duration_weight * min(policy.duration_cap, self.planned(job) / policy.age_unit)
-            + policy.fair_weight * self.fair[job.spec.tenant]
-            - job.spec.nice
-        )
+        """Return the expansion factor with what its tenant is credited, and the wait in units, faster for wide jobs."""
+        waited, planned = self.now - self.since(job), self.planned(job)
+        credit = self.policy.newcomer_credit * max(0.0, 1 - self.used[job.spec.tenant]) - 12 * planned
+        credit = max(credit, timedelta(0))
+        pace = 1 + math.log2(max(1, min(8, self.fewest(job)))) / 5
+        return (waited + credit + planned) / planned + pace * (waited / self.policy.age_unit)
+
+    def alike(self, job: Job) -> tuple[str, timedelta, int]:
+        """Return all that its score is made of, beside the wait."""
+        return (job.spec.tenant, self.planned(job), self.fewest(job))
+
+    def fewest(self, job: Job) -> int:
+        """Return how many GPUs it asks for, at least."""
+        asked = job.spec.gpus
+        return max(map(len, self.nodes), default=0) if asked.everything else asked.minimum
 
     def goes_before(self, one: Job, other: Job) -> bool | None:
         """Whether the first goes before the second; None where their scores are too near to be told apart."""
         if one.topped_at != other.topped_at:
             return other.topped_at is None or (one.topped_at is not None and one.topped_at > other.topped_at)
-        gap = self.score(one) - self.score(other)
-        alike = one.spec.tenant == other.spec.tenant and one.priority == other.priority
-        if abs(gap) > 1e-5:
-            return gap > 0
-        if gap != 0.0 and not (alike and one.submitted_at == other.submitted_at):
-            return None
-        return (one.submitted_at, one.id) < (other.submitted_at, other.id)
+        if self.level(one) != self.level(other):
+            return self.level(one) > self.level(other)
+        if not self.level(one)[1]:
+            gap, size = self.score(one) - self.score(other), self.score(one) + self.score(other)
+            if abs(gap) > 1e-7 * size:
+                return gap > 0
+            alike = self.alike(one) == self.alike(other)
+            if not alike:
+                return None
+        return (self.since(one), one.id) < (self.since(other), other.id)
 
     # what may hinder a job
 

@@ -97,19 +97,19 @@ def _check_quota(facts: Facts, told: Told, text: str) -> None:
     job, caps = told.job, facts.caps(told.job.spec.tenant)
     if told.kind == "array":
         assert job.array is not None
-        parts = _parts(r"(\d+) elements? of array (\d+) (?:are|is) running, and (\d+) may", text)
+        parts = _parts(r"(\d+) elements? of array (\d+) (?:are|is) running; at most (\d+) may run", text)
         assert [int(part) for part in parts] == [told.running, job.array.id, job.array.limit]
     elif told.kind == "cpu":
-        [running] = _parts(r"(\d+) jobs? without GPUs (?:are|is) running, and no more may", text)
+        [running] = _parts(r"(\d+) jobs? without GPUs (?:are|is) running; no more may run", text)
         assert int(running) == told.running >= facts.settings.scheduler.cpu_jobs
-    elif not text.startswith("needs"):
-        pattern = r"(\d+) jobs? of (\w+) (?:are|is) running(?:, (1) more is promised its turn)?, and (\d+) may"
+    elif not text.startswith(("needs", "wants")):
+        pattern = r"(\d+) jobs? of (\w+) (?:are|is) running(?:, (1) more is promised its turn)?; at most (\d+) may run"
         running, tenant, promised, most = _parts(pattern, text)
         assert (int(running), tenant, int(most)) == (told.jobs, job.spec.tenant, caps.running)
         assert not promised or told.owed
         assert int(running) + int(promised or 0) >= int(most)
     else:
-        pattern = r"(needs .*): (\w+) holds (\d+) GPUs?(?: and is promised (\d+))?, and may hold (\d+)"
+        pattern = r"((?:needs|wants) .*): (\w+) holds (\d+) GPUs?(?: and is promised (\d+))?; at most (\d+) allowed"
         needs, tenant, holds, promised, most = _parts(pattern, text)
         _check_needs(facts, told.of(need=facts.width(job)[0]), needs)
         assert (tenant, int(holds), int(most)) == (job.spec.tenant, told.gpus, caps.gpus)
@@ -120,12 +120,12 @@ def _check_quota(facts: Facts, told: Told, text: str) -> None:
 _AHEAD = r"(?:(?P<ahead>\d+) jobs? ahead of it; )?"
 _TURN = re.compile(
     _AHEAD
-    + r"(?P<needs>needs .*?): (?P<counts>[^:;]*)"
-    + rf"(?:; would run past (?P<past>{_MOMENT}), when (?P<kept>\d+) are kept for job (?P<head>\d+))?"
-    + r"(?P<windows>(?:; \d+ kept by reservation [^;]*)*)"
+    + r"(?P<needs>needs .*?|wants [^;]*)[:;] (?P<counts>[^:;]*)"
+    + rf"(?:; would run past (?P<past>{_MOMENT}), when (?P<kept>\d+) GPUs? (?:is|are) reserved for job (?P<head>\d+))?"
+    + r"(?P<windows>(?:; \d+ GPUs? reserved by [^;]*)*)"
     + rf"(?:; expected (?P<at>{_MOMENT})(?: when job (?P<because>\d+) ends (?P<by>[^;]+))?)?"
     + r"(?:; GPUs go to jobs of priority (?P<least>\d+) and above first)?"
-    + r"(?:; planned to run (?P<lasts>\w+) by the default: give it a --time-limit)?"
+    + r"(?:; planned to run (?P<lasts>\w+), the longest time allowed, as it has no limit: give it a --time-limit)?"
 )
 
 
@@ -161,10 +161,10 @@ def _check_turn(facts: Facts, told: Told, reason: Reason) -> None:
 
 def _check_hint(facts: Facts, told: Told, found: re.Match[str]) -> None:
     """Only who gave no limit is asked for one, and only where a shorter one would help."""
-    lasts, source = facts.planned_by(told.job)
+    lasts, unlimited = facts.planned(told.job), told.job.spec.time_limit is None
     later = any(window.start > facts.now for window in facts.against(told.job, facts.now))
     helps = found["past"] is not None or (bool(found["windows"]) and later)
-    assert (found["lasts"] is not None) == (source == "by the default limit" and helps)
+    assert (found["lasts"] is not None) == (unlimited and helps)
     if found["lasts"]:
         assert found["lasts"] == _left(facts.now + lasts, facts.now)
 
@@ -177,24 +177,31 @@ def _check_promise(facts: Facts, told: Told, found: re.Match[str]) -> None:
     assert found["at"] == _moment(at, facts.now)
     if because:
         assert int(found["because"]) in because
-        assert found["by"] == facts.planned_by(facts.jobs[int(found["because"])])[1]
+        assert found["by"] == facts.expected_by(facts.jobs[int(found["because"])])[1]
     else:
         assert found["because"] is None
 
 
 def _check_needs(facts: Facts, told: Told, text: str) -> None:
-    """`needs 2 GPUs (1 after 12:05 UTC) of model H100 with 40G`."""
+    """`needs 2 GPUs of model H100 with 40G`, `wants 4 GPUs, will take 2 from 12:05 UTC`."""
     job, request = told.job, told.job.spec.gpus
+    fewest, most = facts.width(job)
+    need = told.need or fewest
     pattern = (
-        rf"needs (\d+) GPUs?(?: \((\d+) after ({_MOMENT})\))?(?: of model (\S+))?(?: with (\d+)G)?"
-        r"(?: with (\d+)G free)?(?: among (.+?))?(?: \(only (\d+) here ever fit\))?"
+        r"(?:needs (\d+) GPUs?"
+        rf"|wants (\d+) GPUs?(?:, will take (\d+)(?! from))?(?:, (?:will take )?(\d+) from ({_MOMENT}))?)"
+        r"(?: of model (\S+))?(?: with (\d+)G)?"
+        r"(?: with (\d+)G free)?(?: among (.+?))?(?: \(only (\d+) suitable here\))?"
     )
-    need, fewer, after, model, memory, free_memory, among, only = _parts(pattern, text)
-    fewest = facts.width(job)[0]
-    assert int(need) == (told.need or fewest)
-    if int(need) > fewest:
+    needs, wants, takes, fewer, since, model, memory, free_memory, among, only = _parts(pattern, text)
+    if fewest == most:
+        assert int(needs) == need
+    else:
+        assert int(wants) == most
+        assert int(takes or most) == need
+    if need > fewest:
         assert int(fewer) == fewest
-        assert after == _moment(job.submitted_at + facts.policy.patience, facts.now)
+        assert since == _moment(facts.since(job) + facts.policy.patience, facts.now)
     else:
         assert fewer is None
     assert (model, among) == (request.model, ", ".join(request.devices) or None)
@@ -205,13 +212,13 @@ def _check_needs(facts: Facts, told: Told, text: str) -> None:
 
 
 def _check_counts(facts: Facts, told: Told, text: str) -> None:
-    """`3 free, 4 held by jobs, 1 drained`; where not every GPU will do: `of 5 that suit it 3 free, 2 held by jobs`."""
+    """`3 free, 4 held by jobs, 1 drained`; where not every GPU will do: `of 5 suitable GPUs 3 free, 2 held by jobs`."""
     able = facts.eligible(told.job)
     free = told.left & able
     if not able:
-        assert text == f"none of {len(facts.views)} here suits it"
+        assert text == f"none of {len(facts.views)} here is suitable"
         return
-    suited = re.match(r"of (\d+) that suit it ", text)
+    suited = re.match(r"of (\d+) suitable GPUs? ", text)
     assert bool(suited) == (able != facts.views.keys())
     if suited:
         assert int(suited[1]) == len(able)
@@ -239,9 +246,9 @@ def _check_windows(facts: Facts, told: Told, text: str) -> None:
         count = len(facts.windowed[window.name])
         until = _moment(facts.now + facts.planned(told.job), facts.now)
         span = f"from {_moment(window.start, facts.now)} to {_moment(window.end, facts.now)}"
-        tail = f" kept by reservation {window.name} {span}, and it may run until {until}"
-        assert f"; {count}{tail}" in text
-    assert text.count("kept by reservation") == len(windows)
+        tail = f"reserved by {window.name} {span}, and it may run until {until}"
+        assert f"; {count} GPU{'' if count == 1 else 's'} {tail}" in text
+    assert text.count(" reserved by ") == len(windows)
 
 
 def _parts(pattern: str, text: str) -> list[str]:

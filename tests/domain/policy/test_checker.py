@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputui.domain.policy.plan import plan
 from gputui.domain.state import PendingReason
@@ -14,7 +14,7 @@ from tests.domain.policy.cases import Case, cases
 from tests.domain.policy.checker import check
 from tests.factories import NOW
 
-SLOW = settings(max_examples=200, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+SLOW = settings(max_examples=400, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def test_plans_are_right_whatever_the_server_looks_like() -> None:

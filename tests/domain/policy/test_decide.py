@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+
+import pytest
+from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView
 from gputui.domain.job import Job
-from gputui.domain.policy.durations import Durations
-from gputui.domain.policy.occupancy import AWAITED
+from gputui.domain.policy.durations import Durations, DurationSource
+from gputui.domain.policy.gpus.availability import AWAITED
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.policy.whatif import Shift, cancelled, drained, prioritised, submitted, what_if
 from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, TenantSettings, Window
@@ -33,7 +35,9 @@ def of_rows(jobs: list[Job], rows: list[GpuView], **changes: Any) -> Snapshot:
 
 
 def planned(jobs: list[Job], gpus: int = 8, **policy: Any) -> Plan:
-    return plan(seen(jobs, gpus), Settings(policy=PolicySettings(**{"duration_weight": 0.0, **policy})), NOW)
+    return plan(
+        seen(jobs, gpus), Settings(policy=PolicySettings(**{"promote_after": timedelta(microseconds=1), **policy})), NOW
+    )
 
 
 def starts(found: Plan) -> dict[int, int]:
@@ -72,26 +76,29 @@ def test_a_long_job_may_have_gpus_that_the_head_does_not_need() -> None:
     ]
     found = planned(jobs)
     assert starts(found) == {3: 2}
-    assert "would run past 14:00 UTC, when 6 are kept for job 2" in found.reasons[4].text
+    assert "would run past 14:00 UTC, when 6 GPUs are reserved for job 2" in found.reasons[4].text
     assert found.forecast[2] == NOW + 2 * HOUR
 
 
-def test_jobs_without_a_limit_are_taken_to_run_as_long_as_their_class_may() -> None:
-    blocked = [
-        holder(1, 0, 4, hours=5),
-        job(2, gpus=8, topped_at=NOW),
-        job(3, gpus=1, priority=100),
-        job(4, gpus=1),
-    ]
-    assert starts(planned(blocked)) == {3: 1}
-    assert starts(planned(blocked, limit_normal=HOUR)) == {3: 1, 4: 1}
-    capped = planned(blocked, max_time=2 * HOUR)
-    assert capped.forecast[2] == NOW + 2 * HOUR - timedelta(seconds=60)
+@pytest.mark.parametrize("priority", [0, 50, 100])
+def test_a_job_without_a_limit_is_planned_as_the_longest_allowed_in_every_class(priority: int) -> None:
+    one = job(1, gpus=1, priority=priority)
+    assert Durations([one], PolicySettings()).planned_for(one) == (72 * 3600, DurationSource.DEFAULT)
+    assert Durations([one], PolicySettings(max_time=2 * HOUR)).seconds(one) == 7200
+    stated = [one, job(2, gpus=1, time_limit=100 * HOUR), job(3, time_limit=500 * HOUR, held=True)]
+    assert Durations(stated, PolicySettings()).seconds(one) == 100 * 3600, "never shorter than a stated limit"
+
+
+def test_what_is_planned_as_the_longest_runs_into_the_promise_of_the_head() -> None:
+    blocked = [holder(1, 0, 4, hours=5), job(2, gpus=8, topped_at=NOW), job(3, gpus=1, priority=100), job(4, gpus=1)]
+    assert starts(planned(blocked)) == {}
+    limited = [*blocked[:3], job(4, gpus=1, time_limit=4 * HOUR)]
+    assert starts(planned(limited)) == {4: 1}
 
 
 def test_nothing_is_planned_longer_than_the_site_lets_users_ask_for_unless_the_policy_says_so() -> None:
     def seconds(one: Job, **policy: Any) -> float:
-        return Durations([], PolicySettings(**policy), 2 * HOUR).of(one).seconds
+        return Durations([], PolicySettings(**policy), 2 * HOUR).planned_for(one).seconds
 
     assert seconds(job(1, gpus=1)) == 7200
     assert seconds(job(1, gpus=1, time_limit=9 * HOUR)) == 7200
@@ -102,18 +109,25 @@ def test_nothing_is_planned_longer_than_the_site_lets_users_ask_for_unless_the_p
     assert found.forecast[2] == NOW + 2 * HOUR - timedelta(seconds=60)
 
 
-def test_the_tenants_last_two_runs_predict_the_next() -> None:
+def test_the_tenants_last_two_runs_tell_when_a_running_job_without_a_limit_ends() -> None:
     def done(job_id: int, hours: float) -> Job:
         ended = NOW - timedelta(hours=job_id)
         return job(job_id, state=JobState.COMPLETED, started_at=ended - timedelta(hours=hours), ended_at=ended)
 
-    history = [done(11, 0.5), done(12, 1.0), done(13, 50.0)]
-    other = running(1, on=[uuid(n) for n in range(4)], time_limit=2 * HOUR, name="other")
-    jobs = [other, job(2, gpus=8, topped_at=NOW, name="wide"), job(3, gpus=1)]
-    assert starts(planned(jobs)) == {}
-    assert starts(planned([*jobs, *history])) == {3: 1}
-    assert starts(planned([*jobs, *history], predict=False)) == {}
-    assert starts(planned([*jobs, *history[:1]])) == {}
+    history = [done(11, 1.5), done(12, 3.0), done(13, 50.0)]
+    jobs = [running(1, on=[uuid(n) for n in range(4)]), job(2, gpus=8, topped_at=NOW, name="wide")]
+    foreseen = planned([*jobs, *history])
+    assert foreseen.forecast[2] == NOW + 2.25 * HOUR - timedelta(seconds=60)
+    assert "when job 1 ends if it runs as long as the last ones did" in foreseen.reasons[2].text
+    for fewer in (planned([*jobs, *history], predict=False), planned([*jobs, *history[:1]])):
+        assert fewer.forecast[2] == NOW + 72 * HOUR - timedelta(seconds=60)
+
+
+@pytest.mark.parametrize("limit", [None, 4 * HOUR])
+def test_no_past_run_makes_a_waiting_job_shorter(limit: timedelta | None) -> None:
+    ended = [running(n, on=[]).evolve(state=JobState.COMPLETED, ended_at=NOW) for n in (11, 12)]
+    one = job(1, gpus=1, time_limit=limit)
+    assert Durations([one, *ended], PolicySettings()).seconds(one) == (4 * 3600 if limit else 72 * 3600)
 
 
 def test_a_job_that_outruns_its_prediction_is_expected_later_not_now() -> None:
@@ -124,11 +138,17 @@ def test_a_job_that_outruns_its_prediction_is_expected_later_not_now() -> None:
 
 def test_a_range_waits_for_all_it_asked_for_until_its_patience_ends() -> None:
     jobs = [holder(1, 0, 2, hours=1), job(2, gpus=(2, 4), age=60)]
-    found = planned(jobs, gpus=4)
+    found = planned(jobs, gpus=4, patience=timedelta(minutes=5))
     assert starts(found) == {}
     assert found.forecast[2] == NOW + timedelta(minutes=4)
-    assert starts(planned([jobs[0], job(2, gpus=(2, 4), age=300)], gpus=4)) == {2: 2}
-    assert starts(planned(jobs, gpus=4, patience=timedelta(0))) == {2: 2}
+    assert found.reasons[2].text.startswith(
+        "wants 4 GPUs, will take 2 from 12:04 UTC; 2 free, 2 held by jobs; expected"
+    )
+    settled = [jobs[0], job(2, gpus=(2, 4), age=300)]
+    assert starts(planned(settled, gpus=4, patience=timedelta(minutes=5))) == {2: 2}
+    assert starts(planned(jobs, gpus=4)) == {2: 2}
+    busy = planned([holder(1, 0, 3, hours=1), jobs[1]], gpus=4)
+    assert busy.reasons[2].text.startswith("wants 4 GPUs, will take 2; 1 free, 3 held by jobs; expected 13:")
 
 
 def test_a_range_takes_all_at_once_where_all_are_free() -> None:
@@ -136,7 +156,8 @@ def test_a_range_takes_all_at_once_where_all_are_free() -> None:
 
 
 def test_used_gpu_time_puts_a_tenant_behind() -> None:
-    jobs = [job(1, gpus=1, tenant="greedy", age=1), job(2, gpus=1, tenant="modest")]
+    hour = timedelta(hours=1)
+    jobs = [job(1, gpus=1, tenant="greedy", time_limit=hour, age=1), job(2, gpus=1, tenant="modest", time_limit=hour)]
     usage = Usage(NOW, {"greedy": 1e6})
     found = plan(seen(jobs, usage=usage), Settings(), NOW)
     assert found.order == (2, 1)
@@ -151,11 +172,11 @@ def test_a_cap_holds_and_its_reason_says_the_numbers() -> None:
     reason = found.reasons[2]
     assert (reason.code, reason.text) == (
         PendingReason.QUOTA_EXCEEDED,
-        "needs 3 GPUs: alice holds 4 GPUs, and may hold 4",
+        "needs 3 GPUs: alice holds 4 GPUs; at most 4 allowed",
     )
     counted = planned(jobs, tenants=(TenantSettings("alice", running=1),))
     assert starts(counted) == {4: 1}
-    assert counted.reasons[3].text == "1 job of alice is running, and 1 may"
+    assert counted.reasons[3].text == "1 job of alice is running; at most 1 may run"
 
 
 def test_a_range_stays_below_its_tenants_cap() -> None:
@@ -177,7 +198,7 @@ def test_a_window_is_backfilled_up_to_its_start_and_kept_clear_for_its_tenant() 
 def test_the_reason_names_the_window() -> None:
     jobs = [job(1, gpus=9, age=9), job(2, gpus=4, age=3, time_limit=2 * HOUR)]
     reason = planned(jobs, reservations=(WINDOW,)).reasons[2]
-    window = "6 kept by reservation course from 13:00 UTC to 17:00 UTC"
+    window = "6 GPUs reserved by course from 13:00 UTC to 17:00 UTC"
     assert reason.code is PendingReason.RESERVATION
     assert reason.text == f"needs 4 GPUs: 8 free; {window}, and it may run until 14:00 UTC; expected 17:00 UTC"
 
@@ -185,11 +206,11 @@ def test_the_reason_names_the_window() -> None:
 def test_who_waits_for_being_planned_long_by_default_is_told_to_give_a_limit() -> None:
     """The head is promised the GPUs at the end of the window, and so its own job has to end by then."""
     begun = replace(WINDOW, start=NOW - timedelta(minutes=1), count=8)
-    hint = "planned to run 1d00h by the default: give it a --time-limit"
+    hint = "planned to run 3d00h, the longest time allowed, as it has no limit: give it a --time-limit"
     jobs = [job(1, gpus=8, age=99), job(2, gpus=4, tenant="bob"), job(3, gpus=4, tenant="bob", time_limit=HOUR)]
     found = planned(jobs, reservations=(begun,))
     assert starts(found) == {3: 4}
-    assert found.reasons[2].text.endswith(f"would run past 17:00 UTC, when 8 are kept for job 1; {hint}")
+    assert found.reasons[2].text.endswith(f"would run past 17:00 UTC, when 8 GPUs are reserved for job 1; {hint}")
     assert hint not in found.reasons[1].text
     assert planned([job(1, gpus=4)], reservations=(WINDOW,)).reasons[1].text.endswith(hint)
 
@@ -264,7 +285,7 @@ def test_what_if_tells_whose_start_shifts() -> None:
         job(3, gpus=8, age=40, time_limit=2 * HOUR),
     ]
     now, later = NOW + HOUR, NOW + 2 * HOUR
-    raised = what_if(seen(jobs), prioritised([3], 90), Settings(), NOW)
+    raised = what_if(seen(jobs), prioritised([3], 90, NOW), Settings(), NOW)
     assert raised == (Shift(3, later, now), Shift(2, now, NOW + 3 * HOUR))
     assert what_if(seen(jobs), cancelled([2]), Settings(), NOW) == (Shift(3, later, now), Shift(2, now, None))
     assert what_if(seen(jobs), cancelled([1]), Settings(), NOW)[0] == Shift(2, now, NOW)
@@ -316,4 +337,4 @@ def test_a_cap_counts_gpus_that_were_drained_under_a_running_job() -> None:
     capped = Settings(policy=PolicySettings(tenants=(TenantSettings("alice", gpus=2),)))
     found = plan(of_rows([held, job(2, gpus=2)], rows), capped, NOW)
     assert starts(found) == {}
-    assert found.reasons[2].text == "needs 2 GPUs: alice holds 1 GPU, and may hold 2"
+    assert found.reasons[2].text == "needs 2 GPUs: alice holds 1 GPU; at most 2 allowed"

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import gc
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView
 from gputui.domain.job import ArrayRef, GpuRequest, Job
-from gputui.domain.policy.fitting import suitable
-from gputui.domain.policy.occupancy import UNANSWERED
+from gputui.domain.policy.durations import Durations
+from gputui.domain.policy.gpus.availability import UNANSWERED
+from gputui.domain.policy.gpus.match import suitable_gpus
 from gputui.domain.policy.plan import Plan, plan
-from gputui.domain.settings import SchedulerSettings, Settings
-from gputui.domain.snapshot import Controls, Node, Snapshot
+from gputui.domain.policy.timeline import timeline
+from gputui.domain.settings import RuntimeSettings, SchedulerSettings, Settings
+from gputui.domain.snapshot import Controls, Leader, Node, Snapshot
 from gputui.domain.state import JobState, PendingReason
 from tests.factories import GIB, NOW, gpu, job, running, spec, uuid, view
 
@@ -61,7 +64,7 @@ def test_gpus_go_to_the_first_in_order_and_never_twice() -> None:
 def test_all_or_none() -> None:
     found = planned([job(1, gpus=3)], gpus=2)
     assert started(found) == {}
-    assert why(found, 1) == (PendingReason.RESOURCES, "needs 3 GPUs (only 2 here ever fit): 2 free")
+    assert why(found, 1) == (PendingReason.RESOURCES, "needs 3 GPUs (only 2 suitable here): 2 free")
 
 
 def test_a_range_takes_as_many_as_are_free() -> None:
@@ -81,7 +84,7 @@ def test_only_free_gpus_are_given() -> None:
     [placed] = started(found).values()
     assert placed == (uuid(list(GpuState).index(GpuState.FREE)),)
     words = "needs 1 GPU: 0 free, 2 held by jobs, 1 used by others, 1 drained, 1 unknown"
-    assert why(found, 2)[1] == f"{words}; expected 2026-03-03 12:00 UTC when job 1 ends by the default limit"
+    assert why(found, 2)[1] == f"{words}; expected 2026-03-05 12:00 UTC when job 1 ends by the longest time allowed"
 
 
 def test_a_gpu_that_a_job_has_been_given_is_not_free_though_its_row_still_says_so() -> None:
@@ -98,7 +101,7 @@ def test_the_beginning_of_a_uuid_names_a_gpu() -> None:
 def suitable_for(name: str) -> list[str]:
     """UUIDs of the GPUs that `--gpus device=name` may mean."""
     named = job(1, spec=replace(spec(1), gpus=GpuRequest(1, 1, devices=(name,))))
-    return [each.uuid for each in suitable(named.spec.gpus, [gpu(i) for i in range(4)])]
+    return [each.uuid for each in suitable_gpus(named.spec.gpus, [gpu(i) for i in range(4)])]
 
 
 def test_named_devices_model_and_memory_are_obeyed() -> None:
@@ -174,6 +177,23 @@ def test_a_host_job_that_waits_for_docker_is_told_how_to_do_without() -> None:
     assert "--runtime" not in why(planned([job(1, gpus=1)], rows), 1)[1]
 
 
+@pytest.mark.parametrize("as_submitter", [False, True])
+@pytest.mark.parametrize(("uid", "waits"), [(None, False), (0, False), (1001, False), (1002, True)])
+def test_a_job_of_another_user_waits_while_a_member_of_the_group_schedules(
+    uid: int | None, waits: bool, as_submitter: bool
+) -> None:
+    settings = Settings(runtime=RuntimeSettings(run_as_submitter=as_submitter))
+    host, image = (replace(spec(1, image=name), warrant="1001/0") for name in (None, "busybox"))
+    jobs = [job(1, spec=host, submitted_by="alice"), job(2, spec=image, submitted_by="alice"), job(3, spec=spec(1))]
+    leader = Leader(1, "here", "bob", "console", NOW, uid=uid)
+    found = plan(seen(jobs, leader=leader), settings, NOW)
+    assert set(started(found)) == ({1, 2, 3} - ({1, 2} if waits and as_submitter else {1} if waits else set()))
+    if waits:
+        code, text = why(found, 1)
+        assert code is PendingReason.NODE_UNKNOWN
+        assert text.startswith("bob schedules here, and this is a job of alice: only a scheduler that runs as root")
+
+
 def test_no_known_gpu_is_a_reason_of_its_own() -> None:
     rows = [view(0, GpuState.UNKNOWN, why="the driver hangs")]
     assert why(planned([job(1, gpus=1)], rows), 1) == (
@@ -216,3 +236,28 @@ def test_whatever_the_queue_no_gpu_is_given_twice_and_everyone_is_accounted_for(
     assert set(started(found)) | set(found.reasons) == {one.id for one in jobs}
     assert not set(started(found)) & set(found.reasons)
     assert found == planned(list(reversed(jobs)), [view(i, state) for i, state in enumerate(states)])
+
+
+def test_a_plan_leaves_no_circles_which_only_a_collection_would_free() -> None:
+    over = [
+        running(number, on=(uuid(0),)).evolve(
+            state=JobState.COMPLETED, ended_at=NOW, started_at=NOW - timedelta(hours=1)
+        )
+        for number in range(1, 6)
+    ]
+    over = [one.with_attempt(started_at=NOW - timedelta(hours=1), ended_at=NOW) for one in over]
+    waiting = [job(number, gpus=1 + number % 3, priority=number % 7) for number in range(20, 60)]
+    snapshot = seen([*over, running(10, on=(uuid(1),)), *waiting])
+    assert Durations(snapshot.jobs, Settings().policy, None).predicts
+    gc.collect()
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        found = plan(snapshot, Settings(), NOW)
+        assert all(found.reasons[job_id].text for job_id in found.reasons)
+        del found
+        timeline(snapshot, Settings(), NOW)
+        assert gc.collect() == 0
+    finally:
+        if was_enabled:
+            gc.enable()

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from heapq import heappop, heappush
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
 from gputui.domain.job import Attempt, Job
-from gputui.domain.policy.board import Board, Rules
+from gputui.domain.policy.cluster_state import ClusterState, PolicyRules
 from gputui.domain.policy.decide import decide
-from gputui.domain.policy.fairshare import Ledger
-from gputui.domain.policy.lanes import Ageing, LaneKey, Waiting
-from gputui.domain.policy.machine import Ask, Layout
+from gputui.domain.policy.fairshare import UsageLedger
+from gputui.domain.policy.gpus.placement import Ask, NodeLayout
+from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.plan import Plan, plan
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings
 from gputui.domain.snapshot import Node, Snapshot
@@ -36,9 +36,9 @@ def test_the_head_never_starts_later_than_first_promised_when_limits_are_exact(
     coming: list[tuple[int, int, int, str]], nodes: int
 ) -> None:
     """Order is that of submission here: who comes later cannot push ahead."""
-    rules = Rules(ageing=Ageing(1.0, 1e9), fair_weight=0.0)
+    rules = PolicyRules(promote_after=0.0)
     mask = (1 << GPUS) - 1
-    board = Board(rules, [Layout(mask)] * nodes, [mask] * nodes, Ledger(1e6, 0.0))
+    cluster = ClusterState(rules, [NodeLayout(mask)] * nodes, [mask] * nodes, UsageLedger(1e6, 0.0))
     asks = {width: Ask(width, width, (mask,) * nodes) for width in (1, 2, 4, 8)}
     arriving = sorted((at, number, lasts, width, who) for number, (at, lasts, width, who) in enumerate(coming))
     promised: dict[int, float] = {}
@@ -47,19 +47,19 @@ def test_the_head_never_starts_later_than_first_promised_when_limits_are_exact(
     while arriving or ends:
         now = float(min([*(at for at, *_ in arriving[:1]), *(at for at, _ in ends[:1])]))
         while ends and ends[0][0] <= now:
-            board.end(heappop(ends)[1], now)
+            cluster.end(heappop(ends)[1], now)
         while arriving and arriving[0][0] <= now:
             at, number, lasts, width, tenant = arriving.pop(0)
-            board.add(LaneKey(tenant, asks[width]), Waiting(float(at), number, float(lasts), 0.0, 50))
-        outcome = decide(board, now, thorough=True)
+            cluster.add(LaneKey(tenant, asks[width], 50, float(lasts)), Waiting(float(at), number), now)
+        outcome = decide(cluster, now)
         if outcome.hold:
             promised.setdefault(outcome.hold.id, outcome.hold.at)
         for run in outcome.starts:
             assert now <= promised.get(run.id, now)
             started.add(run.id)
             heappush(ends, (now + run.duration, run.id))
-        held = [(node, bit) for run in board.runs.values() for node, bits in run.grant for bit in _bits(bits)]
-        free = [(node, bit) for node, bits in enumerate(board.free) for bit in _bits(bits)]
+        held = [(node, bit) for run in cluster.runs.values() for node, bits in run.grant for bit in _bits(bits)]
+        free = [(node, bit) for node, bits in enumerate(cluster.free) for bit in _bits(bits)]
         assert sorted(held + free) == [(node, bit) for node in range(nodes) for bit in range(GPUS)]
     assert started == set(range(len(coming)))
 
@@ -146,7 +146,7 @@ def check_forecast(jobs: dict[int, Job]) -> None:
     assert play(jobs) == expected
 
 
-IN_TURN = replace(SETTINGS, policy=replace(SETTINGS.policy, fair_weight=0.0))
+IN_TURN = replace(SETTINGS, policy=replace(SETTINGS.policy, promote_after=timedelta(microseconds=1)))
 
 
 @given(WAITING)

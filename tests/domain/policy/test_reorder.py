@@ -1,122 +1,247 @@
-"""Moving a waiting job past its neighbour."""
+"""Waiting jobs put beside others by hand: they stay there as all grow older, and nobody else changes places."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
+from datetime import datetime, timedelta
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
 
-from gputui.domain.job import Job
+from gputui.domain.job import ArrayRef, Job
 from gputui.domain.policy import whatif
-from gputui.domain.policy.explain import explain
+from gputui.domain.policy.explain import describe_terms, explain
 from gputui.domain.policy.plan import plan
-from gputui.domain.policy.reorder import Move, drag, move, standings
+from gputui.domain.policy.reorder import Move, move_by_steps, queue_standings
+from gputui.domain.runs import Run
 from gputui.domain.settings import PolicySettings, Settings
-from tests.factories import NOW, job, snapshot
+from gputui.domain.snapshot import Snapshot, Usage
+from gputui.domain.state import JobState
+from tests.factories import NOW, job, running, snapshot, uuid
 
 SETTINGS = Settings()
+HOUR = timedelta(hours=1)
 JOBS = (
-    job(1, age=9000, priority=60, tenant="a"),
-    job(2, age=5000, tenant="b"),
-    job(3, age=4900, tenant="c"),
-    job(4, age=100, tenant="d", nice=30),
+    job(1, age=9000, priority=60, tenant="a", time_limit=HOUR),
+    job(2, age=5000, tenant="b", time_limit=HOUR),
+    job(3, age=4900, tenant="c", time_limit=2 * HOUR),
+    job(4, age=100, tenant="d", time_limit=50 * HOUR),
+    job(5, age=100, tenant="d"),
 )
 
 
-def moved(job_id: int, step: int, jobs: tuple[Job, ...] = JOBS, settings: Settings = SETTINGS) -> Move:
-    return move(standings(snapshot(jobs), settings, NOW), {job_id}, step, settings)
+def picture(jobs: Sequence[Job] = JOBS) -> Snapshot:
+    return snapshot(jobs)
 
 
-def order_after(found: Move, job_id: int) -> list[int]:
-    change = whatif.prioritised([job_id], found.delta, relative=True)
-    return list(plan(change(snapshot(JOBS)), SETTINGS, NOW).order)
+def order(found: Snapshot, now: datetime = NOW, settings: Settings = SETTINGS) -> list[int]:
+    return [each.job.id for each in queue_standings(found, settings, now)]
+
+
+def found(seen: Snapshot, ids: Sequence[int], *steps: int, now: datetime = NOW) -> Move:
+    return move_by_steps(queue_standings(seen, SETTINGS, now), set(ids), steps)
+
+
+def moved(seen: Snapshot, ids: Sequence[int], *steps: int, now: datetime = NOW) -> Snapshot:
+    return whatif.placed(found(seen, ids, *steps, now=now).places or (), now)(seen)
 
 
 def test_they_stand_as_the_plan_has_them_with_the_scores_that_explain_shows() -> None:
-    picture = snapshot(JOBS)
-    found = standings(picture, SETTINGS, NOW)
-    assert [each.job.id for each in found] == list(plan(picture, SETTINGS, NOW).order)
-    for each in found:
-        assert each.score == pytest.approx(explain(picture, each.job, SETTINGS, NOW).terms.total)
+    assert order(picture()) == list(plan(picture(), SETTINGS, NOW).order) == [1, 2, 3, 4, 5]
+    for each in queue_standings(picture(), SETTINGS, NOW):
+        assert each.score == pytest.approx(explain(picture(), each.job, SETTINGS, NOW).terms.total)
 
 
-@pytest.mark.parametrize(("job_id", "step"), [(2, -1), (3, -1), (4, -1), (1, 1), (2, 1), (3, 1)])
-def test_the_priority_found_takes_it_past_and_one_less_does_not(job_id: int, step: int) -> None:
-    before = list(plan(snapshot(JOBS), SETTINGS, NOW).order)
-    found = moved(job_id, step)
-    after = order_after(found, job_id)
-    assert found.past == before[before.index(job_id) + step]
-    assert abs(after.index(job_id) - before.index(job_id)) == found.passes >= 1
-    less = replace(found, delta=found.delta + step)
-    assert not less.delta or (order_after(less, job_id).index(job_id) - before.index(job_id)) * step < 1
+@pytest.mark.parametrize("later", [timedelta(0), HOUR, 24 * HOUR, 300 * HOUR])
+@pytest.mark.parametrize(
+    ("ids", "steps", "wanted"),
+    [
+        ([4], [-1], [1, 2, 4, 3, 5]),
+        ([4], [-1, -1], [1, 4, 2, 3, 5]),
+        ([4], [-1, -1, -1], [4, 1, 2, 3, 5]),
+        ([1], [1], [2, 1, 3, 4, 5]),
+        ([1], [1, 1, 1, 1], [2, 3, 4, 5, 1]),
+        ([3, 4], [-1], [1, 3, 4, 2, 5]),
+        ([2, 4], [-1], [2, 4, 1, 3, 5]),
+        ([1, 3], [1], [2, 4, 1, 3, 5]),
+    ],
+)
+def test_jobs_stand_where_they_were_put_and_stay_there(
+    ids: list[int], steps: list[int], wanted: list[int], later: timedelta
+) -> None:
+    after = moved(picture(), ids, *steps)
+    still = order(picture(), NOW + later)
+    if still == [1, 2, 3, 4, 5]:
+        assert order(after, NOW + later) == wanted
+    others = [job_id for job_id in order(after, NOW + later) if job_id not in ids]
+    assert others == [job_id for job_id in still if job_id not in ids]
+    assert list(plan(after, SETTINGS, NOW + later).order) == order(after, NOW + later)
+
+
+def test_it_takes_the_priority_of_its_neighbour() -> None:
+    assert [moved(picture(), [2], -1).job(2).priority, moved(picture(), [1], 1).job(1).priority] == [60, 50]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("ids", "steps", "told"),
+    [([4], [-1], (3, 1, -1)), ([4], [-1, -1], (2, 2, -1)), ([1], [1, 1], (3, 2, 1)), ([3, 4], [-1], (2, 1, -1))],
+)
+def test_what_it_passes_is_told(ids: list[int], steps: list[int], told: tuple[int, int, int]) -> None:
+    move = found(picture(), ids, *steps)
+    assert ((move.past, move.passes, move.step), move.refusal) == (told, "")
 
 
 def test_ends_of_the_queue_are_told() -> None:
-    assert moved(1, -1).refusal == "it is first already"
-    assert moved(4, 1).refusal == "it is last already"
-    assert "only a waiting job" in moved(99, 1).refusal
+    assert found(picture(), [1], -1) == Move(refusal="already first")
+    assert found(picture(), [5], 1) == Move(refusal="already last")
+    assert "only a waiting job" in found(picture(), [99], 1).refusal
+    too_far = found(picture(), [2], -1, -1, -1)
+    assert (too_far.past, too_far.passes, too_far.refusal) == (1, 1, "already first")
 
 
-def test_it_is_told_where_no_priority_does_it() -> None:
-    jobs = (job(1, age=40 * 86400), job(2, age=0))
-    found = moved(2, -1, jobs)
-    assert not found.delta
-    assert "not even priority 100 puts it before job 1" in found.refusal
-    found = moved(1, 1, jobs)
-    assert "not even priority 0 puts it behind job 2" in found.refusal
+def test_there_and_back_changes_nothing() -> None:
+    assert found(picture(), [3], -1, 1).places is None
+    base = queue_standings(picture(), SETTINGS, NOW)
+    once = moved(picture(), [3], -1)
+    back = move_by_steps(queue_standings(once, SETTINGS, NOW), {3}, [1], base)
+    assert (back.places, back.passes) == ((), 0)
 
 
-def test_what_was_put_first_by_hand_is_not_passed_by_a_priority() -> None:
-    jobs = (job(1, topped_at=NOW), job(2, priority=90), job(3))
-    assert "put at the head of the queue" in moved(2, -1, jobs).refusal
-    assert moved(1, 1, jobs).delta < 0
+def test_beside_a_job_at_the_head_it_stands_at_the_head() -> None:
+    seen = picture((*JOBS[:3], JOBS[3].topped(NOW)))
+    assert order(seen) == [4, 1, 2, 3]
+    assert order(moved(seen, [3], -1, -1, -1)) == [3, 4, 1, 2]
+    down = moved(seen, [4], 1)
+    assert (order(down), down.job(4).topped_at) == ([1, 4, 2, 3], None)  # type: ignore[union-attr]
 
 
-def test_where_priorities_weigh_nothing_they_move_nothing() -> None:
-    settings = Settings(policy=PolicySettings(class_weight=0))
-    assert "weigh nothing" in moved(3, -1, settings=settings).refusal
+def test_a_promoted_neighbour_takes_it_along() -> None:
+    settings = Settings(policy=PolicySettings(promote_after=timedelta(days=10)))
+    old = job(1, age=864_000 - 60, time_limit=900 * HOUR)
+    seen = picture((old, job(2, age=5000, time_limit=HOUR), job(3, age=50, time_limit=HOUR)))
+    assert order(seen, NOW, settings)[0] == 2
+    move = move_by_steps(queue_standings(seen, settings, NOW), {2}, [1] * order(seen, NOW, settings).index(1))
+    assert move.past == 1
+    after = whatif.placed(move.places or (), NOW)(seen)
+    assert order(after, NOW + HOUR, settings) == [1, 2, 3]
 
 
-APART = tuple(job(i, age=100, tenant="a", nice=50 * i) for i in range(1, 6))
-"""Jobs far enough from each other that one point of priority takes none past two."""
+def test_a_later_priority_ends_the_place() -> None:
+    after = moved(picture(), [4], -1, -1)
+    lowered = whatif.prioritised([4], 50, NOW)(after)
+    assert lowered.job(4).placed is None  # type: ignore[union-attr]
+    assert order(lowered) == [1, 2, 3, 4, 5]
 
 
-def dragged(job_id: int, *steps: int, delta: int = 0) -> Move:
-    return drag(standings(snapshot(APART), SETTINGS, NOW), {job_id}, steps, SETTINGS, delta)
+def test_others_can_be_put_between_and_the_place_outlives_the_neighbour() -> None:
+    after = moved(moved(picture(), [4], -1, -1), [5], -1, -1)
+    assert order(after) == [1, 4, 5, 2, 3]
+    assert order(moved(after, [3], -1, -1)) == [1, 4, 3, 5, 2]
+    gone = replace(after, jobs=tuple(each for each in after.jobs if each.id != 2))
+    assert order(gone, NOW + HOUR) == [1, 4, 5, 3]
 
 
-def apart_after(found: Move, *job_ids: int) -> list[int]:
-    change = whatif.prioritised(job_ids, found.delta, relative=True)
-    return list(plan(change(snapshot(APART)), SETTINGS, NOW).order)
+def test_two_hundred_moves_past_each_other_are_right_or_refused() -> None:
+    seen = moved(moved(picture((job(1, age=50), job(2, age=40), job(3, age=30))), [3], -1, -1), [2], -1, -1)
+    for _ in range(200):
+        first, second, third = order(seen)
+        move = found(seen, [second], -1)
+        seen = whatif.placed(move.places or (), NOW)(seen)
+        assert order(seen) == [second, first, third] or "too often" in move.refusal
+        first, second, third = order(seen)
+        move = found(seen, [first], 1)
+        seen = whatif.placed(move.places or (), NOW)(seen)
+        assert order(seen) == [second, first, third] or "too often" in move.refusal
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_several_steps_add_up(count: int) -> None:
-    up, down = dragged(4, *[-1] * count), dragged(2, *[1] * count)
-    assert apart_after(up, 4).index(4) == 3 - count
-    assert (up.past, up.passes, up.refusal) == (4 - count, count, "")
-    assert apart_after(down, 2).index(2) == 1 + count
-    assert (down.past, down.passes, down.refusal) == (2 + count, count, "")
+def entry(first: int, count: int, age: float) -> Job:
+    one = job(first, age=age, time_limit=HOUR, array=ArrayRef(first, 0))
+    return one.evolve(runs=(Run(first, 0, count),))
 
 
-def test_steps_go_on_from_a_priority_thought_of_already() -> None:
-    first = dragged(4, -1)
-    assert dragged(4, -1, delta=first.delta) == dragged(4, -1, -1)
+def test_entries_of_arrays_are_moved_as_one_and_passed_as_one() -> None:
+    seen = picture((entry(10, 5, age=900), job(20, age=800, time_limit=HOUR), job(30, age=700, time_limit=HOUR)))
+    assert order(seen) == [10, 20, 30]
+    down = moved(seen, list(range(10, 15)), 1)
+    assert order(down) == [20, 10, 30]
+    assert plan(down, SETTINGS, NOW).order == (20, 10, 30)
+    assert order(moved(down, [30], -1)) == [20, 30, 10]
 
 
-def test_there_and_back_is_not_far() -> None:
-    found = dragged(3, -1, 1)
-    assert apart_after(found, 3) == [1, 2, 3, 4, 5]
-    assert (found.passes, found.past) == (0, None)
+def test_it_stays_behind_an_entry_whose_first_elements_start() -> None:
+    seen = picture((job(1, age=950, time_limit=HOUR), entry(10, 5, age=900), job(20, age=800, time_limit=HOUR)))
+    behind = moved(seen, [1], 1)
+    assert order(behind) == [10, 1, 20]
+    started = running(10, on=[uuid(0)], array=ArrayRef(10, 0))
+    left = seen.jobs[1].without([10])
+    assert left is not None
+    later = replace(behind, jobs=(*(each for each in behind.jobs if each.id != 10), started, left))
+    assert order(later) == [11, 1, 20]
 
 
-def test_a_step_too_many_leaves_it_where_the_others_took_it() -> None:
-    found = dragged(2, -1, -1, -1)
-    assert found == replace(dragged(2, -1), refusal="it is first already")
-    assert apart_after(found, 2)[0] == 2
+def test_a_part_of_an_entry_can_be_put_elsewhere() -> None:
+    seen = picture((entry(10, 5, age=900), job(20, age=800, time_limit=HOUR)))
+    after = moved(seen, [12, 13], 1)
+    assert order(after) == [10, 20, 12]
+    assert sum(each.count for each in after.jobs) == 6
 
 
-def test_several_jobs_are_dragged_together() -> None:
-    found = drag(standings(snapshot(APART), SETTINGS, NOW), {3, 4}, (-1, -1), SETTINGS)
-    assert apart_after(found, 3, 4)[0] == 3
-    assert (found.past, found.passes) == (1, 2)
+def test_explain_says_beside_which_job_it_stands() -> None:
+    after = moved(picture(), [4], -1, -1)
+    one = after.job(4)
+    assert one is not None
+    words = describe_terms(one, explain(after, one, SETTINGS, NOW))
+    assert "stands beside job 2, moved by hand" in words[0].of
+    assert "as job 2" in words[1].of
+
+
+@st.composite
+def queues(draw: st.DrawFn) -> Snapshot:
+    jobs = [
+        job(
+            number,
+            age=draw(st.sampled_from([0, 60, 60, 3600, 86_400, 86_400, 863_000, 2_000_000])),
+            priority=draw(st.sampled_from([50, 50, 50, 60, 30])),
+            tenant=draw(st.sampled_from(["a", "b", "c"])),
+            gpus=draw(st.integers(0, 2)),
+            nice=draw(st.sampled_from([0, 0, 0, 7])),
+            time_limit=draw(st.sampled_from([None, HOUR, HOUR, 24 * HOUR])),
+        ).evolve(topped_at=draw(st.sampled_from([None] * 7 + [NOW])))
+        for number in range(1, draw(st.integers(2, 7)) + 1)
+    ]
+    return replace(picture(jobs), usage=Usage(NOW, {"a": 1e5, "b": 2e6}))
+
+
+MOVES = st.lists(st.tuples(st.integers(1, 7), st.sampled_from([-1, 1]), st.integers(0, 7200)), min_size=1, max_size=12)
+
+
+@given(queues(), MOVES)
+def test_each_move_is_one_place_now_and_later(seen: Snapshot, moves: list[tuple[int, int, int]]) -> None:
+    now = NOW
+    for job_id, step, pause in moves:
+        now += timedelta(seconds=pause)
+        before, move = order(seen, now), found(seen, [job_id], step, now=now)
+        if job_id not in before or move.refusal:
+            continue
+        after = whatif.placed(move.places or (), now)(seen)
+        place = before.index(job_id)
+        wanted = [*before[:place], *before[place + 1 :]]
+        wanted.insert(place + step, job_id)
+        assert order(after, now) == wanted
+        for later in (HOUR, 24 * HOUR):
+            foreseen, still = order(after, now + later), order(seen, now + later)
+            assert [each for each in foreseen if each != job_id] == [each for each in still if each != job_id]
+            assert foreseen.index(job_id) - foreseen.index(move.past or 0) == step
+        seen = after
+
+
+def test_what_runs_has_no_place() -> None:
+    seen = picture((*JOBS, running(9, on=[uuid(0)])))
+    assert found(seen, [9], -1).refusal == "only a waiting job has a place in the queue"
+    change = whatif.placed(found(seen, [4], -1).places or (), NOW)
+    gone = replace(
+        seen, jobs=tuple(each.evolve(state=JobState.CANCELLED) if each.id == 4 else each for each in seen.jobs)
+    )
+    assert change(gone) == gone

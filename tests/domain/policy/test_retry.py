@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gputui.domain.cause import Cause, CauseCode, of_exit
+from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.job import Attempt, Job, Stopping
 from gputui.domain.policy.retry import JITTER, backoff, conclude, requeued
 from gputui.domain.settings import SchedulerSettings
@@ -20,7 +20,7 @@ CAP = SETTINGS.backoff_cap
 
 
 def ended(job: Job, exit_code: int) -> Job:
-    return conclude(job, of_exit(exit_code), exit_code, NOW, SETTINGS)
+    return conclude(job, cause_of_exit(exit_code), exit_code, NOW, SETTINGS)
 
 
 def broken(job: Job, code: CauseCode) -> Job:
@@ -97,7 +97,7 @@ def test_what_the_machine_failed_is_tried_again_free_of_charge(code: CauseCode) 
 def test_only_the_gpu_that_the_cause_names_is_avoided(cause: Cause, avoided: tuple[str, ...]) -> None:
     job = conclude(running(1, on=[uuid(n) for n in range(4)]), cause, None, NOW, SETTINGS)
     assert (job.state, job.avoid_gpus) == (JobState.PENDING, avoided)
-    assert requeued(job.evolve(requeue_requested=True, state=JobState.FAILED)).avoid_gpus == ()
+    assert requeued(job.evolve(requeue_requested=True, state=JobState.FAILED), NOW).avoid_gpus == ()
 
 
 def test_a_machine_that_fails_it_again_and_again_holds_it_at_last() -> None:
@@ -146,6 +146,6 @@ def test_a_cancelled_job_stays_cancelled_however_it_ends() -> None:
 
 def test_a_requeued_job_keeps_its_age_and_attempts_and_has_its_retries_back() -> None:
     failed = ended(running(1, retries=0, age=500), 3)
-    back = requeued(failed.evolve(requeue_requested=True))
+    back = requeued(failed.evolve(requeue_requested=True), NOW)
     assert (back.state, back.requeue_requested, back.not_before) == (JobState.PENDING, False, None)
     assert (back.submitted_at, len(back.attempts), back.charged_attempts) == (failed.submitted_at, 1, 0)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.container import ForeignContainer
 from gputui.domain.gpu import Drain, GpuProcess, GpuState, Health, HealthCode, Sharer
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Controls, Node, Snapshot
-from tests.domain.policy.test_occupancy import evidence, only, stranger
+from tests.domain.policy.test_availability import evidence, only, stranger
 from tests.factories import GIB, NOW, running, uuid
 
 
@@ -37,7 +37,7 @@ def test_a_shared_gpu_names_all_its_jobs() -> None:
     assert (row.state, row.why, row.job_id, row.job_ids) == (GpuState.ALLOCATED, "jobs 4 and 9", 4, (4, 9))
     assert [(holder.kind, holder.memory) for holder in row.holders] == [("job", 15 * GIB), ("job", 3 * GIB)]
     shown = Snapshot(nodes=(Node("here", (row,)),), jobs=TWO)
-    assert (shown.beside(TWO[0]), shown.beside(TWO[1])) == ((9,), (4,))
+    assert (shown.sharing_with(TWO[0]), shown.sharing_with(TWO[1])) == ((9,), (4,))
 
 
 @pytest.mark.parametrize(
@@ -62,15 +62,20 @@ def test_the_promise_counts_until_more_is_really_used(
 def test_use_that_the_driver_does_not_tell_of_a_job_is_its_own_up_to_its_promise() -> None:
     untold = (process(4, None), process(9, 3))
     assert only(evidence(jobs=TWO, **sampled(*untold, used=24))).closed == ""
-    assert "2G of its memory are in use by nobody known" in only(evidence(jobs=TWO, **sampled(*untold, used=25))).closed
+    assert (
+        "2G of its memory is used by an unknown process" in only(evidence(jobs=TWO, **sampled(*untold, used=25))).closed
+    )
 
 
 CLOSED = {
     "a foreign process": (evidence(jobs=TWO, **sampled(stranger())), "process 4711 (python) of bob"),
-    "memory of nobody": (evidence(jobs=TWO, **sampled(process(4, 5), used=8)), "3G of its memory are in use by nobody"),
+    "memory of nobody": (
+        evidence(jobs=TWO, **sampled(process(4, 5), used=8)),
+        "3G of its memory is used by an unknown process",
+    ),
     "a foreign container": (
         evidence(jobs=TWO, foreign=(ForeignContainer("c" * 64, "vllm", "bob", ("0",)),)),
-        "container vllm has asked for it",
+        "in use by container vllm",
     ),
     "sick": (evidence(jobs=TWO, **sampled(health=Health(HealthCode.XID, "Xid 79"))), "Xid 79"),
     "drained": (evidence(jobs=TWO, controls=Controls(drains={uuid(0): Drain("fan", "root", NOW)})), "fan"),

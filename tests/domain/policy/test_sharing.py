@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState, GpuView, Sharer
 from gputui.domain.job import Attempt, Job
-from gputui.domain.policy.board import Board, Rules, Run
+from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob
 from gputui.domain.policy.decide import decide
-from gputui.domain.policy.fairshare import Ledger
-from gputui.domain.policy.forward import Arrival, run_forward
-from gputui.domain.policy.lanes import Ageing, LaneKey, Waiting
-from gputui.domain.policy.machine import Ask, Layout
+from gputui.domain.policy.fairshare import UsageLedger
+from gputui.domain.policy.forecast import Arrival, simulate
+from gputui.domain.policy.gpus.placement import Ask, NodeLayout
+from gputui.domain.policy.gpus.sharing import SharedGpus, SharedSlots, gpu_bits
+from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.plan import Plan, plan
-from gputui.domain.policy.sharing import Bay, Shares, places
 from gputui.domain.policy.whatif import Shift, cancelled, what_if
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Node, Snapshot
@@ -38,7 +38,9 @@ def sharing(one: Job, memory: int = 10) -> Job:
 
 def planned(jobs: list[Job], gpus: int = 1, used: dict[int, int] | None = None, **policy: Any) -> Plan:
     """The plan for jobs of which those in `used` really use so many GiB."""
-    settings = Settings(policy=PolicySettings(**{"share": ("all",), "duration_weight": 0.0, **policy}))
+    settings = Settings(
+        policy=PolicySettings(**{"share": ("all",), "promote_after": timedelta(microseconds=1), **policy})
+    )
     return plan(seen(jobs, gpus, used or {}), settings, NOW)
 
 
@@ -221,10 +223,10 @@ def test_used_gpu_time_counts_by_that_part() -> None:
     jobs = [
         done(1, "alice", 1.0),
         done(2, "bob", 0.5),
-        job(3, gpus=1, tenant="alice", age=1),
-        job(4, gpus=1, tenant="bob"),
+        job(3, gpus=1, tenant="alice", age=1, time_limit=HOUR),
+        job(4, gpus=1, tenant="bob", time_limit=HOUR),
     ]
-    assert planned(jobs, gpus=0).order == (4, 3)
+    assert planned(jobs, gpus=0, promote_after=timedelta(0)).order == (4, 3)
 
 
 TOTAL, FLOOR, MOST = 80, 1, 3
@@ -242,37 +244,37 @@ COMING = st.lists(
 ALL = 0b111
 
 
-def board_of_three(most: int) -> Board:
-    rules = Rules(ageing=Ageing(1.0, 1e9), fair_weight=0.0)
-    board = Board(rules, [Layout(ALL)], [ALL], Ledger(1e6, 0.0))
-    board.shares = Shares([[Bay(TOTAL, FLOOR, most)] * 3])
-    return board
+def board_of_three(most: int) -> ClusterState:
+    rules = PolicyRules(promote_after=0.0)
+    cluster = ClusterState(rules, [NodeLayout(ALL)], [ALL], UsageLedger(1e6, 0.0))
+    cluster.shares = SharedGpus([[SharedSlots(TOTAL, FLOOR, most)] * 3])
+    return cluster
 
 
 @given(COMING, st.integers(1, MOST))
 def test_at_no_time_too_many_too_much_or_mixed(coming: list[tuple[int, int, int, int, str]], most: int) -> None:
-    board = board_of_three(most)
+    cluster = board_of_three(most)
     asks = {(width, share): Ask(width, width, (ALL,), share=share) for _, _, width, share, _ in coming}
     arrivals = [
-        Arrival(float(at), LaneKey(who, asks[width, share]), Waiting(float(at), number, float(lasts), 0.0, 50))
+        Arrival(float(at), LaneKey(who, asks[width, share], 50, float(lasts)), Waiting(float(at), number))
         for number, (at, lasts, width, share, who) in enumerate(coming)
     ]
-    began = [run for run in run_forward(board, 0.0, arrivals) if check(board, run)]
+    began = [run for run in simulate(cluster, 0.0, arrivals) if check(cluster, run)]
     assert sorted(run.id for run in began) == list(range(len(coming)))
-    assert (board.free, board.shares.uses) == ([ALL], {})
+    assert (cluster.free, cluster.shares.uses) == ([ALL], {})
 
 
-def check(board: Board, _: Run) -> bool:
+def check(cluster: ClusterState, _: RunningJob) -> bool:
     on_gpu: dict[tuple[int, int], list[int]] = {}
-    for run in board.runs.values():
-        for place in places(run.grant):
+    for run in cluster.runs.values():
+        for place in gpu_bits(run.grant):
             on_gpu.setdefault(place, []).append(run.key.ask.share)
     for place, shares in on_gpu.items():
-        assert not board.free[place[0]] & place[1]
+        assert not cluster.free[place[0]] & place[1]
         assert len(shares) == 1 or all(shares), "never mixed"
-        assert len(shares) <= board.shares.bay(place).most
+        assert len(shares) <= cluster.shares.bay(place).most
         assert sum(shares) <= TOTAL - FLOOR or len(shares) == 1
-    assert {place for place, shares in on_gpu.items() if all(shares)} == set(board.shares.uses)
+    assert {place for place, shares in on_gpu.items() if all(shares)} == set(cluster.shares.uses)
     return True
 
 
@@ -281,13 +283,13 @@ def check(board: Board, _: Run) -> bool:
 def test_the_head_is_never_put_off_where_some_share(coming: list[tuple[int, int, int, int, str]], most: int) -> None:
     """Order is that of submission, limits are exact: what is promised first is kept."""
     asks = {(width, share): Ask(width, width, (ALL,), share=share) for _, _, width, share, _ in coming}
-    board = Promising(board_of_three(most))
+    cluster = Promising(board_of_three(most))
     promised: dict[int, float] = {}
     arrivals = [
-        Arrival(float(at), LaneKey(who, asks[width, share]), Waiting(float(at), number, float(lasts), 0.0, 50))
+        Arrival(float(at), LaneKey(who, asks[width, share], 50, float(lasts)), Waiting(float(at), number))
         for number, (at, lasts, width, share, who) in enumerate(coming)
     ]
-    for job_id, at, promise in board.play(arrivals):
+    for job_id, at, promise in cluster.play(arrivals):
         if promise is not None:
             promised.setdefault(promise[0], promise[1])
         if job_id is not None:
@@ -297,23 +299,23 @@ def test_the_head_is_never_put_off_where_some_share(coming: list[tuple[int, int,
 class Promising:
     """A board that is played event by event, so that its promises can be seen."""
 
-    def __init__(self, board: Board) -> None:
-        self.board = board
+    def __init__(self, cluster: ClusterState) -> None:
+        self.cluster = cluster
 
     def play(self, arrivals: list[Arrival]) -> list[tuple[int | None, float, tuple[int, float] | None]]:
         coming = sorted(arrivals, key=lambda arrival: (arrival.at, arrival.item.id))
         told: list[tuple[int | None, float, tuple[int, float] | None]] = []
-        while coming or self.board.runs:
+        while coming or self.cluster.runs:
             now = min(
                 [arrival.at for arrival in coming[:1]]
-                + [run.started + run.duration for run in self.board.runs.values()]
+                + [run.started + run.duration for run in self.cluster.runs.values()]
             )
-            for run in [run for run in self.board.runs.values() if run.started + run.duration <= now]:
-                self.board.end(run.id, now)
+            for run in [run for run in self.cluster.runs.values() if run.started + run.duration <= now]:
+                self.cluster.end(run.id, now)
             while coming and coming[0].at <= now:
                 arrival = coming.pop(0)
-                self.board.add(arrival.key, arrival.item)
-            outcome = decide(self.board, now, thorough=True)
+                self.cluster.add(arrival.key, arrival.item, now)
+            outcome = decide(self.cluster, now)
             if outcome.hold:
                 told.append((None, now, (outcome.hold.id, outcome.hold.at)))
             told += [(run.id, now, None) for run in outcome.starts]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from gputui.domain.gpu import Drain, GpuState, Holder
 from gputui.domain.job import ArrayRef
-from gputui.domain.policy.durations import Source
+from gputui.domain.policy.durations import DurationSource
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.timeline import Bar, BarKind, KeptWindow, Timeline, timeline
 from gputui.domain.policy.whatif import (
-    Change,
     Shift,
+    SnapshotChange,
     compared,
     held,
     prioritised,
@@ -30,7 +30,7 @@ from gputui.domain.snapshot import Snapshot
 from tests.domain.policy.test_decide import HOUR, holder, of_rows, seen
 from tests.factories import NOW, job, running, uuid, view
 
-SETTINGS = Settings(policy=PolicySettings(predict=False))
+SETTINGS = Settings(policy=PolicySettings(predict=False, max_time=24 * HOUR))
 
 
 def foreseen(snapshot: Snapshot, settings: Settings = SETTINGS) -> Timeline:
@@ -62,12 +62,12 @@ def queue() -> Snapshot:
 def test_what_runs_what_is_planned_and_what_is_promised() -> None:
     found = foreseen(queue())
     assert of_job(found, 1) == Bar(
-        1, BarKind.RUNNING, on(0, 1, 2, 3), NOW - timedelta(seconds=60), NOW + 2 * HOUR, Source.LIMIT
+        1, BarKind.RUNNING, on(0, 1, 2, 3), NOW - timedelta(seconds=60), NOW + 2 * HOUR, DurationSource.LIMIT
     )
-    assert of_job(found, 2) == Bar(2, BarKind.HEAD, on(*range(8)), NOW + 2 * HOUR, NOW + 5 * HOUR, Source.LIMIT)
-    assert of_job(found, 3) == Bar(3, BarKind.PLANNED, on(4, 5), NOW, NOW + HOUR, Source.LIMIT)
+    assert of_job(found, 2) == Bar(2, BarKind.HEAD, on(*range(8)), NOW + 2 * HOUR, NOW + 5 * HOUR, DurationSource.LIMIT)
+    assert of_job(found, 3) == Bar(3, BarKind.PLANNED, on(4, 5), NOW, NOW + HOUR, DurationSource.LIMIT)
     assert of_job(found, 4).start == NOW + 5 * HOUR
-    assert of_job(found, 4).source is Source.DEFAULT
+    assert of_job(found, 4).source is DurationSource.DEFAULT
     assert of_job(found, 5).gpus == ()
     assert found.promise == of_job(found, 2)
 
@@ -89,7 +89,7 @@ def test_a_job_beyond_its_plan_is_told() -> None:
     late = late.with_attempt(started_at=NOW - 30 * HOUR)
     bar = of_job(foreseen(seen([late, job(2, gpus=8)])), 1)
     assert bar.is_overrun
-    assert (bar.source, bar.end) == (Source.DEFAULT, NOW + 18 * HOUR)
+    assert (bar.source, bar.end) == (DurationSource.DEFAULT, NOW + 18 * HOUR)
 
 
 def test_the_head_is_kept_its_gpus_where_the_forecast_ends_before_it() -> None:
@@ -117,15 +117,15 @@ def test_a_job_on_a_drained_gpu_is_seen_there() -> None:
     assert of_job(foreseen(of_rows([job_1], [row])), 1).gpus == on(0)
 
 
-def starts_after(snapshot: Snapshot, change: Change) -> dict[int, float | None]:
+def starts_after(snapshot: Snapshot, change: SnapshotChange) -> dict[int, float | None]:
     """By job whose start shifts: in how many hours it starts then."""
     shifts = what_if(snapshot, change, SETTINGS, NOW)
     return {shift.job_id: (shift.after - NOW) / HOUR if shift.after else None for shift in shifts}
 
 
 def test_a_held_job_starts_never_and_others_sooner() -> None:
-    assert starts_after(queue(), held([2])) == {4: 0.0, 2: None}
-    assert starts_after(queue(), held([1])) == {}, "one that runs cannot be held"
+    assert starts_after(queue(), held([2], NOW)) == {4: 0.0, 2: None}
+    assert starts_after(queue(), held([1], NOW)) == {}, "one that runs cannot be held"
 
 
 def test_a_released_job_starts() -> None:
@@ -150,7 +150,7 @@ def test_a_resumed_gpu_takes_jobs_unless_something_else_is_against_it() -> None:
     assert starts_after(of_rows(jobs, [drained]), resumed(on(1))) == {}
 
 
-@pytest.mark.parametrize("change", [prioritised([4], 90), held([3])])
+@pytest.mark.parametrize("change", [prioritised([2], 0, NOW), held([3], NOW)])
 def test_a_comparison_says_what_what_if_says(change: Callable[[Snapshot], Snapshot]) -> None:
     found = compared(queue(), change, SETTINGS, NOW)
     assert found.shifts == what_if(queue(), change, SETTINGS, NOW) != ()
@@ -179,7 +179,7 @@ def test_a_shift_of_less_than_a_second_is_none() -> None:
     first, second = holder(1, 0, 1, hours=2), holder(2, 1, 1, hours=2)
     late = second.with_attempt(started_at=NOW - timedelta(seconds=59.7))
     jobs = [first, late, job(3, gpus=1, age=20), job(4, gpus=1, age=10)]
-    change = prioritised([4], 90)
+    change = prioritised([4], 90, NOW)
     found = compared(seen(jobs, 2), change, SETTINGS, NOW)
     assert found.before.starts != found.after.starts
     assert found.shifts == ()

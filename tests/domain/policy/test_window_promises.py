@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import GpuState
@@ -39,7 +39,20 @@ WINDOWS = st.lists(
 )
 
 
+EVE_STARTS_A_MINUTE_EARLY = [
+    (0, 1, 1, "alice"),
+    (0, 9, 8, "bob"),
+    (15, 6, 1, "bob"),
+    (2, 16, 8, "bob"),
+    (10, 19, 8, "bob"),
+    (23, 60, 8, "bob"),
+    (59, 43, 3, "eve"),
+    (81, 1, 2, "eve"),
+]
+
+
 @given(JOBS, WINDOWS, st.booleans())
+@example(EVE_STARTS_A_MINUTE_EARLY, [(60, 22, 2, "eve"), (60, 26, 4, "bob")], False)
 @settings(max_examples=25, deadline=None)
 def test_no_job_of_others_is_on_so_many_gpus_that_too_few_are_left(
     coming: list[tuple[int, int, int, str]], asked: list[tuple[int, int, int, str | None]], by_name: bool

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 from gputui.domain.job import JobId
-from gputui.tui.layout import Layout
+from gputui.tui.queue.ended import EndedRows
 from gputui.tui.screens.columns import ColumnChooser
-from gputui.tui.screens.gpu import GpuDetail
+from gputui.tui.screens.gpu import GpuDetailScreen
+from gputui.tui.screens.gpu_processes import GpuProcessesScreen
 from gputui.tui.screens.logs import LogsScreen
+from gputui.tui.screens.panes import PaneLayout, pane_of
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
+from gputui.tui.widgets.line_table import LineTable
+from gputui.tui.widgets.log_view import LogView
 from gputui.tui.widgets.timeline_table import TimelineTable
 from tests.tui.every.hand import Hand
 from tests.tui.every.world import Inside
@@ -31,8 +36,8 @@ def screens(hand: Hand) -> tuple[str, ...]:
 
 
 def wishes(hand: Hand) -> list[tuple[str, str]]:
-    """What was wished, of what."""
-    return [(verb, target) for verb, target in hand.console.audited() if target.startswith("job")]
+    """Wishes since the console was tidied, with their subjects."""
+    return [(verb, target) for verb, target in hand.console.audited()[hand.wished :] if target.startswith("job")]
 
 
 def last_wish(hand: Hand) -> tuple[str, str] | None:
@@ -58,9 +63,31 @@ def followed(hand: Hand) -> tuple[JobId, int | None]:
 
 def asked_inside(hand: Hand) -> list[tuple[str, int]]:
     """What was asked of the inside of jobs."""
-    inside = hand.main._desk.inside
+    inside = hand.console.job_access
     assert isinstance(inside, Inside)
     return [asked for asked in inside.asked if asked[0] == "shell"]
+
+
+def signals(hand: Hand) -> list[tuple[int, int]]:
+    """Return the signals sent to processes of others."""
+    assert hand.console.host is not None
+    return list(hand.console.host.sent)
+
+
+def stops(hand: Hand) -> int:
+    """Return the number of containers of others that were stopped."""
+    assert hand.console.containers is not None
+    return len(hand.console.containers.stopped)
+
+
+def is_tree(hand: Hand) -> bool:
+    """Return whether processes are shown as a tree."""
+    return hand.top(GpuProcessesScreen).is_tree
+
+
+def process_order(hand: Hand) -> str:
+    """Return the column by which processes are sorted."""
+    return hand.top(GpuProcessesScreen).order.column
 
 
 def clipboard(hand: Hand) -> str:
@@ -85,24 +112,25 @@ def jobs_stored(hand: Hand) -> int:
 
 
 def marks(hand: Hand) -> frozenset[int]:
-    return hand.queue.live.marks
+    return frozenset(hand.queue.live.marks)
 
 
 def focus(hand: Hand) -> str | None:
     """The id of what the keys go to."""
-    return hand.app.focused.id if hand.app.focused else None
+    focused = hand.app.focused
+    return pane_of(focused) or (focused.id if focused else None)
 
 
 def filter_text(hand: Hand) -> str:
-    return hand.main._rows.filter
+    return hand.queue.rows.filter
 
 
 def shows_finished(hand: Hand) -> bool:
-    return hand.main._rows.finished
+    return hand.queue.rows.ended is EndedRows.OPEN
 
 
 def sorting(hand: Hand) -> str:
-    return hand.main._rows.sorting.column
+    return hand.queue.rows.sorting.column
 
 
 def row_below_101(hand: Hand) -> object:
@@ -116,7 +144,7 @@ def tab(hand: Hand) -> str:
 
 
 def columns(hand: Hand) -> tuple[str, ...]:
-    return hand.top(ColumnChooser)._table.chosen.keys
+    return hand.top(ColumnChooser).table.chosen.keys
 
 
 def columns_kept(hand: Hand) -> tuple[str, ...]:
@@ -125,19 +153,24 @@ def columns_kept(hand: Hand) -> tuple[str, ...]:
 
 
 def is_zoomed(hand: Hand) -> bool:
-    return hand.main.is_zoomed
+    return hand.main.panes.is_zoomed
 
 
-def layout(hand: Hand) -> Layout:
-    return hand.main.layout_now
+def layout(hand: Hand) -> PaneLayout:
+    return hand.main.panes.layout
 
 
 def rows_of_queue(hand: Hand) -> int:
     return hand.queue.region.height
 
 
+def row_of_cursor(table: LineTable[Any]) -> int:
+    """Return the number of the row that is selected."""
+    return list(table.keys).index(table.cursor)
+
+
 def queue_row(hand: Hand) -> int:
-    return hand.queue._row
+    return row_of_cursor(hand.queue)
 
 
 def pages_down(hand: Hand) -> int:
@@ -150,18 +183,24 @@ def pages_up(hand: Hand) -> int:
     return (len(hand.queue.keys) - 1 - queue_row(hand)) // (hand.queue.height - 1)
 
 
+def gpu_look(hand: Hand) -> tuple[str, str]:
+    """Return how far back graphs go, and what colours mean."""
+    look = hand.app.services.gpu_look.current
+    return look.span, look.colours
+
+
 def grid_row(hand: Hand) -> int:
-    return hand.grid._row
+    return list(hand.grid.keys).index(str(hand.grid.cursor))
 
 
 def gpu_shown(hand: Hand) -> int | None:
     """The index of the GPU whose page is shown."""
-    view = hand.top(GpuDetail).gpu()
+    view = hand.top(GpuDetailScreen).gpu()
     return view.gpu.index if view else None
 
 
 def job_meant(hand: Hand) -> int | None:
-    job = hand.top(GpuDetail).subject()
+    job = hand.top(GpuDetailScreen).subject()
     return job.id if job else None
 
 
@@ -173,8 +212,7 @@ def thought_of(hand: Hand) -> tuple[str, int]:
 
 def proposes(hand: Hand) -> bool:
     """Whether something else than at first is thought of, or it is said why not."""
-    panel = hand.top(WhatIf)
-    return thought_of(hand) != ("raise", 10) or bool(panel._refusal)
+    return thought_of(hand) != ("raise", 10) or "already" in hand.console.screen_text
 
 
 def time_table(hand: Hand) -> TimelineTable:
@@ -254,20 +292,22 @@ def aside(hand: Hand) -> int:
     return hand.log.reading.painter.left
 
 
-def pinned(hand: Hand) -> list[int]:
-    return [log.job_id for log in hand.main._desk.pinned.logs]
+def pinned(hand: Hand) -> list[str]:
+    """Notifications about pinned logs."""
+    return [words for words in hand.console.told if "pinned" in words]
 
 
 def panes(hand: Hand) -> int:
     """Logs that are shown together."""
-    return len(hand.top(LogsScreen)._logs)
+    return len(hand.top(LogsScreen).query(LogView))
 
 
 def attempt_beside(hand: Hand) -> int | None:
     """Which attempt the focused one of several logs shows."""
-    logs = hand.top(LogsScreen)
-    assert logs._focused_number is not None
-    return logs._logs[logs._focused_number].attempt
+    focused = hand.top(LogsScreen).focused
+    assert isinstance(focused, LogView)
+    assert focused.follower is not None
+    return focused.follower.attempt
 
 
 def scrolled(hand: Hand) -> float:
@@ -292,13 +332,13 @@ def saved(hand: Hand) -> bool:
 
 def looks_later(hand: Hand) -> bool:
     """Whether what is shown begins after the present."""
-    return start_of_time(hand) > time_table(hand)._now.timestamp()
+    return start_of_time(hand) > hand.console.clock.now().timestamp()
 
 
 def looks_earlier(hand: Hand) -> bool:
     """Whether most of what is shown is past."""
     scale = time_table(hand).scale
-    return scale.cell(time_table(hand)._now) > scale.cells // 2
+    return scale.cell(hand.console.clock.now()) > scale.cells // 2
 
 
 def left(hand: Hand) -> object:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 from textual import events
+from textual.binding import Binding
 from textual.pilot import Pilot
 from textual.screen import Screen
 from textual.widget import Widget
@@ -15,13 +16,14 @@ from textual.widgets import Input
 
 from gputui.tui.app import Gputui
 from gputui.tui.commands import Command
-from gputui.tui.leave import Leave
+from gputui.tui.commands.palette import find, offers
+from gputui.tui.messages import ExitChoice
+from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.palette import Palette
+from gputui.tui.screens.palette import CommandFinder
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
-from gputui.tui.widgets.line import KeyBar
-from gputui.tui.widgets.log_pane import LogPane
+from gputui.tui.widgets.status_bars import KeyBar
 from tests.tui.console import Console
 
 PATIENCE = 20.0
@@ -32,9 +34,11 @@ MouseKind = type[events.MouseEvent]
 class Hand:
     """What an operator has: keys, a mouse, and eyes."""
 
-    def __init__(self, console: Console, pilot: Pilot[Leave]) -> None:
+    def __init__(self, console: Console, pilot: Pilot[ExitChoice]) -> None:
         self.console = console
         self.pilot = pilot
+        self.wished = len(console.audited())
+        """The number of wishes that are not looked at any more."""
 
     @property
     def app(self) -> Gputui:
@@ -57,6 +61,18 @@ class Hand:
     @property
     def log(self) -> LogPane:
         return self.app.screen.query_one(LogPane)
+
+    def bindings(self) -> Iterable[Binding]:
+        """Return the bindings that keys reach now, one for each key."""
+        return [active.binding for active in self.app.screen.active_bindings.values()]
+
+    def bound(self) -> set[str]:
+        """Return the ids of all bindings of what has the focus and of what it lies in, those disabled now included."""
+        screen = self.app.screen
+        chain = (self.app.focused or screen).ancestors_with_self
+        classes = {kind for node in chain if not (screen.is_modal and node is self.app) for kind in type(node).mro()}
+        declared = [each for kind in classes for each in vars(kind).get("BINDINGS", ())]
+        return {each.id for each in declared if isinstance(each, Binding) and each.id}
 
     def top(self, kind: type[S]) -> S:
         """The screen on top, which is one of these."""
@@ -92,12 +108,13 @@ class Hand:
 
     async def choose(self, command: Command) -> None:
         """Open the palette, type the command's name, and press Enter."""
-        await self.press("ctrl+p" if isinstance(self.app.focused, Input) else "colon")
-        palette = await self.opened(Palette)
         name = f"{command.group}: {command.title}"
+        best = find(offers(self.app.screen), name)[0].offer
+        assert best.command is command, f"{name} is the first that is found"
+        await self.press("ctrl+p" if isinstance(self.app.focused, Input) else "colon")
+        palette = await self.opened(CommandFinder)
         palette.query_one(Input).value = name
         await self.breathe()
-        assert palette._found[0].offer.command is command, f"{name} is the first that is found"
         await self.press("enter")
         await self.until(lambda: self.app.screen is not palette, "the palette closes")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gputui.tui.leave import Leave
+from gputui.tui.messages import ExitChoice
 from tests.factories import uuid
 from tests.tui.every import eyes, stages_dialogs, stages_screens
 from tests.tui.every.hand import Hand
@@ -30,10 +30,10 @@ def _closes(name: str, stage: Step, mouse: Step | None = None) -> Row:
 ROWS = (
     Row("yes", stages_dialogs.question, eyes.wishes, [("cancel", "job 101")], mouse=on("Enter  yes"), footer=False),
     _closes("no", stages_dialogs.question, on("Esc  no")),
-    Row("hand_over", stages_dialogs.leaving, eyes.left, Leave.HAND_OVER, mouse=on("hand over to a"), footer=False),
-    Row("stop", stages_dialogs.leaving, eyes.left, Leave.STOP, mouse=on("stop dispatching"), footer=False),
+    Row("hand_over", stages_dialogs.leaving, eyes.left, ExitChoice.HAND_OVER, mouse=on("hand over to a"), footer=False),
+    Row("stop", stages_dialogs.leaving, eyes.left, ExitChoice.STOP, mouse=on("stop scheduling"), footer=False),
     _closes("stay", stages_dialogs.leaving, on("stay here")),
-    Row("take_line", stages_dialogs.submissions, eyes.image_below, "earlier", mouse=on("Enter  take it"), footer=False),
+    Row("take_line", stages_dialogs.submissions, eyes.image_below, "earlier", mouse=on("Enter  OK"), footer=False),
     Row("take_line", stages_dialogs.themes, eyes.screen, "Main", footer=False),
     Row(
         "save_template",
@@ -64,8 +64,8 @@ ROWS = (
             stages_dialogs.themes,
         )
     ),
-    Row("back", stages_dialogs.submissions, eyes.screen, "Submit", mouse=on("Esc  leave it"), footer=False),
-    _closes("give_up", stages_dialogs.reason, on("Esc  leave it")),
+    Row("back", stages_dialogs.submissions, eyes.screen, "Submit", mouse=on("Esc  cancel"), footer=False),
+    _closes("give_up", stages_dialogs.reason, on("Esc  cancel")),
     _closes("give_up", stages_dialogs.log_search),
     _closes("give_up", stages_dialogs.reservation, on("Esc  leave")),
     Row("last", stages_dialogs.help_, eyes.is_at_the_end, True, footer=False),

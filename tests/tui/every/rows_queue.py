@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from gputui.domain.text import width
-from gputui.tui.layout import Layout
-from gputui.tui.queue.columns import Chosen
-from gputui.tui.widgets.line import NoticeBar
+from gputui.tui.queue.columns import ChosenColumns
+from gputui.tui.screens.panes import PaneLayout
+from gputui.tui.widgets.status_bars import NoticeBar
 from tests.factories import uuid
 from tests.tui.every import eyes, stages, stages_screens
 from tests.tui.every.hand import Hand
@@ -31,7 +30,7 @@ def on_gpu(index: int, times: int = 1) -> Step:
         place = list(grid.keys).index(uuid(index)) - grid.top
         if grid.has_tiles:
             y, x = divmod(place, made.across)
-            await hand.click(grid, x * made.width + 2, y * made.height + grid._titles_high, times)
+            await hand.click(grid, x * made.width + 2, y * made.height + (made.kind == "compact"), times)
         else:
             await hand.click(grid, 5, grid.head + place, times)
 
@@ -42,11 +41,8 @@ def on_tab(name: str) -> Step:
     """Click on a tab."""
 
     async def click(hand: Hand) -> None:
-        table, x = hand.queue, 0
-        for sheet, words in zip(table.sheets, table._tabs(), strict=True):
-            if sheet.name == name:
-                await hand.click(table, x + 3, 0)
-            x += sum(width(text) for text, _ in words)
+        line = hand.console.screen_text.splitlines()[hand.queue.region.y]
+        await hand.click_at(line.index(f" {name}") + 1, hand.queue.region.y)
 
     return click
 
@@ -55,7 +51,7 @@ def on_pane(name: str) -> Step:
     """Click into a pane."""
 
     async def click(hand: Hand) -> None:
-        await hand.click(hand.main.pane(name), 5, 2)
+        await hand.click(hand.main.panes.pane(name), 5, 2)
 
     return click
 
@@ -79,7 +75,7 @@ async def on_notice(hand: Hand) -> None:
     await hand.click(hand.main.query_one(NoticeBar), 20, 0)
 
 
-USUAL = Chosen.of({}, ()).keys
+USUAL = ChosenColumns.of({}, ()).keys
 
 ROWS = (
     Row("detail", at_job(101), eyes.screen, "Detail", mouse=on_row(101, 2)),
@@ -92,16 +88,19 @@ ROWS = (
     Row("raise", at_job(107), eyes.priority, 60),
     Row("lower", at_job(107), eyes.priority, 40),
     Row("top", at_job(107), eyes.wishes, [("top", "job 107")]),
+    Row("suspend", at_job(101), eyes.wishes, [("suspend", "job 101")]),
+    Row("unsuspend", stages.suspended, eyes.wishes, lambda was: [*was, ("unsuspend", "job 101")]),
+    Row("signal", at_job(101), eyes.wishes, [("signal", "job 101")], ("enter",)),
     Row("shell", at_job(101), eyes.asked_inside, [("shell", 101)]),
-    Row("processes", at_job(101), eyes.screen, "Processes"),
+    Row("processes", at_job(101), eyes.screen, "ProcessesScreen"),
     Row("copy", at_job(101), eyes.clipboard, "llama-7b-sft", ("n",)),
     Row("pause_recurring", at_tab("recurring"), eyes.runs_paused, [True]),
     Row("resume_recurring", stages.no_runs, eyes.runs_paused, [False]),
     Row("remove", at_tab("recurring"), eyes.runs_paused, [], ("y",)),
     Row("remove", at_tab("reservations"), lambda hand: hand.console.store.controls().reservations, (), ("y",)),
     Row("submit", stages.queue, eyes.screen, "Submit"),
-    Row("gpu", at_job(101), eyes.screen, "GpuDetail"),
-    Row("gpu", at_gpu(4), eyes.screen, "GpuDetail", mouse=on_gpu(4, 2)),
+    Row("gpu", at_job(101), eyes.screen, "GpuDetailScreen"),
+    Row("gpu", at_gpu(4), eyes.screen, "GpuDetailScreen", mouse=on_gpu(4, 2)),
     Row("drain", at_gpu(0), eyes.drained, {uuid(0), uuid(6)}, ("f", "enter")),
     Row("resume", at_gpu(6), eyes.drained, set()),
     Row("reserve", stages.queue, eyes.screen, "Reserve"),
@@ -123,9 +122,9 @@ ROWS = (
     Row("tab_finished", stages.queue, eyes.tab, "finished", mouse=on_tab("finished")),
     Row("tab_recurring", stages.queue, eyes.tab, "recurring", mouse=on_tab("recurring")),
     Row("tab_reservations", stages.queue, eyes.tab, "reservations", mouse=on_tab("reservations")),
-    Row("move", at_job(106), eyes.last_wish, ("priority", "job 106")),
-    Row("move_up", at_job(107), eyes.last_wish, ("priority", "job 107")),
-    Row("edit", at_job(107), eyes.screen, "EditJob"),
+    Row("move", at_job(106), eyes.last_wish, ("move", "job 106")),
+    Row("move_up", at_job(107), eyes.last_wish, ("move", "job 107")),
+    Row("edit", at_job(107), eyes.screen, "Submit"),
     Row("clone", at_job(107), eyes.screen, "Submit"),
     Row("recur", at_job(107), lambda hand: len(hand.console.store.recurring()), 2, (*"@daily", "enter")),
     Row("toggle_column", stages_screens.columns, eyes.columns, USUAL[:1] + USUAL[2:]),
@@ -137,14 +136,17 @@ ROWS = (
     Row("grow", stages.queue, eyes.rows_of_queue, lambda was: was + 1, mouse=edge_by(1)),
     Row("shrink", stages.queue, eyes.rows_of_queue, lambda was: was - 1, mouse=edge_by(-1)),
     Row("hide", stages.queue, eyes.layout, lambda was: was.without("queue")),
-    Row("all_panes", stages.log_hidden, eyes.layout, Layout()),
+    Row("all_panes", stages.log_hidden, eyes.layout, PaneLayout()),
+    Row("log_place", stages.queue, lambda hand: hand.main.panes.layout.log, "beside"),
     Row("gpu_view", stages.queue, eyes.layout, lambda was: was.with_next_grid()),
+    Row("graph_span", stages.queue, eyes.gpu_look, ("10m", "judgement")),
+    Row("gpu_colours", stages.queue, eyes.gpu_look, ("live", "intensity")),
     Row("pane_next", stages.queue, eyes.focus, "log", mouse=on_pane("log")),
     Row("pane_before", stages.queue, eyes.focus, "gpus", mouse=on_pane("gpus")),
     Row("help", stages.queue, eyes.screen, "Help"),
     Row("notices", stages.queue, eyes.screen, "Notices"),
     Row("notices", stages.paused, eyes.screen, "Notices", mouse=on_notice),
-    Row("palette", stages.queue, eyes.screen, "Palette"),
+    Row("palette", stages.queue, eyes.screen, "CommandFinder"),
     Row("quit", stages.queue, eyes.screen, "LeaveDialog"),
     Row("undo", stages.held, eyes.is_held, False),
     Row("themes", stages.queue, eyes.screen, "Themes"),

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from gputui.tui.present.scale import zoomed
+from collections.abc import Callable
+
+from gputui.tui.present.bars import zoomed
+from gputui.tui.widgets.process_table import GpuProcessTable
 from tests.tui.every import eyes, stages, stages_screens
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Row
@@ -25,7 +28,7 @@ def _coarser(was: float) -> float:
 async def on_second_bar(hand: Hand) -> None:
     """Click on the next bar of the row."""
     table = eyes.time_table(hand)
-    place = next(p for p in table._placed if p.column.key == "bars")
+    place = next(p for p in table.placed if p.column.key == "bars")
     await hand.click(table, place.x + table.scale.cell(table.bars[1].start) + 1, table.head)
 
 
@@ -33,17 +36,35 @@ async def on_first_bar(hand: Hand) -> None:
     """Click on the first bar of the row, where it is in sight."""
     table = eyes.time_table(hand)
     table.present()
-    place = next(p for p in table._placed if p.column.key == "bars")
-    await hand.click(table, place.x + table.scale.cell(table._now) - 1, table.head)
+    place = next(p for p in table.placed if p.column.key == "bars")
+    await hand.click(table, place.x + table.scale.cell(hand.console.clock.now()) - 1, table.head)
 
 
 async def twice_on_bar(hand: Hand) -> None:
     """Double-click on the first bar."""
     table = eyes.time_table(hand)
-    place = next(p for p in table._placed if p.column.key == "bars")
-    await hand.click(table, place.x + table.scale.cell(table._now) + 2, table.head, 2)
+    place = next(p for p in table.placed if p.column.key == "bars")
+    await hand.click(table, place.x + table.scale.cell(hand.console.clock.now()) + 2, table.head, 2)
 
 
+async def twice_on_process(hand: Hand) -> None:
+    """Double-click on the first process."""
+    await hand.click(hand.app.screen.query_one(GpuProcessTable), 3, 1, 2)
+
+
+async def on_title(hand: Hand) -> None:
+    """Click on the title of the jobs and containers."""
+    table = hand.app.screen.query_one(GpuProcessTable)
+    place = next(p for p in table.placed if p.column.key == "what")
+    await hand.click(table, place.x + 1, 0)
+
+
+def _and(number: int) -> Callable[[list[tuple[int, int]]], list[tuple[int, int]]]:
+    """Return what was sent before, and this signal."""
+    return lambda was: [*was, (22110, number)]
+
+
+_OPENED_FROM = ((stages_screens.process_view, "Main"), (stages_screens.container, "GpuProcessesScreen"))
 ROWS = (
     Row("give_up_work", stages.long_work, eyes.is_given_up, True, footer=False),
     Row(
@@ -60,6 +81,18 @@ ROWS = (
     ),
     Row("back", gpu_page(0), eyes.screen, "Main"),
     Row("back", stages_screens.timeline, eyes.screen, "Main", make=foreseen),
+    *(Row("back", stage, eyes.screen, there) for stage, there in _OPENED_FROM),
+    Row("gpu_processes", stages.queue, eyes.screen, "GpuProcessesScreen"),
+    Row("open", stages_screens.process_view, eyes.screen, "ContainerScreen", mouse=twice_on_process),
+    Row("environment", stages_screens.process_view, eyes.screen, "ProcessPage"),
+    *(
+        Row(f"end_{name}", stages_screens.process_view, eyes.signals, _and(number), ("y",))
+        for name, number in (("term", 15), ("int", 2), ("kill", 9))
+    ),
+    Row("stop_container", stages_screens.process_view, eyes.stops, lambda was: was + 1, ("y",)),
+    Row("stop_container", stages_screens.container, eyes.stops, lambda was: was + 1, ("y",)),
+    Row("tree", stages_screens.process_view, eyes.is_tree, True),
+    Row("sort_processes", stages_screens.process_view, eyes.process_order, "what", mouse=on_title),
     Row("hold", stages_screens.waiting_detail, eyes.wishes, [("hold", "job 107")]),
     Row("cancel", gpu_page(0), eyes.wishes, [("cancel", "job 101")], ("y",)),
     Row("drain", gpu_page(0), lambda hand: len(eyes.drained(hand)), 2, ("f", "enter")),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import chain, repeat
 
+from msgspec.structs import replace
 from textual.widgets import Input
 
 from gputui.domain.snapshot import Controls
-from gputui.tui.work import Work
+from gputui.tui.progress import LongTask
 from tests.factories import uuid
 from tests.tui.every.hand import Hand
 from tests.tui.every.row import Step
@@ -25,7 +25,7 @@ async def long_work(hand: Hand) -> None:
     """Something that has taken a minute already is under way."""
     await queue(hand)
     times = chain([0.0], repeat(60.0))
-    work = Work("Counting", "beans", clock=lambda: next(times))
+    work = LongTask("Counting", "beans", clock=lambda: next(times))
     work.begin()
     hand.app.works.watch(work)
     hand.app.works.look()
@@ -77,6 +77,13 @@ async def no_runs(hand: Hand) -> None:
     await at_tab("recurring")(hand)
 
 
+async def suspended(hand: Hand) -> None:
+    """The job under the cursor is suspended."""
+    hand.console.actions.suspend([101])
+    await hand.console.show(hand.pilot, replace(hand.console.snapshot, jobs=tuple(hand.console.store.jobs().values())))
+    await at_job(101)(hand)
+
+
 async def paused(hand: Hand) -> None:
     """The scheduler is paused."""
     hand.console.actions.pause("kernel update")
@@ -93,7 +100,7 @@ async def marked(hand: Hand) -> None:
 async def filtered(hand: Hand) -> None:
     """Only some jobs are shown."""
     hand.main.query_one("#filter", Input).value = "bob"
-    await hand.until(lambda: hand.main._rows.filter == "bob")
+    await hand.until(lambda: hand.queue.rows.filter == "bob")
 
 
 async def held(hand: Hand) -> None:

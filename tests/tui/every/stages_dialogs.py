@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from gputui.tui.screens.choose import Choose
-from gputui.tui.screens.confirm import Confirm
-from gputui.tui.screens.copy import CopyDialog
 from gputui.tui.screens.help import Help
-from gputui.tui.screens.leave import LeaveDialog
 from gputui.tui.screens.log_prompt import LogPrompt
 from gputui.tui.screens.notices import Notices
-from gputui.tui.screens.prompt import Prompt
+from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog, Prompt
 from gputui.tui.screens.reserve import Reserve
 from gputui.tui.screens.themes import Themes
 from gputui.tui.widgets.cell_lines import CellLines
@@ -20,7 +16,7 @@ from tests.tui.every.hand import Hand
 async def question(hand: Hand) -> None:
     """Whether job 101 is to be cancelled."""
     await stages.at_job(101)(hand)
-    hand.main.action_wish("cancel")
+    hand.main.action_verb("cancel")
     await hand.opened(Confirm)
 
 
@@ -67,7 +63,7 @@ async def notices(hand: Hand) -> None:
 
 
 async def _laid_out(hand: Hand, dialog: Help | Notices) -> None:
-    await hand.until(lambda: bool(dialog.query_one(CellLines)._lines))
+    await hand.until(lambda: bool(dialog.query_one(CellLines).lines))
 
 
 async def themes(hand: Hand) -> None:

@@ -19,7 +19,7 @@ async def log(hand: Hand) -> None:
 async def log_above(hand: Hand) -> None:
     """It was scrolled up."""
     await log(hand)
-    hand.log._scroll(-40)
+    hand.log.scroll_rows(-40)
     await hand.breathe()
 
 
@@ -29,7 +29,7 @@ async def log_searched(hand: Hand) -> None:
 
     await log(hand)
     hand.log.reading.search.look_for(pattern_of("line 1"))
-    hand.log.look()
+    hand.log.search_further()
     await hand.until(lambda: hand.log.reading.search.is_done)
 
 
@@ -56,12 +56,12 @@ async def log_aside(hand: Hand) -> None:
 async def log_of_first(hand: Hand) -> None:
     """The first attempt's log is shown."""
     await log(hand)
-    hand.main.follow(101, 1)
+    hand.main.logs.follow(101, 1)
     await hand.breathe()
 
 
 async def log_of_waiting(hand: Hand) -> None:
     """The log of a job that did not start yet."""
     await log(hand)
-    hand.main.follow(107)
+    hand.main.logs.follow(107)
     await hand.breathe()

@@ -6,9 +6,11 @@ from textual.widgets import Input
 
 from gputui.tui.screens.columns import ColumnChooser
 from gputui.tui.screens.detail import Detail
-from gputui.tui.screens.gpu import GpuDetail
+from gputui.tui.screens.foreign import ContainerScreen
+from gputui.tui.screens.gpu import GpuDetailScreen
+from gputui.tui.screens.gpu_processes import GpuProcessesScreen
 from gputui.tui.screens.logs import LogsScreen
-from gputui.tui.screens.processes import Processes
+from gputui.tui.screens.processes import ProcessesScreen
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
@@ -21,7 +23,7 @@ from tests.tui.every.row import Step
 async def columns(hand: Hand) -> None:
     """The columns are chosen."""
     hand.main.action_columns()
-    table = (await hand.opened(ColumnChooser))._table
+    table = (await hand.opened(ColumnChooser)).table
     await hand.until(lambda: len(table.keys) > 1)
     table.move_to(1)
     await hand.breathe()
@@ -54,7 +56,7 @@ def gpu_page(index: int) -> Step:
     async def page(hand: Hand) -> None:
         await stages.at_gpu(index)(hand)
         hand.main.action_gpu()
-        screen = await hand.opened(GpuDetail)
+        screen = await hand.opened(GpuDetailScreen)
         await hand.until(lambda: screen.gpu() is not None)
 
     page.__name__ = f"gpu_page_{index}"
@@ -65,8 +67,23 @@ async def processes(hand: Hand) -> None:
     """What job 101 runs inside."""
     await stages.at_job(101)(hand)
     hand.main.action_processes()
-    screen = await hand.opened(Processes)
-    await hand.until(lambda: screen._is_asked)
+    await hand.opened(ProcessesScreen)
+    await hand.until(lambda: "sh -c train" in hand.console.screen_text)
+
+
+async def process_view(hand: Hand) -> None:
+    """All processes on the GPUs, the one in a container selected."""
+    hand.app.action_gpu_processes()
+    screen = await hand.opened(GpuProcessesScreen)
+    await hand.until(lambda: (row := screen.row()) is not None and row.pid is not None)
+
+
+async def container(hand: Hand) -> None:
+    """The page of the container of others, with the engine's word on it."""
+    await process_view(hand)
+    hand.top(GpuProcessesScreen).action_open()
+    await hand.opened(ContainerScreen)
+    await hand.until(lambda: "/data/bob" in hand.console.screen_text)
 
 
 async def logs(hand: Hand) -> None:

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from gputui.domain.cause import Cause, CauseCode
-from gputui.domain.gpu import Drain
+from gputui.domain.container import ProcessRow, Shell
+from gputui.domain.gpu import Drain, GpuProcess, GpuView
 from gputui.domain.job import Attempt, Job, Submission
-from gputui.domain.process import ProcessRow, Shell
 from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import ConsoleSettings, Window
-from gputui.domain.snapshot import Snapshot
-from gputui.domain.window import WindowState, WindowView
-from gputui.tui.remembered import Remembered
-from gputui.tui.submission.history import keep
-from gputui.tui.submission.sources import FormSources
-from tests.factories import NOW, running, spec, uuid
+from gputui.domain.snapshot import Snapshot, WindowState, WindowView
+from gputui.tui.preferences import Preferences
+from gputui.tui.services import FormSources
+from gputui.tui.submission.drafts import keep_submission
+from tests.factories import GIB, NOW, running, spec, uuid
+from tests.foreign import JUPYTER, FakeContainers, FakeHost
 from tests.tui import plans
 from tests.tui.console import Console
 from tests.tui.sample import busy, jobs, rich_snapshot
@@ -29,6 +30,18 @@ LINES[150] = b"RuntimeError: CUDA out of memory"
 LINES[170] = b"NCCL error: unhandled system error"
 RESERVED = Window("r1", NOW, NOW + timedelta(hours=2), count=2, tenant="alice")
 DRAINED = Drain("fan noise", "alice", NOW)
+
+
+class NotedPreferences(Preferences):
+    """Preferences that count how often one was changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+
+    def put(self, section: str, values: Mapping[str, object]) -> None:
+        self.changes += 1
+        super().put(section, values)
 
 
 class Inside:
@@ -53,10 +66,17 @@ def picture() -> Snapshot:
     """Job 101 is at its second attempt, 104 and 111 share GPU 2, the rest is a busy day."""
     base = rich_snapshot()
     shared = busy(2, 104, job_ids=(104, 111))
-    gpus = (*base.nodes[0].gpus[:2], shared, *base.nodes[0].gpus[3:])
+    gpus = (*base.nodes[0].gpus[:2], shared, _occupied(base.nodes[0].gpus[3]), *base.nodes[0].gpus[4:])
     beside = running(111, on=(uuid(2),), name="beside", tenant="carol")
     listed = (*(_again(job) if job.id == 101 else job for job in jobs()), beside)
     return replace(base, nodes=(replace(base.nodes[0], gpus=gpus),), jobs=listed)
+
+
+def _occupied(view: GpuView) -> GpuView:
+    """Return the GPU with the process of the foreign container on it."""
+    assert view.sample is not None
+    process = GpuProcess(22110, GIB, "bob", "python -m ipykernel_launcher", JUPYTER.id, ticks=5)
+    return replace(view, sample=replace(view.sample, processes=(process,), processes_at=NOW))
 
 
 def _again(job: Job) -> Job:
@@ -75,14 +95,16 @@ def _again(job: Job) -> Job:
 
 def world(*, read_only: bool = False, keys: dict[str, tuple[str, ...]] | None = None) -> Console:
     """What is wished is written down at once."""
-    remembered = Remembered()
-    keep(remembered, {"image": "earlier", "gpus": "1", "command": ""})
+    preferences = NotedPreferences()
+    keep_submission(preferences, {"image": "earlier", "gpus": "1", "command": ""})
     console = Console(
         picture(),
         console=ConsoleSettings("off", read_only=read_only, keys=keys or {}),
-        remembered=remembered,
+        preferences=preferences,
         forms=FormSources(templates=Path("no-such-directory")),
-        inside=Inside(),
+        job_access=Inside(),
+        host=FakeHost(),
+        containers=FakeContainers(),
     )
     console.logs.lines[101] = LINES
     console.logs.attempts[101, 1] = [b"the first attempt"]
@@ -98,7 +120,7 @@ def world(*, read_only: bool = False, keys: dict[str, tuple[str, ...]] | None = 
 
 def foreseen() -> Console:
     """What a wish would do is shown before it is written down."""
-    return Console(plans.contended(), what_if="always", policy=plans.KEPT)
+    return Console(plans.contended(), what_if="always", policy=plans.KEPT, preferences=NotedPreferences())
 
 
 Make = Callable[[], Console]

@@ -1,0 +1,1 @@
+"""Terminals of people who are attached to jobs: raw mode, detach keys, and the conversation itself."""

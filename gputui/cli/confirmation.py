@@ -1,0 +1,85 @@
+"""Confirmations: the line on stderr by which a command says what it has done. `--quiet` silences it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from typing import TypeVar
+
+import click
+
+from gputui.domain import arrays
+from gputui.domain.job import Job, JobId
+from gputui.domain.text import plain
+from gputui.domain.units import plural
+from gputui.ports import JobStore
+
+R = TypeVar("R")
+_NAMED = 10
+"""Maximum number of jobs named in one sentence."""
+
+
+def quiet_option(function: Callable[..., R]) -> Callable[..., R]:
+    """Add `--quiet` to a command function, as the argument `quiet`."""
+    return click.option("-q", "--quiet", is_flag=True, help="Do not say on stderr what was done.")(function)
+
+
+def confirm(sentence: str, *, quiet: bool = False) -> None:
+    """Print the sentence on stderr, so that scripts which read stdout are not disturbed.
+
+    A stderr that is closed or full is no failure: the change is made.
+    """
+    if not quiet:
+        with suppress(OSError):
+            click.echo(plain(sentence), err=True)
+
+
+def jobs_of(store: JobStore, ids: Iterable[JobId]) -> list[Job]:
+    """Return the jobs with these ids, elements of one entry together; those in history come last.
+
+    One job is read alone: the others need not be decoded.
+    """
+    left, found = set(ids), []
+    for job in store.jobs().values() if len(left) > 1 else ():
+        mine = left.intersection(job.ids)
+        left -= mine
+        if mine and (part := job.divided(mine)[0]) is not None:
+            found.append(part)
+    return [*found, *map(store.get, sorted(left))]
+
+
+def named(jobs: Sequence[Job]) -> str:
+    """Return `job 12`, or `3 jobs: 5 7 9`."""
+    count = arrays.count(jobs)
+    if count == 1:
+        return f"job {jobs[0].shown_id}"
+    more = arrays.count(jobs[_NAMED:])
+    words = [job.shown_id for job in jobs[:_NAMED]] + ([f"and {more} more"] if more else [])
+    return f"{plural(count, 'job')}: {' '.join(words)}"
+
+
+def changed(verb: str, jobs: Sequence[Job]) -> str:
+    """Return the sentence about jobs that a verb has changed; `jobs` are as they are now."""
+    if not jobs:
+        return "nothing was changed"
+    waiting = [job for job in jobs if not job.state.is_active]
+    running = [job for job in jobs if job.state.is_active]
+    told = [_WAITING[verb].format(named(waiting))] if waiting else []
+    told += [(_RUNNING.get(verb) or _WAITING[verb]).format(named(running))] if running else []
+    return "; ".join(told)
+
+
+_WAITING = {
+    "hold": "held {}; the time waited so far still counts",
+    "release": "released {}",
+    "cancel": "cancelled {}",
+    "requeue": "requeued {}",
+    "top": "put at the head of the queue: {}",
+}
+_RUNNING = {
+    "cancel": "stopping {}",
+    "requeue": "stopping, to be run again: {}",
+    "suspend": "suspending {}; the time limit goes on",
+    "unsuspend": "letting continue: {}",
+}
+"""Sentences about running jobs, which a scheduler ends."""

@@ -1,0 +1,123 @@
+"""Jobs as they are named on the command line: by id, or as elements of an array the way squeue shows them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeAlias
+
+from msgspec import Struct
+
+from gputui.domain.errors import InputError, NotFoundError
+from gputui.domain.job import Job, JobId
+from gputui.ports import JobStore
+from gputui.request import job_values, numbers
+from gputui.request.texts import quoted
+
+MAX_NAMED = 100_000
+_PART = re.compile(r"(?:[^,\[]|\[[^\]]*\]?)+")
+_ELEMENT = re.compile(r"(\d+)_(?:(\d{1,9})|\[([^\]]*)\])", re.ASCII)
+_Arrays: TypeAlias = Mapping[JobId, Mapping[int, JobId]]
+_HINT = "write 7, 7,9 or 7-9; or 12_5, 12_[3-7] for elements of array 12"
+
+
+class Named(Struct, frozen=True):
+    """Name of one or several jobs as typed, not looked up yet."""
+
+    ids: tuple[JobId, ...]
+    indices: tuple[int, ...] = ()
+    """Elements of the array with the only id; empty: the job itself, or its whole array."""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether the name stands for exactly one job."""
+        return len(self.ids) == 1 and len(self.indices) < 2
+
+
+def parse(text: str, where: str) -> tuple[Named, ...]:
+    """Parse `7`, `7,9`, `7-9`, `12_5` or `12_[3-7]`; raise InputError."""
+    parts = _PART.findall(text)
+    if not parts or text.count(",") != sum(part.count(",") for part in parts) + len(parts) - 1:
+        raise InputError(f"{quoted(text)} is not a job id", where=where, hint=_HINT)
+    named = tuple(_part(part.strip(), where) for part in parts)
+    if sum(max(len(each.ids), len(each.indices)) for each in named) > MAX_NAMED:
+        raise InputError(f"{quoted(text)} names too many jobs", where=where, hint=f"at most {MAX_NAMED}")
+    return named
+
+
+def _part(part: str, where: str) -> Named:
+    match = _ELEMENT.fullmatch(part)
+    if match is None:
+        if "_" in part:
+            raise InputError(f"{quoted(part)} is not a job id", where=where, hint=_HINT)
+        return Named(numbers.job_ids(part, where))
+    array, index, indices = match.groups()
+    listed = (int(index),) if index else job_values.array(indices, where).indices
+    return Named((numbers.job_id(array, where),), listed)
+
+
+def resolve_one(store: JobStore, named: Named) -> JobId:
+    """Return the job with this name; an array's id names its first element. Raises NotFoundError."""
+    return next(_elements(store, named)) if named.indices else named.ids[0]
+
+
+def as_ids(store: JobStore, text: str, where: str) -> str:
+    """Return `17,20` for `12_5,20`: elements of arrays by their own ids.
+
+    The first element has the array's id, which means the whole array: refused where it is meant alone.
+    """
+    ids: list[JobId] = []
+    for named in parse(text, where):
+        found = tuple(_elements(store, named)) if named.indices else named.ids
+        if named.indices and named.ids[0] in found:
+            array = named.ids[0]
+            hint = f"write {array} to wait for all of array {array}"
+            text = f"{quoted(text)} has the first element, whose id means the whole array"
+            raise InputError(text, where=where, hint=hint)
+        ids += found
+    return ",".join(map(str, ids))
+
+
+def resolve_all(
+    store: JobStore, names: Iterable[Named], suits: Callable[[Job], bool] = lambda _: True
+) -> tuple[JobId, ...]:
+    """Return the ids of all jobs named, each once; an array's id names all its elements that are still in the queue.
+
+    Of a whole array those that do not suit are left out, unless none does.
+    """
+    found: dict[JobId, None] = {}
+    arrays = store.arrays()
+    for named in names:
+        if named.indices:
+            found |= dict.fromkeys(_elements(store, named, arrays))
+        elif named.is_one and named.ids[0] in arrays:
+            array = named.ids[0]
+            members = [job for job in store.jobs().values() if job.array and job.array.id == array]
+            for job in [job for job in members if suits(job)] or members:
+                found |= dict.fromkeys(job.ids)
+        else:
+            found |= dict.fromkeys(named.ids)
+    return tuple(found)
+
+
+def _elements(store: JobStore, named: Named, arrays: _Arrays | None = None) -> Iterator[JobId]:
+    """Yield the ids of the elements; of finished ones from history."""
+    array = named.ids[0]
+    places = (store.arrays() if arrays is None else arrays).get(array, {})
+    if not places.keys() >= set(named.indices):
+        places = {**_places(store.history(), array), **places}
+    for index in named.indices:
+        if index not in places:
+            raise _none(store, array, index)
+        yield places[index]
+
+
+def _places(jobs: Iterable[Job], array: JobId) -> dict[int, JobId]:
+    return {job.array.index: job.id for job in jobs if job.array and job.array.id == array}
+
+
+def _none(store: JobStore, array: JobId, index: int) -> NotFoundError:
+    head = store.get(array)
+    if head.array is None or head.array.id != array:
+        return NotFoundError(f"job {array} is no array", hint=f"write {array}")
+    return NotFoundError(f"array {array} has no element {index}")

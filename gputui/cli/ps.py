@@ -1,0 +1,201 @@
+"""`gputui ps`: the processes on the GPUs, and signals to those that are no job's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from functools import partial
+
+import click
+
+from gputui import bootstrap
+from gputui.cli import completing, readings, table
+from gputui.cli.output import Json, print_json
+from gputui.cli.session import Session, pass_session
+from gputui.domain.errors import GputuiError, InputError, NotFoundError
+from gputui.domain.gpu_processes import (
+    GpuProcessRow,
+    ProcessTarget,
+    gpu_label,
+    gpu_words,
+    process_rows,
+    target_of,
+    tree_of,
+    with_host_values,
+)
+from gputui.domain.process_filter import parse_process_filter
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.text import plain
+from gputui.domain.units import format_duration, format_size
+from gputui.engine.actions.controls import find_gpu
+from gputui.engine.actions.foreign_use import ForeignUse, parse_signal
+
+Row = GpuProcessRow
+COLUMNS: tuple[tuple[table.TextColumn, Callable[[Row], str]], ...] = (
+    (table.TextColumn("PID", right=True), lambda row: "-" if row.pid is None else str(row.pid)),
+    (table.TextColumn("USER", 16, least=6), lambda row: row.user or "-"),
+    (table.TextColumn("GPU"), lambda row: gpu_words(row.gpus) or "-"),
+    (table.TextColumn("JOB OR CONTAINER", 40, least=10), lambda row: row.what or "-"),
+    (table.TextColumn("AGE", right=True), lambda row: "-" if row.age is None else format_duration(row.age)),
+    (table.TextColumn("SM", right=True), lambda row: _percent(row.sm)),
+    (table.TextColumn("GPU MEM", right=True), lambda row: format_size(row.gpu_memory)),
+    (table.TextColumn("MEM", right=True), lambda row: format_size(row.memory)),
+    (table.TextColumn("CPU", right=True), lambda row: _percent(row.cpu)),
+    (table.TextColumn("COMMAND"), lambda row: "  " * row.depth + (row.command or "-")),
+)
+_ALWAYS = {"PID", "USER", "GPU", "JOB OR CONTAINER", "COMMAND"}
+
+
+@click.command("ps")
+@click.option("--json", "as_json", is_flag=True, help="Print an array of processes as JSON.")
+@click.option(
+    "--gpu", "gpus", multiple=True, metavar="GPU", shell_complete=completing.gpus, help="Only those on this GPU."
+)
+@click.option("--filter", "words", default="", metavar="TEXT", help="Only those that match: `kind:foreign user:alice`.")
+@click.option("--tree", is_flag=True, help="Children below their parents.")
+@click.option("-s", "--signal", "name", metavar="SIGNAL", help="Send INT, TERM or KILL to the processes named.")
+@click.option("--stop", "container", metavar="NAME", help="Stop this container, as `docker stop` does; never a job's.")
+@click.option("-y", "--yes", is_flag=True, help="Do not ask before a signal or a stop.")
+@click.argument("pids", nargs=-1, metavar="[PID]...")
+@pass_session
+def command(
+    session: Session,
+    as_json: bool,
+    gpus: tuple[str, ...],
+    words: str,
+    tree: bool,
+    name: str | None,
+    container: str | None,
+    yes: bool,
+    pids: tuple[str, ...],
+) -> int:
+    """List the processes on the GPUs: of jobs, of other containers, and foreign ones."""
+    wanted = parse_process_filter(words)
+    with session.store() as store, closing(bootstrap.open_foreign_use(session.options, store)) as use:
+        if container is not None:
+            return _stop(use, container, yes=yes)
+        snapshot = readings.picture(session.options, store)
+        rows = process_rows(snapshot)
+        seen = use.rows(tuple(row.pid for row in rows if row.pid is not None), with_parents=tree)
+        rows = with_host_values(rows, seen)
+        if name is not None:
+            return _send(use, parse_signal(name, "--signal"), _named(rows, pids), yes=yes)
+        labels, numbers = _labels(snapshot, gpus), _numbers(pids)
+        shown = tuple(
+            row
+            for row in rows
+            if wanted.matches(row) and (not gpus or labels.intersection(row.gpus)) and (not pids or row.pid in numbers)
+        )
+        shown = tree_of(shown, seen) if tree else shown
+    if as_json:
+        print_json([process_json(row) for row in shown])
+    else:
+        sys.stdout.write("\n".join(lines(shown, table.terminal_width())) + "\n")
+    return 0
+
+
+def _labels(snapshot: Snapshot, gpus: Sequence[str]) -> frozenset[str]:
+    uuids = [view.gpu.uuid for view in snapshot.gpus]
+    wanted = {find_gpu(uuids, name) for name in gpus}
+    return frozenset(gpu_label(view) for view in snapshot.gpus if view.gpu.uuid in wanted)
+
+
+def _numbers(pids: Sequence[str]) -> frozenset[int]:
+    for text in pids:
+        if not (text.isascii() and text.isdigit()):
+            raise InputError(f"{plain(text, 40)!r} is not a process id", where="PID")
+    return frozenset(map(int, pids))
+
+
+def _named(rows: Sequence[Row], pids: Sequence[str]) -> list[ProcessTarget]:
+    """Return the processes with these pids; raise NotFoundError for one that is on no GPU."""
+    wanted = _numbers(pids)
+    if not wanted:
+        raise InputError("--signal wants the pids of processes", where="PID", hint="gputui ps lists them")
+    found = {row.pid: target for row in rows if row.pid in wanted and (target := target_of(row)) is not None}
+    for pid in sorted(wanted):
+        if pid not in found:
+            raise NotFoundError(f"pid {pid} is on no GPU", hint="gputui ps lists those that are")
+    return [found[pid] for pid in sorted(wanted)]
+
+
+def _send(use: ForeignUse, name: str, targets: Sequence[ProcessTarget], *, yes: bool) -> int:
+    """Send the signal to each; return 1 if one was refused or has not ended."""
+    for target in targets:
+        if target.job_id is not None:
+            raise GputuiError(target.refusal[0], hint=target.refusal[1])
+    _ask(f"Send {name} to:", [target.sentence for target in targets], yes=yes)
+    outcomes = [_told(partial(use.signal, target, name)) for target in targets]
+    return int(not all(outcomes))
+
+
+def _stop(use: ForeignUse, name: str, *, yes: bool) -> int:
+    try:
+        detail = use.container(name)
+    except GputuiError:
+        return int(not _told(partial(use.stop, name)))  # refused for the same reason, and audited
+    wait = f"{detail.sentence}; it is killed after {detail.stop_timeout} s"
+    _ask("Stop:", [wait], yes=yes or bool(detail.store))  # a job's is refused anyway
+    return int(not _told(lambda: use.stop(detail.id)))
+
+
+def _told(act: Callable[[], str]) -> bool:
+    """Do it and print the result or the refusal; return whether the process or container has ended."""
+    try:
+        sentence = act()
+    except GputuiError as error:
+        click.echo(f"gputui: {plain(str(error))}", err=True)
+        return False
+    click.echo(plain(sentence))
+    return ": still " not in sentence
+
+
+def _ask(question: str, named: Sequence[str], *, yes: bool) -> None:
+    """Ask on the terminal; raise InputError without one, and GputuiError where the answer is no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError("this asks first, and there is no terminal to ask on", where="--yes", hint="add --yes")
+    click.echo("\n".join([question, *(f"  {plain(each)}" for each in named)]), err=True)
+    if not click.confirm("Go on?", err=True):
+        raise GputuiError("cancelled; nothing was sent")
+
+
+def lines(rows: Sequence[Row], total: int | None) -> list[str]:
+    """Return the table, without columns of which nothing is known."""
+    cells = [[get(row) for _, get in COLUMNS] for row in rows]
+    kept = [
+        place
+        for place, (column, _) in enumerate(COLUMNS)
+        if column.title in _ALWAYS or any(row[place] != "-" for row in cells)
+    ]
+    return table.lines([COLUMNS[place][0] for place in kept], [[row[place] for place in kept] for row in cells], total)
+
+
+def _percent(value: float | None) -> str:
+    return "-" if value is None else f"{value * 100:.0f}%"
+
+
+def process_json(row: Row) -> Json:
+    """Return a process, or a container without one, as JSON; null stands for what is not known."""
+    return {
+        "pid": row.pid,
+        "kind": row.kind,
+        "user": row.user,
+        "command": row.command,
+        "gpus": list(row.gpus),
+        "job_id": row.job_id,
+        "job": row.job.partition(" ")[0].removeprefix("#") or None,
+        "container_id": row.container_id,
+        "container": row.container or None,
+        "image": row.image or None,
+        "gpu_memory": row.gpu_memory,
+        "sm": row.sm,
+        "memory": row.memory,
+        "cpu": row.cpu,
+        "age": row.age.total_seconds() if row.age is not None else None,
+        "parent": row.parent,
+        "computes": row.computes,
+        "visible": row.is_visible,
+    }

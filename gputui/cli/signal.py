@@ -1,0 +1,33 @@
+"""`gputui signal`: send running jobs a signal."""
+
+from __future__ import annotations
+
+import click
+
+from gputui import bootstrap
+from gputui.cli.confirmation import confirm, jobs_of, named, quiet_option
+from gputui.cli.job_arguments import flat, ids_argument
+from gputui.cli.job_ids import Named
+from gputui.cli.session import Session, pass_session
+from gputui.domain.cause import signal_name
+from gputui.domain.running_verbs import SIGNAL, SIGNALS
+from gputui.domain.state import JobState
+from gputui.domain.verb import Order
+from gputui.request.job_values import signal_number
+
+
+@click.command("signal", help=SIGNAL.shell_help)
+@ids_argument
+@quiet_option
+@click.argument("number", metavar="SIGNAL", shell_complete=lambda *_: [each.name for each in SIGNALS])
+@pass_session
+def command(session: Session, ids: tuple[tuple[Named, ...], ...], quiet: bool, number: str) -> None:
+    """Request the signal; of a whole array the running elements get it."""
+    wanted = signal_number(number, "SIGNAL")
+    with session.store() as store:
+        chosen = flat(store, ids, lambda job: job.state is JobState.RUNNING)
+        done = SIGNAL.call(bootstrap.actions(store, session.options), Order(chosen, signal=wanted))
+        if not quiet:
+            confirm(
+                f"sending {signal_name(wanted)} to {named(jobs_of(store, done))}" if done else "nothing was changed"
+            )

@@ -1,0 +1,77 @@
+"""The screen of a console: reports its first frame, ends itself on an internal error, and keeps that error."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import sys
+from typing import TYPE_CHECKING
+
+from textual.worker import WorkerFailed
+
+from gputui.domain.text import plain
+from gputui.tui.app import Gputui
+from gputui.tui.textual_internals import NonblockingDriver, has_terminal, nonblocking
+
+if TYPE_CHECKING:
+    from textual.driver import Driver
+
+log = logging.getLogger(__name__)
+
+STAYS = 3600.0
+"""Seconds for which the message of a failed screen is shown: nobody may be watching when it fails."""
+
+
+class ConsoleApp(Gputui):
+    """The console's app on a terminal; sets `painted` once its first frame is drawn."""
+
+    painted: asyncio.Event
+    news = ""
+    """Message about an earlier failure, shown once after opening."""
+    fault: BaseException | None = None
+    """Error that ended the screen."""
+
+    def get_driver_class(self) -> type[Driver]:
+        """Return a driver that never blocks on the terminal, so that the console still reacts to signals."""
+        return nonblocking(super().get_driver_class())
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the screen ended by an error, not by its user."""
+        return self.fault is not None and self.return_value is None
+
+    @property
+    def is_on_terminal(self) -> bool:
+        """Whether the app runs on a terminal, not in a browser or a test."""
+        return issubclass(self.driver_class, NonblockingDriver)
+
+    @property
+    def has_hung_up(self) -> bool:
+        """Whether its terminal has gone."""
+        return self.is_on_terminal and sys.__stdin__ is not None and not has_terminal(sys.__stdin__.fileno())
+
+    def on_ready(self) -> None:
+        """Called by Textual after the first frame: exempt all objects so far from garbage collection."""
+        gc.freeze()
+        gc.enable()
+        self.painted.set()
+        if self.news:
+            self.notifier.note("error", self.news)
+            self.notify(plain(self.news, 400), severity="error", markup=False, timeout=STAYS)
+
+    def end(self) -> None:
+        """Release all resources: an app that failed may have ended before its own clean-up."""
+        self._unsubscribe()
+        self.close_driver()
+
+    def fail(self, error: Exception) -> None:
+        """End the app, and keep the error.
+
+        Textual would draw a traceback on the terminal, where it would be lost, and in it what all variables hold.
+        """
+        cause = error.error if isinstance(error, WorkerFailed) else error
+        words = "the screen failed" if self.fault is None else "what was left of the screen failed too"
+        log.error(words, exc_info=cause)
+        self.fault = self.fault or cause
+        self.end_by(error)

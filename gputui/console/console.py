@@ -1,0 +1,247 @@
+"""The console: the screen, and behind it the scheduler when nobody else is one."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from threading import Thread
+from typing import TYPE_CHECKING
+
+from gputui import bootstrap
+from gputui.config import Options, templates_path
+from gputui.console import serving
+from gputui.console.app import ConsoleApp
+from gputui.console.background import BackgroundScheduler
+from gputui.console.startup import EarlyProbe
+from gputui.console.supervisor import ScreenFailedError, ScreenSupervisor
+from gputui.domain.text import plain
+from gputui.engine.feed import Feed
+from gputui.engine.files.leadership import current_leader
+from gputui.ports import JobStore
+from gputui.tui.keys import keyed
+from gputui.tui.messages import ExitChoice
+from gputui.tui.preferences import Preferences
+from gputui.tui.services import FormSources
+from gputui.tui.themes.selection import appearance_of
+
+if TYPE_CHECKING:
+    from gputui.domain.gpu_history import TakenStep
+    from gputui.engine.process.host import Adapters, Host
+
+log = logging.getLogger(__name__)
+
+FIRST_HINT = (
+    f"New here? {keyed('submit')} submits a job, {keyed('detail')} opens a row, "
+    f"{keyed('notices')} what is wrong, {keyed('help')} all keys"
+)
+GIVE_WAY_AFTER = 0.001
+"""Interpreter switch interval in seconds: a key must not wait for each step of a plan on another thread."""
+WANTED_WITHIN = 10.0
+"""Seconds for which a GPU probe that was started early is kept for the scheduler."""
+LET_GO_WITHIN = 12.0
+"""Seconds to wait for the scheduler thread to stop before the process ends anyway."""
+
+
+class LockWaitNotice:
+    """Reports waits for the queue's lock in the log, and on the current screen."""
+
+    def __init__(self) -> None:
+        self.show: Callable[[str], object] = lambda _: None
+
+    def __call__(self, sentence: str) -> None:
+        """Report a wait; may be called from any thread."""
+        log.warning("%s", sentence)
+        self.show(sentence)
+
+
+@dataclass(frozen=True)
+class Demo:
+    """Parts of a console that are only made up."""
+
+    adapters: Callable[[], Adapters]
+    """Returns GPUs and runtime."""
+    gpu_past: Callable[[], Iterable[TakenStep]]
+    """Returns readings from before the console was opened. May block."""
+    hint: str
+    """Line that is shown until the first key."""
+
+
+class Console:
+    """Runs a console from its first frame to the hand-over of scheduling."""
+
+    def __init__(
+        self,
+        options: Options,
+        store: JobStore,
+        tidy_up: Callable[[], None] = lambda: None,
+        *,
+        preferences: Preferences | None = None,
+        may_lead: bool = True,
+        probe: EarlyProbe | None = None,
+        waiting: LockWaitNotice | None = None,
+        demo: Demo | None = None,
+    ) -> None:
+        self._demo = demo
+        self._options = options
+        self._store = store
+        self._tidy_up = tidy_up
+        self._remembered = preferences or Preferences()
+        self._may_lead = may_lead
+        self._probe = probe
+        self._waiting = waiting
+        self._feed = Feed()
+        self._behind = BackgroundScheduler(self._make_host, self._feed)
+
+    def run(self) -> int:
+        """Show the console until it is quit; return the exit code. Raises ScreenFailedError after too many failures."""
+        try:
+            return asyncio.run(self._run())
+        except ScreenFailedError as error:
+            tell(error.fault)
+            raise
+        finally:
+            self._tidy_up()
+
+    async def _run(self) -> int:
+        screens = ScreenSupervisor(self._app, serving.log_path(self._options.state))
+        hung_up = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, hung_up.set)
+        loop.add_signal_handler(signal.SIGTERM, self._terminate, screens)
+        screen = asyncio.create_task(screens.run())
+        beginning = asyncio.create_task(self._begin_behind(screens.painted))
+        hang_up = asyncio.create_task(hung_up.wait())
+        await asyncio.wait({screen, hang_up}, return_when=asyncio.FIRST_COMPLETED)
+        beginning.cancel()
+        if hung_up.is_set():
+            return await self._hang_up()
+        hang_up.cancel()
+        try:
+            how, code = await screen
+        except ScreenFailedError as error:
+            await self._give_up(error)
+            raise
+        await self._let_go(hand_over=how is ExitChoice.HAND_OVER and self._behind.leads)
+        return code
+
+    def _app(self) -> ConsoleApp:
+        app = ConsoleApp(
+            self._feed,
+            bootstrap.actions(self._store, self._options),
+            bootstrap.open_logs(self._options, self._store),
+            self._options.settings,
+            clock=bootstrap.clock(),
+            host=socket.gethostname(),
+            user=bootstrap.actor().user,
+            preferences=self._remembered,
+            job_access=bootstrap.open_job_exec(self._options, self._store),
+            foreign=bootstrap.open_foreign_use(
+                self._options, self._store, is_read_only=self._options.settings.console.read_only
+            ),
+            look=appearance_of(self._options.settings.console, os.environ),
+            want_pcie=self._behind.want_pcie,
+            past=self._store.history,
+            gpu_past=self._demo.gpu_past if self._demo else partial(bootstrap.gpu_past, self._options),
+            hint=self._hint(),
+            forms=FormSources(lambda: bootstrap.local_images(self._options), templates_path()),
+        )
+        if self._waiting is not None:
+            self._waiting.show = app.tell_wait
+        return app
+
+    def _hint(self) -> str:
+        """Return the demo's line for newcomers, or the one for a user's first console."""
+        if self._demo is not None:
+            return self._demo.hint
+        return "" if self._remembered.get("hint") else FIRST_HINT
+
+    def _terminate(self, screens: ScreenSupervisor) -> None:
+        """Handle SIGTERM: end as on hang-up, but restore the terminal."""
+        screens.leave(ExitChoice.HAND_OVER if self._hands_over else ExitChoice.STOP, 128 + signal.SIGTERM)
+
+    @property
+    def _hands_over(self) -> bool:
+        """Whether scheduling continues in the background when the user cannot be asked."""
+        return self._options.settings.scheduler.hand_over != "never"
+
+    @property
+    def _would_lead(self) -> bool:
+        """Whether this console schedules, or would have: it may, and there is no other scheduler."""
+        may = self._may_lead and not self._options.settings.console.read_only
+        return self._behind.leads or (may and current_leader(self._options.state) is None)
+
+    async def _begin_behind(self, painted: asyncio.Event) -> None:
+        """Start the scheduler thread after the first frame: imports and connections would delay that."""
+        await painted.wait()
+        if self._probe is not None:  # another may have begun to schedule since
+            asyncio.get_running_loop().call_later(WANTED_WITHIN, Thread(target=self._probe.close, daemon=True).start)
+        self._behind.begin()
+
+    def _make_host(self) -> Host:
+        started = self._probe.take if self._probe is not None else lambda: None
+        hand_over = partial(serving.hand_over, self._options) if self._hands_over else None
+        return bootstrap.make_host(
+            self._options,
+            self._store,
+            self._feed,
+            "console",
+            may_lead=self._may_lead,
+            started=started,
+            made=self._demo.adapters if self._demo else None,
+            hand_over=hand_over,
+        )
+
+    async def _hang_up(self) -> int:
+        """Handle a lost terminal: hand over if this console schedules, and end without writing to the screen."""
+        await self._let_go(hand_over=self._hands_over and self._behind.leads)
+        self._tidy_up()
+        self._store.close()
+        os._exit(128 + signal.SIGHUP)  # the screen's driver would wait for a terminal that will not answer
+
+    async def _give_up(self, error: ScreenFailedError) -> None:
+        """Hand over after the screen has failed for good, and add to the error whether jobs still start."""
+        would_lead = self._would_lead
+        if would_lead:
+            goes_on = "jobs start as before, by a background scheduler"
+            error.hint = f"{goes_on if self._hands_over else 'no job starts until gputui serve runs'}; {error.hint}"
+        await self._let_go(hand_over=would_lead and self._hands_over)
+
+    async def _let_go(self, *, hand_over: bool) -> None:
+        if hand_over:
+            serving.hand_over(self._options)
+        self._behind.stop()
+        if not await asyncio.to_thread(self._behind.end, LET_GO_WITHIN):
+            log.warning("the scheduler does not let go, and ends with the process")
+
+
+def tell(fault: BaseException) -> None:
+    """Print the traceback without control characters."""
+    for line in "".join(traceback.format_exception(fault)).splitlines():
+        print(plain(line), file=sys.stderr)
+
+
+def run(
+    options: Options,
+    *,
+    may_lead: bool = True,
+    preferences: Preferences | None = None,
+    probe: EarlyProbe | None = None,
+) -> int:
+    """Open the console on a state directory."""
+    sys.setswitchinterval(GIVE_WAY_AFTER)
+    waiting = LockWaitNotice()
+    store = bootstrap.open_store(options, waiting)
+    try:
+        serving.log_to_file(options.state)
+        there = Console(options, store, preferences=preferences, may_lead=may_lead, probe=probe, waiting=waiting)
+        return there.run()
+    finally:
+        store.close()

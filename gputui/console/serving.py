@@ -1,0 +1,138 @@
+"""Scheduling without a screen, and the hand-over to it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import logging.handlers
+import os
+import signal
+import subprocess
+import sys
+import time
+from io import TextIOWrapper
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+from gputui import bootstrap
+from gputui.config import Options
+from gputui.domain.errors import NotLeaderError
+from gputui.domain.text import plain
+from gputui.domain.units import format_duration
+from gputui.engine.feed import Feed
+from gputui.engine.files.file_modes import file_mode, new_file, open_file
+from gputui.engine.files.leadership import current_leader
+from gputui.engine.process.faults import SchedulingFailedError
+from gputui.ports import JobStore
+
+if TYPE_CHECKING:
+    from gputui.engine.process.host import Host
+
+log = logging.getLogger(__name__)
+
+ANEW_AFTER = 2.0
+"""Seconds before a failed scheduler starts anew: another console can take over meanwhile."""
+WAIT_ANEW = 10**7
+"""Seconds for which it then waits for another scheduler to end; practically for ever."""
+HAND_OVER_WAIT = 60
+"""Seconds for which the background scheduler tries to take over from the process that started it."""
+
+
+class _LogFile(logging.handlers.RotatingFileHandler):
+    """Log file with the access rights of the state directory; never follows a symbolic link."""
+
+    def _open(self) -> TextIOWrapper:
+        path = Path(self.baseFilename)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+        return os.fdopen(open_file(path, flags, file_mode(path.parent)), "a", encoding="utf-8")
+
+
+def log_path(state: Path) -> Path:
+    """Return the path of gputui's log."""
+    return state / "gputui.log"
+
+
+def log_to_file(state: Path) -> None:
+    """Log to a file in the state directory: log lines on the terminal would damage the screen."""
+    handler = _LogFile(log_path(state), maxBytes=4 * 1024**2, backupCount=2, delay=True)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s[%(process)d]: %(message)s"))
+    logging.getLogger().addHandler(handler)
+    logging.getLogger("gputui").setLevel(logging.INFO)
+    logging.raiseExceptions = False  # a full disk is told on the screen, not in the middle of it
+
+
+def serve(options: Options, wait: float) -> int:
+    """Schedule until SIGTERM or SIGINT; a terminal that closes does not end it."""
+    store = bootstrap.open_store(options)
+    try:
+        log_to_file(options.state)
+        where = f"state in {options.state}, log in {log_path(options.state)}"
+        say(f"{where}; Ctrl-C ends it, jobs run on")
+        if not asyncio.run(_serve(options, store, wait)):
+            leader = current_leader(options.state)
+            who = f"{leader.kind} of {leader.user}, pid {leader.pid}" if leader else "another process"
+            silence = leader.silent_for if leader else None
+            does = f"has not responded for {format_duration(silence)}, and holds the lock" if silence else "schedules"
+            hint = "end it, or use --wait to queue up behind it" if silence else "use --wait to queue up behind it"
+            raise NotLeaderError(f"{who}, {does} in {options.state} already", hint=hint)
+    except SchedulingFailedError as error:
+        say(f"{plain(str(error))}; starting anew")
+        store.close()
+        _start_anew(options)
+    finally:
+        store.close()
+    return 0
+
+
+def say(sentence: str) -> None:
+    """Print on stderr; an error of stderr, such as a full disk, must not stop the scheduler."""
+    with contextlib.suppress(OSError, ValueError):
+        print(f"gputui serve: {sentence}", file=sys.stderr, flush=True)
+
+
+def _start_anew(options: Options) -> NoReturn:
+    """Replace this process by a new `gputui serve` with the same pid, which waits while a console leads."""
+    time.sleep(ANEW_AFTER)
+    command = [sys.executable, "-P", "-m", "gputui", *options.arguments(), "serve", "--wait", f"{WAIT_ANEW}s"]
+    os.execv(command[0], command)
+
+
+async def _serve(options: Options, store: JobStore, wait: float) -> bool:
+    host = bootstrap.make_host(options, store, Feed(), "serve")
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, _stop, host, number)
+    loop.add_signal_handler(signal.SIGHUP, lambda: None)
+    return await host.lead(wait)
+
+
+def _stop(host: Host, number: signal.Signals) -> None:
+    log.info("told to end by %s", number.name)
+    host.stop()
+
+
+def hand_over(options: Options) -> None:
+    """Start a background scheduler that takes over as soon as this process stops scheduling."""
+    command = [sys.executable, "-P", "-m", "gputui", *options.arguments(), "serve", "--wait", str(HAND_OVER_WAIT)]
+    # its stderr is where it can say that it could not even begin
+    errors = errors_file(options.state / "serve.err")
+    try:
+        subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            cwd="/",
+            start_new_session=True,
+        )
+    finally:
+        os.close(errors)
+
+
+def errors_file(path: Path) -> int:
+    """Open the file for writing; fall back to /dev/null, as on a full disk or when the file is another user's."""
+    try:
+        return new_file(path, 0o600)
+    except OSError:
+        return os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)

@@ -1,0 +1,124 @@
+"""Supervises a console's screen: reopens it when it fails, while the scheduler thread goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from gputui.console.app import ConsoleApp
+from gputui.domain.errors import GputuiError
+from gputui.engine.process.faults import FaultCount, describe_fault
+from gputui.tui.messages import ExitChoice
+from gputui.tui.notifications import Notification
+from gputui.tui.textual_internals import hang_up
+
+log = logging.getLogger(__name__)
+
+MOST = 3
+"""Number of times that a screen is reopened within a minute."""
+ENDS_WITHIN = 3.0
+"""Seconds for a failed screen to end by itself."""
+ACTIONS_WITHIN = 5.0
+"""Seconds to wait for pending changes when the screen is not reopened."""
+
+
+class ScreenFailedError(GputuiError):
+    """Raised when the screen keeps failing; `fault` is the last error."""
+
+    def __init__(self, fault: BaseException, times: int, path: Path) -> None:
+        how_often = f"failed {times} times within a minute, the last time by" if times > 1 else "failed:"
+        super().__init__(f"the screen {how_often} {describe_fault(fault)}", hint=f"{path} tells more")
+        self.fault = fault
+
+
+class ScreenSupervisor:
+    """Opens screens one after the other until one is closed without an error."""
+
+    def __init__(self, make: Callable[[], ConsoleApp], log_path: Path) -> None:
+        self.painted = asyncio.Event()
+        """Set when the first frame is on the terminal, or will never come."""
+        self._make = make
+        self._log_path = log_path
+        self._app: ConsoleApp | None = None
+        self._asked: tuple[ExitChoice, int] | None = None
+        """Exit choice and exit code requested from outside."""
+
+    def leave(self, how: ExitChoice, code: int) -> None:
+        """Ask the current screen to end this way, without waiting."""
+        self._asked = how, code
+        if self._app is not None:
+            self._app.exit(how, return_code=code)
+
+    async def run(self) -> tuple[ExitChoice | None, int]:
+        """Show screens until one is left; return how, and the exit code. Raises ScreenFailedError."""
+        faults, news = FaultCount(MOST), ""
+        while self._asked is None:
+            fault = await self._show(news)
+            if fault is None:
+                break
+            self.painted.set()  # what is behind it need not wait for the next one
+            await self._after(fault, faults)
+            what = describe_fault(fault)
+            news = f"The screen failed, and was opened again: {what}. The log tells more: {self._log_path}"
+            del fault  # its traceback holds the whole screen
+        if self._asked is not None:
+            return self._asked
+        assert self._app is not None
+        return self._app.return_value, self._app.return_code or 0
+
+    async def _show(self, news: str) -> BaseException | None:
+        """Run one screen to its end; return its error, None if it was left properly."""
+        told = self._let_go()
+        try:
+            app = self._make()
+        except Exception as error:  # a border: whatever of it cannot be made
+            log.exception("the screen cannot be made")
+            return error
+        self._app = app
+        app.painted, app.news = self.painted, news
+        app.notifier.log.extend(told)
+        await to_its_end(app)
+        return app.fault if app.has_failed else None
+
+    async def _after(self, fault: BaseException, faults: FaultCount) -> None:
+        """Clean up after a failure. Raises ScreenFailedError if the screen must not be reopened."""
+        app = self._app
+        if app is not None and app.has_hung_up:
+            hang_up()
+            await asyncio.Event().wait()  # for the end, which that brings
+        may = faults.add(time.monotonic()) and (app is None or app.is_on_terminal)
+        if app is not None:
+            await asyncio.to_thread(app.actions.finish, 0 if may else ACTIONS_WITHIN)
+        if not may:
+            raise ScreenFailedError(fault, len(faults), self._log_path)
+
+    def _let_go(self) -> list[Notification]:
+        """Free the previous screen, and return its notifications."""
+        app, self._app = self._app, None
+        if app is None:
+            return []
+        told = list(app.notifier.log)
+        del app
+        gc.unfreeze()  # it was taken for something that stays
+        gc.collect()
+        return told
+
+
+async def to_its_end(app: ConsoleApp) -> None:
+    """Run the app in a task of its own; cancel it if it has failed and does not end by itself."""
+    running, failing = asyncio.create_task(app.run_async()), asyncio.create_task(app.failing.wait())
+    await asyncio.wait({running, failing}, return_when=asyncio.FIRST_COMPLETED)
+    failing.cancel()
+    while not running.done():
+        await asyncio.wait({running}, timeout=ENDS_WITHIN)
+        if not running.done() and not app.terminal.is_away:
+            running.cancel()
+    error = None if running.cancelled() else running.exception()
+    if error is not None:
+        log.error("the screen failed as it ended", exc_info=error)
+        app.fault = app.fault or error
+    app.end()

@@ -1,0 +1,79 @@
+"""Frames of the sockets that carry a terminal or the streams of a job: a kind, a length, and so many bytes.
+
+Standard library only: the wrapper of a host job imports this module without any other package.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+INPUT, END_OF_INPUT, SIZE = b"i", b"e", b"s"
+"""Client to server: bytes for standard input, its end, and the size of the terminal."""
+OUTPUT, ERRORS, EXIT, READY, REFUSED = b"o", b"r", b"x", b"y", b"f"
+"""Server to client: bytes of standard output and of standard error, the exit code, a begin, and a refusal in words."""
+REQUEST = b"q"
+"""Client to server: a request, as JSON."""
+LARGEST = 1 << 20
+"""Bytes of a frame at most."""
+_HEADER = struct.Struct(">cI")
+_SIZE = struct.Struct(">HH")
+_EXIT = struct.Struct(">i")
+
+
+class MalformedFrameError(ValueError):
+    """Bytes that are no frame."""
+
+
+def frame(kind: bytes, content: bytes = b"") -> bytes:
+    """Return one frame."""
+    return _HEADER.pack(kind, len(content)) + content
+
+
+def size_frame(rows: int, columns: int) -> bytes:
+    """Return the frame of a terminal's size."""
+    return frame(SIZE, _SIZE.pack(min(rows, 0xFFFF), min(columns, 0xFFFF)))
+
+
+def size_of(content: bytes) -> tuple[int, int]:
+    """Return rows and columns of a terminal; raises MalformedFrameError."""
+    try:
+        rows, columns = _SIZE.unpack(content)
+    except struct.error as error:
+        raise MalformedFrameError(str(error)) from None
+    return rows, columns
+
+
+def exit_frame(code: int) -> bytes:
+    """Return the frame of an exit code."""
+    return frame(EXIT, _EXIT.pack(code))
+
+
+def exit_of(content: bytes) -> int:
+    """Return an exit code; raises MalformedFrameError."""
+    try:
+        code: int = _EXIT.unpack(content)[0]
+    except struct.error as error:
+        raise MalformedFrameError(str(error)) from None
+    return code
+
+
+class Frames:
+    """Frames in a stream of bytes that comes in pieces."""
+
+    def __init__(self) -> None:
+        self._rest = bytearray()
+
+    def feed(self, piece: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield kind and content of the frames that are complete with this piece; raises MalformedFrameError."""
+        self._rest += piece
+        while len(self._rest) >= _HEADER.size:
+            kind, length = _HEADER.unpack_from(self._rest)
+            if length > LARGEST:
+                raise MalformedFrameError(f"a frame of {length} bytes")
+            end = _HEADER.size + length
+            if len(self._rest) < end:
+                return
+            content = bytes(self._rest[_HEADER.size : end])
+            del self._rest[:end]
+            yield kind, content

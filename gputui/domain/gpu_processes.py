@@ -1,0 +1,336 @@
+"""Processes and containers on all GPUs: the rows of the process view, and what may be done to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui.domain.container import ProcessRow
+from gputui.domain.gpu import GpuProcess, GpuView, Holder
+from gputui.domain.job import Job, JobId
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.units import plural
+
+JOB, CONTAINER, FOREIGN, OTHER = "job", "container", "foreign", "parent"
+"""Kinds of a row: of a job, in a foreign container, any other process, and a parent that is on no GPU."""
+
+
+class GpuProcessRow(Struct, frozen=True):
+    """A process on GPUs, or a container that has asked for GPUs; None stands for a value that is not known."""
+
+    pid: int | None
+    """Process id in the host's PID namespace; None: a container none of whose processes is on a GPU."""
+    kind: str
+    gpus: tuple[str, ...] = ()
+    """Indices of its GPUs, in their order."""
+    user: str | None = None
+    command: str | None = None
+    job_id: JobId | None = None
+    job: str = ""
+    """Id and name of its job, as shown: `#12_5 sweep`."""
+    container_id: str | None = None
+    container: str = ""
+    """Name of its container; empty where it is not known."""
+    image: str = ""
+    gpu_memory: int | None = None
+    """Bytes on all its GPUs."""
+    sm: float | None = None
+    """0 to 1: the largest share of time in which it kept the multiprocessors of a GPU busy."""
+    ticks: int | None = None
+    """Start time in clock ticks since boot."""
+    is_visible: bool = True
+    """Whether /proc has it where the GPUs are read; not so in another PID namespace."""
+    computes: bool = True
+    parent: int | None = None
+    age: timedelta | None = None
+    memory: int | None = None
+    """Resident host memory in bytes."""
+    cpu: float | None = None
+    """CPU use in cores."""
+    depth: int = 0
+    """Number of its parents that are shown, in a tree."""
+
+    @property
+    def key(self) -> str:
+        """Key that stays the same while it lives."""
+        return f"container {self.container_id}" if self.pid is None else f"{self.pid} {self.ticks}"
+
+    @property
+    def what(self) -> str:
+        """Job, container or `foreign`, in a few words."""
+        if self.kind == JOB:
+            return self.job
+        if self.container_id is not None:
+            name = self.container or self.container_id[:12]
+            return f"{name} ({self.image})" if self.image else name
+        return "" if self.kind == OTHER else FOREIGN
+
+
+def process_rows(snapshot: Snapshot) -> tuple[GpuProcessRow, ...]:
+    """Return all processes on GPUs by GPU, and foreign containers without one; a process on several GPUs once."""
+    jobs = {job.id: job for job in snapshot.jobs if job.state.is_active}
+    found: dict[object, GpuProcessRow] = {}
+    for view in snapshot.gpus:
+        label, containers = gpu_label(view), _containers(view)
+        for process in (view.sample.processes or ()) if view.sample else ():
+            row = _row(process, view, jobs, containers)
+            found[process.pid] = _with_gpu(found.get(process.pid, row), label, process)
+        for holder in containers.values():
+            found[holder.container_id] = _with_gpu(found.get(holder.container_id, _of_container(holder)), label)
+    inhabited = {row.container_id for row in found.values() if row.pid is not None}
+    return tuple(row for row in found.values() if row.pid is not None or row.container_id not in inhabited)
+
+
+def gpu_label(view: GpuView) -> str:
+    """Return the index of a GPU; of a MIG instance its GPU's and its own: `0m2`."""
+    gpu = view.gpu
+    return f"{gpu.index}m{'' if gpu.mig_index is None else gpu.mig_index}" if gpu.mig_parent else str(gpu.index)
+
+
+def gpu_words(labels: Iterable[str]) -> str:
+    """Return `0-3,6` for the labels of these GPUs; those of MIG instances stand by themselves."""
+    words: list[str] = []
+    span: list[int] = []
+    for label in (*labels, ""):
+        if span and label.isdigit() and int(label) == span[-1] + 1:
+            span.append(int(label))
+            continue
+        if span:
+            words.append(f"{span[0]}-{span[-1]}" if len(span) > 2 else ",".join(map(str, span)))
+        span = [int(label)] if label.isdigit() else []
+        words += [label] if label and not span else []
+    return ",".join(words)
+
+
+def _containers(view: GpuView) -> dict[str, Holder]:
+    """Return the foreign containers that have asked for a GPU, by id."""
+    return {each.container_id: each for each in view.holders if each.kind == CONTAINER and each.container_id}
+
+
+def _row(process: GpuProcess, view: GpuView, jobs: Mapping[JobId, Job], named: Mapping[str, Holder]) -> GpuProcessRow:
+    job_id = view.process_jobs.get(process.pid)
+    job, holder = jobs.get(job_id) if job_id is not None else None, named.get(process.container_id or "")
+    kind = JOB if job_id is not None else CONTAINER if process.container_id else FOREIGN
+    return GpuProcessRow(
+        process.pid,
+        kind,
+        user=process.user,
+        command=process.command,
+        job_id=job_id,
+        job="" if job_id is None else f"#{job.shown_id} {job.name}" if job else f"#{job_id}",
+        container_id=process.container_id,
+        container=holder.name if holder else "",
+        image=(holder.image or "") if holder else "",
+        ticks=process.ticks,
+        is_visible=process.visible,
+        computes=process.compute,
+    )
+
+
+def _of_container(holder: Holder) -> GpuProcessRow:
+    return GpuProcessRow(
+        None,
+        CONTAINER,
+        user=holder.user,
+        container_id=holder.container_id,
+        container=holder.name,
+        image=holder.image or "",
+    )
+
+
+def _with_gpu(row: GpuProcessRow, label: str, process: GpuProcess | None = None) -> GpuProcessRow:
+    memory, sm = (process.memory, process.sm) if process else (None, None)
+    return replace(
+        row,
+        gpus=row.gpus if label in row.gpus else (*row.gpus, label),
+        gpu_memory=row.gpu_memory if memory is None else (row.gpu_memory or 0) + memory,
+        sm=row.sm if sm is None else max(row.sm or 0.0, sm),
+    )
+
+
+def with_host_values(rows: Iterable[GpuProcessRow], seen: Mapping[int, ProcessRow]) -> tuple[GpuProcessRow, ...]:
+    """Return the rows with CPU, memory and age from the host, where pid and start time are the same."""
+    return tuple(_with_host(row, seen.get(row.pid) if row.pid is not None else None) for row in rows)
+
+
+def _with_host(row: GpuProcessRow, seen: ProcessRow | None) -> GpuProcessRow:
+    if seen is None or row.ticks is None or seen.ticks != row.ticks:
+        return row
+    return replace(
+        row,
+        user=seen.user or row.user,
+        command=seen.command or row.command,
+        parent=seen.parent,
+        age=seen.age,
+        memory=seen.memory,
+        cpu=seen.cpu,
+    )
+
+
+def tree_of(rows: Iterable[GpuProcessRow], seen: Mapping[int, ProcessRow]) -> tuple[GpuProcessRow, ...]:
+    """Return the rows as a tree, children below their parents; parents of foreign processes are added from `seen`.
+
+    Brothers keep their order, and a parent stands where the first of its children stood.
+    """
+    ordered = tuple(rows)
+    by_pid: dict[int | None, GpuProcessRow] = {row.pid: row for row in ordered if row.pid is not None}
+    for row in ordered:
+        if row.kind == FOREIGN:
+            _add_parents(row, seen, by_pid)
+    children: dict[str, dict[str, GpuProcessRow]] = {}
+    for row in ordered:
+        above = ""
+        for each in reversed(_line(row, by_pid)):
+            children.setdefault(above, {})[each.key] = each
+            above = each.key
+    return tuple(_in_depth(children))
+
+
+def _add_parents(row: GpuProcessRow, seen: Mapping[int, ProcessRow], by_pid: dict[int | None, GpuProcessRow]) -> None:
+    while (pid := row.parent) is not None and pid not in by_pid and (parent := seen.get(pid)) is not None:
+        bare = GpuProcessRow(pid, OTHER, user=parent.user, command=parent.command, ticks=parent.ticks)
+        by_pid[pid] = row = _with_host(bare, parent)
+
+
+def _line(row: GpuProcessRow, by_pid: Mapping[int | None, GpuProcessRow]) -> list[GpuProcessRow]:
+    """Return a row and its parents, the nearest first; /proc is not read at once, so they may form a loop."""
+    line = [row]
+    while row.parent is not None and (parent := by_pid.get(row.parent)) is not None and parent not in line:
+        line.append(parent)
+        row = parent
+    return line
+
+
+def _in_depth(children: Mapping[str, Mapping[str, GpuProcessRow]]) -> Iterator[GpuProcessRow]:
+    """Yield each row followed by its children. No recursion: a chain of processes may be long."""
+    stack, done = [iter(children.get("", {}).values())], set()
+    while stack:
+        row = next(stack[-1], None)
+        if row is None:
+            stack.pop()
+        elif row.key not in done:
+            done.add(row.key)
+            yield replace(row, depth=len(stack) - 1)
+            stack.append(iter(children.get(row.key, {}).values()))
+
+
+class ProcessTarget(Struct, frozen=True):
+    """A process that is to be sent a signal, as it was shown to whoever decided that."""
+
+    pid: int
+    ticks: int | None
+    user: str = ""
+    command: str = ""
+    gpus: tuple[str, ...] = ()
+    what: str = ""
+    container_id: str | None = None
+    job_id: JobId | None = None
+    is_visible: bool = True
+
+    @property
+    def sentence(self) -> str:
+        """Name user, pid, command, GPUs and container."""
+        where = f" on GPU {gpu_words(self.gpus)}" if self.gpus else ""
+        inside = f" in container {self.what}" if self.container_id and self.what else ""
+        return f"pid {self.pid} of {self.user or 'an unknown user'}{where}{inside}: {self.command or 'unknown command'}"
+
+    @property
+    def refusal(self) -> tuple[str, str]:
+        """Return why no signal may be sent to it, with a hint; empty where one may."""
+        if self.job_id is not None:
+            return f"pid {self.pid} belongs to job {self.job_id}", f"cancel the job: gputui cancel {self.job_id}"
+        if not self.is_visible:
+            text = f"pid {self.pid} has ended, or is in another PID namespace and cannot be identified"
+            return text, "let gputui run with --pid=host, or stop its container"
+        if self.ticks is None:
+            text = f"the start time of pid {self.pid} is not known, so it may be another process by now"
+            return text, "the scheduler that reads the GPUs may be older than this gputui, or its GPUs are simulated"
+        return "", ""
+
+
+def target_of(row: GpuProcessRow) -> ProcessTarget | None:
+    """Return the target that a row stands for; None for a container without processes on GPUs."""
+    if row.pid is None:
+        return None
+    return ProcessTarget(
+        row.pid,
+        row.ticks,
+        row.user or "",
+        row.command or "",
+        row.gpus,
+        row.what,
+        row.container_id,
+        row.job_id,
+        row.is_visible,
+    )
+
+
+class SignalOutcome(Struct, frozen=True):
+    """State of a process some seconds after a signal was sent to it."""
+
+    has_ended: bool
+    seconds: float
+    """Seconds after which it had ended, or for which it was watched."""
+    state: str = ""
+    """Its state in /proc if it lives: D is a wait in the kernel, T stopped."""
+
+    @property
+    def sentence(self) -> str:
+        """Say whether it ended."""
+        if self.has_ended:
+            return f"ended after {self.seconds:.1f} s"
+        states = {"D": ": it waits in the kernel, often for a driver that hangs", "T": ": it is stopped"}
+        return f"still there after {self.seconds:.0f} s{states.get(self.state, '')}"
+
+
+class ContainerDetail(Struct, frozen=True):
+    """A container of others, as its engine describes it."""
+
+    id: str
+    name: str
+    image: str = ""
+    user: str = ""
+    """User of its label `user`, else the account that its image or command line names."""
+    command: str = ""
+    state: str = ""
+    created_at: datetime | None = None
+    started_at: datetime | None = None
+    exit_code: int | None = None
+    mounts: tuple[str, ...] = ()
+    """`/data/bob → /data (read-only)`."""
+    ports: tuple[str, ...] = ()
+    """`8888/tcp on 0.0.0.0:49153`."""
+    devices: tuple[str, ...] = ()
+    """GPUs that it has asked for, as written."""
+    restart: str = ""
+    """Restart policy; empty: none."""
+    stop_signal: str = ""
+    stop_timeout: int = 10
+    """Seconds between its stop signal and SIGKILL."""
+    project: str = ""
+    """Compose project or pod that it belongs to."""
+    store: str = ""
+    """Id of the gputui queue whose container it is; empty: none."""
+    job: str = ""
+    """Id of its job in that queue."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it runs."""
+        return self.state in {"running", "paused", "restarting"}
+
+    @property
+    def sentence(self) -> str:
+        """Name it, with image and owner."""
+        image = f" ({self.image})" if self.image else ""
+        return f"container {self.name}{image}{f' of {self.user}' if self.user else ''}"
+
+
+def summary(rows: Iterable[GpuProcessRow]) -> str:
+    """Return the number of processes, and how many of them are foreign."""
+    listed = [row for row in rows if row.kind != OTHER]
+    foreign = sum(row.kind != JOB for row in listed)
+    return plural(len(listed), "process") + (f", {foreign} foreign" if foreign else "")

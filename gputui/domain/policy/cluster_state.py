@@ -1,0 +1,257 @@
+"""State of the cluster in numbers, from which decisions are made."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct, field
+
+from gputui.domain.job import JobId
+from gputui.domain.policy.fairshare import UsageLedger, usage_ratios
+from gputui.domain.policy.gpus.placement import Ask, Grant, NodeLayout, size
+from gputui.domain.policy.gpus.sharing import SharedGpus, choose_shared, gpu_bits, usable_gpus
+from gputui.domain.policy.lane_order import Bands
+from gputui.domain.policy.lanes import Lane, LaneKey, Waiting, lane_of, with_item, without_item
+from gputui.domain.policy.order import credit
+from gputui.domain.settings import PolicySettings, TenantSettings
+
+_FOREVER = float("inf")
+OVERRUN = 60.0
+"""Seconds a job is given at least when it has outrun what was planned."""
+
+
+class RunningJob(Struct, eq=False):
+    """A job that holds GPUs."""
+
+    id: JobId
+    key: LaneKey
+    grant: Grant
+    started: float
+    gpu_share: float = 1.0
+    """Part of each GPU that it is charged with."""
+    leaving: float | None = None
+    """End of the grace period of a job that was told to stop; None: it was not."""
+    expected: float | None = None
+    """Seconds it is expected to take; None: as planned."""
+    width: int = 0
+    """Number of GPUs it holds: more than its grant where some of them are drained, which nobody gets after it."""
+
+    @property
+    def priority(self) -> int:
+        """Priority of the job."""
+        return self.key.priority
+
+    @property
+    def duration(self) -> float:
+        """Seconds it is expected to take."""
+        return self.key.duration if self.expected is None else self.expected
+
+    @property
+    def charge(self) -> float:
+        """GPUs it is charged with."""
+        return self.width * self.gpu_share
+
+    def ends(self, now: float) -> float:
+        """Return its expected end, always in the future: its runtime is doubled each time the job exceeds it."""
+        if self.leaving is not None:
+            return max(self.leaving, now + 1.0)
+        duration = self.duration
+        if self.started + duration > now:
+            return self.started + duration
+        duration = max(duration, OVERRUN)
+        while self.started + duration <= now:
+            duration *= 2
+        return self.started + duration
+
+
+def release_gpus(run: RunningJob, free: list[int], shares: SharedGpus) -> None:
+    """Make free what nobody holds any more once the job has left."""
+    if run.key.ask.share:
+        for node, bit in shares.give(run.id, run.grant):
+            free[node] |= bit
+    else:
+        for node, mask in run.grant:
+            free[node] |= mask
+
+
+class ReservedWindow(Struct, frozen=True):
+    """GPUs kept for somebody for a time."""
+
+    name: str
+    start: float
+    end: float
+    masks: tuple[int, ...]
+    tenant: str | None
+    priority: int | None
+
+    def admits(self, tenant: str, priority: int) -> bool:
+        """Return whether it is reserved for such jobs."""
+        return (self.tenant is not None and tenant == self.tenant) or (
+            self.priority is not None and priority >= self.priority
+        )
+
+
+class PolicyRules(Struct, frozen=True):
+    """Policy settings in the numbers that a decision needs."""
+
+    policy: PolicySettings = PolicySettings()
+    age_unit: float = 1.0
+    """Seconds of eligible wait that are worth a point."""
+    promote_after: float = _FOREVER
+    """Seconds of eligible wait after which a job goes first in its class."""
+    patience: float = 0.0
+    standing_priority: int | None = None
+    cpu_jobs: int = 8
+    weights: Mapping[str, float] = field(default_factory=dict)
+    caps: Mapping[str, TenantSettings] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, settings: PolicySettings, cpu_jobs: int = 8) -> PolicyRules:
+        """Return the rules that the settings state."""
+        return cls(
+            settings,
+            settings.age_unit.total_seconds(),
+            settings.promote_after.total_seconds() or _FOREVER,
+            settings.patience.total_seconds(),
+            settings.standing_priority,
+            cpu_jobs,
+            {tenant.name: tenant.weight for tenant in settings.tenants},
+            {tenant.name: tenant for tenant in settings.tenants},
+        )
+
+
+class ClusterState:
+    """State of GPUs, running and waiting jobs, which the scheduler, the forecast and the replay all keep."""
+
+    def __init__(
+        self, rules: PolicyRules, layouts: Sequence[NodeLayout], free: Sequence[int], ledger: UsageLedger
+    ) -> None:
+        self.rules = rules
+        self.layouts = tuple(layouts)
+        self.free = list(free)
+        self.freed = (0,) * len(self.layouts)
+        """GPUs by node that were given back a moment ago and not read as free yet."""
+        self.ledger = ledger
+        self.lanes: dict[LaneKey, Lane] = {}
+        """Lanes in which jobs wait."""
+        self._bands: Bands | None = None
+        self._lanes_of: Counter[str] = Counter()
+        """Lanes of each tenant."""
+        self._payers: set[str] = set()
+        """Tenants beside whose jobs others were placed by hand."""
+        self.runs: dict[JobId, RunningJob] = {}
+        self.expects: Callable[[JobId], float | None] = lambda job_id: None
+        """Seconds that a job which starts is expected to take; None: as planned."""
+        self.keeps: tuple[ReservedWindow, ...] = ()
+        self.shares = SharedGpus()
+        self.gpus_held: Counter[str] = Counter()
+        self.running: Counter[str] = Counter()
+        self.by_array: Counter[JobId] = Counter()
+        self.cpu_running = 0
+        self.tenants: frozenset[str] = frozenset()
+        """Tenants with waiting jobs, startable or not: all of them have a share."""
+
+    def copy(self) -> ClusterState:
+        """Return an independent copy, for simulations."""
+        other = ClusterState(self.rules, self.layouts, self.free, self.ledger.copy())
+        other.lanes, other._lanes_of = dict(self.lanes), self._lanes_of.copy()
+        other._payers = set(self._payers)
+        other.runs = dict(self.runs)
+        other.expects = self.expects
+        other.freed = self.freed
+        other.keeps, other.shares = self.keeps, self.shares.copy()
+        other.gpus_held, other.running = self.gpus_held.copy(), self.running.copy()
+        other.by_array, other.cpu_running, other.tenants = self.by_array.copy(), self.cpu_running, self.tenants
+        return other
+
+    def add(self, key: LaneKey, item: Waiting, now: float) -> None:
+        """Let a job begin to wait, or elements of an array."""
+        lane = self.lanes.get(key)
+        self._put(lane_of(key, [item]) if lane is None else with_item(lane, item), now)
+
+    def fill(self, key: LaneKey, items: list[Waiting], now: float) -> None:
+        """Let these wait in a lane that is not there yet: they are in their order."""
+        self._put(lane_of(key, items), now)
+
+    def withdraw(self, key: LaneKey, item: Waiting, now: float) -> None:
+        """Let the first job of an item wait in its lane no longer."""
+        self._take(self.lanes[key], item, now)
+
+    def bands(self, now: float) -> Bands:
+        """Return the lanes by their level; from then on they are kept in that order too."""
+        if self._bands is None:
+            self._bands = Bands(self.rules.promote_after, self.lanes.values(), now)
+        return self._bands
+
+    def _put(self, lane: Lane, now: float) -> None:
+        if lane.key not in self.lanes:
+            self._lanes_of[lane.key.tenant] += 1
+            if lane.key.placed is not None:
+                self._payers.add(lane.payer)
+        self.lanes[lane.key] = lane
+        if self._bands is not None:
+            self._bands.put(lane, now)
+
+    def _take(self, lane: Lane, item: Waiting, now: float) -> None:
+        """Take the first job of an item out of its lane."""
+        rest = without_item(lane, item)
+        if rest is not None:
+            self._put(rest, now)
+            return
+        del self.lanes[lane.key]
+        self._lanes_of[lane.key.tenant] -= 1
+        if self._bands is not None:
+            self._bands.drop(lane.key)
+
+    def hold(self, run: RunningJob) -> None:
+        """Record a running job: its GPUs are not free, whatever an older reading says."""
+        key, gpus = run.key, run.width
+        for node, mask in run.grant:
+            self.free[node] &= ~mask
+        self.runs[run.id] = run
+        self.running[key.tenant] += 1
+        self.gpus_held[key.tenant] += gpus
+        self.cpu_running += not key.ask.maximum
+        self.ledger.begin(key.tenant, run.charge, run.started)
+        if key.array is not None:
+            self.by_array[key.array] += 1
+
+    def start(self, key: LaneKey, item: Waiting, grant: Grant, now: float) -> RunningJob:
+        """Let the first job of an item that waits in a lane take GPUs that are free."""
+        ask = key.ask
+        self._take(self.lanes[key], item, now)
+        expected = self.expects(item.id)
+        run = RunningJob(item.id, key, grant, now, self.shares.part(ask, grant), expected=expected, width=size(grant))
+        for place in gpu_bits(grant) if ask.share else ():
+            self.shares.take(run.id, place, ask.share)
+        self.hold(run)
+        return run
+
+    def end(self, job_id: JobId, now: float) -> RunningJob:
+        """Record the end of a job, which gives its GPUs back."""
+        run = self.runs.pop(job_id)
+        key, gpus = run.key, run.width
+        release_gpus(run, self.free, self.shares)
+        self.running[key.tenant] -= 1
+        self.gpus_held[key.tenant] -= gpus
+        self.cpu_running -= not key.ask.maximum
+        self.ledger.end(key.tenant, run.charge, now)
+        if key.array is not None:
+            self.by_array[key.array] -= 1
+        return run
+
+    def usable(self, ask: Ask) -> list[int]:
+        """Return by node the GPUs that such a job could use now."""
+        return usable_gpus(self.free, self.shares, ask)
+
+    def choose(self, masks: Sequence[int], ask: Ask, need: int, most: int) -> Grant | None:
+        """Return the GPUs that it takes, at least `need` of the given ones; None when there are too few."""
+        return choose_shared(masks, self.shares, ask, need, most, self.layouts)
+
+    def credited(self, now: float) -> dict[str, float]:
+        """Return the seconds credited to the jobs of each tenant that waits, runs or has run."""
+        waiting = (tenant for tenant, lanes in self._lanes_of.items() if lanes)
+        found = usage_ratios(self.ledger.used(now), self.rules.weights, self.tenants.union(waiting))
+        unused = dict.fromkeys(self._payers, 0.0)
+        return {tenant: credit(used, self.rules.policy) for tenant, used in (unused | found).items()}

@@ -1,0 +1,343 @@
+"""Availability of GPUs: one is free only if the store, the containers, the driver and the operator all say so.
+
+Unknown is a state of its own and never means free (guarantee 3 of the design).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from gputui.domain.container import ForeignContainer
+from gputui.domain.gpu import (
+    Gpu,
+    GpuProcess,
+    GpuSample,
+    GpuState,
+    GpuView,
+    Health,
+    HealthCode,
+    Holder,
+    ProbeCode,
+    ProbeReading,
+    Sharer,
+)
+from gputui.domain.job import Job, JobId
+from gputui.domain.settings import SchedulerSettings
+from gputui.domain.snapshot import Controls, Unreadable
+from gputui.domain.units import format_duration, format_size, listed
+
+
+class MeasuredUse(Struct, frozen=True):
+    """GPU memory use of a job according to the process list."""
+
+    used: int = 0
+    """Memory in bytes."""
+    is_known: bool = True
+    """False: the driver does not say it of one of its processes."""
+
+
+def measure_use(sample: GpuSample | None, owner: Callable[[GpuProcess], JobId | None]) -> dict[JobId, MeasuredUse]:
+    """Return the memory use of each job on a GPU, from its process list."""
+    found: dict[JobId, MeasuredUse] = {}
+    for process in (sample.processes or ()) if sample else ():
+        job_id = owner(process)
+        if job_id is not None:
+            before = found.get(job_id, MeasuredUse())
+            known = before.is_known and process.memory is not None
+            found[job_id] = MeasuredUse(before.used + (process.memory or 0), known)
+    return found
+
+
+def sharers(jobs: Iterable[Job], uses: dict[JobId, MeasuredUse]) -> tuple[Sharer, ...]:
+    """Return the memory that each job counts with; empty unless all of them share."""
+    held = tuple(jobs)
+    if not all(job.spec.gpus.promised for job in held):
+        return ()
+    return tuple(Sharer(job.id, max(job.spec.gpus.promised, uses.get(job.id, MeasuredUse()).used)) for job in held)
+
+
+def accounted_memory(jobs: Iterable[Job], uses: dict[JobId, MeasuredUse]) -> int:
+    """Bytes that are in use by these jobs; of one whose use the driver does not say, at most what it was promised."""
+    return sum(use.used if use.is_known else max(use.used, job.spec.gpus.promised) for job, use in _each(jobs, uses))
+
+
+def _each(jobs: Iterable[Job], uses: dict[JobId, MeasuredUse]) -> list[tuple[Job, MeasuredUse]]:
+    return [(job, uses[job.id]) for job in jobs if job.id in uses]
+
+
+AWAITED = "waiting for a reading taken since its last job ended"
+UNANSWERED = "Docker does not answer, so other containers cannot be seen"
+UNASKED = "asking for other containers"
+
+
+class Evidence(Struct, frozen=True):
+    """Everything that bears on whether a GPU is free."""
+
+    reading: ProbeReading
+    store_id: str
+    jobs: tuple[Job, ...] = ()
+    """Jobs that hold GPUs."""
+    controls: Controls = Controls()
+    unreadable: tuple[Unreadable, ...] = ()
+    """Jobs that cannot be read, and may hold GPUs."""
+    foreign: tuple[ForeignContainer, ...] | None = ()
+    """None: the engine does not answer, so nobody knows what else runs."""
+    is_asked: bool = True
+    """Whether the engine was asked at all: before it could have answered nothing is wrong."""
+    freed_at: Mapping[str, datetime] = field(default_factory=dict)
+    """Time at which each GPU was last given back: an older reading still shows its last job."""
+    sessions: Mapping[int, JobId] = field(default_factory=dict)
+    """Session ids of host jobs, for processes whose environment cannot be read."""
+
+
+def gpu_views(evidence: Evidence, settings: SchedulerSettings, now: datetime) -> tuple[GpuView, ...]:
+    """Return a view of each GPU, in the driver's order."""
+    by_gpu: dict[str, tuple[Job, ...]] = {}
+    for job in evidence.jobs:
+        for uuid in job.gpus:
+            by_gpu[uuid] = (*by_gpu.get(uuid, ()), job)
+    claims = _claims(evidence.foreign or (), evidence.reading.gpus)
+    rows = [
+        _view(gpu, evidence, settings, now, by_gpu.get(gpu.uuid, ()), claims.get(gpu.uuid, ()))
+        for gpu in evidence.reading.gpus
+    ]
+    return tuple(rows) + _unseen(by_gpu, {gpu.uuid for gpu in evidence.reading.gpus})
+
+
+def _unseen(by_gpu: Mapping[str, tuple[Job, ...]], seen: set[str]) -> tuple[GpuView, ...]:
+    """Rows for GPUs that jobs hold but the probe does not list: a driver that is gone must not hide them."""
+    health = Health(HealthCode.UNKNOWN, "the driver does not list it")
+    return tuple(
+        GpuView(
+            Gpu(uuid, -1),
+            GpuState.ALLOCATED,
+            health,
+            why=_held_by(jobs),
+            job_id=jobs[0].id,
+            holders=tuple(map(_job_holder, jobs)),
+            stale=True,
+            job_ids=tuple(job.id for job in jobs),
+            sharers=sharers(jobs, {}),
+            closed="the driver does not list it",
+        )
+        for uuid, jobs in by_gpu.items()
+        if uuid not in seen
+    )
+
+
+def _view(
+    gpu: Gpu,
+    evidence: Evidence,
+    settings: SchedulerSettings,
+    now: datetime,
+    jobs: tuple[Job, ...],
+    claims: tuple[ForeignContainer, ...],
+) -> GpuView:
+    sample = evidence.reading.samples.get(gpu.uuid)
+    age = max(now - sample.sampled_at, timedelta(0)) if sample else None
+    stale = age is None or age > settings.stale_after
+    owners = _owners(sample, evidence)
+    strangers = _strangers(sample, owners, settings)
+    share = any(job.spec.gpus.promised for job in jobs)
+    uses = measure_use(sample, lambda process: owners.get(process.pid)) if share else {}
+    stale_for = age if stale else None
+    state, why = _judge(gpu, sample, evidence, settings, claims, strangers, stale_for, accounted_memory(jobs, uses))
+    view = GpuView(
+        gpu=gpu,
+        state=state,
+        health=_health(sample, stale, evidence.reading),
+        why=why,
+        sample=sample,
+        age=age,
+        stale=stale,
+        holders=_holders(jobs, claims, sample, strangers, uses),
+        drain=evidence.controls.drains.get(gpu.uuid),
+        process_jobs=owners,
+    )
+    return _held(view, jobs, uses) if jobs else view
+
+
+def _held(view: GpuView, jobs: tuple[Job, ...], uses: dict[JobId, MeasuredUse]) -> GpuView:
+    """Return the view of a GPU that jobs hold: whatever else makes it unavailable also closes it to sharers."""
+    return replace(
+        view,
+        state=GpuState.ALLOCATED,
+        why=_held_by(jobs),
+        job_id=jobs[0].id,
+        job_ids=tuple(job.id for job in jobs),
+        sharers=sharers(jobs, uses),
+        closed=next((f"job {job.id} does not share it" for job in jobs if not job.spec.gpus.promised), view.why),
+    )
+
+
+def _held_by(jobs: tuple[Job, ...]) -> str:
+    return f"job {jobs[0].id}" if len(jobs) == 1 else f"jobs {listed(job.id for job in jobs)}"
+
+
+def _judge(
+    gpu: Gpu,
+    sample: GpuSample | None,
+    evidence: Evidence,
+    settings: SchedulerSettings,
+    claims: tuple[ForeignContainer, ...],
+    strangers: tuple[GpuProcess, ...],
+    stale_for: timedelta | None,
+    accounted_for: int,
+) -> tuple[GpuState, str]:
+    """Return the state apart from jobs, which use `accounted_for` bytes, and why it is not FREE.
+
+    The order is the order of what an operator wants to be told first.
+    """
+    if sample is not None and not sample.health.is_schedulable:
+        return GpuState.DRAINED, sample.health.text
+    if drain := evidence.controls.drains.get(gpu.uuid):
+        return GpuState.DRAINED, f"drained by {drain.by}: {drain.reason}" if drain.reason else f"drained by {drain.by}"
+    if kept := next((entry for entry in evidence.unreadable if gpu.uuid in entry.gpus), None):
+        return GpuState.UNKNOWN, f"{kept.kind} {kept.key}, which cannot be read, may hold it"
+    if gpu.mig_enabled:
+        return GpuState.DRAINED, "cut into MIG instances, which are scheduled instead"
+    if evidence.reading.status.code is not ProbeCode.OK:
+        return GpuState.UNKNOWN, evidence.reading.status.text
+    if sample is None or stale_for is not None:
+        return GpuState.UNKNOWN, f"its last reading is {format_duration(stale_for)} old" if sample else "not read yet"
+    if claims:
+        return GpuState.FOREIGN, f"in use by container {claims[0].name}"
+    return _judge_use(sample, evidence, settings, strangers, accounted_for)
+
+
+def _judge_use(
+    sample: GpuSample,
+    evidence: Evidence,
+    settings: SchedulerSettings,
+    strangers: tuple[GpuProcess, ...],
+    accounted_for: int,
+) -> tuple[GpuState, str]:
+    """Judge a GPU by the driver's own lists, apart from jobs that are known to hold it."""
+    if sample.processes is None or sample.processes_at is None:
+        return GpuState.UNKNOWN, "its process list cannot be read"
+    freed_at = evidence.freed_at.get(sample.uuid)
+    if freed_at is not None and min(sample.sampled_at, sample.processes_at) <= freed_at:
+        return GpuState.UNKNOWN, AWAITED
+    if strangers:
+        first = strangers[0]
+        return GpuState.FOREIGN, f"process {first.pid} ({first.command or 'unknown'}) of {first.user or 'unknown'}"
+    if evidence.foreign is None:
+        return GpuState.UNKNOWN, UNANSWERED if evidence.is_asked else UNASKED
+    if sample.memory_used is None:
+        return GpuState.UNKNOWN, "its memory cannot be read"
+    unknown = sample.memory_used - accounted_for
+    if unknown > settings.memory_floor:
+        return GpuState.FOREIGN, f"{format_size(unknown)} of its memory is used by an unknown process"
+    return GpuState.FREE, ""
+
+
+def _health(sample: GpuSample | None, stale: bool, reading: ProbeReading) -> Health:
+    if sample is not None and sample.health.code is not HealthCode.OK:
+        return sample.health
+    if sample is None or stale:
+        return Health(HealthCode.UNKNOWN, reading.status.text or "no reading")
+    return sample.health
+
+
+def _owners(sample: GpuSample | None, evidence: Evidence) -> dict[int, JobId]:
+    """Return the job of each process on a GPU that belongs to a running job, by pid."""
+    processes = (sample.processes or ()) if sample else ()
+    found = ((process.pid, process_owner(process, evidence)) for process in processes)
+    return {pid: job_id for pid, job_id in found if job_id is not None}
+
+
+def _strangers(
+    sample: GpuSample | None, owners: Mapping[int, JobId], settings: SchedulerSettings
+) -> tuple[GpuProcess, ...]:
+    """Processes that compute there and belong to no job that runs."""
+    if sample is None or not sample.processes:
+        return ()
+    return tuple(
+        process
+        for process in sample.processes
+        if process.compute and (process.command or "") not in settings.ignore_processes and process.pid not in owners
+    )
+
+
+def process_owner(process: GpuProcess, evidence: Evidence) -> JobId | None:
+    """Return the running job a process belongs to, by container, tag or session; None: it is foreign."""
+    for job in evidence.jobs:
+        attempt = job.attempt
+        if attempt is None:
+            continue
+        if process.container_id is not None and process.container_id == attempt.container_id:
+            return job.id
+        if process.attempt == f"{evidence.store_id}:{job.id}:{attempt.number}":
+            return job.id
+    return evidence.sessions.get(process.session) if process.session is not None else None
+
+
+def _claims(foreign: Iterable[ForeignContainer], gpus: tuple[Gpu, ...]) -> dict[str, tuple[ForeignContainer, ...]]:
+    claims: dict[str, tuple[ForeignContainer, ...]] = {}
+    for container in foreign:
+        for uuid in resolve_devices(container.devices, gpus):
+            claims[uuid] = (*claims.get(uuid, ()), container)
+    return claims
+
+
+def resolve_devices(devices: Iterable[str], gpus: tuple[Gpu, ...]) -> frozenset[str]:
+    """UUIDs meant by device names as containers ask for them: `all`, `0`, `GPU-…`, `minor:3`.
+
+    An index means a whole GPU and with it all its MIG instances; `1:0` means an instance, which only its UUID
+    identifies here, so all of that GPU is taken to be meant. A name that fits nothing means nothing.
+    """
+    found: set[str] = set()
+    for device in devices:
+        found.update(gpu.uuid for gpu in gpus if _means(device, gpu))
+    parents = found & {gpu.uuid for gpu in gpus if gpu.mig_parent is None}
+    found.update(gpu.uuid for gpu in gpus if gpu.mig_parent in parents)
+    found.update(gpu.mig_parent for gpu in gpus if gpu.uuid in found and gpu.mig_parent)
+    return frozenset(found)
+
+
+def _means(device: str, gpu: Gpu) -> bool:
+    if device == "all":
+        return True
+    if device.startswith("minor:"):
+        return gpu.mig_parent is None and str(gpu.minor) == device[6:]
+    if device.partition(":")[0].isdigit():
+        return gpu.mig_parent is None and str(gpu.index) == device.partition(":")[0]
+    return len(device) >= 8 and gpu.uuid.startswith(device)
+
+
+def _holders(
+    jobs: tuple[Job, ...],
+    claims: tuple[ForeignContainer, ...],
+    sample: GpuSample | None,
+    strangers: tuple[GpuProcess, ...],
+    uses: Mapping[JobId, MeasuredUse],
+) -> tuple[Holder, ...]:
+    holders = [_job_holder(job, _used(job, sample, uses, is_alone=len(jobs) == 1)) for job in jobs]
+    holders += [Holder("container", c.name, c.user, container_id=c.id, image=c.image or None) for c in claims]
+    known = {c.id for c in claims}
+    holders += [
+        Holder(
+            "process", p.command or f"pid {p.pid}", user=p.user, pid=p.pid, container_id=p.container_id, memory=p.memory
+        )
+        for p in strangers
+        if p.container_id not in known
+    ]
+    return tuple(holders)
+
+
+def _used(job: Job, sample: GpuSample | None, uses: Mapping[JobId, MeasuredUse], *, is_alone: bool) -> int | None:
+    """Return the memory that a job uses: all that is in use while it is alone there, else the process list's figure."""
+    if sample is None or is_alone:
+        return sample.memory_used if sample else None
+    use = uses.get(job.id, MeasuredUse())
+    return use.used if use.is_known and sample.processes is not None else None
+
+
+def _job_holder(job: Job, memory: int | None = None) -> Holder:
+    attempt = job.attempt
+    container_id = attempt.container_id if attempt else None
+    return Holder("job", job.name, user=job.spec.tenant, container_id=container_id, memory=memory)

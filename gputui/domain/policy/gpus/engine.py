@@ -1,0 +1,160 @@
+"""Whether a container engine can give this machine's GPUs to jobs, and by which names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from msgspec import Struct
+
+from gputui.domain.container import EngineGpus
+from gputui.domain.gpu import Gpu, HealthCode, ProbeReading
+from gputui.domain.job import GpuRequest
+
+CDI_KIND = "nvidia.com/gpu"
+_EVERYTHING = "all"
+_GENERATE = "sudo nvidia-ctk cdi generate --device-name-strategy=uuid --output=/etc/cdi/nvidia.yaml"
+
+
+class EngineRefusal(Struct, frozen=True):
+    """Obstacle that keeps jobs with GPUs from starting in containers, and its remedy."""
+
+    text: str
+    hint: str
+    """Commands or steps, a line each."""
+
+    @property
+    def sentence(self) -> str:
+        """Both in one line."""
+        return f"{self.text}; {self.hint.splitlines()[0]}"
+
+
+def present_gpus(reading: ProbeReading) -> tuple[Gpu, ...]:
+    """Return the GPUs of a reading but for those that are lost, which the engine does not know either."""
+    lost = {uuid for uuid, sample in reading.samples.items() if sample.health.code is HealthCode.LOST}
+    return tuple(gpu for gpu in reading.gpus if gpu.uuid not in lost)
+
+
+def engine_refusal(engine: EngineGpus, gpus: Sequence[Gpu]) -> EngineRefusal | None:
+    """Return why no container can be given any of these GPUs; None when they can."""
+    if engine.mode == "none":
+        if engine.is_podman:
+            return EngineRefusal(
+                "Podman before 5.4 ignores requests for GPUs", "install Podman 5.4 or newer, or Docker"
+            )
+        return EngineRefusal("the engine is too old to give GPUs to containers", "install Docker 19.03 or newer")
+    if not engine.is_local:
+        text = f"the engine at {engine.address or 'its address'} runs on another machine, whose GPUs are not known here"
+        return EngineRefusal(text, "run gputui on that machine: GPUs are read where it runs")
+    if engine.mode == "cdi" and engine.cdi_devices is not None and gpus:
+        return _unnamed(engine, gpus)
+    return None
+
+
+class EngineSupport(Struct, frozen=True):
+    """Ability of an engine to give GPUs to containers."""
+
+    refusal: EngineRefusal | None = None
+    """Obstacle that holds for every job; None: there is none."""
+    together: int = 0
+    """Number of GPUs that the engine can only give all together; 0: it can give each by itself."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no request is refused."""
+        return self.refusal is None and not self.together
+
+    def refuses(self, request: GpuRequest) -> EngineRefusal | None:
+        """Return why a container cannot be given the GPUs of this request; None when it can."""
+        asked = max(request.minimum, len(request.devices))
+        if not asked and not request.everything:
+            return None
+        if self.refusal or not self.together or request.everything or asked == self.together:
+            return self.refusal
+        return EngineRefusal(f"the engine's CDI devices name only all {self.together} GPUs together", _GENERATE)
+
+
+def engine_support(engine: EngineGpus | None, gpus: Sequence[Gpu]) -> EngineSupport:
+    """Return how far an engine can give these GPUs to containers; None: an engine nothing is known of."""
+    if engine is None:
+        return EngineSupport()
+    found = engine_refusal(engine, gpus)
+    return EngineSupport(found, len(_whole(gpus)) if found is None and _knows_only_all(engine, gpus) else 0)
+
+
+def cdi_names(engine: EngineGpus, gpus: Sequence[Gpu], given: Sequence[str]) -> tuple[str, ...]:
+    """Return the names by which CDI knows the GPUs with these UUIDs; empty where the engine is not asked by CDI.
+
+    Where names are missing the UUIDs are returned, for the engine to refuse.
+    """
+    if engine.mode != "cdi" or not given:
+        return ()
+    if engine.cdi_devices is None:
+        return tuple(given)
+    known = _known(engine)
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    found = tuple(_name(by_uuid[uuid], known, gpus) if uuid in by_uuid else None for uuid in given)
+    if None not in found:
+        return tuple(name for name in found if name is not None)
+    if _EVERYTHING in known and {gpu.uuid for gpu in _whole(gpus)} == set(given):
+        return (_EVERYTHING,)
+    return tuple(given)
+
+
+def _unnamed(engine: EngineGpus, gpus: Sequence[Gpu]) -> EngineRefusal | None:
+    """Return which GPUs the CDI specifications do not name, if any."""
+    known = _known(engine)
+    missing = [gpu for gpu in _usable(gpus) if _name(gpu, known, gpus) is None]
+    if not missing or _knows_only_all(engine, gpus):
+        return None
+    listed = ", ".join(f"{CDI_KIND}={name}" for name in sorted(known)) or "none"
+    if len(missing) == 1:
+        words = f"GPU {_number(missing[0])} ({missing[0].uuid}) has"
+    else:
+        words = f"GPUs {', '.join(map(_number, missing))} have"
+    return EngineRefusal(f"{words} no CDI device that fits: the engine lists {listed}", _GENERATE)
+
+
+def _knows_only_all(engine: EngineGpus, gpus: Sequence[Gpu]) -> bool:
+    """Whether the GPUs can only be had all together."""
+    known = _known(engine)
+    if engine.mode != "cdi" or engine.cdi_devices is None or _EVERYTHING not in known:
+        return False
+    whole = _usable(gpus) == _whole(gpus)
+    return whole and any(_name(gpu, known, gpus) is None for gpu in _usable(gpus))
+
+
+def _known(engine: EngineGpus) -> frozenset[str]:
+    """Return the names of NVIDIA's CDI devices, without their kind."""
+    prefix = f"{CDI_KIND}="
+    return frozenset(name.removeprefix(prefix) for name in engine.cdi_devices or () if name.startswith(prefix))
+
+
+def _name(gpu: Gpu, known: Collection[str], gpus: Sequence[Gpu]) -> str | None:
+    """Return its UUID, else its number, else `all` where it is the only GPU; None when CDI knows it by none of them."""
+    if gpu.uuid in known:
+        return gpu.uuid
+    number = _number(gpu)
+    if number in known and _numbers_agree(known, gpus):
+        return number
+    return _EVERYTHING if _EVERYTHING in known and [gpu.uuid] == [one.uuid for one in _usable(gpus)] else None
+
+
+def _numbers_agree(known: Collection[str], gpus: Sequence[Gpu]) -> bool:
+    """Whether CDI numbers as many GPUs as there are: after the loss of one the driver counts anew, and CDI does not."""
+    here = [_number(gpu) for gpu in _usable(gpus)]
+    numbered = {name for name in known if name.replace(":", "").isdigit()}
+    cut = {str(gpu.index) for gpu in gpus if gpu.mig_enabled}
+    return len(set(here)) == len(here) and numbered - cut == set(here) - cut
+
+
+def _number(gpu: Gpu) -> str:
+    return str(gpu.index) if gpu.mig_parent is None else f"{gpu.index}:{gpu.mig_index}"
+
+
+def _usable(gpus: Sequence[Gpu]) -> list[Gpu]:
+    """Return what jobs can get: whole GPUs, and instances of those that are cut."""
+    return [gpu for gpu in gpus if not gpu.mig_enabled]
+
+
+def _whole(gpus: Sequence[Gpu]) -> list[Gpu]:
+    return [gpu for gpu in gpus if gpu.mig_parent is None]

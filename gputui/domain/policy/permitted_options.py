@@ -1,0 +1,144 @@
+"""Options of `docker run` that a site forbids, and those that only its operators may use where a queue is shared."""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from gputui.domain import docker_args
+from gputui.domain.container_options import ContainerOptions
+from gputui.domain.settings import AllowSettings
+
+_NAMES: Mapping[str, str] = MappingProxyType(
+    {"volumes": "volume", "mounts": "mount", "ulimits": "ulimit", "labels": "label"}
+)
+DOCKER_SOCKET = "docker_socket"
+"""Key for mounts of an engine's socket, which is as good as root."""
+ALLOWABLE = (
+    *(_NAMES.get(name, name) for name in ContainerOptions.__struct_fields__),
+    DOCKER_SOCKET,
+)
+"""Names of options that the site may forbid, or allow to everybody."""
+SOCKETS = ("/run/docker.sock", "/run/containerd/containerd.sock", "/run/podman/podman.sock", "/run/crio/crio.sock")
+_FOR_OPERATORS = frozenset(
+    {"privileged", "device", "device_cgroup_rule", "cap_add", "volumes_from", "userns", "cgroup_parent"}
+)
+_SCHEDULING = frozenset({"rtprio", "nice"})
+"""Limits that the kernel lets only root raise, and with which a job takes the processors from all others."""
+_NAMESPACES = frozenset({"pid", "ipc", "uts", "network", "cgroupns"})
+
+
+class OptionRules(Struct, frozen=True):
+    """Rules that hold for one submitter."""
+
+    allow: AllowSettings
+    is_restricted: bool = False
+    """Whether the queue is shared and the submitter is no operator."""
+
+
+class OptionRefusal(Struct, frozen=True):
+    """Refusal of an option."""
+
+    option: str
+    what: str
+    hint: str
+
+
+class MountSource(Struct, frozen=True):
+    """Directory or file of the host that a job wants mounted."""
+
+    option: str
+    path: str
+
+
+def option_refusals(options: ContainerOptions, rules: OptionRules) -> Iterator[OptionRefusal]:
+    """Yield why each option is refused that is; mounts of the host aside, whose paths have to be resolved."""
+    for field in options.__struct_fields__:
+        value = getattr(options, field)
+        name = _NAMES.get(field, field)
+        if value in (None, ()) or value is False:
+            continue
+        allowed = rules.allow.options.get(name)
+        if allowed is False:
+            yield OptionRefusal(_option(name), "is forbidden here", f"the setting policy.allow.{name}")
+        elif allowed is None and rules.is_restricted and _is_for_operators(name, value):
+            yield _for_operators(_option(name), "", name)
+    if rules.is_restricted:
+        for text in options.mounts:
+            if rules.allow.options.get("mount") is None and _binds_by_driver(text):
+                yield _for_operators("--mount", "a volume with a driver or device of its own ", "mount")
+
+
+def mount_sources(options: ContainerOptions) -> Iterator[MountSource]:
+    """Yield what of the host a job wants mounted, as it is written."""
+    for text in options.volumes:
+        if (path := docker_args.volume_source(text)).startswith("/"):
+            yield MountSource("--volume", path)
+    for text in options.mounts:
+        spec = docker_args.mount(text)
+        if spec.kind == "bind":
+            yield MountSource("--mount", spec.source)
+
+
+def mount_refusal(
+    source: MountSource, resolved: str, rules: OptionRules, guarded: Iterable[str], own: str
+) -> OptionRefusal | None:
+    """Return why a mount is refused; `resolved`: its path without links, `guarded`: sockets, `own`: our directory."""
+    shown = source.path if source.path == resolved else f"{source.path}, which is {resolved},"
+    socket = rules.allow.options.get(DOCKER_SOCKET)
+    if socket is not True and any(_holds(resolved, each) for each in guarded):
+        if socket is False:
+            return OptionRefusal(
+                source.option, f"{shown} holds an engine's socket", f"policy.allow.{DOCKER_SOCKET} is false"
+            )
+        if rules.is_restricted:
+            return _for_operators(source.option, f"{shown} holds an engine's socket, which ", DOCKER_SOCKET)
+    if rules.is_restricted and (_holds(resolved, own) or _holds(own, resolved)):
+        return OptionRefusal(source.option, f"{shown} would show the queue's own files", "mount another directory")
+    roots = rules.allow.mounts
+    if roots is None and not rules.is_restricted:
+        return None
+    if any(_holds(os.path.realpath(root), resolved) for root in roots or ()):
+        return None
+    listed = ", ".join(roots or ()) or "no directory yet"
+    return OptionRefusal(
+        source.option, f"{shown} is outside of what may be mounted", f"policy.allow.mounts lists {listed}"
+    )
+
+
+def _holds(directory: str, path: str) -> bool:
+    """Whether the path is that directory, or is in it."""
+    return path == directory or path.startswith(directory.rstrip("/") + "/")
+
+
+def _is_for_operators(name: str, value: object) -> bool:
+    if name == "security_opt" and isinstance(value, tuple):
+        return any(not str(text).startswith("no-new-privileges") for text in value)
+    if name == "ulimit" and isinstance(value, tuple):
+        return any(str(text).partition("=")[0].strip().lower() in _SCHEDULING for text in value)
+    if name in _NAMESPACES:
+        mode = str(value)
+        if name == "network":
+            mode = docker_args.network(mode).name
+        return mode == "host" or mode.startswith("container:")
+    return name in _FOR_OPERATORS or (name == "volume_driver" and value != "local")
+
+
+def _binds_by_driver(text: str) -> bool:
+    """Whether a volume is a directory of the host under another name."""
+    spec = docker_args.mount(text)
+    driver = spec.get("volume-driver")
+    is_foreign = driver not in {"", "local"}  # a plugin may mount what it likes
+    return is_foreign or any(option.partition("=")[0] == "device" for option in spec.every("volume-opt"))
+
+
+def _option(name: str) -> str:
+    return "--" + name.replace("_", "-")
+
+
+def _for_operators(option: str, what: str, name: str) -> OptionRefusal:
+    hint = f"an operator may submit it, or set policy.allow.{name} = true"
+    return OptionRefusal(option, f"{what}is for operators of this shared queue alone", hint)

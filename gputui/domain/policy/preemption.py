@@ -1,0 +1,293 @@
+"""Preemption: which running jobs make way for the head of the queue, if any.
+
+The order of what is wanted of a set of victims: that it suffices; then that least work is lost, in GPU-seconds since
+their attempts began; then that they are few; then that they are the youngest. So no victim is one too many. Nobody is
+preempted for a job that would not start then all the same.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
+from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.gpu import GpuState, GpuView
+from gputui.domain.job import CLASSES, Attempt, Job, JobId, whole_class
+from gputui.domain.policy.backfill import BackfillReservation, gpus_kept_for_others
+from gputui.domain.policy.cluster_state import ClusterState, release_gpus
+from gputui.domain.policy.decide import decide
+from gputui.domain.policy.gpus.index import GpuIndex
+from gputui.domain.policy.gpus.placement import choose
+from gputui.domain.policy.gpus.recently_freed import SETTLING, SOON, gpu_masks
+from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.settings import PolicySettings, Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState, moment
+
+
+class Candidate(NamedTuple):
+    """Running job that may be preempted. Sorts the youngest first."""
+
+    young: int
+    """Negated id: the youngest job sorts first."""
+    grade: int
+    """Class of its priority, 0 to 2."""
+    lost: int
+    """GPU-seconds that preempting it would lose."""
+
+    @property
+    def id(self) -> JobId:
+        """Id of the job."""
+        return -self.young
+
+
+Choice: TypeAlias = tuple[int, int, tuple[int, ...]]
+"""Lost GPU-seconds, how many jobs, and which (by `Candidate.young`): the least is the best."""
+
+
+class Victims(Struct, frozen=True):
+    """Running jobs that may be preempted now, and the limits on preemption."""
+
+    grace: float
+    """Seconds from the polite signal to SIGKILL."""
+    allowed: int
+    """Number of jobs that may still be preempted within this hour."""
+    candidates: tuple[Candidate, ...]
+    sound: tuple[int, ...]
+    """GPUs by node that will be free once the job that holds them has ended."""
+    served: frozenset[JobId]
+    """Jobs that others make way for now, or did a moment ago."""
+
+    def promise(
+        self,
+        planned: BackfillReservation | None,
+        cluster: ClusterState,
+        key: LaneKey,
+        item: Waiting,
+        need: int,
+        now: float,
+    ) -> BackfillReservation | None:
+        """Return the head's reservation: `planned`, unless GPUs come free sooner, by themselves or by preemption."""
+        hold = self._promise(planned, cluster, key, item, need, now)
+        if hold is not None:
+            hold.is_firm = bool(hold.preempts) or item.id in self.served
+        return hold
+
+    def _promise(
+        self,
+        planned: BackfillReservation | None,
+        cluster: ClusterState,
+        key: LaneKey,
+        item: Waiting,
+        need: int,
+        now: float,
+    ) -> BackfillReservation | None:
+        soon = now + self.grace
+        if need > key.ask.minimum or key.ask.whole_nodes or key.ask.share:
+            return planned
+        coming = self._coming(cluster)
+        at = max((run.ends(now) for run in cluster.runs.values() if run.leaving is not None), default=now + SOON)
+        hold = _hold(cluster, key, item, need, coming, at)
+        if hold is not None and (planned is None or hold.at < planned.at or item.id in self.served):
+            return hold  # one that others make way for waits for their GPUs, though others are foreseen to end sooner
+        if hold is not None or (planned is not None and planned.at <= max(soon, now + SOON)):
+            return planned
+        at = max(at, soon)
+        found = self._choose(cluster, key, item, need, coming, at)
+        return planned if found is None or (planned is not None and planned.at <= at) else found
+
+    def _coming(self, cluster: ClusterState) -> list[int]:
+        """Return by node the GPUs that are free or will be without stopping anybody else."""
+        masks = [free | settling for free, settling in zip(cluster.free, cluster.freed, strict=True)]
+        shares = cluster.shares.copy()
+        for run in cluster.runs.values():
+            if run.leaving is not None:
+                release_gpus(run, masks, shares)
+        return masks
+
+    def _choose(
+        self, cluster: ClusterState, key: LaneKey, item: Waiting, need: int, coming: list[int], at: float
+    ) -> BackfillReservation | None:
+        """Return the reservation with the best victims; None unless the head would start once they have ended."""
+        grade = whole_class(key.priority)
+        below = [found for found in self.candidates if found.grade < grade and found.id in cluster.runs]
+        if not below:
+            return None
+        others = gpus_kept_for_others(cluster, key, at, at + key.duration) or [0] * len(coming)
+        best: Choice | None = None
+        for node, mask in enumerate(coming):
+            able = key.ask.eligible[node] & ~others[node]
+            gains = [(one, _part(cluster, one.id, node) & self.sound[node] & able & ~mask) for one in below]
+            useful = [(one, gain.bit_count()) for one, gain in gains if gain]
+            choice = cheapest_victims(useful, need - (mask & able).bit_count(), self.allowed)
+            if choice is not None and (best is None or choice < best):
+                best = choice
+        if best is None:
+            return None
+        ids = tuple(sorted(-young for young in best[2]))
+        for job_id in ids:
+            for node, mask in cluster.runs[job_id].grant:
+                coming[node] |= mask & self.sound[node]
+        hold = _hold(cluster, key, item, need, coming, at)
+        if hold is None or not _would_start(cluster, item.id, ids, coming, at):
+            return None
+        hold.preempts = ids
+        return hold
+
+
+def cheapest_victims(gains: Sequence[tuple[Candidate, int]], wanted: int, most: int) -> Choice | None:
+    """Return the best set of at most `most` candidates whose gains add up to `wanted`; None when there is none.
+
+    Dynamic programming over how many were taken and how much they gain: a knapsack that is to be filled cheaply.
+    """
+    best: dict[tuple[int, int], Choice] = {(0, 0): (0, 0, ())}
+    for one, gain in sorted(gains):
+        for (count, covered), (lost, _, ids) in list(best.items()):
+            if covered < wanted and count < most:
+                state = (count + 1, min(wanted, covered + gain))
+                choice = (lost + one.lost, count + 1, (*ids, one.young))
+                if state not in best or choice < best[state]:
+                    best[state] = choice
+    return min((choice for (_, covered), choice in best.items() if covered >= wanted > 0), default=None)
+
+
+def _part(cluster: ClusterState, job_id: JobId, node: int) -> int:
+    return next((mask for number, mask in cluster.runs[job_id].grant if number == node), 0)
+
+
+def _hold(
+    cluster: ClusterState, key: LaneKey, item: Waiting, need: int, free: Sequence[int], at: float
+) -> BackfillReservation | None:
+    """Return the reservation for a job if these GPUs were free at that time; None when they do not suffice."""
+    usable = [mask & able for mask, able in zip(free, key.ask.eligible, strict=True)]
+    if others := gpus_kept_for_others(cluster, key, at, at + key.duration):
+        usable = [mask & ~other for mask, other in zip(usable, others, strict=True)]
+    grant = choose(usable, key.ask, need, need, cluster.layouts)
+    if grant is None:
+        return None
+    available = {node: usable[node] for node, _ in grant}
+    return BackfillReservation(
+        item.id, at, None, available, {node: mask.bit_count() - need for node, mask in available.items()}, grant
+    )
+
+
+def _would_start(
+    cluster: ClusterState, job_id: JobId, victims: Sequence[JobId], free: Sequence[int], at: float
+) -> bool:
+    """Whether the job is what starts once they have ended, and nobody ahead of it takes its GPUs."""
+    then = cluster.copy()
+    for run in cluster.runs.values():
+        if run.leaving is not None or run.id in victims:
+            then.end(run.id, at)
+    then.free = list(free)
+    return any(run.id == job_id for run in decide(then, at).starts)
+
+
+HOUR = timedelta(hours=1)
+
+
+def find_victims(snapshot: Snapshot, settings: PolicySettings, gpus: GpuIndex, now: datetime) -> Victims | None:
+    """Return the jobs that may be preempted now; None while the site wants no preemption."""
+    if not settings.preemption:
+        return None
+    up = {status.name for node in snapshot.nodes for status in node.runtimes if status.up}
+    candidates: list[Candidate] = []
+    lately = 0
+    holders: Counter[str] = Counter()
+    for job in snapshot.jobs:
+        if not job.attempts:
+            continue
+        holders.update(job.gpus)
+        attempt = job.attempts[-1]
+        lately += sum(each.preempted_at is not None and each.preempted_at > now - HOUR for each in job.attempts)
+        if ("process" if job.spec.is_host else "docker") in up and is_candidate(job, settings, now):
+            candidates.append(Candidate(-job.id, whole_class(job.priority), lost_work(attempt, now)))
+    return Victims(
+        grace=settings.preemption_grace.total_seconds(),
+        allowed=max(0, settings.preemptions_per_hour - lately),
+        candidates=tuple(candidates),
+        sound=gpu_masks(gpus, lambda row: _is_sound(row) and holders[row.gpu.uuid] == 1),
+        served=jobs_served(snapshot.jobs, now),
+    )
+
+
+def is_candidate(job: Job, settings: PolicySettings, now: datetime) -> bool:
+    """Whether a job may be preempted by one of a higher class."""
+    attempt = job.attempt
+    if job.state is not JobState.RUNNING or not job.spec.preemptible or attempt is None or attempt.started_at is None:
+        return False
+    if job.cancel_requested or job.requeue_requested or now - attempt.started_at < settings.preemption_min_run:
+        return False
+    return sum(each.preempted_at is not None for each in job.attempts) < settings.preemptions_per_job
+
+
+def lost_work(attempt: Attempt, now: datetime) -> int:
+    """GPU-seconds since it began."""
+    began = attempt.started_at or attempt.claimed_at or now
+    return max(0, int(len(attempt.gpus) * attempt.gpu_share * (now - began).total_seconds()))
+
+
+def _is_sound(row: GpuView) -> bool:
+    """Return whether it will be free once the job that holds it has ended."""
+    if row.state is not GpuState.ALLOCATED or row.drain is not None or row.stale:
+        return False
+    return row.health.is_schedulable and all(holder.kind == "job" for holder in row.holders)
+
+
+def grace_of(job: Job, cause: Cause, settings: Settings) -> timedelta:
+    """Return how long an attempt told to end for that cause has before it is killed: its own --stop-timeout, if any."""
+    if cause.code is CauseCode.PREEMPTED:
+        return settings.policy.preemption_grace
+    own = job.spec.options.stop_timeout
+    return settings.scheduler.stop_grace if own is None else timedelta(seconds=own)
+
+
+def leaves_at(job: Job, settings: Settings) -> float | None:
+    """Return the second by which an attempt that was told to end is over; None when it was not."""
+    stopping = job.stopping
+    return (stopping.at + grace_of(job, stopping.cause, settings)).timestamp() if stopping else None
+
+
+def preemption_cause(preemptor: Job) -> Cause:
+    """Return the cause recorded for a job that is preempted by this one."""
+    name = CLASSES[whole_class(preemptor.priority)]
+    text = f"preempted for job {preemptor.id} of {preemptor.spec.tenant} (class {name}, priority {preemptor.priority})"
+    return Cause(CauseCode.PREEMPTED, text)
+
+
+def is_making_way(job: Job) -> bool:
+    """Return whether it was preempted and still has to end."""
+    return job.state.is_active and job.stopping is not None and job.stopping.cause.code is CauseCode.PREEMPTED
+
+
+def jobs_served(jobs: Iterable[Job], now: datetime) -> frozenset[JobId]:
+    """Jobs that others make way for, or did a moment ago."""
+    latest = (job.attempts[-1] for job in jobs if job.attempts)
+    ways = (attempt for attempt in latest if attempt.preempted_by is not None)
+    return frozenset(
+        attempt.preempted_by
+        for attempt in ways
+        if attempt.preempted_by is not None and (attempt.ended_at is None or now - attempt.ended_at < SETTLING)
+    )
+
+
+def was_preempted(job: Job) -> bool:
+    """Return whether it waits because its last attempt was preempted."""
+    attempt = job.attempt
+    return (
+        attempt is not None
+        and attempt.is_over
+        and attempt.cause is not None
+        and (attempt.cause.code is CauseCode.PREEMPTED)
+    )
+
+
+def describe_preemption(job: Job, now: datetime) -> tuple[str, datetime]:
+    """`preempted at 12:00 UTC for job 12`, of a job whose last attempt was; and that time."""
+    attempt = job.attempts[-1]
+    at = attempt.preempted_at or attempt.ended_at or now
+    return f"preempted at {moment(at, now)} for job {attempt.preempted_by}", at

@@ -1,0 +1,219 @@
+"""Queue order: the waiting jobs of a snapshot, first to start first. Every plan goes through all of them, so it must
+be fast.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct
+
+from gputui.domain.job import Job, JobId
+from gputui.domain.policy.durations import Durations
+from gputui.domain.policy.fairshare import usage_ratios
+from gputui.domain.policy.gpus.index import is_plain
+from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.order import FIRST, credit, level, pace, scores
+from gputui.domain.policy.planning_context import PlanningContext
+from gputui.domain.state import JobState
+
+
+class QueuedJob(NamedTuple):
+    """Waiting job, or elements of an array that wait with consecutive ids."""
+
+    job: Job
+    key: LaneKey
+    item: Waiting
+
+
+class OrderedQueue(Struct, eq=False):
+    """Waiting jobs, their lanes and how they wait in them: three lists side by side, with no object a job.
+
+    An entry of several runs of elements is in it once for each run.
+    """
+
+    jobs: list[Job]
+    keys: list[LaneKey]
+    items: list[Waiting]
+
+    def __iter__(self) -> Iterator[QueuedJob]:
+        return map(QueuedJob, self.jobs, self.keys, self.items)
+
+    def entry(self, place: int) -> QueuedJob:
+        """Return the one of that place."""
+        return QueuedJob(self.jobs[place], self.keys[place], self.items[place])
+
+    def ids(self) -> tuple[JobId, ...]:
+        """Return the ids of the jobs and entries, each once."""
+        return tuple(dict.fromkeys([job.id for job in self.jobs]))
+
+    def turns(self) -> Iterable[tuple[LaneKey, Waiting]]:
+        """Return each with its lane."""
+        return zip(self.keys, self.items, strict=True)
+
+    def by_lane(self) -> Iterable[tuple[LaneKey, list[Waiting]]]:
+        """Return all that wait in each lane."""
+        lanes: defaultdict[LaneKey, list[Waiting]] = defaultdict(list)
+        for key, item in self.turns():
+            lanes[key].append(item)
+        return lanes.items()
+
+    def at(self, places: Iterable[int]) -> OrderedQueue:
+        """Return those of these places."""
+        jobs, keys, items = self.jobs, self.keys, self.items
+        chosen = list(places)
+        return OrderedQueue([jobs[n] for n in chosen], [keys[n] for n in chosen], [items[n] for n in chosen])
+
+
+_Kind: TypeAlias = tuple[str, int, int, int, float, int]
+"""Tenant, fewest and most GPUs, priority, seconds planned, nice: one lane for all that differ in nothing else."""
+
+
+class _Seen(NamedTuple):
+    """Cached facts about a waiting job."""
+
+    job: Job
+    kind: _Kind | None
+    """None when it asks for more than numbers."""
+    planned: float
+    items: tuple[Waiting, ...]
+    """Empty while its eligible wait does not simply grow with the clock."""
+
+
+class OrderCache:
+    """Cache of how jobs wait, kept between plans: it saves work and changes no result.
+
+    It holds for a job as long as that is the very same object.
+    """
+
+    def __init__(self) -> None:
+        self._basis: object = None
+        self._seen: dict[JobId, _Seen] = {}
+
+    def at(self, context: PlanningContext) -> dict[JobId, _Seen]:
+        """Return what still holds at this look, to be added to."""
+        basis = context.durations.basis
+        if len(self._seen) > 2 * len(context.waiting) + _FEW:
+            self._seen = {}
+        elif basis != self._basis:  # some job has ended, and those like it are planned to run as long
+            self._plan_anew(context.durations)
+        self._basis = basis
+        return self._seen
+
+    def _plan_anew(self, durations: Durations) -> None:
+        for job_id, seen in self._seen.items():
+            planned = durations.seconds(seen.job)
+            if planned != seen.planned:
+                self._seen[job_id] = _Seen(seen.job, _kind(seen.job, planned), planned, seen.items)
+
+
+_FEW = 1000
+
+
+def order_queue(context: PlanningContext, known: OrderCache | None = None) -> OrderedQueue:
+    """Return all waiting jobs, first to start first: in the order of their ranks."""
+    line = queue_lanes(context, context.waiting, (known or OrderCache()).at(context))
+    items = line.items
+    # sorts by one number each, the least important first: a fraction of one sort by all of them
+    places = sorted(range(len(items)), key=[item.id for item in items].__getitem__)
+    if any(key.placed for key in line.keys):
+        ties = [(placed.beside, placed.tie) if (placed := key.placed) else (item.id, 0.0) for key, item in line.turns()]
+        places.sort(key=ties.__getitem__)
+    since = [item.since for item in items]
+    places.sort(key=since.__getitem__)
+    promoted = min(since, default=context.second) + context.cluster.rules.promote_after <= context.second
+    places.sort(key=_scores(context, line, promoted=promoted).__getitem__)
+    places.sort(key=_levels(context, line, promoted=promoted).__getitem__)
+    if any(key.topped for key in line.keys):
+        places.sort(key=[-key.topped for key in line.keys].__getitem__)
+    return line.at(places)
+
+
+def _scores(context: PlanningContext, line: OrderedQueue, *, promoted: bool) -> list[float]:
+    """Return the score of each, the highest being the least; `promoted` says whether any is."""
+    credited = credit_by_tenant(context, line)
+    waits = [_wait(key, item.since, credited) for key, item in line.turns()]
+    now, after = context.second, context.cluster.rules.promote_after
+    found = scores(waits, now, context.cluster.rules.age_unit)
+    if not promoted:
+        return found
+    return [FIRST if item.since + after <= now else score for item, score in zip(line.items, found, strict=True)]
+
+
+def _wait(key: LaneKey, since: float, credited: Mapping[str, float]) -> tuple[float, float, float, float]:
+    placed = key.placed
+    if placed is None:
+        return (since, key.duration, credited[key.tenant], pace(key.ask.minimum))
+    return (since, placed.planned, credited[placed.tenant], pace(placed.gpus))
+
+
+def _levels(context: PlanningContext, line: OrderedQueue, *, promoted: bool) -> list[float]:
+    """Return the level of each, the highest being the least."""
+    now, after = context.second, context.cluster.rules.promote_after
+    if not promoted:
+        return [-level(key[2], key[4]) if key[4] else -key[2] for key in line.keys]
+    return [-level(key.priority, key.nice, promoted=item.since + after <= now) for key, item in line.turns()]
+
+
+def queue_lanes(context: PlanningContext, jobs: Iterable[Job], seen: dict[JobId, _Seen] | None = None) -> OrderedQueue:
+    """Return the jobs as they wait in their lanes, in no order; what was not `seen` before is added to that."""
+    seen = {} if seen is None else seen
+    lanes: dict[_Kind, LaneKey] = {}
+    seconds, asks = context.durations.seconds, context.gpus.asks
+    found: list[Job] = []
+    keys: list[LaneKey] = []
+    items: list[Waiting] = []
+    for job in jobs:
+        had = seen.get(job.id)
+        if had is None or had.job is not job:
+            had = seen[job.id] = _as_it_waits(job, seconds(job), context)
+        _, kind, planned, waiting = had
+        key = lanes.get(kind) if kind is not None else None
+        if key is None and kind is not None:
+            tenant, fewest, most, priority, _, nice = kind
+            ask = asks.get((fewest, most)) or context.gpus.ask(job)
+            key = lanes[kind] = LaneKey(tenant, ask, priority, planned, nice)
+        elif key is None:
+            key = context.key(job, planned)
+        for item in waiting or _waiting(job, context.since(job)):
+            found.append(job)
+            keys.append(key)
+            items.append(item)
+    return OrderedQueue(found, keys, items)
+
+
+def _as_it_waits(job: Job, planned: float, context: PlanningContext) -> _Seen:
+    spec, began = job.spec, job.waiting_since or job.submitted_at
+    moves = job.waited or job.held or job.not_before or job.placed or spec.begin_at or spec.after or spec.after_any
+    is_fixed = not moves and began <= context.now and job.state is JobState.PENDING
+    items = _waiting(job, began.timestamp()) if is_fixed else ()  # what look.since() says, in a fraction of the time
+    return _Seen(job, _kind(job, planned), planned, items)
+
+
+def _waiting(job: Job, since: float) -> tuple[Waiting, ...]:
+    if not job.runs:
+        return (Waiting(since, job.id),)
+    return tuple(Waiting(since, run.id, run.count) for run in job.runs)
+
+
+def _kind(job: Job, planned: float) -> _Kind | None:
+    """Return the numbers that its lane is known by; None when it asks for more than numbers."""
+    request = job.spec.gpus
+    if job.topped_at or job.placed or not is_plain(job) or (job.array is not None and job.array.limit is not None):
+        return None
+    return (job.spec.tenant, request.minimum, request.maximum, job.priority, planned, max(0, job.spec.nice))
+
+
+def credit_by_tenant(context: PlanningContext, line: OrderedQueue) -> dict[str, float]:
+    """Return the seconds credited to the jobs of every tenant in line, or in whose place others are."""
+    placed = {key.placed.tenant: 0.0 for key in line.keys if key.placed}
+    used = placed | usage_by_tenant(context, context.waiting)
+    return {tenant: credit(ratio, context.settings.policy) for tenant, ratio in used.items()}
+
+
+def usage_by_tenant(context: PlanningContext, waiting: Iterable[Job]) -> dict[str, float]:
+    """Return U/S of every tenant that waits, runs or has run."""
+    names = {job.spec.tenant for job in waiting}
+    return usage_ratios(context.cluster.ledger.used(context.second), context.cluster.rules.weights, names)

@@ -1,0 +1,142 @@
+"""Whether a new reservation can be kept beside those there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
+
+from msgspec.structs import replace
+
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.gpu import Gpu, short_names
+from gputui.domain.job import Job
+from gputui.domain.policy.gpus.match import is_named
+from gputui.domain.settings import PolicySettings, Window
+from gputui.domain.snapshot import Controls, Snapshot, WindowState, WindowView
+from gputui.domain.units import format_duration, plural
+
+_HINT = "gputui reserve list shows them; choose another time or other GPUs"
+
+
+def check_times(window: Window, now: datetime) -> None:
+    """Raise for a window that ends before it begins, or before now."""
+    if window.end <= window.start:
+        raise InputError("is not after the start", where="--end")
+    if window.end <= now:
+        raise InputError("is over already", where="--end")
+
+
+def check_conflicts(window: Window, others: Iterable[Window], gpus: Iterable[Gpu]) -> None:
+    """Raise for a window that asks for more GPUs than exist, or than others leave at any time; names the others."""
+    there = [gpu for gpu in gpus if not gpu.mig_enabled]
+    wanted = _size(window)
+    if wanted > len(there):
+        raise InputError(f"{plural(wanted, 'GPU')} are more than there are", where="--gpus", hint=f"{len(there)} here")
+    rivals = [other for other in others if other.start < window.end and window.start < other.end]
+    _check_names(window, rivals, there)
+    for at in sorted({window.start, *(other.start for other in rivals if other.start > window.start)}):
+        then = [other for other in rivals if other.start <= at < other.end]
+        kept = sum(map(_size, then))
+        if then and kept + wanted > len(there):
+            raise GputuiError(
+                f"{plural(wanted, 'GPU')} are too many: {_names(then)} {kept} of {len(there)} at that time", hint=_HINT
+            )
+
+
+def _check_names(window: Window, rivals: Iterable[Window], gpus: Sequence[Gpu]) -> None:
+    """No GPU named is kept by name for somebody else."""
+    for other in rivals:
+        for gpu in gpus:
+            if is_named(gpu, window.gpus) and is_named(gpu, other.gpus):
+                raise GputuiError(f"GPU {gpu.index} is reserved by {other.name} at that time", hint=_HINT)
+
+
+def _size(window: Window) -> int:
+    return len(window.gpus) or window.count
+
+
+def _names(windows: Sequence[Window]) -> str:
+    """`reservation a keeps`, `reservations a and b keep`."""
+    if len(windows) == 1:
+        return f"reservation {windows[0].name} keeps"
+    names = [window.name for window in windows]
+    return f"reservations {', '.join(names[:-1])} and {names[-1]} keep"
+
+
+def overlap_warnings(window: Window, snapshot: Snapshot, names: Mapping[str, str]) -> Iterator[str]:
+    """Yield a sentence for each running job that holds a named GPU and need not end before the reservation begins.
+
+    A reservation stops no job. `names` says how GPUs are called, by UUID.
+    """
+    for job in snapshot.jobs:
+        held = [uuid for uuid in window.gpus if job.state.is_active and uuid in job.gpus]
+        why = _why_it_stays(job, window)
+        if held and why:
+            short = short_names(held)
+            gpus = ", ".join(names.get(uuid, short[uuid]) for uuid in held)
+            verb = "is" if len(held) == 1 else "are"
+            kind = "GPU" if len(held) == 1 else "GPUs"
+            yield f"{kind} {gpus} {verb} held by job {job.id}, which {why}: the reservation waits for its end"
+
+
+def _why_it_stays(job: Job, window: Window) -> str:
+    if job.limit_at is None:
+        return "has no time limit"
+    if job.limit_at <= window.start:
+        return ""
+    return f"may run {format_duration(job.limit_at - window.start)} into it"
+
+
+def reservation_views(policy: PolicySettings, controls: Controls, now: datetime) -> tuple[WindowView, ...]:
+    """Return the reservations that are not over, by the controls and the clock; `policy` is the file's."""
+    found = [(window, "file") for window in policy.reservations]
+    found += [(window, "command") for window in controls.reservations]
+    return tuple(
+        _view(window, source, controls, policy.reservation_grace, now)
+        for window, source in sorted(found, key=lambda pair: (pair[0].start, pair[0].name))
+        if window.end > now
+    )
+
+
+def _view(window: Window, source: str, controls: Controls, grace: timedelta, now: datetime) -> WindowView:
+    claimed, released = controls.claimed.get(window.key), controls.released.get(window.key)
+    lapses = not (claimed or released or window.for_nobody)
+    state = WindowState.UPCOMING if window.start > now else WindowState.ACTIVE
+    return WindowView(
+        window,
+        WindowState.RELEASED if released else state,
+        source,
+        claimed,
+        released,
+        window.start + grace if lapses else None,
+    )
+
+
+def with_claims(controls: Controls, windows: Iterable[WindowView]) -> Controls:
+    """Return the controls with the claims and releases found by a plan."""
+    claimed = {view.window.key: view.claimed_at for view in windows if view.claimed_at}
+    released = {view.window.key: view.released_at for view in windows if view.released_at}
+    if claimed == controls.claimed and released == controls.released:
+        return controls
+    return replace(controls, claimed=claimed, released=released)
+
+
+def without_reservation(window: Window) -> Callable[[Snapshot], Snapshot]:
+    """The change that ends a reservation before its time."""
+
+    def change(snapshot: Snapshot) -> Snapshot:
+        controls = snapshot.controls
+        left = tuple(other for other in controls.reservations if other.key != window.key)
+        return replace(snapshot, controls=replace(controls, reservations=left))
+
+    return change
+
+
+def with_reservation(window: Window) -> Callable[[Snapshot], Snapshot]:
+    """The change that adds a reservation."""
+
+    def change(snapshot: Snapshot) -> Snapshot:
+        controls = snapshot.controls
+        return replace(snapshot, controls=replace(controls, reservations=(*controls.reservations, window)))
+
+    return change

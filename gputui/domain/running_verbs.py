@@ -1,0 +1,92 @@
+"""Verbs about running jobs."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from msgspec import Struct
+
+from gputui.domain.job import Job
+from gputui.domain.state import JobState
+from gputui.domain.verb import Verb, Who
+
+T = TypeVar("T")
+JOBS = "Jobs"
+
+
+class SignalChoice(Struct, frozen=True):
+    """A signal that the console offers."""
+
+    name: str
+    use: str
+
+
+SIGNALS = (
+    SignalChoice("USR1", "what the program makes of it; many trainers write a checkpoint"),
+    SignalChoice("USR2", "what the program makes of it"),
+    SignalChoice("INT", "interrupt, as Ctrl-C does"),
+    SignalChoice("TERM", "end; the job has then failed, unlike a cancelled one"),
+    SignalChoice("HUP", "hang up; daemons read their settings again"),
+    SignalChoice("QUIT", "end, and write a core dump or the stacks of all threads"),
+    SignalChoice("KILL", "end at once"),
+)
+SIGNAL = Verb[Job](
+    name="signal",
+    action="signal",
+    keys=("I",),
+    in_footer=False,
+    label="signal",
+    help="Send the running job a signal, such as USR1 for a checkpoint; asks which.",
+    synonyms="kill -USR1, interrupt, sigusr1, sigint, checkpoint, scancel --signal",
+    group=JOBS,
+    needs="a running job that is not suspended",
+    may=lambda job: job.state is JobState.RUNNING and not job.suspended,
+    call=lambda actions, order: actions.signal(order.ids, order.signal),
+    done="{subject} will get the signal",
+    done_many="{subject} will get the signal",
+    can_be_undone=False,
+    who=Who.OWNER,
+    shell="signal ID... SIGNAL",
+    shell_help="Send running jobs a signal: USR1, SIGINT, 10. A container's first process gets it, of a host job every "
+    "process. For its submitter and operators.",
+)
+SUSPEND = Verb[Job](
+    name="suspend",
+    action="suspend",
+    keys=("Z",),
+    in_footer=False,
+    label="suspend",
+    help="Stop the processes of the running job for a while; it keeps its GPUs, and its time limit goes on.",
+    synonyms="freeze, stop, sigstop, docker pause, scontrol suspend, ctrl-z",
+    group=JOBS,
+    needs="a running job that is not suspended",
+    may=lambda job: job.state is JobState.RUNNING and not job.suspended,
+    call=lambda actions, order: actions.suspend(order.ids),
+    done="{subject} will be suspended: {unsuspend} lets it continue",
+    done_many="{subject} will be suspended: {unsuspend} lets them continue",
+    can_be_undone=False,
+    who=Who.OWNER,
+    shell="suspend ID...",
+    shell_help="Stop the processes of running jobs until they are unsuspended. They keep their GPUs and memory, and "
+    "their time limits go on. For their submitters and operators.",
+)
+UNSUSPEND = Verb[Job](
+    name="unsuspend",
+    action="unsuspend",
+    keys=("Z",),
+    in_footer=False,
+    label="unsuspend",
+    help="Let the suspended job continue.",
+    synonyms="resume job, continue, wake, thaw, sigcont, docker unpause, scontrol resume, fg",
+    group=JOBS,
+    needs="a suspended job",
+    may=lambda job: job.state is JobState.RUNNING and job.suspended,
+    call=lambda actions, order: actions.unsuspend(order.ids),
+    done="{subject} continues",
+    done_many="{subject} continue",
+    can_be_undone=False,
+    who=Who.OWNER,
+    shell="unsuspend ID...",
+    shell_help="Let suspended jobs continue.",
+)
+RUNNING_VERBS: tuple[Verb[Job], ...] = (SIGNAL, SUSPEND, UNSUSPEND)

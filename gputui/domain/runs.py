@@ -1,0 +1,202 @@
+"""Runs of array elements: consecutive ids whose indices are evenly spaced, so that 100,000 elements are one value."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from msgspec import Struct
+
+_SHORTEST = 3
+"""Elements from which a spacing other than 1 is worth a run: `1,5,6,7` is 1 and 5-7."""
+
+
+class Run(NamedTuple):
+    """Elements of an array with consecutive ids."""
+
+    id: int
+    """Id of the first element."""
+    index: int  # type: ignore[assignment]  # tuple.index, which nobody needs of a run
+    """Index of the first element in its array."""
+    count: int  # type: ignore[assignment]  # likewise
+    step: int = 1
+    """Distance between the indices of neighbours, at least 1."""
+
+    @property
+    def ids(self) -> range:
+        """The ids of the elements."""
+        return range(self.id, self.id + self.count)
+
+    @property
+    def indices(self) -> range:
+        """The indices of the elements, in the order of their ids."""
+        return range(self.index, self.index + self.count * self.step, self.step)
+
+    @property
+    def end(self) -> int:
+        """The id after the last element's."""
+        return self.id + self.count
+
+    def index_of(self, job_id: int) -> int:
+        """Return the index of one of its elements."""
+        return self.index + (job_id - self.id) * self.step
+
+    def part(self, start: int, end: int) -> Run:
+        """Return the elements with ids from `start` to before `end`, which lie in the run."""
+        return Run(start, self.index_of(start), end - start, self.step if end - start > 1 else 1)
+
+    def __str__(self) -> str:
+        """Return `7`, `0-9` or `0-20:5`, as `--array` takes it."""
+        last = self.indices[-1]
+        if self.count == 1:
+            return str(self.index)
+        return f"{self.index}-{last}" if self.step == 1 else f"{self.index}-{last}:{self.step}"
+
+
+Runs = tuple[Run, ...]
+"""Runs in the order of their ids, none of which is in two of them."""
+
+
+def count(runs: Iterable[Run]) -> int:
+    """Return the number of elements."""
+    return sum(run.count for run in runs)
+
+
+def ids(runs: Iterable[Run]) -> Iterator[int]:
+    """Yield the ids of the elements, in order."""
+    return chain.from_iterable(run.ids for run in runs)
+
+
+def indices(runs: Iterable[Run]) -> Iterator[int]:
+    """Yield the indices of the elements, in the order of their ids."""
+    return chain.from_iterable(run.indices for run in runs)
+
+
+def runs_of(first: int, chosen: Sequence[int]) -> Runs:
+    """Return the runs of elements with these indices under consecutive ids from `first`."""
+    found, start = [], 0
+    while start < len(chosen):
+        end = _end_of_run(chosen, start)
+        step = chosen[start + 1] - chosen[start] if end - start > 1 else 1
+        found.append(Run(first + start, chosen[start], end - start, step))
+        start = end
+    return tuple(found)
+
+
+def _end_of_run(chosen: Sequence[int], start: int) -> int:
+    end = start + 1
+    step = chosen[end] - chosen[start] if end < len(chosen) else 0
+    if step < 1:
+        return end
+    while end < len(chosen) and chosen[end] - chosen[end - 1] == step:
+        end += 1
+    return end if step == 1 or end - start >= _SHORTEST else start + 1
+
+
+def merged(runs: Iterable[Run]) -> Runs:
+    """Return the same elements in as few runs as follow each other."""
+    found: list[Run] = []
+    for run in sorted(runs):
+        joined = _joined(found[-1], run) if found else None
+        if joined is None:
+            found.append(run)
+        else:
+            found[-1] = joined
+    return tuple(found)
+
+
+def _joined(first: Run, second: Run) -> Run | None:
+    """Return one run of both; None where there is none. Two lone elements are joined only if they are neighbours."""
+    step = second.index - first.indices[-1]
+    if first.end != second.id or step < 1 or (first.count == second.count == 1 and step != 1):
+        return None
+    fits = all(run.count == 1 or run.step == step for run in (first, second))
+    return Run(first.id, first.index, first.count + second.count, step) if fits else None
+
+
+def find(runs: Sequence[Run], job_id: int) -> Run | None:
+    """Return the run that has the element; None where none has."""
+    place = bisect_right(runs, job_id, key=lambda run: run.id) - 1
+    return runs[place] if place >= 0 and job_id < runs[place].end else None
+
+
+class Spans(Struct, frozen=True):
+    """Set of ids as spans of consecutive ones."""
+
+    parts: tuple[tuple[int, int], ...] = ()
+    """Each with the id after its last, in order and apart from each other."""
+
+    def __contains__(self, job_id: object) -> bool:
+        if not isinstance(job_id, int):
+            return False
+        place = bisect_right(self.parts, job_id, key=_start) - 1
+        return place >= 0 and job_id < self.parts[place][1]
+
+    def overlaps(self, run: Run) -> Iterator[tuple[int, int]]:
+        """Yield the parts of the spans that lie in the run."""
+        place = max(bisect_right(self.parts, run.id, key=_start) - 1, 0)
+        while place < len(self.parts) and self.parts[place][0] < run.end:
+            start, end = max(self.parts[place][0], run.id), min(self.parts[place][1], run.end)
+            if start < end:
+                yield start, end
+            place += 1
+
+
+def _start(span: tuple[int, int]) -> int:
+    return span[0]
+
+
+def spans_of(chosen: Iterable[int] | Spans) -> Spans:
+    """Return the spans of these ids."""
+    if isinstance(chosen, Spans):
+        return chosen
+    if isinstance(chosen, range) and chosen.step == 1:
+        return Spans(((chosen.start, chosen.stop),) if chosen else ())
+    return joined((job_id, job_id + 1) for job_id in set(chosen))
+
+
+def joined(parts: Iterable[tuple[int, int]]) -> Spans:
+    """Return spans, of which some may touch, as spans that are apart."""
+    spans: list[tuple[int, int]] = []
+    first = last = None
+    for start, end in sorted(parts):
+        if last is None or first is None:
+            first, last = start, end
+        elif start <= last:
+            last = max(last, end)
+        else:
+            spans.append((first, last))
+            first, last = start, end
+    if first is not None and last is not None:
+        spans.append((first, last))
+    return Spans(tuple(spans))
+
+
+def divided(runs: Runs, chosen: Iterable[int] | Spans) -> tuple[Runs, Runs]:
+    """Return the elements with the ids that are chosen, and the others. Ids of no element are passed over."""
+    spans = spans_of(chosen)
+    taken: list[Run] = []
+    left: list[Run] = []
+    for run in runs:
+        at = run.id
+        for start, end in spans.overlaps(run):
+            if start > at:
+                left.append(run.part(at, start))
+            taken.append(run.part(start, end))
+            at = end
+        if at < run.end:
+            left.append(run.part(at, run.end))
+    return tuple(taken), tuple(left)
+
+
+def words(runs: Iterable[Run], longest: int | None = None) -> str:
+    """Return `0-4,7,9-12`; where that is longer than `longest`, the first runs of it and `...`."""
+    text = ""
+    for run in sorted(runs, key=lambda run: run.index):
+        part = f",{run}" if text else str(run)
+        if longest is not None and len(text) + len(part) > longest:
+            return f"{text},..." if text else "..."
+        text += part
+    return text

@@ -1,0 +1,462 @@
+"""Declares every verb once: its name, key and texts, who may use it, on what, what it calls, costs and leaves undoable.
+
+Everything else follows from this table: the console's commands with their keys, footer, menus, palette and help; the
+what-if panel; actions on several jobs; which actions can be undone; docs/keys.md;
+and the help of the commands in a shell.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from gputui.domain.job import MAX_PRIORITY, Job
+from gputui.domain.running_verbs import RUNNING_VERBS
+from gputui.domain.state import JobState
+from gputui.domain.verb import FormVerb, Order, Verb, Who
+
+if TYPE_CHECKING:
+    from gputui.domain.gpu import GpuView
+    from gputui.domain.policy.whatif import SnapshotChange
+    from gputui.domain.recurring import RecurringJob
+    from gputui.domain.snapshot import Controls
+
+STEP = 10
+"""Points of priority that one key adds or takes."""
+JOBS, QUEUE, GPUS, SCHEDULER = "Jobs", "Queue", "GPUs", "Scheduler"
+"""Headings under which verbs are listed."""
+PRIORITY_HELP = "Set a job's priority (0 to 100), raise or lower it, or put the job at the head of the queue."
+"""Help text of `gputui priority`, which stands for several verbs."""
+
+
+def is_drained(view: GpuView, controls: Controls) -> bool:
+    """Return whether a GPU is drained, or will be once the scheduler has read it."""
+    return view.drain is not None or view.gpu.uuid in controls.drains
+
+
+GpuSubject: TypeAlias = "tuple[GpuView, Controls]"
+
+
+def _is_waiting(job: Job) -> bool:
+    return job.state is JobState.PENDING
+
+
+def _hold(order: Order, at: datetime) -> SnapshotChange:
+    from gputui.domain.policy import whatif  # the planner comes with it, and an action needs none
+
+    return whatif.held(order.ids, at)
+
+
+def _release(order: Order, at: datetime) -> SnapshotChange:
+    from gputui.domain.policy import whatif
+
+    return whatif.released(order.ids, at)
+
+
+def _cancel(order: Order, at: datetime) -> SnapshotChange:
+    from gputui.domain.policy import whatif
+
+    del at
+    return whatif.cancelled(order.ids)
+
+
+def _requeue(order: Order, at: datetime) -> SnapshotChange:
+    from gputui.domain.policy import whatif
+
+    return whatif.requeued(order.ids, at)
+
+
+def _prioritise(order: Order, at: datetime) -> SnapshotChange:
+    from gputui.domain.policy import whatif
+
+    return whatif.prioritised(order.ids, order.delta, at, relative=True)
+
+
+def _top(order: Order, at: datetime) -> SnapshotChange:
+    from gputui.domain.policy import whatif
+
+    return whatif.topped(order.ids, at)
+
+
+def _move(order: Order, at: datetime) -> SnapshotChange:
+    from gputui.domain.policy import whatif
+
+    return whatif.placed(order.places, at)
+
+
+def _drain(order: Order, at: datetime) -> SnapshotChange:
+    from gputui.domain.policy import whatif
+
+    return whatif.drained(order.uuids, at)
+
+
+def _resume(order: Order, at: datetime) -> SnapshotChange:
+    from gputui.domain.policy import whatif
+
+    del at
+    return whatif.resumed(order.uuids)
+
+
+JOB_VERBS: tuple[Verb[Job], ...] = (
+    Verb(
+        name="hold",
+        keys=("h",),
+        label="hold",
+        help="Keep the waiting job from starting.",
+        synonyms="defer, postpone, block, suspend",
+        group=JOBS,
+        needs="a waiting job that is not held",
+        may=lambda job: _is_waiting(job) and not job.held,
+        call=lambda actions, order: actions.hold(order.ids),
+        done="{subject} is held: {release} releases it",
+        done_many="{subject} are held: {release} releases them",
+        proposal="{title}: hold it until it is released",
+        proposal_many="hold them until they are released",
+        preview=_hold,
+        fate="held",
+        shell="hold ID...",
+        shell_help="Keep waiting jobs from starting until they are released.",
+    ),
+    Verb(
+        name="release",
+        keys=("r",),
+        label="release",
+        help="Let the held job start.",
+        synonyms="unhold, unblock",
+        group=JOBS,
+        needs="a held job",
+        may=lambda job: job.held and not job.state.is_terminal,
+        call=lambda actions, order: actions.release(order.ids),
+        done="{subject} is released",
+        done_many="{subject} are released",
+        proposal="{title}: release it, it may start",
+        proposal_many="release them, they may start",
+        preview=_release,
+        shell="release ID...",
+        shell_help="Let held jobs start again.",
+    ),
+    Verb(
+        name="cancel",
+        keys=("c",),
+        label="cancel",
+        help="End the job, or take it out of the queue; asks first.",
+        synonyms="kill, stop, end, delete, remove, terminate, abort, interrupt, rm, signal, scancel",
+        group=JOBS,
+        needs="a job that is neither over nor being cancelled",
+        may=lambda job: not job.state.is_terminal and not job.cancel_requested,
+        call=lambda actions, order: actions.cancel(order.ids),
+        done="{subject} will be cancelled",
+        done_many="{subject} will be cancelled",
+        proposal="{title}: cancel it",
+        proposal_many="cancel them",
+        preview=_cancel,
+        fate="cancelled",
+        question="Cancel",
+        ends_work=True,
+        can_be_undone=False,
+        shell="cancel ID...",
+        shell_help="Cancel jobs. Running ones get their stop signal and are killed after a grace period; waiting ones "
+        "never start.",
+    ),
+    Verb(
+        name="requeue",
+        keys=("R",),
+        label="requeue",
+        help="Run the job again; one that runs is stopped first.",
+        synonyms="restart, rerun, retry, repeat, run again, resubmit",
+        group=JOBS,
+        needs="a job that does not wait already",
+        may=lambda job: not _is_waiting(job) and not job.requeue_requested,
+        call=lambda actions, order: actions.requeue(order.ids),
+        done="{subject} will be requeued",
+        done_many="{subject} will be requeued",
+        proposal="{title}: run it again",
+        proposal_many="run them again",
+        preview=_requeue,
+        ends_work=True,
+        can_be_undone=False,
+        shell="requeue ID...",
+        shell_help="Run jobs again. Running ones are stopped first; jobs keep their waiting time, except after a run "
+        "that reached its time limit.",
+    ),
+    Verb(
+        name="raise",
+        keys=("plus", "equals_sign"),
+        footer_key="+/-",
+        label="prio",
+        help=f"Raise the job's priority by {STEP}, up to {MAX_PRIORITY}.",
+        synonyms="increase, boost, priority up, urgent, nice, renice",
+        group=JOBS,
+        needs=f"a job that is not over, of priority below {MAX_PRIORITY}",
+        may=lambda job: not job.state.is_terminal and job.priority < MAX_PRIORITY,
+        call=lambda actions, order: actions.add_priority(order.ids, order.delta or STEP),
+        done="{subject}: priority raised by {delta}",
+        done_many="{subject}: priority raised by {delta}",
+        proposal="{title}: priority {priority}",
+        proposal_many="priority +{delta} each",
+        preview=_prioritise,
+        who=Who.CAPPED,
+        shell=f"priority ID +{STEP}",
+        shell_help=PRIORITY_HELP,
+    ),
+    Verb(
+        name="lower",
+        keys=("minus",),
+        in_footer=False,
+        label="prio down",
+        help=f"Lower the job's priority by {STEP}, down to 0.",
+        synonyms="decrease, reduce, priority down, nice, renice",
+        group=JOBS,
+        needs="a job that is not over, of priority above 0",
+        may=lambda job: not job.state.is_terminal and job.priority > 0,
+        call=lambda actions, order: actions.add_priority(order.ids, order.delta or -STEP),
+        done="{subject}: priority lowered by {delta}",
+        done_many="{subject}: priority lowered by {delta}",
+        proposal="{title}: priority {priority}",
+        proposal_many="priority -{delta} each",
+        preview=_prioritise,
+        shell=f"priority ID -{STEP}",
+        shell_help=PRIORITY_HELP,
+    ),
+    Verb(
+        name="top",
+        keys=("t",),
+        label="top",
+        help="Put the waiting job at the head of the queue.",
+        synonyms="first, front, head of queue, next, urgent",
+        group=JOBS,
+        needs="a waiting job",
+        may=_is_waiting,
+        call=lambda actions, order: actions.top(order.ids),
+        done="{subject} is at the head of the queue",
+        done_many="{subject} are at the head of the queue",
+        proposal="{title}: to the head of the queue",
+        proposal_many="to the head of the queue, in the order they have",
+        preview=_top,
+        who=Who.CAPPED,
+        shell="priority ID top",
+        shell_help=PRIORITY_HELP,
+    ),
+)
+"""Verbs about jobs, as every screen with a job has them."""
+MOVE = Verb[Job](
+    name="move",
+    action="move(1)",
+    keys=("J",),
+    in_footer=False,
+    label="move down",
+    help="Move the waiting job behind the next one, with the priority and the rank of that.",
+    synonyms="reorder, rearrange, down",
+    group=QUEUE,
+    needs="a waiting job of the queue",
+    may=_is_waiting,
+    call=lambda actions, order: actions.place(order.places),
+    done="{subject} is beside job {neighbour}",
+    done_many="{subject} are beside job {neighbour}",
+    proposal="{title}: {move}",
+    proposal_many="{move}",
+    preview=_move,
+    who=Who.CAPPED,
+    shell="priority ID VALUE",
+    shell_help=PRIORITY_HELP,
+)
+"""A move past neighbours; the place before the one above has a key of its own."""
+GPU_VERBS: tuple[Verb[GpuSubject], ...] = (
+    Verb(
+        name="drain",
+        action="drain",
+        keys=("d",),
+        label="drain",
+        help="Start no new jobs on the GPU; asks for the reason.",
+        synonyms="disable, maintenance, offline, cordon",
+        group=GPUS,
+        needs="the focus on a GPU that is not drained",
+        may=lambda gpu: not is_drained(*gpu),
+        call=lambda actions, order: actions.drain(order.uuids, order.reason),
+        done="GPU {subject} is drained: no new jobs start there",
+        proposal="Drain GPU {title}: no new jobs{note}",
+        preview=_drain,
+        asks_reason=True,
+        shell="drain GPU...",
+        shell_help="Start no new jobs on GPUs, named by index, UUID or the beginning of a UUID. Running jobs continue.",
+    ),
+    Verb(
+        name="resume",
+        action="resume",
+        keys=("d",),
+        label="resume",
+        help="Let jobs start on the drained GPU again.",
+        synonyms="undrain, enable, online, uncordon",
+        group=GPUS,
+        needs="the focus on a drained GPU",
+        may=lambda gpu: is_drained(*gpu) or gpu[0].is_stopped_by_xid,
+        call=lambda actions, order: actions.resume(order.uuids),
+        done="GPU {subject} takes jobs again",
+        proposal="Resume GPU {title}: jobs may start there again{note}",
+        preview=_resume,
+        shell="resume GPU...",
+        shell_help="Let jobs start again on GPUs that were drained, or that were reset after a fatal Xid error.",
+    ),
+)
+"""Verbs about a GPU."""
+SCHEDULER_VERBS: tuple[Verb[Controls], ...] = (
+    Verb(
+        name="pause",
+        action="pause",
+        keys=("P",),
+        label="pause",
+        help="Start no new jobs; running jobs continue. Asks for the reason.",
+        synonyms="stop, suspend, freeze, halt",
+        group=SCHEDULER,
+        needs="a queue that is not paused",
+        may=lambda controls: not controls.paused,
+        call=lambda actions, order: actions.pause(order.reason),
+        done="Paused: no new jobs start; running jobs continue",
+        asks_reason=True,
+        shell="pause [REASON]...",
+        shell_help="Start no new jobs; running jobs continue. REASON is shown to all users.",
+    ),
+    Verb(
+        name="unpause",
+        action="unpause",
+        keys=("P",),
+        label="unpause",
+        help="Start jobs again.",
+        synonyms="continue, resume scheduler, start, unfreeze",
+        group=SCHEDULER,
+        needs="a paused queue",
+        may=lambda controls: controls.paused,
+        call=lambda actions, order: actions.unpause(),
+        done="Jobs start again",
+        shell="unpause",
+        shell_help="Start jobs again after a pause.",
+    ),
+)
+"""Verbs about the scheduler."""
+RECURRING_VERBS: tuple[Verb[RecurringJob], ...] = (
+    Verb(
+        name="pause_recurring",
+        action="pause_recurring",
+        keys=("h",),
+        label="pause runs",
+        help="Make no run of the recurring job.",
+        synonyms="stop, suspend",
+        group=QUEUE,
+        needs="a recurring job that is not paused, in its tab",
+        may=lambda entry: not entry.paused,
+        call=lambda actions, order: actions.pause_recurring(order.ids),
+        done="recurring job {subject} is paused: {resume_recurring} resumes it",
+        can_be_undone=False,
+        shell="cron pause ID...",
+        shell_help="Submit no more runs of recurring jobs until they are resumed.",
+    ),
+    Verb(
+        name="resume_recurring",
+        action="resume_recurring",
+        keys=("r",),
+        label="resume runs",
+        help="Make runs of the recurring job again.",
+        synonyms="continue, start",
+        group=QUEUE,
+        needs="a paused recurring job, in its tab",
+        may=lambda entry: entry.paused,
+        call=lambda actions, order: actions.resume_recurring(order.ids),
+        done="recurring job {subject} runs again when its time comes",
+        can_be_undone=False,
+        shell="cron resume ID...",
+        shell_help="Submit runs of paused recurring jobs again. Runs missed meanwhile are not made up.",
+    ),
+    Verb(
+        name="remove",
+        action="remove",
+        keys=("c",),
+        label="remove",
+        help="End the recurring job or the reservation; asks first.",
+        synonyms="delete, rm, unreserve, drop",
+        group=QUEUE,
+        needs="a recurring job or a reservation, in its tab",
+        may=lambda entry: True,
+        call=lambda actions, order: actions.remove_recurring(order.ids),
+        done="recurring job {subject} is removed; its jobs stay",
+        question="Remove",
+        can_be_undone=False,
+        shell="cron remove ID...",
+        shell_help="Delete recurring jobs. Jobs already submitted stay.",
+    ),
+)
+"""Verbs about the rows of the tab of recurring jobs."""
+SUBMIT = FormVerb[None](
+    name="submit",
+    action="submit",
+    keys=("s",),
+    label="submit",
+    help="Submit a new job with a form.",
+    synonyms="new, add, create, run, start, launch, enqueue, sbatch, srun",
+    group=JOBS,
+    may=lambda _: True,
+    who=Who.CAPPED,
+    shell="submit IMAGE COMMAND...",
+)
+ROW_FORM_VERBS: tuple[FormVerb[Job], ...] = (
+    FormVerb(
+        name="edit",
+        action="edit",
+        keys=("e",),
+        label="edit",
+        help="Edit what the waiting job asks for, or the time limit of the running one.",
+        synonyms="modify, change, update, alter, set, scontrol, extend, longer, shorten, deadline",
+        group=QUEUE,
+        needs="a waiting or running job of the queue",
+        may=lambda job: job.state in {JobState.PENDING, JobState.CONFIGURING, JobState.RUNNING},
+        who=Who.CAPPED,
+        shell="edit ID",
+    ),
+    FormVerb(
+        name="clone",
+        action="clone",
+        keys=("C",),
+        in_footer=False,
+        label="clone",
+        help="Submit another job like this one, after a look at it.",
+        synonyms="duplicate, resubmit, submit again",
+        group=QUEUE,
+        needs="a job",
+        may=lambda _: True,
+        who=Who.CAPPED,
+        shell="submit IMAGE COMMAND...",
+    ),
+    FormVerb(
+        name="recur",
+        action="recur",
+        keys=("E",),
+        in_footer=False,
+        label="again",
+        help="Submit a job like this one again and again; asks when.",
+        synonyms="cron, crontab, repeat, periodic, every day, schedule",
+        group=QUEUE,
+        needs="a job of the queue",
+        may=lambda _: True,
+        who=Who.CAPPED,
+        shell="cron add EXPRESSION IMAGE COMMAND...",
+    ),
+)
+"""Verbs about a row of the queue that open a form."""
+RESERVE = FormVerb[None](
+    name="reserve",
+    action="reserve",
+    keys=("B",),
+    in_footer=False,
+    label="reserve",
+    help="Reserve GPUs for a time; shows first which jobs that delays.",
+    synonyms="reservation, book, block, allocate, salloc",
+    group=GPUS,
+    may=lambda _: True,
+    shell="reserve add",
+)
+FORM_VERBS: tuple[FormVerb[Any], ...] = (SUBMIT, *ROW_FORM_VERBS, RESERVE)
+VERBS: tuple[Verb[Any], ...] = (*JOB_VERBS, *RUNNING_VERBS, MOVE, *GPU_VERBS, *SCHEDULER_VERBS, *RECURRING_VERBS)
+BY_NAME: dict[str, Verb[Any]] = {verb.name: verb for verb in VERBS}
+JOB_VERB: dict[str, Verb[Job]] = {verb.name: verb for verb in (*JOB_VERBS, MOVE)}
+"""Verbs about jobs, by name."""
+FINAL = frozenset(verb.name for verb in VERBS if not verb.can_be_undone)
+"""Names of the verbs that cannot be undone."""

@@ -1,0 +1,96 @@
+"""Admission: checks what a new or edited job asks for against the site's rules, and proves who submitted it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from msgspec.structs import replace
+
+from gputui.domain.entries import new_entries
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.job import Job, JobId, JobSpec, Submission
+from gputui.domain.policy.dependency import has_failed
+from gputui.domain.snapshot import Controls
+from gputui.engine.actions.context import ActionContext
+from gputui.engine.actions.limits import within_time_limits
+
+MAX_ARRAY = 100_000
+"""Elements of an array at most."""
+
+
+class Admission:
+    """Checks of one actor's submissions and edits."""
+
+    def __init__(self, context: ActionContext) -> None:
+        self._context = context
+
+    def new_jobs(self, submissions: Iterable[Submission], recurring: JobId | None) -> list[Job]:
+        """Return the submitted jobs, without ids yet; raises GputuiError for specs that are not allowed."""
+        jobs: list[Job] = []
+        place = 0
+        for submission in submissions:
+            if len(submission.array) > MAX_ARRAY:
+                raise InputError(f"an array has at most {MAX_ARRAY} elements", where="--array")
+            jobs += new_entries(self._new_job(submission, recurring), submission, place)
+            place += len(submission.array) or 1
+        return jobs
+
+    def _new_job(self, submission: Submission, recurring: JobId | None) -> Job:
+        spec = self.check_spec(submission.spec)
+        return Job(
+            id=0,
+            spec=spec,
+            submitted_at=self._context.now(),
+            priority=spec.priority,
+            held=submission.held,
+            submitted_by=self._context.actor.user,
+            recurring=recurring,
+        )
+
+    def check_spec(self, spec: JobSpec) -> JobSpec:
+        """Return the spec of a new job as it is stored; raises GputuiError for one that is not allowed."""
+        if self._context.permissions:
+            self._context.permissions.check_leader(spec, self._context.actor.uid)
+        return self.with_dependencies(self.within_limits(spec))
+
+    def within_limits(self, spec: JobSpec) -> JobSpec:
+        """Return the spec with the site's time limit; raises InputError for options or times that are not allowed."""
+        if self._context.permissions:
+            self._context.permissions.check(spec, self._context.actor.uid)
+        return within_time_limits(spec, self._context.settings)
+
+    def with_dependencies(self, spec: JobSpec) -> JobSpec:
+        """Return the spec with a failed element of each array it waits for that is in history, where no tick sees it.
+
+        Raises NotFoundError for jobs that do not exist. A new job has no id yet, so it can close no circle.
+        """
+        store = self._context.store
+        for job_id in spec.after_any:
+            store.get(job_id)
+        after = [store.get(job_id) for job_id in spec.after]
+        arrays = {job.id for job in after if job.array and job.array.id == job.id}
+        if not arrays:
+            return spec
+        failed = (job for job in store.history() if job.array and job.array.id in arrays and has_failed(job))
+        return replace(spec, after=(*spec.after, *(job.id for job in itertools.islice(failed, 1))))
+
+    def check_caps(self, jobs: Iterable[Job], controls: Controls) -> None:
+        """Raise InputError for jobs whose tenant or priority the actor may not use."""
+        caps = self._context.caps(controls)
+        for job in jobs:
+            caps.check_new(job.spec)
+
+    def vouched(self, jobs: list[Job]) -> list[Job]:
+        """Return the jobs with proof of their submitter, one proof for all elements of an array."""
+        specs = {id(job.spec): job.spec for job in jobs}
+        proven = {key: self._context.store.with_warrant(spec, self._context.actor.uid) for key, spec in specs.items()}
+        return [job if proven[id(job.spec)] is job.spec else job.evolve(spec=proven[id(job.spec)]) for job in jobs]
+
+    def revouched(self, before: JobSpec, after: JobSpec) -> JobSpec:
+        """Return an edited spec, with a new proof if it runs something else: that is for its submitter alone."""
+        if not before.warrant or after.runs_as_much_as(before):
+            return after
+        if before.warrant.partition("/")[0] != str(self._context.actor.uid):
+            raise GputuiError("only its submitter can change what it runs", hint="clone it, and cancel this one")
+        return self._context.store.with_warrant(after, self._context.actor.uid)

@@ -1,0 +1,66 @@
+"""State that all actions of one actor share: store, clock and settings, and how they audit and report changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from datetime import datetime
+from typing import TypeVar
+
+from msgspec import Struct
+
+from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.settings import PolicySettings, SchedulerSettings
+from gputui.domain.snapshot import Controls
+from gputui.engine.actions.limits import PriorityCaps
+from gputui.engine.actions.permissions import UserPermissions
+from gputui.engine.actions.undo import UndoableChange, can_be_undone
+from gputui.ports import Clock, JobStore, Transaction
+
+T = TypeVar("T")
+_REPORT_EVERY = 100
+"""Jobs between two reports of progress."""
+
+
+class ActionContext(Struct, frozen=True):
+    """Store, clock, actor and settings of a set of actions."""
+
+    store: JobStore
+    clock: Clock
+    actor: Actor
+    settings: SchedulerSettings
+    policy: PolicySettings
+    permissions: UserPermissions | None
+    """The site's rules; None where everything is allowed."""
+    on_change: Callable[[UndoableChange], None]
+    """Called in the transaction with each change that can be undone."""
+    on_progress: Callable[[int, int], None]
+    """Called now and then with the number of jobs done and their total; an exception undoes the action."""
+
+    def now(self) -> datetime:
+        """Return the time, in UTC."""
+        return self.clock.now()
+
+    def audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
+        """Write an entry of the audit log in the transaction."""
+        transaction.audit(AuditEntry(self.now(), self.actor.uid, self.actor.user, verb, target, before, after))
+
+    def report(self, change: UndoableChange) -> None:
+        """Report the change to `on_change` if it can be undone."""
+        if can_be_undone(change):
+            self.on_change(change)
+
+    def with_progress(self, items: Iterable[T], total: int) -> Iterator[T]:
+        """Yield the items, reporting the progress now and then."""
+        for number, item in enumerate(items):
+            if number % _REPORT_EVERY == 0:
+                self.on_progress(number, total)
+            yield item
+
+    @property
+    def may_operate(self) -> bool:
+        """Return whether the actor is an operator; in a queue that is not shared everyone is."""
+        return self.permissions is None or self.permissions.may_operate(self.actor.uid)
+
+    def caps(self, controls: Controls) -> PriorityCaps:
+        """Return the highest priorities that the actor may give."""
+        return PriorityCaps(self.policy, controls, self.permissions, self.actor.uid)

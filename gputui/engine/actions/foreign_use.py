@@ -1,0 +1,197 @@
+"""Acts on processes and containers that are not gputui's, each with an audit entry before it and one with its result.
+
+Nothing here goes through the scheduler: it may run as root, and would lend its rights to whoever can write the queue.
+The acts are done by this very process, with the rights of the person at the keyboard.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+
+from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.container import ProcessRow
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.gpu_processes import ContainerDetail, ProcessTarget
+from gputui.domain.job import Job
+from gputui.domain.text import plain
+from gputui.ports import Clock, JobStore, LogStream
+from gputui.ports.foreign import ForeignContainers, HostProcesses
+
+SIGNALS: Mapping[str, int] = {"INT": 2, "TERM": 15, "KILL": 9}
+"""Signals that may be sent, by name."""
+PATIENCE = 3.0
+"""Seconds for which a process is watched after a signal."""
+_TICKS = os.sysconf("SC_CLK_TCK")
+_TAG = "GPUTUI_ATTEMPT="
+
+
+def parse_signal(text: str, where: str) -> str:
+    """Return the name of a signal given as `TERM`, `SIGTERM` or `15`; raise InputError for any other."""
+    word = text.strip().upper().removeprefix("SIG")
+    found = next((name for name, number in SIGNALS.items() if word in {name, str(number)}), None)
+    if found is None:
+        raise InputError(f"{plain(text, 40)!r} is not one of {', '.join(SIGNALS)}", where=where)
+    return found
+
+
+class AuditTrail:
+    """Writes the audit entries of one act: before it is done, and its result or refusal."""
+
+    def __init__(self, write: Callable[[str, str, str, str], None], verb: str, about: str, before: str) -> None:
+        self._write = write
+        self._verb = verb
+        self.about = about
+        self.before = before
+
+    def note(self, after: str) -> None:
+        """Write an entry."""
+        self._write(self._verb, plain(self.about, 100), plain(self.before, 600), plain(after, 400))
+
+    @contextmanager
+    def noting_refusals(self, prefix: str = "") -> Iterator[None]:
+        """Write an entry about an error, and raise it again."""
+        try:
+            yield
+        except GputuiError as error:
+            self.note(f"{prefix}refused: {error}")
+            raise
+
+
+class ForeignUse:
+    """Processes and containers of others, for one actor. Calls block, come from any thread, and raise GputuiError."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        clock: Clock,
+        actor: Actor,
+        host: HostProcesses,
+        containers: Callable[[], ForeignContainers | None],
+        *,
+        is_read_only: bool = False,
+        patience: float = PATIENCE,
+    ) -> None:
+        self._store = store
+        self._clock = clock
+        self._actor = actor
+        self._host = host
+        self._make = containers
+        self._containers: ForeignContainers | None = None
+        self._is_read_only = is_read_only
+        self._patience = patience
+
+    def rows(self, pids: tuple[int, ...], *, with_parents: bool = False) -> Mapping[int, ProcessRow]:
+        """Return the processes that live, by pid, and with `with_parents` their parents."""
+        return self._host.rows(pids, with_parents=with_parents)
+
+    def environment(self, target: ProcessTarget) -> tuple[str, ...]:
+        """Return `NAME=value` of a process; refused for the processes of others, except to root."""
+        return self._host.environment(target)
+
+    def container(self, name: str) -> ContainerDetail:
+        """Return the container with that name or id."""
+        return self._engine().inspect(name)
+
+    def logs(self, container_id: str, *, tail: int | None, follow: bool, stamped: bool = False) -> LogStream:
+        """Return a container's output."""
+        return self._engine().logs(container_id, tail=tail, follow=follow, stamped=stamped)
+
+    def close(self) -> None:
+        """Close connections."""
+        if self._containers is not None:
+            self._containers.close()
+
+    def signal(self, target: ProcessTarget, name: str) -> str:
+        """Send INT, TERM or KILL to a process that is no job's; return the result in words."""
+        trail = AuditTrail(self._audit, "signal", f"pid {target.pid}", self._words(target))
+        with trail.noting_refusals(f"{name}: "):
+            self._check_signal(target)
+            outcome = self._host.signal(target, SIGNALS[name], self._patience, lambda: trail.note(f"{name}: requested"))
+        trail.note(f"{name}: {outcome.sentence}")
+        return f"{name} to {target.sentence}: {outcome.sentence}"
+
+    def stop(self, container_id: str) -> str:
+        """Stop a foreign container as `docker stop` does; return the result in words."""
+        trail = AuditTrail(self._audit, "stop-container", f"container {container_id}", "")
+        with trail.noting_refusals():
+            self._check_writable()
+            detail = self._engine().inspect(container_id)
+            trail.about, trail.before = f"container {detail.name}", f"{detail.id[:12]} {detail.sentence}"
+            _check_stoppable(detail)
+            trail.note("requested")
+            began = time.monotonic()
+            after = self._engine().stop(detail.id, detail.stop_timeout)
+        result = _stopped(after, time.monotonic() - began)
+        trail.note(result)
+        return f"{trail.about}: {result}"
+
+    def _audit(self, verb: str, about: str, before: str, after: str) -> None:
+        now, actor = self._clock.now(), self._actor
+        with self._store.transaction() as transaction:
+            transaction.audit(AuditEntry(now, actor.uid, actor.user, verb, about, before, after))
+
+    def _words(self, target: ProcessTarget) -> str:
+        """Return the target with its start time, for the audit."""
+        if target.ticks is None:
+            return target.sentence
+        age = timedelta(seconds=time.clock_gettime(time.CLOCK_BOOTTIME) - target.ticks / _TICKS)
+        started_at = self._clock.now() - age
+        return f"{target.sentence}, started {started_at:%Y-%m-%dT%H:%M:%SZ}"
+
+    def _check_writable(self) -> None:
+        if self._is_read_only:
+            raise GputuiError("this console is read-only", hint="start it without --read-only")
+
+    def _check_signal(self, target: ProcessTarget) -> None:
+        """Raise GputuiError for a process of a job, and for one that cannot be identified."""
+        self._check_writable()
+        text, hint = target.refusal
+        if text:
+            raise GputuiError(text, hint=hint)
+        job = self._job_of(target)
+        if job is not None:
+            raise GputuiError(
+                f"pid {target.pid} belongs to job {job.shown_id}", hint=f"cancel the job: gputui cancel {job.shown_id}"
+            )
+
+    def _job_of(self, target: ProcessTarget) -> Job | None:
+        """Return the job of a process by its container, or by the attempt named in its environment."""
+        active = [job for job in self._store.jobs().values() if job.state.is_active and job.attempt]
+        by_container = {job.attempt.container_id: job for job in active if job.attempt}
+        if target.container_id is not None and target.container_id in by_container:
+            return by_container[target.container_id]
+        try:
+            environment = self._host.environment(target)
+        except GputuiError:
+            return None  # then the signal is refused too, or the process is gone
+        tag = next((word.removeprefix(_TAG) for word in environment if word.startswith(_TAG)), "")
+        tags = {f"{self._store.store_id}:{job.id}:{job.attempt.number}": job for job in active if job.attempt}
+        return tags.get(tag)
+
+    def _engine(self) -> ForeignContainers:
+        self._containers = self._containers or self._make()
+        if self._containers is None:
+            raise GputuiError("this console was started without a container engine")
+        return self._containers
+
+
+def _check_stoppable(detail: ContainerDetail) -> None:
+    """Raise GputuiError for a container of a job, of this queue or another, and for one that does not run."""
+    if detail.store or detail.job:
+        text = f"container {detail.name} belongs to job {detail.job or '?'} of the gputui queue {detail.store or '?'}"
+        raise GputuiError(text, hint=f"cancel the job: gputui cancel {detail.job}" if detail.job else None)
+    if not detail.is_running:
+        raise GputuiError(f"container {detail.name} does not run: it is {detail.state}")
+
+
+def _stopped(detail: ContainerDetail, seconds: float) -> str:
+    if detail.is_running:
+        again = f"; its restart policy is {detail.restart}" if detail.restart else ""
+        return f"still {detail.state} after {seconds:.0f} s{again}"
+    code = "" if detail.exit_code is None else f" with exit code {detail.exit_code}"
+    killed = ": it ignored its stop signal and was killed" if detail.exit_code == 137 else ""
+    return f"stopped after {seconds:.1f} s{code}{killed}"

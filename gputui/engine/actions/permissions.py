@@ -1,0 +1,169 @@
+"""Permissions of users: which of docker run's options they may use. Checked at submission and again at the start.
+
+The second check counts where a group shares the queue: its members can write the store without our commands.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from gputui.domain import docker_args
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import InputError, InputErrors, RuntimeFault
+from gputui.domain.job import JobSpec
+from gputui.domain.policy.permitted_options import (
+    SOCKETS,
+    MountSource,
+    OptionRefusal,
+    OptionRules,
+    mount_refusal,
+    mount_sources,
+    option_refusals,
+)
+from gputui.domain.settings import Settings
+
+
+class UserPermissions:
+    """Rules of the site for one state directory."""
+
+    def __init__(self, directory: Path, settings: Settings) -> None:
+        self._directory = directory
+        self._settings = settings
+
+    def check(self, spec: JobSpec, uid: int) -> None:
+        """Raise InputError, or InputErrors with all of them, for options that this user may not ask for."""
+        errors = tuple(
+            InputError(each.what, where=each.option, hint=each.hint) for each in self._refusals(spec, self._rules(uid))
+        )
+        if errors:
+            raise errors[0] if len(errors) == 1 else InputErrors(errors)
+
+    def check_leader(self, spec: JobSpec, uid: int) -> None:
+        """Raise InputError for a host job that the process that schedules now cannot run as this user."""
+        if not spec.is_host or not self.is_shared:
+            return
+        from gputui.engine.files.leadership import current_leader  # its codec is no business of the ground
+
+        leader = current_leader(self._directory)
+        if leader is None or leader.uid in {None, 0, uid}:
+            return
+        text = f"{leader.user} schedules here: only a scheduler that runs as root can run jobs as other users"
+        raise InputError(text, where="--host", hint="let root schedule (`gputui serve` as a service)")
+
+    def at_start(self, spec: JobSpec, uid: int | None) -> JobSpec:
+        """Return the spec to start, with links in its mounts resolved where mounts are restricted.
+
+        Raises RuntimeFault for what this user may not ask for; None: nobody knows who submitted it.
+        """
+        rules = self._rules(uid)
+        try:
+            for each in self._refusals(spec, rules):
+                raise _not_allowed(f"{each.option}: {each.what} ({each.hint})")
+            is_free = rules.allow.mounts is None and not rules.is_restricted
+            return spec if is_free else _resolved(spec)
+        except ValueError as error:  # no command of ours wrote this
+            raise _not_allowed(f"an option cannot be read: {error}") from error
+
+    def _rules(self, uid: int | None) -> OptionRules:
+        return OptionRules(
+            self._settings.policy.allow, self.is_shared and not (uid is not None and self.is_operator(uid))
+        )
+
+    def _refusals(self, spec: JobSpec, rules: OptionRules) -> Iterator[OptionRefusal]:
+        yield from option_refusals(spec.options, rules)
+        guarded = [os.path.realpath(path) for path in self._sockets()]
+        own = os.path.realpath(self._directory)
+        for source in mount_sources(spec.options):
+            if found := mount_refusal(source, _real(source), rules, guarded, own):
+                yield found
+
+    def _sockets(self) -> Iterator[str]:
+        yield from SOCKETS
+        address = self._settings.runtime.docker_host or os.environ.get("DOCKER_HOST", "")
+        if address.startswith("unix://"):
+            yield address.removeprefix("unix://")
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether others than its owner may write the queue."""
+        if self._settings.store.group is not None:
+            return True
+        try:
+            return bool(self._directory.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+        except OSError:
+            return False
+
+    def may_operate(self, uid: int) -> bool:
+        """Return whether this user is an operator; in a queue that is not shared everyone is."""
+        return not self.is_shared or self.is_operator(uid)
+
+    def may_enter(self, uid: int, submitter: int | None) -> bool:
+        """Return whether this user may attach to an attempt of that proven submitter, and run commands in it.
+
+        Only its submitter may, and operators: who enters a job acts with the rights of its submitter.
+        """
+        return self.is_operator(uid) or (submitter is not None and uid == submitter)
+
+    def is_one_of(self, uid: int, names: Iterable[str]) -> bool:
+        """Return whether one of the names is this user's, or `@group` one of the user's groups."""
+        return any(_is(uid, name) for name in names)
+
+    def is_operator(self, uid: int) -> bool:
+        """Return whether this user is root, owns the state directory, or is named by `policy.operators`."""
+        if uid == 0:
+            return True
+        try:
+            if self._directory.stat().st_uid == uid:
+                return True
+        except OSError:
+            pass
+        return self.is_one_of(uid, self._settings.policy.operators)
+
+
+def _is(uid: int, name: str) -> bool:
+    """Return whether the name, or the group after an @, is this user's."""
+    import grp
+    import pwd
+
+    try:
+        if not name.startswith("@"):
+            return uid == (int(name) if name.isascii() and name.isdigit() else pwd.getpwnam(name).pw_uid)
+        account = pwd.getpwuid(uid)
+        return grp.getgrnam(name[1:]).gr_gid in os.getgrouplist(account.pw_name, account.pw_gid)
+    except KeyError:
+        return False
+
+
+def _real(source: MountSource) -> str:
+    return os.path.realpath(source.path)
+
+
+def _resolved(spec: JobSpec) -> JobSpec:
+    """Return the spec whose mounts are named by paths without links, as they were judged."""
+    volumes = tuple(_resolved_volume(text) for text in spec.options.volumes)
+    mounts = tuple(_resolved_mount(text) for text in spec.options.mounts)
+    return replace(spec, options=replace(spec.options, volumes=volumes, mounts=mounts))
+
+
+def _resolved_volume(text: str) -> str:
+    source = docker_args.volume_source(text)
+    if not source.startswith("/"):
+        return text
+    real = os.path.realpath(source)
+    if ":" in real:
+        raise ValueError(f"{source} is {real}, which has a colon in it")
+    return real + text[len(source) :]
+
+
+def _resolved_mount(text: str) -> str:
+    spec = docker_args.mount(text)
+    return docker_args.with_source(text, os.path.realpath(spec.source)) if spec.kind == "bind" else text
+
+
+def _not_allowed(text: str) -> RuntimeFault:
+    return RuntimeFault(Cause(CauseCode.NOT_ALLOWED, text))

@@ -1,0 +1,127 @@
+"""Actions on recurring jobs, and the time zones that they run by."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from datetime import UTC, tzinfo
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from gputui.domain.errors import InputError, NotFoundError
+from gputui.domain.job import JobId, Submission
+from gputui.domain.recurring import Recurrence, RecurringJob
+from gputui.domain.units import quoted
+from gputui.engine.actions.admission import Admission
+from gputui.engine.actions.context import ActionContext
+from gputui.ports import Transaction
+
+_LOCALTIME = Path("/etc/localtime")
+_TIMEZONE = Path("/etc/timezone")
+_DIRECTORY = "/zoneinfo/"
+
+
+def find_zone(name: str) -> tzinfo:
+    """Return the time zone of that name in the IANA database; raises InputError."""
+    if name == "UTC":
+        return UTC  # known on hosts without the database too
+    from zoneinfo import ZoneInfo  # it takes milliseconds, and no other command needs it
+
+    try:
+        return ZoneInfo(name)
+    except (LookupError, ValueError, OSError) as error:
+        hint = "write it as in Europe/Berlin; they come with the package tzdata"
+        raise InputError(f"{quoted(name)} is not a time zone on this host", where="--time-zone", hint=hint) from error
+
+
+def local_zone_name(
+    environ: Mapping[str, str] = os.environ, localtime: Path = _LOCALTIME, text: Path = _TIMEZONE
+) -> str:
+    """Return the name of this host's time zone, as TZ, /etc/localtime or /etc/timezone have it.
+
+    Raises InputError where none of them names it, unless the host is at UTC: a guess would run jobs at wrong times.
+    """
+    if environ.get("TZ"):
+        candidates = [environ["TZ"].removeprefix(":")]
+    else:
+        candidates = [_after_directory(localtime), _first_line(text)]
+    name = next((each for each in candidates if each and _is_known(each)), None)
+    if name is None and (time.timezone or time.daylight):
+        hint = "give it, as in --time-zone Europe/Berlin"
+        raise InputError("the name of this host's time zone is unknown", where="--time-zone", hint=hint)
+    return name or "UTC"
+
+
+def _after_directory(localtime: Path) -> str:
+    try:
+        return os.readlink(localtime).rpartition(_DIRECTORY)[2]  # noqa: PTH115 - a name, not where it leads
+    except OSError:
+        return ""
+
+
+def _first_line(text: Path) -> str:
+    try:
+        return text.read_text().partition("\n")[0].strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
+
+
+def _is_known(name: str) -> bool:
+    try:
+        find_zone(name)
+    except InputError:
+        return False
+    return True
+
+
+class RecurringActions:
+    """Recurring jobs of one actor. Every method is all or nothing over the ids it is given."""
+
+    def __init__(self, context: ActionContext, admission: Admission) -> None:
+        self._context = context
+        self._admission = admission
+
+    def add(self, recurrence: Recurrence, submission: Submission) -> JobId:
+        """Add a recurring job; return its id, which no job has."""
+        context = self._context
+        self._admission.check_spec(submission.spec)
+        context.caps(context.store.controls()).check_new(submission.spec)
+        if submission.spec.begin_at is not None:
+            raise InputError("a recurring job has no begin time", where="--begin", hint="the expression says when")
+        submission = replace(submission, spec=context.store.with_warrant(submission.spec, context.actor.uid))
+        entry = recurrence.begun(submission, find_zone(recurrence.zone), context.actor, context.now())
+        with context.store.transaction() as transaction:
+            entry = transaction.add_recurring(entry)
+            context.audit(transaction, "add", f"recurring {entry.id}", "", _words(entry))
+        return entry.id
+
+    def remove(self, ids: Iterable[JobId]) -> None:
+        """Remove recurring jobs. The jobs that they have submitted stay."""
+        with self._context.store.transaction() as transaction:
+            for one in dict.fromkeys(ids):
+                before = _found(transaction, one)
+                transaction.remove_recurring(one)
+                self._context.audit(transaction, "remove", f"recurring {one}", _words(before), "")
+
+    def set_paused(self, ids: Iterable[JobId], verb: str, *, paused: bool) -> None:
+        """Pause or resume recurring jobs. Runs that were due meanwhile are not made up for."""
+        with self._context.store.transaction() as transaction:
+            for one in dict.fromkeys(ids):
+                before = _found(transaction, one)
+                if before.paused != paused:
+                    after = replace(before, paused=paused).awaiting(find_zone(before.zone), self._context.now())
+                    transaction.put_recurring(after)
+                    self._context.audit(transaction, verb, f"recurring {one}", _words(before), _words(after))
+
+
+def _found(transaction: Transaction, recurring: JobId) -> RecurringJob:
+    found = transaction.recurring().get(recurring)
+    if found is None:
+        raise NotFoundError(f"there is no recurring job {recurring}", hint="gputui cron list")
+    return found
+
+
+def _words(entry: RecurringJob) -> str:
+    return f"{'paused' if entry.paused else 'waiting'}: {entry.expression} in {entry.zone}"

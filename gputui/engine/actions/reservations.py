@@ -1,0 +1,112 @@
+"""Actions on reservations and the standing rule: written into the store beside the settings file's, and audited."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.errors import GputuiError, InputError, NotFoundError
+from gputui.domain.gpu import Gpu
+from gputui.domain.policy.effective_settings import effective_policy
+from gputui.domain.policy.reservations import check_conflicts, check_times
+from gputui.domain.settings import PolicySettings, Window
+from gputui.domain.snapshot import Controls, StandingRule
+from gputui.ports import Clock, JobStore, Transaction
+
+_REMEMBERED = timedelta(days=30)
+"""Time after its end during which a reservation's name is not given to another."""
+
+
+class Reservations:
+    """Actions of one actor; `policy` is the settings file's. Every method blocks on disk."""
+
+    def __init__(self, store: JobStore, clock: Clock, actor: Actor, policy: PolicySettings) -> None:
+        self._store = store
+        self._clock = clock
+        self._actor = actor
+        self._policy = policy
+
+    def add(self, window: Window, gpus: Iterable[Gpu]) -> Window:
+        """Reserve some of these GPUs; return the reservation, with a name if it had none."""
+        with self._store.transaction() as transaction:
+            controls = transaction.controls()
+            named = self._checked(window, gpus, controls)
+            oldest = self._clock.now() - _REMEMBERED
+            others = (other for other in controls.reservations if other.end > oldest)
+            transaction.set_controls(_unjudged(replace(controls, reservations=(*others, named)), named))
+            self._audit(transaction, "reserve", f"reservation {named.name}", "", describe_window(named))
+        return named
+
+    def checked(self, window: Window, gpus: Iterable[Gpu]) -> Window:
+        """Return the reservation as `add` would store it; raises what that would raise."""
+        return self._checked(window, gpus, self._store.controls())
+
+    def remove(self, name: str) -> None:
+        """Remove a reservation that is not over and was added by an action."""
+        with self._store.transaction() as transaction:
+            controls, now = transaction.controls(), self._clock.now()
+            found = [window for window in controls.reservations if window.name == name and window.end > now]
+            if not found and any(window.name == name for window in self._policy.reservations):
+                hint = "remove it there"
+                raise GputuiError(f"reservation {name} is defined in the settings file", hint=hint)
+            if not found:
+                raise NotFoundError(f"there is no reservation {name}", hint="gputui reserve list shows them")
+            left = tuple(window for window in controls.reservations if window not in found)
+            transaction.set_controls(_unjudged(replace(controls, reservations=left), found[0]))
+            self._audit(transaction, "unreserve", f"reservation {name}", describe_window(found[0]), "")
+
+    def set_standing(self, rule: StandingRule | None) -> None:
+        """Set the standing rule, which gives GPUs to jobs of a priority first; None restores the settings file's."""
+        with self._store.transaction() as transaction:
+            before = transaction.controls()
+            after = replace(before, standing=rule)
+            transaction.set_controls(after)
+            self._audit(transaction, "standing", "scheduler", self._standing_word(before), self._standing_word(after))
+
+    def _checked(self, window: Window, gpus: Iterable[Gpu], controls: Controls) -> Window:
+        now, everyone = self._clock.now(), (*self._policy.reservations, *controls.reservations)
+        check_times(window, now)
+        named = window if window.name else replace(window, name=_free_name(everyone))
+        open_ones = [other for other in everyone if other.end > now and other.key not in controls.released]
+        if any(other.name == named.name for other in everyone if other.end > now):
+            raise InputError(f"reservation {named.name} exists already", where="--name", hint="choose another name")
+        check_conflicts(named, open_ones, gpus)
+        return named
+
+    def _standing_word(self, controls: Controls) -> str:
+        priority = effective_policy(self._policy, controls).standing_priority
+        return "no standing rule" if priority is None else f"GPUs go to jobs of priority {priority} and above first"
+
+    def _audit(self, transaction: Transaction, verb: str, target: str, before: str, after: str) -> None:
+        actor = self._actor
+        transaction.audit(AuditEntry(self._clock.now(), actor.uid, actor.user, verb, target, before, after))
+
+
+def describe_window(window: Window) -> str:
+    """Return the window as `4 GPUs from 2026-12-01T09:00:00+00:00 to … for bob`."""
+    what = f"GPUs {', '.join(window.gpus)}" if window.gpus else f"{window.count} GPUs"
+    return f"{what} from {window.start.isoformat()} to {window.end.isoformat()} for {beneficiary(window)}"
+
+
+def beneficiary(window: Window) -> str:
+    """Return the beneficiary: `bob`, `priority 80 and above`, `bob, and priority 80 and above`, `nobody`."""
+    words = [window.tenant] if window.tenant is not None else []
+    words += [f"priority {window.priority} and above"] if window.priority is not None else []
+    return ", and ".join(words) or "nobody"
+
+
+def _unjudged(controls: Controls, window: Window) -> Controls:
+    """Return the controls without the outcome of an earlier window of that name and start."""
+    claimed = {key: at for key, at in controls.claimed.items() if key != window.key}
+    released = {key: at for key, at in controls.released.items() if key != window.key}
+    return replace(controls, claimed=claimed, released=released)
+
+
+def _free_name(windows: Iterable[Window]) -> str:
+    """Return the next free name: `r1`, `r2`."""
+    numbers = (re.fullmatch(r"r(\d{1,9})", window.name, re.ASCII) for window in windows)
+    return f"r{max((int(match[1]) for match in numbers if match), default=0) + 1}"

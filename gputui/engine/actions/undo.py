@@ -1,0 +1,143 @@
+"""Undo of actions: a change is reverted only while its target is still as the action left it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui.domain.audit import target_of
+from gputui.domain.errors import NotFoundError
+from gputui.domain.gpu import Drain
+from gputui.domain.job import Job
+from gputui.domain.snapshot import Controls
+from gputui.domain.state import JobState
+from gputui.domain.verbs import FINAL
+from gputui.ports import Transaction
+
+
+class JobChange(Struct, frozen=True):
+    """Change of a job by an action."""
+
+    verb: str
+    before: Job
+    after: Job
+
+    @property
+    def target(self) -> str:
+        """Name of the job in the audit log."""
+        return target_of(self.before)
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Changed fields, with their values before."""
+        pairs = ((name, getattr(self.before, name), getattr(self.after, name)) for name in Job.__struct_fields__)
+        return {name: before for name, before, after in pairs if before != after}
+
+    def revert(self, transaction: Transaction, at: datetime) -> str:
+        """Revert the change; return why not, or an empty string. Time during which the job was held is no waiting.
+
+        Of an array the elements are reverted that are still as the action left them.
+        """
+        try:
+            parts = list(transaction.chosen(self.before.ids))
+        except NotFoundError:
+            return "no longer exists"
+        refusals = [self._revert(transaction, now, at) for now in parts]
+        return "" if "" in refusals else refusals[0]
+
+    def _revert(self, transaction: Transaction, now: Job, at: datetime) -> str:
+        if now.state is not self.after.state:
+            return f"is {now.state} now"
+        if any(getattr(now, name) != getattr(self.after, name) for name in self.fields):
+            return "has been changed since"
+        back = now.evolve(**self.fields)
+        if now.held and not back.held:
+            back = back.evolve(waited=now.waited, waiting_since=at)
+        transaction.put(back)
+        return ""
+
+    @property
+    def done(self) -> str:
+        """Sentence about the restored state."""
+        before = self.before
+        words = {
+            "hold": "may start again",
+            "release": "is held again",
+            "top": "is back at its place in the queue",
+            "move": "is back at its place in the queue",
+            "priority": f"has priority {before.priority} again",
+        }
+        again = words.get(self.verb, f"is as before the {self.verb}")
+        return f"{again}, at the head of the queue" if self.verb == "priority" and before.topped_at else again
+
+
+class DrainChange(Struct, frozen=True):
+    """Drain of a GPU, or its end, by an action."""
+
+    verb: str
+    uuid: str
+    before: Drain | None
+    after: Drain | None
+
+    @property
+    def target(self) -> str:
+        """Name of the GPU in the audit log."""
+        return self.uuid
+
+    def revert(self, transaction: Transaction, at: datetime) -> str:
+        """Revert the change; return why not, or an empty string."""
+        del at
+        controls = transaction.controls()
+        if controls.drains.get(self.uuid) != self.after:
+            return "has been changed since"
+        others = {uuid: drain for uuid, drain in controls.drains.items() if uuid != self.uuid}
+        drains = {**others, self.uuid: self.before} if self.before else others
+        resumed = {uuid: at for uuid, at in controls.resumed.items() if uuid != self.uuid or self.verb != "resume"}
+        transaction.set_controls(replace(controls, drains=drains, resumed=resumed))
+        return ""
+
+    @property
+    def done(self) -> str:
+        """Sentence about the restored state."""
+        return f"is drained again: {self.before.reason}".rstrip(": ") if self.before else "takes jobs again"
+
+
+class PauseChange(Struct, frozen=True):
+    """Pause of the scheduler, or its end, by an action."""
+
+    verb: str
+    before: Controls
+    after: Controls
+    target = "scheduler"
+
+    def revert(self, transaction: Transaction, at: datetime) -> str:
+        """Revert the change; return why not, or an empty string."""
+        del at
+        controls = transaction.controls()
+        if _pause(controls) != _pause(self.after):
+            return "has been changed since"
+        paused, reason, by = _pause(self.before)
+        transaction.set_controls(replace(controls, paused=paused, pause_reason=reason, paused_by=by))
+        return ""
+
+    @property
+    def done(self) -> str:
+        """Sentence about the restored state."""
+        return "is paused again" if self.before.paused else "starts jobs again"
+
+
+UndoableChange: TypeAlias = JobChange | DrainChange | PauseChange
+
+
+def _pause(controls: Controls) -> tuple[bool, str, str]:
+    return controls.paused, controls.pause_reason, controls.paused_by
+
+
+def can_be_undone(change: UndoableChange) -> bool:
+    """Return whether the change can be undone."""
+    if isinstance(change, JobChange):
+        return (change.verb not in FINAL and change.after.state is JobState.PENDING) or change.verb == "priority"
+    return change.before != change.after

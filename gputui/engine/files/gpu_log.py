@@ -1,0 +1,91 @@
+"""History of every GPU in the last hour, written by the leader: graphs are filled when a console is opened.
+
+One file with a line of JSON for each step of ten seconds. It may be lost at any time, so it is never synced to disk,
+and a torn line is skipped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+from pathlib import Path
+
+import msgspec
+
+from gputui.domain.gpu_history import KEPT, Step, Stepper, TakenStep
+from gputui.domain.snapshot import Snapshot
+from gputui.engine.files.file_modes import new_file, open_file, read_file
+
+log = logging.getLogger(__name__)
+
+FILE = "gpus.jsonl"
+_DIGITS = 3
+
+
+class GpuLog:
+    """Writer of the GPU history. Blocks for a moment every ten seconds; errors lose a step."""
+
+    def __init__(self, directory: Path, mode: int = 0o600) -> None:
+        self._path = directory / FILE
+        self._mode = mode
+        self._stepper = Stepper()
+        self._lines: int | None = None
+
+    def add(self, snapshot: Snapshot) -> None:
+        """Add the readings of a snapshot."""
+        step = self._stepper.add(snapshot)
+        if step is None or not step.gpus:
+            return
+        try:
+            self._append(step)
+        except OSError as error:  # a full disk is no reason to stop scheduling
+            log.debug("readings of GPUs are not kept: %s", error)
+
+    def _append(self, step: TakenStep) -> None:
+        if self._lines is None:
+            self._lines = len(_lines(self._path))
+        if self._lines >= 2 * KEPT:
+            self._shorten()
+        line = msgspec.json.encode(TakenStep(step.at, {uuid: _short(step) for uuid, step in step.gpus.items()}))
+        fd = open_file(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, self._mode)
+        with os.fdopen(fd, "ab", buffering=0) as file:
+            file.write(b"\n" + line)  # the line before may have been torn
+        self._lines += 1
+
+    def _shorten(self) -> None:
+        """Rewrite the file with the last hour alone."""
+        kept = _lines(self._path)[-KEPT:]
+        partial = self._path.with_name(f".{FILE}.{os.getpid()}")
+        try:
+            with os.fdopen(new_file(partial, self._mode), "wb") as file:
+                file.write(b"\n".join(kept))
+            partial.replace(self._path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+            raise
+        self._lines = len(kept)
+
+
+def read(directory: Path) -> list[TakenStep]:
+    """Return the written steps, oldest first; none where there is no file."""
+    steps = []
+    for line in _lines(directory / FILE)[-2 * KEPT :]:
+        with contextlib.suppress(msgspec.MsgspecError):
+            steps.append(_DECODER.decode(line))
+    return steps
+
+
+_DECODER = msgspec.json.Decoder(TakenStep)
+
+
+def _lines(path: Path) -> list[bytes]:
+    try:
+        return [line for line in read_file(path).split(b"\n") if line]
+    except OSError:
+        return []
+
+
+def _short(step: Step) -> Step:
+    return Step(*(None if value is None else round(value, _DIGITS) for value in step))

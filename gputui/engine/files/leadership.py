@@ -1,0 +1,193 @@
+"""Leadership of a state directory: the process that holds the lock on `scheduler.lock` schedules there.
+
+The kernel frees a flock the moment its holder dies, however it dies, so no lock is ever stale. The file's contents tell
+others who leads and when the leader last gave a sign of life, by the monotonic clock, which all processes of a machine
+share and which nobody sets. Leading does not depend on them: a leader on a full disk has no name until there is space.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import msgspec
+from msgspec.structs import replace
+
+from gputui.domain.snapshot import Leader
+from gputui.engine.files.file_modes import open_regular, set_file_mode
+
+LOCK_FILE = "scheduler.lock"
+SILENT_AFTER = 10.0
+"""Seconds without a sign of life after which a leader does not respond, unless its ticks are rarer."""
+BEAT_EVERY = 1.0
+"""Seconds between two signs of life."""
+_SIZE = 1024
+"""Bytes of the record. It is padded and overwritten in place: that works on a full disk once the block is there."""
+_READS = 3
+
+
+class _Sign(msgspec.Struct):
+    """Sign of life in the record; absent where an older gputui leads."""
+
+    alive_at: float | None = None
+    """Seconds of the monotonic clock."""
+    patience: float = SILENT_AFTER
+    """Seconds without a newer sign after which the leader does not respond."""
+
+
+class Leadership:
+    """The right to schedule in one state directory."""
+
+    def __init__(self, directory: Path, mode: int = 0o600, patience: float = SILENT_AFTER) -> None:
+        self._path = directory / LOCK_FILE
+        self._mode = mode
+        self._patience = patience
+        self._fd: int | None = None
+        self._name: dict[str, object] = {}
+        self._beat_at = 0.0
+        self._is_named = True
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether this process holds it."""
+        return self._fd is not None
+
+    def holds(self) -> bool:
+        """Return whether this process still holds it: not once the file was removed or replaced."""
+        if self._fd is None:
+            return False
+        try:
+            here, there = os.fstat(self._fd), self._path.stat()
+        except OSError:
+            return False
+        return (here.st_dev, here.st_ino) == (there.st_dev, there.st_ino)
+
+    def acquire(self, me: Leader) -> bool:
+        """Take the leadership if it is free; return whether this process has it now.
+
+        Raises OSError, which names the file, where the file can be neither made nor locked.
+        """
+        if self._fd is not None:
+            return True
+        if not self._path.parent.is_dir():  # the state directory was removed
+            return False
+        with _naming(self._path):
+            fd = open_regular(self._path, os.O_RDWR | os.O_CREAT, self._mode)
+            if not self._is_taken(fd):
+                return False
+        self._fd, self._name = fd, msgspec.to_builtins(me)
+        self._name.pop("silent_for", None)
+        self._write()
+        return True
+
+    def _is_taken(self, fd: int) -> bool:
+        """Lock the file and give it its mode; the descriptor is closed where that fails."""
+        is_taken = False
+        try:
+            if _lock(fd):
+                set_file_mode(fd, self._mode)
+                is_taken = True
+        finally:
+            if not is_taken:
+                os.close(fd)
+        return is_taken
+
+    def beat(self) -> None:
+        """Give a sign of life, at most one in `BEAT_EVERY` seconds."""
+        if time.monotonic() - self._beat_at >= BEAT_EVERY:
+            self._write()
+
+    def _write(self) -> None:
+        """Write the leader's name and sign of life. On a full disk the leader has no name until there is space."""
+        if self._fd is None:
+            return
+        self._beat_at = time.monotonic()
+        record = {**self._name, "alive_at": self._beat_at, "patience": self._patience}
+        try:
+            os.pwrite(self._fd, msgspec.json.encode(record).ljust(_SIZE), 0)
+        except OSError as error:
+            self._forget_old_name(error)
+        else:
+            self._is_named = True
+
+    def _forget_old_name(self, error: OSError) -> None:
+        """Clear the name of an earlier leader, which would be taken for ours; log it once."""
+        if self._is_named:
+            self._is_named = False
+            import logging  # not for every command
+
+            logging.getLogger(__name__).warning("%s: cannot write who schedules: %s", self._path, error.strerror)
+        if self._fd is not None:
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._fd, 0)
+
+    def release(self) -> None:
+        """Let another process have it. The record stays, and means nothing without the lock."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            with contextlib.suppress(OSError):  # the descriptor is gone all the same
+                os.close(fd)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Add the file's name to errors of calls that know only a descriptor."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
+def _lock(fd: int) -> bool:
+    """Lock the file, trying a few times: a process that reads it holds the lock for an instant."""
+    for pause in (0.002, 0.005, 0.01, 0):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(pause)
+        else:
+            return True
+    return False
+
+
+def current_leader(directory: Path) -> Leader | None:
+    """Return the process that schedules in the directory; None when there is none.
+
+    `silent_for` of a leader that does not respond tells for how long it has not.
+    """
+    try:
+        fd = open_regular(directory / LOCK_FILE)
+    except OSError:
+        return None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return _read(fd)
+        return None
+    finally:
+        os.close(fd)
+
+
+def _read(fd: int) -> Leader:
+    """Read the record; a leader without a readable one has no name."""
+    for _ in range(_READS):
+        with contextlib.suppress(msgspec.MsgspecError, OSError):
+            text = os.pread(fd, 4 * _SIZE, 0)
+            leader, sign = msgspec.json.decode(text, type=Leader), msgspec.json.decode(text, type=_Sign)
+            return replace(leader, silent_for=_silence(sign))
+        time.sleep(0.001)  # caught while it is written
+    return Leader(0, os.uname().nodename, "unknown", "console", datetime.fromtimestamp(0, UTC))
+
+
+def _silence(sign: _Sign) -> timedelta:
+    """Return for how long the leader has not responded; zero while it does."""
+    age = 0.0 if sign.alive_at is None else time.monotonic() - sign.alive_at
+    return timedelta(seconds=age) if age > sign.patience else timedelta()

@@ -1,0 +1,96 @@
+"""Output of attempts: from the runtime while the container exists, else from the saved file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gputui.domain.errors import NotFoundError, RuntimeFault, RuntimeUnavailableError
+from gputui.domain.job import Attempt, Job, JobId
+from gputui.domain.tail import tail_start
+from gputui.ports import JobStore, LogStream, Runtime
+
+
+def log_path(job_id: JobId, attempt: int) -> str:
+    """Return the path of an ended attempt's saved output, relative to the state directory."""
+    return f"logs/{job_id}/{attempt}.log"
+
+
+class Logs:
+    """Opens the output of any attempt, running or ended."""
+
+    def __init__(self, store: JobStore, directory: Path, runtime: Callable[[str], Runtime | None]) -> None:
+        self._store = store
+        self._directory = directory
+        self._runtime = runtime
+
+    def open(
+        self,
+        job_id: JobId,
+        attempt: int | None = None,
+        *,
+        tail: int | None = None,
+        follow: bool = False,
+        stamped: bool = False,
+    ) -> LogStream:
+        """Return the lines of the attempt (None: the latest), from the last `tail` on.
+
+        With `follow` the stream of a running attempt continues until it ends or is closed. With `stamped` lines begin
+        with their times where the runtime knows them; a saved log has none.
+        """
+        job = self._store.get(job_id)
+        chosen = _choose(job, attempt)
+        path = self._directory / log_path(job_id, chosen.number)
+        if path.exists():
+            return FileLog(path, tail)
+        runtime = self._runtime("process" if job.spec.is_host else "docker")
+        if runtime is None or chosen.container_id is None:
+            raise NotFoundError(f"attempt {chosen.number} of job {job_id} has no output")
+        try:
+            return runtime.logs(chosen.container_id, tail=tail, follow=follow, stamped=stamped)
+        except RuntimeUnavailableError:
+            raise
+        except RuntimeFault as fault:
+            if path.exists():  # saved, and the container removed, since we looked
+                return FileLog(path, tail)
+            if not chosen.is_over:
+                raise
+            text = f"the output of attempt {chosen.number} of job {job_id} was removed with its container"
+            raise NotFoundError(text) from fault
+
+
+def _choose(job: Job, number: int | None) -> Attempt:
+    if not job.attempts:
+        raise NotFoundError(f"job {job.id} has not started yet, so it has no output")
+    if number is None:
+        return job.attempts[-1]
+    for attempt in job.attempts:
+        if attempt.number == number:
+            return attempt
+    raise NotFoundError(f"job {job.id} has no attempt {number}: it had {len(job.attempts)}")
+
+
+class FileLog:
+    """Stream of a saved log."""
+
+    def __init__(self, path: Path, tail: int | None) -> None:
+        self._path = path
+        self._tail = tail
+        self._closed = False
+        self.size = path.stat().st_size
+        """Size of the whole log in bytes."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        with self._path.open("rb") as file:
+            if self._tail is not None:
+                descriptor = file.fileno()
+                size = os.fstat(descriptor).st_size
+                file.seek(tail_start(size, self._tail, lambda at, count: os.pread(descriptor, count, at)))
+            for line in file:
+                if self._closed:
+                    return
+                yield line.removesuffix(b"\n")
+
+    def close(self) -> None:
+        self._closed = True

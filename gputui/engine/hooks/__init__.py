@@ -1,0 +1,4 @@
+"""Hooks: commands, a webhook and mail that are told about events.
+
+`announcer` finds the events, `outbox` queues them for each target, `delivery` and `webhook` deliver them.
+"""

@@ -1,0 +1,147 @@
+"""Delivery of an event to a command, a webhook or by mail. A call may take its whole timeout; workers make it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from email.message import EmailMessage
+from functools import partial
+from typing import TypeAlias
+
+from gputui.domain.event import Event
+from gputui.domain.settings import HookSettings
+from gputui.domain.text import plain
+from gputui.engine.hooks.webhook import NotDeliveredError, post
+
+__all__ = ["Deliver", "NotDeliveredError", "sinks"]
+
+MOST_KEPT = 64 * 1024
+"""Bytes of a command's stderr that are kept."""
+_LOOK_EVERY = 0.2
+"""Seconds between two checks whether a command has ended whose child keeps its stderr open."""
+
+Deliver: TypeAlias = Callable[[Event], None]
+"""Delivers an event; raises NotDeliveredError."""
+
+
+def sinks(settings: HookSettings, host: str) -> Iterator[tuple[str, Callable[[Event], bool], Deliver]]:
+    """Yield each configured target: its name, which events it wants, and how to deliver them."""
+    seconds = settings.timeout.total_seconds()
+    if settings.on_job_end:
+        yield "on_job_end", _about_job, partial(_run, settings.on_job_end, host, seconds)
+    if settings.on_notice:
+        yield "on_notice", _about_machine, partial(_run, settings.on_notice, host, seconds)
+    if settings.webhook:
+        yield "webhook", _among(settings.webhook_events), partial(_post, settings.webhook, host, seconds)
+    if settings.mail_to:
+        mail = partial(_mail, settings.sendmail, settings.mail_to, host, seconds)
+        yield "mail", _among(settings.mail_events), mail
+
+
+def _about_job(event: Event) -> bool:
+    return event.is_about_job
+
+
+def _about_machine(event: Event) -> bool:
+    return not event.is_about_job
+
+
+def _among(names: tuple[str, ...]) -> Callable[[Event], bool]:
+    return lambda event: event.name in names
+
+
+def _run(command: tuple[str, ...], host: str, seconds: float, event: Event) -> None:
+    """Run the command with the event as JSON on its standard input and its main fields in the environment."""
+    told = {"GPUTUI_EVENT": event.name, "GPUTUI_EVENT_ID": event.id, "GPUTUI_TEXT": event.text}
+    if event.is_about_job:
+        told |= {"GPUTUI_JOB_ID": str(event.data["id"]), "GPUTUI_JOB_STATE": event.data["state"]}
+    _spawn(command, json.dumps(event.document(host)).encode(), seconds, told)
+
+
+def _spawn(command: tuple[str, ...], given: bytes, seconds: float, environ: dict[str, str]) -> None:
+    """Run a command to its end, within the time; raise NotDeliveredError unless it exits with 0."""
+    with _input(given) as stdin:
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=stdin,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                env={**os.environ, **environ},
+                start_new_session=True,  # so that its children can be ended with it
+            )
+        except OSError as error:
+            raise NotDeliveredError(f"{plain(command[0], 200)}: {error.strerror}") from error
+    with process:
+        try:
+            errors = _errors_until_end(process, time.monotonic() + seconds)
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    if errors is None:
+        raise NotDeliveredError(f"did not end within {seconds:g} s")
+    if process.returncode:
+        last = plain(errors.decode(errors="replace").strip().rpartition("\n")[2], 200)
+        raise NotDeliveredError(f"exit code {process.returncode}" + (f": {last}" if last else ""))
+
+
+@contextmanager
+def _input(given: bytes) -> Iterator[int]:
+    """Open a file in memory that holds the input: a command that does not read it blocks nobody."""
+    fd = os.memfd_create("gputui-event", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(fd), "wb") as file:
+            file.write(given)
+        os.lseek(fd, 0, os.SEEK_SET)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def _errors_until_end(process: subprocess.Popen[bytes], deadline: float) -> bytes | None:
+    """Return the last of what the command writes on stderr until it ends; None when its time is over before.
+
+    What it writes beyond `MOST_KEPT` bytes is read and let go of. A child that keeps stderr open is not waited for.
+    """
+    assert process.stderr is not None
+    stream, kept = process.stderr.fileno(), b""
+    os.set_blocking(stream, False)
+    while (left := deadline - time.monotonic()) > 0:
+        has_ended = process.poll() is not None
+        ready, _, _ = select.select([stream], [], [], 0 if has_ended else min(left, _LOOK_EVERY))
+        data = os.read(stream, MOST_KEPT) if ready else None
+        kept = (kept + (data or b""))[-MOST_KEPT:]
+        if data == b"":
+            return kept if _ends(process, deadline) else None
+        if has_ended and data is None:
+            return kept
+    return None
+
+
+def _ends(process: subprocess.Popen[bytes], deadline: float) -> bool:
+    """Wait for the end of a command that has closed its stderr."""
+    try:
+        process.wait(max(0.0, deadline - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _post(url: str, host: str, seconds: float, event: Event) -> None:
+    post(url, json.dumps(event.document(host)).encode(), seconds)
+
+
+def _mail(sendmail: str, to: tuple[str, ...], host: str, seconds: float, event: Event) -> None:
+    message = EmailMessage()
+    message["To"] = ", ".join(to)
+    message["Subject"] = plain(f"[gputui {host}] {event.text}", 150)
+    message["Auto-Submitted"] = "auto-generated"
+    message["X-Gputui-Event"] = plain(event.id)
+    message.set_content(f"{event.text}\n\n{json.dumps(event.document(host), indent=2)}\n")
+    _spawn((sendmail, "-t", "-i"), message.as_bytes(), seconds, {})

@@ -1,0 +1,292 @@
+"""The loop of ticks: one thread runs them, on APScheduler's interval and whenever an event wakes it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from datetime import UTC
+from typing import TYPE_CHECKING, Any
+
+from gputui.domain.errors import GputuiError
+from gputui.domain.settings import SchedulerSettings
+from gputui.engine.process import memory_tuning
+from gputui.engine.process.faults import Faults, SchedulingFailedError
+from gputui.engine.tick.scheduler import Scheduler
+from gputui.engine.tick.worker_pools import DaemonExecutor
+from gputui.ports import Clock, JobStore, StoreWatch
+
+if TYPE_CHECKING:
+    from apscheduler.events import JobExecutionEvent
+    from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+log = logging.getLogger(__name__)
+
+STORE_POLL = 0.1
+"""Seconds between two checks of the store's version where no watch reports writes."""
+STORE_CHECK = 1.0
+"""Seconds between two checks where a watch does: a writer may have been killed before it reported."""
+MAINTENANCE_INTERVAL = 10.0
+AGAIN_AFTER = 1.0
+"""Seconds after which a failed part is restarted."""
+MOST_FAULTS = 4
+"""Faults within a minute that are tolerated; with one more this process gives up."""
+END_TICK_WITHIN = 30.0
+"""Seconds that a tick under way may take when the loop ends."""
+MIN_PAUSE = 0.01
+"""Least seconds between two ticks, so that a burst of events costs a few ticks and not one each."""
+
+
+class Loop:
+    """Runs ticks one at a time until stopped: on an interval, and at once after an event."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        store: JobStore,
+        settings: SchedulerSettings,
+        clock: Clock,
+        waker: Waker,
+        holds: Callable[[], bool] = lambda: True,
+        faults: Faults | None = None,
+        told: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._scheduler = scheduler
+        self._store = store
+        self._settings = settings
+        self._clock = clock
+        self._waker = waker
+        self._holds = holds
+        self._faults = faults or Faults(MOST_FAULTS)
+        self._told = told
+        """Called when there is a notice of a fault."""
+        self._given_up: SchedulingFailedError | None = None
+        self._is_ending = False
+        self._lost = asyncio.Event()
+        self._has_ticked = asyncio.Event()
+        self._thread = DaemonExecutor(1, "tick")
+        self._maintenance_thread = DaemonExecutor(1, "maintenance")
+        self._maintenance: Future[None] = Future()
+        self._maintenance.set_result(None)
+        self._seen: object = None
+        self._ticked_at = 0.0
+        self._alarm: asyncio.TimerHandle | None = None
+        self._is_tuned = False
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Schedule until `stop` is set or the leadership is lost. A tick under way is finished first.
+
+        Raises SchedulingFailedError when parts of it failed too often.
+        """
+        self._waker.bind()
+        self._scheduler.start()
+        parts = {"a tick": self._dispatch, "the store watch": self._watch_store, "the timer": self._keep_time}
+        tasks = [asyncio.create_task(self._supervise(name, part)) for name, part in parts.items()]
+        ends = [asyncio.create_task(each.wait()) for each in (stop, self._lost)]
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._is_ending = True
+            for task in (*tasks, *ends):
+                task.cancel()
+            await asyncio.gather(*tasks, *ends, return_exceptions=True)
+            await asyncio.sleep(0)
+            self._scheduler.stop()
+            await self._end_tick()
+        if self._given_up is not None:
+            raise self._given_up
+
+    async def _end_tick(self) -> None:
+        """Wait for a tick under way, up to `END_TICK_WITHIN`; one that hangs is left alone."""
+        executors = (self._thread, self._maintenance_thread)
+        for executor in executors:
+            executor.shutdown()
+        for _ in range(round(END_TICK_WITHIN / MIN_PAUSE)):
+            if all(executor.drain(0) for executor in executors):
+                return
+            await asyncio.sleep(MIN_PAUSE)
+        log.warning("a tick does not end, and is left to itself")
+
+    async def _supervise(self, name: str, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run a part that never returns, and restart it after each fault."""
+        while self._given_up is None:
+            try:
+                await part()
+                fault: BaseException = RuntimeError("it ended")
+            except asyncio.CancelledError as error:
+                if self._is_ending:
+                    raise
+                fault = error
+            except Exception as error:  # noqa: BLE001 - the border of the part
+                fault = error
+            self._note(name, fault)
+            await asyncio.sleep(AGAIN_AFTER)
+
+    def _note(self, name: str, fault: BaseException) -> None:
+        """Log and report a fault; after too many, end `run`."""
+        log.error("the scheduler failed in %s", name, exc_info=fault)
+        self._given_up = self._given_up or self._faults.add(name, fault)
+        if self._given_up is not None:
+            self._lost.set()
+        try:
+            self._told()
+        except Exception:  # a border: the notice comes with the next picture
+            log.exception("a fault could not be told")
+
+    async def _keep_time(self) -> None:
+        """Start APScheduler after the first tick: importing it takes longer than that tick, and users wait for it."""
+        await self._has_ticked.wait()
+        timer = await asyncio.to_thread(self._timer)
+        timer.start()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            timer.shutdown(wait=False)
+
+    def _timer(self) -> AsyncIOScheduler:
+        """Return a timer that calls its jobs in the event loop: as tasks, those due at its end would be cancelled."""
+        from apscheduler.events import EVENT_JOB_ERROR
+        from apscheduler.executors.debug import DebugExecutor
+        from apscheduler.schedulers.asyncio import AsyncIOScheduler
+
+        defaults = {"coalesce": True, "max_instances": 1, "misfire_grace_time": None}
+        timer = AsyncIOScheduler(executors={"default": DebugExecutor()}, job_defaults=defaults, timezone=UTC)
+        timer.add_listener(self._job_failed, EVENT_JOB_ERROR)
+        timer.add_job(self._tick_due, "interval", seconds=self._settings.tick_interval.total_seconds())
+        timer.add_job(self._reconcile_due, "interval", seconds=self._settings.reconcile_interval.total_seconds())
+        timer.add_job(self._maintain, "interval", seconds=MAINTENANCE_INTERVAL)
+        return timer
+
+    def _job_failed(self, event: JobExecutionEvent) -> None:
+        """Record a failed timer job; APScheduler continues by itself."""
+        self._note("the timer", event.exception)
+
+    def _tick_due(self) -> None:
+        """Wake the loop unless a tick ran just now: readings usually cause one every second."""
+        if time.monotonic() - self._ticked_at >= self._settings.tick_interval.total_seconds() * 0.75:
+            self._waker.wake()
+
+    def _reconcile_due(self) -> None:
+        self._scheduler.relist()
+
+    def _maintain(self) -> None:
+        """Start maintenance in a thread of its own."""
+        if self._maintenance.done():
+            self._maintenance = self._maintenance_thread.submit(self._maintain_now)
+
+    def _maintain_now(self) -> None:
+        memory_tuning.SWEEPER.tend(time.monotonic())
+        try:
+            self._store.maintain(self._clock.now())
+        except GputuiError as error:
+            log.warning("maintenance has to wait: %s", error)
+        except Exception:  # a border: nobody asks this thread how it went
+            log.exception("maintenance failed")
+
+    async def _watch_store(self) -> None:
+        """Wake the loop when another process wrote to the store."""
+        loop, watch = asyncio.get_running_loop(), self._store.watch()
+        failed: asyncio.Future[None] = loop.create_future()
+
+        def hear(watch: StoreWatch) -> None:
+            try:
+                self._hear(watch)
+            except Exception as error:  # noqa: BLE001 - the loop would call it again at once, for ever
+                loop.remove_reader(watch.fileno())
+                failed.set_exception(error)
+
+        if watch is not None:
+            loop.add_reader(watch.fileno(), hear, watch)
+        try:
+            while not failed.done():
+                await asyncio.wait({failed}, timeout=STORE_POLL if watch is None else STORE_CHECK)
+                self._check_store()
+            failed.result()
+        finally:
+            failed.cancel()
+            if watch is not None:
+                loop.remove_reader(watch.fileno())
+                watch.close()
+
+    def _hear(self, watch: StoreWatch) -> None:
+        watch.clear()
+        self._check_store()
+
+    def _check_store(self) -> None:
+        if self._has_ticked.is_set() and self._version() != self._seen:
+            self._waker.wake()
+
+    def _version(self) -> object:
+        """Return the store's version; None where it cannot be read, which the next tick reports."""
+        try:
+            return self._store.version()
+        except GputuiError:
+            return None
+
+    async def _dispatch(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._waker.wake()
+        while True:
+            await self._waker.wait()
+            if not await asyncio.shield(loop.run_in_executor(self._thread, self.tick)):
+                self._lost.set()
+            self._has_ticked.set()
+            self._set_alarm(loop)
+            await asyncio.sleep(MIN_PAUSE)
+
+    def _set_alarm(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Set an alarm for the moment at which time alone calls for a tick.
+
+        Work that a tick was due to do and could not is left to the interval, or ticks would follow one another.
+        """
+        if self._alarm is not None:
+            self._alarm.cancel()
+        left = (self._scheduler.wake_at - self._clock.now()).total_seconds()
+        soon = 0 < left < self._settings.tick_interval.total_seconds()
+        self._alarm = loop.call_later(left, self._waker.wake) if soon else None
+
+    def tick(self) -> bool:
+        """Run a tick; return False, without one, where another process may be scheduling."""
+        if not self._holds():
+            return False
+        before = self._version()
+        self._ticked_at = time.monotonic()
+        self._scheduler.tick(self._clock.now())
+        self._tune_gc()
+        # Our own writes make one more tick due; another process's between `before` and the reading of the store too.
+        self._seen = before
+        return True
+
+    def _tune_gc(self) -> None:
+        """Tune the garbage collector once, after the first tick: the queue is in memory by then."""
+        if not self._is_tuned:
+            self._is_tuned = True
+            memory_tuning.configure_gc()
+
+
+class Waker:
+    """Event that any thread may set; several sets before a wait count as one. No wake-up is lost."""
+
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def bind(self) -> None:
+        """Bind the event to the running loop."""
+        self._loop = asyncio.get_running_loop()
+
+    def wake(self) -> None:
+        """Wake the waiting task. Never blocks; does nothing once the loop is closed."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed():
+            try:
+                loop.call_soon_threadsafe(self._event.set)
+            except RuntimeError:  # closed since the line above
+                return
+
+    async def wait(self) -> None:
+        """Return at the next wake-up, at once if there was one since the last."""
+        await self._event.wait()
+        self._event.clear()

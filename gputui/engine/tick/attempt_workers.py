@@ -1,0 +1,338 @@
+"""Workers that start, stop and clean up attempts, and the record of which attempts they are working on."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from gputui.domain.cause import CauseCode
+from gputui.domain.container import ContainerRecord, ContainerState, Launch
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError, StoreError
+from gputui.domain.job import Job, JobId
+from gputui.domain.settings import Settings
+from gputui.engine.actions.permissions import UserPermissions
+from gputui.engine.files.file_modes import file_mode, folder_in, is_file, open_file
+from gputui.engine.files.logs import log_path
+from gputui.engine.files.viewers import forget_input, wait_for_viewer
+from gputui.engine.tick.attempt_steps import under_way
+from gputui.engine.tick.failure_signs import NO_SIGNS, FailureSigns, read_signs
+from gputui.engine.tick.image_pulls import ImagePulls
+from gputui.engine.tick.observer import Sequence
+from gputui.engine.tick.reconcile import AttemptKey
+from gputui.engine.tick.start_protocol import proven_submitter, start_attempt
+from gputui.engine.tick.worker_pools import Pools, WorkKind
+from gputui.ports import JobStore, Runtime, SteadyClock
+
+log = logging.getLogger(__name__)
+
+RETRY_CLEANING = timedelta(seconds=30)
+REMEMBERED = 8192
+"""Number of attempts whose last work is remembered."""
+
+
+class AttemptWorkers:
+    """Runs blocking runtime calls in worker pools. Its own methods never block; `changed` is called after each call."""
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        pools: Pools,
+        clock: SteadyClock,
+        directory: Path,
+        settings: Settings,
+        sequence: Sequence,
+        changed: Callable[[str], None],
+        permissions: UserPermissions | None = None,
+    ) -> None:
+        self._permissions = permissions
+        self._store = store
+        self._pools = pools
+        self._clock = clock
+        self._directory = directory
+        self._settings = settings
+        self._sequence = sequence
+        self._changed = changed
+        self._lock = threading.Lock()
+        self._busy: set[AttemptKey] = set()
+        self._worked_on: dict[AttemptKey, int] = {}
+        self._signalled: dict[AttemptKey, str] = {}
+        self._failure_signs: dict[AttemptKey, FailureSigns] = {}
+        self._cleaned_at: dict[str, datetime] = {}
+        self._cleaning: set[str] = set()
+        self._kept: dict[str, str] = {}
+        """Reasons for keeping containers that are in the log already, by container id."""
+        self._signalling: set[AttemptKey] = set()
+        self._suspending: set[AttemptKey] = set()
+        self.pulls = ImagePulls(store, pools, clock, settings.scheduler, changed)
+
+    def is_busy(self, key: AttemptKey) -> bool:
+        """Return whether a worker is on that attempt; number 0 stands for fetching the job's image."""
+        job_id, number = key
+        if not number:
+            return self.pulls.is_wanted_by(job_id)
+        with self._lock:
+            return key in self._busy
+
+    def last_worked_on(self, key: AttemptKey) -> int:
+        """Return the sequence number of the last work on that attempt by this process; 0 for none."""
+        with self._lock:
+            return self._worked_on.get(key, 0)
+
+    def note_given_back(self, key: AttemptKey) -> None:
+        """Remember that this attempt's number was given back, in case its container appears late."""
+        with self._lock:
+            self._note(key)
+
+    def start(self, runtime: Runtime, launch: Launch) -> None:
+        """Create and start the container of a claimed attempt."""
+        key = (launch.job_id, launch.attempt)
+        with self._lock:
+            self._busy.add(key)
+            self._signalled.pop(key, None)
+        self._pools(WorkKind.START, runtime.name).submit(self._start, runtime, launch)
+
+    def _start(self, runtime: Runtime, launch: Launch) -> None:
+        try:
+            wait = partial(wait_for_viewer, self._directory)
+            fault = start_attempt(self._store, runtime, launch, self._clock, self._settings, self._permitted, wait)
+            if fault is not None and fault.cause.code is CauseCode.IMAGE_NOT_FOUND:
+                self.pulls.forget(runtime, launch.spec.image)
+        except StoreError as error:  # reconcile says RUNNING as soon as the store can be written again
+            log.warning("job %d was started, but the store cannot say so: %s", launch.job_id, error)
+        except Exception:  # the border of a worker: the next listing tells how far it came
+            log.exception("starting job %d", launch.job_id)
+        finally:
+            self._finish_work((launch.job_id, launch.attempt), runtime.name)
+
+    def _permitted(self, launch: Launch) -> Launch:
+        """Return the launch as the site allows it to its submitter; raises RuntimeFault."""
+        if self._permissions is None:
+            return launch
+        uid = proven_submitter(self._store, launch.spec)
+        return replace(launch, spec=self._permissions.at_start(launch.spec, uid))
+
+    def signal_end(self, runtime: Runtime, key: AttemptKey, container_id: str, how: str) -> None:
+        """Signal the container to end, once for each `how`: `terminate`, or any other word for SIGKILL.
+
+        While a signal is under way no further one is queued: the next tick asks again.
+        """
+        with self._lock:
+            if key in self._signalling or self._signalled.get(key) == how:
+                return
+            self._signalled[key] = how
+            self._signalling.add(key)
+            _forget_oldest(self._signalled)
+        self._pools(WorkKind.STOP, runtime.name).submit(self._signal_end, runtime, key, container_id, how)
+
+    def _signal_end(self, runtime: Runtime, key: AttemptKey, container_id: str, how: str) -> None:
+        is_sent = False
+        try:
+            (runtime.terminate if how == "terminate" else runtime.kill)(container_id)
+            is_sent = True
+        except RuntimeFault as fault:
+            log.warning("could not %s %s: %s", how, container_id[:12], fault)
+        except Exception:  # the border of a worker: the next tick asks again
+            log.exception("could not %s %s", how, container_id[:12])
+        finally:
+            with self._lock:
+                self._signalling.discard(key)
+                if not is_sent:
+                    self._signalled.pop(key, None)
+
+    def failure_signs(self, runtime: Runtime, record: ContainerRecord, job: Job) -> FailureSigns | None:
+        """Return what the end of the failed attempt's output says about the cause; None while a worker reads it."""
+        key = (record.job_id, record.attempt)
+        with self._lock:
+            begin = key not in self._failure_signs and key not in self._busy
+            if begin:
+                self._busy.add(key)
+        if begin:
+            self._pools(WorkKind.EXIT, runtime.name).submit(self._read_signs, runtime, record, job)
+        with self._lock:
+            return self._failure_signs.get(key)
+
+    def _read_signs(self, runtime: Runtime, record: ContainerRecord, job: Job) -> None:
+        key, signs = (record.job_id, record.attempt), NO_SIGNS
+        try:
+            signs = read_signs(runtime, record, job)
+        except Exception:  # the border of a worker: what cannot be read tells nothing
+            log.exception("looking at the output of job %d", record.job_id)
+        finally:
+            with self._lock:
+                self._failure_signs[key] = signs
+            self._finish_work(key, runtime.name)
+
+    def take_failure_signs(self, key: AttemptKey) -> FailureSigns:
+        """Return and forget what was found in that attempt's output."""
+        with self._lock:
+            return self._failure_signs.pop(key, NO_SIGNS)
+
+    def warn(self, runtime: Runtime, key: AttemptKey, container_id: str, number: int) -> None:
+        """Send the signal that announces the time limit; the store has recorded it already."""
+        self._pools(WorkKind.STOP, runtime.name).submit(self._warn, runtime, key, container_id, number)
+
+    def _warn(self, runtime: Runtime, key: AttemptKey, container_id: str, number: int) -> None:
+        try:
+            runtime.signal(container_id, number)
+        except Exception as fault:  # the border of a worker
+            is_known = isinstance(fault, RuntimeFault)
+            words = "could not warn %s of its time limit, which is tried again: %s"
+            log.warning(words, container_id[:12], fault, exc_info=None if is_known else fault)
+            self._unwarn(key)
+
+    def _unwarn(self, key: AttemptKey) -> None:
+        try:
+            unwarn(self._store, key)
+        except Exception as error:  # noqa: BLE001 - the border of a worker
+            log.warning("job %d will not be warned of its time limit: %s", key[0], error)
+
+    def is_suspending(self, key: AttemptKey) -> bool:
+        """Return whether a worker is suspending that attempt, or letting it continue."""
+        with self._lock:
+            return key in self._suspending
+
+    def set_suspended(self, runtime: Runtime, key: AttemptKey, container_id: str, *, is_suspended: bool) -> None:
+        """Suspend the attempt or let it continue; while a request is under way no further one is queued."""
+        with self._lock:
+            if key in self._suspending:
+                return
+            self._suspending.add(key)
+        self._pools(WorkKind.STOP, runtime.name).submit(self._set_suspended, runtime, key, container_id, is_suspended)
+
+    def _set_suspended(self, runtime: Runtime, key: AttemptKey, container_id: str, is_suspended: bool) -> None:
+        try:
+            (runtime.suspend if is_suspended else runtime.unsuspend)(container_id)
+        except Exception as fault:  # the border of a worker: the tick asks again
+            is_known = isinstance(fault, RuntimeFault)
+            word = "suspended" if is_suspended else "woken"
+            log.warning("job %d could not be %s: %s", key[0], word, fault, exc_info=None if is_known else fault)
+        finally:
+            with self._lock:
+                self._note(key)
+                self._suspending.discard(key)
+            self._changed(runtime.name)
+
+    def send_signals(self, runtime: Runtime, key: AttemptKey, container_id: str, numbers: tuple[int, ...]) -> None:
+        """Send signals that users requested, in order; the store has recorded them as sent already."""
+        self._pools(WorkKind.STOP, runtime.name).submit(self._send_signals, runtime, key, container_id, numbers)
+
+    def _send_signals(self, runtime: Runtime, key: AttemptKey, container_id: str, numbers: tuple[int, ...]) -> None:
+        left = list(numbers)
+        try:
+            while left:
+                runtime.signal(container_id, left[0])
+                del left[0]
+        except RuntimeUnavailableError as fault:
+            log.warning("job %d: signals are sent when it answers again: %s", key[0], fault)
+            self._request_again(key, left)
+        except Exception as fault:  # the border of a worker
+            is_known = isinstance(fault, RuntimeFault)
+            log.warning("job %d: its signal was not sent: %s", key[0], fault, exc_info=None if is_known else fault)
+
+    def _request_again(self, key: AttemptKey, numbers: list[int]) -> None:
+        try:
+            with self._store.transaction() as transaction:
+                if job := under_way(transaction, *key):
+                    transaction.put(job.evolve(signals=(*numbers, *job.signals)))
+        except Exception as error:  # noqa: BLE001 - the border of a worker
+            log.warning("job %d: its signals are lost: %s", key[0], error)
+
+    def clean(self, runtime: Runtime, record: ContainerRecord, now: datetime) -> None:
+        """Save an ended container's output and remove it; one clean-up at a time, repeated after `RETRY_CLEANING`."""
+        with self._lock:
+            last = self._cleaned_at.get(record.id)
+            if record.id in self._cleaning or (last is not None and now - last < RETRY_CLEANING):
+                return
+            self._cleaned_at[record.id] = now
+            self._cleaning.add(record.id)
+        self._pools(WorkKind.CLEAN, runtime.name).submit(self._clean, runtime, record)
+
+    def _clean(self, runtime: Runtime, record: ContainerRecord) -> None:
+        is_clean = False
+        try:
+            clean_up(runtime, record, self._directory)
+            is_clean = True
+        except OSError as error:
+            self._log_kept(record, f"its log cannot be saved: {error}")
+        except RuntimeFault as fault:
+            self._log_kept(record, str(fault))
+        except Exception:  # the border of a worker
+            log.exception("cleaning up %s", record.id[:12])
+        finally:
+            with self._lock:
+                self._cleaning.discard(record.id)
+                if is_clean:
+                    self._cleaned_at.pop(record.id, None)
+                    self._kept.pop(record.id, None)
+
+    def _log_kept(self, record: ContainerRecord, why: str) -> None:
+        """Log why a container is kept, once: it may stay until another user schedules."""
+        if self._kept.get(record.id) != why:
+            self._kept[record.id] = why
+            name = record.id if record.id.startswith("gputui-") else record.id[:12]
+            log.warning("container %s is kept: %s", name, why)
+
+    def _finish_work(self, key: AttemptKey, runtime_name: str) -> None:
+        with self._lock:
+            self._note(key)
+            self._busy.discard(key)
+        self._changed(runtime_name)
+
+    def _note(self, key: AttemptKey) -> None:
+        """Record that the attempt was worked on just now. Call it with the lock held."""
+        self._worked_on.pop(key, None)  # so that it is the youngest
+        self._worked_on[key] = self._sequence.next()
+        _forget_oldest(self._worked_on)
+
+
+def _forget_oldest(book: dict[AttemptKey, Any]) -> None:
+    """Drop the oldest entry of a record that grows for ever: listings are younger than those by far."""
+    if len(book) > REMEMBERED:
+        del book[next(iter(book))]
+
+
+def unwarn(store: JobStore, key: tuple[JobId, int]) -> None:
+    """Record that the warning was not sent, so that it is tried again."""
+    with store.transaction() as transaction:
+        job = under_way(transaction, *key)
+        if job is not None:
+            transaction.put(job.with_attempt(warned_at=None))
+
+
+def clean_up(runtime: Runtime, record: ContainerRecord, directory: Path) -> None:
+    """Save the output of a container whose attempt is over, then remove it."""
+    if record.state is ContainerState.EXITED:
+        place, _, name = log_path(record.job_id, record.attempt).rpartition("/")
+        with folder_in(directory, place) as folder:
+            if not is_file(folder / name):
+                (folder / name).unlink(missing_ok=True)  # a link that somebody planted
+                if not _save(runtime, record, folder / name):
+                    return
+            with suppress(PermissionError):  # another member saved it, and closed it to us
+                os.close(open_file(folder / name, os.O_RDONLY, file_mode(directory)))
+            with suppress(OSError):  # the marks of standard error, which few logs have
+                os.close(open_file((folder / name).with_suffix(".errors"), os.O_RDONLY, file_mode(directory)))
+    runtime.remove(record.id)
+    forget_input(directory, record.job_id)
+
+
+def _save(runtime: Runtime, record: ContainerRecord, path: Path) -> bool:
+    """Save the output; return False when it was removed with the container before."""
+    try:
+        runtime.save_log(record.id, path)
+    except RuntimeFault:
+        if runtime.inspect(record.id) is not None:
+            raise
+        log.warning("job %d: the output of attempt %d was removed with its container", record.job_id, record.attempt)
+        return False
+    return True

@@ -1,0 +1,67 @@
+"""State that the steps of a tick share: the queue as last read, observers of runtimes, the probe and the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gputui.domain.gpu import ProbeReading
+from gputui.domain.gpu_faults import with_faults
+from gputui.domain.job import Job
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Notice
+from gputui.engine.tick.attempt_workers import AttemptWorkers
+from gputui.engine.tick.observer import Observer
+from gputui.engine.tick.snapshot_builder import QueueView
+from gputui.engine.tick.usage_meter import UsageMeter
+from gputui.ports import GpuProbe, JobStore
+
+
+class TickContext:
+    """Store, probe, runtimes and workers, as the steps of a tick share them."""
+
+    def __init__(
+        self,
+        store: JobStore,
+        probe: GpuProbe,
+        observers: Mapping[str, Observer],
+        workers: AttemptWorkers,
+        settings: Settings,
+        meter: UsageMeter,
+    ) -> None:
+        self.store = store
+        self.probe = probe
+        self.observers = observers
+        self.workers = workers
+        self.settings = settings
+        self.meter = meter
+        self.queue = QueueView()
+        self.version: object = None
+        """Version of the store when the queue was read."""
+        self.damage: tuple[Notice, ...] = ()
+
+    def refresh(self) -> None:
+        """Read the store again if it was written; raises StoreDamagedError where it lost acknowledged changes."""
+        version = self.store.version()
+        if version != self.version:
+            self.queue, self.version = QueueView.read(self.store), version
+            self.damage = tuple(
+                Notice("warning", sentence) for sentence in (*self.store.damage(), *self.store.history_damage())
+            )
+            self.damage += tuple(Notice("warning", entry.sentence) for entry in self.queue.unreadable)
+            self.probe.follow(self.queue.active)
+            self.probe.forgive(self.queue.controls.resumed)
+        self.store.check()
+
+    @property
+    def reading(self) -> ProbeReading:
+        """Latest reading of the GPUs, with the faults that earlier schedulers recorded."""
+        return with_faults(self.probe.latest(), self.queue.controls.faults)
+
+    def observer_of(self, job: Job) -> Observer | None:
+        """Return the observer of the job's runtime; None when this scheduler has no such runtime."""
+        return self.observers.get(runtime_of(job))
+
+
+def runtime_of(job: Job) -> str:
+    """Return the name of the job's runtime."""
+    return "process" if job.spec.is_host else "docker"

@@ -1,0 +1,98 @@
+"""Observers of runtimes: each lists its containers in a thread of its own, so that a hanging engine delays no tick."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+from msgspec import Struct
+
+from gputui.domain.container import ContainerRecord, ForeignContainer, RuntimeStatus
+from gputui.domain.errors import RuntimeFault
+from gputui.ports import Runtime
+
+log = logging.getLogger(__name__)
+
+SECOND_LOOK = 0.3
+"""Seconds after a poke until a second listing: engines report an end before their listing shows it."""
+
+
+class Observation(Struct, frozen=True):
+    """Listing of a runtime. `records` and `foreign` are None where it did not answer."""
+
+    status: RuntimeStatus
+    begun: int = 0
+    """Sequence number of the listing: work with a lower one shows in it. 0 before the first listing."""
+    records: tuple[ContainerRecord, ...] | None = None
+    foreign: tuple[ForeignContainer, ...] | None = None
+
+
+class Sequence:
+    """Source of increasing sequence numbers for events, independent of the clock."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+
+    def next(self) -> int:
+        """Return a number larger than all before."""
+        with self._lock:
+            self._last += 1
+            return self._last
+
+
+class Observer:
+    """Lists the containers of one runtime when poked, and at an interval."""
+
+    def __init__(self, runtime: Runtime, sequence: Sequence, changed: Callable[[], None], interval: timedelta) -> None:
+        self.runtime = runtime
+        self._sequence = sequence
+        self._changed = changed
+        self._interval = interval.total_seconds()
+        self._poked = threading.Event()
+        self._stopped = False
+        self.latest = Observation(runtime.status())
+
+    def start(self) -> None:
+        """Start listing, in a daemon thread: a call that hangs must not keep the process from ending."""
+        threading.Thread(target=self._run, name=f"observe-{self.runtime.name}", daemon=True).start()
+        self.runtime.watch(self.poke)
+
+    def poke(self) -> None:
+        """Request a listing as soon as possible. Never blocks."""
+        self._poked.set()
+
+    def stop(self) -> None:
+        """Stop listing after the current call."""
+        self._stopped = True
+        self._poked.set()
+
+    def observe(self) -> None:
+        """List the runtime's containers in this thread; call `changed` where the listing differs."""
+        begun = self._sequence.next()
+        try:
+            if not self.runtime.status().up:
+                self.runtime.check()
+            records = self.runtime.containers()
+            foreign = self.runtime.foreign()
+        except RuntimeFault as fault:
+            log.warning("%s does not answer: %s", self.runtime.name, fault)
+            status = self.runtime.status()
+            seen = Observation(status if not status.up else self.runtime.check(), begun)
+        else:
+            seen = Observation(self.runtime.status(), begun, records, foreign)
+        before, self.latest = self.latest, seen
+        if (before.status, before.records, before.foreign) != (seen.status, seen.records, seen.foreign):
+            self._changed()
+
+    def _run(self) -> None:
+        poked = False
+        while not self._stopped:
+            try:
+                self.observe()
+            except Exception:  # the border of a thread: an adapter's slip must not end the watching
+                log.exception("observing %s failed", self.runtime.name)
+            poked = self._poked.wait(SECOND_LOOK if poked else self._interval)
+            self._poked.clear()

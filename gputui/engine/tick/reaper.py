@@ -1,0 +1,122 @@
+"""Carries out reconciliation: records exits and adoptions, restarts interrupted starts, cleans up containers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+
+from gputui.domain.job import Job
+from gputui.domain.policy.gpus import out_of_memory
+from gputui.domain.state import JobState
+from gputui.engine.tick import attempt_steps, reconcile, starts
+from gputui.engine.tick.context import TickContext, runtime_of
+from gputui.engine.tick.failure_signs import is_worth_reading
+from gputui.ports import Runtime, Transaction
+
+log = logging.getLogger(__name__)
+
+_KILL_STRAYS_EVERY = 10.0
+
+
+class Reaper:
+    """Applies the corrections that `reconcile` finds, and records when GPUs were freed."""
+
+    def __init__(self, context: TickContext) -> None:
+        self._context = context
+        self.freed_at: dict[str, datetime] = {}
+
+    def reap(self, now: datetime) -> None:
+        """Compare the store with each runtime's last listing, and act on the differences."""
+        context = self._context
+        for name, observer in context.observers.items():
+            seen = observer.latest
+            if seen.records is None:
+                continue
+            mine = [job for job in context.queue.active if runtime_of(job) == name]
+            listing = reconcile.Listing(
+                seen.records, seen.begun, context.workers.is_busy, context.workers.last_worked_on
+            )
+            self._carry_out(reconcile.find_corrections(context.queue.jobs, mine, listing), observer.runtime, now)
+
+    def clamp_freed_times(self, now: datetime) -> None:
+        """Move freed times that lie in the future, after the clock went back, to now."""
+        self.freed_at = {uuid: min(at, now) for uuid, at in self.freed_at.items()}
+
+    def _carry_out(self, corrections: list[reconcile.Correction], runtime: Runtime, now: datetime) -> None:
+        context = self._context
+        corrections = [correction for correction in corrections if not self._is_being_read(correction, runtime)]
+        self._write(corrections, now)
+        for correction in corrections:
+            if isinstance(correction, reconcile.Clean):
+                context.workers.clean(runtime, correction.record, now)
+            elif isinstance(correction, reconcile.StartAgain):
+                job = context.queue.jobs[correction.job_id]
+                context.workers.start(runtime, starts.launch_of(context, job))
+            elif isinstance(correction, reconcile.KillStray):
+                record = correction.record
+                again = now.timestamp() // _KILL_STRAYS_EVERY
+                context.workers.signal_end(
+                    runtime, (record.job_id, record.attempt), record.id, f"kill the stray, {again}"
+                )
+
+    def _is_being_read(self, correction: reconcile.Correction, runtime: Runtime) -> bool:
+        """Return whether a worker is still reading the end of the output to learn why the attempt failed."""
+        if not isinstance(correction, reconcile.Finish):
+            return False
+        job = self._context.queue.jobs[correction.job_id]
+        if not is_worth_reading(job, correction.record.cause):
+            return False
+        return self._context.workers.failure_signs(runtime, correction.record, job) is None
+
+    def _write(self, corrections: list[reconcile.Correction], now: datetime) -> None:
+        """Write the corrections whose jobs are still in the state they were made for."""
+        changes = [correction for correction in corrections if isinstance(correction, reconcile.StoreCorrection)]
+        if not changes:
+            return
+        freed: list[str] = []
+        with self._context.store.transaction() as transaction:
+            for change in changes:
+                before = transaction.get(change.job_id)
+                after = self._after(transaction, before, change, now)
+                if after is not None:
+                    transaction.put(after)
+                    freed += [uuid for uuid in before.gpus if uuid not in after.gpus]
+                    log.info("job %d: %s to %s by %s", after.id, before.state, after.state, type(change).__name__)
+        self._free(freed, now)
+        self._context.refresh()
+
+    def _after(
+        self, transaction: Transaction, job: Job, change: reconcile.StoreCorrection, now: datetime
+    ) -> Job | None:
+        settings = self._context.settings.scheduler
+        match change:
+            case reconcile.Finish(_, record):
+                current = attempt_steps.under_way(transaction, job.id, record.attempt)
+                signs = self._context.workers.take_failure_signs((job.id, record.attempt))
+                if current is None:
+                    return None
+                gpus = self._context.probe.latest().gpus
+                totals = {gpu.uuid: gpu.memory_total for gpu in gpus if gpu.memory_total}
+                measured = current.with_attempt(efficiency=self._context.meter.result(current))
+                ended = attempt_steps.finished(measured, record, now, settings, signs)
+                return out_of_memory.ask_for_more(ended, totals)
+            case reconcile.Vanished(_, number):
+                current = attempt_steps.under_way(transaction, job.id, number)
+                if current is None:
+                    return None
+                measured = current.with_attempt(efficiency=self._context.meter.result(current))
+                return attempt_steps.vanished(measured, now, settings)
+            case reconcile.Adopt(_, record):
+                adoptable = job.state in {JobState.PENDING, JobState.CONFIGURING}
+                return attempt_steps.adopted(job, record, now) if adoptable else None
+            case reconcile.GiveBack(_, number):
+                self._context.workers.note_given_back((job.id, number))
+                return attempt_steps.given_back(job) if job.state is JobState.CONFIGURING else None
+
+    def _free(self, uuids: Iterable[str], now: datetime) -> None:
+        """Record when GPUs were freed, and request new readings: older ones show the job that left."""
+        freed = dict.fromkeys(uuids, now)
+        if freed:
+            self.freed_at.update(freed)
+            self._context.probe.refresh()

@@ -1,0 +1,115 @@
+"""Make the due runs of recurring jobs: submit the job and set the next run, both in one transaction.
+
+So a scheduler killed at any moment neither loses a run nor makes it twice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from datetime import datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gputui.domain.audit import Actor, AuditEntry
+from gputui.domain.container import ContainerState
+from gputui.domain.errors import GputuiError, InputError, StoreError
+from gputui.domain.job import Job, JobId
+from gputui.domain.recurring import Overlap, RecurringJob, Skipped, live_jobs
+from gputui.domain.state import JobState
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.recurring import find_zone
+from gputui.engine.tick.context import TickContext
+from gputui.ports import Transaction
+
+log = logging.getLogger(__name__)
+
+
+class _FrozenClock(Struct, frozen=True):
+    """Clock that stands still, so that a whole tick happens at one time."""
+
+    at: datetime
+
+    def now(self) -> datetime:
+        return self.at
+
+
+def next_run_at(entries: Iterable[RecurringJob], now: datetime) -> datetime | None:
+    """Return when the next recurring job is due; None when none is."""
+    return min((entry.next_at for entry in entries if entry.next_at > now and not entry.paused), default=None)
+
+
+def make_due_runs(context: TickContext, now: datetime) -> None:
+    """Make the due runs, as the store is now."""
+    due = {entry.id for entry in context.queue.recurring.values() if entry.is_due(now) and _is_clear(context, entry)}
+    if not due:
+        return
+    with context.store.transaction() as transaction:
+        for entry in transaction.recurring().values():
+            if entry.id in due and entry.is_due(now):
+                transaction.put_recurring(_after(context, transaction, entry, now))
+    context.refresh()
+
+
+def _is_clear(context: TickContext, entry: RecurringJob) -> bool:
+    """Return whether the state of its live jobs is known, where its overlap rule depends on that.
+
+    After a time without a scheduler, a job that is running in the store may have ended: its run waits for a listing.
+    """
+    if entry.overlap is Overlap.ALLOW:
+        return True
+    return all(_is_seen(context, job) for job in live_jobs(context.queue.jobs.values(), entry.id))
+
+
+def _is_seen(context: TickContext, job: Job) -> bool:
+    """Return whether a job that is running in the store is running in the last listing too."""
+    observer = context.observer_of(job)
+    if observer is None or job.state not in {JobState.RUNNING, JobState.COMPLETING}:
+        return True
+    records = observer.latest.records or ()
+    return any(record.job_id == job.id and record.state is ContainerState.RUNNING for record in records)
+
+
+def _after(context: TickContext, transaction: Transaction, entry: RecurringJob, now: datetime) -> RecurringJob:
+    """Return the recurring job after its run was made, or skipped for a reason."""
+    try:
+        own_zone = find_zone(entry.zone)
+    except InputError as error:  # the time zones of this host became fewer
+        return _skipped(transaction, replace(entry, paused=True), entry.next_at, f"paused: {error}", now)
+    run = entry.run_at(own_zone, now)
+    waiting = entry.awaiting(own_zone, now)
+    if run is None:
+        log.warning("the clock was put back: recurring job %d runs at %s next", entry.id, waiting.next_at)
+        return waiting
+    why_not = entry.why_not(run, live_jobs(transaction.jobs().values(), entry.id), now)
+    if why_not:
+        return _skipped(transaction, waiting, run, why_not, now)
+    actor = Actor(entry.uid, entry.added_by)
+    actions = Actions(context.store, _FrozenClock(now), actor, context.settings.scheduler, context.settings.policy)
+    try:
+        ids = actions.submit([entry.submission], recurring=entry.id)
+    except StoreError:
+        raise
+    except GputuiError as error:  # what was allowed when it was added is not any more
+        return _skipped(transaction, waiting, run, str(error), now)
+    return _made(transaction, waiting, run, ids, now)
+
+
+def _made(
+    transaction: Transaction, entry: RecurringJob, run: datetime, ids: tuple[JobId, ...], now: datetime
+) -> RecurringJob:
+    log.info("recurring job %d submits job %d for %s", entry.id, ids[0], run)
+    _audit(transaction, entry, "fire", run, f"job {ids[0]}", now)
+    return replace(entry, last_at=run, last_job_id=ids[0])
+
+
+def _skipped(transaction: Transaction, entry: RecurringJob, run: datetime, why: str, now: datetime) -> RecurringJob:
+    log.info("recurring job %d leaves out the run of %s: %s", entry.id, run, why)
+    _audit(transaction, entry, "skip", run, why, now)
+    return replace(entry, skipped=Skipped(run, why))
+
+
+def _audit(transaction: Transaction, entry: RecurringJob, verb: str, run: datetime, after: str, now: datetime) -> None:
+    before = f"due {run.isoformat()}"
+    transaction.audit(AuditEntry(now, entry.uid, entry.added_by, verb, f"recurring {entry.id}", before, after))

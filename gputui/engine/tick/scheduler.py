@@ -1,0 +1,233 @@
+"""The scheduler: one tick is a list of named steps that decide and record. Workers do the blocking work."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+
+from gputui.domain.errors import StoreError
+from gputui.domain.event import disk_low
+from gputui.domain.host import DOCKER, STATE
+from gputui.domain.job import BootTime
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import Leader, Notice, Snapshot
+from gputui.domain.units import format_duration
+from gputui.engine.actions.permissions import UserPermissions
+from gputui.engine.hooks.announcer import Announcer
+from gputui.engine.tick import (
+    cancellations,
+    clock_jump,
+    preemption,
+    recurring_runs,
+    signals,
+    starts,
+    stops,
+    suspensions,
+    time_limits,
+)
+from gputui.engine.tick.attempt_workers import AttemptWorkers
+from gputui.engine.tick.context import TickContext
+from gputui.engine.tick.disk_space import Disk
+from gputui.engine.tick.gpu_faults import FaultRecorder
+from gputui.engine.tick.idle_jobs import ActivityReader, IdleJobs
+from gputui.engine.tick.observer import Observer, Sequence
+from gputui.engine.tick.past_usage import PastUsage
+from gputui.engine.tick.planner import Planner, record_reservations
+from gputui.engine.tick.reaper import Reaper
+from gputui.engine.tick.snapshot_builder import QueueView, refusal_notice
+from gputui.engine.tick.usage_meter import UsageMeter
+from gputui.engine.tick.worker_pools import Pools, WorkKind
+from gputui.ports import GpuProbe, JobStore, Runtime, SteadyClock
+
+log = logging.getLogger(__name__)
+
+LOCK_PATIENCE = 2.0
+"""Seconds that a tick waits for the store's lock; then it reports that the queue is locked."""
+
+
+class Scheduler:
+    """Runs the jobs of the queue in order, one `tick` at a time, in one thread at a time."""
+
+    def __init__(
+        self,
+        *,
+        store: JobStore,
+        runtimes: Mapping[str, Runtime],
+        probe: GpuProbe,
+        settings: Settings,
+        pools: Pools,
+        clock: SteadyClock,
+        directory: Path,
+        leader: Leader,
+        publish: Callable[[Snapshot], None],
+        wake: Callable[[], None],
+        announcer: Announcer | None = None,
+    ) -> None:
+        self._probe = probe
+        self._directory = directory
+        self._watched: dict[str, str] = {}
+        """Paths of the disks that the probe was asked to read, by role."""
+        self._publish_to = publish
+        self._clock = clock
+        self._wake = wake
+        sequence = Sequence()
+        interval = settings.scheduler.reconcile_interval
+        self.observers = {name: Observer(runtime, sequence, wake, interval) for name, runtime in runtimes.items()}
+        self.workers = AttemptWorkers(
+            store=store,
+            pools=pools,
+            clock=clock,
+            directory=directory,
+            settings=settings,
+            sequence=sequence,
+            changed=self._worked,
+            permissions=UserPermissions(directory, settings),
+        )
+        self.context = TickContext(
+            store, probe, self.observers, self.workers, settings, UsageMeter(directory, store.store_id)
+        )
+        self._gpu_faults = FaultRecorder(self.context)
+        self._reaper = Reaper(self.context)
+        self._idle_jobs = IdleJobs(self.context, ActivityReader(pools, directory))
+        past_usage = PastUsage(store, settings.policy.half_life, pools(WorkKind.HISTORY, ""), wake)
+        self._planner = Planner(self.context, leader, past_usage)
+        self.announcer = announcer
+        self._disk = Disk(directory, settings.scheduler.disk_floor)
+        self._store_notices: tuple[Notice, ...] = ()
+        self._refusal = ""
+        """Error of the store in the last tick; each is logged once."""
+        self._checked: QueueView | None = None
+        self._ticked_at = datetime.min.replace(tzinfo=UTC)
+
+    def start(self) -> None:
+        """Start watching runtimes and GPUs."""
+        self._probe.subscribe(lambda _: self._wake())
+        self._probe.start()
+        for observer in self.observers.values():
+            observer.start()
+
+    def stop(self) -> None:
+        """Stop watching, and end pulls. Containers keep running."""
+        self.context.meter.save()
+        self.workers.pulls.close()
+        for observer in self.observers.values():
+            observer.stop()
+
+    def relist(self) -> None:
+        """Request a new listing of every runtime."""
+        for observer in self.observers.values():
+            observer.poke()
+
+    def tick(self, now: datetime) -> Snapshot:
+        """Run one tick and return its snapshot, which reports an error of the store; the next tick tries again."""
+        boot = self._clock.boot_time()  # at once: it is compared with `now`
+        self._store_notices = ()
+        self._notice_clock_set_back(now)
+        with self.context.store.lock_timeout(LOCK_PATIENCE):
+            self._pass(now, boot)
+        return self._publish(now)
+
+    def _pass(self, now: datetime, boot: BootTime) -> None:
+        """Take the steps of a tick, until the store raises an error."""
+        try:
+            self.context.refresh()
+            self._gpu_faults.record(now, boot)
+            clock_jump.shift_times(self.context, now, boot)
+            self.context.meter.update(self.context.queue.active, self.context.reading, now)
+            self._reaper.reap(now)
+            time_limits.enforce_limits(self.context, now)
+            self._idle_jobs.enforce(now, boot)
+            self._cancel(now)
+            suspensions.carry_out_suspensions(self.context, now)
+            signals.send_signals(self.context)
+            self.workers.pulls.keep_wanted(self.context.queue.jobs)
+            self._cancel_unsatisfiable(now)
+            recurring_runs.make_due_runs(self.context, now)
+            self._plan(now)
+            record_reservations(self.context, self._planner.plan.windows)
+            self._preempt(now)
+            self._start(now)
+            self._announce(now)
+            self._refusal = ""
+        except StoreError as error:
+            if str(error) != self._refusal:
+                log.error("the store refused: %s", error)
+            self._refusal = str(error)
+            self._store_notices = (refusal_notice(error),)
+            self._plan(now)
+
+    @property
+    def wake_at(self) -> datetime:
+        """Time of the next tick, if nothing happens before."""
+        run_at = recurring_runs.next_run_at(self.context.queue.recurring.values(), self._ticked_at)
+        return min(self._planner.next_at, run_at) if run_at else self._planner.next_at
+
+    def _notice_clock_set_back(self, now: datetime) -> None:
+        """Correct times in the future after the clock was set back, so that nothing waits for them."""
+        if now < self._ticked_at:
+            log.warning("the clock went back by %s", format_duration(self._ticked_at - now))
+            self._reaper.clamp_freed_times(now)
+            self._planner.replan_by(now)
+        self._ticked_at = now
+
+    def _worked(self, runtime_name: str) -> None:
+        self.observers[runtime_name].poke()
+        self._wake()
+
+    def _cancel(self, now: datetime) -> None:
+        """Carry out requests to cancel and to requeue, and signal the attempts that are to end."""
+        cancellations.carry_out_requests(self.context, now)
+        stops.drive_stops(self.context, now)
+
+    def _cancel_unsatisfiable(self, now: datetime) -> None:
+        """Cancel jobs whose dependencies can never be met."""
+        context = self.context
+        if self._checked is not context.queue and cancellations.has_unsatisfiable(context.queue):
+            cancellations.cancel_unsatisfiable(context.store, context.queue, now)
+            context.refresh()
+        self._checked = context.queue
+
+    def _plan(self, now: datetime) -> None:
+        self._planner.update(now, self._reaper.freed_at, (*self._store_notices, *self._warnings(now)))
+
+    def _warnings(self, now: datetime) -> tuple[Notice, ...]:
+        """Return warnings about the disk and about hooks that do not work."""
+        was_low, notices = self._disk.is_low, self._disk.notices(now)
+        if self.announcer is None:
+            return notices
+        if self._disk.is_low and not was_low:
+            self.announcer.announce(disk_low(self._disk.path, self._disk.free or 0, self._disk.words, now), now)
+        return (*notices, *self.announcer.notices(now))
+
+    def _announce(self, now: datetime) -> None:
+        """Announce the events of this tick to the hooks."""
+        if self.announcer is not None:
+            self.announcer.update(self.context.queue.jobs, self._planner.gpus, now)
+
+    def _preempt(self, now: datetime) -> None:
+        """Begin the planned preemptions."""
+        if preemption.begin_preemptions(self.context, self._planner.plan.preemptions, now):
+            self._planner.carried_out((), now, self._reaper.freed_at)
+
+    def _start(self, now: datetime) -> None:
+        """Begin the planned starts."""
+        begun = starts.begin_starts(self.context, self._planner.plan.starts, now)
+        if begun:
+            self._planner.carried_out(begun, now, self._reaper.freed_at)
+
+    def _watch_disks(self) -> None:
+        """Have the probe read the disks of the state directory and of the engines' data."""
+        roots = (observer.latest.status.data_root for observer in self.observers.values())
+        root = next(filter(None, roots), self._watched.get(DOCKER, ""))
+        wanted = {STATE: str(self._directory)} | ({DOCKER: root} if root else {})
+        if wanted != self._watched:
+            self._watched = wanted
+            self._probe.watch_disks(wanted)
+
+    def _publish(self, now: datetime) -> Snapshot:
+        self._watch_disks()
+        snapshot = self._planner.snapshot(now)
+        self._publish_to(snapshot)
+        return snapshot

@@ -1,0 +1,184 @@
+"""The start protocol: claim, create, start, confirm. A crash between any two steps loses no job and starts none twice.
+
+1. Claim (`claimed`, called by `starts`): the job becomes CONFIGURING in the store, with its attempt and GPUs.
+2. Create the container, under a name made of store, job and attempt: one that exists already is adopted.
+3. Start it, unless another scheduler's container holds one of its GPUs.
+4. Confirm: the job becomes RUNNING in the store.
+
+`reconcile` finds from the containers how far an interrupted start came.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from datetime import datetime
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import ContainerRecord, ContainerState, Launch
+from gputui.domain.container_options import PublishedPort
+from gputui.domain.errors import InputError, RuntimeFault, WarrantError
+from gputui.domain.job import Attempt, Job, JobId, JobSpec, Placement
+from gputui.domain.policy.eligible_wait import end_wait
+from gputui.domain.policy.retry import conclude
+from gputui.domain.settings import RuntimeSettings, SchedulerSettings, Settings
+from gputui.domain.state import JobState
+from gputui.domain.swept import spec_at
+from gputui.engine.tick.attempt_steps import given_back, running, under_way
+from gputui.ports import JobStore, Runtime, SteadyClock
+
+log = logging.getLogger(__name__)
+
+CONFLICT_CHECKS = 60
+CONFLICT_PAUSE = 0.05
+"""Seconds between two checks: the other scheduler has `CONFLICT_CHECKS` of them to start its container or to yield."""
+_EXIT_CODES = {CauseCode.COMMAND_NOT_FOUND: 127, CauseCode.COMMAND_NOT_EXECUTABLE: 126}
+
+Permit: TypeAlias = Callable[[Launch], Launch]
+"""Returns the launch as the site allows it; raises RuntimeFault where it does not."""
+
+
+def claimed(job: Job, start: Placement, now: datetime, dependencies_ended_at: datetime | None = None) -> Job:
+    """Return the job after step 1: CONFIGURING with its next attempt and GPUs; its wait is over."""
+    attempt = Attempt(job.next_attempt, start.gpus, claimed_at=now, gpu_share=start.gpu_share)
+    waited = end_wait(job, dependencies_ended_at, now)
+    return waited.to(JobState.CONFIGURING, attempts=(*job.attempts, attempt), topped_at=None)
+
+
+def launch_of(store_id: str, job: Job, attempt: Attempt, gpu_names: tuple[str, ...] = ()) -> Launch:
+    """Return the attempt as its runtime is to create it."""
+    index = job.array.index if job.array else None
+    return Launch(store_id, job.id, attempt.number, job.spec, attempt.gpus, index, gpu_names)
+
+
+def start_attempt(
+    store: JobStore,
+    runtime: Runtime,
+    launch: Launch,
+    clock: SteadyClock,
+    settings: Settings,
+    permit: Permit = lambda launch: launch,
+    wait_for_viewer: Callable[[JobId], None] = lambda job_id: None,
+) -> RuntimeFault | None:
+    """Take steps 2 to 4 in a worker; return the fault that ended them, if any.
+
+    Where the runtime stops answering in between, nobody knows whether the container runs: nothing is written, and the
+    next listing tells.
+    """
+    try:
+        # permit() comes last: it resolves links in mounts, and the proof of the submitter covers the spec as submitted
+        created = runtime.create(permit(_with_values(_authorised(store, launch, settings.runtime))))
+        if launch.gpus and (rival := conflicting_container(runtime, created.id)):
+            runtime.remove(created.id)
+            _give_way(store, launch, rival)
+            return None
+        if launch.spec.interactive is not None and not launch.spec.is_host:
+            wait_for_viewer(launch.job_id)  # else the begin of its output is lost
+        runtime.start(created.id)
+        ports = _ports(runtime, launch, created.id)
+    except RuntimeFault as fault:
+        log.warning("job %d attempt %d did not start: %s", launch.job_id, launch.attempt, fault)
+        if fault.cause.code is not CauseCode.RUNTIME_UNAVAILABLE:
+            _record_failure(store, launch, fault.cause, clock.now(), settings.scheduler)
+        return fault
+    with store.transaction() as transaction:
+        job = under_way(transaction, launch.job_id, launch.attempt)
+        if job is not None and job.state is JobState.CONFIGURING:
+            started = running(job, created.id, clock.now(), created.notes, began=clock.boot_time())
+            transaction.put(started.with_attempt(ports=ports))
+    return None
+
+
+def _authorised(store: JobStore, launch: Launch, settings: RuntimeSettings) -> Launch:
+    """Return the launch with the account it runs under; raises BAD_SPEC where nothing proves who submitted it."""
+    launch = replace(launch, submitter=proven_submitter(store, launch.spec))
+    if not launch.spec.is_host and not settings.run_as_submitter:
+        return launch
+    try:
+        return replace(launch, run_as=store.run_as(launch.spec))
+    except WarrantError as error:
+        raise RuntimeFault(Cause(CauseCode.BAD_SPEC, str(error))) from error
+
+
+def _with_values(launch: Launch) -> Launch:
+    """Return the launch with the values of its element, if it is one of a sweep; raises BAD_SPEC for no such index."""
+    if not launch.spec.sweep:
+        return launch
+    try:
+        return replace(launch, spec=spec_at(launch.spec, -1 if launch.array_index is None else launch.array_index))
+    except (IndexError, InputError) as error:
+        cause = Cause(CauseCode.BAD_SPEC, f"its sweep has no values for index {launch.array_index}")
+        raise RuntimeFault(cause) from error
+
+
+def proven_submitter(store: JobStore, spec: JobSpec) -> int | None:
+    """Return the uid of the proven submitter of this spec; None where nothing proves it."""
+    try:
+        return store.run_as(spec).uid
+    except WarrantError:
+        return None
+
+
+def _ports(runtime: Runtime, launch: Launch, container_id: str) -> tuple[PublishedPort, ...]:
+    """Return the container's published ports; the engine may have chosen some of them at the start."""
+    options = launch.spec.options
+    if not options.publish and not options.publish_all:
+        return ()
+    record = runtime.inspect(container_id)
+    return record.ports if record else ()
+
+
+def _give_way(store: JobStore, launch: Launch, rival: ContainerRecord) -> None:
+    """Return the job to the queue, because another scheduler was faster."""
+    log.info("job %d gives way to container %s of another scheduler", launch.job_id, rival.id[:12])
+    with store.transaction() as transaction:
+        job = under_way(transaction, launch.job_id, launch.attempt)
+        if job is not None and job.state is JobState.CONFIGURING:
+            transaction.put(given_back(job))
+
+
+def _record_failure(store: JobStore, launch: Launch, cause: Cause, now: datetime, settings: SchedulerSettings) -> None:
+    with store.transaction() as transaction:
+        job = under_way(transaction, launch.job_id, launch.attempt)
+        if job is None:
+            return
+        may_pull = launch.spec.options.pull != "never"
+        if cause.code is CauseCode.IMAGE_NOT_FOUND and may_pull:  # removed since it was found: pull it again
+            transaction.put(given_back(job))
+            return
+        transaction.put(conclude(job, cause, _EXIT_CODES.get(cause.code), now, settings))
+
+
+def conflicting_container(
+    runtime: Runtime, container_id: str, pause: Callable[[float], None] = time.sleep
+) -> ContainerRecord | None:
+    """Return the other store's container that this one must yield to; None when this one may start.
+
+    Two schedulers on one engine, each with a queue of its own, must not give one GPU away twice. A container is visible
+    from its creation, so of two that want the same GPU at least the later one sees the other; and a container is
+    started only when a listing after its creation shows no other. Of two that see each other the smaller id stays.
+    """
+    rival = None
+    for _ in range(CONFLICT_CHECKS):
+        rival = next(iter(_by_rank(runtime.rivals(container_id))), None)
+        if rival is None:
+            return None
+        if rival.state is ContainerState.RUNNING or rival.id < container_id:
+            break
+        pause(CONFLICT_PAUSE)
+    return rival if _is_unstarted(runtime, container_id) else None
+
+
+def _by_rank(rivals: tuple[ContainerRecord, ...]) -> list[ContainerRecord]:
+    """Sort running containers first, then by id."""
+    return sorted(rivals, key=lambda rival: (rival.state is not ContainerState.RUNNING, rival.id))
+
+
+def _is_unstarted(runtime: Runtime, container_id: str) -> bool:
+    """Return whether the container has not started: an adopted one may have run for long, and stays."""
+    mine = runtime.inspect(container_id)
+    return mine is not None and mine.state is ContainerState.CREATED

@@ -1,0 +1,112 @@
+"""The probe process: `python -m gputui.gpus.probe [SAMPLE PROCESSES SLOW [DIRECTORY]]`, intervals in seconds.
+
+It keeps NVML open and writes one JSON line a sweep to stdout: `facts` (what does not change), `sweep` (readings) or
+`failed` (why it ends); `gputui.gpus.wire` reads them. Commands on stdin: `refresh`, `pcie UUID|-` (the GPU shown in
+detail), and `disks {ROLE: PATH}` (paths whose file systems are read, as JSON). It ends when stdin does. It is a process
+of its own because a call stuck in the driver can be neither cancelled nor waited for, and it imports as little as
+possible because every start of a console waits for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import sys
+import time
+
+import pynvml
+
+from gputui.gpus.probe.nvml import LostError, call, error_text, read
+from gputui.gpus.probe.sweeps import Probe, ProbeFailedError, RestartRequired, emit
+
+_PR_SET_PDEATHSIG = 1
+_DRIVERS_LIST = "/proc/driver/nvidia/gpus"
+"""Directory in which the kernel module has a directory per GPU."""
+_FAILURES = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: "NoLibrary",
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: "DriverMismatch",
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "DriverNotLoaded",
+    pynvml.NVML_ERROR_UNINITIALIZED: "DriverNotLoaded",
+    pynvml.NVML_ERROR_NO_PERMISSION: "NoPermission",
+    pynvml.NVML_ERROR_UNKNOWN: "UnknownError",
+    pynvml.NVML_ERROR_OPERATING_SYSTEM: "Blocked",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "ResetRequired",
+}
+
+
+class Commands:
+    """Commands of the supervisor, read from stdin."""
+
+    def __init__(self) -> None:
+        self.refresh = False
+        self.pcie: str | None = None
+        self.disks: dict[str, str] | None = None
+        """Paths by role that came since the last sweep."""
+        self._buffer = b""
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for commands, up to so many seconds; return False when stdin has ended."""
+        if not select.select([0], [], [], max(0.0, seconds))[0]:
+            return True
+        data = os.read(0, 4096)
+        *lines, self._buffer = (self._buffer + data).split(b"\n")
+        for line in lines:
+            self._apply(line.decode(errors="replace"))
+        return bool(data)
+
+    def _apply(self, line: str) -> None:
+        words = line.split()
+        if words[:1] == ["disks"]:
+            self.disks = json.loads(line.removeprefix("disks"))
+        elif words == ["refresh"]:
+            self.refresh = True
+        elif len(words) == 2 and words[0] == "pcie":
+            self.pcie = None if words[1] == "-" else words[1]
+
+
+def run(sample: str = "1", process: str = "2", seldom: str = "15", directory: str = _DRIVERS_LIST) -> None:
+    """Sweep until stdin ends; raises ProbeFailedError or NVMLError when the driver fails."""
+    call("nvmlInit")
+    probe = Probe(float(sample), float(process), float(seldom), directory)
+    commands = Commands()
+    probe.begin()
+    while commands.wait(probe.sample.at - time.monotonic()):
+        refresh, commands.refresh = commands.refresh, False
+        if commands.disks is not None:
+            probe.watch_disks(commands.disks)
+            commands.disks = None
+        probe.step(time.monotonic(), refresh=refresh, pcie_of=commands.pcie)
+
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its supervisor dies, even while a driver call hangs."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def main(arguments: list[str]) -> int:
+    """Run the probe; return 1 after a failure, which was written as a line."""
+    die_with_parent()
+    try:
+        run(*arguments)
+    except BrokenPipeError:
+        return 0
+    except RestartRequired:
+        read("nvmlShutdown")
+        os.execv(sys.executable, sys.orig_argv)  # the same process and pipes with a fresh NVML
+    except ProbeFailedError as error:
+        emit({"kind": "failed", "code": error.code, "text": error.text})
+        return 1
+    except LostError:
+        emit({"kind": "failed", "code": "GpuLost", "text": "nvmlInit"})
+        return 1
+    except pynvml.NVMLError as error:
+        emit({"kind": "failed", "code": _FAILURES.get(error.value, "Failed"), "text": error_text(error)})
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,172 @@
+"""Readings of the host from /proc, and of the disks that jobs need. Part of the probe process.
+
+Nothing here looks at control groups: /proc has the figures of the whole host, in a container too. Network counters are
+the exception: they belong to a network namespace, so only physical interfaces count, which a container does not have.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+
+_NET = "/sys/class/net"
+_KEPT = 4096
+"""Bytes of /proc/stat that are read: its first line is the sum of all processors."""
+
+
+class HostReader:
+    """Reader of the host. Rates are differences between two readings."""
+
+    def __init__(self, proc: str = "/proc", net: str = _NET) -> None:
+        self._proc = proc
+        self._net = net
+        self._busy: tuple[int, int] | None = None
+        self._bytes: tuple[float, int, int] | None = None
+        self._interfaces: list[str] = []
+        self.disks = DiskReader()
+
+    def read(self, now: float, *, seldom: bool) -> dict[str, object]:
+        """Return what can be read; `now` is monotonic time in seconds. Disks come once after each `seldom` reading."""
+        if seldom:
+            self.disks.request()
+            self._find_interfaces()
+        result = {**self._cpu(), **self._load(), **self._memory(), **self._network(now)}
+        disks = self.disks.take()
+        return result if disks is None else {**result, "disks": disks}
+
+    def _find_interfaces(self) -> None:
+        """List the physical interfaces; the sum of others than before is not compared with theirs."""
+        found = physical_interfaces(self._net)
+        if found != self._interfaces:
+            self._interfaces, self._bytes = found, None
+
+    def _cpu(self) -> dict[str, object]:
+        """Return the busy share since the last call; waiting for disks counts as idle, as in top."""
+        result: dict[str, object] = {"cores": os.sysconf("SC_NPROCESSORS_ONLN")}
+        before, self._busy = self._busy, _ticks(_text(f"{self._proc}/stat", _KEPT))
+        if before is not None and self._busy is not None and self._busy[1] > before[1]:
+            share = (self._busy[0] - before[0]) / (self._busy[1] - before[1])
+            result["cpu"] = round(min(1.0, max(0.0, share)), 3)
+        return result
+
+    def _load(self) -> dict[str, object]:
+        words = _text(f"{self._proc}/loadavg").split()
+        try:
+            return {"load": float(words[0])}
+        except (IndexError, ValueError):
+            return {}
+
+    def _memory(self) -> dict[str, object]:
+        values = _meminfo(_text(f"{self._proc}/meminfo"))
+        result: dict[str, object] = {}
+        for name, total, free in (("memory", "MemTotal", "MemAvailable"), ("swap", "SwapTotal", "SwapFree")):
+            if total in values and free in values:
+                result |= {f"{name}_total": values[total], f"{name}_used": max(0, values[total] - values[free])}
+        return result
+
+    def _network(self, now: float) -> dict[str, object]:
+        """Return bytes per second since the last call; nothing at first, and after a counter went back."""
+        before, self._bytes = self._bytes, None
+        try:
+            received, sent = (self._counted(name) for name in ("rx_bytes", "tx_bytes"))
+        except (OSError, ValueError):  # an interface has just gone
+            return {}
+        if not self._interfaces:
+            return {}
+        self._bytes = (now, received, sent)
+        if before is None or now <= before[0] or received < before[1] or sent < before[2]:
+            return {}
+        seconds = now - before[0]
+        return {"received": round((received - before[1]) / seconds), "sent": round((sent - before[2]) / seconds)}
+
+    def _counted(self, name: str) -> int:
+        return sum(int(_text(f"{self._net}/{one}/statistics/{name}")) for one in self._interfaces)
+
+
+def physical_interfaces(net: str = _NET) -> list[str]:
+    """Return the interfaces that have a device.
+
+    Bridges, bonds, VLANs and interfaces of containers have none, and would count the same bytes again.
+    """
+    try:
+        return sorted(name for name in os.listdir(net) if os.path.exists(f"{net}/{name}/device"))  # noqa: PTH110, PTH208
+    except OSError:
+        return []
+
+
+def _text(path: str, most: int = 65536) -> str:
+    """Return the beginning of a file; empty when it cannot be read."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return ""
+    try:
+        return os.read(fd, most).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(fd)
+
+
+def _ticks(text: str) -> tuple[int, int] | None:
+    """Return busy ticks and all ticks; a guest's are among its user's already."""
+    words = text.partition("\n")[0].split()
+    if len(words) < 6 or words[0] != "cpu":
+        return None
+    ticks = [int(word) for word in words[1:9]]
+    return sum(ticks) - ticks[3] - ticks[4], sum(ticks)
+
+
+def _meminfo(text: str) -> dict[str, int]:
+    """Return bytes by name."""
+    values = {}
+    for line in text.splitlines():
+        name, _, rest = line.partition(":")
+        words = rest.split()
+        if len(words) == 2 and words[0].isdigit():
+            values[name] = int(words[0]) * 1024
+    return values
+
+
+class DiskReader:
+    """Reader of file systems in a thread: one that hangs must not look like a hanging driver."""
+
+    def __init__(self) -> None:
+        self.paths: dict[str, str] = {}
+        """Paths by role."""
+        self._thread: threading.Thread | None = None
+        self._found: list[dict[str, object]] | None = None
+
+    def request(self) -> None:
+        """Start reading, unless the last reading still hangs."""
+        if self.paths and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._read, args=(dict(self.paths),), daemon=True)
+            self._thread.start()
+
+    def take(self) -> list[dict[str, object]] | None:
+        """Return the reading that came since the last call, once; None without one."""
+        found, self._found = self._found, None
+        return found
+
+    def _read(self, paths: dict[str, str]) -> None:
+        found: dict[int, dict[str, object]] = {}
+        for role, path in sorted(paths.items(), reverse=True):
+            try:
+                device, stats = os.stat(path).st_dev, os.statvfs(path)  # noqa: PTH116
+                mount = _mount_point(path)
+            except OSError:
+                continue
+            known = found.setdefault(device, {"mount": mount, "roles": []})
+            free = stats.f_bavail * stats.f_frsize
+            known["total"], known["free"] = (stats.f_blocks - stats.f_bfree) * stats.f_frsize + free, free
+            roles = known["roles"]
+            assert isinstance(roles, list)
+            roles.append(role)
+        self._found = list(found.values())
+
+
+def _mount_point(path: str) -> str:
+    at = os.path.realpath(path)
+    while not os.path.ismount(at):
+        at = os.path.dirname(at)  # noqa: PTH120
+    return at

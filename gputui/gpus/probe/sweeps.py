@@ -1,0 +1,210 @@
+"""Sweeps over all GPUs, and when which reading is due. Part of the probe process."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pynvml
+
+from gputui.gpus.probe.enumerate import Device, device_facts, links_of, list_devices
+from gputui.gpus.probe.gpu_processes import ProcessFacts, list_other_processes, list_processes
+from gputui.gpus.probe.host import HostReader
+from gputui.gpus.probe.nvml import (
+    DetailReadings,
+    LostError,
+    error_text,
+    light_readings,
+    pcie_throughput,
+    read,
+    slow_readings,
+)
+from gputui.gpus.probe.xids import Xids
+
+ALL_SHARES = "GPU-all"
+"""The same as in `domain.gpu`, which takes long to import."""
+
+
+class ProbeFailedError(Exception):
+    """Failure that ends the probe: a code of domain.gpu.ProbeCode and the driver's text."""
+
+    def __init__(self, code: str, text: str) -> None:
+        super().__init__(text)
+        self.code = code
+        self.text = text
+
+
+class RestartRequired(Exception):  # noqa: N818 - nothing went wrong
+    """The kernel module drives other GPUs than when NVML was initialised, which counts them only then."""
+
+
+class Due:
+    """Interval timer without drift; fires up to `slack` seconds early rather than a whole sweep late."""
+
+    def __init__(self, interval: float, slack: float = 0.0) -> None:
+        self.interval = interval
+        self.slack = min(slack, interval / 2)
+        self.at = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether the interval is over; if so, start the next one."""
+        if now < self.at - self.slack:
+            return False
+        on_time = self.at + self.interval
+        self.at = on_time if now < on_time else now + self.interval
+        return True
+
+
+class Probe:
+    """Sweeps over all GPUs, written as lines to stdout."""
+
+    def __init__(self, sample: float, process: float, seldom: float, directory: str) -> None:
+        self._directory = directory
+        self._driven = driven_gpus(directory)
+        self.sample = Due(sample)
+        self.process = Due(process, slack=sample / 2)
+        self.slow = Due(seldom, slack=sample / 2)
+        self._devices: list[Device] = []
+        self._processes = ProcessFacts()
+        self._others: dict[str, dict[int, tuple[int | None, bool]]] = {}
+        self._links: dict[str, list[dict[str, object]]] = {}
+        self._xids = Xids([])
+        self._focus = DetailReadings()
+        self._sharing: dict[str, DetailReadings] = {}
+        """Readings of each GPU while shares of processes are wanted of all."""
+        self.host = HostReader()
+
+    def begin(self) -> None:
+        """Write the GPUs and their light readings first, then the slower readings."""
+        self._relist(_list_cards())
+        emit(self._sweep(lists=False, seldom=False))
+        emit(self._sweep(lists=True, seldom=True))
+        self._send_links()
+        now = time.monotonic()
+        for due in (self.sample, self.process, self.slow):
+            due.is_due(now)
+
+    def step(self, now: float, *, refresh: bool, pcie_of: str | None) -> None:
+        """Write a requested sweep, with process lists but without slow readings; then the sweep that is due."""
+        if pcie_of != self._focus.uuid:
+            self._focus, self._sharing = DetailReadings(pcie_of), {}
+        if refresh:
+            emit(self._sweep(lists=True, seldom=False))
+        if not self.sample.is_due(now):
+            return
+        seldom = self.slow.is_due(now)
+        if seldom:
+            self._check_for_changes()
+        emit(self._sweep(lists=self.process.is_due(now), seldom=seldom, pcie_of=pcie_of))
+
+    def watch_disks(self, paths: dict[str, str]) -> None:
+        """Read the file systems of these paths from now on, at once the first time."""
+        self.host.disks.paths = paths
+        self.host.disks.request()
+
+    def _check_for_changes(self) -> None:
+        """Write the list of GPUs again if it changed: plugged in, lost, back, or partitioned."""
+        if driven_gpus(self._directory) != self._driven:
+            raise RestartRequired
+        devices = _list_cards()
+        if [device.identity for device in devices] != [device.identity for device in self._devices]:
+            self._relist(devices)
+            self._send_links()
+
+    def _relist(self, devices: list[Device]) -> None:
+        pending = self._xids.collect()
+        self._xids.close()
+        self._devices = devices
+        self._xids = Xids(devices)
+        self._links = {}
+        self._others = {}
+        self._send_facts()
+        if pending:
+            emit({"kind": "sweep", "xids": pending})
+
+    def _send_links(self) -> None:
+        self._links = links_of(self._devices)
+        if any(self._links.values()):
+            self._send_facts()
+
+    def _send_facts(self) -> None:
+        result = [device_facts(device, self._links.get(device.uuid, [])) for device in self._devices]
+        versions = {"driver": read("nvmlSystemGetDriverVersion"), "cuda": read("nvmlSystemGetCudaDriverVersion_v2")}
+        emit({"kind": "facts", **versions, "gpus": result})
+
+    def _sweep(self, *, lists: bool, seldom: bool, pcie_of: str | None = None) -> dict[str, object]:
+        result: dict[str, object] = {
+            "kind": "sweep",
+            "samples": [self._reading(device, lists=lists, seldom=seldom, pcie_of=pcie_of) for device in self._devices],
+            "xids": self._xids.collect(),
+        }
+        if lists:
+            result["lists"] = True
+            result["hosts_pids"] = self._processes.is_hosts_namespace()
+            self._processes.forget_unseen()
+            result["host"] = self.host.read(time.monotonic(), seldom=seldom)
+        return result
+
+    def _reading(self, device: Device, *, lists: bool, seldom: bool, pcie_of: str | None) -> dict[str, object]:
+        result: dict[str, object] = {"uuid": device.uuid}
+        if device.handle is None:
+            return result | {"error": device.error}
+        try:
+            result.update(light_readings(device.handle))
+            if device.uuid == pcie_of:
+                result.update(pcie_throughput(device.handle))
+            if device.uuid == self._focus.uuid:
+                result.update(self._focus.nvlink(device.handle))
+            if seldom:
+                result["slow"] = slow_readings(device.handle)
+                self._others[device.uuid] = list_other_processes(device.handle)
+            if lists:
+                result["processes"] = self._list(device)
+        except LostError:
+            return {"uuid": device.uuid, "error": "lost"}
+        return result
+
+    def _list(self, device: Device) -> list[dict[str, object]] | None:
+        found = list_processes(device.handle, self._others.get(device.uuid, {}))
+        if found is None:
+            return None
+        details = self._details_of(device.uuid)
+        shares = details.shares(device.handle) if details is not None else {}
+        return [
+            {"pid": pid, "memory": memory, "compute": compute}
+            | ({"sm": shares[pid]} if pid in shares else {})
+            | self._processes.facts(pid)
+            for pid, memory, compute in found
+        ]
+
+    def _details_of(self, uuid: str) -> DetailReadings | None:
+        """Return the detail readings of a GPU while its processes' shares are wanted."""
+        if self._focus.uuid == ALL_SHARES:
+            return self._sharing.setdefault(uuid, DetailReadings(uuid))
+        return self._focus if uuid == self._focus.uuid else None
+
+
+def driven_gpus(directory: str) -> frozenset[str] | None:
+    """Return the GPUs that the kernel module drives; None when it does not tell."""
+    try:
+        return frozenset(os.listdir(directory))  # noqa: PTH208
+    except OSError:
+        return None
+
+
+def _list_cards() -> list[Device]:
+    try:
+        devices = list_devices()
+    except (pynvml.NVMLError, LostError) as error:
+        raise ProbeFailedError("CountFailed", error_text(error)) from None
+    if not devices:
+        raise ProbeFailedError("NoGpus", "")
+    return devices
+
+
+def emit(line: dict[str, object]) -> None:
+    """Write one complete line to stdout."""
+    data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
+    while data:
+        data = data[os.write(1, data) :]

@@ -1,0 +1,26 @@
+"""Interfaces (ports) that the engine needs: a store, runtimes, a probe of GPUs and a clock.
+
+Adapters implement them; `gputui.bootstrap` chooses the adapters. Every call may block on disk, on the engine or on the
+driver unless its docstring says otherwise, so none is made on an event loop.
+"""
+
+from gputui.ports.channel import Channel
+from gputui.ports.clock import Clock, SteadyClock
+from gputui.ports.gpus import GpuProbe
+from gputui.ports.runtime import JobExec, LogStream, Permit, Runtime, StampedLogStream
+from gputui.ports.store import JobStore, StoreWatch, Transaction
+
+__all__ = [
+    "Channel",
+    "Clock",
+    "GpuProbe",
+    "JobExec",
+    "JobStore",
+    "LogStream",
+    "Permit",
+    "Runtime",
+    "StampedLogStream",
+    "SteadyClock",
+    "StoreWatch",
+    "Transaction",
+]

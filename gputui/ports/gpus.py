@@ -1,0 +1,55 @@
+"""Interface of GPU probes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from datetime import datetime
+
+    from gputui.domain.gpu import ProbeReading
+    from gputui.domain.job import Job
+
+
+class GpuProbe(Protocol):
+    """Source of GPU readings."""
+
+    def start(self) -> None:
+        """Start reading in the background. Never blocks."""
+        ...
+
+    def latest(self) -> ProbeReading:
+        """Return the latest reading. Never blocks."""
+        ...
+
+    def subscribe(self, on_reading: Callable[[ProbeReading], None]) -> None:
+        """Call `on_reading` with each new reading, from any thread."""
+        ...
+
+    def refresh(self) -> None:
+        """Request a complete sweep, process lists included, as soon as possible. Never blocks."""
+        ...
+
+    def want_pcie(self, uuid: str | None) -> None:
+        """Add PCIe and NVLink throughput and shares of processes to readings of this GPU alone; None: of no GPU.
+
+        ALL_SHARES: shares of processes of all GPUs, and no throughput. Throughput costs 40 ms a sweep. Never blocks.
+        """
+        ...
+
+    def watch_disks(self, paths: Mapping[str, str]) -> None:
+        """Read the file systems of these paths, by role (`state`, `docker`), with the host. Never blocks."""
+        ...
+
+    def forgive(self, resumed: Mapping[str, datetime]) -> None:
+        """Ignore fatal Xids that these GPUs reported before the given times. Never blocks."""
+        ...
+
+    def follow(self, jobs: Iterable[Job]) -> None:
+        """Set the jobs that hold GPUs now. Simulated GPUs behave accordingly; real ones need no telling."""
+        ...
+
+    def close(self) -> None:
+        """Stop reading. Never waits for a hung driver."""
+        ...

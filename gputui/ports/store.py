@@ -1,0 +1,205 @@
+"""Interface of the job store."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from datetime import datetime
+
+    from gputui.domain.audit import Actor, AuditEntry
+    from gputui.domain.container import RunAs
+    from gputui.domain.entries import Entries
+    from gputui.domain.job import Job, JobId, JobSpec
+    from gputui.domain.recurring import RecurringJob
+    from gputui.domain.snapshot import Controls, Unreadable
+
+
+class Transaction(Protocol):
+    """Transaction: its changes are visible inside at once, and outside all together or not at all."""
+
+    def add(self, job: Job) -> Job:
+        """Store a new job under the next id, which the returned job carries; `job.id` is ignored."""
+        ...
+
+    def get(self, job_id: JobId) -> Job:
+        """Return the job from the queue or from history; for an entry, that element alone. Raises NotFoundError."""
+        ...
+
+    def chosen(self, ids: Iterable[JobId]) -> Iterator[Job]:
+        """Yield the jobs with these ids, elements of one entry together, in the order named; raises NotFoundError."""
+        ...
+
+    def put(self, job: Job) -> None:
+        """Store the next version of a job, or of several elements as an entry.
+
+        Elements leave their previous entry. A job in history returns to the queue.
+        """
+        ...
+
+    def jobs(self) -> Entries:
+        """Return all jobs in the queue by id."""
+        ...
+
+    def waiting(self) -> Mapping[str, int]:
+        """Return the number of PENDING jobs per tenant, without decoding jobs."""
+        ...
+
+    def controls(self) -> Controls:
+        """Return the operator's controls."""
+        ...
+
+    def set_controls(self, controls: Controls) -> None:
+        """Replace the operator's controls."""
+        ...
+
+    def recurring(self) -> Mapping[JobId, RecurringJob]:
+        """Return all recurring jobs by id."""
+        ...
+
+    def add_recurring(self, entry: RecurringJob) -> RecurringJob:
+        """Store a new recurring job under a new id, shared with jobs' ids, which the returned one carries."""
+        ...
+
+    def put_recurring(self, entry: RecurringJob) -> None:
+        """Store the next version of a recurring job; raises NotFoundError."""
+        ...
+
+    def remove_recurring(self, recurring: JobId) -> None:
+        """Remove a recurring job; raises NotFoundError. Its jobs stay."""
+        ...
+
+    def audit(self, entry: AuditEntry) -> None:
+        """Add an entry to the audit log."""
+        ...
+
+
+class StoreWatch(Protocol):
+    """Descriptor on which an event loop can wait for writes to the store."""
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable after a write by any process of this machine."""
+        ...
+
+    def clear(self) -> None:
+        """Reset it, so that it is readable again only after the next write. Never blocks."""
+        ...
+
+    def close(self) -> None:
+        """Stop watching."""
+        ...
+
+
+class JobStore(Protocol):
+    """The queue, durable and shared between processes and threads."""
+
+    @property
+    def store_id(self) -> str:
+        """Identifier of twelve characters [a-z0-9], generated once per state directory; part of container names."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Begin an all-or-nothing change that excludes other writers; durable when the block ends.
+
+        An exception inside undoes it. Raises StoreFullError or StoreAccessError when it cannot be made durable; then
+        nothing was changed.
+        """
+        ...
+
+    def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
+        """Within the block, raise StoreBusyError when this thread waits that long (seconds) for other writers."""
+        ...
+
+    def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
+        """Append new jobs with their audit entries, all or none, ignoring their ids; return the new ids in order.
+
+        An entry takes one id per element and is returned as the id of its first element. An `array` with a negative
+        id is made to point at the element with that position.
+
+        Does not load the queue. The jobs are durable when it returns: they survive kill -9 and power loss. Inside a
+        transaction they become durable with it.
+        """
+        ...
+
+    def with_warrant(self, spec: JobSpec, uid: int) -> JobSpec:
+        """Return the spec with a warrant: proof that this user, who runs this process, submitted it.
+
+        A state directory that only its owner may write needs no proof; the spec is then returned unchanged.
+        """
+        ...
+
+    def run_as(self, spec: JobSpec) -> RunAs:
+        """Return the user as whom a job of this spec runs; raises WarrantError without a valid warrant."""
+        ...
+
+    def caps_waiting(self) -> bool:
+        """Whether any tenant's submissions have limits. Does not load the queue."""
+        ...
+
+    def jobs(self) -> Entries:
+        """Return all jobs in the queue by id. Takes no lock; unchanged entries are the same objects."""
+        ...
+
+    def arrays(self) -> Mapping[JobId, Mapping[int, JobId]]:
+        """Return the ids of elements in the queue by array and index, without decoding jobs."""
+        ...
+
+    def get(self, job_id: JobId) -> Job:
+        """Return a job from the queue or from history; for an entry, that element alone. Raises NotFoundError."""
+        ...
+
+    def controls(self) -> Controls:
+        """Return the operator's controls."""
+        ...
+
+    def recurring(self) -> Mapping[JobId, RecurringJob]:
+        """Return all recurring jobs by id; unchanged ones are the same objects."""
+        ...
+
+    def version(self) -> object:
+        """Return a token that changes with every write by any process. Costs a stat; never blocks."""
+        ...
+
+    def watch(self) -> StoreWatch | None:
+        """Return a watch for writes from now on; None when the system allows none.
+
+        Compare the version now and then all the same: a writer killed during its write may not have been reported.
+        """
+        ...
+
+    def history(self, since: datetime | None = None) -> Iterator[Job]:
+        """Yield finished jobs that left the queue, by month, then by id; with `since`, those that ended since."""
+        ...
+
+    def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
+        """Yield the audit log, oldest entry first; with a target, its entries alone."""
+        ...
+
+    def maintain(self, now: datetime) -> None:
+        """Move old finished jobs to history and fold the journal. Called by an idle leader."""
+        ...
+
+    def damage(self) -> tuple[str, ...]:
+        """Return sentences about unreadable parts, each with its file; empty when all is well."""
+        ...
+
+    def history_damage(self) -> tuple[str, ...]:
+        """Return sentences about finished jobs that were left out of history as read so far."""
+        ...
+
+    def unreadable(self) -> tuple[Unreadable, ...]:
+        """Return jobs and recurring jobs that were left out when they were read; empty before the first read."""
+        ...
+
+    def check(self) -> None:
+        """Raise StoreDamagedError when acknowledged changes are missing, as far as the queue was read.
+
+        Until a repair nothing can be written; reads return the last complete queue known, or a part of it.
+        """
+        ...
+
+    def close(self) -> None:
+        """Close all files. The store may not be used afterwards."""
+        ...

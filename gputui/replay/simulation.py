@@ -1,0 +1,281 @@
+"""A trace played through the scheduler's own decision, with true durations, predictions and preemption."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
+from typing import TypeAlias
+
+from gputui.domain.job import JobId, whole_class
+from gputui.domain.policy.cluster_state import ClusterState, PolicyRules, RunningJob
+from gputui.domain.policy.decide import Outcome, can_decide, decide
+from gputui.domain.policy.durations import predict_seconds
+from gputui.domain.policy.fairshare import UsageLedger
+from gputui.domain.policy.gpus.placement import Ask, NodeLayout
+from gputui.domain.policy.gpus.recently_freed import SETTLING
+from gputui.domain.policy.lanes import LaneKey, Waiting
+from gputui.domain.policy.preemption import Candidate, Victims
+from gputui.domain.settings import PolicySettings
+from gputui.replay.trace import Ran, Site, TraceJob
+
+_HOUR = 3600.0
+
+
+class ReplayPreemption:
+    """The rules of preemption, and what happened by them so far."""
+
+    def __init__(self, jobs: Mapping[JobId, TraceJob], settings: PolicySettings) -> None:
+        self.grace = settings.preemption_grace.total_seconds()
+        self._jobs = jobs
+        self._min_run = settings.preemption_min_run.total_seconds()
+        self._per_job = settings.preemptions_per_job
+        self._per_hour = settings.preemptions_per_hour
+        self._told_at: deque[float] = deque()
+        self._counts: Counter[JobId] = Counter()
+        self._making_way: dict[JobId, JobId] = {}
+        """Victims that have not ended yet, and for whom."""
+        self._gone_at: dict[JobId, float] = {}
+        """Time at which the last victim of each preemptor ended."""
+
+    def victims(self, cluster: ClusterState, now: float) -> Victims:
+        """Return who may be preempted now."""
+        while self._told_at and self._told_at[0] <= now - _HOUR:
+            self._told_at.popleft()
+        served = {job_id for job_id, at in self._gone_at.items() if now - at < SETTLING.total_seconds()}
+        return Victims(
+            grace=self.grace,
+            allowed=max(0, self._per_hour - len(self._told_at)),
+            candidates=tuple(self._candidates(cluster, now)),
+            sound=tuple(layout.everything for layout in cluster.layouts),
+            served=frozenset(served.union(self._making_way.values())),
+        )
+
+    def _candidates(self, cluster: ClusterState, now: float) -> Iterator[Candidate]:
+        for run in cluster.runs.values():
+            job = self._jobs[run.id]
+            if not job.preemptible or run.leaving is not None or now - run.started < self._min_run:
+                continue
+            if self._counts[run.id] < self._per_job:
+                yield Candidate(-run.id, whole_class(job.priority), int(run.width * (now - run.started)))
+
+    def count_preemption(self, victim: JobId, preemptor: JobId, now: float) -> None:
+        """Count a job that is told to make way for another."""
+        self._told_at.append(now)
+        self._counts[victim] += 1
+        self._making_way[victim] = preemptor
+
+    def ended(self, job_id: JobId, at: float) -> None:
+        """Take note that a job has ended, whether it was told to or not."""
+        preemptor = self._making_way.pop(job_id, None)
+        if preemptor is not None:
+            self._gone_at[preemptor] = at
+
+    def started(self, run: RunningJob) -> float | None:
+        """Take note of a start; return when that job may be preempted from, if ever."""
+        self._gone_at.pop(run.id, None)
+        return run.started + self._min_run if self._jobs[run.id].preemptible else None
+
+    def moments(self, now: float) -> tuple[float, ...]:
+        """Return when more may be preempted than now, after some were told to end."""
+        return (now + self.grace + SETTLING.total_seconds(), now + _HOUR)
+
+
+TraceKind: TypeAlias = tuple[str, str]
+"""Tenant and name of a job."""
+_SHORTEST = 1.0
+"""Seconds: a job of a trace may have taken none."""
+
+
+class Predictions:
+    """Planned and expected durations: by the limits, and by what the jobs that have ended so far took."""
+
+    def __init__(self, jobs: Iterable[TraceJob], settings: PolicySettings) -> None:
+        self._most = settings.max_time.total_seconds() if settings.max_time else None
+        self._longest_stated = max((job.limit for job in jobs if job.is_limited), default=0.0)
+        self._predicts = settings.predict
+        self._last: dict[TraceKind, tuple[float, ...]] = {}
+
+    def planned(self, job: TraceJob) -> float:
+        """Return the seconds that the turn of a job goes by: without a limit the longest allowed."""
+        limit = job.limit if job.is_limited else max(job.limit, self._longest_stated)
+        if self._most is not None:
+            limit = min(self._most, limit) if job.is_limited else self._most
+        return max(_SHORTEST, limit)
+
+    def kind(self, job: TraceJob) -> TraceKind | None:
+        """Return what a job that runs is predicted by; None where its limit alone counts."""
+        return (job.tenant, job.name) if self._predicts and job.name and not job.is_limited else None
+
+    def expected(self, job: TraceJob) -> float | None:
+        """Return the seconds that a job is expected to take once it has started; None: as planned."""
+        kind = self.kind(job)
+        found = None if kind is None else predict_seconds(self._last.get(kind, ()))
+        return found if found is not None and found < self.planned(job) else None
+
+    def ended(self, job: TraceJob) -> TraceKind | None:
+        """Take into account that a job came to its end; return which jobs that says something about, if any."""
+        if not (self._predicts and job.name and job.ended_well):
+            return None
+        kind = (job.tenant, job.name)
+        self._last[kind] = (*self._last.get(kind, ())[-1:], job.duration)
+        return kind
+
+
+_NEVER = math.inf
+_AT_ITS_END, _PREEMPTED = 0, 1
+"""Kinds of ends; of two ends at the same time the natural one comes first."""
+
+
+class TraceReplay:
+    """A replay under way: the board, the jobs to come and the ends of those that run."""
+
+    def __init__(self, jobs: Sequence[TraceJob], site: Site, settings: PolicySettings) -> None:
+        self.now = 0.0
+        self._jobs = {job.number: job for job in jobs}
+        self._coming = deque(sorted(jobs, key=lambda job: (job.submit, job.number)))
+        self._asks = Asks(site)
+        self._predictions = Predictions(jobs, settings)
+        is_on = settings.preemption and any(job.preemptible for job in jobs)
+        self._preemption = ReplayPreemption(self._jobs, settings) if is_on else None
+        self._victims: Victims | None = None
+        # no job runs without GPUs: where none could, a look that finds no GPU free is over at once, but who preempts
+        # needs no free one
+        self.cluster = empty_cluster(site, settings, cpu_jobs=int(is_on))
+        self.cluster.expects = self._expected
+        self._waiting: dict[JobId, tuple[LaneKey, Waiting]] = {}
+        self._of_kind: dict[TraceKind, set[JobId]] = {}
+        """Jobs that run and are expected to end by a prediction."""
+        self._ends: list[tuple[float, int, JobId, int]] = []
+        """Ends as a heap: time, kind, job and number of its run."""
+        self._looks: list[float] = []
+        self._runs: dict[JobId, int] = {}
+        """Number of the run of each job that runs."""
+        self._waits: dict[JobId, float] = {}
+        """Seconds that jobs had waited when they started."""
+        self._lost: dict[JobId, tuple[int, float]] = {}
+        """Preemptions and lost GPU-seconds of those that were preempted."""
+        self._ran: list[tuple[int, Ran]] = []
+        self._count = 0
+
+    def run(self) -> list[Ran]:
+        """Play the trace to its end; return the runs that came to their ends, in the order of their starts."""
+        while (at := self._following()) < _NEVER:
+            self.now = at
+            while self._ends and self._ends[0][0] <= at:
+                self._end(*heappop(self._ends))
+            while self._coming and self._coming[0].submit <= at:
+                job = self._coming.popleft()
+                self._wait(job, job.submit)
+            while self._looks and self._looks[0] <= at:
+                heappop(self._looks)
+            if self.cluster.lanes:
+                self._look()
+        self._ran.sort()
+        return [ran for _, ran in self._ran]
+
+    def _following(self) -> float:
+        ends = self._ends[0][0] if self._ends else _NEVER
+        coming = self._coming[0].submit if self._coming else _NEVER
+        looks = self._looks[0] if self._looks and self.cluster.lanes else _NEVER
+        return min(ends, coming, looks)
+
+    def _look(self) -> None:
+        if self._preemption is not None:
+            self._victims = self._preemption.victims(self.cluster, self.now)
+        elif not can_decide(self.cluster):
+            return
+        outcome = self.decided()
+        for run in outcome.starts:
+            self._start(run)
+        if self._preemption is not None and outcome.hold is not None and outcome.hold.preempts:
+            self._preempt(self._preemption, outcome.hold.id, outcome.hold.preempts)
+
+    def decided(self) -> Outcome:
+        """Return what is decided now; the starts are made on the board already."""
+        return decide(self.cluster, self.now, preemption=self._victims)
+
+    def _wait(self, job: TraceJob, since: float) -> None:
+        """Let a job wait as one that has waited without a break since then."""
+        planned = self._predictions.planned(job)
+        key = LaneKey(job.tenant, self._asks.of(job.gpus), job.priority, planned, max(0, job.nice))
+        self._put(key, Waiting(since, job.number))
+
+    def _put(self, key: LaneKey, item: Waiting) -> None:
+        self._waiting[item.id] = (key, item)
+        self.cluster.add(key, item, self.now)
+
+    def _start(self, run: RunningJob) -> None:
+        _, item = self._waiting.pop(run.id)
+        self._count += 1
+        self._runs[run.id] = self._count
+        self._waits[run.id] = self.now - item.since
+        job = self._jobs[run.id]
+        heappush(self._ends, (self.now + job.duration, _AT_ITS_END, run.id, self._count))
+        kind = self._predictions.kind(job)
+        if kind is not None:
+            self._of_kind.setdefault(kind, set()).add(run.id)
+        if self._preemption is not None and (at := self._preemption.started(run)) is not None:
+            heappush(self._looks, at)
+
+    def _end(self, at: float, how: int, job_id: JobId, number: int) -> None:
+        if self._runs.get(job_id) != number:
+            return  # it ended otherwise before
+        del self._runs[job_id]
+        run, job, waited = self.cluster.end(job_id, at), self._jobs[job_id], self._waits.pop(job_id)
+        if self._preemption is not None:
+            self._preemption.ended(job_id, at)
+        kind = self._predictions.kind(job)
+        if kind is not None:
+            self._of_kind[kind].discard(job_id)
+        times, lost = self._lost.get(job_id, (0, 0.0))
+        if how == _PREEMPTED:
+            self._lost[job_id] = (times + 1, lost + run.width * (at - run.started))
+            self._wait(job, at - waited)
+            return
+        self._ran.append((number, Ran(job, run.started, at, job.gpus, times, lost)))
+        kind = self._predictions.ended(job)
+        for other in self._of_kind.get(kind, ()) if kind is not None else ():
+            self.cluster.runs[other].expected = self._expected(other)
+
+    def _expected(self, job_id: JobId) -> float | None:
+        """Return the seconds that a job is expected to take, by what is known by now; None: as planned."""
+        return self._predictions.expected(self._jobs[job_id])
+
+    def _preempt(self, preemption: ReplayPreemption, head: JobId, victims: Sequence[JobId]) -> None:
+        """Tell these to end for the head, which is put first as if by hand."""
+        for victim in victims:
+            gone = self.now + preemption.grace
+            self.cluster.runs[victim].leaving = gone
+            heappush(self._ends, (gone, _PREEMPTED, victim, self._runs[victim]))
+            preemption.count_preemption(victim, head, self.now)
+        for moment in preemption.moments(self.now):
+            heappush(self._looks, moment)
+        key, item = self._waiting[head]
+        self.cluster.withdraw(key, item, self.now)
+        self._put(key._replace(topped=self.now + 1.0), item)
+
+
+class Asks:
+    """Asks by number of GPUs: the same object for the same number."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._masks = tuple((1 << count) - 1 for count in site.nodes)
+        self._asks: dict[int, Ask] = {}
+
+    def of(self, gpus: int) -> Ask:
+        """Return the ask of a job of so many GPUs; one wider than a node takes whole nodes."""
+        found = self._asks.get(gpus)
+        if found is None:
+            nodes = 0 if gpus <= max(self._site.nodes) else min(-(-gpus // self._site.per_node), len(self._site.nodes))
+            found = self._asks[gpus] = Ask(gpus, gpus, self._masks, nodes)
+        return found
+
+
+def empty_cluster(site: Site, settings: PolicySettings, cpu_jobs: int = 0) -> ClusterState:
+    """Return an empty board of the site."""
+    masks = [(1 << count) - 1 for count in site.nodes]
+    ledger = UsageLedger(settings.half_life.total_seconds(), 0.0)
+    return ClusterState(PolicyRules.of(settings, cpu_jobs), [NodeLayout(mask) for mask in masks], masks, ledger)

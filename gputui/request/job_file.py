@@ -1,0 +1,241 @@
+"""Drafts as job files, so that what a form holds is a file that `gputui submit -f` takes, and the other way round."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from gputui.config import read_toml
+from gputui.domain.errors import InputError
+from gputui.domain.job import Submission
+from gputui.request import job_file
+from gputui.request.command_line import raised
+from gputui.request.draft import Draft, check_further, filled_texts
+from gputui.request.job_options import BY_NAME, KEYS, JobOption, OptionKind
+from gputui.request.submitter import Submitter, submission
+from gputui.request.texts import quoted
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+
+
+def draft_as_toml(draft: Draft, *, with_others: bool = False) -> str:
+    """The job file; `with_others` has a line, commented out, for each key that it does not use."""
+    check_further(draft)
+    texts = filled_texts(draft)
+    lines = ["[[job]]", *_head(texts)]
+    lines += [f"{name} = {_toml_value(name, text)}" for name, text in texts.items() if name in BY_NAME]
+    if with_others:
+        lines += ["", "# What else there is:"]
+        lines += [f"# {key.name} = {_example(key.kind)}  # {key.help}" for key in KEYS if key.name not in texts]
+    return "\n".join(lines) + "\n"
+
+
+def _head(texts: Draft) -> Iterator[str]:
+    yield f"image = {_toml_text(texts['image'])}" if "image" in texts else "host = true"
+    if "command" in texts:
+        yield f"command = {_list(_words(texts['command']))}"
+
+
+def _toml_value(name: str, text: str) -> str:
+    kind = BY_NAME[name].kind
+    if kind is OptionKind.FLAG:
+        return "true"
+    if kind is OptionKind.ONE:
+        return text if re.fullmatch(r"0|[1-9]\d{0,8}", text, re.ASCII) else _toml_text(text)
+    if kind is OptionKind.PAIRS:
+        return _pairs(_words(text))
+    return _list(_words(text))
+
+
+def _pairs(listed: list[str]) -> str:
+    """A table, where each has a value and a name of its own; else a list, which can say more."""
+    pairs = [word.partition("=") for word in listed]
+    if not all(equals for _, equals, _ in pairs) or len({name for name, _, _ in pairs}) < len(pairs):
+        return _list(listed)
+    inner = (f"{name if _BARE.fullmatch(name) else _toml_text(name)} = {_toml_text(value)}" for name, _, value in pairs)
+    return "{" + ", ".join(inner) + "}"
+
+
+def _list(listed: list[str]) -> str:
+    return "[" + ", ".join(map(_toml_text, listed)) + "]"
+
+
+def _toml_text(text: str) -> str:
+    """A basic string: TOML's escapes are those of JSON, but that DEL needs one too."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _words(text: str) -> list[str]:
+    """The words; of a text with an open quotation, what stands between blanks."""
+    try:
+        return shlex.split(text)
+    except ValueError:
+        return text.split()
+
+
+def _example(kind: OptionKind) -> str:
+    return {OptionKind.FLAG: "true", OptionKind.MANY: "[]", OptionKind.PAIRS: "{}"}.get(kind, '""')
+
+
+def read_draft(path: Path, by: Submitter) -> dict[str, str]:
+    """The draft in a file of one job; raises InputError that names file, job and key."""
+    jobs = job_file.tables(str(path))
+    if len(jobs) != 1:
+        hint = f"gputui submit -f {path} submits them all"
+        raise InputError(f"has {len(jobs)} jobs, and a form takes one", where=str(path), hint=hint)
+    job_file.read_jobs(str(path), by)
+    table, place = jobs[0]
+    draft = {
+        name: shlex.join(job_file.option_texts(value, f"{place}.{name}", has_lists=_has_lists(name)))
+        for name, value in table.items()
+        if _many(name)
+    }
+    draft |= {name: _one(value, f"{place}.{name}") for name, value in table.items() if not _many(name)}
+    return filled_texts(draft)
+
+
+def _many(name: str) -> bool:
+    return name == "command" or (name in BY_NAME and BY_NAME[name].kind in {OptionKind.MANY, OptionKind.PAIRS})
+
+
+def _has_lists(name: str) -> bool:
+    return name in BY_NAME and BY_NAME[name].has_lists
+
+
+def _one(value: object, where: str) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else ""
+    return job_file.option_texts(value, where)[0]
+
+
+_BESIDES = ("image", "host", "command")
+
+
+def read_jobs(path: str, submitter: Submitter) -> tuple[Submission, ...]:
+    """The submissions of a file; raises InputError that names file, job and key."""
+    return tuple(_job(table, place, submitter) for table, place in tables(path))
+
+
+def tables(path: str) -> list[tuple[dict[str, Any], str]]:
+    """The tables of a file, not read yet, and how each is named in an error."""
+    if "\0" in path:
+        raise InputError("has a NUL character", where="--file")
+    whole = read_toml(Path(path), path)
+    for key in whole:
+        if key != "job":
+            raise InputError("unknown key", where=f"{path}: {_shown(key)}", hint="jobs are [[job]] tables")
+    jobs = whole.get("job")
+    if not isinstance(jobs, list) or not jobs:
+        raise InputError("expected at least one [[job]] table", where=f"{path}: job")
+    places = [f"{path}: job[{number}]" for number in range(1, len(jobs) + 1)]
+    return [(_table(table, place), place) for table, place in zip(jobs, places, strict=True)]
+
+
+def _table(table: object, place: str) -> dict[str, Any]:
+    if not isinstance(table, dict):
+        raise InputError("expected a table", where=place, hint="write [[job]]")
+    return table
+
+
+def _job(table: dict[str, Any], place: str, submitter: Submitter) -> Submission:
+    def where(key: str) -> str:
+        return f"{place}.{_shown(key)}"
+
+    faults = list(_unknown(table, where))
+    values: dict[str, object] = {}
+    for name, value in table.items():
+        if name in BY_NAME:
+            try:
+                values[name] = _value(BY_NAME[name], value, where(name))
+            except InputError as error:
+                faults.append(error)
+    raised(faults)
+    command = _texts(table.get("command", []), where("command"))
+    return submission(values, _image(table, where), command, submitter, where)
+
+
+def _unknown(table: dict[str, Any], where: Callable[[str], str]) -> Iterator[InputError]:
+    """Yield an error for each key that there is not."""
+    import difflib
+
+    known = (*_BESIDES, *BY_NAME)
+    for key in table:
+        if key not in known:
+            near = difflib.get_close_matches(key, known, 1)
+            yield InputError("unknown key", where=where(key), hint=f"did you mean {near[0]}?" if near else None)
+
+
+def _image(table: dict[str, Any], where: Callable[[str], str]) -> str | None:
+    """The image; None for a host job."""
+    host, image = table.get("host", False), table.get("image")
+    if not isinstance(host, bool):
+        raise InputError("expected true or false", where=where("host"))
+    if image is not None and not isinstance(image, str):
+        raise InputError("expected text", where=where("image"))
+    if host and image is not None:
+        raise InputError("a host job has no image", where=where("image"))
+    if not host and image is None:
+        raise InputError("is missing", where=where("image"), hint="or write host = true")
+    return image
+
+
+def _value(key: JobOption, value: object, where: str) -> object:
+    if key.kind is OptionKind.FLAG:
+        if not isinstance(value, bool):
+            raise InputError("expected true or false", where=where)
+        return value
+    if key.kind is OptionKind.PAIRS and not isinstance(value, dict | list):
+        raise InputError("expected a table", where=where, hint='write {NAME = "value"}')
+    if key.kind is OptionKind.ONE:
+        return key.read(_text(value, where), where)
+    if isinstance(value, dict) and key.kind is not OptionKind.PAIRS:
+        raise InputError("expected text or a number", where=where)
+    return tuple(key.read(text, where) for text in option_texts(value, where, has_lists=key.has_lists))
+
+
+def option_texts(value: object, where: str, *, has_lists: bool = False) -> tuple[str, ...]:
+    """A value, a list of them or a table of pairs, as each would be written after an option.
+
+    `has_lists` allows lists in that table: `{lr = [0.1, 0.2]}`.
+    """
+    if isinstance(value, dict):
+        value = [
+            f"{name}={_pair_text(inner, f'{where}.{_shown(name)}', has_lists=has_lists)}"
+            for name, inner in value.items()
+        ]
+    return _texts(value if isinstance(value, list) else [value], where)
+
+
+def _pair_text(value: object, where: str, *, has_lists: bool) -> str:
+    if not (has_lists and isinstance(value, list)):
+        return _text(value, where)
+    from gputui.domain.sweep import joined
+
+    return joined(_texts(value, where))
+
+
+def _text(value: object, where: str) -> str:
+    """A value as it would be written after an option."""
+    if isinstance(value, datetime.datetime):
+        return value.isoformat()
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise InputError("expected text or a number", where=where)
+    try:
+        return str(value)
+    except ValueError as error:  # Python refuses to print a number of thousands of digits
+        raise InputError("is too large a number", where=where) from error
+
+
+def _texts(values: object, where: str) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise InputError("expected a list of texts", where=where, hint='write ["python", "train.py"]')
+    return tuple(_text(value, f"{where}[{number}]") for number, value in enumerate(values, 1))
+
+
+def _shown(key: str) -> str:
+    return key if key.isidentifier() and key.isascii() and len(key) <= 40 else quoted(key)

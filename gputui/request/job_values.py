@@ -1,0 +1,308 @@
+"""Model of a GPU, elements of an array, times, changes of priority: compound values of `submit` and `priority`."""
+
+from __future__ import annotations
+
+import csv
+import re
+import signal
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from msgspec import Struct
+
+from gputui.domain.container_options import Pairs
+from gputui.domain.errors import InputError
+from gputui.domain.job import GpuRequest, LimitWarning
+from gputui.domain.policy.retry import RETRY_WORDS
+from gputui.domain.units import parse_duration
+from gputui.request import numbers
+from gputui.request.texts import any_text, one_line, quoted
+
+MAX_ARRAY = 100_000
+
+
+def gpu_model(text: str, where: str) -> str:
+    """Part of a model's name."""
+    return one_line(text, where, 80)
+
+
+class Array(Struct, frozen=True):
+    """Elements of a job array."""
+
+    indices: tuple[int, ...]
+    limit: int | None = None
+    """Maximum number of elements that run at once."""
+
+
+_PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
+
+
+def array(text: str, where: str) -> Array:
+    """The elements of `0-9`, `1,3,5-9`, `0-20:5`, each with `%2` for at most two at once (Slurm's notation)."""
+    listed, percent, limit = text.strip().partition("%")
+    indices: dict[int, None] = {}
+    for part in listed.split(","):
+        indices.update(dict.fromkeys(_indices(part.strip(), where)))
+        if len(indices) > MAX_ARRAY:
+            raise InputError("has too many elements", where=where, hint=f"at most {MAX_ARRAY}")
+    at_once = numbers.whole(1, MAX_ARRAY)(limit, where) if percent else None
+    return Array(tuple(indices), at_once)
+
+
+def _indices(part: str, where: str) -> range:
+    match = _PART.fullmatch(part)
+    if not match:
+        raise InputError(f"{quoted(part)} is not an array", where=where, hint="write 0-9, 1,3,5-9 or 0-9%2")
+    first, last, step = int(match[1]), int(match[2] or match[1]), int(match[3] or 1)
+    if last < first or not step:
+        raise InputError(f"{quoted(part)} is not a range", where=where, hint="write the smaller first")
+    chosen = range(first, last + 1, step)
+    if len(chosen) > MAX_ARRAY:
+        raise InputError("has too many elements", where=where, hint=f"at most {MAX_ARRAY}")
+    return chosen
+
+
+def sweep(text: str, where: str) -> tuple[str, str]:
+    """Return name and values of `lr=1e-3,1e-4`, `seed=0-9`, `width=0-10:2` or `text="a,b",c`."""
+    name, equals, values = any_text(text, where).partition("=")
+    if not equals:
+        raise InputError(f"{quoted(text)} has no values", where=where, hint="write lr=1e-3,1e-4 or seed=0-9")
+    check_sweep(((name.strip(), values.strip()),), where)
+    return name.strip(), values.strip()
+
+
+def check_sweep(pairs: Pairs, where: str) -> int:
+    """Return the number of elements of a sweep; raise InputError."""
+    from gputui.domain import sweep as sweeps  # few jobs are of a sweep
+
+    try:
+        return sweeps.check(pairs, MAX_ARRAY)
+    except InputError as error:
+        raise InputError(error.what, where=where, hint=error.hint) from error
+
+
+def begin(text: str, where: str, now: datetime, after: datetime | None = None) -> datetime:
+    """Return the time meant by `in 2h`, `18:00`, `tomorrow 09:00` or an ISO time; one without a zone is local.
+
+    A time of day is the next one, from `after` on where that is given.
+    """
+    from gputui.request import times  # few jobs have a time
+
+    return times.moment(text, where, now, after)
+
+
+class PriorityChange(Struct, frozen=True):
+    """Change of priority that `gputui priority` is asked for."""
+
+    value: int = 0
+    relative: bool = False
+    top: bool = False
+
+
+def priority_change(text: str, where: str) -> PriorityChange:
+    """The change meant by `70`, `+10`, `-10` or `top`."""
+    if text == "top":
+        return PriorityChange(top=True)
+    if text[:1] in {"+", "-"}:
+        return PriorityChange(numbers.whole(-100, 100)(text, where), relative=True)
+    return PriorityChange(numbers.priority(text, where))
+
+
+MAX_GPUS = 1024
+CAPABILITIES = ("compute", "compat32", "graphics", "utility", "video", "display", "gpu", "nvidia")
+"""Names an engine knows; `all` is not among them."""
+_KEYS = ("count", "device", "capabilities", "driver", "options")
+_LISTS = frozenset({"device", "capabilities", "options"})
+_gpu_count = numbers.whole(0, MAX_GPUS)
+
+
+def gpus(text: str, where: str) -> GpuRequest:
+    """Return the request meant by `2`, `2-4`, `all`, `device=0,GPU-…` or `"device=0,1","capabilities=video"`."""
+    fields = _fields(any_text(text, where), where)
+    if "driver" in fields and fields["driver"] not in (["nvidia"], [""]):
+        hint = "leave it out, or write driver=nvidia"
+        raise InputError(f"{quoted(','.join(fields['driver']))} is not a GPU driver here", where=where, hint=hint)
+    request = _chosen(fields, where)
+    return GpuRequest(
+        request.minimum,
+        request.maximum,
+        request.devices,
+        request.everything,
+        capabilities=_capabilities(fields.get("capabilities"), where),
+        driver="".join(fields.get("driver", ())) or None,
+        driver_options=_options(fields.get("options", ()), where),
+    )
+
+
+def _fields(text: str, where: str) -> dict[str, list[str]]:
+    """Return the fields by key. A bare word is a count, or goes on with the list before it where it fits there."""
+    found: dict[str, list[str]] = {}
+    last = ""
+    for field in _split(text, where):
+        key, equals, value = field.partition("=")
+        if not equals and _continues(last, key):
+            found[last].append(key)
+            continue
+        last = key if equals else "count"
+        if last not in _KEYS:
+            raise InputError(f"{quoted(last)} is not a key", where=where, hint=", ".join(_KEYS))
+        if last in found:
+            raise InputError(f"{last} is given twice", where=where)
+        values = (value if equals else key).split(",") if last in _LISTS else [value if equals else key]
+        found[last] = values
+    return found
+
+
+def _split(text: str, where: str) -> list[str]:
+    """Return the comma-separated fields, each of which may be quoted as in CSV."""
+    text = text.strip()
+    if len(text) > 1 and text[0] == text[-1] == "'":
+        text = text[1:-1].strip()
+    try:
+        rows = list(csv.reader([text], strict=True))
+    except csv.Error as error:
+        raise InputError(f"{quoted(text)} is not a list of fields: {error}", where=where) from error
+    return rows[0] if rows and rows[0] else [""]
+
+
+def _continues(last: str, word: str) -> bool:
+    """Whether a bare word belongs to the list of `last`: shells take away the quotes docker wants around it."""
+    if last == "device":
+        return True
+    return last == "capabilities" and word in CAPABILITIES
+
+
+def _chosen(fields: dict[str, list[str]], where: str) -> GpuRequest:
+    if "device" in fields and "count" in fields:
+        raise InputError("names devices and a count", where=where, hint="write one of them")
+    if "device" in fields and fields["device"] != ["all"]:
+        return _devices(fields["device"], where)
+    count = "all" if "device" in fields else "".join(fields.get("count", ["1"]))
+    if count == "all" or ("count" in fields and len(fields) > 1 and count == "-1"):
+        return GpuRequest(1, MAX_GPUS, everything=True)
+    return _counted(count, where)
+
+
+def _counted(text: str, where: str) -> GpuRequest:
+    low, dash, high = text.partition("-")
+    if not re.fullmatch(r"\d+", low, re.ASCII):
+        raise InputError(f"{quoted(text)} asks for no GPUs", where=where, hint="write 2, 2-4, all or device=0,1")
+    minimum = _gpu_count(low, where)
+    maximum = _gpu_count(high, where) if dash else minimum
+    if dash and not 1 <= minimum <= maximum:
+        raise InputError(f"{quoted(text)} is not a range", where=where, hint="write the smaller first, from 1 on")
+    return GpuRequest(minimum, maximum)
+
+
+def _devices(given: list[str], where: str) -> GpuRequest:
+    names = tuple(str(int(name)) if re.fullmatch(r"\d{1,4}", name, re.ASCII) else name for name in given)
+    for name in names:
+        if not re.fullmatch(r"\d{1,4}|(GPU|MIG)-[0-9a-zA-Z/-]{4,100}", name, re.ASCII):
+            hint = "an index, or a UUID that begins with GPU- or MIG-"
+            raise InputError(f"{quoted(name)} names no GPU", where=where, hint=hint)
+    if len(set(names)) < len(names):
+        raise InputError("names a GPU twice", where=where)
+    if len(names) > MAX_GPUS:
+        raise InputError(f"names {len(names)} GPUs", where=where, hint=f"at most {MAX_GPUS}")
+    return GpuRequest(len(names), len(names), devices=names)
+
+
+def _capabilities(names: Iterable[str] | None, where: str) -> tuple[str, ...]:
+    listed = tuple(names or ())
+    for name in listed:
+        if name not in CAPABILITIES:
+            hint = "known: " + ", ".join(CAPABILITIES) + "; -e NVIDIA_DRIVER_CAPABILITIES=all asks for every one"
+            raise InputError(f"{quoted(name)} is not a driver capability", where=where, hint=hint)
+    return listed
+
+
+def _options(words: Iterable[str], where: str) -> Pairs:
+    pairs = tuple((name, value) for name, _, value in (word.partition("=") for word in words))
+    if not all(name for name, _ in pairs):
+        raise InputError("an option of the driver has no name", where=where, hint="write options=NAME=VALUE")
+    return pairs
+
+
+def gpus_text(request: GpuRequest) -> str:
+    """Return the value that asks for the same: `2`, `2-4`, `all`, `device=…`, with docker's further fields if any."""
+    fields = [_count_written(request)]
+    fields += [f"capabilities={','.join(request.capabilities)}"] if request.capabilities else []
+    fields += [f"driver={request.driver}"] if request.driver else []
+    fields += (
+        [f"options={','.join('='.join(pair) for pair in request.driver_options)}"] if request.driver_options else []
+    )
+    return fields[0] if len(fields) == 1 else ",".join(map(_quoted_field, fields))
+
+
+def _count_written(request: GpuRequest) -> str:
+    if request.everything:
+        return "all"
+    if request.devices:
+        return "device=" + ",".join(request.devices)
+    if request.minimum == request.maximum:
+        return str(request.minimum)
+    return f"{request.minimum}-{request.maximum}"
+
+
+def _quoted_field(field: str) -> str:
+    return '"' + field.replace('"', '""') + '"' if "," in field or '"' in field else field
+
+
+_STOPPING = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU, signal.SIGCONT}
+_UNCATCHABLE = {signal.SIGKILL, signal.SIGSTOP}
+_number = numbers.whole(1, 64)
+_exit_code = numbers.whole(1, 255)
+
+
+def warning(text: str, where: str) -> LimitWarning:
+    """The warning meant by `TERM@60`, `SIGUSR1@2m` or `10@30s`."""
+    name, at, before = text.strip().partition("@")
+    if not at:
+        raise InputError(f"{quoted(text)} does not say when", where=where, hint="write TERM@60 or USR1@2m")
+    wait = parse_duration(before, where=where)
+    if wait < timedelta(seconds=1):
+        raise InputError("is no warning", where=where, hint="at least 1 second before the limit")
+    return LimitWarning(_signal(name.strip(), where), wait)
+
+
+def signal_number(text: str, where: str) -> int:
+    """The signal meant by `USR1`, `SIGINT` or `10`."""
+    number = _known_signal(text.strip(), where)
+    if number in _STOPPING:
+        hint = "gputui suspend stops a job, and gputui unsuspend lets it continue"
+        raise InputError(f"{quoted(text)} would stop or continue the job unseen", where=where, hint=hint)
+    if not 1 <= number < signal.NSIG:
+        raise InputError(f"{quoted(text)} is not a signal", where=where, hint="write TERM, USR1 or a number")
+    return number
+
+
+def _signal(name: str, where: str) -> int:
+    number = _known_signal(name, where)
+    if number in _UNCATCHABLE:
+        raise InputError(f"{quoted(name)} ends a job, and warns of nothing", where=where, hint="TERM, INT or USR1")
+    return number
+
+
+def _known_signal(name: str, where: str) -> int:
+    if re.fullmatch(r"\d+", name, re.ASCII):
+        number = _number(name, where)
+    else:
+        known = signal.Signals.__members__.get("SIG" + name.upper().removeprefix("SIG"))
+        if known is None:
+            raise InputError(f"{quoted(name)} is not a signal", where=where, hint="write TERM, USR1 or a number")
+        number = int(known)
+    return number
+
+
+def retry_on(text: str, where: str) -> tuple[str, ...]:
+    """The exit codes and words of `1,75,OOM`, each once."""
+    wanted: dict[str, None] = {}
+    for part in text.split(","):
+        word = part.strip().upper().replace("-", "_")
+        if re.fullmatch(r"\d+", word, re.ASCII):
+            word = str(_exit_code(word, where))
+        elif word not in RETRY_WORDS:
+            hint = "exit codes, and " + ", ".join(RETRY_WORDS)
+            raise InputError(f"{quoted(part)} is nothing to retry on", where=where, hint=hint)
+        wanted[word] = None
+    return tuple(wanted)

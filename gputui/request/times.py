@@ -1,0 +1,304 @@
+"""Times as people write them: `in 2h`, `18:00`, `tomorrow 9am`, `Mon 9-17`, `1 Dec 14:00`, `2026-12-01T09:00+01:00`.
+
+A grammar of our own, because libraries for this guess: they take `1/2` for a date of one of two countries and fill in
+what is missing. Here a text with two meanings is refused, with both named. Nothing of this is loaded to submit a job
+without times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from datetime import UTC, date, datetime, time, timedelta, tzinfo
+from typing import NamedTuple
+
+from gputui.domain.errors import InputError
+from gputui.domain.units import parse_duration
+from gputui.request.texts import quoted
+
+TONIGHT = time(20)
+"""Meaning of `tonight` without a time of day."""
+FARTHEST = timedelta(days=3650)
+HINT = "write in 2h, 18:00, tomorrow 09:00, Mon 14:00 or 2026-03-02T18:00"
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_MONTHS = (
+    *("january", "february", "march", "april", "may", "june"),
+    *("july", "august", "september", "october", "november", "december"),
+)
+_UNITS = {"seconds": "s", "minutes": "m", "mins": "m", "hours": "h", "hrs": "h", "days": "d", "weeks": "w"}
+_CLOCK = r"(\d{1,2})(?::(\d{2}))?(am|pm)?"
+_TIME = re.compile(_CLOCK, re.ASCII)
+_SPAN = re.compile(f"{_CLOCK}-{_CLOCK}", re.ASCII)
+_FILLERS = frozenset({"at", "on", "from", "this"})
+_COUNTRIES = re.compile(r"\d{1,4}[/.]\d{1,2}(?:[/.]\d{1,4})?\.?", re.ASCII)
+_ZONE = re.compile(r"(?:[A-Za-z_]+/[A-Za-z_/+-]+\d*|UTC|GMT)", re.ASCII)
+
+
+class _Text(NamedTuple):
+    """A time as written, with the name of its option and the moment at which it is read."""
+
+    text: str
+    where: str
+    now: datetime
+    zone: tzinfo | None
+    """None: this machine's."""
+
+    def refused(self, what: str, hint: str = HINT) -> InputError:
+        """Return the error about this text."""
+        return InputError(f"{quoted(self.text)} {what}", where=self.where, hint=hint)
+
+    @property
+    def today(self) -> date:
+        return self.now.astimezone(self.zone).date()
+
+    def at(self, day: date, clock: time) -> datetime:
+        """Return that local time in UTC; refuse one that clocks skip or show twice that day."""
+        try:
+            naive = datetime.combine(day, clock)
+            early, late = (naive.replace(tzinfo=self.zone, fold=fold).astimezone(UTC) for fold in (0, 1))
+        except (OverflowError, OSError, ValueError) as error:
+            raise self.refused("is more than ten years away") from error
+        if early == late:
+            return early
+        if early.astimezone(self.zone).replace(tzinfo=None, fold=0) != naive:
+            later = max(early, late).astimezone(self.zone)
+            raise self.refused("does not exist: clocks are put forward then", f"write {_iso(later)}")
+        both = " or ".join(_iso(each.astimezone(self.zone)) for each in sorted((early, late)))
+        raise self.refused("comes twice: clocks are put back then", f"write {both}")
+
+
+def moment(text: str, where: str, now: datetime, after: datetime | None = None) -> datetime:
+    """Return the time meant, in UTC; raises InputError.
+
+    A time of day or a weekday is the next one, from `after` on where that is given. A day alone is its beginning.
+    """
+    found = _absolute(text, where, now)
+    if found is None:
+        given, words = _words(text, where, now)
+        clocks, day = _split(given, words)
+        if any(isinstance(clock, tuple) for clock in clocks):
+            raise given.refused("is a span of time", "write one time")
+        found = _next(given, day, _only(given, [c for c in clocks if isinstance(c, time)]), after or now)
+    if not now - FARTHEST <= found <= now + FARTHEST:
+        raise InputError(f"{quoted(text)} is more than ten years away", where=where)
+    return found
+
+
+def span(text: str, where: str, now: datetime) -> tuple[datetime, datetime] | None:
+    """Return start and end of `Mon 9-17` or `tomorrow 22:00-06:00`; None for one time; raises InputError.
+
+    An end that is not later than the start is on the next day.
+    """
+    if _absolute(text, where, now, is_lenient=True) is not None:
+        return None
+    given, words = _words(text, where, now)
+    clocks, day = _split(given, words)
+    spans = [clock for clock in clocks if isinstance(clock, tuple)]
+    if not spans:
+        return None
+    if len(clocks) > 1:
+        raise given.refused("has several times")
+    start, end = spans[0]
+    begins = _next(given, day, start, now)
+    first = begins.astimezone(given.zone).date()
+    return begins, given.at(first if end > start else first + timedelta(days=1), end)
+
+
+def _absolute(text: str, where: str, now: datetime, *, is_lenient: bool = False) -> datetime | None:
+    """Return the time of `now`, `+2h`, `in 2 hours` or an ISO time; None for other texts."""
+    text = text.strip()
+    lower = text.lower()
+    if lower == "now":
+        return now
+    if text.startswith("+"):
+        return now + (timedelta() if is_lenient else parse_duration(text[1:], where=where))
+    if lower.startswith("in "):
+        return now if is_lenient else now + _wait(lower[3:].strip(), where)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if found.tzinfo is None:
+        return _Text(text, where, now, None).at(found.date(), found.time())
+    try:
+        return found.astimezone(UTC)
+    except (OverflowError, OSError) as error:
+        raise InputError(f"{quoted(text)} is more than ten years away", where=where) from error
+
+
+def _wait(text: str, where: str) -> timedelta:
+    """Return the duration of `2h`, `2h30`, `30 minutes`, `1 day 2 hours`."""
+    short = text
+    for word, letter in _UNITS.items():
+        short = re.sub(rf"(?<=\d)\s*{word[:-1]}s?\b", letter, short)
+    short = re.sub(r"[\s,]+|\band\b", "", short)
+    if short.isdigit():
+        hint = f"write in {short}m or in {short}h"
+        raise InputError(f"'in {text}' has no unit", where=where, hint=hint)
+    return parse_duration(short, where=where)
+
+
+def _words(text: str, where: str, now: datetime) -> tuple[_Text, list[str]]:
+    """Return the text with its zone, and the words without those that mean nothing."""
+    words = text.replace(",", " ").split() if len(text) <= 60 else []
+    given = _Text(text, where, now, None)
+    if words and _ZONE.fullmatch(words[-1]):
+        given = given._replace(zone=_zone(given, words.pop()))
+    joined = " ".join(words).lower().replace("\N{EN DASH}", "-")
+    joined = re.sub(r"(?<=\d) (?=[ap]m\b)", "", joined)
+    joined = re.sub(r"(?<=[\dm])(?: ?- ?| to )(?=\d)", "-", joined)
+    return given, [word for word in joined.split() if word not in _FILLERS]
+
+
+def _zone(given: _Text, name: str) -> tzinfo:
+    from zoneinfo import ZoneInfo  # few times name a zone
+
+    try:
+        return ZoneInfo(name)
+    except (KeyError, ValueError, OSError) as error:
+        text = "names a time zone that this host does not know"
+        raise given.refused(text, "write Europe/Berlin or UTC") from error
+
+
+def _split(given: _Text, words: Sequence[str]) -> tuple[list[time | tuple[time, time]], list[str]]:
+    """Return the times of day and spans among the words, and the words of the day."""
+    clocks: list[time | tuple[time, time]] = []
+    day: list[str] = []
+    for place, word in enumerate(words):
+        if word in {"noon", "midnight"}:
+            if word == "midnight" and len(words) > 1:
+                raise given.refused("may be the beginning or the end of that day", "write 00:00 of the day that begins")
+            clocks.append(time(12 if word == "noon" else 0))
+        elif match := _SPAN.fullmatch(word):
+            clocks.append(_span_of(given, match))
+        elif (match := _TIME.fullmatch(word)) and (match[2] or match[3]):
+            clocks.append(_clock(given, *match.groups()))
+        elif word.isascii() and word.isdigit() and not _is_of_date(words, place):
+            raise _bare(given, word)
+        else:
+            day.append(word)
+    return clocks, day
+
+
+def _bare(given: _Text, word: str) -> InputError:
+    """Return the error for an hour without minutes, which may be one of two."""
+    hour = int(word[:9])
+    if hour > 23:
+        return given.refused("is not a time")
+    hint = f"write {hour:02}:00" + (f" or {hour}pm" if 1 <= hour <= 12 else "")
+    return given.refused(f"does not tell which time {hour} is", hint)
+
+
+def _is_of_date(words: Sequence[str], place: int) -> bool:
+    """Return whether a number belongs to a date: it stands beside a month, or is a year."""
+    beside = (*words[max(0, place - 1) : place], *words[place + 1 : place + 2])
+    return len(words[place]) == 4 or any(_index(_MONTHS, word) is not None for word in beside)
+
+
+def _clock(given: _Text, hour: str, minute: str | None, half: str | None) -> time:
+    hours, minutes = int(hour), int(minute or 0)
+    if half and not 1 <= hours <= 12:
+        raise given.refused("is not a time: am and pm go with hours from 1 to 12")
+    if half:
+        hours = hours % 12 + (12 if half == "pm" else 0)
+    if hours > 23 or minutes > 59:
+        raise given.refused("is not a time")
+    return time(hours, minutes)
+
+
+def _span_of(given: _Text, match: re.Match[str]) -> tuple[time, time]:
+    first, last = match.groups()[:3], match.groups()[3:]
+    end = time(0) if last == ("24", None, None) else _clock(given, *last)
+    start = _clock(given, *first)
+    if last[2] and not first[2] and int(first[0]) <= 12:  # 1-5pm begins at 13:00, and 9-5pm at 09:00
+        evening = _clock(given, first[0], first[1], last[2])
+        start = evening if evening < end else start
+    is_bare = not any((*first[1:], *last[1:]))
+    if is_bare and end <= start and 0 < end.hour <= 12 and start.hour <= 12:
+        hours = f"{start.hour}-{end.hour + 12}"
+        raise given.refused(
+            f"may end at {end.hour:02}:00 or {end.hour + 12}:00", f"write {hours}, or both times as 09:00-17:00"
+        )
+    if start == end:
+        raise given.refused("ends as it begins")
+    return start, end
+
+
+def _only(given: _Text, clocks: Sequence[time]) -> time | None:
+    if len(clocks) > 1:
+        raise given.refused("has several times")
+    return clocks[0] if clocks else None
+
+
+def _next(given: _Text, day: Sequence[str], clock: time | None, after: datetime) -> datetime:
+    """Return the first such time that is later than `after`."""
+    if not day and clock is None:
+        raise given.refused("is not a time")
+    if day == ["tonight"]:
+        clock = TONIGHT if clock is None else clock
+        if clock < time(6):
+            hint = f"write tomorrow {clock:%H:%M}"
+            raise given.refused("may be early today or early tomorrow", hint)
+        day = ["today"]
+    for candidate in _candidates(given, list(day), after):
+        if (found := given.at(candidate, clock or time())) > after:
+            return found
+    raise given.refused("has passed")
+
+
+def _candidates(given: _Text, day: list[str], after: datetime) -> Iterator[date]:
+    """Yield the days that are meant, earliest first; refuse words that are no day."""
+    begin = after.astimezone(given.zone).date()
+    if not day:
+        yield from (begin + timedelta(days=ahead) for ahead in range(3))
+    elif day in (["today"], ["tomorrow"]):
+        yield given.today + timedelta(days=int(day == ["tomorrow"]))
+    elif (weekday := _index(_DAYS, day[-1])) is not None and len(day) <= 2:
+        ahead = (weekday - begin.weekday()) % 7
+        if day[0] == "next":
+            yield _next_week(given, begin, weekday)
+        elif len(day) == 1:
+            yield from (begin + timedelta(days=ahead + week) for week in (0, 7))
+        else:
+            raise given.refused("is not a time")
+    else:
+        yield from _dates(given, day, begin)
+
+
+def _next_week(given: _Text, begin: date, weekday: int) -> date:
+    """Return that day of the next week; refuse one that may be meant of this week too."""
+    found = begin + timedelta(days=7 - begin.weekday() + weekday)
+    if weekday > begin.weekday():
+        soon = found - timedelta(days=7)
+        hint = f"write {soon} or {found}"
+        raise given.refused(f"may be {soon:%a %d %b} or {found:%a %d %b}", hint)
+    return found
+
+
+def _dates(given: _Text, day: list[str], begin: date) -> Iterator[date]:
+    """Yield the days of `2026-12-01`, `1 Dec`, `Dec 1 2026`."""
+    if len(day) == 1 and _COUNTRIES.fullmatch(day[0]):
+        raise given.refused("is written in another order elsewhere", f"write {begin.isoformat()} or 1 Dec")
+    months = [index for word in day if (index := _index(_MONTHS, word)) is not None]
+    numbers = [int(number[1]) for word in day if (number := re.fullmatch(r"(\d{1,4})(?:st|nd|rd|th)?", word, re.ASCII))]
+    try:
+        if len(day) == 1:
+            yield date.fromisoformat(day[0])
+        elif len(months) == 1 and len(numbers) == len(day) - 1 and len(numbers) in {1, 2}:
+            years = [numbers[1]] if len(numbers) == 2 else [begin.year, begin.year + 1]
+            for year in years:
+                yield date(year, months[0] + 1, numbers[0])
+        else:
+            raise given.refused("is not a time")
+    except ValueError as error:
+        raise given.refused("is not a time") from error
+
+
+def _index(names: Sequence[str], word: str) -> int | None:
+    """Return the place of a name of which the word is the beginning, three letters or more."""
+    found = [place for place, name in enumerate(names) if len(word) >= 3 and name.startswith(word)]
+    return found[0] if len(found) == 1 else None
+
+
+def _iso(at: datetime) -> str:
+    return at.isoformat(timespec="minutes")

@@ -1,0 +1,123 @@
+"""Accounts of attempts: the submitter's, unless root submitted the job and named another."""
+
+from __future__ import annotations
+
+import grp
+import os
+import pwd
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import RunAs
+from gputui.domain.errors import RuntimeFault
+
+
+@dataclass(frozen=True)
+class Account:
+    """Entry of the account database."""
+
+    uid: int
+    gid: int
+    groups: tuple[int, ...]
+    name: str
+    home: str
+    shell: str
+
+    @property
+    def is_other(self) -> bool:
+        """Whether this account differs from the user and group of this process."""
+        return (self.uid, self.gid) != (os.geteuid(), os.getegid())
+
+
+def account_of(user: str | None, run_as: RunAs | None) -> Account:
+    """Return the account for `NAME|UID[:GROUP|GID]`, by default the submitter's; raises BAD_SPEC."""
+    submitter = _account(os.geteuid() if run_as is None else run_as.uid)
+    account = submitter if user is None else _chosen(user, submitter)
+    if account.is_other and os.geteuid() != 0:
+        text = f"it is a job of {account.name}: only a scheduler that runs as root can run jobs as other users"
+        raise _refused(text)
+    return account
+
+
+def container_user(user: str | None, run_as: RunAs, wanted: Iterable[str] = ()) -> tuple[str, tuple[str, ...]]:
+    """Return `UID:GID` and additional groups for a container, `wanted` included; raises BAD_SPEC.
+
+    Ids are numbers, because names inside the image may mean other users.
+    """
+    if user is not None and not run_as.is_strict:
+        return user, tuple(wanted)
+    submitter = _account(run_as.uid)
+    account = submitter if user is None else _chosen(user, submitter)
+    groups = [str(gid) for gid in account.groups if gid != account.gid]
+    for group in wanted:
+        gid = _group(group) if run_as.is_strict else group
+        if run_as.is_strict and submitter.uid != 0 and gid not in (submitter.gid, *submitter.groups):
+            raise _refused(f"--group-add {group!a}: {submitter.name} is not in that group")
+        groups.append(str(gid))
+    return f"{account.uid}:{account.gid}", tuple(dict.fromkeys(groups))
+
+
+def account_name(uid: int) -> str:
+    """Return the user's name; the uid as text when there is none."""
+    return _account(uid).name
+
+
+def _account(uid: int) -> Account:
+    if uid == os.geteuid():
+        gid, groups = os.getegid(), tuple(os.getgroups())
+    else:
+        gid, groups = uid, (uid,)
+    try:
+        entry = pwd.getpwuid(uid)
+    except KeyError:
+        return Account(uid, gid, groups, str(uid), "/", "/bin/sh")
+    if uid != os.geteuid():
+        gid, groups = entry.pw_gid, tuple(os.getgrouplist(entry.pw_name, entry.pw_gid))
+    return Account(uid, gid, groups, entry.pw_name, entry.pw_dir, entry.pw_shell or "/bin/sh")
+
+
+def _chosen(user: str, submitter: Account) -> Account:
+    """Return the requested account: any for root, else the submitter's own with one of its groups."""
+    name, _, group = user.partition(":")
+    entry = _user(name)
+    uid = entry.pw_uid if entry else int(name)
+    if uid != submitter.uid and submitter.uid != 0:
+        raise _refused(
+            f"--user {user!a}: jobs run as who submitted them, {submitter.name} here; only root may name others"
+        )
+    account = submitter if uid == submitter.uid else _account(uid)
+    if not group:
+        return account
+    gid = _group(group)
+    if submitter.uid != 0 and gid not in (submitter.gid, *submitter.groups):
+        raise _refused(f"--user {user!a}: {submitter.name} is not in the group {group!a}")
+    return replace(account, gid=gid, groups=(gid,))
+
+
+def _user(name: str) -> pwd.struct_passwd | None:
+    """Return the account entry; None for a number without one."""
+    is_number = _is_id(name)
+    try:
+        return pwd.getpwuid(int(name)) if is_number else pwd.getpwnam(name)
+    except (KeyError, ValueError):
+        if is_number:
+            return None
+        raise _refused(f"--user: this host has no user {name!a}") from None
+
+
+def _group(name: str) -> int:
+    if _is_id(name):
+        return int(name)
+    try:
+        return grp.getgrnam(name).gr_gid
+    except (KeyError, ValueError):
+        raise _refused(f"--user or --group-add: this host has no group {name!a}") from None
+
+
+def _is_id(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
+
+
+def _refused(text: str) -> RuntimeFault:
+    return RuntimeFault(Cause(CauseCode.BAD_SPEC, text))

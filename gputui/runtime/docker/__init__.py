@@ -1,0 +1,1 @@
+"""Attempts as Docker containers: the only code that imports docker-py."""

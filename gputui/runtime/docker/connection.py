@@ -1,0 +1,365 @@
+"""Connections to the engine: a pool of clients for many threads, with back-off and time limits."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, TypeVar
+
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime.docker.endpoint import Endpoint, find_endpoint
+from gputui.runtime.docker.faults import fault, unavailable
+from gputui.runtime.ssh_tunnel import TUNNELS, Tunnel
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+    from gputui.runtime.docker.transport import EngineClient
+
+
+T = TypeVar("T")
+FIRST_PAUSE = 0.5
+LONGEST_PAUSE = 10.0
+"""Longest pause in seconds between attempts to reach an engine."""
+MOST_IDLE = 4
+IDLE_FOR = 45.0
+"""Seconds for which an idle client is kept, of at most MOST_IDLE."""
+
+
+@dataclass(eq=False)
+class Deadline:
+    """Deadline of a call."""
+
+    at: float
+    """Time in monotonic seconds."""
+    cut: Callable[[], None]
+    """Aborts the call, from another thread."""
+    passed: threading.Event = field(default_factory=threading.Event)
+
+
+class Deadlines:
+    """Deadlines of whole calls, watched by one thread that lives only while there are any.
+
+    Socket timeouts limit only each single read.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._open: set[Deadline] = set()
+        self._is_watching = False
+
+    @contextmanager
+    def limit(self, seconds: float | None, cut: Callable[[], None]) -> Iterator[Deadline | None]:
+        """Call `cut` unless the block ends within so many seconds; None: no limit."""
+        if seconds is None:
+            yield None
+            return
+        deadline = Deadline(time.monotonic() + seconds, cut)
+        with self._changed:
+            self._open.add(deadline)
+            if not self._is_watching:
+                self._is_watching = True
+                threading.Thread(target=self._watch, name="engine-deadlines", daemon=True).start()
+            self._changed.notify()
+        try:
+            yield deadline
+        finally:
+            with self._changed:
+                self._open.discard(deadline)
+
+    def _watch(self) -> None:
+        while late := self._next_late():
+            late.passed.set()
+            with suppress(Exception):  # a call that ends by itself meanwhile has nothing left to cut
+                late.cut()
+
+    def _next_late(self) -> Deadline | None:
+        """Wait for the next passed deadline; return None when none are left."""
+        with self._changed:
+            while self._open:
+                first = min(self._open, key=lambda each: each.at)
+                left = first.at - time.monotonic()
+                if left <= 0:
+                    self._open.discard(first)
+                    return first
+                self._changed.wait(left)
+            self._is_watching = False
+            return None
+
+
+DEADLINES = Deadlines()
+"""Deadlines of all engines of this process."""
+
+
+def _check_listening(endpoint: Endpoint) -> None:
+    """Raise OSError when no process listens on the engine's socket: faster and clearer than a request."""
+    if endpoint.socket_path:
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(5)
+            with suppress(BlockingIOError):  # a full backlog: it listens
+                probe.connect(endpoint.socket_path)
+
+
+@dataclass
+class _Idle:
+    """Idle client of the pool."""
+
+    client: EngineClient
+    since: float
+    """Time in monotonic seconds."""
+
+
+class Connection:
+    """Pool of clients of one engine.
+
+    A requests session serves one thread at a time, so each call borrows a client. A few idle clients are kept for a
+    while. A stream keeps its client until it is closed.
+    """
+
+    def __init__(self, settings: RuntimeSettings) -> None:
+        self._settings = settings
+        self._lock = threading.Lock()
+        self._idle: list[_Idle] = []
+        self._endpoint: Endpoint | None = None
+        self._tunnel: Tunnel | None = None
+        self._tunnel_url = ""
+        self._api_version: str | None = None
+        self._era = 0
+        self._pause = 0.0
+        self._closed_until = 0.0
+        self._last_error: RuntimeUnavailableError | None = None
+        self._is_near = False
+
+    @property
+    def where(self) -> str:
+        """Address of the engine, for messages."""
+        return self._endpoint.url if self._endpoint else (self._settings.docker_host or "its address")
+
+    @property
+    def endpoint(self) -> Endpoint | None:
+        """Address of the engine; None before the first call."""
+        return self._endpoint
+
+    @property
+    def tunnel(self) -> Tunnel | None:
+        """ssh tunnel to the engine, if any."""
+        return self._tunnel
+
+    @property
+    def client_url(self) -> str | None:
+        """Address at which other local programs reach the engine through the same ssh tunnel, if any."""
+        return f"unix://{self._tunnel.socket_path()}" if self._tunnel else None
+
+    @property
+    def longest_pause(self) -> float:
+        """Longest pause in seconds between attempts; short for a local socket, whose check is cheap."""
+        return 1.0 if self._is_near else LONGEST_PAUSE
+
+    def call(self, ask: Callable[[APIClient], T], *, patient: bool = True, is_long: bool = False) -> T:
+        """Call `ask` with a client and return its result. Raises RuntimeFault or RuntimeUnavailableError.
+
+        While a remote engine does not answer, calls fail at once until the back-off is over, unless `patient` is
+        False. A call that exceeds the setting docker_timeout as a whole is aborted, unless `is_long`.
+        """
+        within = None if is_long else self._timeout
+        with self.borrowed(patient=patient) as client, self.translated():
+            return _in_time(client, ask, within)
+
+    @property
+    def _timeout(self) -> float:
+        return self._settings.docker_timeout.total_seconds()
+
+    @contextmanager
+    def borrowed(self, *, patient: bool = True) -> Iterator[EngineClient]:
+        """Yield a client, and return it to the pool afterwards."""
+        era = self._era
+        client = self._borrow(patient)
+        try:
+            yield client
+        except RuntimeFault as error:  # the engine answered with an error: the client works
+            if isinstance(error, RuntimeUnavailableError):
+                client.close()
+            else:
+                self._give_back(client, era)
+            raise
+        except BaseException:
+            client.close()
+            raise
+        self._give_back(client, era)
+
+    def open(self, *, patient: bool = False) -> EngineClient:
+        """Return a client for a stream, which the caller closes."""
+        return self._borrow(patient)
+
+    @contextmanager
+    def translated(self) -> Iterator[None]:
+        """Raise errors of docker-py as RuntimeFaults."""
+        from docker.errors import APIError, DockerException
+        from requests.exceptions import RequestException
+
+        since = time.monotonic()
+        try:
+            yield
+        except APIError as error:
+            raise fault(_explanation(error), status=error.status_code) from error
+        except (DockerException, RequestException, OSError) as error:
+            raise self.lost(error, since) from error
+
+    def lost(self, error: BaseException, since: float | None = None) -> RuntimeUnavailableError:
+        """Record that the engine does not answer; return the error to raise."""
+        found = self._why(error, time.monotonic() if since is None else since)
+        with self._lock:
+            self._pause = min(max(FIRST_PAUSE, self._pause * 2), LONGEST_PAUSE)
+            self._closed_until = time.monotonic() + self._pause
+            self._last_error = found
+        self.forget()
+        return found  # another thread may have connected since, and have cleared `_last_error`
+
+    def _why(self, error: BaseException, since: float) -> RuntimeUnavailableError:
+        """Return the error for an unreachable engine, from ssh's messages if ssh failed."""
+        if isinstance(error, RuntimeUnavailableError):
+            return error
+        said = self._tunnel.fault(since) if self._tunnel else None
+        return said or unavailable(self.where, error)
+
+    def dial(self) -> tuple[socket.socket, str]:
+        """Return a connected socket of the caller's own, and the API version to use on it.
+
+        Raises RuntimeUnavailableError.
+        """
+        from gputui.runtime.docker.transport import dialled
+
+        with self.borrowed(patient=False) as client:
+            version = str(client.api_version)
+        with self._reached() as endpoint:
+            return dialled(endpoint, self._timeout), version
+
+    def forget(self) -> None:
+        """Drop all idle clients and the negotiated version: the next call connects again."""
+        with self._lock:
+            dropped, self._idle = self._idle, []
+            self._era += 1
+            self._api_version = None
+        _close(dropped)
+
+    def close(self) -> None:
+        """Drop all idle clients, and release the ssh tunnel."""
+        self.forget()
+        with self._lock:
+            url, self._tunnel, self._tunnel_url = self._tunnel_url, None, ""
+        if url:
+            TUNNELS.release(url)
+
+    def _borrow(self, patient: bool) -> EngineClient:
+        with self._lock:
+            if patient and self._last_error and not self._is_near and time.monotonic() < self._closed_until:
+                raise type(self._last_error)(self._last_error.what, hint=self._last_error.hint)
+            kept = self._idle.pop().client if self._idle else None
+        return self._still_answering(kept) if kept else self._connect()
+
+    def check_listening(self) -> None:
+        """Raise RuntimeUnavailableError when a local engine accepts no connections: it is stopping.
+
+        A stopping engine still answers on open connections. Engines that are not behind a local socket are not
+        checked.
+        """
+        try:
+            if self._endpoint:
+                _check_listening(self._endpoint)
+        except OSError as error:
+            raise self.lost(error) from error
+
+    def _still_answering(self, kept: EngineClient) -> EngineClient:
+        """Return the kept client if the engine still listens."""
+        try:
+            self.check_listening()
+        except RuntimeUnavailableError:
+            kept.close()
+            raise
+        return kept
+
+    def _connect(self) -> EngineClient:
+        from gputui.runtime.docker.transport import EngineClient
+
+        with self._reached() as endpoint:
+            # never pinned: engines refuse versions that are too old or too new for them; asked once, then kept
+            version = self._api_version or _version(endpoint, self._timeout)
+            client = EngineClient(endpoint, timeout=self._timeout, version=version)
+        with self._lock:
+            self._api_version = version
+            self._pause, self._last_error = 0.0, None
+        return client
+
+    @contextmanager
+    def _reached(self) -> Iterator[Endpoint]:
+        """Yield the address to connect to; any failure inside means that the engine does not answer."""
+        since = time.monotonic()
+        try:
+            # never changed: after `docker context use` all containers would appear to be lost
+            self._endpoint = self._endpoint or find_endpoint(self._settings)
+            self._is_near = self._endpoint.socket_path is not None
+            _check_listening(self._endpoint)
+            yield self._tunnelled(self._endpoint) if self._endpoint.is_ssh else self._endpoint
+        # docker-py raises bare Exceptions of many kinds for a bad TLS file or address
+        except Exception as error:
+            raise self.lost(error, since) from error
+
+    def _tunnelled(self, endpoint: Endpoint) -> Endpoint:
+        """Return the local socket of the tunnel to an engine behind ssh."""
+        with self._lock:
+            if self._tunnel_url != endpoint.url:
+                before, self._tunnel_url = self._tunnel_url, endpoint.url
+                self._tunnel = TUNNELS.acquire(endpoint.url)
+                if before:
+                    TUNNELS.release(before)
+            tunnel = self._tunnel
+        assert tunnel is not None
+        return Endpoint(f"unix://{tunnel.socket_path()}", None, endpoint.source)
+
+    def _give_back(self, client: EngineClient, era: int) -> None:
+        """Keep the client for the next call, and close clients that were idle for long."""
+        now = time.monotonic()
+        with self._lock:
+            known = [*self._idle, _Idle(client, now)]
+            young = [each for each in known if now - each.since < IDLE_FOR]
+            self._idle = young[-MOST_IDLE:] if era == self._era else self._idle
+            dropped = [each for each in known if each not in self._idle]
+        _close(dropped)
+
+
+def _in_time(client: EngineClient, ask: Callable[[APIClient], T], within: float | None) -> T:
+    """Call `ask` and return its result; raises TimeoutError when the whole call takes too long."""
+    with DEADLINES.limit(within, client.shut_down) as deadline:
+        try:
+            return ask(client)
+        except Exception as error:
+            if deadline and deadline.passed.is_set():
+                raise TimeoutError(f"timed out after {within:g} s") from error
+            raise
+
+
+def _version(endpoint: Endpoint, timeout: float) -> str:
+    """Return the engine's API version."""
+    from gputui.runtime.docker.transport import EngineClient
+
+    asking = EngineClient(endpoint, timeout=timeout)
+    try:
+        return _in_time(asking, lambda _: asking.server_version(), timeout)
+    finally:
+        asking.close()
+
+
+def _close(dropped: list[_Idle]) -> None:
+    for each in dropped:
+        with suppress(Exception):  # closing a broken session may raise anything; it is gone either way
+            each.client.close()
+
+
+def _explanation(error: BaseException) -> str:
+    explanation = getattr(error, "explanation", None)
+    return str(explanation or error)

@@ -1,0 +1,180 @@
+"""Cache of containers: listed in one cheap request, inspected only when something is unknown."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from gputui.domain.cause import Cause
+from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer
+from gputui.runtime.docker.create import GPUS, STORE
+from gputui.runtime.docker.faults import cause_of_init
+from gputui.runtime.docker.outages import Outages, boot_time, may_be_the_engines
+from gputui.runtime.docker.records import by_name, foreign_of, gpus_of, record_of, state_of
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+Json = Mapping[str, Any]
+_MAYBE_INIT = {126, 127}
+_ABOUT_TO_START = 60
+"""Seconds within which a created container is expected to be started."""
+
+
+class ContainerCache:
+    """Records of the engine's containers.
+
+    A cached record is valid while the list shows the same state: an ended container never changes, and a running one
+    keeps start and pid until it ends, which the events report.
+    """
+
+    def __init__(self, store_id: str, check_listening: Callable[[], None] = lambda: None) -> None:
+        """`knock` raises RuntimeUnavailableError when the engine is stopping."""
+        self.outages = Outages()
+        self._check_listening = check_listening
+        self._store_id = store_id
+        self._lock = threading.Lock()
+        self._records: dict[str, ContainerRecord] = {}
+        self._foreign: dict[str, ForeignContainer | None] = {}
+        self._booted_at: datetime | None = None
+        self._last_event: int | None = None
+        self._witness: int | None = None
+        """Time of the last event before the engine was lost, until it was asked whether it remembers that event."""
+
+    def containers(self, client: APIClient) -> tuple[ContainerRecord, ...]:
+        """Return this store's containers, oldest first."""
+        listed = client.containers(all=True, filters={"label": f"{STORE}={self._store_id}"})
+        found = [self._record(client, summary) for summary in reversed(listed)]
+        self._prune(self._records, {summary["Id"] for summary in listed})
+        return tuple(record for record in found if record)
+
+    def inspect(self, client: APIClient, container_id: str) -> ContainerRecord | None:
+        """Return one container, inspected now; None when it is missing or not ours."""
+        inspected = by_name(client, container_id)
+        if inspected is None:
+            self.forget(container_id)
+            return None
+        record = record_of(inspected, cause=_init_cause(client, inspected))
+        if record is None:
+            return None
+        record = self._judged(client, record)
+        with self._lock:
+            known = self._records.get(record.id)
+        if may_be_the_engines(record) and not (known and known.state is record.state):
+            self._check_listening()  # a stopping engine ends its containers and still answers: judge when it is back
+        with self._lock:
+            if known and known.state is record.state is ContainerState.EXITED:
+                # keep the first judgement: the outage may be forgotten since
+                record = replace(record, cause=known.cause)
+            self._records[record.id] = record
+        return record
+
+    def see_event(self, nanoseconds: int) -> None:
+        """Record the time of an event of the engine, in nanoseconds since 1970."""
+        self._last_event = nanoseconds
+
+    def lost(self, now: datetime) -> None:
+        """Record that the engine, or the line to it, was lost."""
+        self._witness = self._last_event
+        self.outages.lost(now)
+
+    def _judged(self, client: APIClient, record: ContainerRecord) -> ContainerRecord:
+        """Return the record with a corrected cause, unless only the line was cut and the engine kept running."""
+        judged = self.outages.judge(record, self._booted_at)
+        witness, self._witness = (self._witness, None) if judged is not record else (None, self._witness)
+        if witness and _remembers(client, witness):
+            self.outages.deny()
+            return self.outages.judge(record, self._booted_at)
+        return judged
+
+    def foreign(self, client: APIClient, default_runtime: str) -> tuple[ForeignContainer, ...]:
+        """Return running foreign containers that requested GPUs."""
+        listed = client.containers()
+        others = [each["Id"] for each in listed if (each.get("Labels") or {}).get(STORE) != self._store_id]
+        found = [self._of_others(client, container_id, default_runtime) for container_id in others]
+        self._prune(self._foreign, set(others))
+        return tuple(each for each in found if each)
+
+    def rivals(self, client: APIClient, container_id: str) -> tuple[ContainerRecord, ...]:
+        """Return other stores' containers, running or just created, that share a GPU with this one."""
+        listed = client.containers(all=True, filters={"label": GPUS, "status": ["created", "running", "paused"]})
+        mine = next((each for each in listed if each["Id"] == container_id), None)
+        if mine is None:
+            return ()
+        wanted = set(gpus_of(mine["Labels"]))
+        return tuple(
+            _rival(each)
+            for each in listed
+            if each["Labels"].get(STORE) != self._store_id
+            and wanted.intersection(gpus_of(each["Labels"]))
+            # a killed scheduler may have left one that will never be started
+            and (each["State"] != "created" or each["Created"] > mine["Created"] - _ABOUT_TO_START)
+        )
+
+    def forget(self, container_id: str) -> None:
+        """Drop one container."""
+        with self._lock:
+            self._records.pop(container_id, None)
+
+    def forget_all(self) -> None:
+        """Drop containers that ran, and those that the engine may have ended when it stopped."""
+        with self._lock:
+            self._records = {
+                key: record
+                for key, record in self._records.items()
+                if record.state is ContainerState.EXITED and self.outages.judge(record, self._booted_at) is record
+            }
+
+    def trust_boot_time(self) -> None:
+        """Judge by this machine's boot time, since the engine is local: older containers were ended by the restart."""
+        self._booted_at = boot_time()
+
+    def _record(self, client: APIClient, summary: Json) -> ContainerRecord | None:
+        with self._lock:
+            known = self._records.get(summary["Id"])
+        is_paused = summary["State"] == "paused"
+        if known and known.state is state_of(summary["State"]) and known.is_suspended == is_paused:
+            return known
+        return self.inspect(client, summary["Id"])
+
+    def _of_others(self, client: APIClient, container_id: str, default_runtime: str) -> ForeignContainer | None:
+        with self._lock:
+            if container_id in self._foreign:
+                return self._foreign[container_id]
+        inspected = by_name(client, container_id)
+        if inspected is None:
+            return None
+        found = foreign_of(inspected, default_runtime)
+        with self._lock:
+            self._foreign[container_id] = found
+        return found
+
+    def _prune(self, kept: dict[str, Any], alive: set[str]) -> None:
+        with self._lock:
+            for gone in kept.keys() - alive:
+                del kept[gone]
+
+
+def _remembers(client: APIClient, nanoseconds: int) -> bool:
+    """Whether the engine remembers the event of that time: it forgets its events when it restarts."""
+    second = nanoseconds // 10**9
+    events = client.events(since=second, until=second + 1, filters={"type": ["container"]}, decode=True)
+    return any(event.get("timeNano") == nanoseconds for event in events)
+
+
+def _rival(summary: Json) -> ContainerRecord:
+    """Return a partial record of another store's container, from the list."""
+    return ContainerRecord(summary["Id"], 0, 0, state_of(summary["State"]), gpus_of(summary["Labels"]))
+
+
+def _init_cause(client: APIClient, inspected: Json) -> Cause | None:
+    """Return the failure that the engine's init logged, if the exit code may be its own."""
+    state = inspected["State"]
+    if state["Status"] != "exited" or state["ExitCode"] not in _MAYBE_INIT:
+        return None
+    tail = client.logs(inspected["Id"], tail=3)
+    return cause_of_init(bytes(tail))

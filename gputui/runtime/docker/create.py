@@ -1,0 +1,176 @@
+"""Container creation: a Launch as the body of `POST /containers/create`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import Launch
+from gputui.domain.container_options import ContainerOptions
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.policy.gpus.engine import CDI_KIND
+from gputui.domain.settings import RuntimeSettings
+from gputui.runtime.accounts import container_user
+from gputui.runtime.docker import create_options
+from gputui.runtime.docker.engine import EngineFacts, GpuMode
+from gputui.runtime.docker.faults import bad_spec
+
+STORE = "gputui.store"
+JOB = "gputui.job"
+ATTEMPT = "gputui.attempt"
+GPUS = "gputui.gpus"
+SUBMITTER = "gputui.submitter"
+USER = "user"
+_OURS = "gputui."
+
+_CAPABILITIES = "NVIDIA_DRIVER_CAPABILITIES"
+_GPU_CHOICE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True)
+class CreateRequest:
+    """Body of a create request, with notes on changes to what the job asked for."""
+
+    body: dict[str, Any]
+    notes: tuple[str, ...] = ()
+
+
+def create_request(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> CreateRequest:
+    """Return the create request of an attempt for this engine; raises RuntimeFault."""
+    if not launch.spec.image:
+        raise bad_spec("image", "a job without an image runs as a host process, not in Docker")
+    options = launch.spec.options
+    cpus, cpu_notes = _cpus(options, facts)
+    env, env_notes = _env(launch, facts)
+    host = _given(_host(launch, facts, settings) | {"NanoCpus": cpus}) | create_options.unmasked(options)
+    user = options.user
+    if launch.run_as is not None:
+        user, groups = container_user(options.user, launch.run_as, options.group_add)
+        # no setuid program of the image may make it root
+        host |= {"GroupAdd": list(groups), "SecurityOpt": [*host.get("SecurityOpt", ()), "no-new-privileges"]}
+    body: dict[str, Any] = {
+        "Image": launch.spec.image,
+        "Env": env,
+        "Labels": _labels(launch),
+        "Volumes": {path: {} for path in options.volumes if create_options.is_anonymous(path)},
+        "HostConfig": host,
+        **_given({"Cmd": list(launch.spec.command), "WorkingDir": options.workdir, "User": user}),
+        **_given(create_options.config_fields(options)),
+        **_given({"NetworkingConfig": create_options.networking(options)}),
+    }
+    if (interactive := launch.spec.interactive) is not None:
+        # as docker run does: the input ends with whoever attached first, unless it is a terminal
+        stdin = interactive.stdin
+        body |= {"Tty": interactive.tty, "OpenStdin": stdin, "StdinOnce": stdin, "AttachStdin": stdin}
+        body |= {"AttachStdout": True, "AttachStderr": True}
+    if options.entrypoint is not None:
+        body["Entrypoint"] = [options.entrypoint]
+    return CreateRequest(body, (*cpu_notes, *env_notes))
+
+
+def _host(launch: Launch, facts: EngineFacts, settings: RuntimeSettings) -> dict[str, Any]:
+    options = launch.spec.options
+    return create_options.host_fields(options) | {
+        # as PID 1 a process ignores SIGTERM unless it handles it; below an init it ends
+        "Init": None if options.no_init else True,
+        # the exit code would be lost with the container if the event was missed
+        "AutoRemove": False,
+        "LogConfig": _log_config(options, settings),
+        "PidsLimit": _pids_limit(options, settings),
+        "Ulimits": [create_options.ulimit(text) for text in options.ulimits],
+        "Binds": [create_options.bind(text) for text in options.volumes if not create_options.is_anonymous(text)],
+        "Mounts": [create_options.mount(text) for text in options.mounts],
+        "DeviceRequests": [*_device_requests(launch, facts), *create_options.other_devices(options)],
+    }
+
+
+def _log_config(options: ContainerOptions, settings: RuntimeSettings) -> dict[str, Any]:
+    """Return the log configuration: the site's rotation, unless the job sets its own."""
+    rotation = {"max-size": str(settings.log_max_size), "max-file": str(settings.log_max_files)}
+    own = {name: value for name, _, value in (text.partition("=") for text in options.log_opt)}
+    return {"Type": options.log_driver or "json-file", "Config": rotation | own}
+
+
+def _pids_limit(options: ContainerOptions, settings: RuntimeSettings) -> int | None:
+    """Return the limit of processes, at most the site's."""
+    wanted, most = options.pids_limit, settings.pids_limit
+    if most is None or wanted is None:
+        return most if wanted is None else wanted
+    return most if wanted <= 0 else min(wanted, most)
+
+
+def _device_requests(launch: Launch, facts: EngineFacts) -> list[dict[str, Any]]:
+    """Return the request for GPUs by UUID, never by count: the engine would choose other GPUs."""
+    if not launch.gpus:
+        return []
+    if facts.gpu_mode is GpuMode.CDI:
+        return [{"Driver": "cdi", "DeviceIDs": [f"{CDI_KIND}={name}" for name in launch.gpu_names or launch.gpus]}]
+    if facts.gpu_mode is GpuMode.NONE:
+        cause = Cause(CauseCode.GPU_SETUP_FAILED, f"{facts.name} silently ignores requests for GPUs")
+        raise RuntimeFault(cause, hint="run `gputui doctor`")
+    request = launch.spec.gpus
+    return [
+        {
+            "Driver": request.driver or "",
+            "DeviceIDs": list(launch.gpus),
+            # as docker's own --gpus: the engine sets NVIDIA_DRIVER_CAPABILITIES to whatever else is listed
+            "Capabilities": [[*_capabilities(launch), "gpu"]],
+            "Options": dict(request.driver_options),
+        }
+    ]
+
+
+def _capabilities(launch: Launch) -> tuple[str, ...]:
+    """Return the driver capabilities to request; none if the job's environment names them."""
+    return () if _CAPABILITIES in dict(launch.spec.options.env) else launch.spec.gpus.capabilities
+
+
+def _env(launch: Launch, facts: EngineFacts) -> tuple[list[str], tuple[str, ...]]:
+    """Return the job's environment, with gputui's variables and without its own choice of GPUs, and notes."""
+    given = {key: value for key, value in launch.spec.options.env if key not in _GPU_CHOICE}
+    dropped = [key for key, _ in launch.spec.options.env if key in _GPU_CHOICE]
+    notes = tuple(f"{key} was left out: the scheduler chooses the GPUs" for key in dict.fromkeys(dropped))
+    if launch.gpus and launch.spec.gpus.capabilities and not _capabilities(launch):
+        notes += (f"the capabilities of --gpus were left out: {_CAPABILITIES} of the job names others",)
+    ours = {
+        "GPUTUI_ATTEMPT": launch.tag,
+        "GPUTUI_JOB_ID": str(launch.job_id),
+        "GPUTUI_GPUS": str(len(launch.gpus)),
+    }
+    if launch.promised:
+        ours["GPUTUI_GPU_MEMORY"] = str(launch.promised)
+    if launch.array_index is not None:
+        ours["GPUTUI_ARRAY_INDEX"] = str(launch.array_index)
+    if not launch.gpus or facts.gpu_mode is GpuMode.CDI:
+        # NVIDIA's images set `all`, which with NVIDIA's runtime as default gives every GPU to a job without GPUs
+        ours["NVIDIA_VISIBLE_DEVICES"] = "void"
+    return [f"{key}={value}" for key, value in (given | ours).items()], notes
+
+
+def _labels(launch: Launch) -> dict[str, str]:
+    own = {key: value for key, value in launch.spec.options.labels if not key.startswith(_OURS)}
+    tenant = {USER: launch.spec.tenant} if launch.spec.tenant else {}
+    identity = {
+        STORE: launch.store_id,
+        JOB: str(launch.job_id),
+        ATTEMPT: str(launch.attempt),
+        GPUS: ",".join(launch.gpus),
+    }
+    if launch.submitter is not None:
+        identity[SUBMITTER] = str(launch.submitter)
+    return own | tenant | identity
+
+
+def _cpus(options: ContainerOptions, facts: EngineFacts) -> tuple[int | None, tuple[str, ...]]:
+    """Return CPUs in billionths, and notes; the engine refuses more than it has."""
+    if options.cpus is None:
+        return None, ()
+    if facts.cpus and options.cpus > facts.cpus:
+        return facts.cpus * 10**9, (f"--cpus {options.cpus:g} was lowered to the host's {facts.cpus}",)
+    return round(options.cpus * 1e9), ()
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields that are set."""
+    return {key: value for key, value in fields.items() if value is not None and value != []}

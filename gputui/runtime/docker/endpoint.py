@@ -1,0 +1,149 @@
+"""Address and TLS files of the engine, with the precedence of the docker command."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gputui.domain.errors import RuntimeUnavailableError
+from gputui.domain.settings import RuntimeSettings
+
+DEFAULT_URL = "unix:///var/run/docker.sock"
+_UNIX = ("unix://", "http+unix://")
+_TCP = ("tcp://", "http://", "https://")
+_SSH = "ssh://"
+_CONTEXT_HINT = "`docker context ls` lists the contexts"
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """TLS files for a TCP connection to the engine; each path may be None."""
+
+    ca: Path | None = None
+    certificate: Path | None = None
+    key: Path | None = None
+    verifies: bool = True
+    """Whether the engine's certificate is checked."""
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Address of the engine."""
+
+    url: str
+    tls: TlsFiles | None = None
+    source: str = ""
+    """Origin of the address, in words."""
+
+    @property
+    def socket_path(self) -> str | None:
+        """Path of the UNIX socket; None for an engine that is reached otherwise."""
+        if not self.url.startswith(_UNIX):
+            return None
+        return "/" + self.url.partition("://")[2].lstrip("/")
+
+    @property
+    def is_ssh(self) -> bool:
+        """Whether the engine is reached through the ssh command."""
+        return self.url.startswith(_SSH)
+
+
+def find_endpoint(settings: RuntimeSettings) -> Endpoint:
+    """Return the engine's address: the setting, else DOCKER_HOST, else the docker context. Raises RuntimeFault."""
+    if settings.docker_host:
+        return _checked(settings.docker_host, "the setting runtime.docker_host", _environment_tls)
+    if host := os.environ.get("DOCKER_HOST"):
+        return _checked(host, "DOCKER_HOST", _environment_tls)
+    name = os.environ.get("DOCKER_CONTEXT") or _current_context() or "default"
+    if name == "default":
+        return Endpoint(DEFAULT_URL, None, "the default")
+    return _of_context(name)
+
+
+def _checked(url: str, source: str, tls: Any) -> Endpoint:
+    """Return the endpoint of a URL; raises RuntimeUnavailableError for an address of no known kind."""
+    url = url.strip()
+    if url == "unix://":
+        url = DEFAULT_URL
+    if "://" not in url:
+        url = f"unix://{url}" if url.startswith("/") else f"tcp://{url}"
+    if url.startswith(_TCP):
+        found = tls()
+        return Endpoint(url, found or (TlsFiles() if url.startswith("https://") else None), source)
+    if not url.startswith((*_UNIX, _SSH)):
+        raise RuntimeUnavailableError(
+            f"{source} is {url!r}, which is not an address of an engine",
+            hint="use unix:///path, tcp://host:port or ssh://user@host",
+        )
+    return Endpoint(url, None, source)
+
+
+def _config_directory() -> Path:
+    given = os.environ.get("DOCKER_CONFIG")
+    return Path(given) if given else Path.home() / ".docker"
+
+
+def _environment_tls() -> TlsFiles | None:
+    """Return the TLS files of DOCKER_TLS, DOCKER_TLS_VERIFY and DOCKER_CERT_PATH.
+
+    As with the docker command, any non-empty value enables TLS, and DOCKER_CERT_PATH alone does not.
+    """
+    verifies = bool(os.environ.get("DOCKER_TLS_VERIFY"))
+    if not verifies and not os.environ.get("DOCKER_TLS"):
+        return None
+    given = os.environ.get("DOCKER_CERT_PATH")
+    return _files_in(Path(given) if given else _config_directory(), verifies)
+
+
+def _files_in(directory: Path, verifies: bool) -> TlsFiles:
+    """Return the TLS files in a directory. Raises RuntimeUnavailableError when certificate or key is missing."""
+    ca, certificate, key = (directory / name for name in ("ca.pem", "cert.pem", "key.pem"))
+    if certificate.exists() != key.exists():
+        missing = key if certificate.exists() else certificate
+        raise RuntimeUnavailableError(f"{missing} is missing, and TLS needs it", hint="see DOCKER_CERT_PATH")
+    has_pair = certificate.exists()
+    return TlsFiles(
+        ca=ca if ca.exists() else None,
+        certificate=certificate if has_pair else None,
+        key=key if has_pair else None,
+        verifies=verifies,
+    )
+
+
+def _current_context() -> str | None:
+    """Return the context chosen by `docker context use`; None without config.json."""
+    found = _read_json(_config_directory() / "config.json")
+    return str(found.get("currentContext") or "") or None
+
+
+def _of_context(name: str) -> Endpoint:
+    contexts = _config_directory() / "contexts"
+    key = hashlib.sha256(name.encode()).hexdigest()
+    meta = contexts / "meta" / key / "meta.json"
+    if not meta.exists():
+        raise RuntimeUnavailableError(f"there is no docker context {name!r}", hint=_CONTEXT_HINT)
+    docker = (_read_json(meta).get("Endpoints") or {}).get("docker") or {}
+    if not docker.get("Host"):
+        raise RuntimeUnavailableError(f"the docker context {name!r} names no host", hint=_CONTEXT_HINT)
+    files, skips = contexts / "tls" / key / "docker", bool(docker.get("SkipTLSVerify"))
+
+    def tls() -> TlsFiles | None:
+        has_files = files.is_dir() and any(files.iterdir())
+        return _files_in(files, not skips) if has_files or skips else None
+
+    return _checked(str(docker["Host"]), f"docker context {name!r}", tls)
+
+
+def _read_json(path: Path) -> Mapping[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise RuntimeUnavailableError(f"cannot read {path}: {error}", hint="it says how to reach Docker") from error
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,274 @@
+"""Facts about an engine: kind, version, GPU mode, CDI devices, and whether it runs on this machine.
+
+An address alone does not prove locality, since any may be forwarded.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from gputui.domain.container import EngineGpus
+from gputui.domain.policy.gpus.engine import CDI_KIND
+from gputui.runtime.docker.connection import Connection
+from gputui.runtime.docker.endpoint import Endpoint
+from gputui.runtime.ssh_tunnel import Tunnel
+
+Json = Mapping[str, Any]
+_LEAST_API = (1, 40)
+_LEAST_PODMAN = (5, 4)
+DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
+_LARGEST = 4 * 1024**2
+_KIND = re.compile(rf"""^kind:\s*["']?{re.escape(CDI_KIND)}["']?\s*$""", re.MULTILINE)
+_NAME = re.compile(r"""^[\s-]*name:\s*["']?([\w:.-]+)["']?\s*$""", re.MULTILINE)
+"""Name in a CDI specification: only devices have one, so nvidia-ctk's YAML needs no parser."""
+BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_FORWARDERS = {"ssh", "sshd", "autossh", "socat", "kubectl"}
+"""Commands that listen at a local socket for a remote engine."""
+
+
+class GpuMode(StrEnum):
+    """Way of requesting GPUs from the engine."""
+
+    NVIDIA = "nvidia"
+    """Device request of the nvidia driver, as `--gpus` makes."""
+    CDI = "cdi"
+    """Qualified device names of the Container Device Interface."""
+    NONE = "none"
+    """No way: the engine would silently ignore the request."""
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """Facts of an engine, from its `/version` and `/info`."""
+
+    version: str
+    cpus: int
+    gpu_mode: GpuMode = GpuMode.NVIDIA
+    is_podman: bool = False
+    is_too_old: bool = False
+    default_runtime: str = "runc"
+    live_restore: bool = False
+    warnings: tuple[str, ...] = ()
+    data_root: str = ""
+    """Directory of its images and containers, on its own machine."""
+    gpus: EngineGpus = EngineGpus()
+    """GPU support, without knowledge of whether the engine is local."""
+
+    @property
+    def name(self) -> str:
+        """Name and version of the engine."""
+        return f"{'Podman' if self.is_podman else 'Docker'} {self.version}"
+
+
+def read_facts(version: Json, info: Json) -> EngineFacts:
+    """Return the facts in the engine's answers."""
+    components = version.get("Components") or ()
+    is_podman = any("podman" in str(part.get("Name", "")).lower() for part in components)
+    too_old = _numbers(version.get("ApiVersion")) < _LEAST_API
+    return EngineFacts(
+        version=str(version.get("Version", "?")),
+        cpus=int(info.get("NCPU") or 0),
+        gpu_mode=_gpu_mode(version, info, is_podman, too_old),
+        is_podman=is_podman,
+        is_too_old=too_old,
+        default_runtime=str(info.get("DefaultRuntime") or "runc"),
+        live_restore=bool(info.get("LiveRestoreEnabled")),
+        warnings=tuple(_warnings(info, is_podman)),
+        data_root=str(info.get("DockerRootDir") or ""),
+        gpus=_gpus(version, info, is_podman, too_old),
+    )
+
+
+def _gpus(version: Json, info: Json, is_podman: bool, too_old: bool) -> EngineGpus:
+    runtimes = {str(name): str(one.get("path") or "") for name, one in (info.get("Runtimes") or {}).items()}
+    listed = [str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or ()]
+    return EngineGpus(
+        mode=str(_gpu_mode(version, info, is_podman, too_old)),
+        runtimes=tuple(sorted(runtimes.items())),
+        cdi_devices=tuple(listed) if "DiscoveredDevices" in info else None,
+        is_rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()),
+        is_podman=is_podman,
+        warnings=tuple(_gpu_warnings(version, info, is_podman, too_old)),
+    )
+
+
+def _gpu_mode(version: Json, info: Json, is_podman: bool, too_old: bool) -> GpuMode:
+    """Return CDI only if NVIDIA's runtime is not set up: device requests support MIG better."""
+    if is_podman:
+        return GpuMode.CDI if _numbers(version.get("Version")) >= _LEAST_PODMAN else GpuMode.NONE
+    if too_old:
+        return GpuMode.NONE
+    if "nvidia" in (info.get("Runtimes") or {}):
+        return GpuMode.NVIDIA
+    return GpuMode.CDI if _has_cdi_gpus(info) else GpuMode.NVIDIA
+
+
+def _has_cdi_gpus(info: Json) -> bool:
+    """Whether CDI offers NVIDIA's GPUs; an engine that lists no devices has CDI if it has directories for it."""
+    if "DiscoveredDevices" in info:
+        return any(str(one.get("ID", "")).startswith(CDI_KIND) for one in info["DiscoveredDevices"] or ())
+    return bool(info.get("CDISpecDirs"))
+
+
+def _gpu_warnings(version: Json, info: Json, is_podman: bool, too_old: bool) -> Iterator[str]:
+    if is_podman and _numbers(version.get("Version")) < _LEAST_PODMAN:
+        yield "Podman before 5.4 silently ignores requests for GPUs: jobs with GPUs are refused; upgrade Podman"
+    if too_old:
+        yield f"the engine's API {version.get('ApiVersion')} is too old for GPUs: upgrade to Docker 19.03 or newer"
+    if not is_podman and "nvidia" not in (info.get("Runtimes") or {}) and not _has_cdi_gpus(info):
+        yield (
+            "neither NVIDIA's runtime nor its CDI devices are set up: jobs with GPUs start only if "
+            "nvidia-container-runtime-hook is on the engine's PATH; install the NVIDIA container toolkit"
+        )
+
+
+def _warnings(info: Json, is_podman: bool) -> Iterator[str]:
+    if not is_podman and not info.get("LiveRestoreEnabled"):
+        yield (
+            "live-restore is off: restarting the Docker daemon ends every job; "
+            'set "live-restore": true in /etc/docker/daemon.json'
+        )
+    yield from _limits(info)
+
+
+def _limits(info: Json) -> Iterator[str]:
+    fields = {
+        "MemoryLimit": "--memory",
+        "SwapLimit": "swap of --memory",
+        "CpuCfsQuota": "--cpus",
+        "CPUShares": "--cpu-shares",
+    }
+    missing = [option for field, option in fields.items() if info.get(field) is False]
+    if missing:
+        yield f"the engine's cgroups cannot enforce {', '.join(missing)}: such limits are ignored"
+
+
+def _numbers(text: object) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", str(text or "0"))[:2])
+
+
+def listed_cdi_names(directories: Iterable[str] = ()) -> tuple[str, ...] | None:
+    """Return the qualified names of NVIDIA's GPUs in CDI specification files; None without readable files.
+
+    Needed for engines that do not list their devices.
+    """
+    names = [name for file in _files(tuple(directories) or DIRECTORIES) for name in _names_in(file)]
+    return tuple(f"{CDI_KIND}={name}" for name in dict.fromkeys(names)) or None
+
+
+def _files(directories: Iterable[str]) -> Iterator[Path]:
+    for directory in directories:
+        with suppress(OSError):
+            yield from sorted(file for file in Path(directory).iterdir() if file.suffix in {".yaml", ".yml", ".json"})
+
+
+def _names_in(file: Path) -> list[str]:
+    with suppress(OSError):
+        if file.stat().st_size <= _LARGEST:
+            text = file.read_text(errors="replace")
+            return _names_in_json(text) if file.suffix == ".json" else _names_in_yaml(text)
+    return []
+
+
+def _names_in_yaml(text: str) -> list[str]:
+    return _NAME.findall(text) if _KIND.search(text) else []
+
+
+def _names_in_json(text: str) -> list[str]:
+    with suppress(ValueError, AttributeError, TypeError):
+        found = json.loads(text)
+        return [str(device["name"]) for device in found.get("devices") or () if found.get("kind") == CDI_KIND]
+    return []
+
+
+@dataclass(frozen=True)
+class MachineFacts:
+    """Facts that differ between machines. None: unknown."""
+
+    name: str | None = None
+    kernel: str | None = None
+    memory: int | None = None
+    """Memory in bytes."""
+
+    @classmethod
+    def of_engine(cls, info: Mapping[str, Any]) -> MachineFacts:
+        """Return the facts in an engine's `/info`."""
+        return cls(info.get("Name") or None, info.get("KernelVersion") or None, info.get("MemTotal") or None)
+
+    @classmethod
+    def here(cls) -> MachineFacts:
+        """Return the facts of this machine, read in the same way as the engine does."""
+        system = os.uname()
+        return cls(system.nodename, system.release, _memory())
+
+    def contradicts(self, other: MachineFacts) -> bool:
+        """Whether kernel or memory differ. Names may differ: one of the two may be in a container."""
+        pairs = ((self.kernel, other.kernel), (self.memory, other.memory))
+        return any(one is not None and two is not None and one != two for one, two in pairs)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every fact is known."""
+        return None not in (self.name, self.kernel, self.memory)
+
+
+def is_local(connection: Connection, info: Mapping[str, Any]) -> bool:
+    """Whether the engine of a connection, with that `/info`, runs on this machine."""
+    return connection.endpoint is not None and runs_here(info, connection.endpoint, connection.tunnel)
+
+
+def runs_here(info: Mapping[str, Any], endpoint: Endpoint, tunnel: Tunnel | None) -> bool:
+    """Whether the engine with that `/info` runs on this machine; False when uncertain."""
+    if tunnel is not None:
+        return _has_our_boot_id(tunnel)
+    engine, here = MachineFacts.of_engine(info), MachineFacts.here()
+    if engine.contradicts(here):
+        return False
+    if endpoint.socket_path:
+        return engine == here or _listener(endpoint.socket_path) not in _FORWARDERS
+    return engine.is_complete and engine == here and _is_own_address(endpoint)
+
+
+def _has_our_boot_id(tunnel: Tunnel) -> bool:
+    told = tunnel.run("cat", BOOT_ID)
+    with suppress(OSError):
+        return bool(told) and (told or "").strip() == Path(BOOT_ID).read_text().strip()
+    return False
+
+
+def _memory() -> int | None:
+    with suppress(OSError, ValueError, IndexError):
+        return int(Path("/proc/meminfo").read_text().partition("MemTotal:")[2].split()[0]) * 1024
+    return None
+
+
+def _listener(path: str) -> str | None:
+    """Return the command of the process that listens at the socket; None when it is not visible here."""
+    with suppress(OSError, ValueError), socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(5)
+        probe.connect(path)
+        pid, _, _ = struct.unpack("3i", probe.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return None
+
+
+def _is_own_address(endpoint: Endpoint) -> bool:
+    """Whether a TCP address belongs to this machine: only then can a socket bind to it."""
+    host = urlsplit(endpoint.url).hostname or "127.0.0.1"
+    with suppress(OSError):
+        for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):
+            with suppress(OSError), socket.socket(family, kind) as probe:
+                probe.bind((address[0], 0))
+                return True
+    return False

@@ -1,0 +1,333 @@
+"""Output of a container, followed line by line or saved whole."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import re
+import struct
+import threading
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import ContainerState
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.runtime.docker.connection import Connection
+from gputui.runtime.docker.faults import fault
+from gputui.runtime.docker.records import by_name, state_of
+from gputui.runtime.kept_log import kept_log
+
+if TYPE_CHECKING:
+    import requests
+    from docker import APIClient
+
+    from gputui.runtime.docker.transport import EngineClient
+
+
+log = logging.getLogger(__name__)
+Part: TypeAlias = tuple[int, bytes]
+"""Number of the stream, and its bytes."""
+Message: TypeAlias = tuple[int, bytes, bytes]
+"""Number of the stream, its bytes, and their time; the time is empty where it was not asked for."""
+_HEADER = 8
+"""Bytes of a frame's header: the stream's number, three zeros, and the big-endian length of the content."""
+_CHUNK = 64 * 1024
+_ENGINE_ERROR = 3
+"""Stream on which the engine reports why it cannot read on."""
+_RAW = "application/vnd.docker.raw-stream"
+_STAMP = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)")
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.25, 5.0
+"""Seconds between two tries to open a followed log again."""
+_LONGEST_LINE = 1024 * 1024
+"""Bytes after which a line without an end is yielded in pieces."""
+_REMEMBERED = 4096
+"""Number of messages recognised after a followed log was reopened."""
+
+
+@dataclass(frozen=True)
+class LogQuery:
+    """Requested part of a container's output."""
+
+    container_id: str
+    tail: int | None = None
+    follow: bool = False
+    stamped: bool = False
+    """Each message begins with the time at which the engine took it."""
+    since: str | None = None
+
+
+class DockerLog:
+    """Lines of a container's two streams, complete or with an error.
+
+    A followed log continues until its container has ended: a broken stream is reopened after the last message seen.
+    """
+
+    def __init__(self, connection: Connection, query: LogQuery) -> None:
+        self._connection = connection
+        self._query = replace(query, stamped=query.follow or query.stamped)
+        self.is_stamped = query.stamped
+        """Lines begin with the time at which the engine took them."""
+        self._closed = threading.Event()
+        self._is_read = False
+        self._client: EngineClient | None = None
+        self._seen: deque[tuple[int, bytes]] = deque(maxlen=_REMEMBERED)
+        """Stream and stamp of the latest messages, by which they are recognised."""
+        self._response = self._open(self._query)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield lines. Raises RuntimeFault when the rest cannot be read."""
+        self._is_read = True
+        try:
+            messages = self._followed() if self._query.follow else self._messages(self._query)
+            yield from lines(self._format_parts(messages))
+        except Exception:
+            # a close from another thread ends a stream with one of many errors
+            if not self._closed.is_set():
+                raise
+        finally:
+            self._close_all()
+
+    def close(self) -> None:
+        """End the iteration, from any thread."""
+        self._closed.set()
+        if client := self._client:
+            client.shut_down()
+        if not self._is_read:
+            self._close_all()
+
+    def _format_parts(self, messages: Iterator[Message]) -> Iterator[Part]:
+        """Yield output, with the time before each line if stamped; long lines come in several messages."""
+        begins: dict[int, bool] = {}
+        for stream, content, stamp in messages:
+            is_stamped = self.is_stamped and begins.get(stream, True)
+            yield stream, stamp + b" " + content if is_stamped else content
+            begins[stream] = content.endswith(b"\n")
+
+    def _followed(self) -> Iterator[Message]:
+        """Yield messages until the container has ended, reconnecting as needed."""
+        query, pause = self._query, _FIRST_PAUSE
+        while not self._closed.is_set():
+            before, broke = self._latest, None
+            try:
+                yield from self._messages(query)
+            except (_BrokenOffError, RuntimeUnavailableError) as error:
+                broke = error
+            if broke is None and not query.follow:
+                return
+            if self._latest != before:
+                pause = _FIRST_PAUSE
+            runs = self._runs(broke)
+            if runs is None:
+                return
+            # after its end the rest is read without following: else Docker 20.10 drops the last messages
+            query = replace(self._resumed(), follow=runs)
+            if broke:
+                self._closed.wait(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE)
+
+    @property
+    def _latest(self) -> object:
+        return self._seen[-1] if self._seen else None
+
+    def _runs(self, broke: RuntimeFault | None) -> bool | None:
+        """Return whether the container may run; None: it is gone, and all of its output was read.
+
+        Raises RuntimeFault when it is gone and output was not read.
+        """
+        try:
+            found = self._connection.call(lambda client: by_name(client, self._query.container_id), patient=False)
+        except RuntimeUnavailableError:
+            return True
+        if found is None and broke:
+            raise _IncompleteError("its container was removed before all of it was read") from broke
+        return None if found is None else state_of(found["State"]["Status"]) is not ContainerState.EXITED
+
+    def _resumed(self) -> LogQuery:
+        """Return the query for output after the messages seen, overlapping with some of them.
+
+        Times of the two streams may be slightly out of order, so it starts well before the last message.
+        """
+        if not self._seen:
+            return self._query
+        stamps = sorted(unix_time(stamp) for _, stamp in self._seen)
+        is_all = len(stamps) < _REMEMBERED
+        return replace(self._query, tail=None, since=stamps[0 if is_all else _REMEMBERED // 2])
+
+    def _messages(self, query: LogQuery) -> Iterator[Message]:
+        """Yield the engine's messages, without those seen before. Raises RuntimeFault when the stream breaks off."""
+        response, self._response = self._response or self._open(query), None
+        if response is None:
+            return
+        known = Counter(self._seen)
+        with self._whole(response):
+            for stream, message in frames_of(response):
+                if not query.stamped:
+                    yield stream, message, b""
+                    continue
+                stamp, _, content = message.partition(b" ")
+                key = (stream, stamp)
+                if known and known[key] > 0:
+                    known[key] -= 1
+                    continue
+                self._seen.append(key)
+                yield stream, content, stamp
+
+    def _open(self, query: LogQuery) -> requests.Response | None:
+        """Open the log on its own connection; None when it was closed meanwhile. Raises RuntimeFault."""
+        if self._client:
+            self._client.close()
+        client = self._client = self._connection.open(patient=not query.follow)
+        if self._closed.is_set():
+            client.close()
+            return None
+        try:
+            with self._connection.translated():
+                return open_log(client, query)
+        except BaseException:
+            client.close()
+            raise
+
+    @contextmanager
+    def _whole(self, response: requests.Response) -> Iterator[None]:
+        """Raise RuntimeFault when the response is incomplete; close it."""
+        from requests import RequestException
+
+        try:
+            yield
+        except (RequestException, OSError, ValueError, AttributeError) as error:
+            raise _BrokenOffError(f"the connection to Docker at {self._connection.where} broke off") from error
+        finally:
+            response.close()
+
+    def _close_all(self) -> None:
+        self._closed.set()
+        if self._response:
+            self._response.close()
+        if self._client:
+            self._client.close()
+
+
+class _IncompleteError(RuntimeFault):
+    """The rest of a log cannot be read."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(Cause(CauseCode.RUNTIME_ERROR, f"the log is incomplete: {why}"), hint="read it again")
+        self.args = (why,)
+
+
+class _BrokenOffError(_IncompleteError):
+    """The connection ended before the log, which can be reopened."""
+
+
+def unix_time(stamp: bytes) -> str:
+    """Return an RFC 3339 time as the engine's `since` parameter: seconds since 1970 with nanoseconds."""
+    found = _STAMP.fullmatch(stamp.decode("ascii", "replace"))
+    if not found:
+        raise _IncompleteError(f"the engine's time {stamp!r} is not understood")
+    zone = "+00:00" if found[3] == "Z" else found[3]
+    return f"{int(datetime.fromisoformat(found[1] + zone).timestamp())}.{found[2] or '0':0<9}"
+
+
+def open_log(client: APIClient, query: LogQuery) -> requests.Response:
+    """Return the engine's response, whose content is yet to be read.
+
+    docker-py's own streams are not used: they end silently when the engine is lost, so that half a log would pass for
+    a complete one, and they do not separate stdout from stderr.
+    """
+    wanted = {
+        "stdout": "1",
+        "stderr": "1",
+        "follow": str(int(query.follow)),
+        "timestamps": str(int(query.stamped)),
+        "tail": "all" if query.tail is None else str(query.tail),
+        **({"since": query.since} if query.since else {}),
+    }
+    response = client.get(
+        f"{client.base_url}/v{client.api_version}/containers/{query.container_id}/logs",
+        params=wanted,
+        stream=True,
+        timeout=(client.timeout, None if query.follow else client.timeout),
+    )
+    if response.status_code != 200:
+        with response:
+            raise fault(_message(response), status=response.status_code)
+    return response
+
+
+def frames_of(response: requests.Response) -> Iterator[Part]:
+    """Yield (stream, bytes) of a log. Raises ValueError when it breaks off, RuntimeFault for errors of the engine."""
+    chunks = response.iter_content(_CHUNK)
+    if response.headers.get("Content-Type") == _RAW:
+        yield from ((1, chunk) for chunk in chunks)  # a container with a terminal has one stream
+    else:
+        for stream, content in frames(chunks):
+            if stream == _ENGINE_ERROR:
+                raise _IncompleteError(f"the engine says: {content.decode(errors='replace').strip()}")
+            yield stream, content
+    if not (response.raw.chunked or "Content-Length" in response.headers):
+        raise ValueError("the engine did not say where the log ends")
+
+
+def frames(chunks: Iterator[bytes]) -> Iterator[Part]:
+    """Yield (stream, bytes) of the engine's multiplexed format. Raises ValueError for an incomplete frame."""
+    buffer = bytearray()
+    for chunk in chunks:
+        buffer += chunk
+        start = 0
+        while len(buffer) - start >= _HEADER:
+            stream, length = struct.unpack_from(">BxxxL", buffer, start)
+            end = start + _HEADER + length
+            if end > len(buffer):
+                break
+            yield stream, bytes(buffer[start + _HEADER : end])
+            start = end
+        del buffer[:start]
+    if buffer:
+        raise ValueError("the log breaks off inside a frame")
+
+
+def lines(parts: Iterator[Part]) -> Iterator[bytes]:
+    """Yield complete lines without their ends, joining pieces per stream."""
+    rests: dict[int, bytes] = {}
+    try:
+        for stream, part in parts:
+            *whole, rest = (rests.get(stream, b"") + part).split(b"\n")
+            for line in whole:
+                yield line.removesuffix(b"\r")
+            if len(rest) > _LONGEST_LINE:
+                yield rest
+                rest = b""
+            rests[stream] = rest
+    except RuntimeFault:
+        yield from filter(None, rests.values())
+        raise
+    yield from filter(None, rests.values())
+
+
+def save(client: APIClient, container_id: str, path: Path) -> None:
+    """Write all output to the file, completely or not at all. Raises RuntimeFault."""
+    from requests import RequestException
+
+    try:
+        with open_log(client, LogQuery(container_id)) as response, kept_log(path) as file:
+            for _, content in frames_of(response):
+                file.write(content)
+    except RequestException:
+        raise  # also an OSError, but of the engine, not of the disk
+    except ValueError as error:
+        raise _IncompleteError(str(error)) from error
+    except OSError as error:
+        code = CauseCode.DISK_FULL if error.errno in {errno.ENOSPC, errno.EDQUOT} else CauseCode.RUNTIME_ERROR
+        raise RuntimeFault(Cause(code, f"cannot keep the log at {path}: {error.strerror or error}")) from error
+
+
+def _message(response: requests.Response) -> str:
+    with suppress(ValueError, KeyError, TypeError):
+        return str(response.json()["message"])
+    return response.text

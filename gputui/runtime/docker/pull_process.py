@@ -1,0 +1,260 @@
+"""Image pulls, each in its own process, so that a hanging pull can be ended at any moment.
+
+docker-py waits without limit for a registry that does not answer, and a blocking call in a thread cannot be ended. The
+engine aborts a pull as soon as the connection that requested it is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.settings import RuntimeSettings
+from gputui.domain.units import format_duration
+from gputui.runtime.docker.faults import cause_of, fault
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+
+_DONE = {"Download complete", "Verifying Checksum", "Extracting", "Pull complete", "Already exists"}
+_NO_MOVE = ("Retrying", "Waiting")
+_LOOK_EVERY = 0.2
+"""Seconds between checks for cancellation."""
+_TELL_STALL_AFTER = 60.0
+"""Seconds without progress after which the message mentions it."""
+_SAY_EVERY = 1.0
+"""Seconds between signs of progress that do not change the message."""
+
+
+class PullProgress:
+    """Progress of a pull: bytes received of the layers known so far."""
+
+    def __init__(self) -> None:
+        self._layers: dict[str, tuple[int, int]] = {}
+        self._share = 0.0
+        self._said = ""
+        self._states: dict[str, tuple[str, object]] = {}
+        self.moves = 0
+        """Number of events that made progress; waiting for a retry does not count."""
+
+    def update(self, event: Mapping[str, Any]) -> str | None:
+        """Return the message after this event of the engine; None when it is unchanged."""
+        layer, status = event.get("id"), str(event.get("status", ""))
+        detail = event.get("progressDetail") or {}
+        state = (status, detail.get("current"))
+        if self._states.get(layer or "") != state and not status.startswith(_NO_MOVE):
+            self._states[layer or ""] = state
+            self.moves += 1
+        if layer and status == "Downloading" and detail.get("total"):
+            self._layers[layer] = (int(detail.get("current", 0)), int(detail["total"]))
+        elif layer in self._layers and status in _DONE:
+            total = self._layers[layer][1]
+            self._layers[layer] = (total, total)
+        return self._message(status)
+
+    def _message(self, status: str) -> str | None:
+        total = sum(each[1] for each in self._layers.values())
+        if total:
+            # never decreases, although late layers make the total larger
+            self._share = max(self._share, sum(each[0] for each in self._layers.values()) / total)
+        words = f"pulling {self._share:.0%}".replace("%", " %") if total else "pulling"
+        if status == "Extracting" and self._share == 1:
+            words = "unpacking"
+        if words == self._said:
+            return None
+        self._said = words
+        return words
+
+
+def pull(client: APIClient, image: str, tell: Callable[[str | None], None]) -> None:
+    """Pull the image, reporting progress as messages, or as None when there was progress without a new message.
+
+    Raises RuntimeFault with a cause that tells the job's faults from the registry's.
+    """
+    from docker.errors import APIError
+
+    progress, moves = PullProgress(), 0
+    try:
+        for event in client.pull(image, stream=True, decode=True):
+            if "error" in event:
+                raise pull_fault(image, str(event["error"]))
+            words = progress.update(event)
+            if words or progress.moves > moves:
+                moves = progress.moves
+                tell(words)
+    except APIError as error:
+        raise pull_fault(image, str(error.explanation or error)) from error
+
+
+def pull_fault(image: str, text: str) -> RuntimeFault:
+    """Return the error for a failed pull: the job's fault if there is no such image, else the network's."""
+    cause = cause_of(text)
+    if cause.code in {CauseCode.IMAGE_NOT_FOUND, CauseCode.DISK_FULL}:
+        return fault(text)
+    return RuntimeFault(Cause(CauseCode.PULL_FAILED, f"cannot pull {image}: {cause.text}"), hint="is the registry up?")
+
+
+class PullRequest(msgspec.Struct):
+    """Request to the pull process, as a line of JSON."""
+
+    image: str
+    settings: RuntimeSettings
+
+
+class PullReply(msgspec.Struct, omit_defaults=True):
+    """Reply of the pull process, as a line of JSON; an empty one is a sign of progress."""
+
+    words: str | None = None
+    cause: Cause | None = None
+    """Cause of a failure, in the last reply."""
+    hint: str | None = None
+    is_done: bool = False
+    """Whether the image is here, in the last reply."""
+
+
+class PullProcess:
+    """Pull of one image by its own process."""
+
+    def __init__(self, image: str, settings: RuntimeSettings) -> None:
+        self._image = image
+        self._settings = settings
+        self._words = "pulling"
+        self._moved_at = time.monotonic()
+        self._told = ""
+
+    def run(self, tell: Callable[[str], None], cancelled: threading.Event) -> None:
+        """Pull, and return once the image is here.
+
+        Raises RuntimeFault when the engine or the registry refuses, when there is no progress for
+        `RuntimeSettings.pull_stall`, and when `cancelled` is set.
+        """
+        process = self._start()
+        try:
+            self._follow(process, tell, cancelled)
+        finally:
+            _end(process)
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        # -P: a json.py in the directory where gputui was started is not to be imported instead of Python's own
+        command = [sys.executable, "-P", "-m", "gputui.runtime.docker.pull_process"]
+        pipe, null = subprocess.PIPE, subprocess.DEVNULL
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=null, bufsize=0, start_new_session=True)
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.write(msgspec.json.encode(PullRequest(self._image, self._settings)) + b"\n")
+        return process
+
+    def _follow(
+        self, process: subprocess.Popen[bytes], tell: Callable[[str], None], cancelled: threading.Event
+    ) -> None:
+        assert process.stdout is not None
+        descriptor, rest = process.stdout.fileno(), b""
+        while True:
+            if cancelled.is_set():
+                raise RuntimeFault(Cause(CauseCode.CANCELLED, f"the pull of {self._image} was cancelled"))
+            if select.select([descriptor], [], [], _LOOK_EVERY)[0]:
+                if not (data := os.read(descriptor, 65536)):
+                    raise self._failed(f"the pull ended with code {process.wait()}")
+                *lines, rest = (rest + data).split(b"\n")
+                if any(self._handle_reply(line) for line in lines):
+                    return
+            self._report_progress(tell)
+
+    def _handle_reply(self, line: bytes) -> bool:
+        """Handle one reply; return whether the image is here. Raises the RuntimeFault that it reports."""
+        said = msgspec.json.decode(line, type=PullReply)
+        self._moved_at = time.monotonic()
+        self._words = said.words or self._words
+        if said.cause is not None and said.cause.code is CauseCode.RUNTIME_UNAVAILABLE:
+            raise RuntimeUnavailableError(said.cause.text, hint=said.hint)
+        if said.cause is not None:
+            raise RuntimeFault(said.cause, hint=said.hint)
+        return said.is_done
+
+    def _report_progress(self, tell: Callable[[str], None]) -> None:
+        """Report progress if it changed; raises RuntimeFault after too long without any."""
+        idle = time.monotonic() - self._moved_at
+        if idle > self._settings.pull_stall.total_seconds():
+            raise self._failed(f"no progress for {format_duration(self._settings.pull_stall)}")
+        words = self._words
+        if idle >= _TELL_STALL_AFTER:
+            words = f"{words}, no progress for {format_duration(timedelta(seconds=idle // 10 * 10))}"
+        if words != self._told:
+            self._told = words
+            tell(words)
+
+    def _failed(self, why: str) -> RuntimeFault:
+        cause = Cause(CauseCode.PULL_FAILED, f"cannot pull {self._image}: {why}")
+        return RuntimeFault(cause, hint="does the registry answer?")
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill the process and any ssh it started, and reap it without a long wait."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            pipe.close()
+    try:
+        process.wait(1.0)
+    except subprocess.TimeoutExpired:  # stuck in the kernel
+        threading.Thread(target=process.wait, name="pull-undertaker", daemon=True).start()
+
+
+def main() -> None:
+    """Pull one image for the parent process, and end when the parent does."""
+    asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=PullRequest)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    said_at = 0.0
+
+    def tell(words: str | None) -> None:
+        nonlocal said_at
+        if words is not None or time.monotonic() - said_at >= _SAY_EVERY:
+            said_at = time.monotonic()
+            _send_reply(PullReply(words))
+
+    _send_reply(_pull_reply(asked, tell))
+
+
+def _pull_reply(asked: PullRequest, tell: Callable[[str | None], None]) -> PullReply:
+    """Pull; return the last reply."""
+    from gputui.runtime.docker.connection import Connection
+
+    try:
+        Connection(asked.settings).call(lambda client: pull(client, asked.image, tell), patient=False, is_long=True)
+    except RuntimeFault as fault:
+        return PullReply(cause=fault.cause, hint=fault.hint)
+    except Exception as error:  # noqa: BLE001 - the border of this process: every failure becomes a reply
+        text = f"cannot pull {asked.image}: {type(error).__name__}: {error}"
+        return PullReply(cause=Cause(CauseCode.PULL_FAILED, text))
+    return PullReply(is_done=True)
+
+
+def _send_reply(said: PullReply) -> None:
+    sys.stdout.buffer.write(msgspec.json.encode(said) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _end_with_parent() -> None:
+    """Exit as soon as standard input is closed at its other end."""
+    while os.read(0, 1024):
+        pass
+    os._exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""Containers as the engine describes them: records of ours, adoption by name, and GPUs of foreign ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from gputui.domain.cause import Cause, CauseCode, cause_of_exit
+from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer, Launch
+from gputui.domain.container_options import PublishedPort
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.policy.gpus.engine import CDI_KIND
+from gputui.runtime.docker.create import ATTEMPT, GPUS, JOB, STORE, SUBMITTER, USER
+from gputui.runtime.docker.faults import cause_of
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+
+Json = Mapping[str, Any]
+_STATES = {
+    "created": ContainerState.CREATED,
+    "running": ContainerState.RUNNING,
+    "paused": ContainerState.RUNNING,
+    "restarting": ContainerState.RUNNING,
+}
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?(Z|[+-]\d\d:\d\d)")
+_NOTHING = {"", "void", "none"}
+_NODE = re.compile(r"/dev/nvidia(\d+)")
+_MOUNTED = "/var/run/nvidia-container-devices/"
+"""Path below which NVIDIA's runtime, if so configured, takes mounts as names of devices."""
+
+
+def state_of(status: str) -> ContainerState:
+    """Return the state; `exited`, `dead` and `removing` mean ended."""
+    return _STATES.get(status, ContainerState.EXITED)
+
+
+def record_of(inspected: Json, *, cause: Cause | None = None) -> ContainerRecord | None:
+    """Return the record of an inspected container; None without our labels. `cause` overrides the exit code's."""
+    labels = inspected["Config"].get("Labels") or {}
+    try:
+        job_id, attempt = int(labels[JOB]), int(labels[ATTEMPT])
+    except (KeyError, ValueError):
+        return None
+    state = inspected["State"]
+    stands = state_of(state["Status"])
+    is_over = stands is ContainerState.EXITED
+    return ContainerRecord(
+        id=inspected["Id"],
+        job_id=job_id,
+        attempt=attempt,
+        state=stands,
+        gpus=gpus_of(labels),
+        started_at=None if stands is ContainerState.CREATED else parse_time(state.get("StartedAt")),
+        ended_at=parse_time(state.get("FinishedAt")) if is_over else None,
+        exit_code=int(state["ExitCode"]) if is_over else None,
+        cause=(cause or _why(state)) if is_over else None,
+        pid=state.get("Pid") or None,
+        is_suspended=state["Status"] == "paused",
+        ports=tuple(_ports((inspected.get("NetworkSettings") or {}).get("Ports") or {})),
+    )
+
+
+def submitter_of(inspected: Json) -> int | None:
+    """Return the uid of the submitter that was recorded with the container; None without one."""
+    told = (inspected["Config"].get("Labels") or {}).get(SUBMITTER, "")
+    return int(told) if told.isascii() and told.isdigit() else None
+
+
+def _ports(listed: Json) -> Iterator[PublishedPort]:
+    """Yield the ports of `{"8888/tcp": [{"HostIp": "0.0.0.0", "HostPort": "49153"}]}`, one for both kinds of IP."""
+    for key, bindings in sorted(listed.items()):
+        port, _, protocol = key.partition("/")
+        told = {(each.get("HostIp"), each.get("HostPort")) for each in bindings or ()}
+        for ip, host_port in sorted(told, key=str):
+            if host_port and not (ip == "::" and ("0.0.0.0", host_port) in told):
+                yield PublishedPort(int(port), int(host_port), protocol or "tcp", ip or "0.0.0.0")
+
+
+def gpus_of(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the UUIDs of the GPUs that a container of ours was created with."""
+    return tuple(filter(None, labels.get(GPUS, "").split(",")))
+
+
+def _why(state: Json) -> Cause | None:
+    """Return the cause of the end: the engine's error if there is one, else by exit code."""
+    exit_code = int(state["ExitCode"])
+    if state.get("Error") and exit_code:
+        return cause_of(state["Error"], status=400, exit_code=exit_code)
+    return cause_of_exit(exit_code, oom_killed=bool(state.get("OOMKilled")))
+
+
+def parse_time(text: str | None) -> datetime | None:
+    """Return the engine's RFC 3339 time in UTC; None for year 1, which means never."""
+    found = _TIME.fullmatch(text or "")
+    if not found or found[1].startswith("0001-"):
+        return None
+    zone = "+00:00" if found[3] == "Z" else found[3]
+    micro = (found[2] or "")[:6].ljust(6, "0")
+    return datetime.fromisoformat(f"{found[1]}.{micro}{zone}").astimezone(UTC)
+
+
+def by_name(client: APIClient, name: str) -> Mapping[str, Any] | None:
+    """Return the inspection of the container with this name or id; None when there is none."""
+    from docker.errors import NotFound
+
+    try:
+        inspected: Mapping[str, Any] = client.inspect_container(name)
+        return inspected
+    except NotFound:
+        return None
+
+
+def adoptable(inspected: Mapping[str, Any], launch: Launch) -> bool:
+    """Whether the container can be adopted for this attempt; False: never started, with other GPUs.
+
+    Raises RuntimeFault when it is not ours.
+    """
+    labels = inspected["Config"].get("Labels") or {}
+    ours = {STORE: launch.store_id, JOB: str(launch.job_id), ATTEMPT: str(launch.attempt)}
+    if any(labels.get(key) != value for key, value in ours.items()):
+        cause = Cause(CauseCode.RUNTIME_ERROR, f"the name {launch.name} is taken by a container that is not gputui's")
+        raise RuntimeFault(cause, hint=f"`docker rm {launch.name}`")
+    never_ran = state_of(inspected["State"]["Status"]) is ContainerState.CREATED
+    return not (never_ran and gpus_of(labels) != launch.gpus)
+
+
+def foreign_of(inspected: Json, default_runtime: str) -> ForeignContainer | None:
+    """Return a foreign container with the GPUs it requested; None when it requested none."""
+    devices = requested_devices(inspected, default_runtime)
+    if not devices:
+        return None
+    labels = inspected["Config"].get("Labels") or {}
+    return ForeignContainer(
+        id=inspected["Id"],
+        name=str(inspected.get("Name", "")).lstrip("/"),
+        user=labels.get(USER) or None,
+        devices=devices,
+        image=str(inspected["Config"].get("Image", "")),
+    )
+
+
+def requested_devices(inspected: Json, default_runtime: str = "") -> tuple[str, ...]:
+    """Return the GPUs that a container has requested, as written."""
+    return tuple(dict.fromkeys(_devices(inspected, default_runtime)))
+
+
+def _devices(inspected: Json, default_runtime: str) -> Iterator[str]:
+    host = inspected["HostConfig"]
+    requested = [token for request in host.get("DeviceRequests") or () for token in _requested(request)]
+    yield from requested
+    for device in host.get("Devices") or ():
+        yield from _node(str(device.get("PathOnHost", "")))
+    runtime = host.get("Runtime") or default_runtime
+    # with a request the engine overrides the variable
+    if not requested and runtime.startswith("nvidia"):
+        yield from _by_runtime(inspected)
+
+
+def _requested(request: Json) -> Iterator[str]:
+    """Yield the devices of a request: its ids, else a count of the first ones; -1 means all."""
+    driver = request.get("Driver") or ""
+    wants_gpu = any("gpu" in one_of or "nvidia" in one_of for one_of in request.get("Capabilities") or ())
+    ids = [name for text in request.get("DeviceIDs") or () for name in text.split(",")]
+    if driver == "cdi":
+        yield from _tokens([name for name in ids if name.startswith(f"{CDI_KIND}=")])
+    elif driver == "nvidia" or wants_gpu:
+        count = int(request.get("Count") or 0)
+        if ids:
+            yield from _tokens(ids)
+        elif count < 0:
+            yield "all"
+        else:
+            yield from map(str, range(count))
+
+
+def _by_runtime(inspected: Json) -> Iterator[str]:
+    """Yield the devices that NVIDIA's runtime grants: mounts that name devices, else NVIDIA_VISIBLE_DEVICES."""
+    mounted = [str(mount.get("Destination", "")) for mount in inspected.get("Mounts") or ()]
+    names = [path.removeprefix(_MOUNTED) for path in mounted if path.startswith(_MOUNTED)]
+    env = dict(text.partition("=")[::2] for text in inspected["Config"].get("Env") or ())
+    yield from _tokens(names or env.get("NVIDIA_VISIBLE_DEVICES", "").split(","))
+
+
+def _tokens(names: list[str]) -> Iterator[str]:
+    """Yield device names without CDI prefix: `0`, `0:1` (a MIG instance), `all`, `GPU-…` or `MIG-…`."""
+    for name in names:
+        token = name.strip().removeprefix(f"{CDI_KIND}=")
+        if token not in _NOTHING:
+            yield token
+
+
+def _node(path: str) -> Iterator[str]:
+    """Yield `minor:3` for `/dev/nvidia3`: a minor number, which is not an index; nothing for other paths."""
+    if found := _NODE.fullmatch(path):
+        yield f"minor:{found[1]}"
+    elif path.startswith(f"{CDI_KIND}="):
+        yield from _tokens([path])

@@ -1,0 +1,356 @@
+"""Runtime for Docker containers. docker-py is imported at the first call to the engine."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec.structs import replace
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import (
+    Capability,
+    ContainerRecord,
+    ContainerState,
+    Created,
+    ForeignContainer,
+    Launch,
+    RuntimeStatus,
+)
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.policy.gpus.engine import engine_refusal
+from gputui.domain.settings import RuntimeSettings
+from gputui.ports import Clock, LogStream
+from gputui.runtime.docker.connection import Connection
+from gputui.runtime.docker.container_cache import ContainerCache
+from gputui.runtime.docker.create import create_request
+from gputui.runtime.docker.engine import EngineFacts, GpuMode, Json, is_local, listed_cdi_names, read_facts
+from gputui.runtime.docker.events import EventWatcher
+from gputui.runtime.docker.faults import SilentError, fault, is_conflict, is_missing
+from gputui.runtime.docker.logs import DockerLog, LogQuery, save
+from gputui.runtime.docker.pull_process import PullProcess
+from gputui.runtime.docker.records import adoptable, by_name
+
+if TYPE_CHECKING:
+    from docker import APIClient
+
+T = TypeVar("T")
+NAME = "docker"
+_CAPABILITY = Capability(images=True, limits=True, foreign=True)
+_FACTS_FOR = 60.0
+"""Seconds for which an engine's facts are cached."""
+_NAME_TRIES = 20
+_NAME_PAUSE = 0.1
+"""Seconds between attempts to inspect a container whose name is taken but that is not visible."""
+
+
+class DockerRuntime:
+    """Runtime for containers of one store on one engine. The constructor neither connects nor raises."""
+
+    name = NAME
+
+    def __init__(self, store_id: str, settings: RuntimeSettings, clock: Clock) -> None:
+        self._store_id = store_id
+        self._settings = settings
+        self._clock = clock
+        self._connection = Connection(settings)
+        self._cache = ContainerCache(store_id, self._connection.check_listening)
+        self._watcher: EventWatcher | None = None
+        self._facts: EngineFacts | None = None
+        self._facts_at = 0.0
+        self._status = RuntimeStatus(
+            NAME, False, "Docker has not been contacted yet", capability=_CAPABILITY, asked=False
+        )
+        self._status_lock = threading.Lock()
+
+    # status
+
+    def status(self) -> RuntimeStatus:
+        """Return the status as of the last call."""
+        return self._status
+
+    def check(self) -> RuntimeStatus:
+        """Ask the engine now, regardless of the back-off."""
+        try:
+            facts = self._facts_of(*self._connection.call(_ask, patient=False))
+        except RuntimeFault as error:
+            return self._record_failure(error)
+        self._facts, self._facts_at = facts, time.monotonic()
+        return self._set_status(_status_of(facts, self._connection))
+
+    def _record_failure(self, error: RuntimeFault) -> RuntimeStatus:
+        """Record that the engine does not answer."""
+        self._facts = None
+        return self._set_status(
+            RuntimeStatus(NAME, up=False, text=str(error), hint=error.hint or "", capability=_CAPABILITY)
+        )
+
+    def _set_status(self, status: RuntimeStatus) -> RuntimeStatus:
+        with self._status_lock:
+            before = self._status
+            since = before.since if before.since and before.up == status.up else self._clock.now()
+            self._status = replace(status, since=since)
+            return self._status
+
+    def _call(self, ask: Callable[[APIClient], T], *, is_long: bool = False) -> T:
+        try:
+            found = self._connection.call(ask, is_long=is_long)
+        except RuntimeUnavailableError as error:
+            now = self._clock.now()
+            if isinstance(error, SilentError):
+                self._cache.outages.silent(now)
+            else:
+                self._cache.lost(now)  # long before its events end, where it waits for containers
+            self._record_failure(error)
+            raise
+        self._cache.outages.back(self._clock.now())
+        return found
+
+    def _facts_of(self, version: Json, info: Json) -> EngineFacts:
+        facts = read_facts(version, info)
+        is_here = is_local(self._connection, info)
+        gpus = replace(facts.gpus, is_local=is_here, address=self._connection.where)
+        if not is_here and (elsewhere := engine_refusal(gpus, ())):
+            gpus = replace(gpus, warnings=(elsewhere.sentence,))
+        if gpus.is_local and gpus.mode == GpuMode.CDI and gpus.cdi_devices is None:
+            gpus = replace(gpus, cdi_devices=listed_cdi_names(info.get("CDISpecDirs") or ()))
+        return dataclasses.replace(facts, gpus=gpus)
+
+    def _current_facts(self) -> EngineFacts:
+        """Return the engine's facts, refreshed after a while: CDI devices may change while it runs."""
+        facts = self._facts
+        if facts is None or time.monotonic() - self._facts_at > _FACTS_FOR:
+            facts = self._facts = self._facts_of(*self._call(_ask))
+            self._facts_at = time.monotonic()
+            self._set_status(_status_of(facts, self._connection))
+        return facts
+
+    # images
+
+    def has_image(self, image: str) -> bool:
+        """Whether the engine has the image."""
+        return self._call(lambda client: _has_image(client, image))
+
+    def images(self) -> tuple[str, ...]:
+        """Return the names of all images of the engine, sorted; an image may have several names."""
+        listed = self._call(lambda client: client.images())
+        return tuple(sorted({name for image in listed for name in image.get("RepoTags") or () if "<none>" not in name}))
+
+    def pull(self, image: str, progress: Callable[[str], None], cancelled: Event) -> None:
+        """Pull the image with the credentials of `docker login`."""
+        PullProcess(image, self._settings).run(progress, cancelled)
+
+    # one container
+
+    def create(self, launch: Launch) -> Created:
+        """Create the container, or adopt an existing one of its name."""
+        facts = self._current_facts()
+        if launch.gpus and not facts.gpus.is_local:
+            text = f"{facts.name} at {self._connection.where} has the GPUs of another machine"
+            raise RuntimeFault(Cause(CauseCode.GPU_SETUP_FAILED, text), hint="run `gputui doctor`")
+        request = create_request(launch, facts, self._settings)
+        for _ in range(_NAME_TRIES):
+            try:
+                made = self._call(lambda client: _create(client, request.body, launch))
+                return Created(made, notes=request.notes)
+            except RuntimeFault as error:
+                if not is_conflict(error):
+                    raise
+            if found := self._adopt(launch):
+                return found
+        raise fault(f"the name {launch.name} is taken by a container that is not visible")
+
+    def _adopt(self, launch: Launch) -> Created | None:
+        """Return the container of that name as adopted; None when it is gone or was removed for replacement."""
+        inspected = self._call(lambda client: by_name(client, launch.name))
+        if inspected is None:
+            # another call is just creating or removing it
+            time.sleep(_NAME_PAUSE)
+            return None
+        if adoptable(inspected, launch):
+            return Created(str(inspected["Id"]), adopted=True)
+        self.remove(str(inspected["Id"]))
+        return None
+
+    def start(self, container_id: str) -> None:
+        """Start the container unless it was started before; remove it if it cannot be started."""
+        # the engine would run an ended container a second time
+        if self._must_inspect(container_id).state is not ContainerState.CREATED:
+            return
+        try:
+            self._call(lambda client: client.start(container_id))
+        except RuntimeUnavailableError:
+            raise
+        except RuntimeFault as error:
+            raise self._failed_start(container_id, error) from error
+
+    def _failed_start(self, container_id: str, error: RuntimeFault) -> RuntimeFault:
+        """Return the error, refined by the exit code; remove the container if it never ran."""
+        inspected = self._call(lambda client: by_name(client, container_id))
+        if inspected is None or inspected["State"]["Status"] != "created":
+            return error
+        self.remove(container_id)
+        exit_code = int(inspected["State"].get("ExitCode") or 0)
+        if error.cause.code in {CauseCode.BAD_SPEC, CauseCode.RUNTIME_ERROR} and exit_code in {126, 127}:
+            return fault(str(inspected["State"].get("Error") or error.what), status=400, exit_code=exit_code)
+        return error
+
+    def terminate(self, container_id: str) -> None:
+        """Send the image's stop signal, else SIGTERM."""
+
+        def send(client: APIClient) -> None:
+            inspected = by_name(client, container_id)
+            if inspected and inspected["State"].get("Running"):
+                if inspected["State"].get("Paused"):
+                    client.unpause(container_id)
+                client.kill(container_id, signal=inspected["Config"].get("StopSignal") or "SIGTERM")
+
+        self._call_unless_over(send)
+
+    def signal(self, container_id: str, number: int) -> None:
+        """Send that signal to its first process, as `docker kill --signal` does."""
+        self._call_unless_over(lambda client: client.kill(container_id, signal=number))
+
+    def kill(self, container_id: str) -> None:
+        """Send SIGKILL to the container."""
+        try:
+            self._call_unless_over(lambda client: client.kill(container_id, signal="SIGKILL"))
+        except RuntimeFault as error:  # Podman kills no paused container
+            if "paused" not in error.what:
+                raise
+            self.unsuspend(container_id)
+            self._call_unless_over(lambda client: client.kill(container_id, signal="SIGKILL"))
+
+    def suspend(self, container_id: str) -> None:
+        """Freeze all its processes, as `docker pause` does."""
+        self._call_unless_over(lambda client: client.pause(container_id), "already paused")
+
+    def unsuspend(self, container_id: str) -> None:
+        """Let its processes continue, as `docker unpause` does."""
+        self._call_unless_over(lambda client: client.unpause(container_id), "is not paused")
+
+    def remove(self, container_id: str) -> None:
+        """Remove the container and its anonymous volumes."""
+        try:
+            self._call(lambda client: client.remove_container(container_id, v=True))
+        except RuntimeFault as error:
+            if not (is_missing(error) or "already in progress" in error.what):
+                raise
+        self._cache.forget(container_id)
+
+    def _call_unless_over(self, ask: Callable[[APIClient], None], done: str = "is not running") -> None:
+        """Ask for it; an error that says that the container has ended, or that it is done already, is none."""
+        try:
+            self._call(ask)
+        except RuntimeFault as error:
+            if not (is_missing(error) or "is not running" in error.what or done in error.what):
+                raise
+
+    # listings
+
+    def containers(self) -> tuple[ContainerRecord, ...]:
+        """Return all containers of this store."""
+        return self._call(self._cache.containers)
+
+    def inspect(self, container_id: str) -> ContainerRecord | None:
+        """Return one container, inspected now."""
+        return self._call(lambda client: self._cache.inspect(client, container_id))
+
+    def _must_inspect(self, container_id: str) -> ContainerRecord:
+        if found := self.inspect(container_id):
+            return found
+        raise RuntimeFault(Cause(CauseCode.CONTAINER_LOST, f"there is no container {container_id}"))
+
+    def foreign(self) -> tuple[ForeignContainer, ...]:
+        """Return running foreign containers that requested GPUs."""
+        facts = self._current_facts()
+        if not facts.gpus.is_local:
+            return ()  # their GPUs are another machine's
+        default_runtime = facts.default_runtime
+        return self._call(lambda client: self._cache.foreign(client, default_runtime))
+
+    def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
+        """Return other stores' containers, running or just created, that share a GPU with this one."""
+        return self._call(lambda client: self._cache.rivals(client, container_id))
+
+    # output
+
+    def save_log(self, container_id: str, path: Path) -> None:
+        """Write all of its output to the file."""
+        self._call(lambda client: save(client, container_id, path), is_long=True)
+
+    def logs(
+        self, container_id: str, *, tail: int | None = None, follow: bool = False, stamped: bool = False
+    ) -> LogStream:
+        """Return its output, read over its own connection."""
+        return DockerLog(self._connection, LogQuery(container_id, tail, follow, stamped))
+
+    def activity(self, container_id: str) -> object:
+        """Return the last line of its output with its time; a prompt without a line end is no line yet."""
+        stream = self.logs(container_id, tail=1, stamped=True)
+        try:
+            return tuple(stream)
+        finally:
+            stream.close()
+
+    # events
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` after ends, starts of foreign containers, and returns of the engine."""
+        self._watcher = EventWatcher(self._connection, self._store_id, self._cache.forget, self._cache.see_event)
+        self._watcher.start(wake, self._lost, self._back)
+
+    def _lost(self, error: RuntimeFault) -> None:
+        self._cache.lost(self._clock.now())
+        self._record_failure(error)
+
+    def _back(self) -> None:
+        self._cache.outages.back(self._clock.now())
+        self._cache.forget_all()
+        self.check()
+        if self._facts and self._facts.gpus.is_local:
+            self._cache.trust_boot_time()
+
+    def close(self) -> None:
+        """Close connections and the watching thread."""
+        if self._watcher:
+            self._watcher.close()
+        self._connection.close()
+
+
+def _ask(client: APIClient) -> tuple[Json, Json]:
+    return client.version(), client.info()
+
+
+def _create(client: APIClient, body: dict[str, Any], launch: Launch) -> str:
+    platform = launch.spec.options.platform
+    made: dict[str, Any] = client.create_container_from_config(body, launch.name, platform)  # type: ignore[no-untyped-call]
+    return str(made["Id"])
+
+
+def _has_image(client: APIClient, image: str) -> bool:
+    from docker.errors import ImageNotFound
+
+    try:
+        client.inspect_image(image)  # type: ignore[no-untyped-call]
+    except ImageNotFound:
+        return False
+    return True
+
+
+def _status_of(facts: EngineFacts, connection: Connection) -> RuntimeStatus:
+    return RuntimeStatus(
+        NAME,
+        up=True,
+        text=f"{facts.name} at {connection.where}",
+        version=facts.version,
+        warnings=facts.warnings,
+        capability=_CAPABILITY,
+        gpus=facts.gpus,
+        data_root=facts.data_root if facts.gpus.is_local else "",
+    )

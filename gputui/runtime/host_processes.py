@@ -1,0 +1,254 @@
+"""Processes of this host, read from /proc: members of an attempt, signals to them, and their CPU use."""
+
+from __future__ import annotations
+
+import functools
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from gputui.domain.container import ProcessRow
+
+_BOOT_ID = "/proc/sys/kernel/random/boot_id"
+_TICKS = os.sysconf("SC_CLK_TCK")
+_PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass(frozen=True)
+class ProcessIdentity:
+    """Identity of a process, distinct from any later process with the same pid."""
+
+    pid: int
+    ticks: int
+    """Start time in clock ticks since boot."""
+    boot: str
+    """Id of the boot."""
+
+
+@dataclass(frozen=True)
+class ProcessStat:
+    """Fields of /proc/<pid>/stat that are needed here."""
+
+    pid: int
+    state: str
+    parent: int
+    session: int
+    ticks: int
+
+
+@functools.cache
+def boot_id() -> str:
+    """Return the id of this boot of the machine."""
+    return _read(_BOOT_ID).decode().strip()
+
+
+def read_stat(pid: int) -> ProcessStat | None:
+    """Return a process; None when it is gone or a zombie."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if len(fields) < 20 or fields[0] in {b"Z", b"X"}:
+        return None
+    return ProcessStat(pid, fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
+
+
+def is_alive(who: ProcessIdentity) -> bool:
+    """Whether that process lives, and not a later one with its pid."""
+    found = read_stat(who.pid)
+    return found is not None and found.ticks == who.ticks and who.boot == boot_id()
+
+
+def attempt_members(
+    leader: ProcessIdentity, runner: ProcessIdentity | None, tag: str, grouped: frozenset[int] = frozenset()
+) -> tuple[int, ...]:
+    """Return the pids of an attempt's processes without the wrapper's own two, keeper (`leader`) and runner.
+
+    `grouped` are the processes of its control groups, which always belong to it. While the keeper or the runner lives,
+    so do the session and all descendants of both, daemons included, because both are subreapers. After both were
+    killed, members are the processes of the session (whose id cannot be reused while a member lives) and those with
+    the attempt's tag in their environment.
+    """
+    if leader.boot != boot_id():
+        return ()
+    everything = {each.pid: each for each in _all()}
+    keepers = {who.pid for who in (leader, runner) if who is not None and _is_there(who, everything)}
+    is_reused = leader.pid in everything and leader.pid not in keepers
+    found = {pid for pid in everything if pid in grouped}
+    if keepers:
+        session = None if is_reused else leader.pid
+        found |= {pid for pid in everything if _belongs(pid, session, keepers, everything)}
+    else:
+        found |= {each.pid for each in everything.values() if _is_orphan(each, leader, tag, is_reused)}
+    # parents first: a shell must not see its child end before it is told to end itself
+    return tuple(sorted(found - keepers))
+
+
+def _is_there(who: ProcessIdentity, everything: Mapping[int, ProcessStat]) -> bool:
+    found = everything.get(who.pid)
+    return found is not None and found.ticks == who.ticks
+
+
+def send_signal(pids: tuple[int, ...], number: int, only: int | None = None) -> tuple[int, ...]:
+    """Send a signal to the processes that still live, with `only` to those of that uid.
+
+    Return the pids that this user may not signal; those processes go on.
+    """
+    refused = []
+    for pid in pids:
+        try:
+            if only is None or os.stat(f"/proc/{pid}").st_uid == only:  # noqa: PTH116
+                os.kill(pid, number)
+        except PermissionError:
+            refused.append(pid)
+        except (ProcessLookupError, FileNotFoundError):
+            continue
+    return tuple(refused)
+
+
+def _belongs(pid: int, session: int | None, keepers: set[int], everything: Mapping[int, ProcessStat]) -> bool:
+    if everything[pid].session == session:
+        return True
+    seen: set[int] = set()  # /proc is not read atomically: a chain of parents may form a loop
+    while (found := everything.get(pid)) is not None and pid not in seen:
+        if found.parent in keepers:
+            return True
+        seen.add(pid)
+        pid = found.parent
+    return False
+
+
+def _is_orphan(each: ProcessStat, leader: ProcessIdentity, tag: str, reused: bool) -> bool:
+    if each.ticks < leader.ticks:
+        return False
+    environment = _read(f"/proc/{each.pid}/environ")
+    if f"GPUTUI_ATTEMPT={tag}".encode() in environment.split(b"\0"):
+        return True
+    # without the tag in its environment the session decides, unless its id was reused
+    return each.session == leader.pid and not reused and b"GPUTUI_ATTEMPT=" not in environment
+
+
+def _all() -> Iterator[ProcessStat]:
+    for name in os.listdir("/proc"):  # noqa: PTH208 - names alone, of thousands
+        if name.isdigit() and (found := read_stat(int(name))) is not None:
+            yield found
+
+
+def _read(path: str) -> bytes:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    try:
+        parts = []
+        while part := os.read(descriptor, 65536):
+            parts.append(part)
+        return b"".join(parts)
+    except OSError:  # it ended while being read
+        return b""
+    finally:
+        os.close(descriptor)
+
+
+class ProcessSampler:
+    """Sampler of processes, which computes CPU use between two samples and reads command and user of each only once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, _Sampled] = {}
+
+    def sample(self, pids: Iterable[int], *, with_parents: bool = False) -> list[ProcessRow]:
+        """Return rows of the processes that still live, and with `with_parents` of all their parents but pid 1."""
+        now, uptime = time.monotonic(), time.clock_gettime(time.CLOCK_BOOTTIME)
+        found: dict[int, ProcessRow] = {}
+        used: dict[int, _Sampled] = {}
+        wanted = list(dict.fromkeys(pids))
+        asked = set(wanted)
+        for pid in wanted:  # it grows by parents
+            if (seen := _seen_now(pid, self._known.get(pid), now, uptime)) is None:
+                continue
+            found[pid], used[pid] = seen
+            parent = found[pid].parent
+            if with_parents and parent is not None and parent > 1 and parent not in asked:
+                asked.add(parent)
+                wanted.append(parent)
+        self._known = used
+        return list(found.values())
+
+
+@dataclass(frozen=True)
+class _Sampled:
+    """Sample of a process, for the next one to be compared with."""
+
+    start: int
+    """Start time in clock ticks since boot."""
+    at: float
+    """Time of the sample in monotonic seconds."""
+    used: int
+    """CPU time in clock ticks."""
+    cpu: float | None
+    user: str
+    command: str
+
+
+_LEAST = 0.5
+"""Seconds between two samples from which CPU use can be told: the kernel counts in hundredths."""
+_SETTLED = 10.0
+"""Seconds after which a process is taken to keep its command: until then it may yet call exec."""
+
+
+def _seen_now(pid: int, before: _Sampled | None, now: float, uptime: float) -> tuple[ProcessRow, _Sampled] | None:
+    """Return a row of the process with its CPU use since `before`, else since its start; None when it is gone."""
+    fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+    if len(fields) < 22 or fields[0] in {b"Z", b"X"}:
+        return None
+    start, used = int(fields[19]), int(fields[11]) + int(fields[12])
+    age = max(0.0, uptime - start / _TICKS)
+    if before is None or before.start != start:
+        cpu = used / _TICKS / age if age > 0 else None
+        sampled = _Sampled(start, now, used, cpu, _user(pid), _command(pid))
+    else:
+        command = before.command if age > _SETTLED else _command(pid)
+        sampled = _later(before, now, used, command)
+    memory, parent = int(fields[21]) * _PAGE, int(fields[1])
+    row = ProcessRow(pid, sampled.user, sampled.command, sampled.cpu, memory, timedelta(seconds=age), parent, start)
+    return row, sampled
+
+
+def _later(before: _Sampled, now: float, used: int, command: str) -> _Sampled:
+    """Return a sample with the CPU use since the one before; with that one's, where it was taken just now."""
+    seconds = now - before.at
+    if seconds < _LEAST:
+        return replace(before, command=command)
+    cpu = (used - before.used) / _TICKS / seconds
+    return _Sampled(before.start, now, used, cpu, before.user, command)
+
+
+def _command(pid: int) -> str:
+    words = _read_text(pid, "cmdline").rstrip("\0").split("\0")
+    return (" ".join(words) or f"[{_read_text(pid, 'comm').strip()}]")[:1000]
+
+
+def _read_text(pid: int, name: str) -> str:
+    return _read(f"/proc/{pid}/{name}").decode(errors="replace")
+
+
+def read_environment(pid: int) -> tuple[str, ...]:
+    """Return `NAME=value` of a process; raises OSError where this user may not read it."""
+    with open(f"/proc/{pid}/environ", "rb") as file:  # noqa: PTH123
+        return tuple(word for word in file.read().decode(errors="replace").split("\0") if word)
+
+
+def _user(pid: int) -> str:
+    try:
+        return user_name(os.stat(f"/proc/{pid}").st_uid)  # noqa: PTH116
+    except OSError:
+        return ""
+
+
+def user_name(uid: int) -> str:
+    """Return the account's name, or its number where it has none."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name
+    except KeyError:
+        return str(uid)

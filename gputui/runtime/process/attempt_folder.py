@@ -1,0 +1,441 @@
+"""Directory of one host attempt: its plan, the wrapper's records, and its output.
+
+```
+attempts/<name>/          the name is Launch.name and the container id
+  launch.json             facts about the launch for later (Manifest)
+  plan                    instructions for the wrapper, with secrets: 0600
+  state                   four sectors that the wrapper overwrites: keeper, end, runner, the command's pid
+  claim                   locked by keeper and runner while one of them lives
+  output.log              standard output and error
+```
+It is prepared under another name and renamed, so that it exists completely or not at all.
+
+In a shared state directory other members may create such directories and swap directories above. So files are opened
+relative to the directory's descriptor and never through links; a wrapper runs only plans from a directory that no other
+user may write; and signals on the word of a directory reach only its owner's processes, or none if others may write
+there (`reach_of`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import secrets
+import shutil
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from gputui.domain.container import Launch
+from gputui.runtime.host_processes import ProcessIdentity
+from gputui.runtime.process.wrapper import SECTOR, STATE_SIZE, unsealed
+
+_LOOKS = 10
+"""Number of reads of a record that seems damaged, a millisecond apart: it may be half written."""
+NOBODY = -1
+"""Uid that belongs to no user."""
+_NAME = re.compile(r"gputui-([a-z0-9]+)-(\d+)-(\d+)", re.ASCII)
+
+_SUSPENDED = "suspended"
+"""File that is there while the attempt is suspended."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """Facts about a launch, kept in launch.json."""
+
+    gpus: tuple[str, ...]
+    tag: str
+    command: str
+    """First word of its command, for messages."""
+    cgroups: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    submitter: int | None = None
+    """Uid of its proven submitter; None: not recorded, as by gputui 0.1."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """Start record of the wrapper."""
+
+    leader: ProcessIdentity
+    """Keeper, which leads the session."""
+    at: datetime
+
+
+@dataclass(frozen=True)
+class End:
+    """End record of the wrapper."""
+
+    code: int
+    at: datetime
+    oom_kills: int
+    refusal: str = ""
+    """`STEP ERRNO` when the command could not be run."""
+
+
+@dataclass(frozen=True)
+class Records:
+    """Records of an attempt's state file."""
+
+    begun: bool
+    """Whether a wrapper has written anything; no other wrapper starts the attempt then."""
+    start: Start | None
+    """Start record; None: not written yet, or damaged."""
+    end: End | None
+    runner: ProcessIdentity | None
+    may_have_run: bool
+    """Whether the command may have run; True for wrappers of gputui 0.1, which did not record it."""
+    is_damaged: bool
+    reach: int | None = None
+    """Uid whose processes may be signalled on the directory's word, see `reach_of`."""
+
+    @classmethod
+    def parse(cls, content: bytes) -> Records:
+        """Parse a state file; one of two sectors is from gputui 0.1, without checksums."""
+        sectors = [content[at : at + SECTOR] for at in range(0, STATE_SIZE, SECTOR)]
+        is_old = len(content) <= 2 * SECTOR
+        start, end, runner, command = (sector.strip() if is_old else unsealed(sector) for sector in sectors)
+        began, ended = parse_start(start), parse_end(end)
+        parsed = (began, ended) if is_old else (began, ended, runner, command)
+        return cls(
+            begun=any(sector.strip() for sector in sectors[:2]),
+            start=began,
+            end=ended,
+            runner=parse_identity(runner),
+            may_have_run=is_old or bool(command),
+            is_damaged=any(sector.strip() and not found for sector, found in zip(sectors, parsed, strict=False)),
+        )
+
+
+def parse_name(name: str, store_id: str) -> tuple[int, int] | None:
+    """Return job id and attempt number of a name of this store; None for other names."""
+    match = _NAME.fullmatch(name)
+    return (int(match[2]), int(match[3])) if match and match[1] == store_id else None
+
+
+def reach_of(status: os.stat_result) -> int | None:
+    """Return the uid whose processes may be signalled on the word of a directory; None: all that we may signal.
+
+    In a shared state directory members can move directories and create their own.
+    """
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return NOBODY
+    return None if status.st_uid in {0, os.geteuid()} else status.st_uid
+
+
+@dataclass(frozen=True)
+class AttemptFolder:
+    """Directory of one attempt on disk."""
+
+    path: Path
+
+    def log(self) -> int:
+        """Open the file with its output; raises OSError."""
+        return self.open_file("output.log")
+
+    def open_file(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """Open one of its files without following links; raises OSError."""
+        return self._open_with_reach(name, flags)[0]
+
+    def _open_with_reach(self, name: str, flags: int = os.O_RDONLY) -> tuple[int, int | None]:
+        """Open one of its files; return the descriptor and the directory's reach.
+
+        Both come from the same directory, even if directories are swapped meanwhile.
+        """
+        folder = self.open_directory()
+        try:
+            reach = reach_of(os.fstat(folder))
+            file = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            status = os.fstat(file)
+            if (status.st_nlink > 1 and reach is not None) or not stat.S_ISREG(status.st_mode):
+                os.close(file)
+                raise OSError(errno.ELOOP, "it is a link, or no file", str(self.path / name))
+            return file, reach
+        finally:
+            os.close(folder)
+
+    def open_directory(self) -> int:
+        """Open the directory without following links below the state directory; raises OSError."""
+        flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        parent = os.open(self.path.parent, os.O_PATH | flags)
+        try:
+            return os.open(self.path.name, os.O_RDONLY | flags, dir_fd=parent)
+        finally:
+            os.close(parent)
+
+    def status(self) -> os.stat_result:
+        """Return owner and mode of the directory; raises OSError."""
+        return self.path.stat(follow_symlinks=False)
+
+    def is_ours(self) -> bool:
+        """Whether this process's user created it and no other may write there."""
+        status = self.status()
+        return status.st_uid == os.geteuid() and reach_of(status) is None
+
+    def manifest(self) -> Manifest | None:
+        """Return the manifest; None when it cannot be read."""
+        return self._manifest()[0]
+
+    def cgroups(self) -> tuple[str, ...]:
+        """Return its control groups; empty if another user could have written them."""
+        manifest, reach = self._manifest()
+        return manifest.cgroups if manifest is not None and reach is None else ()
+
+    def _manifest(self) -> tuple[Manifest | None, int | None]:
+        try:
+            descriptor, reach = self._open_with_reach("launch.json")
+            with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor
+                return msgspec.json.decode(file.read(), type=Manifest), reach
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None, NOBODY
+
+    def records(self) -> Records:
+        """Return the wrapper's records, after waiting a moment for one that is being written. Raises OSError."""
+        for _ in range(_LOOKS):
+            content, reach = self._state()
+            found = replace(Records.parse(content), reach=reach)
+            if not found.is_damaged:
+                break
+            time.sleep(0.001)
+        return found
+
+    def _state(self) -> tuple[bytes, int | None]:
+        descriptor, reach = self._open_with_reach("state")
+        try:
+            return os.read(descriptor, STATE_SIZE), reach
+        finally:
+            os.close(descriptor)
+
+    def is_watched(self) -> bool | None:
+        """Whether keeper or runner lives; None when this user may not know."""
+        try:
+            descriptor = self.open_file("claim")
+        except PermissionError:
+            return None
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(descriptor)
+        return False
+
+    @contextmanager
+    def claimed(self) -> Iterator[bool]:
+        """Try to hold the wrapper's lock; yield False when a living wrapper has it."""
+        descriptor = self.open_file("claim", os.O_RDWR)
+        try:
+            yield _lock(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def is_suspended(self) -> bool:
+        """Return whether its processes were told to stand still."""
+        return (self.path / _SUSPENDED).exists()
+
+    def set_suspended(self, *, is_suspended: bool) -> None:
+        """Record whether its processes stand still. Raises OSError."""
+        if is_suspended:
+            os.close(os.open(self.path / _SUSPENDED, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
+        else:
+            (self.path / _SUSPENDED).unlink(missing_ok=True)
+
+    def move_away(self) -> None:
+        """Remove the directory: first rename it, then delete it."""
+        aside = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}.gone")
+        self.path.rename(aside)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@dataclass(frozen=True)
+class OpenFolder(AttemptFolder):
+    """Directory of one attempt, held open: it stays the same one when members swap the directories above it."""
+
+    place: int
+
+    @classmethod
+    def open(cls, path: Path) -> OpenFolder:
+        """Open the directory; raises OSError."""
+        return cls(path, AttemptFolder(path).open_directory())
+
+    def open_directory(self) -> int:
+        """Return another descriptor of the directory."""
+        return os.dup(self.place)
+
+    def status(self) -> os.stat_result:
+        """Return owner and mode of the directory."""
+        return os.fstat(self.place)
+
+    def submitter(self) -> int | None:
+        """Return the uid of the attempt's proven submitter; None when its record could be another user's."""
+        manifest, reach = self._manifest()
+        return manifest.submitter if manifest is not None and reach is None else None
+
+    def close(self) -> None:
+        """Close the directory."""
+        os.close(self.place)
+
+
+def parse_start(record: bytes) -> Start | None:
+    """Return the start record; None when it is damaged."""
+    identity, _, at = record.rpartition(b" ")
+    leader = parse_identity(identity)
+    try:
+        return Start(leader, _time(at.decode("ascii"))) if leader else None
+    except (ValueError, OverflowError):
+        return None
+
+
+def parse_identity(record: bytes) -> ProcessIdentity | None:
+    """Return the process of a record `PID TICKS BOOT`; None when it is damaged."""
+    try:
+        pid, ticks, boot = record.decode("ascii").split()
+        return ProcessIdentity(int(pid), int(ticks), boot)
+    except ValueError:
+        return None
+
+
+def parse_end(record: bytes) -> End | None:
+    """Return the end record; None when it is damaged."""
+    try:
+        code, at, oom_kills, *refusal = record.decode("ascii").split(maxsplit=3)
+        return End(int(code), _time(at), int(oom_kills), "".join(refusal))
+    except (ValueError, OverflowError):
+        return None
+
+
+@dataclass(frozen=True)
+class Access:
+    """Modes of attempt directories, with which submitters can read the output of their jobs."""
+
+    root: int
+    folder: int
+    shown: int
+    """Mode of files that all who may read the state directory can read."""
+    owner: int
+
+    @classmethod
+    def for_state(cls, state: Path) -> Access:
+        """Return the modes for attempts that this process creates."""
+        status = state.stat()
+        if status.st_mode & stat.S_IWGRP:  # any leader may create attempts; sticky: but not touch another's
+            shared = stat.S_ISVTX | stat.S_IMODE(status.st_mode)
+            return cls(shared, stat.S_ISGID | 0o750, 0o640, os.geteuid())
+        if status.st_uid != os.geteuid():  # root in a user's own directory, which is closed to others
+            return cls(0o700, 0o755, 0o644, status.st_uid)
+        return cls(0o700, 0o700, 0o600, status.st_uid)
+
+
+@contextmanager
+def attempts_in(root: Path) -> Iterator[tuple[int, Access]]:
+    """Open `attempts/`, created if missing; yield its descriptor and the modes. Raises OSError."""
+    root.parent.mkdir(mode=0o700, exist_ok=True, parents=True)
+    access = Access.for_state(root.parent)
+    with suppress(FileExistsError):
+        root.mkdir(mode=0o700)
+    descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if status.st_uid == os.geteuid():
+            if stat.S_IMODE(status.st_mode) != access.root:
+                os.fchmod(descriptor, access.root)
+            if access.owner != status.st_uid:
+                os.fchown(descriptor, access.owner, -1)
+        yield descriptor, access
+    finally:
+        os.close(descriptor)
+
+
+def prepare(root: int, access: Access, launch: Launch, manifest: Manifest, plan: bytes) -> str:
+    """Create the attempt's directory under a temporary name, durably, and return that; `publish` renames it.
+
+    `root` may belong to another member, who can then swap its contents at any moment.
+    """
+    aside = f".{launch.name}.{secrets.token_hex(4)}.new"
+    os.mkdir(aside, 0o700, dir_fd=root)
+    try:
+        folder = _just_made(aside, root)
+        try:
+            _write(folder, "launch.json", msgspec.json.encode(manifest), access.shown)
+            _write(folder, "plan", plan, 0o600)
+            _write(folder, "state", b" " * STATE_SIZE, access.shown)
+            _write(folder, "claim", b"", 0o600)
+            _write(folder, "output.log", b"", access.shown)
+            os.fchmod(folder, access.folder)
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError:
+        _discard(root, aside)
+        raise
+    return aside
+
+
+def _just_made(name: str, root: int) -> int:
+    """Open a directory just created; raises OSError when it was swapped."""
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
+    status = os.fstat(folder)
+    if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+        os.close(folder)
+        raise OSError(errno.EPERM, "another user replaced it by another directory", name)
+    return folder
+
+
+def publish(root: int, aside: str, name: str) -> bool:
+    """Rename a prepared directory into place, durably; discard it and return False when the name is taken."""
+    try:
+        os.rename(aside, name, src_dir_fd=root, dst_dir_fd=root)  # onto a directory that is not empty it fails
+    except OSError:
+        _discard(root, aside)
+        with suppress(OSError):
+            if stat.S_ISDIR(os.stat(name, dir_fd=root, follow_symlinks=False).st_mode):
+                return False
+        raise
+    os.fsync(root)
+    return True
+
+
+def _discard(root: int, name: str) -> None:
+    shutil.rmtree(f"/proc/self/fd/{root}/{name}", ignore_errors=True)
+
+
+def remove_stale(root: Path, now: datetime) -> None:
+    """Remove directories that a crash left half created or half removed more than an hour ago."""
+    for left in (*root.glob(".gputui-*.new"), *root.glob(".gputui-*.gone")):
+        try:
+            is_old = now.timestamp() - left.stat().st_mtime > 3600
+        except OSError:
+            continue
+        if is_old:
+            shutil.rmtree(left, ignore_errors=True)
+
+
+def _write(folder: int, name: str, content: bytes, mode: int) -> None:
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+    descriptor = os.open(name, flags, 0o600, dir_fd=folder)
+    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, made with its mode
+        os.fchmod(descriptor, mode)
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _time(nanoseconds: str) -> datetime:
+    return datetime.fromtimestamp(int(nanoseconds) / 1e9, UTC)

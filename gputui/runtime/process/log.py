@@ -1,0 +1,108 @@
+"""Output of a host attempt, read from its file."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from gputui.domain.tail import tail_start
+from gputui.runtime.kept_log import kept_log
+
+_BLOCK = 65536
+_LONGEST = 1024**2
+"""Bytes after which a line is cut: a job may never end a line."""
+_QUICK, _SLOW = 0.02, 0.2
+"""Polling intervals in seconds for a growing file and for a quiet one."""
+
+
+class FileLogStream:
+    """LogStream of a file that may still grow."""
+
+    def __init__(self, path: Path | int, *, tail: int | None, follow: bool, is_over: Callable[[], bool]) -> None:
+        self._file = open(path, "rb", buffering=0)  # noqa: PTH123, SIM115 - may be a descriptor
+        self._follow = follow
+        self._is_over = is_over
+        self._closed = threading.Event()
+        self._lock = threading.Lock()
+        self._is_read = False
+        descriptor = self._file.fileno()
+        start = first_byte(descriptor)
+        if tail is not None:
+            size = os.fstat(descriptor).st_size
+            start = max(start, tail_start(size, tail, lambda at, count: os.pread(descriptor, count, at)))
+        self._file.seek(start)
+        self.size = os.fstat(descriptor).st_size - start
+        """Bytes available when it was opened."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield lines without their ends, until it is closed, or the attempt is over and all was read."""
+        with self._lock:
+            if self._closed.is_set():
+                return
+            self._is_read = True
+        rest = b""
+        try:
+            for block in self._blocks():
+                *lines, rest = (rest + block).split(b"\n")
+                yield from lines
+                if len(rest) > _LONGEST:
+                    yield rest
+                    rest = b""
+            if rest and not self._closed.is_set():
+                yield rest
+        finally:
+            self._file.close()
+
+    def close(self) -> None:
+        """End the iteration, from any thread."""
+        with self._lock:
+            self._closed.set()
+            if not self._is_read:  # else the iteration closes the file when it ends
+                self._file.close()
+
+    def _blocks(self) -> Iterator[bytes]:
+        pause, was_over = _QUICK, not self._follow
+        while not self._closed.is_set():
+            if self._leap():
+                yield b"\n"  # what was read of a line ends here
+            if block := self._file.read(_BLOCK):
+                pause = _QUICK
+                yield block
+            elif was_over:
+                return
+            else:  # output between the last read and the end is read once more
+                was_over = self._is_over()
+                if not was_over:
+                    self._closed.wait(pause)
+                    pause = min(_SLOW, pause * 1.5)
+
+    def _leap(self) -> bool:
+        """Skip output that was already given back to the disk; return whether there was any."""
+        here = self._file.tell()
+        there = first_byte(self._file.fileno(), here)
+        self._file.seek(there)
+        return there > here
+
+
+def save(log: Path | int, path: Path) -> int:
+    """Copy the kept output to a file, completely or not at all; return the offset of its begin. Raises OSError."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with open(log, "rb") as source, kept_log(path) as copy:  # noqa: PTH123 - may be a descriptor
+        start = source.seek(first_byte(source.fileno()))
+        shutil.copyfileobj(source, copy, 1024**2)
+    return start
+
+
+def first_byte(descriptor: int, here: int = 0) -> int:
+    """Return the offset of the first kept line from `here` on: older output was given back to the disk."""
+    try:
+        start = os.lseek(descriptor, here, os.SEEK_DATA)
+    except OSError:  # only a hole, or a file system without holes
+        return here
+    if start == here:
+        return here
+    newline = os.pread(descriptor, _BLOCK, start).find(b"\n")
+    return start + newline + 1

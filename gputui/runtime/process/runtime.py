@@ -1,0 +1,381 @@
+"""Runtime for jobs as processes of this host, without an engine."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import platform
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from io import FileIO
+from pathlib import Path
+from threading import Event
+
+from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import (
+    Capability,
+    ContainerRecord,
+    ContainerState,
+    Created,
+    ForeignContainer,
+    Launch,
+    RuntimeStatus,
+)
+from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
+from gputui.domain.settings import RuntimeSettings
+from gputui.ports import Clock, LogStream
+from gputui.runtime import host_processes
+from gputui.runtime.accounts import account_name
+from gputui.runtime.process import attempt_index, cgroup, plan, wrapper
+from gputui.runtime.process.attach import save_marks
+from gputui.runtime.process.attempt_folder import AttemptFolder, Manifest, attempts_in, prepare, publish, remove_stale
+from gputui.runtime.process.attempt_index import AttemptIndex
+from gputui.runtime.process.exit_watch import ExitWatch
+from gputui.runtime.process.log import FileLogStream, save
+
+log = logging.getLogger(__name__)
+
+_PATIENCE = 10.0
+"""Seconds that a wrapper may take to start."""
+
+
+class ProcessRuntime:
+    """Runtime for host processes, kept in `<directory>/attempts/`; they outlive every gputui process.
+
+    A service that schedules must not end its jobs when it stops: under systemd, `KillMode=process`.
+    """
+
+    name = "process"
+
+    def __init__(
+        self,
+        store_id: str,
+        directory: Path,
+        settings: RuntimeSettings,
+        clock: Clock,
+    ) -> None:
+        self._store_id = store_id
+        self._root = directory / "attempts"
+        self._log_limit = settings.log_max_size * settings.log_max_files
+        self._clock = clock
+        self._index = AttemptIndex(store_id, self._root)
+        self._watch = ExitWatch()
+        self._out_of_reach: set[str] = set()
+        """Attempts that have processes which this user may not signal."""
+        self._status = self._current_status()
+
+    def status(self) -> RuntimeStatus:
+        """Return the status as of the last check."""
+        return self._status
+
+    def check(self) -> RuntimeStatus:
+        """Return whether attempts can be kept and started here, and remove stale directories."""
+        looked = self._current_status()
+        if looked.up:
+            remove_stale(self._root, self._clock.now())
+        if (looked.up, looked.text, looked.warnings) != (self._status.up, self._status.text, self._status.warnings):
+            self._status = looked
+        return self._status
+
+    def has_image(self, image: str) -> bool:
+        """Return True: host processes have no image."""
+        return True
+
+    def pull(self, image: str, progress: Callable[[str], None], cancelled: Event) -> None:
+        """Do nothing: host processes have no image."""
+
+    def create(self, launch: Launch) -> Created:
+        """Create the attempt's directory without starting it; raises BAD_SPEC for options of containers."""
+        plan.check(launch)
+        with self._disk():
+            place = self._root / launch.name
+            if place.is_dir() and (adopted := self._adopt(place, launch)) is not None:
+                return adopted
+            return self._make(launch)
+
+    def start(self, container_id: str) -> None:
+        """Start the wrapper, which runs the command once, no matter how often and by whom it is started.
+
+        Raises RuntimeUnavailableError when it remains unknown whether the command runs: the next listing tells.
+        """
+        deadline = time.monotonic() + _PATIENCE
+        while not self._has_started(container_id):
+            answer = self._spawn(container_id, deadline)
+            if self._has_started(container_id):  # whatever the wrapper answered
+                break
+            if answer not in {b"already", b"busy", b"moved"}:
+                raise _fault(f"the wrapper of {container_id} did not start: {answer[-500:].decode(errors='replace')}")
+            if time.monotonic() > deadline:
+                raise _unknown(container_id)
+            time.sleep(0.002)  # another wrapper is about to write its start record
+        record = self._there(container_id)
+        if record.cause is not None and record.cause.code in attempt_index.REFUSALS:
+            raise RuntimeFault(record.cause)
+        self._notice(record)
+
+    def terminate(self, container_id: str) -> None:
+        """Send SIGTERM to all processes of the attempt, and wake them if they are suspended."""
+        self._send(container_id, signal.SIGTERM)
+        self.unsuspend(container_id)
+
+    def signal(self, container_id: str, number: int) -> None:
+        """Send a signal to all processes of the attempt."""
+        self._send(container_id, number)
+
+    def kill(self, container_id: str) -> None:
+        """Send SIGKILL to all processes of the attempt; the wrapper stays to record the end."""
+        self._send(container_id, signal.SIGKILL)
+        self.unsuspend(container_id)
+
+    def suspend(self, container_id: str) -> None:
+        """Freeze its control group, or without one send SIGSTOP to all its processes."""
+        if self._there(container_id).state is not ContainerState.RUNNING:
+            return
+        folder = self._folder(container_id)
+        with self._disk():
+            folder.set_suspended(is_suspended=True)
+        if not cgroup.freeze(folder.cgroups(), is_frozen=True):
+            self._send(container_id, signal.SIGSTOP)
+
+    def unsuspend(self, container_id: str) -> None:
+        """Let its processes continue, if they were suspended."""
+        folder = self._folder(container_id)
+        if not folder.is_suspended():
+            return
+        if not cgroup.freeze(folder.cgroups(), is_frozen=False):
+            self._send(container_id, signal.SIGCONT)
+        with self._disk():
+            folder.set_suspended(is_suspended=False)
+
+    def containers(self) -> tuple[ContainerRecord, ...]:
+        """Return all attempts of this store."""
+        with self._disk():
+            records = self._index.all()
+        for record in records:
+            self._notice(record)
+        return records
+
+    def inspect(self, container_id: str) -> ContainerRecord | None:
+        """Return one attempt; None when there is none."""
+        with self._disk():
+            record = self._index.find(container_id)
+        if record is not None:
+            self._notice(record)
+        return record
+
+    def foreign(self) -> tuple[ForeignContainer, ...]:
+        """Return nothing: the probe sees foreign processes."""
+        return ()
+
+    def rivals(self, container_id: str) -> tuple[ContainerRecord, ...]:
+        """Return nothing: the probe sees processes of other state directories."""
+        del container_id
+        return ()
+
+    def save_log(self, container_id: str, path: Path) -> None:
+        """Copy its kept output to a file."""
+        self._there(container_id)
+        with self._disk():
+            folder = self._folder(container_id)
+            save_marks(folder, save(folder.log(), path), path)
+
+    def logs(
+        self, container_id: str, *, tail: int | None = None, follow: bool = False, stamped: bool = False
+    ) -> LogStream:
+        """Return its output from the last `tail` lines on; with `follow`, until it ends. Times are not recorded."""
+        del stamped
+        self._there(container_id)
+
+        def is_over() -> bool:
+            record = self._index.find(container_id)
+            return record is None or record.state is ContainerState.EXITED
+
+        with self._disk():
+            return FileLogStream(self._folder(container_id).log(), tail=tail, follow=follow, is_over=is_over)
+
+    def activity(self, container_id: str) -> object:
+        """Return the time of the last write to its log, which its wrapper also sets with input."""
+        with self._disk():
+            descriptor = self._folder(container_id).log()
+            try:
+                status = os.fstat(descriptor)
+            finally:
+                os.close(descriptor)
+        return status.st_mtime_ns, status.st_size
+
+    def remove(self, container_id: str) -> None:
+        """Remove an attempt that does not run, with its control groups."""
+        record = self.inspect(container_id)
+        if record is None:
+            return
+        folder = self._folder(container_id)
+        with self._disk():
+            groups = folder.cgroups()
+        # the wrapper of an ended attempt may hold the lock a moment longer
+        with self._disk(), _owned(folder), folder.claimed() as mine:
+            if record.state is ContainerState.RUNNING or (record.state is ContainerState.CREATED and not mine):
+                raise _fault(f"{container_id} is running and cannot be removed")
+            folder.move_away()
+        cgroup.remove(groups)
+        self._index.forget(container_id)
+
+    def watch(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when an attempt of this store may have ended."""
+        self._watch.subscribe(wake)
+        with suppress(RuntimeFault):  # the disk is unavailable: attempts are found when it is back
+            self.containers()
+
+    def close(self) -> None:
+        """End the watching thread; attempts run on."""
+        self._watch.close()
+
+    def _current_status(self) -> RuntimeStatus:
+        up, text = True, "host processes, without containers"
+        parent = next((each for each in (self._root, *self._root.parents) if each.exists()), self._root)
+        if not os.access(parent, os.W_OK | os.X_OK):
+            up, text = False, f"{parent} cannot be written to: host jobs cannot be kept there"
+        elif not sys.executable:
+            up, text = False, "the Python interpreter does not know its own path: host jobs cannot be started"
+        warnings = tuple(_beyond(each) for each in sorted(self._out_of_reach) if self._may_run(each))
+        capability = Capability(limits=True)
+        return RuntimeStatus(self.name, up, text, platform.release(), self._clock.now(), warnings, capability)
+
+    def _may_run(self, container_id: str) -> bool:
+        try:
+            record = self._index.find(container_id)
+        except OSError:
+            return True
+        return record is not None and record.state is ContainerState.RUNNING
+
+    def _make(self, launch: Launch) -> Created:
+        planned = plan.plan_of(launch, log_limit=self._log_limit)
+        with attempts_in(self._root) as (root, access):
+            group = cgroup.make(launch.name, launch.spec.options)
+            command, submitter = launch.spec.command[0], launch.submitter
+            manifest = Manifest(launch.gpus, launch.tag, command, group.folders, group.notes, submitter)
+            planned += plan.encode(group.records())
+            is_new = publish(root, prepare(root, access, launch, manifest, planned), launch.name)
+        return Created(launch.name, adopted=not is_new, notes=group.notes)
+
+    def _adopt(self, place: Path, launch: Launch) -> Created | None:
+        """Return the existing attempt as adopted; None after its removal, if it never started and differs."""
+        folder = AttemptFolder(place)
+        manifest = folder.manifest()
+        if manifest is None or manifest.gpus != launch.gpus or not folder.is_ours():
+            with _owned(folder), folder.claimed() as mine:
+                if mine and not folder.records().begun:
+                    folder.move_away()
+                    self._index.forget(launch.name)
+                    return None
+        return Created(launch.name, adopted=True, notes=manifest.notes if manifest else ())
+
+    def _folder(self, container_id: str) -> AttemptFolder:
+        return AttemptFolder(self._root / container_id)
+
+    def _there(self, container_id: str) -> ContainerRecord:
+        with self._disk():
+            record = self._index.find(container_id)
+        if record is None:
+            raise _fault(f"there is no attempt {container_id}")
+        return record
+
+    def _has_started(self, container_id: str) -> bool:
+        return self._there(container_id).state is not ContainerState.CREATED
+
+    def _notice(self, record: ContainerRecord) -> None:
+        if record.state is ContainerState.RUNNING:
+            for pid in self._index.awaited(record):
+                self._watch.add(pid)
+
+    def _spawn(self, container_id: str, deadline: float) -> bytes:
+        """Start a wrapper; return its answer once the command runs or was refused."""
+        command = [sys.executable, "-I", "-S", wrapper.__file__, str(self._root / container_id)]
+        loader = {name: value for name, value in os.environ.items() if name == "LD_LIBRARY_PATH"}
+        answers, answer = os.pipe()
+        try:
+            with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=answer, stderr=answer, cwd="/", env=loader):
+                pass  # it forks away at once
+        except OSError as error:
+            os.close(answers)
+            raise _fault(f"the wrapper of {container_id} could not be started: {error.strerror}") from error
+        finally:
+            os.close(answer)
+        with open(answers, "rb", buffering=0) as file:  # noqa: PTH123 - a descriptor
+            return self._heard(file, container_id, deadline)
+
+    def _heard(self, file: FileIO, container_id: str, deadline: float) -> bytes:
+        """Read the answer until all wrappers have closed the pipe."""
+        heard, poll = b"", select.poll()
+        poll.register(file, select.POLLIN)
+        while poll.poll(max(0.0, deadline - time.monotonic()) * 1000):
+            if not (part := file.read(4096)):
+                return heard
+            heard += part
+        raise _unknown(container_id)
+
+    def _send(self, container_id: str, number: int) -> None:
+        """Signal all its processes; with SIGKILL also those created meanwhile."""
+        seen: set[int] = set()
+        folder = self._folder(container_id)
+        for _ in range(50):
+            if self._there(container_id).state is not ContainerState.RUNNING:
+                return
+            if number == signal.SIGKILL:
+                cgroup.kill(folder.cgroups())
+            pids, only = self._index.reach(container_id)
+            fresh = tuple(pid for pid in pids if pid not in seen)
+            if host_processes.send_signal(fresh, number, only) and container_id not in self._out_of_reach:
+                self._out_of_reach.add(container_id)
+                log.warning("%s", _beyond(container_id))
+            if fresh and number not in {signal.SIGKILL, signal.SIGSTOP}:
+                return
+            if not fresh and seen:
+                return
+            seen.update(fresh)
+            if not fresh:  # the wrapper has not started the command yet
+                time.sleep(0.002)
+
+    @contextmanager
+    def _disk(self) -> Iterator[None]:
+        """Raise OSErrors of the disk as RuntimeFaults."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+                text = f"no space left for host jobs in {self._root}"
+                raise RuntimeFault(Cause(CauseCode.DISK_FULL, text), hint="free some space") from error
+            raise RuntimeUnavailableError(f"{self._root}: {error.strerror or error}") from error
+
+
+@contextmanager
+def _owned(folder: AttemptFolder) -> Iterator[None]:
+    """Raise a fault that names the owner when another user's attempt can be neither started nor removed.
+
+    Whether that user's scheduler started it is unknown, so it ends as EndUnknown instead of running twice.
+    """
+    try:
+        yield
+    except PermissionError as error:
+        name = account_name(folder.path.stat(follow_symlinks=False).st_uid)
+        who = "root" if name == "root" else f"{name} or root"
+        text = f"{folder.path.name} was made by the scheduler of {name}: only {who} can begin or remove it"
+        raise RuntimeFault(Cause(CauseCode.END_UNKNOWN, text), hint="let root schedule") from error
+
+
+def _beyond(container_id: str) -> str:
+    who = account_name(os.geteuid())
+    return f"{container_id} runs as another user, whose processes {who} cannot end; let root schedule"
+
+
+def _unknown(container_id: str) -> RuntimeUnavailableError:
+    return RuntimeUnavailableError(f"the wrapper of {container_id} has not answered for {_PATIENCE:.0f} s")
+
+
+def _fault(text: str) -> RuntimeFault:
+    return RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, text))

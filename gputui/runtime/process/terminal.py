@@ -1,0 +1,344 @@
+"""Terminal or pipes of an interactive host job, and the socket through which its submitter attaches.
+
+With a terminal the command has a pty; without one it has a pipe for each stream. The runner reads the output, appends
+it to the log, and passes it to whoever is attached. The socket `attach` in the attempt's directory belongs to the
+submitter alone, and the kernel tells whose process connects. The keeper holds the same descriptors, so the terminal
+outlives the runner. Without both the command is hung up.
+
+Standard library only, as the wrapper, which imports it for interactive jobs alone.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import select
+import signal
+import socket
+import struct
+import termios
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from gputui.domain import frames
+
+SOCKET = "attach"
+"""Name of the socket in the attempt's directory."""
+MARKS = "errors"
+"""File that marks which bytes of the log are of standard error: begin and end, of eight bytes each."""
+MARK = struct.Struct(">QQ")
+_PIECE = 65536
+_UNSEEN = 65536
+"""Bytes of a terminal's output that are kept for whoever attaches next."""
+_BACKLOG = 262144
+"""Bytes waiting for a client above which a command that it can hold up is not read."""
+_MOST = 16 * _BACKLOG
+"""Bytes waiting for a client of pipes above which it is cut off: it reads on in the log, and attaches again."""
+_PATIENCE = 10.0
+"""Seconds for which a client that takes no output may hold a terminal up; then it is cut off."""
+_MOST_CLIENTS = 16
+"""Clients at a time: more would use up the wrapper's descriptors and memory."""
+_DRAIN = 1.0
+"""Seconds to wait for the last output after the end of the command."""
+
+
+class Client:
+    """Connection of somebody who is attached."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        connection.setblocking(False)
+        self.connection = connection
+        self.frames = frames.Frames()
+        self.waiting = bytearray()
+        """Bytes that it has not taken yet."""
+        self.took_at = time.monotonic()
+        self.has_written = False
+
+    def send(self, message: bytes) -> None:
+        """Send a message as far as the client takes it; the rest waits."""
+        if not self.waiting:
+            self.took_at = time.monotonic()
+        self.waiting += message
+        self.flush()
+
+    def flush(self) -> None:
+        """Send what waits, as far as the client takes it. Raises OSError when it is gone."""
+        while self.waiting:
+            try:
+                sent = self.connection.send(self.waiting)
+            except BlockingIOError:
+                return
+            del self.waiting[:sent]
+            self.took_at = time.monotonic()
+
+
+class Terminal:
+    """Streams of an interactive command, its log, and the clients that are attached."""
+
+    def __init__(self, place: int, log: int, *, is_tty: bool, has_input: bool, owner: int) -> None:
+        self._log = log
+        self._is_tty = is_tty
+        self._users = {0, os.geteuid(), owner}
+        self._sources: dict[int, bytes] = {}
+        """Descriptors with output, and the kind of frames that they become."""
+        self._input: int | None = None
+        self._is_input_over = False
+        self._is_draining = False
+        self._pending = bytearray()
+        """Input that the command has not taken yet."""
+        self._unseen = bytearray()
+        self._clients: list[Client] = []
+        self._marks = -1
+        self._theirs = self._open_tty() if is_tty else self._open_pipes(place, has_input=has_input)
+        self._listener = _listen(place, owner)
+        self._bell, self._ring = os.pipe()
+
+    def _open_tty(self) -> tuple[int, int, int]:
+        ours, theirs = os.openpty()
+        os.set_blocking(ours, False)
+        self._sources[ours] = frames.OUTPUT
+        self._input = ours
+        return theirs, theirs, theirs
+
+    def _open_pipes(self, place: int, *, has_input: bool) -> tuple[int, int, int]:
+        self._marks = os.open(MARKS, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
+        os.fchmod(self._marks, os.fstat(self._log).st_mode & 0o777)
+        theirs, self._input = os.pipe() if has_input else (os.open(os.devnull, os.O_RDONLY), None)
+        if self._input is not None:
+            os.set_blocking(self._input, False)
+        out, out_theirs = os.pipe()
+        err, err_theirs = os.pipe()
+        self._sources = {out: frames.OUTPUT, err: frames.ERRORS}
+        return theirs, out_theirs, err_theirs
+
+    def enter(self) -> None:
+        """Give the calling process, which becomes the command, its streams; a tty in a session of its own."""
+        if self._is_tty:
+            os.setsid()
+            fcntl.ioctl(self._theirs[0], termios.TIOCSCTTY, 0)
+        else:
+            os.setpgid(0, 0)
+        for number, descriptor in enumerate(self._theirs):
+            os.dup2(descriptor, number)
+
+    def leave_to_runner(self) -> None:
+        """Close, in the keeper, what must end with the runner or with the command."""
+        self.close_theirs()
+        if self._input is not None and not self._is_tty:
+            self._close_input()
+
+    def close_theirs(self) -> None:
+        """Close the command's ends, which it has by now: the output ends with its last holder."""
+        for descriptor in set(self._theirs):
+            with suppress(OSError):
+                os.close(descriptor)
+
+    def hear_children(self) -> None:
+        """Let the end of a child end a `serve`."""
+        os.set_blocking(self._ring, False)
+        os.set_blocking(self._bell, False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.set_wakeup_fd(self._ring, warn_on_full_buffer=False)
+
+    def serve(self, timeout: float | None = None) -> None:
+        """Pass on input and output once there is any; return then, after a signal, or after so many seconds."""
+        watched = self._watched()
+        poll = select.poll()
+        for descriptor, mask in watched.items():
+            poll.register(descriptor, mask)
+        pause = timeout if timeout is not None else (_PATIENCE if self._is_held_up() else None)
+        ready = dict(poll.poll(None if pause is None else pause * 1000))
+        if self._bell in ready:
+            os.read(self._bell, _PIECE)
+        if self._listener.fileno() in ready:
+            self._accept()
+        for client in tuple(self._clients):
+            if client.connection.fileno() in ready:
+                self._guarded(client, self._hear, ready[client.connection.fileno()])
+        if self._input in ready and self._pending:
+            self._feed()
+        for source in [each for each in self._sources if ready.get(each, 0) & ~select.POLLOUT]:
+            self._read(source)
+        self._cut_off()
+
+    def _watched(self) -> dict[int, int]:
+        watched = {self._bell: select.POLLIN, self._listener.fileno(): select.POLLIN}
+        if not self._is_held_up():
+            watched |= dict.fromkeys(self._sources, select.POLLIN)
+        if self._pending and self._input is not None:
+            watched[self._input] = watched.get(self._input, 0) | select.POLLOUT
+        for client in self._clients:
+            mask = select.POLLIN if len(self._pending) < _BACKLOG else 0
+            watched[client.connection.fileno()] = mask | (select.POLLOUT if client.waiting else 0)
+        return watched
+
+    def _is_held_up(self) -> bool:
+        return not self._is_draining and any(map(self._holds_up, self._clients))
+
+    def _holds_up(self, client: Client) -> bool:
+        """Return whether the command waits for this client: cut off, one that sends input would lose some."""
+        sends = client.has_written and self._input is not None and not self._is_input_over
+        return len(client.waiting) > _BACKLOG and (self._is_tty or sends)
+
+    def _cut_off(self) -> None:
+        """Drop clients that have held up the job for too long, or are too far behind."""
+        late = time.monotonic() - _PATIENCE
+        for client in tuple(self._clients):
+            is_late = self._is_tty and self._holds_up(client) and client.took_at <= late
+            if is_late or len(client.waiting) > _MOST:
+                self._drop(client)
+
+    def _guarded(self, client: Client, work: Callable[[Client, int], None], mask: int) -> None:
+        try:
+            work(client, mask)
+        except (OSError, frames.MalformedFrameError):
+            self._drop(client)
+
+    def _accept(self) -> None:
+        try:
+            connection, _ = self._listener.accept()
+        except OSError:
+            return
+        uid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        client = Client(connection)
+        with suppress(OSError):
+            if refusal := self._refusal(uid):
+                client.send(frames.frame(frames.REFUSED, refusal))
+                connection.close()
+                return
+        self._clients.append(client)
+        self._guarded(client, self._greet, 0)
+
+    def _refusal(self, uid: int) -> bytes:
+        """Return why that user may not attach now; empty if it may."""
+        if uid not in self._users:
+            return b"this job is another user's"
+        full = len(self._clients) >= _MOST_CLIENTS
+        return b"%d terminals are attached to this job, the most: leave one" % _MOST_CLIENTS if full else b""
+
+    def _greet(self, client: Client, _mask: int) -> None:
+        """Tell a new client how much of the output is in the log already, and show it what nobody has seen."""
+        client.send(frames.frame(frames.READY, b"%d" % os.fstat(self._log).st_size))
+        if self._unseen:
+            client.send(frames.frame(frames.OUTPUT, bytes(self._unseen)))
+            self._unseen.clear()
+
+    def _drop(self, client: Client) -> None:
+        self._clients.remove(client)
+        client.connection.close()
+        if client.has_written and not self._is_tty:  # as docker run -i: the input ends with its client
+            self._end_input()
+
+    def _hear(self, client: Client, mask: int) -> None:
+        if mask & select.POLLOUT:
+            client.flush()
+        if not mask & ~select.POLLOUT:
+            return
+        piece = client.connection.recv(_PIECE)
+        if not piece:
+            self._drop(client)
+            return
+        for kind, content in client.frames.feed(piece):
+            self._obey(client, kind, content)
+
+    def _obey(self, client: Client, kind: bytes, content: bytes) -> None:
+        if kind == frames.SIZE and self._is_tty and self._input is not None:
+            rows, columns = frames.size_of(content)
+            fcntl.ioctl(self._input, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        elif kind == frames.INPUT and self._input is not None:
+            client.has_written = True
+            self._pending += content
+            with suppress(OSError):
+                os.utime(self._log)  # input counts as a sign of life
+            self._feed()
+        elif kind == frames.END_OF_INPUT and not self._is_tty:
+            client.has_written = True
+            self._end_input()
+
+    def _feed(self) -> None:
+        """Write pending input as far as the command takes it."""
+        while self._pending and self._input is not None:
+            try:
+                written = os.write(self._input, self._pending[:4096])
+            except BlockingIOError:
+                return
+            except OSError:  # the command has closed it, or has ended
+                self._pending.clear()
+                if not self._is_tty:
+                    self._close_input()
+                return
+            del self._pending[:written]
+        if not self._pending and self._is_input_over:
+            self._close_input()
+
+    def _end_input(self) -> None:
+        self._is_input_over = True
+        self._feed()
+
+    def _close_input(self) -> None:
+        descriptor, self._input = self._input, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+    def _read(self, source: int) -> None:
+        try:
+            piece = os.read(source, _PIECE)
+        except BlockingIOError:
+            return
+        except OSError:  # EIO: nothing holds the terminal any more
+            piece = b""
+        if not piece:
+            del self._sources[source]
+            if source != self._input:
+                os.close(source)
+            return
+        kind = self._sources[source]
+        self._keep(kind, piece)
+        if self._is_tty and not self._clients:
+            self._unseen += piece
+            del self._unseen[:-_UNSEEN]
+        for client in tuple(self._clients):
+            self._guarded(client, lambda each, _: each.send(frames.frame(kind, piece)), 0)
+
+    def _keep(self, kind: bytes, piece: bytes) -> None:
+        """Append output to the log; on a full disk it is lost, and the job goes on."""
+        with suppress(OSError):
+            at = os.fstat(self._log).st_size
+            if kind == frames.ERRORS:  # first the mark: a reader never takes these bytes for the other stream
+                os.write(self._marks, MARK.pack(at, at + len(piece)))
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(self._log, rest) :]
+
+    def drain(self) -> None:
+        """Read what the command left in its streams."""
+        self._is_draining = True
+        deadline = time.monotonic() + _DRAIN
+        while self._sources and (left := deadline - time.monotonic()) > 0:
+            self.serve(left)
+
+    def tell_end(self, code: int) -> None:
+        """Tell all clients the exit code, and let them go."""
+        self._listener.close()
+        deadline = time.monotonic() + _DRAIN
+        for client in tuple(self._clients):
+            with suppress(OSError):
+                client.connection.settimeout(max(0.01, deadline - time.monotonic()))
+                client.connection.sendall(bytes(client.waiting) + frames.exit_frame(code))
+                client.connection.close()
+
+
+def _listen(place: int, owner: int) -> socket.socket:
+    """Listen on the attempt's socket, which the submitter alone may connect to. Raises OSError."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        listener.bind(f"/proc/self/fd/{place}/{SOCKET}")  # the path itself may be longer than sockets allow
+    finally:
+        os.umask(before)
+    if owner != os.geteuid():
+        os.chown(SOCKET, owner, -1, dir_fd=place, follow_symlinks=False)
+    listener.listen(16)
+    listener.setblocking(False)
+    return listener

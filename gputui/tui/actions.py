@@ -1,0 +1,169 @@
+"""Writes the actions of an operator on a thread of its own, and undoes them: the disk may block, the screen may not."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from textual.message import Message
+
+from gputui.domain.errors import GputuiError
+from gputui.domain.job import JobId
+from gputui.domain.text import plain
+from gputui.domain.verb import Order, Verb
+from gputui.domain.verbs import STEP
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.undo import DrainChange, JobChange, UndoableChange
+from gputui.tui.keys import keyed
+from gputui.tui.messages import ActionDone, ActionFailed
+from gputui.tui.progress import LongTask
+
+Call: TypeAlias = Callable[[Actions], str]
+"""Writes an action into the store and returns the message to show; blocks on the disk."""
+KEPT = 20
+"""Actions that can be undone; older ones are better reversed by hand."""
+MOST = 20_000
+"""Jobs that these may have changed in all: each is kept as it was before."""
+_TOLD = 4
+
+
+class _Words(dict[str, object]):
+    """Values of a message; every other name in braces stands for the key of that verb."""
+
+    def __missing__(self, name: str) -> str:
+        return keyed(name)
+
+
+def call_of(verb: Verb[Any], order: Order, subject: str = "") -> Call:
+    """Return the call that carries out a verb; `subject` names its subject where that is not a job."""
+
+    def write(actions: Actions) -> str:
+        changed = verb.call(actions, order)
+        return describe_result(verb, order, order.ids if changed is None else changed, subject)
+
+    return write
+
+
+def describe_result(verb: Verb[Any], order: Order, changed: Sequence[JobId], subject: str = "") -> str:
+    """Return the message about the jobs that were changed, or about another subject."""
+    if order.ids and not changed:
+        return f"{_jobs(order.ids)}: nothing to change"
+    is_one = bool(subject) or len(changed) == 1 or not verb.done_many
+    words = _Words(subject=subject or _jobs(changed), delta=abs(order.delta or STEP))
+    if order.places:
+        words["neighbour"] = order.places[0].placed.past
+    return (verb.done if is_one else verb.done_many).format_map(words)
+
+
+def _jobs(ids: Sequence[JobId]) -> str:
+    if not ids:
+        return ""
+    return f"job {ids[0]}" if len(ids) == 1 else f"{len(ids)} jobs"
+
+
+class Undo:
+    """Carries actions out, and undoes the last ones. For one thread."""
+
+    def __init__(self, actions: Actions, indices: Callable[[], Mapping[str, str]]) -> None:
+        self._actions = actions
+        self._indices = indices
+        """Returns the index that the screen shows for each GPU, by UUID."""
+        self._noted: list[UndoableChange] = []
+        self._past: deque[list[UndoableChange]] = deque(maxlen=KEPT)
+        actions.on_change = self._note
+
+    def _note(self, change: UndoableChange) -> None:
+        self._noted.append(change)
+
+    def carry_out(self, call: Call) -> str:
+        """Carry an action out and return its message. An action that fails changes nothing and cannot be undone."""
+        self._noted = []
+        done = call(self._actions)
+        noted, self._noted = self._noted, []
+        if noted:
+            self._past.append(noted)
+            while len(self._past) > 1 and sum(map(len, self._past)) > MOST:
+                self._past.popleft()
+        return done
+
+    def last(self, actions: Actions) -> str:
+        """Undo the last action that is not undone yet; return the message."""
+        if not self._past:
+            raise GputuiError("Nothing to undo", where="undo")
+        answers = actions.undo(self._past[-1])  # where it is given up, it can be asked for again
+        self._past.pop()
+        told = [(self._name(change), change, refusal) for change, refusal in answers]
+        undone = [f"{name} {change.done}" for name, change, refusal in told if not refusal]
+        refused = [f"{name} {refusal}" for name, _, refusal in told if refusal]
+        if not undone:
+            raise GputuiError(f"{_listed(refused)}: not undone", where="undo")
+        return f"undone: {_listed(undone)}" + (f"; not undone: {_listed(refused)}" if refused else "")
+
+    def _name(self, change: UndoableChange) -> str:
+        if isinstance(change, JobChange):
+            job = change.before
+            return f"{job.count} jobs {job.shown_id}" if job.runs else f"job {job.id}"
+        if isinstance(change, DrainChange):
+            return f"GPU {self._indices().get(change.uuid, change.uuid[:12])}"
+        return "the scheduler"
+
+
+def _listed(words: list[str]) -> str:
+    more = len(words) - _TOLD
+    return plain(", ".join(words[:_TOLD]) + (f" and {more} more" if more > 0 else ""), 300)
+
+
+class ActionThread:
+    """Thread that carries out actions in the order in which they were requested. Never blocks its caller."""
+
+    def __init__(
+        self, actions: Actions, tell: Callable[[Message], object], indices: Callable[[], Mapping[str, str]] = dict
+    ) -> None:
+        self._actions = actions
+        self._undo = Undo(actions, indices)
+        self._tell = tell
+        self._requested: queue.SimpleQueue[tuple[LongTask, Call] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def add(self, call: Call) -> LongTask:
+        """Carry an action out as soon as possible; return its task."""
+        work = LongTask("Writing it down:", "jobs")
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="gputui-actions", daemon=True)
+            self._thread.start()
+        self._requested.put((work, call))
+        return work
+
+    def undo(self) -> LongTask:
+        """Undo the last action, once those before it are carried out."""
+        return self.add(self._undo.last)
+
+    def finish(self, timeout: float) -> bool:
+        """Carry out all actions, and let the thread end; return whether that was done within `timeout` seconds."""
+        thread, self._thread = self._thread, None
+        if thread is None:
+            return True
+        self._requested.put(None)
+        thread.join(timeout)
+        return not thread.is_alive()
+
+    def _run(self) -> None:
+        while (asked := self._requested.get()) is not None:
+            work, call = asked
+            self._actions.on_progress = work.step
+            work.begin()
+            told = self._carry_out(call)
+            work.end()
+            self._tell(told)
+            del asked, call, told  # or the jobs it was about would be kept until the next one
+
+    def _carry_out(self, call: Call) -> Message:
+        try:
+            return ActionDone(self._undo.carry_out(call))
+        except GputuiError as error:
+            return ActionFailed(error)
+        except Exception as error:  # noqa: BLE001 - a border: whatever went wrong is told, and the next action is carried out
+            return ActionFailed(GputuiError(f"{type(error).__name__}: {error}", where="gputui"))

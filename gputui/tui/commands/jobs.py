@@ -1,0 +1,214 @@
+"""Commands about jobs and GPUs, of the job form, and of the console as a whole."""
+
+from __future__ import annotations
+
+from gputui.domain import verbs
+from gputui.domain.running_verbs import RUNNING_VERBS
+from gputui.domain.verbs import GPU_VERBS, JOB_VERBS, RECURRING_VERBS, SCHEDULER_VERBS
+from gputui.tui.commands.command import FORM, GPUS, JOBS, VIEW, Command, command_of
+from gputui.tui.commands.processes import PROCESS_VIEW
+
+SHELL = Command(
+    "shell",
+    ("x",),
+    "shell",
+    "Open a shell in the job's container, or on the host with the job's GPUs; exit brings the console back.",
+    JOBS,
+    in_footer=False,
+    changes=True,
+    needs="a running job",
+    synonyms="exec, bash, sh, attach, enter, ssh, terminal, console, docker exec",
+)
+PROCESSES = Command(
+    "processes",
+    ("X",),
+    "processes",
+    "Show the processes of the running job: CPU, memory, GPU memory.",
+    JOBS,
+    False,
+    needs="a running job",
+    synonyms="ps, htop, pids, tree, docker top",
+)
+COPY = Command(
+    "copy",
+    ("y",),
+    "copy",
+    "Copy the job's id, name, command or container, as one more key says.",
+    JOBS,
+    False,
+    needs="a job",
+    synonyms="yank, clipboard",
+)
+JOB_COMMANDS = (
+    Command(
+        "detail",
+        ("enter",),
+        "detail",
+        "Show everything about the job.",
+        JOBS,
+        needs="a job, or a GPU",
+        synonyms="show, inspect, info, describe, env, environment, why, explain, scontrol",
+    ),
+    Command(
+        "follow",
+        ("f",),
+        "log",
+        "Go to the job's log; in the log, back to the queue.",
+        JOBS,
+        needs="a job",
+        synonyms="follow, logs, tail, output, stdout, stderr, docker logs",
+    ),
+    *map(command_of, JOB_VERBS),
+    *map(command_of, RUNNING_VERBS),
+    SHELL,
+    PROCESSES,
+    COPY,
+)
+GPU_COMMANDS = tuple(map(command_of, GPU_VERBS))
+STANDING_COMMANDS = tuple(map(command_of, RECURRING_VERBS))
+"""Commands of the tab of recurring jobs: they share keys with verbs about jobs, so both are declared here."""
+SUBMIT = command_of(verbs.SUBMIT)
+BACK = Command("back", ("escape", "q"), "back", "Back to the screen before.", VIEW, in_palette=False)
+GPU = Command(
+    "gpu",
+    ("i",),
+    "GPU",
+    "Show everything about the GPU, or about the first one of the job.",
+    GPUS,
+    False,
+    needs="a GPU, or a job that holds one",
+    synonyms="nvidia-smi, nvitop, metrics, graph",
+)
+GPU_PAGE_COMMANDS = (
+    *GPU_COMMANDS,
+    Command("other_gpu(1)", ("right", "l"), "next GPU", "To the next GPU.", GPUS, True, False, "←→", id="gpu_next"),
+    Command("other_gpu(-1)", ("left",), "GPU before", "To the GPU before.", GPUS, False, False, id="gpu_before"),
+    Command("next_job", ("tab",), "next job", "Mean the next of the jobs that share the GPU.", GPUS, True, False),
+)
+
+
+MORE_FIELDS = Command(
+    "more", ("ctrl+n",), "more", "Show the rare fields, or hide them.", FORM, footer_key="^N", id="more_fields"
+)
+GIVE_UP = Command(
+    "give_up",
+    ("escape",),
+    "leave",
+    "Leave the form, or a line that is typed; the form asks if anything would be lost.",
+    FORM,
+    in_palette=False,
+)
+SEND = Command("send", ("ctrl+s",), "submit", "Submit the job of the form.", FORM, True, False, "Enter", changes=True)
+SUBMIT_COMMANDS = (
+    SEND,
+    Command("recent", ("ctrl+r",), "recent", "Fill the form from an earlier submission.", FORM, footer_key="^R"),
+    Command("older(1)", ("ctrl+up",), "older", "Fill in the submission before.", FORM, False, False),
+    Command("older(-1)", ("ctrl+down",), "newer", "Back towards the latest, and what was typed.", FORM, False, False),
+    Command("templates", ("ctrl+l",), "templates", "Fill it from a template, or save one.", FORM, footer_key="^L"),
+    Command("editor", ("ctrl+o",), "editor", "Open the job in your $EDITOR, as a job file.", FORM, footer_key="^O"),
+    MORE_FIELDS,
+    GIVE_UP,
+)
+
+
+TIMELINE_SCREEN = Command(
+    "timeline",
+    ("T",),
+    "timeline",
+    "Show which job has which GPUs when: what runs, what is planned.",
+    VIEW,
+    synonyms="gantt, schedule, calendar, plan, forecast, when",
+)
+MAIN_COMMANDS = (
+    *JOB_COMMANDS,
+    *STANDING_COMMANDS,
+    SUBMIT,
+    GPU,
+    *GPU_COMMANDS,
+    *map(command_of, SCHEDULER_VERBS),
+    TIMELINE_SCREEN,
+)
+WORK_COMMANDS = (
+    Command(
+        "give_up_work",
+        ("escape",),
+        "give up",
+        "Cancel a long change while its bar is shown at the top; nothing of it is done then.",
+        VIEW,
+        in_footer=False,
+        in_palette=False,
+    ),
+)
+UNDO = Command(
+    "undo",
+    ("u",),
+    "undo",
+    "Undo this console's last change, if nothing has changed since: priority, top, hold, drain, pause.",
+    JOBS,
+    in_footer=False,
+    changes=True,
+    synonyms="revert, take back, mistake",
+)
+PALETTE = Command(
+    "command_palette", ("colon", "ctrl+p"), "palette", "Find a command by its name.", VIEW, False, False, id="palette"
+)
+HELP = Command(
+    "help",
+    ("question_mark",),
+    "help",
+    "Show all keys.",
+    VIEW,
+    synonyms="keys, bindings, shortcuts, manual, man, F1",
+)
+NOTICES = Command(
+    "notices",
+    ("exclamation_mark",),
+    "notices",
+    "Show all errors and warnings in full, and what has happened since the console was opened.",
+    VIEW,
+    in_footer=False,
+    synonyms="errors, warnings, alerts, messages, events, problems",
+)
+APP_COMMANDS = (
+    HELP,
+    NOTICES,
+    PALETTE,
+    Command(
+        "leave",
+        ("q", "ctrl+c"),
+        "quit",
+        "Quit; asks what becomes of the scheduler if it runs here.",
+        VIEW,
+        id="quit",
+        synonyms="exit, close, bye, logout",
+    ),
+    UNDO,
+    PROCESS_VIEW,
+    Command(
+        "graph_span",
+        ("M",),
+        "graph span",
+        "How far back graphs of GPUs go: a second a column, 10 minutes, 1 hour.",
+        GPUS,
+        in_footer=False,
+        synonyms="history, zoom, minutes, hour, scale",
+    ),
+    Command(
+        "gpu_colours",
+        ("H",),
+        "GPU colours",
+        "Colour GPUs by judgement (busy green, idle amber) or by intensity (the more load the redder).",
+        GPUS,
+        in_footer=False,
+        synonyms="heat, red, green, palette, intensity, nvitop, idle",
+    ),
+    Command(
+        "themes",
+        ("ctrl+t",),
+        "theme",
+        "Choose how the console looks, seeing each; remembered.",
+        VIEW,
+        in_footer=False,
+        synonyms="color, colour, colors, colours, appearance, dark, light, skin",
+    ),
+)

@@ -1,0 +1,271 @@
+"""Tells the operator what happened: on the screen, by the bell, and on the desktop, each as the settings say."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter, deque
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Literal, Protocol, cast
+
+from gputui.domain.arrays import count
+from gputui.domain.cause import Blame, CauseCode
+from gputui.domain.event import Event, ended, health_changes
+from gputui.domain.job import Job, JobId
+from gputui.domain.settings import ConsoleSettings
+from gputui.domain.snapshot import EMPTY, Notice, Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.text import plain
+from gputui.domain.units import plural
+from gputui.ports import Clock
+from gputui.tui.present.notices import pressing
+
+AT_ONCE = 3
+"""Jobs that end within a moment and are told singly; more are told in one sentence."""
+_QUIET = timedelta(seconds=20)
+"""Time within which further ends are told together."""
+_SEVERITIES = {"job_failed": "error", "gpu_sick": "error", "disk_low": "warning"}
+_BAD = ("error", "warning")
+
+
+@dataclass(frozen=True)
+class Notification:
+    """Event that the operator is told."""
+
+    at: datetime
+    severity: str
+    """Severity of a notice: `error`, `warning` or `information`."""
+    text: str
+    is_told: bool = True
+    """Whether the notice pops up; the list of notices has it in any case."""
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether something went wrong."""
+        return self.severity in _BAD
+
+
+class ChangeWatcher:
+    """Compares each snapshot with the one before. What the first one shows is no news."""
+
+    def __init__(self, user: str, *, mine_only: bool) -> None:
+        self._user = user
+        self._mine_only = mine_only
+        self._before = EMPTY
+        self._ends: dict[JobId, datetime | None] = {}
+        self._troubles: dict[str, Notice] = {}
+        self._told_at: deque[datetime] = deque()
+        """Times at which ends were told lately."""
+        self._waiting: list[Job] = []
+        """Ends that are to be told together."""
+        self._together_at: datetime | None = None
+        """Time at which ends were told together last."""
+        self._failed: set[JobId] = set()
+        """Arrays of which a failure was told."""
+        self._jobs: dict[JobId, Job] = {}
+        """Jobs of the snapshot before, by id."""
+
+    def look(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
+        """Return the new notifications, in the order in which they are told."""
+        before, self._before = self._before, snapshot
+        if snapshot is EMPTY:
+            return []
+        is_changed = snapshot.jobs is not before.jobs
+        ends = self._new_ends(snapshot) if is_changed else []
+        stops = self._new_stops(snapshot, now) if is_changed else []
+        troubles = self._new_troubles(snapshot, now)
+        if before is EMPTY:
+            return []
+        health = [_told(event) for event in health_changes(before.gpus, snapshot.gpus, now)]
+        return [*troubles, *health, *stops, *self._of_ends(ends, snapshot, now)]
+
+    def _new_ends(self, snapshot: Snapshot) -> list[Job]:
+        """Return the jobs that have ended since the snapshot before; one that is run again may do so again."""
+        known = self._ends
+        over = [job for job in snapshot.jobs if job.ended_at is not None and job.state.is_terminal]
+        self._ends = {job.id: job.ended_at for job in over}
+        return [job for job in over if known.get(job.id) != job.ended_at]
+
+    def _new_stops(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
+        """Return which jobs are stopped because of their GPU, and which go back to the queue without blame."""
+        known, self._jobs = self._jobs, {job.id: job for job in snapshot.jobs}
+        found = []
+        for job in snapshot.jobs:
+            before = known.get(job.id)
+            if before is not None and before is not job and (words := _stop_words(before, job)):
+                found.append(Notification(now, "warning", plain(words, 500), self._concerns(job)))
+        return found
+
+    def _of_ends(self, jobs: Sequence[Job], snapshot: Snapshot, now: datetime) -> list[Notification]:
+        """Return every end for the log; few of them are told singly, the others together."""
+        mine = [job for job in jobs if self._concerns(job)]
+        over = _arrays_over(mine, snapshot)
+        singly, together = self._parted(mine, over, now)
+        each = [_told(ended(job), is_told=job in singly) for job in jobs]
+        arrays = [_together(elements, f"array {array} {elements[0].spec.name}") for array, elements in over.items()]
+        self._failed -= over.keys()
+        self._waiting += [job for job in together if job.array is None]
+        if self._waiting and (self._together_at is None or now - self._together_at >= _QUIET):
+            arrays.append(_together(self._waiting))
+            self._waiting, self._together_at = [], now
+        return [*each, *arrays]
+
+    def _parted(self, jobs: Sequence[Job], over: Container[JobId], now: datetime) -> tuple[list[Job], list[Job]]:
+        """Return the jobs whose end is told singly, and those told together: of an array, all but its first failure.
+
+        An array that is `over` has a sentence of its own, so its first failure needs none.
+        """
+        while self._told_at and now - self._told_at[0] >= _QUIET:
+            self._told_at.popleft()
+        singly: list[Job] = []
+        together: list[Job] = []
+        alone = [job for job in jobs if job.array is None]
+        for job in jobs:
+            array = job.array.id if job.array is not None else None
+            is_failure = array is not None and array not in over and array not in self._failed and _is_bad(job)
+            if is_failure and array is not None:
+                self._failed.add(array)
+            fits = job.array is None and len(alone) + len(self._told_at) <= AT_ONCE
+            (singly if fits or is_failure else together).append(job)
+        self._told_at.extend(now for job in singly if job.array is None)
+        return singly, together
+
+    def _concerns(self, job: Job) -> bool:
+        return not self._mine_only or self._user in {job.submitted_by, job.spec.tenant}
+
+    def _new_troubles(self, snapshot: Snapshot, now: datetime) -> list[Notification]:
+        """Return problems that are new, and those that are over; figures in them may change."""
+        known, self._troubles = (
+            self._troubles,
+            {_kind(notice): notice for notice in pressing(snapshot, snapshot.taken_at)},
+        )
+        new = [
+            Notification(now, n.severity, plain(n.text, 500)) for key, n in self._troubles.items() if key not in known
+        ]
+        over = [notice for key, notice in known.items() if key not in self._troubles]
+        return [*new, *(Notification(now, "information", f"over: {plain(n.text, 400)}", is_told=False) for n in over)]
+
+
+def _stop_words(before: Job, job: Job) -> str:
+    """Return that the job is being stopped for a lost GPU, or is queued again through no fault of its own."""
+    name = f"job {job.shown_id} {job.name}".rstrip()
+    stopping = job.stopping
+    if stopping is not None and before.stopping is None and stopping.cause.code is CauseCode.GPU_LOST:
+        return f"{name} of {job.spec.tenant} is being stopped, its GPU is lost: {stopping.cause.text}"
+    last = job.attempts[-1] if job.attempts else None
+    if job.state is not JobState.PENDING or last is None or not last.is_over or last.cause is None:
+        return ""
+    was_over = any(attempt.number == last.number and attempt.is_over for attempt in before.attempts)
+    if was_over or last.cause.blame is not Blame.INFRASTRUCTURE or last.cause.code is CauseCode.PREEMPTED:
+        return ""
+    return f"{name} of {job.spec.tenant} was stopped and is queued again, free of charge: {last.cause.text}"
+
+
+def _kind(notice: Notice) -> str:
+    return re.sub(r"\d+(\.\d+)?[a-z]*", "0", notice.text)
+
+
+def _told(event: Event, *, is_told: bool = True) -> Notification:
+    return Notification(event.at, _SEVERITIES.get(event.name, "information"), event.text, is_told)
+
+
+def _is_bad(job: Job) -> bool:
+    return _SEVERITIES.get(ended(job).name) is not None
+
+
+def _arrays_over(jobs: Iterable[Job], snapshot: Snapshot) -> dict[JobId, list[Job]]:
+    """Return all elements of each array of which one of these is the last to end, by the array's id."""
+    ids = {job.array.id for job in jobs if job.array is not None}
+    elements: dict[JobId, list[Job]] = {}
+    for job in snapshot.jobs if ids else ():
+        if job.array is not None and job.array.id in ids:
+            elements.setdefault(job.array.id, []).append(job)
+    return {array: jobs for array, jobs in elements.items() if all(job.state.is_terminal for job in jobs)}
+
+
+def _together(jobs: Iterable[Job], name: str = "") -> Notification:
+    """Return many ends in one sentence."""
+    over = list(jobs)
+    counts: Counter[str] = Counter()
+    for job in over:
+        counts[str(job.state)] += job.count
+    severity = "error" if any(_SEVERITIES.get(ended(job).name) for job in over) else "information"
+    states = ", ".join(f"{number} {state}" for state, number in counts.most_common())
+    at = max(job.ended_at for job in over if job.ended_at)
+    who = f"{plain(name, 80)} ended" if name else f"{plural(count(over), 'job')} ended"
+    return Notification(at, severity, f"{who}: {states}")
+
+
+KEPT = 500
+"""Notifications that the log of a session keeps."""
+_TITLES = {"error": "Failed", "warning": "Warning", "information": ""}
+_TEXT = 200
+"""Characters of a desktop notification at most."""
+
+
+class Screen(Protocol):
+    """Ways of an app to notify its user."""
+
+    def toast(self, text: str, title: str, severity: Literal["information", "warning", "error"]) -> None:
+        """Show a message for a while."""
+        ...
+
+    def bell(self) -> None:
+        """Ring the terminal's bell."""
+        ...
+
+    def send(self, sequence: str) -> None:
+        """Write a sequence to the terminal."""
+        ...
+
+
+class Notifier:
+    """Watches the snapshots, tells the operator what is new, and keeps it for the log."""
+
+    def __init__(self, screen: Screen, settings: ConsoleSettings, user: str, clock: Clock) -> None:
+        self._screen = screen
+        self._settings = settings
+        self._clock = clock
+        self._watcher = ChangeWatcher(user, mine_only=settings.notify_for == "mine")
+        self.log: deque[Notification] = deque(maxlen=KEPT)
+        """Notifications so far, the latest last."""
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Tell what is new in a snapshot."""
+        news = self._watcher.look(snapshot, self._clock.now())
+        self.log.extend(news)
+        told = [happening for happening in news if happening.is_told]
+        for happening in told:
+            if _wanted(self._settings.toast, happening):
+                severity = cast("Literal['information', 'warning', 'error']", happening.severity)
+                self._screen.toast(happening.text, _TITLES.get(severity, ""), severity)
+            if _wanted(self._settings.desktop, happening):
+                self._screen.send(desktop_sequence(happening.text))
+        if any(_wanted(self._settings.bell, happening) for happening in told):
+            self._screen.bell()
+
+    def note(self, severity: str, text: str) -> None:
+        """Add a message to the log that has been shown already."""
+        self.log.append(Notification(self._clock.now(), severity, plain(text, 500), is_told=False))
+
+
+def _wanted(choice: str, happening: Notification) -> bool:
+    return choice == "all" or (choice == "failed" and happening.is_bad)
+
+
+def desktop_sequence(text: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the sequence for a desktop notification; a terminal that has none ignores it.
+
+    OSC 9 (iTerm2's, known to WezTerm, Ghostty, kitty and others) or OSC 777 (urxvt's, known to foot and to VTE). The
+    text begins with a name, never with a digit, which ConEmu and Windows Terminal would take for a command of theirs.
+    """
+    words = plain(text, _TEXT).replace(";", ",")
+    by_777 = "VTE_VERSION" in environ or environ.get("TERM", "").startswith(("foot", "rxvt"))
+    sequence = f"\x1b]777;notify;gputui;{words}\a" if by_777 else f"\x1b]9;gputui: {words}\a"
+    if "TMUX" in environ:  # passed through where its allow-passthrough is on, dropped otherwise
+        return "\x1bPtmux;" + sequence.replace("\x1b", "\x1b\x1b") + "\x1b\\"
+    if environ.get("TERM", "").startswith("screen"):
+        return "\x1bP" + sequence + "\x1b\\"
+    return sequence

@@ -1,0 +1,105 @@
+"""Writes changed cells for a terminal in as few bytes as possible: over SSH that is what an idle console costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+from typing import NamedTuple
+
+from rich.cells import cell_len
+from rich.color import ColorSystem
+from rich.segment import Segment
+from rich.style import Style
+
+
+class _Look(NamedTuple):
+    """Parameters of the sequence that sets a style: attributes, ink and ground."""
+
+    attributes: str = ""
+    ink: str = "39"
+    ground: str = "49"
+
+
+_RESET = "\x1b[0m"
+_USUAL = _Look()
+_SHORT = 16
+"""Cells up to which a run may be written out of order, beside others in its colours."""
+
+
+class Pen:
+    """Collects runs of cells, and says nothing about colours and positions that the terminal has already.
+
+    Short runs, such as figures and the ends of bars, are written by colour: a move costs less than a change of colours.
+    """
+
+    def __init__(self, system: ColorSystem | None) -> None:
+        self._system = system
+        self._short: dict[_Look, list[tuple[int, int, str]]] = {}
+        """Short pieces as (x, y, text) by their looks."""
+        self._written: list[str] = []
+        self._look = _USUAL
+        self._at = (-1, -1)
+
+    def run(self, x: int, y: int, segments: Iterable[Segment]) -> None:
+        """Write text in its styles from a cell on."""
+        pieces = [(text, style or Style.null()) for text, style, control in segments if text and not control]
+        if sum(cell_len(text) for text, _ in pieces) > _SHORT or any(style.link for _, style in pieces):
+            self._put_in_order(x, y, pieces)
+            return
+        for text, style in pieces:
+            self._short.setdefault(_look_of(style, self._system), []).append((x, y, text))
+            x += cell_len(text)
+
+    def text(self) -> str:
+        """Return all that is to be written, after which the terminal's own colours hold again."""
+        for look, pieces in self._short.items():
+            for x, y, text in pieces:
+                self._put(x, y, text, look)
+        self._short = {}
+        self._change(_USUAL)
+        return "".join(self._written)
+
+    def _put_in_order(self, x: int, y: int, pieces: Iterable[tuple[str, Style]]) -> None:
+        for text, style in pieces:
+            shown = text
+            if style.link:
+                self._change(_USUAL)
+                shown = style.render(text, color_system=self._system)
+            self._put(x, y, shown, _USUAL if style.link else _look_of(style, self._system), cell_len(text))
+            x += cell_len(text)
+
+    def _put(self, x: int, y: int, text: str, look: _Look, cells: int | None = None) -> None:
+        if (x, y) != self._at:
+            self._written.append(f"\x1b[{x + 1}G" if y == self._at[1] else f"\x1b[{y + 1};{x + 1}H")
+        self._change(look)
+        self._written.append(text)
+        is_plain = text.isascii() and cells is None
+        self._at = (x + len(text) if is_plain else x + (cell_len(text) if cells is None else cells), y)
+
+    def _change(self, look: _Look) -> None:
+        before, self._look = self._look, look
+        if look == before:
+            return
+        if look == _USUAL:
+            self._written.append(_RESET)
+        elif before.attributes and look.attributes != before.attributes:
+            parts = (look.attributes, look.ink if look.ink != "39" else "", look.ground if look.ground != "49" else "")
+            self._written.append(f"\x1b[{';'.join(['0', *filter(None, parts)])}m")
+        else:
+            pairs = zip(before, look, strict=True)
+            self._written.append(f"\x1b[{';'.join(after for was, after in pairs if was != after)}m")
+
+
+@lru_cache(4096)
+def _look_of(style: Style, system: ColorSystem | None) -> _Look:
+    if system is None:
+        return _Look(_attributes(style))
+    ink = style.color.downgrade(system).get_ansi_codes(foreground=True) if style.color else ("39",)
+    ground = style.bgcolor.downgrade(system).get_ansi_codes(foreground=False) if style.bgcolor else ("49",)
+    return _Look(_attributes(style), ";".join(ink), ";".join(ground))
+
+
+def _attributes(style: Style) -> str:
+    """Return the parameters of bold, reverse and the like; empty where there are none."""
+    sequence, _, _ = style.without_color.render(".", color_system=ColorSystem.STANDARD).partition(".")
+    return sequence.removeprefix("\x1b[").removesuffix("m")

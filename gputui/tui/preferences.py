@@ -1,0 +1,93 @@
+"""Keeps a user's preferences between runs: a small JSON file of that user's own, in named sections.
+
+A section is a dictionary, and belongs to one part of the console: `layout` to the panes, others to others. The file is
+never in the state directory, which people may share; what cannot be read is as good as not there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+_REST = 0.5
+"""Seconds from a change until it is written: keys that repeat cost one write."""
+_PATIENCE = 1.0
+"""Seconds that the last write may take when the console is left."""
+_MOST = 1 << 20
+"""Bytes of the file at most: a larger one was not written here."""
+
+
+class Preferences:
+    """Sections by name. Without a path nothing is read or written: they last as long as the console."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._writing = threading.Lock()
+        self._sections = _read(path)
+        self._changed: set[str] = set()
+        self._timer: threading.Timer | None = None
+
+    def get(self, section: str) -> dict[str, object]:
+        """Return a section; empty where there is none. Never touches the disk."""
+        with self._lock:
+            return dict(self._sections.get(section, {}))
+
+    def put(self, section: str, values: Mapping[str, object]) -> None:
+        """Replace a section; a thread writes it soon. Values are such as JSON has."""
+        with self._lock:
+            self._sections[section] = dict(values)
+            self._changed.add(section)
+            if self._path is not None and self._timer is None:
+                self._timer = threading.Timer(_REST, self.flush)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def close(self) -> None:
+        """Write changes, unless the disk takes longer than a user who quits wants to wait."""
+        if self._path is not None and self._changed:
+            writer = threading.Thread(target=self.flush, daemon=True)
+            writer.start()
+            writer.join(_PATIENCE)
+
+    def flush(self) -> None:
+        """Write changes. Sections that another console changed meanwhile stay as that one left them."""
+        with self._writing:
+            with self._lock:
+                self._timer = None
+                changed = {name: self._sections[name] for name in self._changed}
+                self._changed.clear()
+            if self._path is not None and changed:
+                with contextlib.suppress(OSError):  # a home that cannot be written to remembers nothing
+                    _write(self._path, {**_read(self._path), **changed})
+
+
+def _read(path: Path | None) -> dict[str, dict[str, object]]:
+    """Return the sections of the file; none where it is damaged or missing."""
+    if path is None:
+        return {}
+    try:
+        with path.open("rb") as file:
+            found = json.loads(file.read(_MOST))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    whole = found if isinstance(found, dict) else {}
+    return {name: values for name, values in whole.items() if isinstance(values, dict)}
+
+
+def _write(path: Path, sections: Mapping[str, object]) -> None:
+    """Replace the file whole, or leave it as it was."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # readable by its owner alone
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(sections, file, indent=1, sort_keys=True)
+        Path(name).replace(path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise

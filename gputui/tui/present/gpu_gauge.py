@@ -1,0 +1,79 @@
+"""Gauges of GPUs: readings as shares of the most possible, as bars and as colours of graphs."""
+
+from __future__ import annotations
+
+from rich.style import Style
+
+from gputui.domain.gpu import GpuState
+from gputui.tui.present.cells import Cell, cell
+from gputui.tui.present.gpu_rows import GpuRow
+from gputui.tui.present.gpu_tone import QUIET, Tone, tone_of
+from gputui.tui.present.graphs import block_bar
+from gputui.tui.present.style import AMBER, BLUE, DIM, LIGHT_GREEN, TRACK, VIOLET
+
+
+def charted(row: GpuRow) -> str:
+    """Return the reading whose history stands for the GPU: utilisation, or memory of a MIG instance."""
+    has_load = row.view.sample is None or row.view.sample.utilization is not None
+    return "utilization" if has_load else "memory_used"
+
+
+def graph_style(row: GpuRow) -> Style:
+    """Return the colour of a GPU's history: that of its state, quieter than that of a bar."""
+    if row.is_old or not row.is_held:
+        return VIOLET if row.view.state is GpuState.FOREIGN and not row.is_old else DIM
+    return AMBER if row.idle is not None else LIGHT_GREEN
+
+
+def share_of(row: GpuRow, name: str) -> float | None:
+    """Return a reading as a share of the most possible; None where either is not known."""
+    value = getattr(row.view.sample, name) if row.view.sample is not None else None
+    if name == "temperature":
+        return None if value is None else value / _HOTTEST
+    most = most_of(row, name)
+    return None if value is None or not most else value / most
+
+
+_HOTTEST = 100.0
+"""Degrees of a full bar."""
+
+
+def power_limit(row: GpuRow) -> float | None:
+    """Watts it may take."""
+    sample = row.view.sample
+    return (sample.power_limit if sample else None) or row.view.gpu.power_limit
+
+
+def most_of(row: GpuRow, name: str) -> float:
+    """Return the largest possible reading, the top of its graph."""
+    if name == "memory_used":
+        return float(memory_total(row) or 0)
+    if name == "power":
+        return power_limit(row) or max((value or 0 for value in row.past.values("power")), default=0.0)
+    return 1.0
+
+
+def tone(row: GpuRow, name: str) -> Tone:
+    """Return the judgement on a reading."""
+    share = share_of(row, name)
+    return QUIET if share is None else tone_of(row, name, share)
+
+
+def gauge(row: GpuRow, name: str, room: int) -> Cell:
+    """Return the bar of a reading; nothing where it is not known."""
+    share = share_of(row, name)
+    if share is None or row.is_old:
+        return cell(" " * room, DIM)
+    is_idle = name == "utilization" and row.idle is not None
+    return block_bar(share, room, AMBER if is_idle else tone(row, name).style, is_hatched=is_idle)
+
+
+def memory_total(row: GpuRow) -> int | None:
+    sample = row.view.sample
+    return (sample.memory_total if sample else None) or row.view.gpu.memory_total
+
+
+def progress_bar(share: float, room: int) -> Cell:
+    """Return a thin bar of how far something is; amber beyond its end."""
+    filled = round(min(1.0, max(0.0, share)) * room)
+    return (("━" * filled, BLUE if share <= 1 else AMBER), ("─" * (room - filled), TRACK))

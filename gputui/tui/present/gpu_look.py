@@ -1,0 +1,71 @@
+"""Look of GPUs: how far back graphs go, and what colours mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gputui.domain.settings import ConsoleSettings
+from gputui.tui.preferences import Preferences
+
+SPANS = {"live": 0, "10m": 600, "1h": 3600}
+"""Seconds over the whole width of a graph by their name; 0: a second for each column of dots."""
+COLOURS = ("judgement", "intensity")
+_SECTION = "gpus"
+"""Section of the preferences."""
+_WORDS = {"live": "a second a column", "10m": "10 minutes across", "1h": "1 hour across"}
+_MEANING = {"judgement": "by judgement: busy green, idle amber", "intensity": "by intensity: the more the redder"}
+
+
+@dataclass(frozen=True)
+class GpuLook:
+    """Choices of the user, and thresholds from the settings."""
+
+    rules: ConsoleSettings = ConsoleSettings()
+    span: str = "live"
+    colours: str = "judgement"
+
+    @property
+    def seconds(self) -> int:
+        """Seconds over the width of a graph; 0: a second for each column."""
+        return SPANS[self.span]
+
+    @property
+    def span_words(self) -> str:
+        """Span of the graphs, in words."""
+        return _WORDS[self.span]
+
+    @property
+    def colour_words(self) -> str:
+        """Meaning of the colours, in words."""
+        return _MEANING[self.colours]
+
+    def with_next_span(self) -> GpuLook:
+        """Return the look with graphs that go further back; after the longest the shortest."""
+        return replace(self, span=_after(self.span, tuple(SPANS)))
+
+    def with_next_colours(self) -> GpuLook:
+        """Return the look with the other meaning of colours."""
+        return replace(self, colours=_after(self.colours, COLOURS))
+
+
+def _after(one: str, known: tuple[str, ...]) -> str:
+    return known[(known.index(one) + 1) % len(known)]
+
+
+class LookChoice:
+    """Look that the user chose, kept in the preferences; until then that of the settings."""
+
+    def __init__(self, rules: ConsoleSettings, preferences: Preferences) -> None:
+        self._preferences = preferences
+        chosen = preferences.get(_SECTION)
+        span, colours = chosen.get("span"), chosen.get("colours")
+        self.current = GpuLook(
+            rules,
+            span if isinstance(span, str) and span in SPANS else "live",
+            colours if isinstance(colours, str) and colours in COLOURS else rules.gpu_colours,
+        )
+
+    def take(self, look: GpuLook) -> None:
+        """Show GPUs like that from now on."""
+        self.current = look
+        self._preferences.put(_SECTION, {"span": look.span, "colours": look.colours})

@@ -1,0 +1,160 @@
+"""Rows of the GPU grid, made from a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import cached_property
+
+from gputui.domain.gpu import GpuSample, GpuView, HealthCode
+from gputui.domain.gpu_history import NO_PAST, GpuHistory, GpuPast
+from gputui.domain.job import Job, JobId
+from gputui.domain.snapshot import Snapshot, WindowView
+from gputui.domain.state import JobState
+from gputui.tui.present.cells import Column
+from gputui.tui.present.gpu_look import GpuLook
+from gputui.tui.present.gpu_words import Labels, kept_words
+
+
+@dataclass(frozen=True)
+class GpuRow:
+    """Row of one GPU."""
+
+    view: GpuView
+    job: Job | None = None
+    """First job that holds it."""
+    past: GpuPast = NO_PAST
+    late: timedelta = timedelta(0)
+    """Age of the snapshot, which is added to the age of the reading."""
+    beside: tuple[Job, ...] = ()
+    """Other jobs that share it."""
+    kept: str = ""
+    """Words about its reservation."""
+    label: str = ""
+    """Label where there are several nodes; empty: the index."""
+    now: datetime | None = None
+    look: GpuLook = GpuLook()
+
+    @property
+    def is_held(self) -> bool:
+        """Whether jobs hold it."""
+        return self.view.job_id is not None or bool(self.view.job_ids)
+
+    @cached_property
+    def idle(self) -> timedelta | None:
+        """For how long it has done next to nothing for its job, where that is an alarm."""
+        rules, job = self.look.rules, self.job
+        if not rules.idle_below or job is None or job.state is not JobState.RUNNING or job.started_at is None:
+            return None
+        if self.now is None or self.is_old:
+            return None
+        idle = min(self.past.idle_for(rules.idle_below / 100), self.now - job.started_at)
+        return idle if idle >= rules.idle_after else None
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the last reading no longer holds."""
+        return self.view.sample is None or self.view.stale or self.view.health.code is HealthCode.LOST
+
+
+@dataclass(frozen=True)
+class GpuPicture:
+    """All rows of the grid by UUID, in the driver's order."""
+
+    rows: Mapping[str, GpuRow] = field(default_factory=dict)
+    left_out: frozenset[str] = frozenset()
+    """Columns that are hidden."""
+
+    def unread(self) -> frozenset[str]:
+        """Return the columns that no GPU has readings for; all are kept until anything was read."""
+        samples = [row.view.sample for row in self.rows.values() if row.view.sample is not None]
+        if not samples:
+            return self.left_out | {"fan"}
+        gone = {name for name, fields in _FIELDS.items() if not any(_has(sample, fields) for sample in samples)}
+        known_limit = any(row.view.gpu.power_limit is not None for row in self.rows.values())
+        return self.left_out | (gone - {"power_limit"} if known_limit else gone)
+
+    def unread_fields(self) -> frozenset[str]:
+        """Return the readings that no GPU has; none before anything was read."""
+        samples = [row.view.sample for row in self.rows.values() if row.view.sample is not None]
+        names = ("utilization", "memory_used", "power", "temperature") if samples else ()
+        return frozenset(name for name in names if not any(_has(sample, (name,)) for sample in samples))
+
+
+def _has(sample: GpuSample, fields: Iterable[str]) -> bool:
+    return any(getattr(sample, name) is not None for name in fields)
+
+
+_FIELDS = {
+    "history": ("utilization", "memory_used"),
+    "load": ("utilization",),
+    "percent": ("utilization",),
+    "memory_bar": ("memory_used",),
+    "memory": ("memory_used", "memory_total"),
+    "temperature": ("temperature",),
+    "power": ("power",),
+    "power_limit": ("power_limit",),
+    "clock": ("sm_clock",),
+    "fan": ("fan",),
+}
+"""Readings that each column is made from."""
+
+
+GPU_COLUMNS = (
+    Column("index", "GPU", 3, right=True),
+    Column("model", "MODEL", 5, flex=1, rank=4, most=16),
+    Column("load", "UTIL", 9, flex=3, rank=1, most=24),
+    Column("percent", "", 4, right=True),
+    Column("memory_bar", "MEM", 6, flex=2, rank=2, most=16),
+    Column("memory", "", 7, right=True),
+    Column("power", "PWR", 4, right=True),
+    Column("power_limit", "LIMIT", 5, right=True, rank=8),
+    Column("temperature", "°C", 3, right=True),
+    Column("clock", "CLOCK", 7, right=True, rank=7),
+    Column("fan", "FAN", 4, right=True, rank=10),
+    Column("history", "HISTORY", 16, flex=3, rank=5, most=60),
+    Column("held", "HELD BY", 21, flex=5, most=44),
+    Column("time", "TIME", 6, right=True, rank=3),
+    Column("time_bar", "OF LIMIT", 10, rank=6),
+    Column("uuid", "UUID", 12, rank=11),
+)
+
+
+def gpu_picture(
+    snapshot: Snapshot, jobs: Mapping[JobId, Job], history: GpuHistory, now: datetime, look: GpuLook | None = None
+) -> GpuPicture:
+    """Return every GPU with its jobs, reservation and past readings."""
+    labels = Labels.of(snapshot).by_uuid if len(snapshot.nodes) > 1 else {}
+    late = max(now - snapshot.taken_at, now - now)
+    kept = _kept(snapshot)
+
+    def row(view: GpuView) -> GpuRow:
+        uuid = view.gpu.uuid
+        return GpuRow(
+            view,
+            holder(view, jobs),
+            history.past_of(uuid),
+            late,
+            tuple(jobs[job_id] for job_id in view.job_ids[1:] if job_id in jobs),
+            kept_words(kept.get(uuid, ()), now),
+            labels.get(uuid, ""),
+            now,
+            look or GpuLook(),
+        )
+
+    return GpuPicture({view.gpu.uuid: row(view) for view in snapshot.gpus})
+
+
+def holder(view: GpuView, jobs: Mapping[JobId, Job]) -> Job | None:
+    """Return the first job on a GPU."""
+    return None if view.job_id is None else jobs.get(view.job_id)
+
+
+def _kept(snapshot: Snapshot) -> dict[str, list[WindowView]]:
+    """Return the reservations of each GPU by their start."""
+    found: dict[str, list[WindowView]] = {}
+    for window in snapshot.windows:
+        for uuid in window.gpus:
+            found.setdefault(uuid, []).append(window)
+    return found

@@ -1,0 +1,94 @@
+"""Judges readings of GPUs: colours and marks that tell a GPU at work from one that is idle, full, hot or lost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rich.style import Style
+
+from gputui.domain.gpu import GpuState
+from gputui.tui.present.gpu_rows import GpuRow
+from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN, RED, VIOLET
+
+CAPS = frozenset(("power cap", "power brake"))
+"""Throttle reasons that concern power."""
+_HALF = 0.5
+"""Utilisation from which green is bright."""
+
+
+@dataclass(frozen=True)
+class Tone:
+    """Judgement on a reading: its colour, and a mark for those who do not see colours."""
+
+    style: Style
+    mark: str = " "
+
+    @property
+    def is_loud(self) -> bool:
+        """Whether it asks for attention."""
+        return self.mark != " "
+
+
+WATCH, ALARM = "!", "✗"
+HIGH, FULL = Tone(AMBER, WATCH), Tone(RED, ALARM)
+QUIET, FOREIGN = Tone(DIM), Tone(VIOLET)
+
+
+def tone_of(row: GpuRow, name: str, share: float) -> Tone:
+    """Return the judgement on a reading of that name, which is `share` of the most possible."""
+    if row.is_old:
+        return QUIET
+    if row.look.colours == "intensity":
+        return _by_intensity(row, name, share)
+    if row.view.state is GpuState.FOREIGN:
+        return FOREIGN
+    if not row.is_held:
+        return _troubled(row, name) or QUIET
+    return _JUDGES[name](row, share)
+
+
+def _utilization(row: GpuRow, share: float) -> Tone:
+    if row.idle is not None:
+        return HIGH
+    return Tone(GREEN if share >= _HALF else LIGHT_GREEN)
+
+
+def _memory(row: GpuRow, share: float) -> Tone:
+    rules = row.look.rules
+    return _graded(share, rules.memory_high, rules.memory_full, Tone(BLUE))
+
+
+def _power(row: GpuRow, share: float) -> Tone:
+    return _troubled(row, "power") or (HIGH if 100 * share >= row.look.rules.power_high else Tone(GRAPH))
+
+
+def _temperature(row: GpuRow, share: float) -> Tone:
+    rules = row.look.rules
+    return _troubled(row, "temperature") or _graded(share, rules.temperature_high, rules.temperature_limit, Tone(GRAPH))
+
+
+_JUDGES = {"utilization": _utilization, "memory_used": _memory, "power": _power, "temperature": _temperature}
+JUDGED = frozenset(_JUDGES)
+"""Readings that are judged."""
+
+
+def _troubled(row: GpuRow, name: str) -> Tone | None:
+    """Return the alarm of a GPU that is slowed down for its power or its temperature."""
+    reasons = row.view.sample.throttle if row.view.sample is not None else ()
+    if name == "power" and any(reason in CAPS for reason in reasons):
+        return FULL
+    return FULL if name == "temperature" and any(reason not in CAPS for reason in reasons) else None
+
+
+def _by_intensity(row: GpuRow, name: str, share: float) -> Tone:
+    rules = row.look.rules
+    if name == "temperature":
+        return _temperature(row, share) if _temperature(row, share).is_loud else Tone(GREEN)
+    if name == "memory_used":
+        return Tone(_graded(share, rules.memory_moderate, rules.memory_heavy, Tone(GREEN)).style)
+    return Tone(_graded(share, rules.load_moderate, rules.load_heavy, Tone(GREEN)).style)
+
+
+def _graded(share: float, high: int, full: int, below: Tone) -> Tone:
+    percent = 100 * share
+    return FULL if percent >= full else HIGH if percent >= high else below

@@ -1,0 +1,146 @@
+"""Bars, and graphs of history made of blocks or braille dots."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
+
+from rich.style import Style
+
+from gputui.domain.gpu_history import GpuPast
+from gputui.tui.present.cells import Cell
+from gputui.tui.present.style import AMBER, DIM, GREEN, PLAIN, RAISED, RED, TRACK
+
+_EIGHTHS = "▁▂▃▄▅▆▇█"
+
+
+def bar(share: float | None, room: int, style: Style) -> Cell:
+    """Return a bar with `share` of its cells filled; an empty track where it is unknown."""
+    if share is None:
+        return (("╌" * room, TRACK),)
+    whole, half = divmod(round(min(1.0, max(0.0, share)) * room * 2), 2)
+    filled = "━" * whole + "╸" * half
+    return ((filled, style), ("─" * (room - len(filled)), TRACK))
+
+
+def load_style(share: float | None) -> Style:
+    """Return a quiet style when idle, green when busy."""
+    return DIM if share is None or share < 0.05 else GREEN
+
+
+def heat_style(celsius: float | None) -> Style:
+    """Return amber where boards begin to slow down, red where they do."""
+    if celsius is None or celsius < 80:
+        return DIM
+    return AMBER if celsius < 88 else RED
+
+
+def graph(history: Sequence[float | None], room: int) -> str:
+    """Return a graph of blocks, the newest reading at the right; a gap where nothing was read."""
+    return "".join(_height(share) for share in history[-room:]).rjust(room)
+
+
+def _height(share: float | None) -> str:
+    """Return at least one eighth for a reading, so that idle differs from unknown."""
+    return " " if share is None else _EIGHTHS[min(7, max(0, int(share * 8)))]
+
+
+_PARTS = " ▏▎▍▌▋▊▉"
+"""Eighths of a cell from the left."""
+
+
+def block_bar(share: float, room: int, style: Style, *, is_hatched: bool = False) -> Cell:
+    """Return a bar of `room` cells, filled to an eighth of a cell; anything above 0 has an eighth at least.
+
+    The rest is hatched where an empty bar is the alarm.
+    """
+    eighths = round(min(1.0, max(0.0, share)) * room * 8)
+    whole, part = divmod(max(eighths, int(share > 0)), 8)
+    filled = "█" * whole + (_PARTS[part] if part else "")
+    rest = ("░" if is_hatched else " ") * (room - len(filled))
+    return ((filled + rest, style + _BEHIND),)
+
+
+_BEHIND = Style(bgcolor=RAISED)
+"""Ground of a bar, on which its length is seen."""
+_PERCENT = re.compile(r"[,:]?\s*\b(\d{1,3})\s?%")
+_WORK = 7
+"""Cells of the bar of something under way."""
+
+
+def progress(words: str, now: datetime) -> Cell:
+    """Return a bar of the percentage in the words; where there is none, a marker that moves."""
+    found = _PERCENT.search(words)
+    if found is None:
+        return (*moving(int(now.timestamp())), (f" {words}", AMBER))
+    percent = min(100, int(found[1]))
+    rest = (words[: found.start()] + words[found.end() :]).strip()
+    return (*bar(percent / 100, _WORK, AMBER), (f" {percent:>2} %", PLAIN), (f" {rest}", AMBER))
+
+
+def moving(second: int, room: int = _WORK) -> Cell:
+    """Return a marker that moves to and fro, a cell a second, which costs a few bytes."""
+    way = room - 2
+    at = way - abs(way - second % (2 * way))
+    return (("─" * at, TRACK), ("━━", AMBER), ("─" * (way - at), TRACK))
+
+
+_LEFT = (0x40, 0x04, 0x02, 0x01)
+_RIGHT = (0x80, 0x20, 0x10, 0x08)
+"""Bits of a column of dots from the bottom."""
+
+
+_ZERO = "▁"
+"""Both columns of a cell were read as next to nothing: a line, where dots would be noise."""
+
+
+@lru_cache(maxsize=1024)
+def past_graph(past: GpuPast, name: str, most: float, room: tuple[int, int], span: int = 0) -> list[str]:
+    """Return a graph of one reading of a GPU's past as shares of `most`, in lines from the top.
+
+    `room`: its width and height in cells. `span`: seconds that the whole width stands for; 0: a second for each column
+    of dots. One line is drawn of blocks, a column to a cell. Columns of dots come by the cell, and it moves by two
+    cells at a time: that costs a slow line more than a new column does.
+    """
+    width, height = room
+    if not width or not height:
+        return [""] * height
+    columns = width if height == 1 else 2 * width
+    stride = _STRIDE * columns // width
+    seconds = max(2 * width // columns, -(-span // columns))
+    last = (past.second or past.ended) // seconds
+    is_half = columns > width and last % 2 == 0
+    free = stride - 1 - (last - is_half) % stride
+    values = past.columns(name, seconds, max(1, columns - free) + is_half)
+    values = values[:-1] if is_half else values
+    shares = [None if value is None or not most else value / most for value in values] + [None] * free
+    return [graph(shares, width)] if height == 1 else area(shares, width, height)
+
+
+_STRIDE = 2
+"""Cells by which a graph moves at a time."""
+
+
+def area(values: Sequence[float | None], width: int, height: int) -> list[str]:
+    """Return a graph of dots, the newest reading at the right. A gap means no reading; next to nothing is a line."""
+    shown = values[-2 * width :] if width else ()
+    levels = [-1 if value is None else min(4 * height, max(0, round(value * 4 * height))) for value in shown]
+    levels = [-1] * (2 * width - len(levels)) + levels
+    if not height:
+        return []
+    cells = [_stack(left, right, height) for left, right in zip(levels[::2], levels[1::2], strict=True)]
+    return ["".join(line) for line in zip(*cells, strict=True)] if cells else [""] * height
+
+
+@lru_cache(4096)
+def _stack(left: int, right: int, height: int) -> tuple[str, ...]:
+    """Return the cells of two columns from the top; a level of -1 is one that was not read."""
+    bottom = _ZERO if max(left, right) == 0 else _cell(left, right)
+    return (*(_cell(left - 4 * above, right - 4 * above) for above in range(height - 1, 0, -1)), bottom)
+
+
+def _cell(left: int, right: int) -> str:
+    dots = sum(_LEFT[: max(0, min(4, left))]) + sum(_RIGHT[: max(0, min(4, right))])
+    return chr(0x2800 + dots) if dots else " "

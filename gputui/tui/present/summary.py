@@ -1,0 +1,206 @@
+"""The summary line: all GPUs together, and the host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from rich.style import Style
+
+from gputui.domain.gpu import GpuView
+from gputui.domain.host import DiskUse, HostSample
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.text import plain
+from gputui.domain.units import format_duration, plural
+from gputui.tui.present.cells import Cell, Span, cell, width_of
+from gputui.tui.present.graphs import block_bar, load_style
+from gputui.tui.present.style import AMBER, DIM, PLAIN, RED
+
+STALE = timedelta(seconds=15)
+"""Age of a reading of the host from which it is not shown."""
+_BARS = (8, 5, 0)
+"""Cells of a bar, the widest that fits; 0: none."""
+FULL_SOON = timedelta(hours=1)
+"""Time until a disk is full below which that is a fault."""
+_GROUPS = " │ "
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Shares from which a value is shown in amber and in red."""
+
+    warn: float
+    alarm: float
+
+    def style(self, share: float | None) -> Style:
+        """Return the style of a value."""
+        if share is None or share < self.warn:
+            return PLAIN
+        return AMBER if share < self.alarm else RED
+
+
+CPU = Limits(0.9, 1.01)
+"""Busy processors are no fault: never red."""
+LOAD = Limits(1.0, 2.0)
+"""By processor."""
+MEMORY = Limits(0.9, 0.97)
+SWAP = Limits(0.1, 0.5)
+DISK = Limits(0.9, 0.97)
+POWER = Limits(0.97, 1.01)
+
+
+@dataclass(frozen=True)
+class SummaryPart:
+    """Part of the line. Without room, its bar goes first, then the parts of the highest rank."""
+
+    rank: int
+    words: Cell
+    label: str = ""
+    share: float | None = None
+    """Filled share of its bar; None: it has no bar."""
+    style: Style = PLAIN
+
+    def drawn(self, cells: int) -> Cell:
+        """Return the part with a bar of so many cells."""
+        label: Cell = ((f"{self.label} ", DIM),) if self.label else ()
+        if not cells or self.share is None:
+            return (*label, *self.words)
+        return (*label, *block_bar(self.share, cells, self.style), (" ", DIM), *self.words)
+
+
+def summary_line(snapshot: Snapshot, now: datetime, room: int = 10_000) -> Cell:
+    """Return the line, as much of it as there is room for; empty while nothing is known."""
+    groups = [gpu_parts(snapshot), host_parts(snapshot, now)]
+    for cells in _BARS:
+        if width_of(line := _joined(groups, cells)) <= room:
+            return line
+    ranks = sorted({part.rank for group in groups for part in group}, reverse=True)
+    for rank in ranks:
+        groups = [[part for part in group if part.rank < rank] for group in groups]
+        if width_of(line := _joined(groups, 0)) <= room:
+            return line
+    return ()
+
+
+def _joined(groups: Iterable[Iterable[SummaryPart]], cells: int) -> Cell:
+    spans: list[Span] = []
+    for group in groups:
+        drawn = _group(group, cells)
+        spans += [(_GROUPS, DIM)] if spans and drawn else []
+        spans += drawn
+    return tuple(spans)
+
+
+def _group(parts: Iterable[SummaryPart], cells: int) -> Cell:
+    spans: list[Span] = []
+    for part in parts:
+        spans += [("  ", DIM)] if spans else []
+        spans += part.drawn(cells)
+    return tuple(spans)
+
+
+def gpu_parts(snapshot: Snapshot) -> list[SummaryPart]:
+    """Return mean utilisation, memory and power of all GPUs that are read."""
+    whole = [view for view in snapshot.gpus if not view.gpu.mig_parent]
+    if not whole:
+        return []
+    read = [view for view in whole if view.sample is not None and not view.stale]
+    return [
+        SummaryPart(0, _utilization(len(whole), read)),
+        *_sum(2, read, "memory_used", "memory_total"),
+        *_sum(3, read, "power", "power_limit"),
+    ]
+
+
+def _utilization(count: int, read: Iterable[GpuView]) -> Cell:
+    known = [view.sample.utilization for view in read if view.sample and view.sample.utilization is not None]
+    mean = sum(known) / len(known) if known else None
+    words = "" if mean is None else f" {mean:3.0%}"
+    return ((plural(count, "GPU"), PLAIN), (words, load_style(mean)))
+
+
+def _sum(rank: int, read: Iterable[GpuView], used: str, total: str) -> list[SummaryPart]:
+    """Return the sum of a reading and of its limits, over the GPUs that tell both."""
+    pairs = [(getattr(view.sample, used), getattr(view.sample, total)) for view in read]
+    known = [(a, b) for a, b in pairs if a is not None and b]
+    if not known:
+        return []
+    a, b = (sum(values) for values in zip(*known, strict=True))
+    if used == "power":
+        return [SummaryPart(rank, cell(f"{a / 1000:.1f}/{b / 1000:.1f} kW", POWER.style(a / b)))]
+    return [SummaryPart(rank, cell(_of(a, b)))]
+
+
+def host_parts(snapshot: Snapshot, now: datetime) -> list[SummaryPart]:
+    """Return what is known of the host; nothing when its reading is old."""
+    host = next((node.host for node in snapshot.nodes if node.host is not None), None)
+    if host is None or now - host.sampled_at > STALE:
+        return []
+    return [*_cpu(host), *_memory(host), *(_disk(disk) for disk in host.disks), *_network(host)]
+
+
+def _cpu(host: HostSample) -> list[SummaryPart]:
+    parts = []
+    if host.cpu is not None:
+        style = CPU.style(host.cpu)
+        parts.append(SummaryPart(0, cell(f"{host.cpu:3.0%}", style), "CPU", host.cpu, _filled(style, host.cpu)))
+    if host.load is not None:
+        style = LOAD.style(host.load / host.cores if host.cores else None)
+        parts.append(SummaryPart(5, cell(f"{host.load:.0f}" if host.load >= 10 else f"{host.load:.1f}", style), "load"))
+    return parts
+
+
+def _memory(host: HostSample) -> list[SummaryPart]:
+    parts = []
+    if host.memory_total and host.memory_used is not None:
+        share = host.memory_used / host.memory_total
+        style = MEMORY.style(share)
+        words = cell(_of(host.memory_used, host.memory_total), style)
+        parts.append(SummaryPart(0, words, "RAM", share, _filled(style, share)))
+    if host.swap_total and host.swap_used is not None:
+        share = host.swap_used / host.swap_total
+        style = SWAP.style(share)
+        parts.append(SummaryPart(6 if style is PLAIN else 1, cell(f"{share:.0%}", style), "swap"))
+    return parts
+
+
+def _disk(disk: DiskUse) -> SummaryPart:
+    style = DISK.style(disk.used)
+    words = cell(f"{disk.used:.0%}", style)
+    if disk.full_in is not None and disk.full_in < FULL_SOON:
+        words, style = (*words, (f" full in {format_duration(disk.full_in)}", RED)), RED
+    return SummaryPart(1, words, disk_name(disk), disk.used, _filled(style, disk.used))
+
+
+def disk_name(disk: DiskUse) -> str:
+    """Return the mount point, or the last part of a long one."""
+    return plain(disk.mount if len(disk.mount) <= 8 else disk.mount.rpartition("/")[2] or disk.mount, 16)
+
+
+def _network(host: HostSample) -> list[SummaryPart]:
+    if host.received is None or host.sent is None:
+        return []
+    words = (("↓ ", DIM), (_rate(host.received), PLAIN), ("  ↑ ", DIM), (_rate(host.sent), PLAIN))
+    return [SummaryPart(4, words)]
+
+
+def _rate(value: float) -> str:
+    """Return bytes per second in the units of network cards, which are decimal."""
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= 0.995 * size or unit == "k":
+            number = value / size
+            return f"{number:.1f} {unit}B/s" if number < 9.95 else f"{number:3.0f} {unit}B/s"
+    return ""
+
+
+def _of(used: float, total: float) -> str:
+    """Return `410/640G`, in the unit of the total; a few terabytes are counted in gigabytes."""
+    unit, size = ("T", 1024**4) if total >= 10 * 1024**4 else ("G", 1024**3)
+    value = used / size
+    return f"{value:.1f}/{total / size:.0f}{unit}" if value < 9.95 else f"{value:.0f}/{total / size:.0f}{unit}"
+
+
+def _filled(style: Style, share: float) -> Style:
+    """Return the style of a bar: its value's where that warns, else quiet when idle and green when busy."""
+    return style if style is not PLAIN else load_style(share)

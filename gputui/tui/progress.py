@@ -1,0 +1,178 @@
+"""Shows the progress of long tasks on other threads, and cancels them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.style import Style
+from textual.app import App
+from textual.css.query import NoMatches
+from textual.message import Message
+from textual.strip import Strip
+from textual.timer import Timer
+from textual.widget import Widget
+
+from gputui.domain.errors import GputuiError
+from gputui.domain.text import fit, plain, width
+from gputui.tui.present.cells import Cell, fitted, segments
+from gputui.tui.present.graphs import bar, moving
+from gputui.tui.present.style import AMBER, BLUE, DIM, PLAIN, RAISED
+
+
+class TaskCancelledError(GputuiError):
+    """Error of a task that was cancelled; nothing of it was done."""
+
+
+class LongTask:
+    """Task whose progress is counted by the thread that does it, and which another thread may cancel."""
+
+    def __init__(self, words: str, unit: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self.words = words
+        """Name of the work, for the progress line."""
+        self.unit = unit
+        """Unit in which progress is counted."""
+        self.done = 0
+        self.total: int | None = None
+        """Count of all units; None where it is unknown."""
+        self.is_over = False
+        self.is_given_up = False
+        self._clock = clock
+        self._begun_at: float | None = None
+
+    def begin(self) -> None:
+        """Note that the task has begun."""
+        self._begun_at = self._clock()
+
+    @property
+    def took(self) -> float:
+        """Seconds since the task began; 0 before that."""
+        return 0.0 if self._begun_at is None else self._clock() - self._begun_at
+
+    def step(self, done: int, total: int | None = None) -> None:
+        """Note progress; raises TaskCancelledError where the task was cancelled."""
+        self.done, self.total = done, total
+        if self.is_given_up:
+            raise TaskCancelledError("Cancelled; nothing was changed")
+
+    def give_up(self) -> None:
+        """Cancel the task at its next step; past the last one it is done all the same."""
+        self.is_given_up = True
+
+    def end(self) -> None:
+        """Note that the task is done, or has failed."""
+        self.is_over = True
+
+
+class TaskStarted(Message):
+    """Message that a task has started which may take long."""
+
+    def __init__(self, work: LongTask) -> None:
+        super().__init__()
+        self.work = work
+
+
+_RAISED = Style(bgcolor=RAISED)
+_BAR = 20
+_NAMED = 40
+
+
+def work_cell(work: LongTask, second: int) -> Cell:
+    """Return the progress line: `saving job-12.log ━━━━╸────  4,210 of 10,000 jobs   Esc cancels`."""
+    meter = moving(second, _BAR) if work.total is None else bar(work.done / max(1, work.total), _BAR, AMBER)
+    count = f"{work.done:,}" + (f" of {work.total:,}" if work.total is not None else "")
+    end: Cell = (("cancelling …", AMBER),) if work.is_given_up else (("Esc", BLUE), (" cancels", DIM))
+    return (
+        (f" {fit(plain(work.words), min(_NAMED, width(work.words)))} ", PLAIN),
+        *meter,
+        (f" {count} {work.unit}   ", PLAIN),
+        *end,
+        (" ", DIM),
+    )
+
+
+class ProgressLine(Widget):
+    """Line at the upper edge of the screen, over all else."""
+
+    DEFAULT_CSS = "ProgressLine { layer: _toastrack; dock: top; height: 1; width: 100%; }"
+
+    def __init__(self, work: LongTask) -> None:
+        super().__init__()
+        self.work = work
+        self._shown: Cell = ()
+
+    def on_mount(self) -> None:
+        """Draw the line."""
+        self.tell()
+
+    def tell(self) -> None:
+        """Draw the progress anew, where it changed."""
+        now = work_cell(self.work, int(time.monotonic()))
+        if now != self._shown:
+            self._shown = now
+            self.refresh()
+
+    def render_line(self, y: int) -> Strip:
+        """Return the line."""
+        del y
+        room = self.size.width
+        return Strip(segments(fitted(self._shown, room), _RAISED)).adjust_cell_length(room, _RAISED)
+
+
+LONG = 1.0
+"""Seconds after which a task's progress is shown."""
+
+
+class ProgressDisplay:
+    """Display of long tasks: one at a time, the one that began first."""
+
+    def __init__(self, app: App[Any], every: float) -> None:
+        self._app = app
+        self._every = every
+        self._works: list[LongTask] = []
+        self._timer: Timer | None = None
+        self._line: ProgressLine | None = None
+
+    def watch(self, work: LongTask) -> None:
+        """Show a task's progress once it takes long."""
+        self._works.append(work)
+        if self._timer is None:
+            self._timer = self._app.set_interval(self._every, self.look)
+
+    @property
+    def shown(self) -> LongTask | None:
+        """The task whose progress is shown."""
+        return self._line.work if self._line is not None else None
+
+    @property
+    def is_watching(self) -> bool:
+        """Whether any task is followed."""
+        return self._timer is not None
+
+    def look(self) -> None:
+        """Show the progress by now; hide the line where there is none."""
+        self._works = [work for work in self._works if not work.is_over]
+        if not self._works and self._timer is not None:
+            self._timer.stop()
+            self._timer = None
+        self._show(next((work for work in self._works if work.took >= LONG), None))
+
+    def give_up(self) -> None:
+        """Cancel the task that is shown."""
+        if self._line is not None:
+            self._line.work.give_up()
+            self._line.tell()
+
+    def _show(self, work: LongTask | None) -> None:
+        line = self._line
+        if line is not None and (line.work is not work or line.parent is not self._app.screen):
+            self._line = None
+            with contextlib.suppress(NoMatches):
+                line.remove()
+        if work is not None and self._line is None:
+            self._line = ProgressLine(work)
+            self._app.screen.mount(self._line)
+        elif self._line is not None:
+            self._line.tell()

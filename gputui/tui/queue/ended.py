@@ -1,0 +1,130 @@
+"""Ended jobs in the queue: which stay in their place, which stand below the others, and which share a folded row."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import Enum
+
+from gputui.domain.arrays import count
+from gputui.domain.job import Job, JobId
+from gputui.domain.state import TERMINAL, JobState
+from gputui.tui.present.cells import Cell
+from gputui.tui.present.style import DIM, RED
+from gputui.tui.queue.folding import CLOSED, OPEN
+
+FOLD = 0
+"""Key of the row that ended jobs share; no job has this id."""
+FAILED = TERMINAL - {JobState.COMPLETED, JobState.CANCELLED}
+IN_PLACE = 3
+"""Failed jobs that keep their place among the running ones until somebody has looked at them."""
+_STALE = timedelta(days=1)
+"""Age from which a failure folds though nobody has looked at it."""
+_HOUR = timedelta(hours=1)
+_MOST = 200
+"""Failures looked at that are remembered."""
+
+
+class EndedRows(Enum):
+    """How the queue shows jobs that ended some time ago."""
+
+    FOLDED = "folded"
+    """Show all in one row."""
+    OPEN = "open"
+    """Below that row, each with its own."""
+    HIDDEN = "hidden"
+    """Not at all; those that ended just now neither."""
+
+
+class LookedAt:
+    """Failed jobs whose page or log was opened after their end."""
+
+    def __init__(self, known: object = ()) -> None:
+        names = known if isinstance(known, list | tuple) else ()
+        self._known = dict.fromkeys(str(name) for name in names)
+
+    def has(self, job: Job) -> bool:
+        """Return whether this end of the job was looked at."""
+        return _end_of(job) in self._known
+
+    def add(self, job: Job) -> bool:
+        """Note that the job was looked at; return whether that is new."""
+        if job.state not in FAILED or self.has(job):
+            return False
+        self._known[_end_of(job)] = None
+        for oldest in list(self._known)[:-_MOST]:
+            del self._known[oldest]
+        return True
+
+    def values(self) -> dict[str, object]:
+        """Return the values for the preferences."""
+        return {"jobs": list(self._known)}
+
+
+def _end_of(job: Job) -> str:
+    return f"{job.id} {job.ended_at.timestamp():.0f}" if job.ended_at else str(job.id)
+
+
+@dataclass(frozen=True)
+class EndedJobsSplit:
+    """Ended jobs by their place in the queue, the latest first."""
+
+    in_place: Sequence[Job] = ()
+    """Failures that nobody has looked at: they stay among the running jobs."""
+    below: Sequence[Job] = ()
+    """Jobs that ended a short time ago, and further failures."""
+    folded: Sequence[Job] = ()
+    changes_at: datetime | None = None
+    """Time at which the next job is folded."""
+
+
+def split(ended: Iterable[Job], now: datetime, stay: timedelta, looked_at: LookedAt) -> EndedJobsSplit:
+    """Return the ended jobs by their place; each stays in the queue for `stay`, a failure until it was looked at."""
+    in_place: list[Job] = []
+    below: list[Job] = []
+    folded: list[Job] = []
+    leaves: list[datetime] = []
+    for job in sorted(ended, key=_end, reverse=True):
+        is_awaited = job.state in FAILED and not looked_at.has(job)
+        leaves_at = (job.ended_at or job.submitted_at) + (max(stay, _STALE) if is_awaited else stay)
+        if leaves_at <= now:
+            folded.append(job)
+            continue
+        leaves.append(leaves_at)
+        if is_awaited and job.started_at is not None and len(in_place) < IN_PLACE:
+            in_place.append(job)
+        else:
+            below.append(job)
+    return EndedJobsSplit(in_place, below, folded, min(leaves, default=None))
+
+
+def _end(job: Job) -> tuple[datetime, JobId]:
+    return job.ended_at or job.submitted_at, job.id
+
+
+def fold_words(folded: Sequence[Job], now: datetime, *, is_open: bool) -> Cell:
+    """Return `▸ 47 ended (3 failed in the last hour)`."""
+    failed = count(job for job in folded if job.state in FAILED and job.ended_at and now - job.ended_at < _HOUR)
+    words = f"{OPEN if is_open else CLOSED} {count(folded):,} ended"
+    return ((words, DIM), (f" ({failed:,} failed in the last hour)", RED)) if failed else ((words, DIM),)
+
+
+def put_back(ordered: list[JobId], before: Sequence[JobId], held: Iterable[JobId], jobs: Mapping[JobId, Job]) -> None:
+    """Put ended jobs back to where they stood in the order before: the cursor is on them."""
+    for job_id in held:
+        job = jobs.get(job_id)
+        if job is None or not job.state.is_terminal or job_id not in before:
+            continue
+        if job_id in ordered:
+            ordered.remove(job_id)
+        ordered.insert(_place(ordered, before[: before.index(job_id)], jobs), job_id)
+
+
+def _place(ordered: Sequence[JobId], ahead: Sequence[JobId], jobs: Mapping[JobId, Job]) -> int:
+    """Return the place behind the nearest live job that stood ahead; 0 where none did."""
+    places = {job_id: place for place, job_id in enumerate(ordered)}
+    for job_id in reversed(ahead):
+        if job_id in places and not jobs[job_id].state.is_terminal:
+            return places[job_id] + 1
+    return 0

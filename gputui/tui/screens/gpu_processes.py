@@ -1,0 +1,333 @@
+"""Process view: all processes on the GPUs, whosever they are, and acts on those that are no job's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import ClassVar
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.message import Message
+from textual.widgets import Input
+
+from gputui.domain.container import ProcessRow
+from gputui.domain.errors import InputError
+from gputui.domain.gpu import ALL_SHARES
+from gputui.domain.gpu_processes import (
+    JOB,
+    GpuProcessRow,
+    process_rows,
+    summary,
+    target_of,
+    tree_of,
+    with_host_values,
+)
+from gputui.domain.job import Job, JobId
+from gputui.domain.process_filter import PROCESS_FIELDS, ProcessFilter, parse_process_filter
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.text import plain
+from gputui.engine.actions.foreign_use import ForeignUse
+from gputui.tui.commands import (
+    APP_COMMANDS,
+    BACK,
+    JOB_COMMANDS,
+    PROCESS_COMMANDS,
+    QUEUE_COMMANDS,
+    bindings,
+)
+from gputui.tui.latest_worker import LatestWorker
+from gputui.tui.present.cells import Cell, cell
+from gputui.tui.present.process import FAULT, ProcessOrder, heading_cell, row_lines, signal_question
+from gputui.tui.present.style import DIM
+from gputui.tui.screens.foreign import ContainerScreen, ProcessPage, act, ask_stop
+from gputui.tui.screens.job_screen import JobScreen
+from gputui.tui.services import Services
+from gputui.tui.widgets.cell_lines import CellLines
+from gputui.tui.widgets.filter_line import FilterHistory, FilterLine
+from gputui.tui.widgets.job_table import TitleClicked
+from gputui.tui.widgets.line_table import CursorMoved
+from gputui.tui.widgets.mouse import RowOpened
+from gputui.tui.widgets.process_table import GpuProcessTable
+from gputui.tui.widgets.status_bars import KeyBar
+
+FILTERS = "process_filters"
+"""Section of the preferences."""
+_FILTER_COMMANDS = tuple(command for command in QUEUE_COMMANDS if command.action in {"filter", "clear_filter"})
+_CANCEL = tuple(command for command in JOB_COMMANDS if command.name == "cancel")
+_EXAMPLES = {name: field.example for name, field in PROCESS_FIELDS.items()}
+_HINT = "alice kind:foreign gpu:3 gpumem>10g age>2h -user:root  ↑ earlier"
+
+
+class ProcessesRead(Message, bubble=False):
+    """Message: processes on GPUs with their values from the host, and all processes that were looked at."""
+
+    def __init__(self, rows: tuple[GpuProcessRow, ...], seen: Mapping[int, ProcessRow], fault: str = "") -> None:
+        super().__init__()
+        self.rows = rows
+        self.seen = seen
+        self.fault = fault
+
+
+class GpuProcessesScreen(JobScreen):
+    """All processes on the GPUs. /proc is read on a thread, once for each reading of the process lists."""
+
+    BINDINGS: ClassVar = [
+        *bindings(PROCESS_COMMANDS),
+        *bindings(_FILTER_COMMANDS),
+        *bindings(_CANCEL),
+        *bindings((BACK,)),
+        Binding("U", "back", "back", id="gpu_processes"),
+    ]
+    DEFAULT_CSS = "GpuProcessesScreen { layout: vertical; } GpuProcessesScreen #about { height: 2; }"
+
+    def __init__(
+        self, services: Services, snapshot: Snapshot, follow: Callable[[JobId], None], words: str = ""
+    ) -> None:
+        super().__init__(services, snapshot)
+        self._follow = follow
+        self._read = ProcessesRead((), {})
+        self._is_read = False
+        self._lists_at: datetime | None = None
+        """Time of the process lists that were last asked about."""
+        self._filter = parse_process_filter(words)
+        self._filters = FilterHistory.of(services.preferences.get(FILTERS))
+        self.order = ProcessOrder()
+        self.is_tree = False
+        self._worker = LatestWorker(self.post_message, lambda error: ProcessesRead((), {}, f"{error}"))
+        self.line = FilterLine(_HINT, _EXAMPLES, "process")
+        self.conditions |= {
+            "open": lambda _: self.row() is not None,
+            "environment": lambda _: self._has_process(),
+            "end_process": lambda _: self._has_process(),
+            "stop_container": lambda _: (row := self.row()) is not None and row.kind != JOB and bool(row.container_id),
+            "clear_filter": lambda _: self.line.is_typed or bool(self._filter),
+        }
+
+    def compose(self) -> ComposeResult:
+        """Yield heading, filter, rows, selection and keys."""
+        yield CellLines(id="heading")
+        yield self.line
+        yield GpuProcessTable(id="rows")
+        yield CellLines(id="about")
+        yield KeyBar(id="keys")
+
+    def on_mount(self) -> None:
+        """Look at the processes at once."""
+        self.query_one(GpuProcessTable).focus()
+        self.ask()
+        self.call_after_refresh(self._draw)
+
+    def on_unmount(self) -> None:
+        """End the thread, and release the rows."""
+        super().on_unmount()
+        self._services.want_pcie(None)
+        self._worker.close()
+        self._read = ProcessesRead((), {})
+
+    def row(self) -> GpuProcessRow | None:
+        """Return the selected row."""
+        return self.query_one(GpuProcessTable).row if self.is_mounted else None
+
+    def subject(self) -> Job | None:
+        """Return the job of the selected row."""
+        row = self.row()
+        return self._snapshot.job(row.job_id) if row is not None and row.job_id is not None else None
+
+    def _has_process(self) -> bool:
+        row = self.row()
+        return row is not None and row.pid is not None
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Take the snapshot; look at the processes again where their lists were read anew."""
+        self._snapshot = snapshot
+        if _lists_at(snapshot) != self._lists_at:
+            self.ask()
+
+    def on_screen_resume(self) -> None:
+        """Catch up after another screen was closed."""
+        self.ask()
+
+    def ask(self) -> None:
+        """Look at the processes on the worker's thread."""
+        if not self.is_mounted or self.app.screen is not self:
+            return
+        snapshot, use, is_tree = self._snapshot, self._services.foreign, self.is_tree
+        self._lists_at = _lists_at(snapshot)
+        self._services.want_pcie(ALL_SHARES)  # again and again: another process may have led meanwhile
+        self._worker.ask(lambda is_wanted: _look(snapshot, use, with_parents=is_tree))
+
+    def on_processes_read(self, message: ProcessesRead) -> None:
+        """Show the processes."""
+        self._read, self._is_read = message, True
+        self._draw()
+
+    def _shown(self) -> list[GpuProcessRow]:
+        rows = self.order.sorted(row for row in self._read.rows if self._filter.matches(row))
+        return list(tree_of(rows, self._read.seen)) if self.is_tree else rows
+
+    def _draw(self) -> None:
+        if not self.is_mounted or self.app.screen is not self:
+            return
+        rows, read = self._shown(), self._read
+        table = self.query_one(GpuProcessTable)
+        table.show(rows, self.order, self._empty())
+        self.query_one("#heading", CellLines).show([self._heading(len(rows))])
+        if self.line.is_open:
+            self.line.count(len(rows), len(read.rows), is_typed=self.line.is_typed)
+        self._draw_row()
+
+    def _heading(self, shown: int) -> Cell:
+        found = summary(self._read.rows) if self._is_read else ""
+        words = f"{shown} of {found}" if self._filter and found else found
+        return heading_cell(words, self._filter.text, self.order)
+
+    @on(CursorMoved)
+    def _draw_row(self) -> None:
+        """Draw what depends on the selected row alone: a key must not sort thousands of rows."""
+        if not self.is_mounted or self.app.screen is not self:
+            return
+        self.query_one("#about", CellLines).fill(row_lines(self.row(), self.size.width))
+        offered = (*PROCESS_COMMANDS, *_CANCEL, *_FILTER_COMMANDS)
+        keys = tuple(command for command in offered if command.in_footer and command.works_at(self))
+        self.query_one(KeyBar).show(keys, (BACK, APP_COMMANDS[0]))
+
+    def _empty(self) -> Cell:
+        if self._read.fault:
+            return cell(plain(self._read.fault, 300), FAULT)
+        if not self._is_read:
+            return cell("Looking …", DIM)
+        return cell("No process matches the filter." if self._filter else "No process is on a GPU.", DIM)
+
+    # order and filter
+
+    def action_tree(self) -> None:
+        """Show a tree, or a flat list."""
+        self.is_tree = not self.is_tree
+        self.query_one(GpuProcessTable).rearrange()
+        self.ask()  # a tree has parents, which were not looked at
+        self._draw()
+
+    def action_sort_processes(self) -> None:
+        """Sort by the next column."""
+        self._sort(self.order.next())
+
+    @on(TitleClicked)
+    def _title_clicked(self, event: TitleClicked) -> None:
+        self._sort(self.order.by(event.column))
+
+    def _sort(self, order: ProcessOrder) -> None:
+        self.order = order
+        self.query_one(GpuProcessTable).rearrange()
+        self._draw()
+
+    def action_filter(self) -> None:
+        """Open the filter line."""
+        self.line.open(self._filters)
+        self.line.query_one(Input).value = self._filter.text
+
+    @on(Input.Changed, "#filter")
+    def _typed(self, event: Input.Changed) -> None:
+        try:
+            self._filter, fault = parse_process_filter(event.value), None
+        except InputError as error:
+            fault = error
+        self.line.show_fault(fault)
+        self.query_one(GpuProcessTable).rearrange()
+        self._draw()
+
+    @on(Input.Submitted, "#filter")
+    def _accepted(self) -> None:
+        self._filters = self._filters.with_one(self._filter.text)
+        self._services.preferences.put(FILTERS, self._filters.values())
+        self._close_filter()
+
+    def action_clear_filter(self) -> None:
+        """Show all processes again."""
+        self.line.query_one(Input).value = ""
+        self._filter = ProcessFilter()
+        self._close_filter()
+
+    def _close_filter(self) -> None:
+        self.line.close()
+        self.query_one(GpuProcessTable).focus()
+        self._draw()
+
+    # acts
+
+    @on(RowOpened)
+    def action_open(self) -> None:
+        """Show the job, the container or the process of the row."""
+        row, use, services = self.row(), self._services.foreign, self._services
+        if row is None:
+            return
+        if (job := self.subject()) is not None:
+            page = services.pages.detail(services, self._snapshot, job.id, self._follow_there)
+            self.app.push_screen(page)
+        elif row.container_id and use is not None:
+            self.app.push_screen(ContainerScreen(services, use, row.container_id, row.what))
+        else:
+            self.action_environment()
+
+    def _follow_there(self, job_id: JobId) -> None:
+        self._follow(job_id)
+        self.app.call_later(self.dismiss)  # after the page above has closed
+
+    def action_environment(self) -> None:
+        """Show the process with its environment."""
+        if (row := self.row()) is not None and row.pid is not None:
+            self.app.push_screen(ProcessPage(row, self._services.foreign))
+
+    def action_end_process(self, name: str) -> None:
+        """Ask, and send the signal to the process that is selected now; for a job's offer to cancel the job."""
+        row, use = self.row(), self._services.foreign
+        target = target_of(row) if row is not None else None
+        if row is None or target is None or use is None:
+            return
+        from gputui.tui.screens.questions import Confirm
+
+        if (job := self.subject()) is not None:
+            self._offer_cancel(row, job)
+            return
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                act(self.app, f"Sending {name} to pid {row.pid} …", lambda: use.signal(target, name))
+
+        self.app.push_screen(Confirm(*signal_question(row, name)), answered)
+
+    def _offer_cancel(self, row: GpuProcessRow, job: Job) -> None:
+        from gputui.domain.verb import Order
+        from gputui.tui.screens.questions import Confirm
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self.request("cancel", Order((job.id,)))
+
+        detail = f"Processes of jobs get no signals from here. The job of {plain(job.spec.tenant, 32)} ends as a whole."
+        question = f"pid {row.pid} belongs to job {plain(row.job, 80)}. Cancel the job?"
+        self.app.push_screen(Confirm(question, detail), answered)
+
+    def action_stop_container(self) -> None:
+        """Ask, and stop the container of the row."""
+        row, use = self.row(), self._services.foreign
+        if row is not None and row.container_id and use is not None:
+            ask_stop(self, use, row.container_id, row.what)
+
+    def action_back(self) -> None:
+        """Close the screen."""
+        self.dismiss()
+
+
+def _look(snapshot: Snapshot, use: ForeignUse | None, *, with_parents: bool) -> ProcessesRead:
+    rows = process_rows(snapshot)
+    pids = tuple(row.pid for row in rows if row.pid is not None and row.ticks is not None)
+    seen = use.rows(pids, with_parents=with_parents) if use is not None else {}
+    return ProcessesRead(with_host_values(rows, seen), seen)
+
+
+def _lists_at(snapshot: Snapshot) -> datetime | None:
+    """Return the time of the newest process list."""
+    times = (view.sample.processes_at for view in snapshot.gpus if view.sample is not None)
+    return max((at for at in times if at is not None), default=None)

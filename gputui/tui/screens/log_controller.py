@@ -1,0 +1,166 @@
+"""Log pane of the main screen: which job's log it shows, and the way to screens with several logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.timer import Timer
+
+from gputui.domain.job import Job, JobId
+from gputui.domain.text import plain
+from gputui.tui.keymap import keymap_of
+from gputui.tui.log.follower import LogFollower
+from gputui.tui.log.pinned import MOST, LogOf, last_attempts, started_attempt
+from gputui.tui.screens.job_screen import JobScreen, Predicate
+from gputui.tui.screens.log_pane import LogPane
+from gputui.tui.services import Services
+
+REST = 0.2
+"""Seconds for which the cursor rests on a job before its log is opened."""
+
+
+class LogController:
+    """Shows the log of the job under the cursor, unless one is pinned."""
+
+    def __init__(
+        self,
+        screen: JobScreen,
+        services: Services,
+        pane: LogPane,
+        job_of: Callable[[JobId], Job | None],
+        show_pane: Callable[[], None],
+        look_at: Callable[[Job | None], None],
+    ) -> None:
+        self._screen = screen
+        self._services = services
+        self._pane = pane
+        self._job_of = job_of
+        self._show_pane = show_pane
+        self._look_at = look_at
+        """Notes that somebody looked at a job."""
+        self._timer: Timer | None = None
+        self.followed: LogOf | None = None
+        """Log that is shown."""
+        self._attempt = 0
+        """Number of the attempt that is shown; 0 before the first."""
+        self.conditions: dict[str, Predicate] = {
+            "attempt": lambda step: self._other_attempt(int(str(step))) is not None,
+            "error": lambda _: self._has_attempts(1),
+            "pin_log": lambda _: self._has_attempts(1),
+            "attempts": lambda _: self._has_attempts(2),
+        }
+
+    def _has_attempts(self, least: int) -> bool:
+        job = self._screen.subject()
+        return job is not None and len(job.attempts) >= least
+
+    def follow(self, job_id: JobId, attempt: int | None = None) -> None:
+        """Show the log of a job: of its latest attempt, unless one is named."""
+        job = self._job_of(job_id)
+        self.followed, self._attempt = LogOf(job_id, attempt), started_attempt(job)
+        if job is not None and not job.attempts:
+            self._pane.wait_for(self.followed.heading(job), self._why_none(job))
+            return
+        self._pane.follow(LogFollower(self._services.logs, job_id, attempt), self.followed.heading(job))
+
+    def open(self, job_id: JobId) -> None:
+        """Show the log of a job and move the focus into it."""
+        if not self._is_shown(job_id):
+            self._pane.is_pinned = False
+            self.follow(job_id)
+        self._look_at(self._job_of(job_id))
+        self._show_pane()
+
+    def _is_shown(self, job_id: JobId) -> bool:
+        return self.followed is not None and self.followed.job_id == job_id
+
+    def _why_none(self, job: Job) -> str:
+        """Return words for a log that is empty because no attempt has started."""
+        words = f"Job {job.shown_id} has not started."
+        reason = self._screen.snapshot.reasons.get(job.id)
+        return f"{words} {plain(reason.local(self._services.clock.now()), 300)}" if reason else words
+
+    def follow_cursor_soon(self) -> None:
+        """Show the log of the job under the cursor once the cursor rests, unless a log is pinned."""
+        if self._timer is not None:
+            self._timer.stop()
+        self._timer = self._screen.set_timer(REST, self._follow_cursor)
+
+    def _follow_cursor(self) -> None:
+        self._timer = None
+        if self._screen.app.screen is not self._screen and self.followed is not None:
+            return
+        job = self._screen.subject()
+        if job is not None and not self._pane.is_pinned and not self._is_shown(job.id):
+            self.follow(job.id)
+
+    def follow_on(self) -> None:
+        """Follow the job under the cursor if no log is shown yet; then that job's next attempt as it starts."""
+        log = self.followed
+        if log is None:
+            self._follow_cursor()
+            return
+        if self._pane.is_pinned and log not in self._services.pinned.logs:
+            self._pane.is_pinned = False  # it was taken away on the screen of logs
+        job = self._job_of(log.job_id)
+        if log.attempt is None and started_attempt(job) > self._attempt:
+            self.follow(log.job_id)
+        elif job is not None and not job.attempts:
+            self._pane.wait_for(log.heading(job), self._why_none(job))
+
+    def show_error(self, step: int) -> None:
+        """Follow the subject's log, and go to the first error in it."""
+        if job := self._screen.subject():
+            self.open(job.id)
+            self._pane.action_error(step)
+
+    def show_attempt(self, step: int) -> None:
+        """Show the log of the previous attempt, or of the next."""
+        if (log := self._other_attempt(step)) is not None:
+            self.follow(log.job_id, log.attempt)
+
+    def _other_attempt(self, step: int) -> LogOf | None:
+        """Return another attempt of the subject, counted from the one that is shown."""
+        job = self._screen.subject()
+        if job is None:
+            return None
+        shown = self.followed if self.followed and self.followed.job_id == job.id else LogOf(job.id)
+        return shown.beside(job, step)
+
+    def toggle_pin(self) -> None:
+        """Pin the subject's log, or unpin it. The pane shows it whatever the cursor does."""
+        if job := self._screen.subject():
+            shown = self.followed
+            is_shown = self._screen.focused is self._pane and shown is not None and shown.job_id == job.id
+            log = shown if is_shown and shown is not None else LogOf(job.id)
+            words = f"{log.heading(job)}: {self._services.pinned.toggle(log)}"
+            self._stay(log, is_pinned=log in self._services.pinned.logs)
+            hint = f"{keymap_of(self._screen).key('logs')} shows pinned logs together"
+            self._screen.app.notify(f"{words}. {hint}", markup=False, timeout=4)
+
+    def _stay(self, log: LogOf, *, is_pinned: bool) -> None:
+        """Keep the pane on a log that was pinned, or have it follow the cursor again."""
+        if is_pinned and log != self.followed:
+            self.follow(log.job_id, log.attempt)
+        self._pane.is_pinned = is_pinned
+        if not is_pinned:
+            self._follow_cursor()
+
+    def show_pinned(self) -> None:
+        """Show the pinned logs together; where none is pinned, the logs of the first running jobs."""
+        jobs = self._screen.snapshot.jobs
+        running = (LogOf(job.id) for job in jobs if job.started_at and job.state.is_active)
+        self._show_together(self._services.pinned.logs or list(running)[:MOST])
+
+    def show_attempts(self) -> None:
+        """Show the last two attempts of the subject side by side."""
+        if job := self._screen.subject():
+            self._show_together(last_attempts(job))
+
+    def _show_together(self, logs: list[LogOf]) -> None:
+        if not logs:
+            self._screen.app.notify("No log is pinned and no job runs.", timeout=4)
+            return
+        from gputui.tui.screens.logs import LogsScreen
+
+        self._screen.app.push_screen(LogsScreen(self._services, self._screen.snapshot, logs, self.follow))

@@ -1,0 +1,242 @@
+"""Interactive log: searched, filtered, copied and saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual import events
+
+from gputui.domain.units import plural
+from gputui.tui.log.follower import LogFollower
+from gputui.tui.log.pattern import pattern_of
+from gputui.tui.log.window import copied_text
+from gputui.tui.screens.log_saver import LogSaved, LogSaver
+from gputui.tui.widgets.log_loader import EarlierLoaded, LogLoader, RegionLoaded, ScanDone, ScanProgressed
+from gputui.tui.widgets.log_view import LogView
+
+_SHORTLY = 0.05
+
+
+class LogPane(LogView):
+    """Log with commands; a loader reads what is not in memory, and a saver writes files."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self.loader = self.lines_beyond = LogLoader(self)
+        self._saver = LogSaver(self)
+        self._waits_for_error = False
+        """Lines are still arriving in which an error is to be looked for."""
+        self._selects = False
+        """The mouse button is down on a line."""
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether lines are being loaded."""
+        return self._waits_for_error or self.loader.is_loading_earlier
+
+    def follow(self, follower: LogFollower, name: str) -> None:
+        """Show another log."""
+        self._waits_for_error = False
+        self.loader.reset()
+        super().follow(follower, name)
+
+    def on_unmount(self) -> None:
+        """End the threads."""
+        self.loader.close()
+        self._saver.close()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Leave a key to others while it has nothing to do here."""
+        search, reading = self.reading.search, self.reading
+        if action == "clear_log":
+            return reading.picked.is_on or search.is_on
+        if action == "found":
+            return search.pattern is not None
+        if action == "context":
+            return search.narrowed is not None
+        return super().check_action(action, parameters)
+
+    # search
+
+    def action_search(self) -> None:
+        """Ask for a pattern, and search for it as it is typed."""
+        search, window = self.reading.search, self.reading.window
+        stood = (window.top, window.part, window.follows, search.at)
+
+        def typed(text: str) -> None:
+            window.top, window.part, window.follows, search.at = stood
+            self.buffer.drop_before_gap()
+            search.look_for(pattern_of(text))
+            self.loader.begin(search.hits, search.pattern, is_filter=False)
+            self.search_further()
+
+        self._ask("/", search.pattern.text if search.pattern else "", typed)
+
+    def action_found(self, step: int) -> None:
+        """Go to the next hit, or to the previous one."""
+        self.reading.search.go(step)
+        self.search_further()
+
+    def action_narrow(self) -> None:
+        """Ask for a pattern, and show only lines that match it."""
+        search = self.reading.search
+
+        def typed(text: str) -> None:
+            self.buffer.drop_before_gap()
+            search.narrow(pattern_of(text))
+            self.loader.begin(self.reading.lines.filter, search.narrowed, is_filter=True)
+            self.search_further()
+
+        self._ask("&", search.narrowed.text if search.narrowed else "", typed)
+
+    def action_context(self, step: int) -> None:
+        """Show more lines around matching ones, or fewer."""
+        self.reading.search.widen(step)
+        self.repaint()
+
+    def action_error(self, step: int) -> None:
+        """Go to the first error of the whole log, as far as it is kept; then to the next."""
+        if self.is_arriving:
+            self._look_for_error_later(step)
+        elif not self.reading.is_whole and not self.reading.was_extended:
+            self.loader.load_earlier(self.buffer.room, lambda: self.reading.search.go_to_error(step))
+        else:
+            self.reading.search.go_to_error(step)
+            self.search_further()
+
+    def _look_for_error_later(self, step: int) -> None:
+        """Look for the error when the lines are there, if the same log is still shown then."""
+        follower, self._waits_for_error = self.follower, True
+
+        def again() -> None:
+            if self.follower is follower:
+                self._waits_for_error = False
+                self.action_error(step)
+
+        self.set_timer(_SHORTLY, again)
+
+    def action_clear_log(self) -> None:
+        """End the selection, else the search, else the filter."""
+        if self.reading.picked.is_on:
+            self.reading.picked.drop()
+        else:
+            search = self.reading.search
+            search.clear()
+            if search.pattern is None:
+                self.loader.begin(None, None, is_filter=False)
+            if search.narrowed is None:
+                self.loader.begin(None, None, is_filter=True)
+        self.reading.painter.forget()
+        self.repaint()
+
+    def _ask(self, word: str, before: str, typed: Callable[[str], None]) -> None:
+        from gputui.tui.screens.log_prompt import LogPrompt
+
+        def shown(text: str) -> None:
+            typed(text)
+            self.reading.painter.forget()
+            self.repaint()
+
+        self.app.push_screen(LogPrompt(word, before, shown))
+
+    # appearance
+
+    def action_toggle_wrap(self) -> None:
+        """Wrap long lines, or cut them."""
+        painter = self.reading.painter
+        painter.wraps, painter.left = not painter.wraps, 0
+        self.reading.window.part = 0
+        self.repaint()
+
+    def action_toggle_stamps(self) -> None:
+        """Show the time of each line, or hide it."""
+        painter = self.reading.painter
+        painter.shows_stamps = not painter.shows_stamps
+        painter.forget()
+        self.repaint()
+
+    # messages of loader and saver
+
+    def on_earlier_loaded(self, message: EarlierLoaded) -> None:
+        """Show the earlier lines."""
+        if self.loader.take_earlier(message):
+            self.repaint()
+            self.search_further()
+
+    def on_scan_progressed(self, message: ScanProgressed) -> None:
+        """Show the progress of the search."""
+        if self.loader.take_progress(message):
+            self.repaint()
+
+    def on_scan_done(self, message: ScanDone) -> None:
+        """Show the hits, or go to one."""
+        if self.loader.take_scan(message):
+            self.reading.painter.forget()
+            self.search_further()
+            self.repaint()
+
+    def on_region_loaded(self, message: RegionLoaded) -> None:
+        """Show the part of the log that was gone to."""
+        self.reading.note = self.loader.take_region(message)
+        self.repaint()
+
+    def action_save_log(self) -> None:
+        """Ask for a file name, and save the whole log there."""
+        self._saver.ask()
+
+    def on_log_saved(self, message: LogSaved) -> None:
+        """Show the result of saving."""
+        self._saver.report(message)
+
+    # selection
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Select a line; drag to select more."""
+        if (number := self.row_at(event.y)) is not None:
+            self._selects = True
+            self.capture_mouse()
+            self.reading.picked.begin(number)
+            self.repaint()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Select as far as the pointer."""
+        number = self.row_at(event.y)
+        if self._selects and number is not None and number != self.reading.picked.head:
+            self.reading.window.follows = False  # or lines would run away from under the pointer
+            self.reading.picked.extend(number)
+            self.repaint()
+
+    def on_mouse_up(self) -> None:
+        """End the drag."""
+        if self._selects:
+            self._selects = False
+            self.release_mouse()
+
+    async def on_click(self, event: events.Click) -> None:
+        """Pin the log by a click on its title."""
+        if event.y == 0 and event.button == 1 and not self.was_dragged:
+            await self.run_action("screen.pin_log")
+
+    def action_pick(self) -> None:
+        """Begin to select lines at the current hit, or at the first visible line; again: select nothing."""
+        reading = self.reading
+        if reading.picked.is_on:
+            reading.picked.drop()
+        elif numbers := reading.shown_numbers():
+            reading.window.follows = False
+            reading.picked.begin(reading.search.at if reading.search.at in numbers else numbers[0])
+        self.repaint()
+
+    def action_copy_lines(self) -> None:
+        """Copy the selected lines, else the visible ones, to the terminal's clipboard."""
+        reading = self.reading
+        numbers = reading.shown_numbers()
+        text, count = copied_text(self.buffer, numbers, is_stamped=reading.painter.is_stamped)
+        if not count:
+            return
+        self.app.copy_to_clipboard(text)
+        left_out = len(numbers) - count
+        more = f"; {plural(left_out, 'line')} did not fit" if left_out else ""
+        self.app.notify(f"Copied {plural(count, 'line')}{more}", markup=False, timeout=4)
+        reading.picked.drop()
+        self.repaint()

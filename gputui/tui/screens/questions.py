@@ -1,0 +1,287 @@
+"""A question that is answered with yes or no."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import ClassVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.widgets import Input, Static
+
+from gputui.domain.job import Job
+from gputui.domain.swept import element_spec
+from gputui.domain.text import fit, plain, width
+from gputui.tui.commands import (
+    BACK,
+    COPY_COMMANDS,
+    GIVE_UP,
+    LEAVE_COMMANDS,
+    MOVE_COMMANDS,
+    NO,
+    SAVE_TEMPLATE,
+    TAKE_LINE,
+    YES,
+    bindings,
+)
+from gputui.tui.keymap import keymap_of
+from gputui.tui.keys import key_name
+from gputui.tui.messages import ExitChoice
+from gputui.tui.present.cells import Cell, cell
+from gputui.tui.present.detail import job_title
+from gputui.tui.present.style import BLUE, DIM, PLAIN, STRONG
+from gputui.tui.screens.dialog import Dialog
+from gputui.tui.widgets.cell_lines import CellLines
+
+
+class Confirm(Dialog[bool]):
+    """Yes or no; Escape is no."""
+
+    BINDINGS: ClassVar = bindings((YES, NO))
+    LEAVES: ClassVar = "answer('no')"
+
+    def __init__(self, question: str, detail: str = "") -> None:
+        super().__init__()
+        self._question = question
+        self._detail = detail
+
+    def compose(self) -> ComposeResult:
+        """The question and the keys."""
+        with Vertical(classes="dialog"):
+            yield Static(self._question, classes="title", markup=False)
+            if self._detail:
+                yield Static(self._detail, classes="detail", markup=False)
+            yield Static(self.answers((YES, "yes"), (NO, "no")), classes="keys", markup=False)
+
+    def action_answer(self, word: str) -> None:
+        """Give the answer back."""
+        self.dismiss(word == "yes")
+
+
+class Prompt(Dialog[str | None]):
+    """A line of text; None when Escape was pressed."""
+
+    BINDINGS: ClassVar = bindings((GIVE_UP,))
+    LEAVES: ClassVar = "give_up"
+
+    def __init__(self, title: str, label: str, detail: str = "") -> None:
+        super().__init__()
+        self._question = title
+        self._label = label
+        self._detail = detail
+
+    def compose(self) -> ComposeResult:
+        """The question, a field and the keys."""
+        with Vertical(classes="dialog"):
+            yield Static(self._question, classes="title", markup=False)
+            yield Static(self._detail, classes="detail", markup=False)
+            yield Input(placeholder=self._label, compact=True, max_length=200)
+            yield Static(f"Enter  OK     {self.answers((GIVE_UP, 'cancel'))}", classes="keys", markup=False)
+
+    @on(Input.Submitted)
+    def _typed(self, event: Input.Submitted) -> None:
+        self.dismiss(plain(event.value.strip(), 200))
+
+    def action_give_up(self) -> None:
+        """Answer nothing."""
+        self.dismiss(None)
+
+
+SAVE = -1
+"""Answer for the key that saves."""
+
+
+class Choose(Dialog[int | None]):
+    """The number of the line chosen; None when Escape was pressed."""
+
+    BINDINGS: ClassVar = [*bindings(MOVE_COMMANDS), *bindings((TAKE_LINE, SAVE_TEMPLATE, BACK))]
+    DEFAULT_CSS = "Choose .dialog { width: 96%; max-width: 100; } Choose CellLines { margin-bottom: 1; }"
+
+    def __init__(self, title: str, lines: Sequence[str], *, none: str, saves: str = "") -> None:
+        super().__init__()
+        self._heading = title
+        self.texts = [plain(line, 400) for line in lines]
+        self._none = none
+        self._saves = saves
+        self.cursor = 0
+        self.first = 0
+        """Number of the first line in sight."""
+        """The line at the top."""
+
+    def compose(self) -> ComposeResult:
+        """The lines and the keys."""
+        save = ((SAVE_TEMPLATE, self._saves),) if self._saves else ()
+        with Vertical(classes="dialog"):
+            yield Static(self._heading, classes="title", markup=False)
+            yield CellLines(id="lines")
+            yield Static(self.answers((TAKE_LINE, "OK"), *save, (BACK, "cancel")), classes="keys", markup=False)
+
+    def on_resize(self) -> None:
+        """Show as many as there is room for now."""
+        self.query_one("#lines", CellLines).make_room(self._height)
+        self.call_after_refresh(self.show_lines)
+
+    def show_lines(self) -> None:
+        """Draw the lines in sight, while there is a screen."""
+        self._keep_in_sight()
+        if self.is_attached:
+            self.query_one("#lines", CellLines).show(self._cells())
+
+    @property
+    def _height(self) -> int:
+        return max(1, min(len(self.texts), self.rows))
+
+    @property
+    def rows(self) -> int:
+        return max(3, min(len(self.texts), self.app.size.height - 8))
+
+    def _keep_in_sight(self) -> None:
+        """Begin with another line if the chosen one would be out of sight, or room be left below."""
+        least, most = self.cursor - self.rows + 1, min(self.cursor, len(self.texts) - self.rows)
+        self.first = max(0, min(max(self.first, least), most))
+
+    def _cells(self) -> list[Cell]:
+        if not self.texts:
+            return [cell(self._none, DIM)]
+        shown = range(self.first, min(len(self.texts), self.first + self.rows))
+        return [self._cell(place) for place in shown]
+
+    def _cell(self, place: int) -> Cell:
+        text = self.texts[place]
+        return (("▌ ", BLUE), (text, STRONG)) if place == self.cursor else (("  ", DIM), (text, PLAIN))
+
+    def action_down(self, step: int) -> None:
+        """Move the cursor by that many lines."""
+        self.cursor = max(0, min(len(self.texts) - 1, self.cursor + step))
+        self.show_lines()
+
+    def action_page(self, step: int) -> None:
+        """Move the cursor by a page."""
+        self.action_down(step * max(1, self.rows - 1))
+
+    def action_first(self) -> None:
+        """Move the cursor to the first line."""
+        self.action_down(-len(self.texts))
+
+    def action_last(self) -> None:
+        """Move the cursor to the last line."""
+        self.action_down(len(self.texts))
+
+    def action_take_line(self) -> None:
+        """Answer with the line under the cursor."""
+        self.dismiss(self.cursor if self.texts else None)
+
+    def action_save_template(self) -> None:
+        """None of them: save what there is."""
+        if self._saves:
+            self.dismiss(SAVE)
+
+    def action_back(self) -> None:
+        """Answer nothing."""
+        self.dismiss(None)
+
+    def on_click(self, event: events.Click) -> None:
+        """Choose with the mouse; a second click takes it."""
+        lines = self.query_one("#lines", CellLines)
+        if not self.texts or not lines.region.contains(event.screen_x, event.screen_y):
+            return
+        place = min(len(self.texts) - 1, self.first + event.screen_y - lines.region.y)
+        if place == self.cursor and event.chain > 1:
+            self.action_take_line()
+        else:
+            self.action_down(place - self.cursor)
+
+    def on_mouse_scroll_down(self) -> None:
+        """Further down by the wheel."""
+        self.action_down(1)
+
+    def on_mouse_scroll_up(self) -> None:
+        """Further up by the wheel."""
+        self.action_down(-1)
+
+
+_SHOWN, _AROUND = 56, 40
+"""Cells of a text where there is no room for more, and those that are no room."""
+
+
+def copied(job: Job) -> dict[str, str]:
+    """Return the texts of a job by what they are called, without control characters."""
+    spec, attempt = element_spec(job), job.attempt
+    texts = {
+        "id": job.shown_id if job.runs else str(job.id),
+        "name": spec.name or "",
+        "command": shlex.join(spec.command),
+        "image": spec.image or "",
+        "container": (attempt.container_id or "") if attempt else "",
+        "GPUs": ",".join(attempt.gpus) if attempt else "",
+    }
+    return {name: plain(text, 100_000) for name, text in texts.items() if text}
+
+
+class CopyDialog(Dialog[str | None]):
+    """Dialog in which one more key chooses the text to copy; None when Escape was pressed."""
+
+    BINDINGS: ClassVar = bindings((*COPY_COMMANDS, BACK))
+
+    def __init__(self, job: Job) -> None:
+        super().__init__()
+        self._texts = copied(job)
+        self._question = f"Copy of job {job_title(job)}"
+
+    def compose(self) -> ComposeResult:
+        """The keys, and what each would copy."""
+        with Vertical(classes="dialog"):
+            yield Static(self._question, classes="title", markup=False)
+            told = [keymap_of(self).told(command) for command in COPY_COMMANDS]
+            room = max(len(command.first_key) for command in told)
+            shown = max(_SHOWN, min(max(map(width, self._texts.values())), self.app.size.width - _AROUND))
+            for command in told:
+                if text := self._texts.get(command.argument):
+                    words = f"{command.first_key:<{room}}  {command.title:<10}{fit(text, shown)}"
+                    yield Static(words, classes="answers", markup=False)
+            id_keys = " ".join(map(key_name, told[0].keys[1:]))
+            the_id = f"{id_keys}  the id     " if id_keys else ""
+            yield Static(f"\n{the_id}{self.answers((BACK, 'nothing'))}", classes="keys", markup=False)
+
+    def action_copy_part(self, name: str) -> None:
+        """Answer with that text."""
+        if name in self._texts:
+            self.dismiss(self._texts[name])
+
+    def action_back(self) -> None:
+        """Copy nothing."""
+        self.dismiss(None)
+
+
+_WORDS = (
+    "hand over to a background scheduler: jobs start as before",
+    "stop scheduling: running jobs continue, no new ones start",
+    "stay here",
+)
+"""Words for each of the commands, in their order."""
+
+
+class LeaveDialog(Dialog[ExitChoice | None]):
+    """Hand over, stop, or stay."""
+
+    BINDINGS: ClassVar = bindings(LEAVE_COMMANDS)
+    LEAVES: ClassVar = "stay"
+
+    def compose(self) -> ComposeResult:
+        """The question and the keys."""
+        with Vertical(classes="dialog"):
+            yield Static("Quit? The scheduler runs in this console.", classes="title", markup=False)
+            keys = [keymap_of(self).told(command).first_key for command in LEAVE_COMMANDS]
+            room = max(map(len, keys))
+            lines = (f"{key.ljust(room)}  {words}" for key, words in zip(keys, _WORDS, strict=True))
+            yield Static("\n".join(lines), classes="answers", markup=False)
+
+    def action_choose(self, name: str) -> None:
+        """Leave the console that way."""
+        self.dismiss(ExitChoice[name])
+
+    def action_stay(self) -> None:
+        """Stay in the console."""
+        self.dismiss(None)

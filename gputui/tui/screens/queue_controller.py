@@ -1,0 +1,301 @@
+"""Queue pane of the main screen: filter, sort, mark, fold, choose columns, turn to another tab."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from textual.widgets import Input
+
+from gputui.domain.filter import FilterSubject, shown_text
+from gputui.domain.job import Job, JobId
+from gputui.domain.text import plain
+from gputui.tui.queue.columns import ChosenColumns
+from gputui.tui.queue.ended import LookedAt
+from gputui.tui.queue.history_loader import HistoryLoader, HistoryRead
+from gputui.tui.queue.marks import Marks
+from gputui.tui.queue.rows import QueueRows
+from gputui.tui.screens.job_screen import JobScreen, Predicate
+from gputui.tui.services import Services
+from gputui.tui.widgets.filter_line import FilterHistory, FilterLine
+from gputui.tui.widgets.job_table import JobTable
+
+SECTION = "queue"
+LOOKED_AT = "looked_at"
+"""Sections of the preferences."""
+_SLICE, _PAUSE = 0.008, 0.004
+"""Seconds for which jobs are matched with the filter at a time, and before keys and everything else have their turn."""
+_CALM = 0.15
+"""Seconds between two paintings of matches."""
+_ON_JOBS = ("mark", "mark_all", "fold", "fold_all", "sort", "columns")
+
+
+@dataclass(frozen=True)
+class _MarkedJobs:
+    """Marked jobs, and the objects that they were worked out from."""
+
+    marks: Marks
+    jobs: object
+    order: object
+    found: Sequence[Job]
+
+
+class QueueController:
+    """Carries out the commands of the queue pane on its table and its filter line."""
+
+    def __init__(
+        self, screen: JobScreen, services: Services, table: JobTable, line: FilterLine, redraw: Callable[[], None]
+    ) -> None:
+        self._screen = screen
+        self._services = services
+        self.table = table
+        self.rows = table.rows
+        self.line = line
+        self._redraw = redraw
+        self.history = HistoryLoader(services.past, screen.post_message)
+        self._marked: _MarkedJobs | None = None
+        self._filters = FilterHistory.of(services.preferences.get("filters"))
+        self._matches_soon = self._has_matches = False
+        """A timer is set for matching further jobs; some matches are not shown yet."""
+        self._gathered_at = 0.0
+        self.conditions: dict[str, Predicate] = {
+            "clear_filter": lambda _: line.is_typed or (bool(self.rows.filter) and not self._has_marks()),
+            "clear_marks": lambda _: self._has_marks(),
+            **dict.fromkeys(_ON_JOBS, lambda _: self.has_focus and table.sheet is table.live),
+        }
+
+    def close(self) -> None:
+        """Read no more history."""
+        self.history.close()
+
+    @property
+    def has_focus(self) -> bool:
+        """Whether keys go to the queue."""
+        return self._screen.focused is self.table
+
+    def subjects(self) -> Sequence[Job]:
+        """Return the marked jobs; where none is marked, the jobs of the row under the cursor."""
+        table = self.table
+        if table.sheet is table.live and table.live.marks:
+            return self._marked_jobs()
+        self._marked = None  # else it would keep its queue alive until something is marked again
+        return table.jobs
+
+    def _marked_jobs(self) -> Sequence[Job]:
+        """Work the marked jobs out once for each snapshot and each change of marks: every key asks several times."""
+        marks, jobs, order = self.table.live.marks, self.rows.jobs, self._screen.snapshot.order
+        known = self._marked
+        if known is None or not (known.marks is marks and known.jobs is jobs and known.order is order):
+            known = self._marked = _MarkedJobs(marks, jobs, order, self._marked_in_order(marks, order))
+        return known.found
+
+    def _marked_in_order(self, marks: Marks, planned: Sequence[JobId]) -> list[Job]:
+        """Return the marked jobs as they start, so that `top`, which puts the last one first, keeps their order."""
+        jobs = self.rows.jobs.by_id
+        order = dict.fromkeys(job_id for job_id in planned if job_id in jobs)
+        entries = (*(jobs[job_id] for job_id in order), *(job for job_id, job in jobs.items() if job_id not in order))
+        return [part for job in entries if (part := marks.part(job)) is not None]
+
+    def _has_marks(self) -> bool:
+        return bool(self.table.live.marks)
+
+    def update_tabs(self) -> None:
+        """Update each tab from the snapshot."""
+        table, snapshot = self.table, self._screen.snapshot
+        table.recurring.update(snapshot.recurring)
+        table.windows.update(snapshot.windows)
+        if table.sheet is table.ended:
+            self._show_history()
+        self.show_match_count()
+        table.live.drop_ended_marks()
+
+    # filter
+
+    def match_later(self) -> None:
+        """Match further jobs with the filter between keys until all are matched; not while the screen is covered."""
+        if not self._matches_soon and not self.rows.is_judged and self._screen.app.screen is self._screen:
+            self._matches_soon = True
+            self._screen.set_timer(_PAUSE, self._match_further)
+
+    def _match_further(self) -> None:
+        self._matches_soon = False
+        self._has_matches |= self.rows.match(_SLICE)
+        if self._has_matches and (self.rows.is_judged or time.monotonic() - self._gathered_at >= _CALM):
+            self._has_matches, self._gathered_at = False, time.monotonic()
+            self.rows.gather()
+            self._redraw()
+        self.match_later()
+
+    def show_match_count(self) -> None:
+        """Show in the filter line how many jobs match."""
+        line, ended, rows = self.line, self.table.ended, self.rows
+        if line.is_open and self.table.sheet is ended:
+            line.count(len(ended.keys), len(ended.ended.jobs), is_typed=line.is_typed)
+        elif line.is_open:
+            line.count(rows.matching, rows.known, is_typed=line.is_typed)
+
+    def open_filter(self) -> None:
+        """Open the filter line."""
+        self.line.open(self._filters)
+
+    def type_filter(self, text: str) -> None:
+        """Show the jobs that match what is typed."""
+        self.rows.show(filter=plain(text, 200))
+        self.table.rearrange()
+        self.line.show_fault(self.rows.filter_fault)
+        if self.table.sheet is self.table.ended:
+            self._show_history()
+        self._redraw()
+
+    def accept_filter(self) -> None:
+        """Keep the filter and return to the table; an invalid filter stays open to be corrected."""
+        if self.rows.filter_fault is not None:
+            return
+        self._filters = self._filters.with_one(self.rows.filter)
+        self._services.preferences.put("filters", self._filters.values())
+        self._close_filter()
+
+    def clear_filter(self) -> None:
+        """Remove the filter."""
+        self.line.query_one(Input).value = ""
+        self._close_filter()
+
+    def _close_filter(self) -> None:
+        self.line.close()
+        self.table.focus()
+
+    def toggle_finished(self) -> None:
+        """Open the row that ended jobs share, or close it."""
+        self.rows.turn_fold()
+        self._redraw()
+
+    @property
+    def is_on_fold(self) -> bool:
+        """Whether the cursor is on the row that ended jobs share."""
+        return self.has_focus and self.table.is_fold(self.table.cursor)
+
+    def look_at(self, job: Job | None) -> None:
+        """Note that the job's page or log was opened: a failed one need not stay in its place any longer."""
+        if job is not None and self.rows.look_at(job):
+            self._services.preferences.put(LOOKED_AT, self.rows.looked_at.values())
+
+    # marks
+
+    def mark(self) -> None:
+        """Mark or unmark the jobs of the row, and move on."""
+        self._toggle_marks(Marks.of(self.table.jobs))
+        self.table.action_down(1)
+        self._redraw()
+
+    def mark_all(self) -> None:
+        """Mark all shown jobs that have not ended; where all are marked, unmark them."""
+        self.rows.match(float("inf"))
+        self.rows.gather()
+        self._toggle_marks(Marks.of(job for job in self.rows.shown if not job.state.is_terminal))
+        self._redraw()
+
+    def _toggle_marks(self, wanted: Marks) -> None:
+        live = self.table.live
+        live.marks = live.marks.without(wanted) if live.marks.has_all(wanted) else live.marks.with_all(wanted)
+
+    def clear_marks(self) -> None:
+        """Remove all marks."""
+        self.table.live.marks = Marks()
+        self._redraw()
+
+    # order and columns
+
+    def sort_next(self) -> None:
+        """Sort by the next column."""
+        self.rows.sort_by(self.rows.sorting.next(column.key for column in self.table.live.columns))
+        self._rearrange()
+
+    def sort_by(self, column: str) -> None:
+        """Sort by a column; again: in reverse, then in the order of the plan."""
+        if self.table.sheet is self.table.live:
+            self.rows.sort_by(self.rows.sorting.by(column))
+            self._rearrange()
+
+    def _rearrange(self) -> None:
+        self.table.lay_again()
+        self._redraw()
+
+    def fold(self) -> None:
+        """Unfold the row under the cursor, or fold it."""
+        table = self.table
+        if not isinstance(table.cursor, int):
+            return
+        if table.is_fold(table.cursor):
+            self.toggle_finished()
+            return
+        table.rearrange()
+        to = self.rows.fold(table.cursor)
+        if to is None:
+            self._screen.notify("nothing to unfold: no array, and no job depends on it", timeout=3)
+            return
+        table.cursor = to
+        self._redraw()
+
+    def fold_all(self) -> None:
+        """Unfold all arrays and dependents; where all are unfolded, fold them."""
+        self.rows.fold_all()
+        self.table.rearrange()
+        self._redraw()
+
+    def choose_columns(self) -> None:
+        """Ask for the columns."""
+        from gputui.tui.screens.columns import ColumnChooser
+
+        def chosen(columns: ChosenColumns | None) -> None:
+            if columns is not None:
+                self.table.live.chosen = columns
+                self._services.preferences.put(SECTION, {"columns": list(columns.keys)})
+                self._rearrange()
+
+        usual = ChosenColumns.of({}, self._services.settings.console.columns)
+        self._screen.app.push_screen(ColumnChooser(self.table.live.chosen, usual), chosen)
+
+    # tabs
+
+    def turn_to(self, name: str) -> None:
+        """Show the tab of that name."""
+        table = self.table
+        sheet = next(sheet for sheet in table.sheets if sheet.name == name)
+        if sheet is table.ended:
+            self.history.read_further(self._services.clock.now())
+        table.turn_to(sheet)
+        if table.display:
+            table.focus()
+
+    def take_history(self, message: HistoryRead) -> None:
+        """Show the page of history that was read."""
+        self.history.take(message)
+        self._show_history()
+        self._redraw()
+
+    def _show_history(self) -> None:
+        self.table.ended.update(self.history.ended(self._screen.snapshot), self._matches)
+
+    def _matches(self, job: Job) -> bool:
+        if not self.rows.filter:
+            return True
+        subject = FilterSubject(job, self._screen.snapshot.taken_at, None, shown_text(job, None))
+        return self.rows.parsed.part(subject) is not None
+
+    def read_on(self) -> None:
+        """Read further back once the cursor is at the end of the history that was read."""
+        table = self.table
+        if table.sheet is table.ended and table.keys and table.cursor == table.keys[-1]:
+            self.history.read_further(self._services.clock.now())
+
+
+def queue_rows(services: Services) -> QueueRows:
+    """Return the rows of the queue by the settings, without a job yet."""
+    known = LookedAt(services.preferences.get(LOOKED_AT).get("jobs"))
+    return QueueRows(services.settings.console.fold_ended_after, known)
+
+
+def chosen_columns(services: Services) -> ChosenColumns:
+    """Return the columns from the preferences, else from the settings."""
+    return ChosenColumns.of(services.preferences.get(SECTION), services.settings.console.columns)

@@ -1,0 +1,148 @@
+"""Services and settings that every screen is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from textual.screen import Screen
+
+from gputui.domain.container import ProcessRow, Shell
+from gputui.domain.errors import GputuiError
+from gputui.domain.gpu_history import GpuHistory, TakenStep
+from gputui.domain.job import Job, JobId
+from gputui.domain.settings import ConsoleSettings, Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.engine.actions.foreign_use import ForeignUse
+from gputui.ports import Clock
+from gputui.tui.condition_tracker import ConditionTracker
+from gputui.tui.log.follower import LogOpener
+from gputui.tui.log.pinned import Pinned
+from gputui.tui.pace import Pace, pace_of
+from gputui.tui.preferences import Preferences
+from gputui.tui.present.gpu_look import LookChoice
+from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture
+
+
+class JobAccess(Protocol):
+    """Shells and processes of running jobs. Calls block, come from any thread, and raise GputuiError."""
+
+    def shell(self, job: Job) -> Shell:
+        """Return the command that opens a shell beside the job."""
+        ...
+
+    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
+        """Return the processes that the job runs now."""
+        ...
+
+    def close(self) -> None:
+        """Close connections."""
+        ...
+
+
+class NoJobAccess:
+    """Access to running jobs of a console that has none."""
+
+    def shell(self, job: Job) -> Shell:
+        """Raise GputuiError: running jobs cannot be reached from here."""
+        raise GputuiError(f"job {job.id} cannot be reached from here")
+
+    def processes(self, job: Job) -> tuple[ProcessRow, ...]:
+        """Raise GputuiError: running jobs cannot be reached from here."""
+        raise GputuiError(f"job {job.id} cannot be reached from here")
+
+    def close(self) -> None:
+        """Do nothing: no connection was opened."""
+
+
+def _none() -> Sequence[str]:
+    return ()
+
+
+@dataclass(frozen=True)
+class FormSources:
+    """Suggestions for the job form: images, and the directory of templates."""
+
+    images: Callable[[], Sequence[str]] = _none
+    """Returns the images that the engine has; none where it does not answer. Blocks, so it is called on a thread."""
+    templates: Path | None = None
+    """Directory of templates; None: there are none, and none can be saved."""
+
+
+@dataclass(frozen=True)
+class Pages:
+    """Makes the screens about one job, which any screen with a job can open."""
+
+    detail: Callable[[Services, Snapshot, JobId, Callable[[JobId], None]], Screen[None]]
+    """Returns the page of the job; its last argument follows the job's log."""
+    processes: Callable[[Services, Snapshot, JobId], Screen[None]]
+    """Returns the screen of the job's processes."""
+
+
+@dataclass
+class Hint:
+    """Line for newcomers, until the first key or click."""
+
+    text: str = ""
+
+
+@dataclass(frozen=True)
+class Services:
+    """Services of one console. Changes are not made here: screens post them as messages."""
+
+    logs: LogOpener
+    settings: Settings
+    clock: Clock
+    pages: Pages
+    host: str = ""
+    user: str = ""
+    """Tenant of jobs submitted here."""
+    preferences: Preferences = field(default_factory=Preferences)
+    """Preferences of this user."""
+    forms: FormSources = field(default_factory=FormSources)
+    """Suggestions for the job form."""
+    job_access: JobAccess = field(default_factory=NoJobAccess)
+    """Access to running jobs."""
+    foreign: ForeignUse | None = None
+    """Processes and containers of others, with the rights of this process; None: they cannot be reached from here."""
+    pinned: Pinned = field(default_factory=Pinned)
+    """Logs that are shown together."""
+    want_pcie: Callable[[str | None], None] = lambda uuid: None
+    """Asks for PCIe throughput of this GPU alone. Never blocks; has no effect where another process reads the GPUs."""
+    hint: Hint = field(default_factory=Hint)
+    """Line for newcomers."""
+    conditions: ConditionTracker = field(default_factory=ConditionTracker)
+    """Conditions that last now."""
+    gpu_history: GpuHistory = field(default_factory=GpuHistory)
+    """Past readings of each GPU."""
+    gpu_look: LookChoice = field(default_factory=lambda: LookChoice(ConsoleSettings(), Preferences()))
+    """Span of graphs and meaning of colours that the user chose."""
+    gpu_past: Callable[[], Iterable[TakenStep]] = lambda: ()
+    """Returns readings from before the console was opened. May block."""
+    past: Callable[[datetime | None], Iterable[Job]] = lambda since: ()
+    """Returns finished jobs that left the queue file since then. May block."""
+
+    @property
+    def pace(self) -> Pace:
+        """Limits on how often the screen is drawn."""
+        return pace_of(self.settings.console)
+
+    def gpu_picture(self, snapshot: Snapshot, jobs: Mapping[JobId, Job], now: datetime) -> GpuPicture:
+        """Return every GPU of a snapshot with its jobs and its past, in the look that the user chose."""
+        return self.pace.drawn(gpu_picture(snapshot, jobs, self.gpu_history, now, self.gpu_look.current))
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the console is read-only."""
+        return self.settings.console.read_only
+
+
+class ShowsSnapshot(Protocol):
+    """Screen that shows snapshots."""
+
+    def show_snapshot(self, snapshot: Snapshot) -> None:
+        """Show the snapshot, at the present time."""
+        ...

@@ -1,0 +1,288 @@
+"""Purposes of the job form: to submit a new job, or to edit one."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from gputui.domain.edit import Edit, differs
+from gputui.domain.errors import InputError
+from gputui.domain.job import Job, Submission
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.domain.swept import element_spec
+from gputui.domain.text import plain
+from gputui.engine.actions.actions import Actions
+from gputui.request import draft as drafts
+from gputui.request import edits
+from gputui.request.draft import Draft
+from gputui.tui.actions import Call
+from gputui.tui.commands import SUBMIT_COMMANDS
+from gputui.tui.commands.command import Command
+from gputui.tui.present.cells import Cell
+from gputui.tui.present.detail import job_title
+from gputui.tui.proposals import EditProposal, edit_refusal
+from gputui.tui.submission.form import START, Origin, faults, label, placed_faults, submission, within
+from gputui.tui.submission.preview import end_line
+
+Tell = Callable[[Exception | None], object]
+"""Hears None once the action is written, or the error."""
+EMPTY: Draft = MappingProxyType({})
+_ELSEWHERE = frozenset({"recent", "older", "templates"})
+"""Actions that fill a form with another job."""
+_SECRET = frozenset({"env"})
+_MOST_WORDS = 40
+_WELCOME = "Enter shows what the change would do, before it is made."
+_WELCOME_RUNNING = (
+    f"The job runs: only its time limit (4h in all, or by +2h or -30m) and its comment can be changed. {_WELCOME}"
+)
+
+
+class Purpose(Protocol):
+    """The part of the form that differs between a new job and an edit."""
+
+    title: str
+    first: str
+    """The field that has the focus at first."""
+    welcome: str
+    start: Draft
+    """The fields when the form opens."""
+    hidden: Mapping[str, str]
+    """Values of environment variables that are not shown."""
+    instead: Job | None
+    """The job that is edited; None: the job is new."""
+    is_remembered: bool
+    """Whether the draft is kept among the last submissions."""
+
+    def commands(self) -> tuple[Command, ...]:
+        """Return the commands of the form."""
+        ...
+
+    def locked(self) -> Mapping[str, str]:
+        """Return why fields cannot be changed, by name."""
+        ...
+
+    def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
+        """Return a draft as the form may hold it, and the words to show with it."""
+        ...
+
+    def beneath(self, draft: Draft) -> Draft:
+        """Return the fields that stay where a pasted command line does not name them."""
+        ...
+
+    def faults(self, draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
+        """Return the error of each field that has one."""
+        ...
+
+    def changed(self, draft: Draft) -> tuple[str, ...]:
+        """Return the names of the fields to mark as changed."""
+        ...
+
+    def outlook(self, draft: Draft, now: datetime) -> Cell | None:
+        """Return the end of a job that runs already; None for one that has yet to start."""
+        ...
+
+    def asked(self, draft: Draft, origin: Origin, now: datetime) -> Submission:
+        """Return the job as it would be; raises InputError."""
+        ...
+
+    def follow(self, snapshot: Snapshot, now: datetime, *, is_touched: bool) -> tuple[Draft | None, str]:
+        """Return a new draft where the form has to follow the job, and words; without a draft they are a warning."""
+        ...
+
+    def action(
+        self, asked: Submission, draft: Draft, origin: Origin, now: datetime, tell: Tell
+    ) -> Call | EditProposal | None:
+        """Return the call or the proposal that the form sends; None when nothing is to be changed."""
+        ...
+
+
+class NewJob:
+    """The purpose of a form for a new job."""
+
+    first = "image"
+    welcome = "Paste a whole docker run line anywhere to fill in the form."
+    instead: Job | None = None
+    is_remembered = True
+
+    def __init__(self, start: Draft = START, hidden: Mapping[str, str] = EMPTY, title: str = "Submit a job") -> None:
+        self.start = start
+        self.hidden = hidden
+        self.title = title
+
+    @classmethod
+    def like(cls, job: Job, now: datetime) -> NewJob:
+        """Return the purpose of a clone; values of the job's environment are taken over unseen."""
+        spec = element_spec(job)
+        draft = drafts.masked(drafts.draft_of_spec(spec, now))
+        if spec.sweep and job.array and job.array.limit:
+            draft |= {"sweep_limit": str(job.array.limit)}
+        return cls(draft, drafts.env_values(spec), f"Submit a job like #{job.shown_id}")
+
+    def commands(self) -> tuple[Command, ...]:
+        """Return the commands of the form."""
+        return SUBMIT_COMMANDS
+
+    def locked(self) -> Mapping[str, str]:
+        """Return no field: all can be changed."""
+        return EMPTY
+
+    def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
+        """Return the draft as it is."""
+        return draft, said
+
+    def beneath(self, draft: Draft) -> Draft:
+        """Return nothing: a pasted command line replaces the form, and values that were not shown."""
+        del draft
+        self.hidden = EMPTY
+        return EMPTY
+
+    def faults(self, draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
+        """Return the error of each field that has one."""
+        return faults(drafts.revealed(draft, self.hidden), origin, now)
+
+    def changed(self, draft: Draft) -> tuple[str, ...]:
+        """Return no field: nothing is marked in a new job."""
+        del draft
+        return ()
+
+    def outlook(self, draft: Draft, now: datetime) -> Cell | None:
+        """Return nothing: a new job has yet to start."""
+        del draft, now
+        return None
+
+    def asked(self, draft: Draft, origin: Origin, now: datetime) -> Submission:
+        """Return the submission; raises InputError."""
+        return submission(drafts.revealed(draft, self.hidden), origin, now)
+
+    def follow(self, snapshot: Snapshot, now: datetime, *, is_touched: bool) -> tuple[Draft | None, str]:
+        """Return nothing: a new job depends on no other."""
+        del snapshot, now, is_touched
+        return None, ""
+
+    def action(self, asked: Submission, draft: Draft, origin: Origin, now: datetime, tell: Tell) -> Call:
+        """Return the call that submits the job."""
+        del draft, origin, now
+
+        def call(actions: Actions) -> str:
+            try:
+                ids = actions.submit([asked])
+            except Exception as error:
+                tell(error)
+                raise
+            tell(None)
+            return f"jobs {ids[0]} to {ids[-1]} are submitted" if len(ids) > 1 else f"job {ids[0]} is submitted"
+
+        return call
+
+
+class JobEdit:
+    """The purpose of a form for a waiting or running job: only changes are sent, and only while it is as it was."""
+
+    first = "time_limit"
+    is_remembered = False
+
+    def __init__(self, job: Job, now: datetime) -> None:
+        self.welcome = _WELCOME if job.state is JobState.PENDING else _WELCOME_RUNNING
+        self.title = f"Edit job {job_title(job)}"
+        self.instead: Job | None = job
+        self._take(job, now)
+
+    def _take(self, job: Job, now: datetime) -> None:
+        self._job = job
+        self.start: Draft = drafts.masked(edits.draft_of(job, now))
+        self.hidden: Mapping[str, str] = drafts.env_values(job.spec)
+
+    def commands(self) -> tuple[Command, ...]:
+        """Return the commands of the form but for those that fill in another job."""
+        kept = (command for command in SUBMIT_COMMANDS if command.action_name not in _ELSEWHERE)
+        return tuple(
+            dataclasses.replace(command, title="save") if command.action_name == "send" else command for command in kept
+        )
+
+    def locked(self) -> Mapping[str, str]:
+        """Return why fields cannot be changed, by name."""
+        locked = edits.locked(self._job)
+        return locked if self._waits else dict.fromkeys(locked, "")  # the form says it once, not at every field
+
+    def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
+        """Return the draft with locked fields as they were, and words on those that it would change."""
+        locked = self.locked()
+        why = edits.locked(self._job)
+        told = [f"{label(name)}: {why[name]}" for name in edits.changed(self.start, draft) if name in locked]
+        return {**draft, **{name: self.start.get(name, "") for name in locked}}, "; ".join(told) or said
+
+    def beneath(self, draft: Draft) -> Draft:
+        """Return the draft: a command line asks for some things, and all else stays as it is typed."""
+        return draft
+
+    def faults(self, draft: Draft, origin: Origin, now: datetime) -> dict[str, str]:
+        """Return the error of each field that has one; a form in which nothing is changed has none."""
+        found = edits.faults(self._job, self._was, self._revealed(draft), origin.submitter(now))
+        if found or not self.changed(draft) or not self._waits:
+            return placed_faults(found)
+        return faults(edits.settled(self._job, self._revealed(draft)), origin, now)
+
+    def changed(self, draft: Draft) -> tuple[str, ...]:
+        """Return the names of the fields that differ from the job's."""
+        return edits.changed(self.start, draft)
+
+    def outlook(self, draft: Draft, now: datetime) -> Cell | None:
+        """Return when a running job ends by its limit, now and after the edit; None for one that waits."""
+        if self._waits:
+            return None
+        try:
+            text = drafts.value_of(edits.settled(self._job, draft), "time_limit")
+        except InputError:
+            return end_line(self._job, None, now)
+        return end_line(self._job, text if isinstance(text, timedelta) else None, now)
+
+    @property
+    def _waits(self) -> bool:
+        return self._job.state is JobState.PENDING
+
+    @property
+    def _was(self) -> Draft:
+        return self._revealed(self.start)
+
+    def _revealed(self, draft: Draft) -> Draft:
+        return drafts.revealed(draft, self.hidden)
+
+    def _edit(self, draft: Draft, origin: Origin, now: datetime) -> Edit:
+        return edits.read(self._job, self._was, self._revealed(draft), origin.submitter(now))
+
+    def asked(self, draft: Draft, origin: Origin, now: datetime) -> Submission:
+        """Return the job as it would be; raises InputError."""
+        after = self._edit(draft, origin, now).on(self._job, now)
+        asked = Submission(replace(after.spec, priority=after.priority), after.held)
+        return within(asked, origin) if self._waits else asked
+
+    def follow(self, snapshot: Snapshot, now: datetime, *, is_touched: bool) -> tuple[Draft | None, str]:
+        """Return the job's new draft while nothing is typed; else why it cannot be edited any more."""
+        found = snapshot.job(self._job.id)
+        if found and found.state is self._job.state and differs(self._job, found) and not is_touched:
+            self._take(found, now)
+            return self.start, "It was changed meanwhile: this is what it asks for now."
+        return None, edit_refusal(self._job, snapshot)
+
+    def action(
+        self, asked: Submission, draft: Draft, origin: Origin, now: datetime, tell: Tell
+    ) -> Call | EditProposal | None:
+        """Return the proposal of the edit; None when nothing is changed."""
+        del asked
+        edit = self._edit(draft, origin, now)
+        return EditProposal(self._job, edit, self._words(draft), tell) if edit else None
+
+    def _words(self, after: Draft) -> str:
+        """Return `time limit 1h -> 2h, GPUs 1 -> 2`."""
+        told = []
+        after = edits.settled(self._job, after)
+        for name in self.changed(after):
+            was, then = (plain(drafts.text_of(draft, name), _MOST_WORDS) or "none" for draft in (self.start, after))
+            told.append(label(name) if name in _SECRET else f"{label(name)} {was} -> {then}")
+        return ", ".join(told)

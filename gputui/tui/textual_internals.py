@@ -1,0 +1,404 @@
+"""Holds every use of Textual's private API; tests/tui/test_internals.py sees to it that no other module has one.
+
+Each use: its reason; the test that fails when Textual changes what it leans on; the public way that would replace it.
+
+- `HookedApp.prepare` (`_register_child`, `_start_widget`): widgets get their keys and caches before they are mounted;
+  tests/tui/test_lasting.py, tests/tui/test_commands_keys.py; an event before a widget is mounted.
+- `HookedApp.before_end` (`_process_messages_loop`, `_exit`, `_driver`): the app must not end while another program has
+  the terminal; tests/e2e/test_failing_screen.py; an `App.suspend` that the app waits for.
+- `HookedApp.fail` (`_handle_exception`, `_exception`, `_return_code`, `_close_messages_no_wait`): Textual draws all
+  variables of a screen that failed; tests/e2e/test_failing_screen.py; a public `App.on_exception`.
+- `bindings_of` and its like (`_bindings`): keys of the user's own; tests/tui/test_internals.py; `App.set_keymap`.
+- `key_of_character` (`_character_to_key`): names of keys in the settings file; tests/tui/test_commands_keys.py; same.
+- `PasteInput` (`_on_paste`): a pasted command line fills the whole form; tests/tui/test_form_screen.py; `Input.paste`.
+- `ExactCompositor` (`_compositor`, `_get_renders`, `_dirty_regions`): bytes over SSH, and the cost of a key;
+  tests/tui/test_compositor.py; partial updates that are cut at both ends.
+- `OwnStylesCache` (`_styles_cache`): memory; tests/tui/test_lasting.py; a cache that goes with its widget.
+- `NonblockingDriver` (`_writer_thread`, `_file`, `_run_input_thread`, `_sigtstp_application`, `_sigcont_application`):
+  a frozen terminal; tests/e2e/test_frozen_line.py; a driver that drops frames.
+
+`App.set_keymap` does not do for `console.keys`: it ignores a command that is to have no key; where two commands share a
+key by declaration (pause and unpause) it takes the key from both when one is rebound; and a key that is given to one
+command is taken from another that never works at the same time. Our own palette stays for a like reason: Textual's
+CommandPalette lists what a provider yields as it comes and cannot show, in its place, a command that does not work now
+with the reason; without these, the name of the one would find another, and Enter would carry out what nobody meant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import termios
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import groupby
+from operator import itemgetter
+from typing import IO, Any, TypeVar
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.segment import Segment
+from textual import events
+from textual._compositor import ChopsUpdate, Compositor
+from textual._styles_cache import StylesCache
+from textual.app import App
+from textual.binding import Binding
+from textual.color import Color
+from textual.dom import DOMNode
+from textual.driver import Driver
+from textual.drivers._writer_thread import WriterThread
+from textual.drivers.linux_driver import LinuxDriver
+from textual.geometry import Region
+from textual.screen import Screen
+from textual.strip import Strip
+from textual.style import Style
+from textual.widget import Widget
+from textual.widgets import Input
+
+from gputui.domain.text import is_narrow
+from gputui.tui.pen import Pen
+
+T = TypeVar("T")
+
+# The app
+
+
+class HookedApp(App[T]):
+    """An app that prepares its widgets, decides when its loop ends, and handles its own failures."""
+
+    def prepare(self, widget: Widget) -> None:
+        """Prepare a widget before it is mounted."""
+        widget._styles_cache = OwnStylesCache()
+
+    async def before_end(self) -> None:
+        """Wait for what must be over before the app's loop ends."""
+
+    def _register_child(self, parent: DOMNode, child: Widget, before: int | None, after: int | None) -> None:
+        self.prepare(child)
+        super()._register_child(parent, child, before, after)
+
+    def _start_widget(self, parent: Widget, widget: Widget) -> None:
+        widget._styles_cache = OwnStylesCache()  # of scroll bars, which no widget registers as children
+        super()._start_widget(parent, widget)
+
+    async def _process_messages_loop(self) -> None:
+        await super()._process_messages_loop()
+        await self.before_end()
+
+    @property
+    def is_exiting(self) -> bool:
+        """Whether `exit` was called: widgets are removed one after the other."""
+        return self._exit
+
+    @property
+    def failing(self) -> asyncio.Event:
+        """Event that is set once something in the app has failed."""
+        return self._exception_event
+
+    def write_sequence(self, sequence: str) -> None:
+        """Write a sequence that draws nothing to the terminal."""
+        if self._driver is not None:
+            self._driver.write(sequence)
+
+    def close_driver(self) -> None:
+        """Give the terminal back, where the app failed before it could."""
+        if self._driver is not None:
+            self._driver.close()
+
+    def fail(self, error: Exception) -> None:
+        """Handle an unhandled exception: end with Textual's traceback."""
+        super()._handle_exception(error)
+
+    def _handle_exception(self, error: Exception) -> None:
+        self.fail(error)
+
+    def end_by(self, error: Exception) -> None:
+        """End the app with exit code 1 and draw nothing."""
+        self._return_code = 1
+        self._exception = error
+        self._close_messages_no_wait()
+        self.failing.set()
+
+
+# Keys
+
+
+def bindings_of(node: DOMNode) -> list[Binding]:
+    """Return the bindings of a widget, screen or app."""
+    return [binding for found in node._bindings.key_to_bindings.values() for binding in found]
+
+
+def replace_bindings(node: DOMNode, bindings: Iterable[Binding]) -> None:
+    """Replace all bindings of a widget, screen or app."""
+    node._bindings.key_to_bindings = {}
+    for binding in bindings:
+        node._bindings.key_to_bindings.setdefault(binding.key, []).append(binding)
+
+
+def bind_if_free(node: DOMNode, binding: Binding) -> None:
+    """Add a binding unless its key has one already."""
+    node._bindings.key_to_bindings.setdefault(binding.key, [binding])
+
+
+def key_of_character(character: str) -> str:
+    """Return Textual's name for the key of a character."""
+    from textual.keys import _character_to_key
+
+    return _character_to_key(character)
+
+
+class PasteInput(Input):
+    """A line of text whose pasted text can be read and changed first."""
+
+    def pasted(self, event: events.Paste) -> bool:
+        """Handle pasted text, or change it; return whether it was handled."""
+        del event
+        return False
+
+    def _on_paste(self, event: events.Paste) -> None:
+        if self.pasted(event):
+            event.stop()
+        else:
+            super()._on_paste(event)
+        event.prevent_default()
+
+
+# Drawing
+
+
+class ExactUpdate(ChopsUpdate):
+    """Partial update that sends exactly the cells that changed.
+
+    Textual 8.2 sends a changed part of a widget's line from the line's start: a digit that changes at the right end of
+    a 200-column row costs the whole row, about 700 bytes. Over SSH that is what an idle console costs.
+    """
+
+    def render_segments(self, console: Console) -> str:
+        """Return the text to write to the terminal."""
+        pen = Pen(console._color_system)
+        for y, spans in groupby(self.spans, key=itemgetter(0)):
+            ranges = [(x1, x2) for _, x1, x2 in spans]
+            for end, (x, strip) in zip(self.chop_ends[y], self.chops[y].items(), strict=False):
+                parts = [(max(x, x1), min(end, x2)) for x1, x2 in ranges if x1 < end and x2 > x]
+                if strip is None or not parts:
+                    continue
+                for start, part in cut(strip, x, parts):
+                    pen.run(start, y, part)
+        return pen.text()
+
+
+def cut(strip: Strip, x: int, parts: Sequence[tuple[int, int]]) -> Iterator[tuple[int, list[Segment]]]:
+    """Yield parts of a strip that begins at `x`, from the left, each with its start: one walk through its segments."""
+    segments = [(segment, cell_len(segment.text)) for segment in strip if segment.text and not segment.control]
+    place = 0
+    for start, end in parts:
+        piece: list[Segment] = []
+        while place < len(segments) and x < end:
+            segment, cells = segments[place]
+            if x + cells > start:
+                piece.append(_part(segment, cells, max(0, start - x), min(cells, end - x)))
+            if x + cells > end:
+                break  # the next part may begin in it too
+            place, x = place + 1, x + cells
+        yield start, piece
+
+
+def _part(segment: Segment, cells: int, first: int, last: int) -> Segment:
+    """Return the cells of a segment from `first` up to `last`; half of a wide character is a space."""
+    if last - first == cells:
+        return segment
+    text, style, _ = segment
+    if is_narrow(text):
+        return Segment(text[first:last], style)
+    return segment.split_cells(first)[1].split_cells(last - first)[0]
+
+
+class ExactCompositor(Compositor):
+    """Compositor whose partial updates are exact, and that renders no line that did not change.
+
+    For one changed line Textual's goes through all lines of all widgets, which is half the cost of a cursor key.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._changed: list[int] | None = None
+        """Rows of the screen to draw, from the top; None for all."""
+
+    def render_partial_update(self) -> ChopsUpdate | None:
+        """Return the update; None where nothing changed."""
+        self._changed = sorted({row for region in self._dirty_regions for row in region.line_range})
+        try:
+            update = super().render_partial_update()
+        finally:
+            self._changed = None
+        return None if update is None else ExactUpdate(update.chops, update.spans, update.chop_ends)
+
+    def _get_renders(self, crop: Region | None = None) -> Iterable[tuple[Region, Region, list[Strip]]]:
+        """Yield each widget's region, the part of it that is drawn, and its lines there."""
+        if self._changed is None:
+            yield from super()._get_renders(crop)
+            return
+        for widget, (region, clip) in self.visible_widgets.items():
+            seen = region.intersection(clip)
+            rows = [row for row in self._changed if seen.y <= row < seen.bottom]
+            if rows and seen.width:
+                part = Region(seen.x, rows[0], seen.width, rows[-1] - rows[0] + 1)
+                yield region, part, widget.render_lines(part.translate(-region.offset))
+
+
+def draw_exactly(screen: Screen[Any]) -> None:
+    """Give a screen a compositor that sends exactly the cells that changed."""
+    screen._compositor = ExactCompositor()
+
+
+@lru_cache(1024)
+def _inner_outer(base_background: Color, background: Color) -> tuple[Style, Style]:
+    """Return the background within a widget's border, and that around it."""
+    return Style(background=base_background + background), Style(background=base_background)
+
+
+class OwnStylesCache(StylesCache):
+    """Cache of a widget's lines that nothing but the widget holds.
+
+    Textual 8.2 remembers two colours by the very object that holds a widget's lines, for the last 1024 widgets there
+    were: every screen that was closed left all its lines behind. The colours are all that matters there.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.get_inner_outer = _inner_outer
+
+
+# The terminal
+
+SHORT = 64
+"""Characters up to which a write is no picture but a mode of the terminal, which is never dropped."""
+MOST = 20
+"""Pictures that may wait for the terminal."""
+_PARTING = 1.0
+"""Seconds that the last writes may take."""
+
+
+class NonblockingWriter(WriterThread):
+    """Thread that writes to the terminal; reports once that it is gone, and writes nothing more then."""
+
+    def __init__(self, file: IO[str], lost: Callable[[], None]) -> None:
+        super().__init__(file)
+        self._queue.maxsize = 0  # `takes` limits what waits: nobody may block on the queue
+        self._lost = lost
+
+    def takes(self, text: str) -> bool:
+        """Return whether the text may be queued now."""
+        return len(text) <= SHORT or self._queue.qsize() < MOST
+
+    def run(self) -> None:
+        """Write until the thread is stopped."""
+        try:
+            super().run()
+        except (OSError, ValueError):  # a terminal that was taken away; a file that was closed
+            self._lost()
+            while self._queue.get() is not None:
+                pass
+
+    def stop(self) -> None:
+        """Stop once all is written, or after a second where the terminal does not take it."""
+        self._queue.put(None)
+        self.join(_PARTING)
+
+
+class NonblockingDriver(LinuxDriver):
+    """Driver that never waits for the terminal, and notices when it is gone.
+
+    Textual's own waits until the terminal has taken the last picture. A terminal that takes nothing any more (a laptop
+    that was closed, a link that is down: for hours, until TCP gives up) would stop the event loop, which handles
+    SIGTERM and SIGHUP too.
+    """
+
+    _writer: NonblockingWriter | None = None
+    _skipped = False
+    """Whether a picture was dropped: the terminal needs a whole one."""
+    _is_on = False
+    """Whether the driver has the terminal."""
+    _is_stopped = False
+    """Whether Ctrl-Z stopped the process."""
+
+    @property
+    def _writer_thread(self) -> NonblockingWriter | None:
+        return self._writer
+
+    @_writer_thread.setter
+    def _writer_thread(self, writer: WriterThread | None) -> None:
+        """Replace the thread that Textual makes; it is not started yet."""
+        assert self._file is not None
+        self._writer = None if writer is None else NonblockingWriter(self._file, hang_up)
+
+    def write(self, data: str) -> None:
+        """Queue the data, or drop it while the terminal takes nothing."""
+        writer = self._writer
+        assert writer is not None, "not in application mode"
+        if not writer.takes(data):
+            self._skipped = True
+            return
+        writer.write(data)
+        if self._skipped and len(data) > SHORT:
+            self._skipped = False
+            self._app.call_later(self._app.refresh, layout=True)
+
+    def start_application_mode(self) -> None:
+        """Take the terminal; a start that fails half-way is undone too."""
+        self._is_on = True
+        super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def stop_application_mode(self) -> None:
+        """Give the terminal back, unless it is lent to another program."""
+        if self._is_on:
+            super().stop_application_mode()
+            self._is_on = False
+
+    def close(self) -> None:
+        """Write what is queued, and end; first give back what a failed start still holds."""
+        with contextlib.suppress(Exception):
+            self.stop_application_mode()
+        super().close()
+
+    def _run_input_thread(self) -> None:
+        """Read keys; report a failure where the screen's are reported."""
+        try:
+            self.run_input_thread()
+        except Exception as error:  # noqa: BLE001 - a border: the thread's
+            self._app.call_later(self._app._handle_exception, error)
+
+    def _sigtstp_application(self, *_: object) -> None:
+        self._is_stopped = self._auto_restart
+        super()._sigtstp_application()
+
+    def _sigcont_application(self, *_: object) -> None:
+        """Go on after Ctrl-Z. The signal comes with a hang-up too, and then there is nothing to go on with."""
+        if not self._auto_restart or not has_terminal(self.fileno):
+            return
+        if not self._is_stopped:  # somebody else's SIGSTOP: the shell may have set the terminal back meanwhile
+            self.suspend_application_mode()
+        self._is_stopped = False
+        self.resume_application_mode()
+        self._app.call_later(self._app.refresh, layout=True)  # the other screen comes back empty
+
+
+def nonblocking(driver: type[Driver]) -> type[Driver]:
+    """Return the console's own driver in place of Textual's for a terminal; any other driver as it is."""
+    return NonblockingDriver if driver is LinuxDriver else driver
+
+
+def has_terminal(fileno: int) -> bool:
+    """Return whether the file is a terminal that is still there."""
+    try:
+        termios.tcgetattr(fileno)
+    except termios.error:
+        return False
+    return True
+
+
+def hang_up() -> None:
+    """Send this process the SIGHUP that the kernel does not send to one outside its terminal's session."""
+    os.kill(os.getpid(), signal.SIGHUP)

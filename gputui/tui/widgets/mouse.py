@@ -1,0 +1,69 @@
+"""Mouse gestures: dragging the upper edge of a pane, and clicks on rows."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.geometry import Offset
+from textual.message import Message
+from textual.widget import Widget
+
+
+class GripMoved(Message):
+    """Message: the upper edge of a pane was dragged down by so many rows."""
+
+    def __init__(self, pane: Widget, rows: int) -> None:
+        super().__init__()
+        self.pane = pane
+        self.rows = rows
+
+
+class Grip(Widget):
+    """Pane whose first line can be dragged to resize the pane above."""
+
+    _grips_at: int | None = None
+    """Row of the screen at which the edge is held."""
+    was_dragged = False
+    """Whether the button was released after a drag, so that no click is meant."""
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        """Begin to drag the first line."""
+        self.was_dragged = False
+        if event.y == 0 and event.button == 1:
+            self._grips_at = event.screen_y
+            self.capture_mouse()
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        """Drag the edge to the pointer."""
+        if self._grips_at is not None and event.screen_y != self._grips_at:
+            self.was_dragged = True
+            self.post_message(GripMoved(self, event.screen_y - self._grips_at))
+            self._grips_at = event.screen_y
+
+    def on_mouse_up(self) -> None:
+        """End the drag."""
+        if self._grips_at is not None:
+            self._grips_at = None
+            self.release_mouse()
+
+
+RIGHT = 3
+
+
+class RowOpened(Message):
+    """Message: a row was double-clicked."""
+
+
+class MenuAsked(Message):
+    """Message: a row was right-clicked, which selected it."""
+
+    def __init__(self, at: Offset) -> None:
+        super().__init__()
+        self.at = at
+
+
+def tell_click(table: Widget, event: events.Click) -> None:
+    """Post the message for a click on a row, which has been selected."""
+    if event.button == RIGHT:
+        table.post_message(MenuAsked(event.screen_offset))
+    elif event.chain == 2:
+        table.post_message(RowOpened())

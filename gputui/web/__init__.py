@@ -1,0 +1,1 @@
+"""Server that shows consoles in browsers."""

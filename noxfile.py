@@ -1,0 +1,96 @@
+"""The project's tasks: `.venv/bin/nox -l` lists them, `.venv/bin/nox -s check test` runs what the gate runs.
+
+Tasks run in the environment that nox is installed in (`pip install -e '.[dev]'`), except `smoke`, which makes
+environments of its own. The gate, .ci/run, calls these tasks and has no steps of its own but the set-up.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).parent
+TEST = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/pytest -n auto -q"
+"""The README's test command."""
+WITHOUT_DATA = ("commands", "plan", "store", "log_flood", "thin")
+"""Benchmarks that need neither traces nor other programs."""
+
+nox.options.default_venv_backend = "none"
+nox.options.sessions = ["check", "test"]
+
+
+def tool(session: nox.Session, name: str, *arguments: str, **environ: str) -> None:
+    """Run a program of the environment that nox is installed in."""
+    session.run(str(Path(sys.executable).parent / name), *arguments, external=True, env=environ)
+
+
+@nox.session
+def check(session: nox.Session) -> None:
+    """Check format, lint, types, import layers, and that generated files are up to date."""
+    tool(session, "ruff", "format", "--check", ".")
+    tool(session, "ruff", "check", ".")
+    tool(session, "mypy")
+    tool(session, "lint-imports")
+    for script in sorted((ROOT / "scripts").glob("[a-z]*.py")):
+        if "--check" in script.read_text():
+            tool(session, "python", str(script), "--check")
+        else:
+            tool(session, "python", str(script))
+    session.run("git", "diff", "--exit-code", "--", "docs", external=True)
+
+
+@nox.session(venv_backend="venv")
+@nox.parametrize("versions", ["lowest", "newest"])
+def smoke(session: nox.Session, versions: str) -> None:
+    """Run a little of everything on the lowest and on the newest versions that pyproject.toml allows."""
+    place = Path(session.create_tmp())
+    constraints = place / "constraints.txt"
+    constraints.write_text("")
+    if versions == "lowest":
+        found = session.run("python", "tests/smoke/lowest.py", silent=True)
+        constraints.write_text(str(found))
+    session.install("-q", "-c", str(constraints), ".[web]")
+    session.chdir(place)  # or the checkout would be imported instead of what is installed
+    session.run("python", str(ROOT / "tests" / "smoke" / "run.py"))
+
+
+@nox.session
+def test(session: nox.Session) -> None:
+    """Run the tests as the README does; arguments after `--` go to pytest."""
+    session.run("bash", "-c", " ".join([TEST, *map(shlex.quote, session.posargs)]), external=True)
+
+
+@nox.session(name="test-long")
+def test_long(session: nox.Session) -> None:
+    """Run the long lane: kills, full disks, thousands of jobs under load; takes an hour or more."""
+    arguments = session.posargs or ("--torture", "20")
+    tool(session, "pytest", "-q", "-s", *arguments, GPUTUI_TEST_LANE="long")
+
+
+@nox.session
+def pictures(session: nox.Session) -> None:
+    """Draw the pictures of the tests and the screenshots anew; look at the differences before you commit them."""
+    tests = sorted(path for path in (ROOT / "tests" / "tui").glob("test_*.py") if "snap_compare" in path.read_text())
+    tool(session, "pytest", "-q", "--snapshot-update", *(session.posargs or map(str, tests)))
+    tool(session, "python", "scripts/screenshots.py")
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """Run the benchmarks that need no data, or the one named after `--` with its arguments."""
+    if session.posargs:
+        name, *arguments = session.posargs
+        tool(session, "python", "-m", f"bench.{name}", *arguments)
+        return
+    for name in WITHOUT_DATA:
+        tool(session, "python", "-m", f"bench.{name}")
+
+
+@nox.session
+def docs(session: nox.Session) -> None:
+    """Write the generated parts of the documents."""
+    tool(session, "python", "scripts/cli.py")
+    tool(session, "python", "scripts/keys.py")

@@ -1,0 +1,117 @@
+"""The demo's made-up world: an hour of history, jobs that keep coming, and a foreign, a drained and a capped GPU."""
+
+from __future__ import annotations
+
+import random
+import time
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from gputui import bootstrap
+from gputui.cli.demo_jobs import MOST_WAITING, Arrivals, coming_jobs, first_jobs
+from gputui.cli.demo_past import PAST, record_past
+from gputui.config import Options, ProbeSpec
+from gputui.domain.gpu_history import STEP
+from gputui.domain.job import Submission
+from gputui.domain.state import JobState
+from gputui.engine.actions.actions import Actions
+from gputui.store.memory import MemoryJobStore
+from tests.factories import ACTOR, NOW, FakeClock
+
+CAPPED, FOREIGN, DRAINED = 2, 5, 6
+
+
+@pytest.fixture
+def store() -> MemoryJobStore:
+    return MemoryJobStore()
+
+
+@pytest.fixture
+def actions(store: MemoryJobStore) -> Actions:
+    return Actions(store, FakeClock(), ACTOR)
+
+
+def options(directory: Path) -> Options:
+    return replace(Options(state=directory), probe=ProbeSpec(simulated=8), runtime="process")
+
+
+def test_the_last_hour_has_ended_jobs_with_logs_and_a_failure_with_its_traceback(
+    store: MemoryJobStore, actions: Actions, tmp_path: Path
+) -> None:
+    gpus = bootstrap.make_probe(options(tmp_path)).latest().gpus
+    record_past(store, actions, tmp_path, gpus, NOW)
+    jobs = list(store.jobs().values())
+    assert len(jobs) == len(PAST)
+    assert all(job.state.is_terminal and job.ended_at and job.ended_at <= NOW for job in jobs)
+    (failed,) = [job for job in jobs if job.state is JobState.FAILED]
+    assert failed.end_words.startswith("torch.OutOfMemoryError: CUDA out of memory")
+    log = (tmp_path / (failed.attempts[0].log_path or "")).read_text()
+    assert "Traceback (most recent call last):" in log
+    assert all((tmp_path / (job.attempts[0].log_path or "-")).stat().st_size > 500 for job in jobs)
+
+
+def test_the_graphs_begin_with_an_hour_of_those_jobs(actions: Actions, store: MemoryJobStore, tmp_path: Path) -> None:
+    here, now = options(tmp_path), bootstrap.clock().now()
+    gpus = bootstrap.make_probe(here).latest().gpus
+    record_past(store, actions, tmp_path, gpus, now)
+    steps = bootstrap.demo_past(here, store, now - timedelta(hours=1))
+    assert len(steps) == pytest.approx(timedelta(hours=1) / STEP, abs=2)
+    means = [sum(step.gpus[gpu.uuid].utilization or 0 for step in steps) / len(steps) for gpu in gpus]
+    assert means[FOREIGN] == pytest.approx(0.35)
+    assert means[DRAINED] < 0.6
+    assert all(mean > 0.5 for index, mean in enumerate(means) if index not in {FOREIGN, DRAINED})
+    last = steps[-60:]
+    assert all(any((step.gpus[gpu.uuid].utilization or 0) > 0.5 for step in last) for gpu in gpus[:5])
+
+
+def test_one_gpu_is_used_by_somebody_elses_container_and_one_is_capped(tmp_path: Path) -> None:
+    made = bootstrap.demo_adapters(options(tmp_path), "store")
+    (container,) = made.runtimes["process"].foreign()
+    reading = made.probe.latest()
+    uuids = [gpu.uuid for gpu in reading.gpus]
+    assert (container.name, container.user, container.devices) == ("jupyter-carol", "carol", (uuids[FOREIGN],))
+    assert "jupyter" in container.image
+    (process,) = reading.samples[uuids[FOREIGN]].processes or ()
+    assert (process.container_id, process.user) == (container.id, "carol")
+    limits = [reading.samples[uuid].power_limit or 0 for uuid in uuids]
+    assert limits[CAPPED] < 0.7 * limits[0]
+
+
+def test_few_gpus_have_neither(tmp_path: Path) -> None:
+    made = bootstrap.demo_adapters(replace(options(tmp_path), probe=ProbeSpec(simulated=2)), "store")
+    assert made.runtimes["process"].foreign() == ()
+
+
+def test_jobs_keep_coming_until_many_wait(store: MemoryJobStore, actions: Actions) -> None:
+    arrivals = Arrivals(store, actions, every=0.001)
+    arrivals.start()
+    deadline = time.monotonic() + 20
+    while len(store.jobs()) < MOST_WAITING:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    arrivals.stop()
+    assert not arrivals.is_alive()
+    assert len(store.jobs()) == MOST_WAITING
+
+
+def test_the_coming_jobs_differ_and_some_fail() -> None:
+    coming = list(islice(coming_jobs(random.Random(7)), 60))
+    assert len({each.spec.name for each in coming}) == 60
+    fails = [each for each in coming if any("--fail-at" in word for word in each.spec.command)]
+    assert 3 < len(fails) < 25
+
+
+def test_a_waiting_job_is_among_the_first_six_rows() -> None:
+    """A failed job and the jobs that fit the six usable GPUs come before it."""
+    left, running = 6, 0
+    jobs: list[Submission] = [each for each in first_jobs() if not each.held]
+    for each in sorted(jobs, key=lambda each: -each.spec.priority):
+        if each.spec.gpus.minimum > left:
+            break
+        left, running = left - each.spec.gpus.minimum, running + 1
+    assert 1 + running < 6
+    assert len(jobs) > running

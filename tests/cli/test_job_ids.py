@@ -1,0 +1,249 @@
+"""Elements of arrays are named as squeue shows them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from gputui import bootstrap
+from gputui.cli.job_ids import Named, parse
+from gputui.domain.errors import InputError
+from gputui.domain.job import ArrayRef, Job
+from gputui.domain.state import JobState
+from tests.cli.conftest import KeptStore, Run, put
+from tests.cli.test_completions import completed
+from tests.factories import NOW, job, running
+
+
+def element(index: int, made: Job | None = None) -> Job:
+    return (made or job()).evolve(array=ArrayRef(2, index, 4))
+
+
+@pytest.fixture
+def mixed(store: KeptStore) -> KeptStore:
+    """Job 1; array 2 of jobs 2 to 6, whose indices are 0, 10, 20, 30 and 40: ended, running, and three that wait."""
+    over = running().evolve(state=JobState.COMPLETED, ended_at=NOW)
+    put(store, job(), element(0, over), element(10, running()), element(20), element(30), element(40), job())
+    return store
+
+
+def wished(store: KeptStore, verb: str) -> list[str]:
+    return [entry.target for entry in store.audit_log() if entry.verb == verb]
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("7", [Named((7,))]),
+        ("7,9", [Named((7,)), Named((9,))]),
+        ("7-9", [Named((7, 8, 9))]),
+        ("12_5", [Named((12,), (5,))]),
+        ("12_[3-7]", [Named((12,), (3, 4, 5, 6, 7))]),
+        ("12_[1,5-9:2%8], 7", [Named((12,), (1, 5, 7, 9)), Named((7,))]),
+        ("12_0,12_1", [Named((12,), (0,)), Named((12,), (1,))]),
+    ],
+)
+def test_names(text: str, named: Sequence[Named]) -> None:
+    assert parse(text, "ID") == tuple(named)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "7,", ",7", "7,,8", "x", "12_", "_5", "12_x", "12_-1", "12_5_6", "12_[", "12_[]", "12_[3", "12_[3]4",
+     "12_[0-4,...]", "0_1", "1-200000", "1_[0-99999],2", "٣_1", "9" * 400, "1_" + "9" * 400]
+)  # fmt: skip
+def test_what_is_no_name(text: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        parse(text, "ID")
+    assert len(str(refusal.value)) < 300
+
+
+def test_one_element(run: Run, mixed: KeptStore) -> None:
+    for command in ("cancel", "hold"):
+        assert run(command, "2_20").code == 0
+        assert wished(mixed, command) == ["job 4"]
+    assert run("release", "2_20").code == 0
+    assert run("requeue", "2_10").code == 0
+    assert (wished(mixed, "release"), wished(mixed, "requeue")) == (["job 4"], ["job 3"])
+    assert run("priority", "2_[30,40]", "+7").code == 0
+    assert [mixed.get(job_id).priority for job_id in (4, 5, 6)] == [50, 57, 57]
+    assert run("priority", "2_40", "top").code == 0
+    assert wished(mixed, "top") == ["job 6"]
+
+
+def test_the_id_of_an_array_means_all_its_elements(run: Run, mixed: KeptStore) -> None:
+    """Of a whole array only those are meant for which it makes sense."""
+    assert run("hold", "2").code == 0
+    assert wished(mixed, "hold") == ["job 4", "job 5", "job 6"]
+    assert run("requeue", "2").code == 0
+    assert wished(mixed, "requeue") == ["job 2", "job 3"]
+    assert run("priority", "2", "80").code == 0
+    assert wished(mixed, "priority") == ["job 3", "job 4", "job 5", "job 6"]
+    assert run("cancel", "2", "1").code == 0
+    assert wished(mixed, "cancel") == ["job 3", "job 4", "job 5", "job 6", "job 1"]
+
+
+def test_an_element_by_its_own_id_and_ids_in_a_range_are_single_jobs(run: Run, mixed: KeptStore) -> None:
+    assert run("cancel", "5").code == 0
+    assert wished(mixed, "cancel") == ["job 5"]
+    assert run("cancel", "1-3").code == 0
+    assert wished(mixed, "cancel") == ["job 5", "job 1", "job 3"]
+
+
+def test_where_none_of_an_array_suits_it_is_said(run: Run, store: KeptStore) -> None:
+    put(store, job(), element(0, running()))
+    result = run("hold", "2")
+    assert result.code == 1
+    assert "job 2_0 is RUNNING" in result.err
+
+
+@pytest.mark.parametrize("command", ["cancel", "hold", "requeue", "show", "logs", "explain"])
+@pytest.mark.parametrize(
+    ("name", "says"), [("2_5", "array 2 has no element 5"), ("1_0", "job 1 is no array"), ("9_0", "there is no job 9")]
+)
+def test_elements_that_are_none(run: Run, mixed: KeptStore, command: str, name: str, says: str) -> None:
+    result = run(command, name)
+    assert (result.code, result.out) == (3, "")
+    assert says in result.err
+    assert wished(mixed, command) == []
+
+
+@pytest.mark.parametrize("command", ["cancel", "hold"])
+def test_all_or_none(run: Run, mixed: KeptStore, command: str) -> None:
+    assert run(command, "2_[20,25]").code == 3
+    assert wished(mixed, command) == []
+
+
+def test_show_explain_and_logs_take_one(run: Run, mixed: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert json.loads(run("show", "2_30", "--json").out)["id"] == 5
+    assert json.loads(run("show", "2", "--json").out)["id"] == 2
+    assert json.loads(run("explain", "2_30", "--json").out)["id"] == 5
+    opened: list[int] = []
+    monkeypatch.setattr(bootstrap, "open_logs", lambda options, store: _Opened(opened))
+    assert run("logs", "2_10").code == 0
+    assert opened == [3]
+    for command in ("show", "explain", "logs"):
+        for name in ("2_[10,20]", "1,2", "1-2"):
+            result = run(command, name)
+            assert (result.code, result.out) == (2, "")
+            assert "names several jobs" in result.err
+
+
+class _Opened:
+    def __init__(self, opened: list[int]) -> None:
+        self._opened = opened
+
+    def open(self, job_id: int, attempt: int | None, *, tail: int | None, follow: bool) -> _Opened:
+        self._opened.append(job_id)
+        return self
+
+    def __iter__(self) -> _Opened:
+        return self
+
+    def __next__(self) -> bytes:
+        raise StopIteration
+
+    def close(self) -> None:
+        pass
+
+
+def test_elements_in_history_are_found(run: Run, mixed: KeptStore) -> None:
+    with mixed.transaction() as transaction:
+        transaction.put(transaction.get(2).evolve(ended_at=NOW.replace(year=2025)))
+    mixed.maintain(NOW)
+    assert 2 not in mixed.jobs()
+    assert json.loads(run("show", "2_0", "--json").out)["id"] == 2
+
+
+def test_names_of_elements_are_completed(store: KeptStore) -> None:
+    put(store, job(), element(0), element(10), element(20))
+    assert completed("gputui cancel 2_", 2) == ["2_0", "2_10", "2_20"]
+    assert completed("gputui cancel 2", 2) == ["2"]
+
+
+def test_a_job_starts_after_an_element(mixed: KeptStore, run: Run) -> None:
+    """Array 2 has job 4 as element 20 and job 5 as element 30."""
+    submitted = run("submit", "--after", "2_[20,30]", "--after-any", "1,2_10", "busybox", "true")
+    made = mixed.get(int(submitted.out))
+    assert (made.spec.after, made.spec.after_any) == ((4, 5), (1, 3))
+    refused = run("submit", "--after", "2_0", "busybox", "true")
+    assert refused.code == 2
+    assert "--after: '2_0' has the first element, whose id means the whole array" in refused.err
+    assert run("submit", "--after", "2_7", "busybox", "true").code == 3
+
+
+@pytest.mark.parametrize("verb", ["hold", "cancel"])
+@pytest.mark.parametrize("name", ["2_20", "4"])
+def test_a_wish_about_one_job_decodes_no_others(
+    mixed: KeptStore, run: Run, monkeypatch: pytest.MonkeyPatch, verb: str, name: str
+) -> None:
+    def refuse(_: KeptStore) -> dict[int, Job]:
+        raise AssertionError("all jobs were read")
+
+    monkeypatch.setattr(KeptStore, "jobs", refuse)
+    assert run(verb, name).code == 0
+    assert wished(mixed, verb) == ["job 4"]
+
+
+class TestEntries:
+    """Rows of an array whose waiting elements are one entry."""
+
+    @pytest.fixture(autouse=True)
+    def _array(self, run: Run) -> None:
+        assert run("submit", "--name", "sweep", "--array", "0-99%8", "busybox").out == "1\n"
+
+    def rows(self, run: Run, *options: str) -> dict[str, str]:
+        """Return the state and priority of each row of the queue."""
+        lines = [line.split() for line in run("queue", *options).out.splitlines()[1:]]
+        return {words[0]: f"{words[1]} {words[2]}" for words in lines}
+
+    def test_a_wish_about_all_leaves_one_entry(self, run: Run, store: KeptStore) -> None:
+        for command in (("hold", "1"), ("release", "1"), ("priority", "1", "60"), ("cancel", "1")):
+            assert run(*command).code == 0
+        assert len(store.jobs()) == 1
+        assert [len(wished(store, verb)) for verb in ("hold", "release", "priority", "cancel")] == [1, 1, 1, 1]
+
+    def test_a_wish_about_some_parts_it(self, run: Run, store: KeptStore) -> None:
+        assert run("hold", "1_[10-19]").code == 0
+        assert run("priority", "1_7", "+5").code == 0
+        assert self.rows(run) == {"1_[0-6,8-9,20-99%8]": "PD 50", "1_7": "PD 55", "1_[10-19%8]": "PD 50"}
+        assert len(store.jobs()) == 3
+        assert run("release", "1").code == 0
+        assert run("priority", "1", "50").code == 0
+        assert self.rows(run) == {"1_[0-99%8]": "PD 50"}
+
+    def test_an_element_is_shown_by_itself(self, run: Run) -> None:
+        shown = json.loads(run("show", "1_42", "--json").out)
+        assert (shown["id"], shown["array"]["indices"], shown["array"]["count"]) == (43, "42", 1)
+        told = run("show", "43").out
+        assert "job                   1_42 (id 43)" in told
+        assert "its elements          100 PENDING" in told
+        assert self.rows(run, "-f", "id:43") == {"1_42": "PD 50"}
+
+    def test_those_that_have_ended_are_told_together(self, run: Run, store: KeptStore) -> None:
+        [entry] = store.jobs().values()
+        taken, _ = entry.divided(range(1, 51))
+        assert taken is not None
+        with store.transaction() as transaction:
+            transaction.put(taken.evolve(state=JobState.CANCELLED, ended_at=NOW))
+        assert run("cancel", "1_[40-60]").err == (
+            "cancelled 11 jobs: 1_[50-60%8]\n10 jobs have ended already: 1_[40-49%8]\n"
+        )
+        assert run("cancel", "1_49").err == "job 1_49 has ended already: it is CANCELLED\n"
+        assert self.rows(run, "-a") == {"1_[61-99%8]": "PD 50", "1_[50-60%8]": "PD 50", "1_[0-49%8]": "CA 50"}
+
+    def test_the_whole_is_explained_by_the_next_that_waits(self, run: Run, store: KeptStore) -> None:
+        put(store, job())
+        with store.transaction() as transaction:
+            transaction.put(replace(running(1), array=ArrayRef(1, 0, 8)))
+        assert run("explain", "1").out.startswith("job 1_1 sweep: number 1 of 100 waiting")
+        assert run("explain", "1_99").out.startswith("job 1_99 sweep: number 99 of 100 waiting")
+        refused = run("explain", "1_0")
+        assert (refused.code, "job 1_0 is RUNNING" in refused.err) == (1, True)
+
+    def test_names_are_completed_without_a_word_for_each(self, run: Run) -> None:
+        assert completed("gputui hold ", 2) == ["1"]
+        assert completed("gputui hold 1_9", 2) == ["1_9", *(f"1_{number}" for number in range(90, 100))]

@@ -1,0 +1,104 @@
+"""The thread behind the console's screen."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from gputui import bootstrap
+from gputui.config import Options
+from gputui.console import background
+from gputui.console.background import BackgroundScheduler
+from gputui.domain.snapshot import Snapshot
+from gputui.engine.feed import Feed
+from gputui.engine.process.host import Host
+
+PATIENCE = 20.0
+
+
+class FailsOnce(Host):
+    """A host that fails at its first run."""
+
+    runs = 0
+
+    async def run(self) -> None:
+        FailsOnce.runs += 1
+        if FailsOnce.runs == 1:
+            raise RuntimeError("it broke")
+        await super().run()
+
+
+@pytest.mark.parametrize("fails_when", ["made", "run"])
+def test_a_failure_behind_the_screen_is_told_and_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_when: str
+) -> None:
+    monkeypatch.setattr(background, "AGAIN_AFTER", 0.0)
+    monkeypatch.setattr("gputui.engine.process.host.Host", FailsOnce)
+    FailsOnce.runs = 0 if fails_when == "run" else 1
+    options, feed, seen = Options(state=tmp_path / "state"), Feed(), list[Snapshot]()
+    store, shown = bootstrap.open_store(options), threading.Event()
+    errors = iter([] if fails_when == "run" else [RuntimeError("it broke")])
+
+    def hear(snapshot: Snapshot) -> None:
+        seen.append(snapshot)
+        if snapshot.taken_at.year > 2000:
+            shown.set()
+
+    def make() -> Host:
+        if error := next(errors, None):
+            raise error
+        return bootstrap.make_host(options, store, feed, "console", may_lead=False)
+
+    feed.subscribe(hear)
+    there = BackgroundScheduler(make, feed)
+    there.begin()
+    assert shown.wait(PATIENCE)
+    there.stop()
+    assert there.end(PATIENCE)
+    store.close()
+    assert [notice.text for notice in seen[0].notices] == [
+        "scheduling failed here and will be tried again: RuntimeError: it broke"
+    ]
+    assert seen[0].leader is None
+
+
+def test_it_ends_whether_or_not_it_had_begun(tmp_path: Path) -> None:
+    options = Options(state=tmp_path / "state")
+    store = bootstrap.open_store(options)
+    for begins in (True, False):
+        there = BackgroundScheduler(
+            lambda: bootstrap.make_host(options, store, Feed(), "console", may_lead=False), Feed()
+        )
+        if begins:
+            there.begin()
+        there.stop()
+        assert there.end(PATIENCE)
+        assert not there.leads
+    store.close()
+
+
+async def test_the_loop_of_the_screen_does_not_run_what_is_behind_it(tmp_path: Path) -> None:
+    options, feed, loops = Options(state=tmp_path / "state"), Feed(), list[object]()
+    store, shown = bootstrap.open_store(options), threading.Event()
+
+    class Seen(Host):
+        async def run(self) -> None:
+            loops.append(asyncio.get_running_loop())
+            shown.set()
+            await super().run()
+
+    def make() -> Host:
+        made = bootstrap.make_host(options, store, feed, "console", may_lead=False)
+        made.__class__ = Seen
+        return made
+
+    there = BackgroundScheduler(make, feed)
+    there.begin()
+    assert shown.wait(PATIENCE)  # blocks this loop
+    there.stop()
+    assert there.end(PATIENCE)
+    store.close()
+    assert loops != [asyncio.get_running_loop()]

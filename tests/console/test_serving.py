@@ -1,0 +1,82 @@
+"""What a scheduler without a screen leaves in the state directory."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputui.console import serving
+from gputui.domain.snapshot import Leader
+from gputui.engine.files.leadership import Leadership
+from tests.cli.conftest import Run
+from tests.factories import NOW
+
+
+@pytest.fixture
+def root_logger() -> Iterator[logging.Logger]:
+    """The root logger, as it was before."""
+    root = logging.getLogger()
+    before, raising = list(root.handlers), logging.raiseExceptions
+    yield root
+    for handler in [each for each in root.handlers if each not in before]:
+        root.removeHandler(handler)
+        handler.close()
+    logging.raiseExceptions = raising
+
+
+@pytest.mark.parametrize(("directory", "file"), [(0o700, 0o600), (0o2770, 0o660)])
+def test_the_log_is_for_whom_the_state_directory_is(
+    tmp_path: Path, root_logger: logging.Logger, directory: int, file: int
+) -> None:
+    tmp_path.chmod(directory)
+    serving.log_to_file(tmp_path)
+    logging.getLogger("gputui.test").warning("secretive")
+    path = tmp_path / "gputui.log"
+    assert "secretive" in path.read_text()
+    assert stat.S_IMODE(path.stat().st_mode) == file
+
+
+def test_a_hand_over_needs_no_room_for_its_errors(tmp_path: Path) -> None:
+    fd = serving.errors_file(tmp_path / "no" / "serve.err")
+    assert os.write(fd, b"lost") == 4
+    os.close(fd)
+
+
+def test_every_command_tells_of_a_scheduler_that_does_not_respond(
+    run: Run, root_logger: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    del root_logger  # `serve` logs to a file
+    monkeypatch.undo()
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    state = tmp_path / "state"
+    words = ("--state", str(state), "--probe", "sim:2", "--runtime", "process")
+    assert run(*words, "submit", "--host", "--", "true").code == 0
+    leadership = Leadership(state, patience=0.01)
+    assert leadership.acquire(Leader(4711, "here", "root", "serve", NOW))
+    time.sleep(0.05)
+    silent = "serve of root, pid 4711"
+    for command in ("queue", "gpus"):
+        assert f"the scheduler ({silent}) has not responded for" in run(*words, command).err
+    assert "the scheduler has not responded for" in run(*words, "explain", "1").out
+    doctor = run(*words, "doctor")
+    assert f"{silent}, has not responded for" in doctor.out
+    assert doctor.code == 1
+    assert ", and holds the lock in " in run(*words, "serve").err
+    leadership.release()
+
+
+def test_serve_schedules_though_its_stderr_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Path("/dev/full").open("w") as full:
+        monkeypatch.setattr("sys.stderr", full)
+        serving.say("state in /state")
+        full.write("")
+        monkeypatch.undo()
+        with contextlib.suppress(OSError):
+            full.close()

@@ -1,0 +1,87 @@
+"""The GPUs are read while the console is imported, by the very probe that the scheduler goes on with."""
+
+from __future__ import annotations
+
+import logging
+import os
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from gputui import bootstrap
+from gputui.config import Options, ProbeSpec
+from gputui.console import startup
+from gputui.console.startup import EarlyProbe
+from gputui.domain.snapshot import Leader
+from gputui.engine.feed import Feed
+from gputui.engine.files.leadership import Leadership
+from tests.factories import NOW
+
+
+class Probe:
+    """One that counts."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def start(self) -> None:
+        self.calls.append("start")
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[Probe]:
+    probes: list[Probe] = []
+
+    def make(options: Options, store_id: str = "") -> Probe:
+        probes.append(Probe())
+        return probes[-1]
+
+    monkeypatch.setattr(bootstrap, "make_probe", make)
+    return probes
+
+
+def test_it_reads_at_once_and_the_scheduler_goes_on_with_it(tmp_path: Path, made: list[Probe]) -> None:
+    options = Options(state=tmp_path, runtime="process")
+    early = EarlyProbe(options, may_lead=True)
+    assert made[0].calls == ["start"]
+    store = bootstrap.open_store(options)
+    host = bootstrap.make_host(options, store, Feed(), "console", started=early.take)
+    probes: list[object] = [host.open_adapters().probe for _ in range(2)]
+    assert probes == made
+    assert len(made) == 2
+    early.close()
+    assert made[0].calls == ["start"]
+    store.close()
+
+
+def test_one_that_nobody_wants_is_ended(tmp_path: Path, made: list[Probe]) -> None:
+    EarlyProbe(Options(state=tmp_path), may_lead=True).close()
+    assert made[0].calls == ["start", "close"]
+
+
+def test_there_is_none_where_none_will_be_wanted(tmp_path: Path, made: list[Probe]) -> None:
+    options = Options(state=tmp_path)
+    EarlyProbe(options, may_lead=False)
+    EarlyProbe(startup.read_only(options), may_lead=True)
+    EarlyProbe(Options(state=tmp_path, probe=ProbeSpec(simulated=2)), may_lead=True)
+    leadership = Leadership(tmp_path)
+    assert leadership.acquire(Leader(os.getpid(), "here", "alice", "serve", NOW))
+    EarlyProbe(options, may_lead=True)
+    leadership.release()
+    assert not made
+    EarlyProbe(options, may_lead=True)
+    assert made
+
+
+def test_a_driver_that_is_not_there_is_no_word_on_the_terminal(
+    tmp_path: Path, made: list[Probe], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for logger in (logging.getLogger(), logging.getLogger("gputui")):
+        monkeypatch.setattr(logger, "handlers", [])  # as in a command
+    with closing(EarlyProbe(Options(state=tmp_path), may_lead=True)):
+        logging.getLogger("gputui.gpus.supervisor").warning("there is no driver")
+    assert capfd.readouterr().err == ""

@@ -1,0 +1,371 @@
+"""A screen that fails is opened again, wherever in it something fails; too often, and it is not."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import weakref
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.app import ComposeResult
+from textual.message import Message
+from textual.widget import Widget
+
+from gputui.console import supervisor
+from gputui.console.app import ConsoleApp
+from gputui.console.supervisor import MOST, ScreenFailedError, ScreenSupervisor
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.engine.actions.actions import Actions
+from gputui.engine.feed import Feed
+from gputui.engine.process.faults import WITHIN, FaultCount
+from gputui.store.memory import MemoryJobStore
+from gputui.tui.messages import ExitChoice
+from tests.factories import ACTOR, FakeClock
+from tests.tui.console import FakeLogs
+
+LOG = Path("/state/gputui.log")
+
+
+def fail() -> None:
+    raise KeyError("here")
+
+
+class Said(Message):
+    """Something a screen hears."""
+
+
+class Worded(Widget):
+    """A widget that fails where the test wants it to."""
+
+    def on_said(self) -> None:
+        raise KeyError("in a handler")
+
+
+class LastWords(Widget):
+    """One that fails only as it ends."""
+
+    def on_unmount(self) -> None:
+        raise KeyError("in its last words")
+
+
+class Undrawn(Widget):
+    """One that cannot be drawn."""
+
+    def render(self) -> str:
+        raise KeyError("in drawing")
+
+
+class Uncomposed(Widget):
+    """One whose parts cannot be made."""
+
+    def compose(self) -> ComposeResult:
+        fail()
+        yield Undrawn()
+
+
+class Screen(ConsoleApp):
+    """A console without a terminal, which does something once it is painted."""
+
+    then: Callable[[Screen], Awaitable[object] | None]
+
+    @property
+    def is_on_terminal(self) -> bool:
+        return True
+
+    @property
+    def has_hung_up(self) -> bool:
+        return False
+
+    async def run_async(self, **_: Any) -> ExitChoice | None:
+        return await super().run_async(headless=True, size=(80, 24))
+
+    def on_ready(self) -> None:  # Textual calls that of the base class too
+        self.call_later(self.call_later, self.act)
+
+    async def act(self) -> None:
+        if (waiting := self.then(self)) is not None:
+            await waiting
+
+    def on_said(self) -> None:
+        raise KeyError("in a handler")
+
+
+Act = Callable[[Screen], Awaitable[object] | None]
+
+
+def made(feed: Feed | None = None) -> Screen:
+    clock = FakeClock()
+    return Screen(feed or Feed(), Actions(MemoryJobStore(), clock, ACTOR), FakeLogs(), Settings(), clock=clock)
+
+
+class OpenFeed(Feed):
+    """A feed that tells who hears it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hearers: list[Callable[[Snapshot], None]] = []
+
+    def subscribe(self, tell: Callable[[Snapshot], None]) -> Callable[[], None]:
+        unsubscribe = super().subscribe(tell)
+        self.hearers.append(tell)
+
+        def leave() -> None:
+            unsubscribe()
+            if tell in self.hearers:
+                self.hearers.remove(tell)
+
+        return leave
+
+
+class Screens:
+    """The first of them do this once they are painted; the one after them is left at once."""
+
+    def __init__(self, *acts: Act) -> None:
+        self.acts = list(acts)
+        self.made: list[Screen] = []
+        self.toasts: list[str] = []
+        self.feed = OpenFeed()
+        self.reopening = ScreenSupervisor(self.make, LOG)
+
+    def make(self) -> Screen:
+        app = made(self.feed)
+        app.then = self.acts[len(self.made)] if len(self.made) < len(self.acts) else self.leave
+        self.made.append(app)
+        return app
+
+    def leave(self, app: Screen) -> None:
+        self.toasts += [notification.message for notification in app._notifications]  # noqa: SLF001 - Textual has no public list
+        app.exit(ExitChoice.HAND_OVER, return_code=7)
+
+    async def run(self) -> tuple[ExitChoice | None, int]:
+        async with asyncio.timeout(30):
+            return await self.reopening.run()
+
+
+def in_a_handler_of_the_app(app: Screen) -> None:
+    app.post_message(Said())
+
+
+async def in_a_handler_of_a_widget(app: Screen) -> None:
+    await app.screen.mount(widget := Worded())
+    widget.post_message(Said())
+
+
+def in_a_timer(app: Screen) -> None:
+    app.set_timer(0.001, fail)
+
+
+def in_a_timer_of_the_screen(app: Screen) -> None:
+    app.screen.set_interval(0.001, fail)
+
+
+def in_a_worker(app: Screen) -> None:
+    async def work() -> None:
+        fail()
+
+    app.run_worker(work())
+
+
+def in_a_thread_of_a_worker(app: Screen) -> None:
+    app.run_worker(fail, thread=True)
+
+
+def in_compose(app: Screen) -> None:
+    app.screen.mount(Uncomposed())
+
+
+async def in_last_words(app: Screen) -> None:
+    await app.screen.mount(widget := LastWords())
+    widget.remove()
+
+
+def in_a_callback(app: Screen) -> None:
+    app.screen.call_after_refresh(fail)
+
+
+def in_a_watcher(app: Screen) -> None:
+    app.watch(app, "snapshot", fail, init=False)
+    app.snapshot = EMPTY
+
+
+def in_drawing(app: Screen) -> None:
+    app.screen.mount(Undrawn())
+
+
+FAULTS = [
+    in_a_handler_of_the_app,
+    in_a_handler_of_a_widget,
+    in_a_timer,
+    in_a_timer_of_the_screen,
+    in_a_worker,
+    in_a_thread_of_a_worker,
+    in_compose,
+    in_last_words,
+    in_a_callback,
+    in_a_watcher,
+    in_drawing,
+]
+
+
+@pytest.fixture(autouse=True)
+def thawed() -> Iterator[None]:
+    """What these consoles froze is collected again: other tests count on that."""
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.parametrize("fails", FAULTS, ids=lambda fails: fails.__name__)
+async def test_wherever_it_fails_it_is_opened_again_and_tells_it(fails: Act, caplog: pytest.LogCaptureFixture) -> None:
+    screens = Screens(fails)
+    assert await screens.run() == (ExitChoice.HAND_OVER, 7)
+    assert len(screens.made) == 2
+    fault = screens.made[0].fault
+    assert isinstance(fault, KeyError)
+    told = f"The screen failed, and was opened again: KeyError: {fault}. The log tells more: {LOG}"
+    assert screens.toasts == [told]
+    assert [happening.text for happening in screens.made[1].notifier.log] == [told]
+    assert "Traceback" in caplog.text
+    assert f"KeyError: {fault}" in caplog.text
+
+
+async def test_what_is_behind_it_begins_though_it_cannot_be_made() -> None:
+    def make() -> ConsoleApp:
+        raise OSError("no forms today")
+
+    reopening = ScreenSupervisor(make, LOG)
+    with pytest.raises(ScreenFailedError, match=rf"failed {MOST + 1} times.* OSError: no forms today") as info:
+        await reopening.run()
+    assert reopening.painted.is_set()
+    assert isinstance(info.value.fault, OSError)
+
+
+async def test_one_that_fails_each_time_is_given_up_with_its_last_fault() -> None:
+    screens = Screens(*[in_a_timer] * (MOST + 1))
+    with pytest.raises(ScreenFailedError, match=r"the last time by KeyError: 'here' \(/state/gputui.log tells more\)"):
+        await screens.run()
+    assert len(screens.made) == MOST + 1
+
+
+async def test_one_in_a_browser_is_not_opened_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Screen, "is_on_terminal", False)
+    screens = Screens(in_a_timer)
+    with pytest.raises(ScreenFailedError, match=r"^the screen failed: KeyError"):
+        await screens.run()
+    assert len(screens.made) == 1
+
+
+async def test_told_to_leave_it_leaves_the_one_that_is_shown() -> None:
+    screens = Screens(in_a_timer, lambda _: screens.reopening.leave(ExitChoice.STOP, 143))
+    assert await screens.run() == (ExitChoice.STOP, 143)
+    assert len(screens.made) == 2
+
+
+async def test_told_to_leave_as_it_fails_it_is_not_opened_again() -> None:
+    def both(app: Screen) -> None:
+        app._handle_exception(KeyError("first"))  # noqa: SLF001 - a fault of Textual as it runs this
+        screens.reopening.leave(ExitChoice.STOP, 143)
+
+    screens = Screens(both)
+    assert await screens.run() == (ExitChoice.STOP, 143)
+    assert len(screens.made) == 1
+
+
+async def test_told_to_leave_between_two_screens_it_opens_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+
+    def finish(timeout: float) -> bool:
+        asyncio.run_coroutine_threadsafe(leave(), loop).result(timeout + 20)
+        return True
+
+    async def leave() -> None:
+        screens.reopening.leave(ExitChoice.STOP, 143)
+
+    def fail_with_an_action_under_way(app: Screen) -> None:
+        monkeypatch.setattr(app.actions, "finish", finish)
+        in_a_timer(app)
+
+    screens = Screens(fail_with_an_action_under_way)
+    assert await screens.run() == (ExitChoice.STOP, 143)
+    assert len(screens.made) == 1
+
+
+async def test_what_was_told_before_is_kept() -> None:
+    def note(app: Screen) -> None:
+        app.notifier.note("information", "job 7 has ended")
+        in_a_timer(app)
+
+    screens = Screens(note)
+    await screens.run()
+    texts = [happening.text for happening in screens.made[1].notifier.log]
+    assert texts[0] == "job 7 has ended"
+    assert len(texts) == 2
+
+
+async def test_a_fault_after_it_was_left_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    async def leave(app: Screen) -> None:
+        await app.screen.mount(LastWords())
+        app.exit(ExitChoice.HAND_OVER, return_code=0)
+
+    screens = Screens(leave)
+    assert (await screens.run())[0] is ExitChoice.HAND_OVER
+    assert len(screens.made) == 1
+    assert "in its last words" in caplog.text
+
+
+async def test_one_that_fails_even_as_it_ends_hears_no_more() -> None:
+    async def twice(app: Screen) -> None:
+        await app.screen.mount(LastWords())
+        in_a_timer(app)
+
+    screens = Screens(twice)
+    assert await screens.run() == (ExitChoice.HAND_OVER, 7)
+    assert len(screens.made) == 2
+    assert screens.feed.hearers == []
+
+
+async def test_one_that_failed_and_waits_for_ever_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "ENDS_WITHIN", 0.05)
+
+    async def fail_and_wait(app: Screen) -> None:
+        app.screen.set_timer(0.001, fail)
+        await asyncio.Event().wait()
+
+    screens = Screens(fail_and_wait)
+    assert await screens.run() == (ExitChoice.HAND_OVER, 7)
+    assert len(screens.made) == 2
+
+
+async def test_nothing_is_left_of_one_that_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logging.getLogger("gputui.console.app"), "disabled", True)  # pytest keeps what is logged
+    shown, alive = list[weakref.ref[Screen]](), list[bool]()
+
+    def leave(app: Screen) -> None:
+        alive.extend(each() is not None for each in shown)
+        app.exit(ExitChoice.PLAIN)
+
+    def make() -> Screen:
+        app = made()
+        app.then = leave if shown else in_a_timer
+        shown.append(weakref.ref(app))
+        return app
+
+    await ScreenSupervisor(make, LOG).run()
+    assert alive == [False, True]
+
+
+def test_three_faults_in_a_minute_are_borne_and_the_fourth_is_not() -> None:
+    faults = FaultCount(MOST)
+    assert [faults.add(at) for at in (0.0, 1.0, 2.0)] == [True] * MOST
+    assert not faults.add(WITHIN)
+
+
+def test_faults_of_long_ago_do_not_count() -> None:
+    faults = FaultCount(MOST)
+    assert all(faults.add(number * (WITHIN / MOST + 0.1)) for number in range(50))
+    assert all(faults.add(at) for at in (10_000.0, 10_000.1, 10_000.2))
+    assert not faults.add(10_000.3)

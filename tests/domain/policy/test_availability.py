@@ -1,0 +1,206 @@
+"""A GPU is free only if all say so; each way of not being free, alone, is enough."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.domain.container import ForeignContainer
+from gputui.domain.gpu import (
+    Drain,
+    GpuProcess,
+    GpuState,
+    GpuView,
+    Health,
+    HealthCode,
+    ProbeCode,
+    ProbeReading,
+    ProbeStatus,
+)
+from gputui.domain.policy.gpus.availability import Evidence, gpu_views, resolve_devices
+from gputui.domain.settings import SchedulerSettings
+from gputui.domain.snapshot import Controls, Unreadable
+from tests.factories import GIB, NOW, gpu, running, sample, uuid
+
+SETTINGS = SchedulerSettings()
+
+
+def evidence(gpus: int = 1, **changes: Any) -> Evidence:
+    reading = ProbeReading(
+        status=ProbeStatus(ProbeCode.OK, ""),
+        gpus=tuple(gpu(i) for i in range(gpus)),
+        samples={uuid(i): sample(i, **changes.pop(f"sample{i}", {})) for i in range(gpus)},
+        taken_at=NOW,
+    )
+    return Evidence(**{"reading": changes.pop("reading", reading), "store_id": "store", **changes})
+
+
+def only(found: Evidence) -> GpuView:
+    [view] = gpu_views(found, SETTINGS, NOW)
+    return view
+
+
+def with_sample(**changes: Any) -> Evidence:
+    return evidence(sample0=changes)
+
+
+def stranger(**changes: Any) -> GpuProcess:
+    fields: dict[str, Any] = {"pid": 4711, "memory": 10 * GIB, "user": "bob", "command": "python"}
+    return GpuProcess(**{**fields, **changes})
+
+
+def test_an_idle_healthy_gpu_with_a_fresh_reading_is_free() -> None:
+    view = only(evidence())
+    assert (view.state, view.why, view.holders) == (GpuState.FREE, "", ())
+
+
+NOT_FREE = {
+    "held by a job that cannot be read": (
+        evidence(unreadable=(Unreadable("job", "7", "newer", (uuid(0),)),)),
+        GpuState.UNKNOWN,
+        "job 7, which cannot be read, may hold it",
+    ),
+    "allocated": (evidence(jobs=(running(7, on=[uuid(0)]),)), GpuState.ALLOCATED, "job 7"),
+    "lost": (with_sample(health=Health(HealthCode.LOST, "fell off the bus")), GpuState.DRAINED, "fell off the bus"),
+    "fatal Xid": (with_sample(health=Health(HealthCode.XID, "Xid 79")), GpuState.DRAINED, "Xid 79"),
+    "drained": (
+        evidence(controls=Controls(drains={uuid(0): Drain("fan", "root", NOW)})),
+        GpuState.DRAINED,
+        "drained by root: fan",
+    ),
+    "no reading": (
+        evidence(reading=ProbeReading(ProbeStatus(ProbeCode.OK, ""), (gpu(0),))),
+        GpuState.UNKNOWN,
+        "not read yet",
+    ),
+    "probe down": (
+        evidence(reading=replace(evidence().reading, status=ProbeStatus(ProbeCode.WEDGED, "the driver hangs"))),
+        GpuState.UNKNOWN,
+        "the driver hangs",
+    ),
+    "processes unreadable": (with_sample(processes=None), GpuState.UNKNOWN, "process list"),
+    "memory unreadable": (with_sample(memory_used=None), GpuState.UNKNOWN, "memory cannot be read"),
+    "memory in use": (with_sample(memory_used=2 * GIB), GpuState.FOREIGN, "2G of its memory"),
+    "foreign process": (with_sample(processes=(stranger(),)), GpuState.FOREIGN, "process 4711 (python) of bob"),
+    "invisible process": (
+        with_sample(processes=(GpuProcess(99, visible=False),)),
+        GpuState.FOREIGN,
+        "process 99 (unknown) of unknown",
+    ),
+    "foreign container": (
+        evidence(foreign=(ForeignContainer("c" * 64, "vllm", "bob", ("0",)),)),
+        GpuState.FOREIGN,
+        "container vllm",
+    ),
+    "containers unknown": (evidence(foreign=None), GpuState.UNKNOWN, "Docker does not answer"),
+    "containers not asked for yet": (
+        evidence(foreign=None, is_asked=False),
+        GpuState.UNKNOWN,
+        "asking for other containers",
+    ),
+    "just given back": (evidence(freed_at={uuid(0): NOW}), GpuState.UNKNOWN, "since its last job ended"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_FREE)
+def test_each_of_these_alone_makes_it_not_free(case: str) -> None:
+    found, state, words = NOT_FREE[case]
+    view = only(found)
+    assert view.state is state
+    assert words in view.why
+
+
+def test_a_stale_reading_is_not_believed() -> None:
+    late = NOW + SETTINGS.stale_after + timedelta(seconds=1)
+    [view] = gpu_views(evidence(), SETTINGS, late)
+    assert (view.state, view.stale) == (GpuState.UNKNOWN, True)
+    assert "6s old" in view.why
+
+
+def test_a_reading_newer_than_the_end_of_the_last_job_frees_it() -> None:
+    assert only(evidence(freed_at={uuid(0): NOW - timedelta(milliseconds=1)})).state is GpuState.FREE
+
+
+def test_a_process_list_older_than_the_end_of_the_last_job_does_not() -> None:
+    old = {"processes_at": NOW - timedelta(seconds=2)}
+    assert only(evidence(sample0=old, freed_at={uuid(0): NOW - timedelta(seconds=1)})).state is GpuState.UNKNOWN
+
+
+def test_a_gpu_cut_into_instances_is_not_free_but_its_instances_are() -> None:
+    parent = gpu(0, mig_enabled=True)
+    slice_ = gpu(0, uuid="MIG-1", mig_parent=uuid(0), mig_profile="1g.10gb")
+    reading = replace(
+        evidence().reading,
+        gpus=(parent, slice_),
+        samples={uuid(0): sample(0), "MIG-1": replace(sample(0), uuid="MIG-1")},
+    )
+    assert [view.state for view in gpu_views(evidence(reading=reading), SETTINGS, NOW)] == [
+        GpuState.DRAINED,
+        GpuState.FREE,
+    ]
+
+
+@pytest.mark.parametrize(
+    "process",
+    [
+        pytest.param(stranger(container_id="c7"), id="container"),
+        pytest.param(stranger(attempt="store:7:1"), id="tag"),
+        pytest.param(stranger(session=1234), id="session"),
+    ],
+)
+def test_a_process_of_the_job_itself_is_no_stranger(process: GpuProcess) -> None:
+    found = evidence(jobs=(running(7, on=[uuid(0)]),), sessions={1234: 7}, sample0={"processes": (process,)})
+    assert [holder.kind for holder in only(found).holders] == ["job"]
+
+
+@pytest.mark.parametrize("tag", ["other:7:1", "store:7:2", "store:8:1"])
+def test_a_process_of_another_store_job_or_attempt_is_a_stranger(tag: str) -> None:
+    found = evidence(jobs=(running(7, on=[uuid(0)]),), sample0={"processes": (stranger(attempt=tag),)})
+    assert [holder.kind for holder in only(found).holders] == ["job", "process"]
+
+
+def test_processes_that_draw_or_are_known_to_be_harmless_do_not_make_it_busy() -> None:
+    harmless = (stranger(compute=False), stranger(command="Xorg"))
+    assert only(with_sample(processes=harmless)).state is GpuState.FREE
+
+
+def test_the_foreign_container_is_named_on_its_row() -> None:
+    found = evidence(foreign=(ForeignContainer("c" * 64, "vllm", "bob", (uuid(0),)),))
+    [holder] = only(found).holders
+    assert (holder.kind, holder.name, holder.user) == ("container", "vllm", "bob")
+
+
+def test_a_gpu_held_by_a_job_is_shown_even_when_the_driver_lists_nothing() -> None:
+    gone = ProbeReading(ProbeStatus(ProbeCode.NO_LIBRARY, "no driver"))
+    view = only(evidence(reading=gone, jobs=(running(7, on=[uuid(3)]),)))
+    assert (view.state, view.job_id, view.gpu.uuid) == (GpuState.ALLOCATED, 7, uuid(3))
+
+
+GPUS = tuple(gpu(i) for i in range(4))
+
+
+@pytest.mark.parametrize(
+    ("devices", "meant"),
+    [
+        (("all",), {0, 1, 2, 3}),
+        (("1",), {1}),
+        (("0", "3"), {0, 3}),
+        ((uuid(2),), {2}),
+        ((uuid(2)[:12],), {2}),
+        (("minor:3",), {3}),
+        (("1:0",), {1}),
+        (("9", "none", ""), set()),
+    ],
+)
+def test_devices_are_resolved_as_containers_name_them(devices: tuple[str, ...], meant: set[int]) -> None:
+    assert resolve_devices(devices, GPUS) == {uuid(i) for i in meant}
+
+
+def test_a_whole_gpu_means_its_instances_and_an_instance_its_gpu() -> None:
+    slices = (gpu(0, mig_enabled=True), gpu(0, uuid="MIG-aaaa", mig_parent=uuid(0)), gpu(1))
+    assert resolve_devices(["0"], slices) == {uuid(0), "MIG-aaaa"}
+    assert resolve_devices(["MIG-aaaa"], slices) >= {uuid(0), "MIG-aaaa"}
+    assert uuid(1) not in resolve_devices(["MIG-aaaa"], slices)

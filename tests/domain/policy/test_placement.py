@@ -1,0 +1,86 @@
+"""Which GPUs are taken: well connected ones, breaking up as little as possible."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputui.domain.gpu import Gpu, Link
+from gputui.domain.policy.gpus.placement import Ask, NodeLayout, choose, lowest, node_layout, pick
+from tests.factories import gpu, uuid
+
+
+def linked(count: int, groups: list[set[int]], kind: str = "NVLINK", numa: int = 8) -> list[Gpu]:
+    def links(index: int) -> tuple[Link, ...]:
+        peers = next((group for group in groups if index in group), set())
+        return tuple(Link(uuid(peer), kind) for peer in sorted(peers - {index}))
+
+    return [gpu(index, links=links(index), numa_node=index // numa) for index in range(count)]
+
+
+PAIRS = node_layout(linked(8, [{0, 1}, {2, 3}, {4, 5}, {6, 7}], numa=4))
+
+
+def test_groups_are_found_and_only_those_that_tell_gpus_apart() -> None:
+    assert PAIRS.levels == (
+        (0b11, 0b1100, 0b110000, 0b11000000),
+        (0b1111, 0b11110000),
+        (0b11, 0b1100, 0b110000, 0b11000000),
+    )
+    full_mesh = node_layout(linked(8, [set(range(8))], numa=4))
+    assert full_mesh.levels == ((0b1111, 0b11110000),)
+    assert node_layout(linked(4, [], numa=8)).levels == ()
+
+
+def test_a_chain_is_no_clique() -> None:
+    gpus = [
+        gpu(0, links=(Link(uuid(1), "NVLINK"),), numa_node=0),
+        gpu(1, links=(Link(uuid(0), "NVLINK"), Link(uuid(2), "NVLINK")), numa_node=0),
+        gpu(2, links=(Link(uuid(1), "NVLINK"),), numa_node=0),
+    ]
+    assert node_layout(gpus).levels[0] == (0b011, 0b100)
+
+
+def test_two_gpus_come_from_one_pair_although_lower_ones_are_free() -> None:
+    assert pick(0b00110101, 2, PAIRS.levels) == 0b00110000
+
+
+def test_one_gpu_comes_from_a_broken_pair() -> None:
+    assert pick(0b10000011, 1, PAIRS.levels) == 0b10000000
+
+
+def test_four_gpus_are_whole_pairs_of_one_numa_node_where_they_can_be() -> None:
+    numa = node_layout(linked(8, [], numa=4))
+    assert pick(0b11111110, 4, numa.levels) == 0b11110000
+    assert pick(0b00111100, 4, PAIRS.levels) == 0b00111100
+
+
+def test_six_gpus_leave_a_pair_whole() -> None:
+    assert pick(0b11111111, 6, PAIRS.levels) == 0b00111111
+
+
+def test_a_wide_job_takes_the_node_it_fits_best_and_keeps_whole_ones_whole() -> None:
+    node = NodeLayout(0xFF)
+    assert choose([0xFF, 0b0111, 0b11], Ask(2, 2, (0xFF,) * 3), 2, 2, [node] * 3) == ((2, 0b11),)
+    assert choose([0xFF, 0b0111, 0b11], Ask(4, 4, (0xFF,) * 3), 4, 4, [node] * 3) == ((0, 0b1111),)
+
+
+def test_a_range_goes_where_it_gets_most() -> None:
+    assert choose([0b11, 0b0111], Ask(2, 4, (0xF, 0xF)), 2, 4, [NodeLayout(0xF)] * 2) == ((1, 0b0111),)
+
+
+def test_what_is_wider_than_a_node_takes_whole_nodes() -> None:
+    wide = Ask(16, 16, (0xFF,) * 3, whole_nodes=2)
+    assert choose([0xFF, 0xFE, 0xFF], wide, 16, 16, [NodeLayout(0xFF)] * 3) == ((0, 0xFF), (2, 0xFF))
+    assert choose([0xFF, 0xFE, 0xFE], wide, 16, 16, [NodeLayout(0xFF)] * 3) is None
+
+
+@given(st.integers(0, 255), st.integers(1, 8))
+def test_exactly_so_many_and_only_free_ones(free: int, width: int) -> None:
+    if free.bit_count() < width:
+        return
+    for levels in (PAIRS.levels, ()):
+        taken = pick(free, width, levels)
+        assert taken & ~free == 0
+        assert taken.bit_count() == width
+    assert lowest(free, width) == pick(free, width, ())

@@ -1,0 +1,56 @@
+"""A change thought of upon a picture: entries of arrays are changed as their elements are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gputui.domain.arrays import unfolded
+from gputui.domain.edit import Edit
+from gputui.domain.job import Job
+from gputui.domain.policy import whatif
+from gputui.domain.policy.whatif import SnapshotChange
+from gputui.domain.snapshot import Snapshot
+from tests.factories import NOW, array, job, running, snapshot
+
+CHANGES: dict[str, Callable[[set[int]], SnapshotChange]] = {
+    "priority": lambda ids: whatif.prioritised(ids, 7, NOW, relative=True),
+    "top": lambda ids: whatif.topped(ids, NOW),
+    "hold": lambda ids: whatif.held(ids, NOW),
+    "release": lambda ids: whatif.released(ids, NOW),
+    "requeue": lambda ids: whatif.requeued(ids, NOW),
+    "cancel": whatif.cancelled,
+}
+ENTRY = array(range(20), first=7)
+PICTURE = snapshot([job(1), running(2), ENTRY, array([0, 2], first=30)])
+SINGLY = snapshot(unfolded(PICTURE.jobs))
+
+
+def each(found: Snapshot) -> list[Job]:
+    return sorted(unfolded(found.jobs), key=lambda job: job.id)
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+@settings(max_examples=25)
+@given(ids=st.sets(st.integers(1, 32)))
+def test_elements_are_changed_alike_in_an_entry_and_singly(verb: str, ids: set[int]) -> None:
+    change = CHANGES[verb](ids)
+    found = change(PICTURE)
+    assert each(found) == each(change(SINGLY))
+    assert [job.id for job in found.jobs] == sorted(job.id for job in found.jobs)
+
+
+def test_a_change_of_the_whole_leaves_one_entry() -> None:
+    found = whatif.held(ENTRY.ids, NOW)(PICTURE)
+    assert len(found.jobs) == len(PICTURE.jobs)
+
+
+def test_an_edit_takes_one_element_out_of_its_entry() -> None:
+    found = whatif.edited(9, Edit(held=True), NOW)(PICTURE)
+    assert {job.shown_id: job.held for job in found.jobs if job.array and job.array.id == 7} == {
+        "7_[0-1,3-19]": False,
+        "7_2": True,
+    }

@@ -1,0 +1,25 @@
+"""Frames survive being cut anywhere, and what is no frame is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputui.domain import frames
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 3, 7, 1000])
+def test_cut_anywhere(pieces: int) -> None:
+    sent = [(frames.OUTPUT, b"x" * 300), (frames.ERRORS, b""), (frames.INPUT, bytes(range(256)))]
+    stream = b"".join(frames.frame(*each) for each in sent) + frames.size_frame(40, 132) + frames.exit_frame(-1)
+    reader = frames.Frames()
+    found = [each for at in range(0, len(stream), pieces) for each in reader.feed(stream[at : at + pieces])]
+    assert found[:3] == sent
+    assert (frames.size_of(found[3][1]), frames.exit_of(found[4][1])) == ((40, 132), -1)
+
+
+def test_what_is_no_frame() -> None:
+    with pytest.raises(frames.MalformedFrameError):
+        list(frames.Frames().feed(b"o\xff\xff\xff\xff"))
+    for read in (frames.size_of, frames.exit_of):
+        with pytest.raises(frames.MalformedFrameError):
+            read(b"x")

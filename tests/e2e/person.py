@@ -1,0 +1,64 @@
+"""Somebody at a terminal: a command on a pty, what it shows, and the keys that are pressed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import sys
+import termios
+import time
+from collections.abc import Mapping
+
+_PATIENCE = 30.0
+
+
+class Person:
+    """A gputui command on a pty of its own."""
+
+    def __init__(self, environ: Mapping[str, str], *words: str, size: tuple[int, int] = (24, 80)) -> None:
+        self.pid, self._terminal = pty.fork()
+        if not self.pid:
+            os.execve(sys.executable, [sys.executable, "-m", "gputui", *words], dict(environ))
+        self.resize(*size)
+        self.shown = b""
+
+    def resize(self, rows: int, columns: int) -> None:
+        """Change the size of the terminal, which tells the command."""
+        fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def press(self, keys: bytes) -> None:
+        """Press keys."""
+        os.write(self._terminal, keys)
+
+    def until(self, wanted: bytes) -> bytes:
+        """Wait until that is shown; what is shown before it is no longer looked at afterwards."""
+        deadline = time.monotonic() + _PATIENCE
+        while wanted not in self.shown:
+            ready = select.select([self._terminal], [], [], max(0.0, deadline - time.monotonic()))[0]
+            assert ready, f"no {wanted!r} in {self.shown!r}"
+            piece = self._read()
+            assert piece, f"it ended without {wanted!r}: {self.shown!r}"
+            self.shown += piece
+        before, _, self.shown = self.shown.partition(wanted)
+        return before
+
+    def _read(self) -> bytes:
+        try:
+            return os.read(self._terminal, 65536)
+        except OSError:
+            return b""
+
+    def ended(self) -> int:
+        """The exit code, once it has ended."""
+        while piece := self._read():
+            self.shown += piece
+        os.close(self._terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+    def hang_up(self) -> int:
+        """Lose the terminal, as a broken connection does; the exit code."""
+        os.close(self._terminal)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])

@@ -1,0 +1,82 @@
+"""The demo, as somebody sees it who has just installed gputui: docs/tour.md, pressed in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.terminal import Terminal
+from tests.e2e.test_console import CONSOLE
+from tests.e2e.test_tour import MOST_KEYS, Operator
+
+pytestmark = pytest.mark.tmux
+HINT = "Demo, simulated GPUs"
+
+
+@pytest.fixture
+def operator(tmp_path: Path) -> Iterator[Operator]:
+    environ = {"GPUTUI_CONFIG": "/dev/null", "TMPDIR": str(tmp_path)}
+    with Terminal([*CONSOLE, "demo"], environ, 120, 36) as terminal:
+        found = Operator(terminal)
+        yield found
+        terminal.press("q")
+        terminal.until("EXIT 0", seconds=60)
+    assert list(tmp_path.iterdir()) == []
+
+
+def first_rows(shown: str) -> list[str]:
+    """Return the first six rows of the queue."""
+    return shown.partition(" ID ST")[2].splitlines()[1:7]
+
+
+def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> None:
+    # the first picture: what is wrong, an hour of history, a line for newcomers
+    operator.sees("jupyter-carol", "drained", "1 failed in 1h", "llama-7b-sft", HINT)
+    operator.sees_that(lambda shown: any(" waiting " in row for row in first_rows(shown)))
+
+    # which container sits on GPU 5: it is there, and its page has image and user
+    operator.press("BTab", "G", "Left", "Left", "i")
+    shown = operator.sees("GPU 5", "container jupyter-carol", "image jupyter/pytorch", "carol")
+    assert HINT not in shown
+    assert operator.pressed <= MOST_KEYS
+    operator.pressed = 0
+    operator.press("Escape")
+    operator.is_back()
+
+    # the error in a failed job's log
+    operator.press("1", "g", "e")
+    operator.sees("Traceback (most recent call last):", "error 1 of 2")
+    operator.press("1")
+    operator.is_back()
+
+    # three jobs, each from a line as one would type it in a shell
+    for name in ("mine-a", "mine-b", "mine-c"):
+        operator.press("s")
+        operator.sees("Submit a job")
+        operator.type(f"gputui submit --host --gpus 3 --name {name} -- sleep 600")
+        operator.press("Enter")
+        operator.sees("command     sleep 600")
+        operator.press("Enter")
+        operator.sees_no_more("Submit a job")
+        operator.is_back()
+
+    # one above another: the change is shown before it is made
+    operator.press("/")
+    operator.type("mine-c")
+    operator.press("Enter")
+    operator.sees(" jobs   Esc shows all", "mine-c")
+    operator.press("+")
+    operator.sees("What if", "priority 50 -> 60")
+    operator.press("Enter")
+    operator.sees(" 60 mine-c")
+    operator.is_back()
+
+    # why it waits
+    operator.press("Enter")
+    operator.sees("needs 3 GPUs", "1 used by others")
+    operator.press("q")
+    operator.is_back()
+    operator.press("Escape")
+    operator.sees_no_more("Esc shows all")

@@ -1,0 +1,128 @@
+"""Modes of the files the engine makes, whatever the umask."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputui.engine.files import live_file
+from gputui.engine.files.file_modes import folder_in, open_file
+from gputui.engine.files.leadership import LOCK_FILE, Leadership
+from gputui.engine.files.live_file import LIVE_FILE, Published
+from tests.engine.test_leadership import ME
+from tests.engine.world import World
+from tests.factories import NOW
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="plants files of other users")
+
+
+@pytest.fixture(params=[0o000, 0o022, 0o077], autouse=True)
+def umask(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = os.umask(request.param)
+    yield
+    os.umask(before)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture(params=[0o700, 0o2770], ids=["alone", "group"])
+def state(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    tmp_path.chmod(request.param)
+    return tmp_path
+
+
+def modes_in(state: Path) -> tuple[int, int]:
+    """Of directories and of files."""
+    return (0o2770, 0o660) if mode(state) == 0o2770 else (0o700, 0o600)
+
+
+def test_saved_logs_are_for_whom_the_state_directory_is(state: Path) -> None:
+    world = World(state)
+    job_id = world.submit()
+    world.tick(2)
+    world.exit(job_id)
+    world.tick(3)
+    log = state / f"logs/{job_id}/1.log"
+    assert (mode(log.parent), mode(log)) == modes_in(state)
+    assert mode(log.parent.parent) == modes_in(state)[0]
+
+
+@pytest.mark.parametrize("wanted", [0o600, 0o660])
+def test_the_lock_and_the_picture(tmp_path: Path, wanted: int) -> None:
+    leadership = Leadership(tmp_path, wanted)
+    leadership.acquire(ME)
+    leadership.release()
+    live_file.write(tmp_path, Published(NOW, ME), wanted)
+    assert (mode(tmp_path / LOCK_FILE), mode(tmp_path / LIVE_FILE)) == (wanted, wanted)
+
+
+def test_directories_that_are_there_keep_their_mode(state: Path) -> None:
+    (state / "logs").mkdir()
+    (state / "logs").chmod(0o750)
+    with folder_in(state, "logs/7") as folder:
+        (folder / "1.log").write_text("x")
+    assert mode(state / "logs") == 0o750
+    assert mode(state / "logs" / "7") == modes_in(state)[0]
+    assert (state / "logs" / "7" / "1.log").read_text() == "x"
+
+
+def test_logs_may_be_on_another_disk(state: Path) -> None:
+    """A link of root's own, or of the user who schedules, is followed."""
+    (state / "elsewhere").mkdir()
+    (state / "logs").symlink_to("elsewhere")
+    with folder_in(state, "logs/7") as folder:
+        (folder / "1.log").write_text("x")
+    assert (state / "elsewhere" / "7" / "1.log").read_text() == "x"
+
+
+@needs_root
+@pytest.mark.parametrize("place", ["logs", "logs/7"])
+def test_a_link_that_another_user_planted_is_not_followed(state: Path, place: str) -> None:
+    (state / "victim").mkdir()
+    (state / place).parent.mkdir(exist_ok=True)
+    (state / place).symlink_to(state / "victim")
+    os.chown(state / place, 54321, 54321, follow_symlinks=False)
+    with pytest.raises(OSError, match=r"Not a directory|symbolic links"), folder_in(state, "logs/7"):
+        raise AssertionError
+    assert list((state / "victim").iterdir()) == []
+
+
+@needs_root
+def test_planted_files_are_neither_written_nor_opened_to_the_group(state: Path) -> None:
+    state.chmod(0o2770)
+    victim = state / "shadow"
+    victim.write_text("secret")
+    victim.chmod(0o600)
+    for plant in ("symlink_to", "hardlink_to"):
+        for name in ("gpus.jsonl", LOCK_FILE, f".{LIVE_FILE}.{os.getpid()}", "gputui.log"):
+            getattr(state / name, plant)(victim)
+        with pytest.raises(OSError, match="link"):
+            open_file(state / "gputui.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o660)
+        with pytest.raises(OSError, match="link"):
+            Leadership(state, 0o660).acquire(ME)
+        live_file.write(state, Published(NOW, ME), 0o660)
+        assert (victim.read_text(), mode(victim)) == ("secret", 0o600)
+        for name in ("gpus.jsonl", LOCK_FILE, "gputui.log"):
+            (state / name).unlink()
+    os.mkfifo(state / "gputui.log")
+    with pytest.raises(OSError, match=r"regular|No such device"):
+        open_file(state / "gputui.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o660)
+
+
+@needs_root
+def test_a_planted_link_in_the_place_of_a_log_is_replaced(state: Path) -> None:
+    world = World(state)
+    (state / "logs" / "1").mkdir(parents=True)
+    (state / "logs/1/1.log").symlink_to(state / "victim")
+    job_id = world.submit()
+    world.tick(2)
+    world.exit(job_id)
+    world.tick(3)
+    assert not (state / "victim").exists()
+    assert not (state / "logs/1/1.log").is_symlink()

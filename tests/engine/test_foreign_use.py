@@ -1,0 +1,123 @@
+"""Acts on processes and containers of others: what is refused, and what the audit says."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.gpu_processes import ProcessTarget, SignalOutcome
+from gputui.engine.actions.foreign_use import ForeignUse, parse_signal
+from gputui.store.memory import MemoryJobStore
+from tests.factories import ACTOR, FakeClock, running
+from tests.foreign import JUPYTER, FakeContainers, FakeHost
+
+TARGET = ProcessTarget(300, 30, "bob", "python eval.py", ("1",), "foreign")
+
+
+class World:
+    """A store with a running job, and everything that is not its."""
+
+    def __init__(self, *, is_read_only: bool = False, containers: FakeContainers | None = None) -> None:
+        self.store = MemoryJobStore()
+        with self.store.transaction() as transaction:
+            transaction.put(running(transaction.add(running(7)).id, on=("GPU-1",)))
+        self.host, self.containers = FakeHost(), containers or FakeContainers()
+        self.use = ForeignUse(
+            self.store, FakeClock(), ACTOR, self.host, lambda: self.containers, is_read_only=is_read_only
+        )
+
+    @property
+    def audit(self) -> list[tuple[str, str, str]]:
+        return [(entry.verb, entry.target, entry.after) for entry in self.store.audit_log()]
+
+
+def test_a_signal_is_audited_before_it_is_sent_and_with_its_result() -> None:
+    world = World()
+    said = world.use.signal(TARGET, "TERM")
+    assert said == "TERM to pid 300 of bob on GPU 1: python eval.py: ended after 0.2 s"
+    assert world.host.sent == [(300, 15)]
+    assert world.audit == [("signal", "pid 300", "TERM: requested"), ("signal", "pid 300", "TERM: ended after 0.2 s")]
+    (first, _) = world.store.audit_log()
+    assert (first.uid, first.user) == (ACTOR.uid, ACTOR.user)
+    assert "python eval.py, started 2" in first.before
+
+
+def test_a_process_that_stays_is_told_with_its_state() -> None:
+    world = World()
+    world.host.outcome = SignalOutcome(has_ended=False, seconds=3, state="D")
+    assert "still there after 3 s: it waits in the kernel" in world.use.signal(TARGET, "KILL")
+
+
+def test_a_refusal_is_audited_and_nothing_is_sent() -> None:
+    world = World()
+    world.host.error = GputuiError("pid 300 belongs to bob", hint="ask bob or root")
+    with pytest.raises(GputuiError, match="belongs to bob"):
+        world.use.signal(TARGET, "TERM")
+    assert world.audit == [("signal", "pid 300", "TERM: refused: pid 300 belongs to bob (ask bob or root)")]
+
+
+@pytest.mark.parametrize("how", ["row", "container", "tag"])
+def test_a_process_of_a_job_is_refused_and_cancel_is_offered(how: str) -> None:
+    world = World()
+    (job,) = world.store.jobs().values()
+    target = TARGET
+    assert job.attempt is not None
+    if how == "row":
+        target = replace(TARGET, job_id=job.id)
+    elif how == "container":
+        target = replace(TARGET, container_id=job.attempt.container_id)
+    else:
+        world.host.names = ("A=1", f"GPUTUI_ATTEMPT={world.store.store_id}:{job.id}:{job.attempt.number}")
+    with pytest.raises(GputuiError, match="belongs to job") as told:
+        world.use.signal(target, "KILL")
+    assert told.value.hint == f"cancel the job: gputui cancel {job.id}"
+    assert world.host.sent == []
+
+
+def test_a_container_is_stopped_with_its_own_timeout_and_audited() -> None:
+    world = World()
+    assert world.use.stop("jupyter").endswith("with exit code 137: it ignored its stop signal and was killed")
+    assert world.containers.stopped == [(JUPYTER.id, 7)]
+    assert [(verb, target) for verb, target, _ in world.audit] == [("stop-container", "container jupyter-bob")] * 2
+    assert next(iter(world.store.audit_log())).before == "f00df00df00d container jupyter-bob (lab:2) of bob"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"store": "abc", "job": "12"}, "belongs to job 12 of the gputui queue abc"),
+        ({"state": "exited"}, "does not run: it is exited"),
+    ],
+)
+def test_a_container_of_a_job_or_one_that_has_ended_is_not_stopped(changes: dict[str, str], said: str) -> None:
+    world = World(containers=FakeContainers(replace(JUPYTER, **changes)))
+    with pytest.raises(GputuiError, match=said):
+        world.use.stop("jupyter")
+    assert world.containers.stopped == []
+    assert said in world.audit[-1][2]
+
+
+def test_a_container_that_goes_on_is_told() -> None:
+    containers = FakeContainers(replace(JUPYTER, restart="always"))
+    containers.ends = False
+    assert "still running" in World(containers=containers).use.stop("jupyter")
+
+
+def test_a_read_only_console_does_neither() -> None:
+    world = World(is_read_only=True)
+    with pytest.raises(GputuiError, match="read-only"):
+        world.use.signal(TARGET, "INT")
+    with pytest.raises(GputuiError, match="read-only"):
+        world.use.stop("jupyter")
+    assert (world.host.sent, world.containers.stopped) == ([], [])
+
+
+@pytest.mark.parametrize(("text", "name"), [("term", "TERM"), ("SIGKILL", "KILL"), ("2", "INT")])
+def test_names_of_signals(text: str, name: str) -> None:
+    assert parse_signal(text, "--signal") == name
+
+
+def test_other_signals_are_refused() -> None:
+    with pytest.raises(InputError, match="INT, TERM, KILL"):
+        parse_signal("STOP", "--signal")

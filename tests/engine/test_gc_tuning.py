@@ -1,0 +1,118 @@
+"""Garbage collections stop every thread: the queue is left out of them, and they are rare."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from collections.abc import Iterator
+
+import pytest
+from textual import events
+
+from gputui.engine.process import loop, memory_tuning
+from tests.engine.test_host import RealClock, Seat, real
+from tests.engine.world import World
+from tests.tui.console import Console
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    threshold = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    gc.unfreeze()
+    yield
+    gc.set_threshold(*threshold)
+    gc.unfreeze()
+
+
+async def test_the_queue_is_passed_over_by_who_leads_and_by_who_looks_on(world: World) -> None:
+    first, second = (Seat(real(world), RealClock(), "console", may_lead=leads) for leads in (True, False))
+    for seat in (first, second):
+        _as_python_has_it()
+        task = asyncio.create_task(seat.host.run())
+        await seat.until(lambda: gc.get_freeze_count() > 0)
+        assert gc.get_threshold()[0] == memory_tuning.YOUNG
+        seat.host.stop()
+        await asyncio.wait_for(task, 10)
+
+
+def _as_python_has_it() -> None:
+    gc.set_threshold(700, 10, 10)
+    gc.unfreeze()
+
+
+def test_what_a_plan_makes_and_drops_sets_off_no_collection_of_old_objects() -> None:
+    memory_tuning.configure_gc()
+    gc.collect()
+    before = gc.get_stats()[2]["collections"]
+    for _ in range(8):
+        dropped = [(number, [number]) for number in range(20_000)]
+    del dropped
+    assert gc.get_stats()[2]["collections"] == before
+
+
+def test_python_never_collects_old_objects_by_itself() -> None:
+    memory_tuning.configure_gc()
+    before = gc.get_stats()[2]["collections"]
+    kept = [[number] for number in range(20 * 10 * memory_tuning.YOUNG)]
+    assert len(kept) > 0
+    assert gc.get_stats()[1]["collections"] > 0
+    assert gc.get_stats()[2]["collections"] == before
+
+
+class Ring:
+    """Garbage once it is let go."""
+
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_old_garbage_is_swept_when_nobody_types() -> None:
+    memory_tuning.configure_gc()
+    sweeper, ring = memory_tuning.Sweeper(touched_at=0.0, swept_at=0.0), Ring()
+    gone = weakref.ref(ring)
+    gc.collect()  # it is old now
+    del ring
+    sweeper.tend(memory_tuning.EVERY - 1)
+    assert gone() is not None, "it is not time"
+    sweeper.touch(memory_tuning.EVERY)
+    sweeper.tend(memory_tuning.EVERY + memory_tuning.STILL / 2)
+    assert gone() is not None, "somebody types"
+    sweeper.tend(memory_tuning.EVERY + memory_tuning.STILL)
+    assert gone() is None
+    assert not sweeper.is_due(memory_tuning.EVERY + 2 * memory_tuning.STILL)
+
+
+def test_who_types_without_end_puts_it_off_for_half_an_hour() -> None:
+    sweeper = memory_tuning.Sweeper(touched_at=0.0, swept_at=0.0)
+    due = []
+    for now in range(4000):
+        sweeper.touch(now)
+        if sweeper.is_due(now):
+            due.append(now)
+            sweeper.swept_at = now
+    assert due == [1800, 3600]
+
+
+async def test_keys_and_the_mouse_put_it_off() -> None:
+    console = Console()
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        at = (None, 3, 3, 0, 0, 0, False, False, False, 3, 3)
+        for event in (events.Key("j", "j"), events.MouseMove(*at), events.MouseScrollDown(*at)):
+            memory_tuning.SWEEPER.touched_at = 0.0
+            console.app.post_message(event)
+            await pilot.pause()
+            assert memory_tuning.SWEEPER.touched_at > 0.0
+
+
+async def test_who_leads_and_who_looks_on_tend_to_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "MAINTENANCE_INTERVAL", 0.01)
+    for leads in (True, False):
+        seat = Seat(real(world), RealClock(), "console", may_lead=leads)
+        monkeypatch.setattr(memory_tuning, "SWEEPER", memory_tuning.Sweeper(touched_at=0.0, swept_at=0.0))
+        task = asyncio.create_task(seat.host.run())
+        await seat.until(lambda: memory_tuning.SWEEPER.swept_at > 0.0)
+        seat.host.stop()
+        await asyncio.wait_for(task, 10)

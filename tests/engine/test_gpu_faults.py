@@ -1,0 +1,134 @@
+"""A fatal Xid keeps jobs off its GPU until a reset or a resume, whichever scheduler saw it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputui.domain.gpu import GpuState, Health, HealthCode, ProbeCode, ProbeStatus
+from gputui.domain.job import BootTime
+from gputui.domain.state import JobState
+from gputui.engine.tick.gpu_faults import FaultRecorder
+from tests.engine.world import World
+from tests.factories import uuid
+
+XID = Health(HealthCode.XID, "Xid 79: the GPU has fallen off the bus")
+RESET = Health(HealthCode.NEEDS_RESET, "the driver asks for a GPU reset")
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    """A GPU that threw an Xid, and the next scheduler, whose probe the driver does not tell about it."""
+    world = World(tmp_path / "state", gpus=1)
+    world.probe.sick(0, health=XID)
+    world.tick()
+    return world
+
+
+def next_scheduler(world: World, **sample: Any) -> None:
+    world.probe.sick(0, **sample)
+    world.reborn()
+
+
+def is_used(world: World) -> bool:
+    job = world.submit(1)
+    world.tick(3)
+    is_running = world.job(job).state is JobState.RUNNING
+    if is_running:
+        world.exit(job)
+    else:
+        world.actions.cancel([job])
+    world.tick(3)
+    return is_running
+
+
+def test_the_next_scheduler_keeps_jobs_off_it_and_says_why(world: World) -> None:
+    next_scheduler(world)
+    job = world.submit(1)
+    snapshot = world.tick(3)
+    assert world.job(job).state is JobState.PENDING
+    (view,) = snapshot.gpus
+    assert (view.state, view.health, view.is_stopped_by_xid) == (GpuState.DRAINED, XID, True)
+
+
+def test_a_resume_ends_it_for_all_schedulers_that_follow(world: World) -> None:
+    next_scheduler(world)
+    world.tick()
+    world.clock.advance(1)
+    world.actions.resume([uuid(0)])
+    assert is_used(world)
+    assert not world.store.controls().faults
+    next_scheduler(world)
+    assert is_used(world)
+
+
+def test_a_resume_is_not_undone_by_a_reading_from_before_it(world: World) -> None:
+    world.clock.advance(1)
+    before = world.probe.clock.now()
+    world.actions.resume([uuid(0)])
+    world.probe.sick(0, health=XID, sampled_at=before - timedelta(seconds=1))
+    world.tick()
+    assert not world.store.controls().faults
+
+
+def test_a_reset_that_the_probe_saw_ends_it(world: World) -> None:
+    world.probe.sick(0)
+    assert is_used(world)
+    next_scheduler(world)
+    assert is_used(world)
+
+
+@pytest.mark.parametrize("sign", [{"health": RESET}, {"health": XID, "ecc_uncorrected": 3}], ids=["asked", "ecc"])
+def test_a_reset_while_nobody_scheduled_is_seen_by_its_traces(world: World, sign: dict[str, Any]) -> None:
+    world.probe.sick(0, **sign)
+    world.tick()
+    before = {"ecc_uncorrected": sign["ecc_uncorrected"]} if "ecc_uncorrected" in sign else sign
+    next_scheduler(world, **before)
+    assert not is_used(world)
+    world.probe.sick(0, ecc_uncorrected=0)
+    assert is_used(world)
+    assert not world.store.controls().faults
+
+
+def test_without_traces_of_a_reset_it_stays_whatever_the_driver_lists(world: World) -> None:
+    next_scheduler(world, ecc_uncorrected=0)
+    assert not is_used(world)
+    world.probe.sick(0, health=Health(HealthCode.LOST, "lost"))
+    world.tick()
+    world.probe.sick(0)
+    assert not is_used(world)
+
+
+def test_another_start_of_the_machine_ends_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    next_scheduler(world)
+    monkeypatch.setattr(world.clock, "boot_time", lambda: BootTime("the next", 1.0))
+    assert is_used(world)
+
+
+def test_nothing_is_struck_out_before_the_driver_has_answered(world: World) -> None:
+    next_scheduler(world)
+    world.probe.status = ProbeStatus(ProbeCode.STARTING)
+    world.tick(3)
+    assert set(world.store.controls().faults) == {uuid(0)}
+
+
+def test_it_is_written_once(world: World) -> None:
+    version = world.store.version()
+    world.tick(5)
+    assert world.store.version() == version
+
+
+def test_a_job_that_runs_there_is_stopped_by_the_next_scheduler_too(tmp_path: Path) -> None:
+    world = World(tmp_path / "state", gpus=2)
+    job = world.submit(2)
+    world.tick(3)
+    assert world.job(job).state is JobState.RUNNING
+    world.probe.sick(1, health=XID)
+    FaultRecorder(world.scheduler.context).record(world.clock.now(), world.clock.boot_time())
+    world.probe.sick(1)
+    world.reborn()
+    world.tick()
+    assert world.job(job).state is JobState.COMPLETING

@@ -1,0 +1,74 @@
+"""What a busy moment needed goes back to the system, though small things made meanwhile stay."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gputui.engine.process import memory_tuning
+from tests.engine.test_host import RealClock, Seat, real
+from tests.engine.world import World
+
+MOMENT = """
+import ctypes, os, sys, threading
+
+def resident():
+    return int(open("/proc/self/statm").read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+{settle}
+before, small = resident(), []
+
+def moment():
+    large = []
+    for _ in range(500):
+        large.append(bytearray(100_000))
+        small.append(bytearray(1000))
+
+moment()
+for _ in range(3):
+    thread = threading.Thread(target=moment)
+    thread.start()
+    thread.join()
+print(resident() - before, file=open({told!r}, "w"))
+libc = ctypes.CDLL(None)
+libc.fopen.restype = ctypes.c_void_p
+stream = ctypes.c_void_p(libc.fopen({heaps!r}.encode(), b"w"))
+libc.malloc_info(0, stream)
+libc.fclose(stream)
+"""
+
+
+def _kept(directory: Path, settle: str) -> tuple[int, int]:
+    """Bytes that a process with four busy moments behind it keeps, a tenth of them in use, and heaps that it has."""
+    told, heaps = directory / "told", directory / "heaps"
+    code = MOMENT.format(settle=settle, told=str(told), heaps=str(heaps))
+    subprocess.run([sys.executable, "-c", code], check=True)
+    return int(told.read_text()), heaps.read_text().count("<heap nr=")
+
+
+def test_holes_go_back_to_the_system_and_threads_share_one_heap(tmp_path: Path) -> None:
+    kept, heaps = _kept(tmp_path, "from gputui.engine.process import memory_tuning; memory_tuning.configure_malloc()")
+    assert (kept < 20_000_000, heaps) == (True, 1), f"{kept} bytes in {heaps} heaps"
+
+
+def test_left_alone_glibc_keeps_them(tmp_path: Path) -> None:
+    """Else nothing of this would be needed."""
+    kept, _ = _kept(tmp_path, "")
+    assert kept > 50_000_000
+
+
+@pytest.mark.parametrize("may_lead", [True, False])
+async def test_who_leads_and_who_looks_on_see_to_it(
+    world: World, monkeypatch: pytest.MonkeyPatch, may_lead: bool
+) -> None:
+    seen: list[bool] = []
+    monkeypatch.setattr(memory_tuning, "configure_malloc", lambda: seen.append(True))
+    seat = Seat(real(world), RealClock(), "console", may_lead=may_lead)
+    running = asyncio.create_task(seat.host.run())
+    await seat.until(lambda: bool(seen))
+    seat.host.stop()
+    await asyncio.wait_for(running, 10)

@@ -1,0 +1,223 @@
+"""The highest priority that a user may give to a tenant's jobs, wherever it could be given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.domain.audit import Actor
+from gputui.domain.edit import Edit
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.job import Placed, Placing, Submission, Waited
+from gputui.domain.policy.effective_settings import effective_policy
+from gputui.domain.recurring import Recurrence
+from gputui.domain.settings import PolicySettings, Settings, StoreSettings, TenantSettings
+from gputui.domain.state import JobState
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.permissions import UserPermissions
+from gputui.engine.actions.tenants import Tenants
+from gputui.store.memory import MemoryJobStore
+from tests.factories import ACTOR, FakeClock, job, spec
+
+MEMBER = Actor(61_234, "member")
+ROOT = Actor(0, "root")
+
+
+class Desk:
+    """A queue with a waiting job of alice at 50 and one of bob at 80, and who may ask for what."""
+
+    def __init__(self, directory: Path, *, group: str | None, tenants: tuple[TenantSettings, ...] = ()) -> None:
+        directory.chmod(0o700)
+        self.store = MemoryJobStore()
+        self.store.submit([job(), job(tenant="bob", priority=80)], actor=ACTOR)
+        self.policy = PolicySettings(tenants=tenants)
+        self.permissions = UserPermissions(directory, Settings(store=StoreSettings(group=group), policy=self.policy))
+
+    def of(self, actor: Actor) -> Actions:
+        return Actions(self.store, FakeClock(), actor, policy=self.policy, permissions=self.permissions)
+
+    def tenants(self, actor: Actor) -> Tenants:
+        return Tenants(self.store, FakeClock(), actor, self.policy, self.permissions)
+
+
+Wish = Callable[[Actions], object]
+TOO_HIGH: dict[str, Wish] = {
+    "submit": lambda actions: actions.submit([Submission(spec()), Submission(spec(priority=60))]),
+    "array": lambda actions: actions.submit([Submission(spec(priority=60), array=(1, 2))]),
+    "dry run": lambda actions: actions.rehearse([Submission(spec(priority=60))]),
+    "edit": lambda actions: actions.edit(1, Edit(spec={"priority": 60})),
+    "dry run of an edit": lambda actions: actions.rehearse_edit(1, Edit(spec={"priority": 60})),
+    "priority 60": lambda actions: actions.set_priority([1], 60),
+    "priority +10": lambda actions: actions.add_priority([1], 10),
+    "cron": lambda actions: actions.add_recurring(Recurrence("0 * * * *", "UTC"), Submission(spec(priority=60))),
+}
+
+
+@pytest.mark.parametrize("wish", TOO_HIGH.values(), ids=TOO_HIGH)
+def test_members_of_a_shared_queue_may_have_50(tmp_path: Path, wish: Wish) -> None:
+    desk = Desk(tmp_path, group="lab")
+    before = dict(desk.store.jobs())
+    with pytest.raises(InputError, match="tenant alice may have at most priority 50, and 60 is more") as caught:
+        wish(desk.of(MEMBER))
+    assert "--max-priority 60" in (caught.value.hint or "")
+    assert dict(desk.store.jobs()) == before
+    assert not desk.store.recurring()
+
+
+@pytest.mark.parametrize("wish", TOO_HIGH.values(), ids=TOO_HIGH)
+@pytest.mark.parametrize("how", ["operator", "raised cap", "private"])
+def test_operators_private_queues_and_raised_tenants_may_have_more(tmp_path: Path, wish: Wish, how: str) -> None:
+    raised = (TenantSettings("alice", max_priority=60),) if how == "raised cap" else ()
+    desk = Desk(tmp_path, group=None if how == "private" else "lab", tenants=raised)
+    wish(desk.of(ROOT if how == "operator" else MEMBER))
+
+
+@pytest.mark.parametrize("wish", TOO_HIGH.values(), ids=TOO_HIGH)
+def test_a_cap_that_is_set_holds_in_a_private_queue_for_everybody(tmp_path: Path, wish: Wish) -> None:
+    desk = Desk(tmp_path, group=None, tenants=(TenantSettings("alice", max_priority=55),))
+    with pytest.raises(InputError, match="at most priority 55"):
+        wish(desk.of(ROOT))
+
+
+def test_the_head_of_the_queue_is_above_every_priority(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, group="lab")
+    with pytest.raises(InputError, match="the head of the queue is before priority 100, and tenant alice may have 50"):
+        desk.of(MEMBER).top([1])
+    assert desk.store.get(1).topped_at is None
+    desk.of(ROOT).top([1])
+    assert desk.store.get(1).topped_at is not None
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [
+        lambda actions: actions.add_priority([2], -10),
+        lambda actions: actions.set_priority([2], 80),
+        lambda actions: actions.edit(2, Edit(spec={"name": "other"})),
+        lambda actions: actions.hold([2]),
+        lambda actions: actions.set_priority([1], 20),
+    ],
+)
+def test_a_job_that_has_more_already_may_be_changed_and_lowered(tmp_path: Path, wish: Wish) -> None:
+    wish(Desk(tmp_path, group="lab").of(MEMBER))
+
+
+def test_only_operators_change_the_cap_in_a_shared_queue(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, group="lab", tenants=(TenantSettings("alice", max_priority=40),))
+    changes: dict[str, Any] = {"max_priority": 100}
+    with pytest.raises(GputuiError, match="only an operator"):
+        desk.tenants(MEMBER).set("alice", changes)
+    with pytest.raises(GputuiError, match="only an operator"):
+        desk.tenants(MEMBER).set("alice", {}, clear=True)
+    desk.tenants(MEMBER).set("alice", {"weight": 2.0})
+    desk.tenants(ROOT).set("alice", changes)
+    [alice] = effective_policy(desk.policy, desk.store.controls()).tenants
+    assert alice == TenantSettings("alice", 2.0, max_priority=100)
+    desk.of(MEMBER).set_priority([1], 100)
+    with pytest.raises(GputuiError, match="only an operator"):
+        desk.tenants(MEMBER).remove("alice")
+
+
+def test_a_cap_that_a_command_set_is_seen_by_a_submit_that_loads_no_queue(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, group=None)
+    assert not desk.store.caps_waiting()
+    desk.tenants(ACTOR).set("alice", {"max_priority": 30})
+    assert desk.store.caps_waiting()
+    with pytest.raises(InputError, match="at most priority 30, and 50 is more"):
+        desk.of(ACTOR).submit([Submission(spec())])
+
+
+SUBMITS: dict[str, Wish] = {
+    "submit": lambda actions: actions.submit([Submission(spec())]),
+    "dry run": lambda actions: actions.rehearse([Submission(spec())]),
+    "cron": lambda actions: actions.add_recurring(Recurrence("0 * * * *", "UTC"), Submission(spec())),
+}
+
+
+@pytest.mark.parametrize("wish", SUBMITS.values(), ids=SUBMITS)
+def test_only_its_users_and_operators_submit_for_a_tenant_that_names_them(tmp_path: Path, wish: Wish) -> None:
+    desk = Desk(tmp_path, group="lab", tenants=(TenantSettings("alice", users=("61235", "@no-such-group")),))
+    before = dict(desk.store.jobs())
+    with pytest.raises(InputError, match="only 61235, @no-such-group and operators may submit for tenant alice"):
+        wish(desk.of(MEMBER))
+    assert dict(desk.store.jobs()) == before
+    wish(desk.of(Actor(61_235, "named")))
+    wish(desk.of(ROOT))
+
+
+def test_users_that_a_command_set_are_heeded_and_members_may_not_change_them(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, group="lab")
+    desk.tenants(ROOT).set("alice", {"users": ("root",)})
+    assert desk.store.caps_waiting()
+    with pytest.raises(InputError, match="only root and operators"):
+        desk.of(MEMBER).submit([Submission(spec())])
+    with pytest.raises(GputuiError, match="only an operator"):
+        desk.tenants(MEMBER).set("alice", {"users": ()})
+    with pytest.raises(GputuiError, match="only an operator"):
+        desk.tenants(MEMBER).set("mine", {"users": ("member",)})
+    desk.of(MEMBER).submit([Submission(spec(tenant="bob"))])
+
+
+def test_users_make_no_difference_in_a_queue_of_ones_own(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, group=None, tenants=(TenantSettings("alice", users=("61235",)),))
+    assert desk.of(MEMBER).submit([Submission(spec())])
+
+
+@pytest.mark.parametrize(("actor", "kept"), [(MEMBER, False), (ROOT, True)])
+def test_a_requeue_keeps_the_wait_where_an_operator_wishes_it(tmp_path: Path, actor: Actor, kept: bool) -> None:
+    desk = Desk(tmp_path, group="lab")
+    waits = (Waited(50, timedelta(hours=1)),)
+    with desk.store.transaction() as transaction:
+        transaction.put(replace(transaction.get(1), state=JobState.RUNNING, waited=waits))
+    desk.of(actor).requeue([1])
+    assert desk.store.get(1).waited == (waits if kept else ())
+
+
+def test_moving_by_hand_is_for_operators_in_a_shared_queue_and_within_the_cap_elsewhere(tmp_path: Path) -> None:
+    def places(priority: int) -> list[Placing]:
+        return [Placing((1,), Placed(2, 2, -1.0, 0.0, "bob", None, priority, 0, None))]
+
+    shared = Desk(tmp_path, group="lab")
+    with pytest.raises(InputError, match="only operators move jobs by hand in a shared queue"):
+        shared.of(MEMBER).place(places(50))
+    with pytest.raises(InputError, match="at most priority 50, and 80 is more"):
+        shared.of(MEMBER).place(places(80))
+    shared.of(ROOT).place(places(80))
+    moved = shared.store.get(1)
+    assert (moved.priority, moved.placed) == (80, places(80)[0].placed)
+    private = Desk(tmp_path, group=None, tenants=(TenantSettings("alice", max_priority=60),))
+    private.of(ACTOR).place(places(60))
+    with pytest.raises(InputError, match="at most priority 60, and 80 is more"):
+        private.of(ACTOR).place(places(80))
+
+
+def test_a_place_is_ended_by_other_wishes_and_by_a_start(tmp_path: Path) -> None:
+    place = Placing((1,), Placed(2, 2, -1.0, 0.0, "bob", None, 50, 0, None))
+    wishes: list[tuple[Wish, bool]] = [
+        (lambda actions: actions.add_priority([1], -1), False),
+        (lambda actions: actions.top([1]), False),
+        (lambda actions: actions.edit(1, Edit(spec={"time_limit": timedelta(hours=1)})), False),
+        (lambda actions: actions.edit(1, Edit(gpus={"minimum": 2, "maximum": 2})), False),
+        (lambda actions: actions.edit(1, Edit(spec={"name": "other"})), True),
+        (lambda actions: actions.hold([1]), True),
+    ]
+    for wish, is_kept in wishes:
+        desk = Desk(tmp_path, group=None)
+        actions = desk.of(ACTOR)
+        actions.place([place])
+        wish(actions)
+        assert (desk.store.get(1).placed is not None) is is_kept
+
+
+def test_what_runs_is_not_moved(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, group=None)
+    with desk.store.transaction() as transaction:
+        transaction.put(replace(transaction.get(1), state=JobState.RUNNING))
+    with pytest.raises(GputuiError, match="only a waiting job has a place in the queue"):
+        desk.of(ACTOR).place([Placing((2, 1), Placed(9, 9, -1.0, 0.0, "bob", None, 50, 0, None))])
+    assert desk.store.get(2).placed is None

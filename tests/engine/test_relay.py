@@ -1,0 +1,42 @@
+"""The relay's listener: how many connections it takes, and from whom."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gputui.domain import frames
+from gputui.engine.process import relay
+
+
+def test_one_user_does_not_take_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(relay, "MOST_OF_ONE", 1)
+    command = ["sh", "-c", "cat > /dev/null"]
+    with tempfile.TemporaryDirectory() as state:
+        found = relay.Relay(Path(state), command)
+        found.open()
+        first = connected(state)
+        assert b"the most for one user" in answer(state)
+        first.close()
+        command[:] = ["/no/such/command"]
+        while answer(state):  # until the first one's process has ended
+            pass
+        found.close()
+
+
+def answer(state: str) -> bytes:
+    with connected(state) as connection:
+        return b"".join(content for kind, content in frames.Frames().feed(connection.recv(4096)) if kind)
+
+
+def connected(state: str) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX)
+    connection.settimeout(30)
+    place = os.open(state, os.O_RDONLY)
+    connection.connect(f"/proc/self/fd/{place}/{relay.SOCKET}")
+    os.close(place)
+    return connection

@@ -1,0 +1,385 @@
+"""Changes of running jobs: the time limit, who may change it, and what the scheduler makes of it."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.domain.audit import Actor
+from gputui.domain.edit import Edit
+from gputui.domain.errors import GputuiError, InputError
+from gputui.domain.job import LimitWarning
+from gputui.domain.policy.durations import Durations
+from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, StoreSettings
+from gputui.domain.state import JobState
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.permissions import UserPermissions
+from gputui.store.memory import MemoryJobStore
+from tests.engine.world import World
+from tests.factories import ACTOR, GIB, NOW, FakeClock, job, running, uuid
+
+ON_REAL_POOLS = True
+HOUR = timedelta(hours=1)
+OWNER, MEMBER, ROOT = ACTOR, Actor(61_234, "member"), Actor(0, "root")
+
+
+def limit(value: timedelta | None) -> Edit:
+    return Edit(spec={"time_limit": value})
+
+
+# the scheduler
+
+
+def test_an_extended_job_runs_on_and_is_warned_before_its_new_limit(world: World) -> None:
+    job_id = world.submit(1, time_limit=timedelta(seconds=100), warning=LimitWarning(10, timedelta(seconds=40)))
+    world.tick(2)
+    world.tick(1, seconds=61)
+    assert [how for _, how in world.docker.told] == ["signal 10"]
+    world.actions.edit(job_id, limit(timedelta(seconds=200)))
+    world.reborn()
+    world.tick(1, seconds=60)
+    assert world.job(job_id).state is JobState.RUNNING
+    assert len(world.docker.told) == 1
+    world.tick(1, seconds=40)
+    assert [how for _, how in world.docker.told] == ["signal 10", "signal 10"]
+    world.tick(1, seconds=40)
+    assert world.job(job_id).state is JobState.COMPLETING
+    world.tick(2)
+    ended = world.job(job_id)
+    assert (ended.state, len(ended.attempts), len(world.docker.started)) == (JobState.TIMEOUT, 1, 1)
+    assert ended.cause is not None
+    assert ended.cause.text == "over its time limit of 3m20s"
+
+
+def test_a_shortened_job_is_warned_at_once_and_ended_sooner(world: World) -> None:
+    job_id = world.submit(1, time_limit=HOUR, warning=LimitWarning(10, timedelta(seconds=40)))
+    world.tick(2)
+    world.tick(1, seconds=30)
+    world.actions.edit(job_id, limit(timedelta(seconds=60)))
+    world.tick()
+    assert [how for _, how in world.docker.told] == ["signal 10"]
+    world.tick(2, seconds=30)
+    assert world.job(job_id).state is JobState.TIMEOUT
+
+
+def test_an_extension_in_the_middle_of_a_tick_counts(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    job_id = world.submit(1, time_limit=timedelta(seconds=100))
+    world.tick(2)
+    refresh = world.scheduler.context.refresh
+
+    def late() -> None:
+        refresh()
+        monkeypatch.setattr(world.scheduler.context, "refresh", refresh)
+        world.actions.edit(job_id, limit(timedelta(seconds=300)))
+
+    monkeypatch.setattr(world.scheduler.context, "refresh", late)
+    world.clock.advance(120)
+    world.observe()
+    world.scheduler.tick(world.clock.now())
+    assert world.job(job_id).state is JobState.RUNNING
+    assert world.docker.told == []
+
+
+def test_an_extended_job_is_planned_to_run_to_its_limit_though_the_site_allows_less() -> None:
+    day, policy = timedelta(days=1), PolicySettings()
+    extended, waiting = limit(3 * day).on(running(1, time_limit=day), NOW), job(2)
+    durations = Durations([extended, waiting], policy, day)
+    assert (durations.seconds(extended), durations.seconds(waiting)) == (3 * 86400, 86400)
+    assert Durations([extended], PolicySettings(max_time=day), day).seconds(extended) == 86400
+
+
+# signals
+
+
+def told(world: World) -> list[str]:
+    return [how for _, how in world.docker.told]
+
+
+def test_signals_are_sent_once_in_order_and_by_the_next_scheduler_too(world: World) -> None:
+    job_id = world.submit(1)
+    world.tick(2)
+    world.actions.signal([job_id], 10)
+    world.actions.signal([job_id], 12)
+    world.reborn()
+    world.tick(2)
+    assert told(world) == ["signal 10", "signal 12"]
+    assert world.job(job_id).signals == ()
+    assert [entry.after for entry in world.store.audit_log(f"job {job_id}") if entry.verb == "signal"][-1] == (
+        "RUNNING: priority 50, to be sent SIGUSR1, to be sent SIGUSR2"
+    )
+
+
+def test_a_signal_waits_for_a_runtime_that_does_not_answer(world: World) -> None:
+    job_id = world.submit(1)
+    world.tick(2)
+    world.actions.signal([job_id], 10)
+    world.docker.up = False
+    world.tick(2)
+    assert told(world) == []
+    world.docker.up = True
+    world.tick(2)
+    assert told(world) == ["signal 10"]
+
+
+def test_only_running_jobs_get_signals_and_an_ended_one_forgets_them(world: World) -> None:
+    job_id, waiting = world.submit(1), world.submit(99)
+    with pytest.raises(GputuiError, match="job 2 is PENDING: only a running job can be sent a signal"):
+        world.actions.signal([waiting], 10)
+    world.tick(2)
+    world.docker.up = False
+    for _ in range(16):
+        world.actions.signal([job_id], 10)
+    with pytest.raises(GputuiError, match="has 16 signals to get already"):
+        world.actions.signal([job_id], 10)
+    world.docker.up = True
+    world.exit(job_id)
+    world.observe()
+    world.scheduler.tick(world.clock.now())
+    assert (world.job(job_id).signals, told(world)) == ((), [])
+
+
+# suspension
+
+
+def test_a_job_is_suspended_and_woken_across_schedulers(world: World) -> None:
+    job_id = world.submit(1, time_limit=HOUR)
+    world.tick(2)
+    world.actions.suspend([job_id])
+    world.tick(2)
+    assert told(world) == ["suspend"]
+    job = world.job(job_id)
+    assert (job.state, job.is_suspended, len(job.gpus)) == (JobState.RUNNING, True, 1)
+    world.reborn()
+    world.tick(3)
+    assert told(world) == ["suspend"]
+    with pytest.raises(GputuiError, match="is suspended, and gets no signals"):
+        world.actions.signal([job_id], 10)
+    world.actions.unsuspend([job_id])
+    world.reborn()
+    world.tick(3)
+    assert told(world) == ["suspend", "unsuspend"]
+    assert not world.job(job_id).is_suspended
+    assert world.actions.unsuspend([job_id]) == ()
+
+
+def test_one_that_the_engine_woke_is_suspended_again_and_what_others_suspended_is_left_alone(world: World) -> None:
+    job_id, other = world.submit(1), world.submit(1)
+    world.tick(2)
+    world.actions.suspend([job_id])
+    world.tick(2)
+    first, second = sorted(record.id for record in world.docker.running())
+    world.docker.made[first] = replace(world.docker.made[first], is_suspended=False)
+    world.docker.made[second] = replace(world.docker.made[second], is_suspended=True)
+    world.tick(2)
+    assert world.docker.told == [(first, "suspend"), (first, "suspend")]
+    assert not world.job(other).is_suspended
+
+
+def test_a_suspended_job_is_not_warned_but_ends_at_its_limit_and_is_cancelled_at_once(world: World) -> None:
+    warning = LimitWarning(10, timedelta(seconds=40))
+    limited, cancelled = (world.submit(1, time_limit=timedelta(seconds=100), warning=warning) for _ in range(2))
+    world.tick(2)
+    world.actions.suspend([limited, cancelled])
+    world.tick(2)
+    world.actions.cancel([cancelled])
+    world.tick(3)
+    assert world.job(cancelled).state is JobState.CANCELLED
+    world.tick(1, seconds=60)
+    world.tick(3, seconds=40)
+    assert world.job(limited).state is JobState.TIMEOUT
+    assert not world.job(limited).suspended
+    assert told(world) == ["suspend", "suspend", "terminate", "terminate"]
+
+
+def test_only_running_jobs_are_suspended(world: World) -> None:
+    waiting = world.submit(99)
+    with pytest.raises(GputuiError, match="is PENDING: only a running job can be suspended"):
+        world.actions.suspend([waiting])
+
+
+# who may, and how far
+
+
+class Desk:
+    """A shared queue with a job of alice's that has run for a minute of its hour."""
+
+    def __init__(self, directory: Path, *, extend: str = "owner", group: str | None = "lab", **changes: Any) -> None:
+        directory.chmod(0o700)
+        self.store = MemoryJobStore()
+        policy = PolicySettings(extend=extend)
+        self.settings = Settings(SchedulerSettings(max_time=4 * HOUR), StoreSettings(group=group), policy=policy)
+        self.permissions = UserPermissions(directory, self.settings)
+        changes = {"time_limit": HOUR, "submitted_by": "alice", **changes}
+        with self.store.transaction() as transaction:
+            transaction.add(running(1, **changes))
+
+    def of(self, actor: Actor) -> Actions:
+        settings = self.settings
+        return Actions(self.store, FakeClock(), actor, settings.scheduler, settings.policy, self.permissions)
+
+    @property
+    def limit(self) -> timedelta | None:
+        return self.store.get(1).spec.time_limit
+
+
+def test_the_owner_shortens_and_extends_within_what_the_site_allows(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    for wanted in (timedelta(minutes=30), 4 * HOUR, 2 * HOUR):
+        assert desk.of(OWNER).edit(1, limit(wanted))
+        assert desk.limit == wanted
+    too_much: tuple[timedelta | None, ...] = (5 * HOUR, None)
+    for more in too_much:
+        with pytest.raises(InputError, match="is longer than a job may run here"):
+            desk.of(OWNER).edit(1, limit(more))
+    assert [entry.after for entry in desk.store.audit_log("job 1")][-1] == "time_limit 2:00:00"
+
+
+def test_operators_go_beyond_and_others_may_do_nothing(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    with pytest.raises(GputuiError, match="job 1: only alice, who submitted it, and operators may change it while"):
+        desk.of(MEMBER).edit(1, limit(timedelta(minutes=30)))
+    desk.of(ROOT).edit(1, limit(9 * HOUR))
+    assert desk.limit == 9 * HOUR
+    desk.of(OWNER).edit(1, limit(8 * HOUR))
+    assert desk.limit == 8 * HOUR, "shorter, though more than the site allows"
+    desk.of(ROOT).edit(1, limit(None))
+    assert desk.limit is None
+
+
+def test_a_site_may_leave_extensions_to_operators(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, extend="operator")
+    with pytest.raises(InputError, match="only operators may give a running job more time"):
+        desk.of(OWNER).edit(1, limit(2 * HOUR))
+    desk.of(OWNER).edit(1, limit(HOUR / 2))
+    desk.of(ROOT).edit(1, limit(2 * HOUR))
+    assert desk.limit == 2 * HOUR
+
+
+def test_in_a_private_queue_everyone_may(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, extend="operator", group=None)
+    desk.of(MEMBER).edit(1, limit(9 * HOUR))
+    assert desk.limit == 9 * HOUR
+
+
+def test_the_proof_of_the_submitter_counts_for_more_than_the_name(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, warrant="61234/abc")
+    with pytest.raises(GputuiError, match="only alice"):
+        desk.of(OWNER).edit(1, limit(HOUR / 2))
+    desk.of(MEMBER).edit(1, limit(HOUR / 2))
+
+
+def test_suspending_is_for_the_owner_and_operators(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    with pytest.raises(GputuiError, match="only alice, who submitted it, and operators may suspend it"):
+        desk.of(MEMBER).suspend([1])
+    assert desk.of(OWNER).suspend([1]) == (1,)
+    with pytest.raises(GputuiError, match="may let it continue"):
+        desk.of(MEMBER).unsuspend([1])
+    assert desk.of(ROOT).unsuspend([1]) == (1,)
+
+
+def test_signals_are_for_the_owner_and_operators(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    with pytest.raises(GputuiError, match="only alice, who submitted it, and operators may send it signals"):
+        desk.of(MEMBER).signal([1], 10)
+    desk.of(OWNER).signal([1], 10)
+    desk.of(ROOT).signal([1], 15)
+    assert desk.store.get(1).signals == (10, 15)
+
+
+def test_what_is_refused(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, warning=LimitWarning(10, timedelta(minutes=5)))
+    root = desk.of(ROOT)
+    with pytest.raises(InputError, match="job 1 has run for 1m00s: a limit of 1m00s is over already"):
+        root.edit(1, limit(timedelta(minutes=1)))
+    with pytest.raises(InputError, match="5m00s before the end is before the start"):
+        root.edit(1, limit(timedelta(minutes=4)))
+    with pytest.raises(InputError, match="warns of a time limit, and there is none"):
+        root.edit(1, limit(None))
+    with pytest.raises(GputuiError, match="only its time limit and its comment can be changed now"):
+        root.edit(1, Edit(spec={"time_limit": HOUR, "name": "late"}))
+    with pytest.raises(GputuiError, match="only its time limit and its comment can be changed now"):
+        root.rehearse_edit(1, Edit(held=True))
+    for state in (JobState.COMPLETING, JobState.TIMEOUT):
+        with desk.store.transaction() as transaction:
+            transaction.put(transaction.get(1).evolve(state=state, ended_at=NOW))
+        with pytest.raises(GputuiError, match=f"job 1 is {state}: it cannot be edited any more"):
+            root.edit(1, limit(2 * HOUR))
+    assert desk.limit == HOUR
+
+
+def test_the_comment_of_a_running_job_is_its_owner_s(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    note = Edit(spec={"comment": "diverged at step 100"})
+    desk.of(OWNER).edit(1, note)
+    after = desk.store.get(1)
+    assert (after.spec.comment, after.limit_changed_at) == ("diverged at step 100", None)
+    with pytest.raises(GputuiError, match="only alice"):
+        desk.of(MEMBER).edit(1, note)
+
+
+def test_a_job_whose_image_is_being_fetched_can_be_changed(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, state=JobState.PENDING)
+    with desk.store.transaction() as transaction:
+        transaction.put(transaction.get(1).evolve(state=JobState.CONFIGURING, attempts=(), started_at=None))
+    desk.of(OWNER).edit(1, limit(timedelta(seconds=1)))
+    assert desk.limit == timedelta(seconds=1)
+
+
+# how it used its GPUs
+
+
+def test_the_use_of_gpus_is_measured_across_schedulers(world: World) -> None:
+    job_id = world.submit(2)
+    world.tick(2)
+    gpus = [int(each[4:12], 16) for each in world.job(job_id).gpus]
+    for index in gpus:
+        world.probe.changed[uuid(index)] = {"utilization": 0.8, "memory_used": 20 * GIB}
+    world.tick(10)
+    world.scheduler.stop()
+    world.reborn()
+    for index in gpus:
+        world.probe.changed[uuid(index)] = {"utilization": 0.0, "memory_used": 10 * GIB}
+    world.tick(9)
+    world.exit(job_id)
+    world.tick(2)
+    job = world.job(job_id)
+    told = job.attempts[0].efficiency
+    assert told is not None
+    assert told.utilization is not None
+    assert told.idle is not None
+    assert 0.35 < told.utilization < 0.45
+    assert 0.45 < told.idle < 0.55
+    assert (told.memory_peak, told.memory_total) == (20 * GIB, 80 * GIB)
+    assert 19 <= told.seconds <= 22
+    assert job.end_info == f"util {told.utilization * 100:.0f}%  mem 20G/80G"
+    world.tick(1, seconds=61)
+    assert (world.directory / "efficiency.json").read_text() == "{}"
+
+
+def test_figures_that_make_no_sense_do_not_stop_the_scheduler(world: World) -> None:
+    job_id = world.submit(1)
+    world.tick(3)
+    last = dict.fromkeys(world.job(job_id).gpus, "2026-01-01T00:00:00")  # no time zone
+    world.scheduler.stop()
+    (world.directory / "efficiency.json").write_text(json.dumps({f"{job_id}:1": {"gpus": 1, "last": last}}))
+    world.reborn()
+    world.tick(3)
+    world.exit(job_id)
+    world.tick(2)
+    assert world.job(job_id).attempts[0].efficiency is not None
+
+
+def test_a_job_without_gpus_and_a_damaged_file_have_no_figures(world: World) -> None:
+    (world.directory / "efficiency.json").write_text("{torn")
+    world.reborn()
+    job_id = world.submit(0)
+    world.tick(3)
+    world.exit(job_id)
+    world.tick(2)
+    assert world.job(job_id).attempts[0].efficiency is None

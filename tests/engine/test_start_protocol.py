@@ -1,0 +1,75 @@
+"""Two schedulers on one engine: a GPU goes to one of them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from gputui.domain.container import ContainerRecord, ContainerState
+from gputui.domain.state import JobState
+from gputui.engine.tick.start_protocol import CONFLICT_CHECKS, conflicting_container
+from tests.engine.fakes import FakeRuntime
+from tests.engine.world import World
+from tests.factories import FakeClock, uuid
+
+RUNNING, CREATED = ContainerState.RUNNING, ContainerState.CREATED
+
+
+def rival(name: str, state: ContainerState) -> ContainerRecord:
+    return ContainerRecord(name, 1, 1, state, (uuid(0),))
+
+
+def with_mine(looks: list[tuple[ContainerRecord, ...]], state: ContainerState = CREATED) -> FakeRuntime:
+    """A runtime with our container `m`, that shows these rivals one look after the other, the last for ever."""
+    runtime = FakeRuntime("docker", FakeClock())
+    runtime.made["m"] = ContainerRecord("m", 1, 1, state, (uuid(0),))
+    shown = itertools.chain(looks, itertools.repeat(looks[-1]))
+    runtime.rivalry = lambda _: next(shown)
+    return runtime
+
+
+def pauses(into: list[float]) -> Callable[[float], None]:
+    return into.append
+
+
+@pytest.mark.parametrize(
+    ("looks", "loses", "waits"),
+    [
+        ([()], False, 0),
+        ([(rival("z", RUNNING),)], True, 0),
+        ([(rival("a", CREATED),)], True, 0),
+        ([(rival("z", CREATED),), ()], False, 1),
+        ([(rival("z", CREATED),), (rival("z", RUNNING),)], True, 1),
+        ([(rival("z", CREATED), rival("y", RUNNING))], True, 0),
+        ([(rival("z", CREATED),)], True, CONFLICT_CHECKS),
+    ],
+    ids=["alone", "one-runs", "smaller-id", "it-gives-way", "it-starts", "two", "it-does-neither"],
+)
+def test_who_gives_way(looks: list[tuple[ContainerRecord, ...]], loses: bool, waits: int) -> None:
+    waited: list[float] = []
+    assert (conflicting_container(with_mine(looks), "m", pauses(waited)) is not None) is loses
+    assert len(waited) == waits
+
+
+def test_what_runs_already_stays() -> None:
+    assert conflicting_container(with_mine([(rival("a", RUNNING),)], RUNNING), "m", pauses([])) is None
+
+
+def test_a_job_that_gave_way_is_free_of_charge_and_starts_when_the_rival_is_gone(world: World) -> None:
+    world.docker.rivalry = lambda _: (rival("a", RUNNING),)
+    job_id = world.submit(1)
+    world.tick(2)
+    job = world.job(job_id)
+    assert (job.state, job.attempts, world.docker.made, world.docker.started) == (JobState.PENDING, (), {}, [])
+    world.docker.rivalry = lambda _: ()
+    world.tick(2)
+    assert world.job(job_id).state is JobState.RUNNING
+
+
+def test_a_job_without_gpus_has_no_rivals(world: World) -> None:
+    world.docker.rivalry = lambda _: (rival("a", RUNNING),)
+    job_id = world.submit(0)
+    world.tick(2)
+    assert world.job(job_id).state is JobState.RUNNING

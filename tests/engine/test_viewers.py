@@ -1,0 +1,46 @@
+"""A start waits for whoever is about to attach, and for nobody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputui.engine.files.viewers import FOLDER, PATIENCE, AttachWait, wait_for_viewer
+
+
+def waits(directory: Path, job_id: int, viewer: AttachWait | None = None, after: int = 0) -> int:
+    """The number of times that the start paused; the viewer attaches after so many."""
+    paused: list[float] = []
+
+    def pause(seconds: float) -> None:
+        paused.append(seconds)
+        if viewer is not None and len(paused) == after:
+            viewer.is_attached()
+
+    wait_for_viewer(directory, job_id, pause)
+    assert sum(paused) < PATIENCE + 0.1
+    return len(paused)
+
+
+def test_the_start_comes_after_the_attachment(tmp_path: Path) -> None:
+    assert waits(tmp_path, 7) == 0
+    viewer = AttachWait(tmp_path, 7)
+    assert waits(tmp_path, 8) == 0
+    assert waits(tmp_path, 7, viewer, after=3) == 3
+    assert waits(tmp_path, 7) == 0
+    assert not list((tmp_path / FOLDER).iterdir())
+
+
+def test_nobody_holds_a_start_up_for_ever(tmp_path: Path) -> None:
+    viewer = AttachWait(tmp_path, 7)
+    assert waits(tmp_path, 7) == 500
+    viewer.is_attached()
+
+
+def test_the_lock_of_a_process_that_is_gone_counts_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / FOLDER).mkdir()
+    (tmp_path / FOLDER / "7").touch()
+    assert waits(tmp_path, 7) == 0
+
+
+def test_without_the_right_to_wait_nothing_fails(tmp_path: Path) -> None:
+    AttachWait(tmp_path / "none", 7).is_attached()

@@ -1,0 +1,60 @@
+"""Identity of GPUs across changes of the driver's list."""
+
+from __future__ import annotations
+
+import pytest
+
+from gputui.gpus.gpu_registry import GpuRegistry
+from gputui.gpus.wire import GpuFacts
+
+
+def listing(*uuids: str) -> tuple[GpuFacts, ...]:
+    """GPUs in the driver's order; one that begins with `?` cannot be reached."""
+    return tuple(
+        GpuFacts(index, f"GPU-unknown-{index}", error="lost") if uuid == "?" else GpuFacts(index, uuid)
+        for index, uuid in enumerate(uuids)
+    )
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ("abc", "abc", "a0 b1 c2"),
+        ("abc", "abcd", "a0 b1 c2 d3"),
+        ("abc", "a?c", "a0 b1 c2"),
+        ("abc", "ac", "a0 b1 c2"),
+        ("abc", "acd", "a0 b1 c2 d3"),
+        ("abc", "a?", "a0 b1 c2"),
+        ("abc", "cab", "a0 b1 c2"),
+        ("a?c", "abc", "a0 b1 c2"),
+        ("a?c", "a?c", "a0 GPU-unknown-11 c2"),
+        ("abc", "xyz", "a0 b1 c2 x3 y4 z5"),
+    ],
+)
+def test_indices_stay(before: str, after: str, expected: str) -> None:
+    roll = GpuRegistry()
+    roll.update(listing(*before))
+    roll.update(listing(*after))
+    assert " ".join(f"{gpu.uuid}{gpu.index}" for gpu in roll.gpus) == expected
+
+
+def test_back_and_vanished_are_told() -> None:
+    roll = GpuRegistry()
+    assert roll.update(listing("a", "b", "c")) == frozenset()
+    assert roll.update(listing("a", "?")) == frozenset()
+    assert roll.vanished == {"c"}
+    assert roll.known_uuid("GPU-unknown-1") == "b"
+    assert roll.update(listing("a", "b", "c")) == {"b", "c"}
+    assert roll.vanished == frozenset()
+
+
+def test_instances_go_when_cut_anew_and_stay_while_their_parent_is_lost() -> None:
+    roll = GpuRegistry()
+    whole = GpuFacts(0, "a", mig_enabled=True)
+    roll.update((whole, GpuFacts(0, "MIG-1", mig_parent="a"), GpuFacts(1, "b")))
+    assert [gpu.uuid for gpu in roll.gpus] == ["a", "MIG-1", "b"]
+    roll.update(listing("?", "b"))
+    assert [gpu.uuid for gpu in roll.gpus] == ["a", "MIG-1", "b"]
+    assert roll.vanished == {"MIG-1"}
+    roll.update((whole, GpuFacts(0, "MIG-2", mig_parent="a"), GpuFacts(1, "b")))
+    assert [gpu.uuid for gpu in roll.gpus] == ["a", "MIG-2", "b"]

@@ -1,0 +1,131 @@
+"""Values of docker run's own options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gputui.domain.errors import InputError
+from gputui.request import docker_values
+
+NAMES = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True)
+VALUES = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=40)
+
+
+@given(NAMES, VALUES)
+def test_a_variable_comes_back(name: str, value: str) -> None:
+    assert docker_values.pair(f"{name}={value}", "--env") == (name, value)
+
+
+def test_a_variable_without_a_value_takes_this_process_s() -> None:
+    pairs = [("A", "1"), ("HOME", None), ("NOT_SET", None), ("A", "2")]
+    assert docker_values.merged_env(pairs, {"HOME": "/root"}, "--env") == (("A", "2"), ("HOME", "/root"))
+
+
+@pytest.mark.parametrize("text", ["", "=1", "a b=1", "a=\0", "a=" + "x" * 200_000])
+def test_other_variables_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--env"):
+        docker_values.pair(text, "--env")
+
+
+def test_an_env_file_is_read_as_docker_reads_it(tmp_path: Path) -> None:
+    file = tmp_path / "env"
+    file.write_text("\ufeff# comment\n\n  A=1 # no comment\nB='quoted'\nHOME\nC=\n")
+    expected = (("A", "1 # no comment"), ("B", "'quoted'"), ("HOME", None), ("C", ""))
+    assert docker_values.env_file(str(file), "--env-file") == expected
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe=1", b"A B=1", b"=1", b"A=\0", b"A=1\n" * 300_000])
+def test_other_env_files_are_refused(tmp_path: Path, content: bytes) -> None:
+    file = tmp_path / "env"
+    file.write_bytes(content)
+    with pytest.raises(InputError, match="--env-file"):
+        docker_values.env_file(str(file), "--env-file")
+
+
+@pytest.mark.parametrize("path", ["missing", ".", "with\0nul"])
+def test_env_files_that_cannot_be_read_are_named(tmp_path: Path, path: str) -> None:
+    with pytest.raises(InputError, match="--env-file"):
+        docker_values.env_file(f"{tmp_path}/{path}", "--env-file")
+
+
+@pytest.mark.parametrize("text", ["/a:/b", "/a:/b:ro", "/a:/b:rw,z", "data:/b", "/scratch"])
+def test_volumes(text: str) -> None:
+    assert docker_values.volume(text, "--volume") == text
+
+
+def test_a_volume_near_by_is_made_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert docker_values.volume("./data:/data", "") == f"{tmp_path.resolve()}/data:/data"
+
+
+@pytest.mark.parametrize("text", ["", "/a:b", "a", "/a:/b:what", "/a:/b:ro:x", ":/b", "../:x", "a/b:/c", "/a\n:/b"])
+def test_other_volumes_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--volume"):
+        docker_values.volume(text, "--volume")
+
+
+@pytest.mark.parametrize("text", ["type=bind,source=/a,target=/b", "type=tmpfs,dst=/t", "src=data,target=/d,readonly"])
+def test_mounts(text: str) -> None:
+    assert docker_values.mount(text, "--mount") == text
+
+
+@pytest.mark.parametrize("text", ["", "type=bind,target=/b", "type=nfs,target=/b", "target=b", "type=tmpfs,what=1"])
+def test_other_mounts_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--mount"):
+        docker_values.mount(text, "--mount")
+
+
+@pytest.mark.parametrize("text", ["nofile=1024", "nofile=1024:4096", "memlock=-1", "memlock=-1:-1", "core=0:-1"])
+def test_limits(text: str) -> None:
+    assert docker_values.ulimit(text, "--ulimit") == text
+
+
+@pytest.mark.parametrize("text", ["nofile", "nofile=9:1", "what=1", "nofile=-2", "nofile=-1:5", "nofile=1:2:3"])
+def test_other_limits_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--ulimit"):
+        docker_values.ulimit(text, "--ulimit")
+
+
+@pytest.mark.parametrize("text", ["gputui.job=1", "user=bob", "=x"])
+def test_labels_of_our_own_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="--label"):
+        docker_values.label(text, "--label")
+
+
+def test_a_label_without_a_value_is_empty() -> None:
+    assert docker_values.label("team", "--label") == ("team", "")
+
+
+@pytest.mark.parametrize(
+    ("image", "name"),
+    [
+        ("busybox", "busybox"),
+        ("nvcr.io/nvidia/pytorch:24.05-py3", "pytorch"),
+        ("localhost:5000/team/model@sha256:0123", "model"),
+        ("Registry.Example.COM/a/b", "b"),
+    ],
+)
+def test_images(image: str, name: str) -> None:
+    assert docker_values.image(image, "IMAGE") == image
+    assert docker_values.image_name(image) == name
+
+
+@pytest.mark.parametrize("image", ["", "-x", "Busy", "a b", "a\n", "team/Model", "a" * 10_000, "/a", "\x1b[2J", ":tag"])
+def test_other_images_are_refused(image: str) -> None:
+    with pytest.raises(InputError, match="IMAGE"):
+        docker_values.image(image, "IMAGE")
+
+
+@pytest.mark.parametrize("user", ["root", "1000", "1000:1000", "alice:users"])
+def test_users(user: str) -> None:
+    assert docker_values.user(user, "--user") == user
+
+
+@pytest.mark.parametrize("user", ["", ":", "a:", "a b", "1:2:3"])
+def test_other_users_are_refused(user: str) -> None:
+    with pytest.raises(InputError, match="--user"):
+        docker_values.user(user, "--user")

@@ -1,0 +1,122 @@
+"""A whole command line as a draft: read as submit reads it, and what a job cannot have is named."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.errors import InputError
+from gputui.request import command_line, pasted_line
+
+HERE = Path("/here")
+ENV = {"HOME": "/home/alice", "USER": "alice"}
+
+
+def read(text: str) -> pasted_line.PastedLine:
+    assert pasted_line.is_line(text)
+    return pasted_line.read_line(text, HERE, ENV)
+
+
+def test_a_long_line_as_people_have_them() -> None:
+    found = read(
+        "$ sudo docker run --rm -it -d --gpus '\"device=0,1\"' \\\n"
+        "   -v $(pwd):/work -v ~/d:/d:ro -v '/with $HOME:/x' -e A=1 -e TOKEN --shm-size=16g \\\r\n"
+        '   --ipc=host -u $(id -u):$(id -g) -w /work nvcr.io/nvidia/pytorch:24.10 bash -c "a && b"\n'
+    )
+    assert found.draft == {
+        "image": "nvcr.io/nvidia/pytorch:24.10",
+        "command": "bash -c 'a && b'",
+        "gpus": "device=0,1",
+        "volume": "/here:/work /home/alice/d:/d:ro '/with $HOME:/x'",
+        "env": "A=1 TOKEN",
+        "shm_size": "16g",
+        "ipc": "host",
+        "user": f"{os.getuid()}:{os.getgid()}",
+        "workdir": "/work",
+    }
+    assert [option for option, _ in found.dropped] == ["-i", "-t"]
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_a_line_is_unfolded_whatever_ends_its_lines(end: str) -> None:
+    """Terminals paste a carriage return alone, as if Enter was pressed."""
+    found = read(f"docker run --gpus 2 \\{end}  -v /a:/b \\ {end} busybox \\{end} sleep 3{end}")
+    assert found.draft == {"image": "busybox", "command": "sleep 3", "gpus": "2", "volume": "/a:/b"}
+
+
+def test_the_next_line_is_another_command_unless_a_quotation_holds_it() -> None:
+    found = read("docker run busybox sh -c 'a\rb' \"c\r\nd\"\recho done")
+    assert found.draft["command"] == "sh -c 'a\nb' 'c\nd'"
+    assert [word for word, _ in found.dropped] == [";"]
+
+
+def test_what_a_job_cannot_have_is_named_and_the_rest_is_taken() -> None:
+    found = read(
+        "docker run --cap-add SYS_ADMIN --privileged -p 80:80 --restart=always --cidfile c --sysctl a=b -e A=1 "
+        "--entrypoint '' -h node1 --init=false --read-only=false busybox sleep 3 | tee x"
+    )
+    assert found.draft == {
+        "image": "busybox",
+        "command": "sleep 3",
+        "gpus": "0",
+        "env": "A=1",
+        "cap_add": "SYS_ADMIN",
+        "privileged": "yes",
+        "publish": "80:80",
+        "sysctl": "a=b",
+        "entrypoint": "''",
+        "hostname": "node1",
+        "no_init": "yes",
+    }
+    assert {option for option, _ in found.dropped} == {"--restart", "--cidfile", "|"}
+    assert all(hint for _, hint in found.dropped)
+
+
+@pytest.mark.parametrize("option", [*command_line.TAKEN, *command_line.REFUSED])
+def test_every_option_of_docker_that_is_not_taken_is_known(option: str) -> None:
+    value = "" if option in command_line.WITHOUT_VALUE else " value"
+    found = read(f"docker run {option}{value} busybox true")
+    assert (found.draft["image"], found.draft["command"]) == ("busybox", "true")
+    is_silent = option in command_line.ANYHOW or command_line.TAKEN.get(option) == command_line.SILENT
+    assert [name for name, _ in found.dropped] == ([] if is_silent else [option])
+
+
+def test_a_line_of_our_own() -> None:
+    found = read("gputui --state /x submit --host --gpus 2-4 --hold --array 0-3 -- python x.py --gpus 3")
+    assert found.draft == {
+        "image": "",
+        "command": "python x.py --gpus 3",
+        "gpus": "2-4",
+        "hold": "yes",
+        "array": "0-3",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("docker run", "no image"),
+        ("docker run --frobnicate x busybox", "--frobnicate: is not an option"),
+        ("docker run 'busybox", "quotation"),
+        ("docker run --gpus", "--gpus: needs a value"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_sentence(text: str, words: str) -> None:
+    with pytest.raises(InputError) as told:
+        read(text)
+    assert words in str(told.value)
+
+
+@pytest.mark.parametrize("text", ["", "docker", "dockerx run x", "python run.py", "docker ps", "train docker run x"])
+def test_what_is_no_such_line(text: str) -> None:
+    assert not pasted_line.is_line(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["docker run x", "/usr/bin/docker container run x", "A=1 docker run x", "gputui submit x", "podman run x"]
+)
+def test_what_is_such_a_line(text: str) -> None:
+    assert pasted_line.is_line(text)
+    assert pasted_line.read_line(text, HERE, ENV).draft["image"] == "x"

@@ -1,0 +1,204 @@
+"""Times as people write them."""
+
+from __future__ import annotations
+
+import time as clocks
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gputui.domain.errors import InputError
+from gputui.domain.units import parse_duration
+from gputui.request import times
+
+NOW = datetime(2026, 11, 18, 11, 30, tzinfo=UTC)
+"""A Wednesday, 12:30 in Berlin."""
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _berlin() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TZ", "Europe/Berlin")
+        clocks.tzset()
+        yield
+    clocks.tzset()
+
+
+def local(text: str, now: datetime = NOW, after: datetime | None = None) -> str:
+    """Return the time meant, as a clock in Berlin shows it."""
+    return f"{times.moment(text, '--begin', now, after).astimezone():%a %d %b %H:%M}"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("now", "Wed 18 Nov 12:30"),
+        ("+1h30", "Wed 18 Nov 14:00"),
+        ("in 2h", "Wed 18 Nov 14:30"),
+        ("in 30 minutes", "Wed 18 Nov 13:00"),
+        ("In 1 day and 2 hours", "Thu 19 Nov 14:30"),
+        ("18:00", "Wed 18 Nov 18:00"),
+        ("9:00", "Thu 19 Nov 09:00"),
+        ("6pm", "Wed 18 Nov 18:00"),
+        ("6:15 pm", "Wed 18 Nov 18:15"),
+        ("12am", "Thu 19 Nov 00:00"),
+        ("noon", "Thu 19 Nov 12:00"),
+        ("midnight", "Thu 19 Nov 00:00"),
+        ("tonight", "Wed 18 Nov 20:00"),
+        ("tonight at 22:00", "Wed 18 Nov 22:00"),
+        ("tomorrow", "Thu 19 Nov 00:00"),
+        ("tomorrow 09:00", "Thu 19 Nov 09:00"),
+        ("9am tomorrow", "Thu 19 Nov 09:00"),
+        ("today, 14:00", "Wed 18 Nov 14:00"),
+        ("Mon 09:00", "Mon 23 Nov 09:00"),
+        ("Wed 13:00", "Wed 18 Nov 13:00"),
+        ("wednesday 12:00", "Wed 25 Nov 12:00"),
+        ("on Friday at 9:30", "Fri 20 Nov 09:30"),
+        ("next Monday", "Mon 23 Nov 00:00"),
+        ("next Wed 9am", "Wed 25 Nov 09:00"),
+        ("1 Dec 14:00", "Tue 01 Dec 14:00"),
+        ("December 1st", "Tue 01 Dec 00:00"),
+        ("1 Mar 2027 9am", "Mon 01 Mar 09:00"),
+        ("2 Jan", "Sat 02 Jan 00:00"),
+        ("2026-12-01", "Tue 01 Dec 00:00"),
+        ("2026-12-01 9am", "Tue 01 Dec 09:00"),
+        ("2026-12-01T09:00", "Tue 01 Dec 09:00"),
+        ("2026-12-01T09:00Z", "Tue 01 Dec 10:00"),
+        ("2026-12-01T09:00+05:00", "Tue 01 Dec 05:00"),
+        ("Mon 09:00 America/New_York", "Mon 23 Nov 15:00"),
+        ("18:00 UTC", "Wed 18 Nov 19:00"),
+    ],
+)
+def test_a_time(text: str, found: str) -> None:
+    assert local(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("", "is not a time"),
+        ("soon", "is not a time"),
+        ("in 90", "has no unit (write in 90m or in 90h)"),
+        ("18", "does not tell which time 18 is (write 18:00)"),
+        ("tomorrow 9", "does not tell which time 9 is (write 09:00 or 9pm)"),
+        ("25:00", "is not a time"),
+        ("13pm", "am and pm go with hours from 1 to 12"),
+        ("today 08:00", "has passed"),
+        ("tonight 03:00", "may be early today or early tomorrow (write tomorrow 03:00)"),
+        ("tomorrow midnight", "may be the beginning or the end of that day"),
+        ("next Friday", "may be Fri 20 Nov or Fri 27 Nov (write 2026-11-20 or 2026-11-27)"),
+        ("12/1 9am", "is written in another order elsewhere"),
+        ("1.12.2026", "is written in another order elsewhere"),
+        ("Mon 9-17", "is a span of time"),
+        ("Mon 9:00 17:00", "has several times"),
+        ("30 Feb", "is not a time"),
+        ("Mon Tue", "is not a time"),
+        ("Mon 09:00 Mars/Base", "names a time zone that this host does not know"),
+        ("2099-01-01", "is more than ten years away"),
+    ],
+)
+def test_what_is_no_time_or_may_be_two_is_refused(text: str, why: str) -> None:
+    with pytest.raises(InputError) as error:
+        times.moment(text, "--begin", NOW)
+    assert why in str(error.value)
+
+
+def test_an_hour_that_clocks_skip_or_show_twice_is_refused() -> None:
+    with pytest.raises(InputError, match=r"does not exist: clocks are put forward .*2027-03-28T03:30\+02:00"):
+        times.moment("2027-03-28 02:30", "--begin", NOW)
+    with pytest.raises(InputError, match=r"comes twice.*2026-10-25T02:30\+02:00 or 2026-10-25T02:30\+01:00"):
+        times.moment("2026-10-25 02:30", "--begin", NOW)
+    assert times.moment("2026-10-25T02:30+01:00", "--begin", NOW) == datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
+    eve = datetime(2027, 3, 27, 11, tzinfo=UTC)
+    assert local("tomorrow 09:00", eve) == "Sun 28 Mar 09:00"
+
+
+def test_an_end_is_after_its_start() -> None:
+    start = datetime(2026, 11, 24, 10, tzinfo=UTC)
+    assert local("10:00", after=start) == "Wed 25 Nov 10:00"
+    assert local("Mon 9:00", after=start) == "Mon 30 Nov 09:00"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Mon 9-17", ("Mon 23 Nov 09:00", "Mon 23 Nov 17:00")),
+        ("Mon 9 - 17", ("Mon 23 Nov 09:00", "Mon 23 Nov 17:00")),
+        ("tomorrow from 9:00 to 17:30", ("Thu 19 Nov 09:00", "Thu 19 Nov 17:30")),
+        ("Mon 9am-5pm", ("Mon 23 Nov 09:00", "Mon 23 Nov 17:00")),
+        ("Mon 9-5pm", ("Mon 23 Nov 09:00", "Mon 23 Nov 17:00")),
+        ("Mon 1-5pm", ("Mon 23 Nov 13:00", "Mon 23 Nov 17:00")),
+        ("tonight 22-6", ("Wed 18 Nov 22:00", "Thu 19 Nov 06:00")),
+        ("2026-12-01 20-24", ("Tue 01 Dec 20:00", "Wed 02 Dec 00:00")),
+        ("18-20", ("Wed 18 Nov 18:00", "Wed 18 Nov 20:00")),
+        ("Mon 09:00", None),
+        ("in 2h", None),
+        ("2026-12-01", None),
+    ],
+)
+def test_a_span(text: str, found: tuple[str, str] | None) -> None:
+    got = times.span(text, "--start", NOW)
+    assert (got and tuple(f"{each.astimezone():%a %d %b %H:%M}" for each in got)) == found
+
+
+@pytest.mark.parametrize("text", ["Mon 9-5", "Mon 9-9", "Mon 9-17 18:00", "Mon 9-25"])
+def test_a_span_that_is_none(text: str) -> None:
+    with pytest.raises(InputError, match="--start"):
+        times.span(text, "--start", NOW)
+
+
+@given(st.datetimes(datetime(2026, 11, 19), datetime(2035, 1, 1)))  # noqa: DTZ001 - local times are meant
+def test_an_iso_time_is_local_unless_clocks_jump(naive: datetime) -> None:
+    naive = naive.replace(second=0, microsecond=0)
+    try:
+        found = times.moment(naive.isoformat(), "--begin", NOW)
+    except InputError as error:
+        assert naive.month in {3, 10}
+        assert "clocks are put" in str(error)  # noqa: PT017
+    else:
+        assert found.astimezone().replace(tzinfo=None) == naive
+
+
+_WORDS = [
+    *(
+        "in",
+        "next",
+        "mon",
+        "fri",
+        "tomorrow",
+        "tonight",
+        "9",
+        "9-17",
+        "10:30",
+        "dec",
+        "1",
+        "2026",
+        "pm",
+        "utc",
+        "UTC",
+        "-",
+    )
+]
+
+
+@given(st.lists(st.sampled_from(_WORDS) | st.text(max_size=5), max_size=5).map(" ".join))
+@example("in \N{SUPERSCRIPT TWO}h")
+@example("9999-12-31T23:59")
+@example("0001-01-01")
+@example("31 dec 9999 23:00 Pacific/Kiritimati")
+def test_nothing_but_input_errors(text: str) -> None:
+    for read in (times.moment, times.span):
+        try:
+            read(text, "--begin", NOW)
+        except InputError as error:
+            assert error.where == "--begin"  # noqa: PT017 - only some texts are refused
+
+
+def test_hours_and_minutes_without_their_letter() -> None:
+    assert parse_duration("2h30") == timedelta(hours=2, minutes=30)
+    for text in ("2h3", "2h75", "h30"):
+        with pytest.raises(InputError):
+            parse_duration(text)

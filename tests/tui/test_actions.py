@@ -1,0 +1,294 @@
+"""Every key that changes something writes its wish for the very job or GPU it was pressed on."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.domain.errors import StoreFullError
+from gputui.domain.gpu import Drain
+from gputui.domain.job import Job
+from gputui.domain.settings import TenantSettings
+from gputui.domain.snapshot import Controls
+from gputui.domain.state import JobState
+from gputui.tui.screens.main import Main
+from gputui.tui.screens.questions import Confirm, Prompt
+from gputui.tui.widgets.gpu_grid import GpuGrid
+from tests.factories import NOW, job, uuid, view
+from tests.tui import sample
+from tests.tui.console import Console
+
+SIZE = (100, 30)
+
+
+def stored(console: Console, job_id: int) -> Job:
+    return console.store.get(job_id)
+
+
+async def select(console: Console, job_id: int) -> None:
+    main = console.app.screen
+    assert isinstance(main, Main)
+    main.queue.move_to(list(main.queue.keys).index(job_id))
+
+
+@pytest.mark.parametrize(
+    ("key", "job_id", "verb"),
+    [
+        ("h", 106, "hold"),
+        ("r", 109, "release"),
+        ("R", 101, "requeue"),
+        ("R", 92, "requeue"),
+        ("plus", 107, "priority"),
+        ("equals_sign", 107, "priority"),
+        ("minus", 107, "priority"),
+        ("t", 110, "top"),
+    ],
+)
+async def test_a_key_is_a_wish(key: str, job_id: int, verb: str) -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, job_id)
+        await console.press(pilot, key)
+        assert console.audited() == [(verb, f"job {job_id}")]
+        assert any(str(job_id) in told for told in console.told)
+
+
+@pytest.mark.parametrize(("key", "after"), [("plus", 60), ("minus", 40)])
+async def test_priority_moves_by_ten(key: str, after: int) -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 107)
+        await console.press(pilot, key)
+        assert stored(console, 107).priority == after
+
+
+@pytest.mark.parametrize(
+    ("key", "job_id"),
+    [("h", 101), ("h", 109), ("r", 106), ("R", 106), ("c", 92), ("t", 101), ("minus", 92), ("d", 106)],
+)
+async def test_what_makes_no_sense_is_not_offered(key: str, job_id: int) -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, job_id)
+        await console.press(pilot, key)
+        assert console.audited() == []
+        assert isinstance(console.app.screen, Main)
+
+
+async def test_cancel_asks_first() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 106)
+        await pilot.press("c")
+        assert isinstance(console.app.screen, Confirm)
+        await console.press(pilot, "n")
+        assert console.audited() == []
+        await console.press(pilot, "c", "y")
+        assert console.audited() == [("cancel", "job 106")]
+
+
+async def test_a_question_is_about_the_job_it_was_asked_of_though_rows_move() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 106)
+        await pilot.press("c")
+        kept = tuple(j for j in console.snapshot.jobs if j.id != 106)
+        await console.show(pilot, replace(console.snapshot, jobs=kept))
+        await console.press(pilot, "enter")
+        assert console.audited() == [("cancel", "job 106")]
+
+
+async def test_drain_asks_for_the_reason_and_d_resumes() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        grid = console.app.screen.query_one(GpuGrid)
+        grid.focus()
+        grid.move_to(4)
+        await pilot.press("d")
+        assert isinstance(console.app.screen, Prompt)
+        await console.press(pilot, *"hot", "enter")
+        assert console.store.controls().drains[uuid(4)].reason == "hot"
+        drained = Drain("hot", "alice", NOW)
+        gpus = tuple(replace(g, drain=drained) if g.gpu.index == 4 else g for g in sample.gpus())
+        await console.show(pilot, sample.with_node(gpus=gpus))
+        await console.press(pilot, "d")
+        assert console.store.controls().drains == {}
+        assert console.audited() == [("drain", uuid(4)), ("resume", uuid(4))]
+
+
+async def test_escape_drains_nothing() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        console.app.screen.query_one(GpuGrid).focus()
+        await console.press(pilot, "d", "escape")
+        assert console.audited() == []
+
+
+async def test_pause_and_unpause() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "P", *"update", "enter")
+        assert console.store.controls().pause_reason == "update"
+        await console.show(pilot, replace(console.snapshot, controls=Controls(True, "update", "alice")))
+        await console.press(pilot, "P")
+        assert not console.store.controls().paused
+
+
+async def test_on_the_grid_a_key_means_the_job_that_holds_the_gpu() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        grid = console.app.screen.query_one(GpuGrid)
+        grid.focus()
+        grid.move_to(2)
+        await console.press(pilot, "R")
+        assert console.audited() == [("requeue", "job 104")]
+
+
+async def test_an_error_says_what_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console()
+
+    def full(*_: object) -> tuple[int, ...]:
+        raise StoreFullError("no space is left [red]", where="/state/jobs", hint="free some space")
+
+    monkeypatch.setattr(console.actions, "hold", full)
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 106)
+        await console.press(pilot, "h")
+        [notification] = console.toasts
+        assert notification.severity == "error"
+        assert notification.title == "/state/jobs"
+        assert "no space is left [red]\nfree some space" in notification.message
+        assert not notification.markup
+
+
+async def test_an_unforeseen_error_is_told_and_the_next_wish_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+    console = Console()
+    hold = console.actions.hold
+
+    def broken(*_: object) -> tuple[int, ...]:
+        monkeypatch.setattr(console.actions, "hold", hold)
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(console.actions, "hold", broken)
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 106)
+        await console.press(pilot, "h")
+        assert "ZeroDivisionError: oops" in console.told[0]
+        await console.press(pilot, "h")
+        assert stored(console, 106).held
+
+
+async def test_the_form_submits_a_job() -> None:
+    console = Console(sample.empty_queue())
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "s", *"busybox", "tab", *"sleep", "space", "9", "enter")
+        [submitted] = console.store.jobs().values()
+        assert (submitted.spec.image, submitted.spec.command) == ("busybox", ("sleep", "9"))
+        assert submitted.spec.tenant == "alice"
+        assert console.told == ["job 1 is submitted"]
+
+
+async def test_a_submit_beyond_the_tenants_cap_is_refused_with_the_reason() -> None:
+    console = Console(sample.empty_queue())
+    with console.store.transaction() as transaction:
+        transaction.set_controls(Controls(tenants=(TenantSettings("alice", pending=0),)))
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "s", *"busybox", "enter")
+        assert not console.store.jobs()
+        [told] = console.told
+        assert told.startswith("tenant alice has 0 jobs waiting and may have 0: 1 more is too many")
+
+
+async def test_the_form_stays_while_a_field_is_wrong() -> None:
+    console = Console(sample.empty_queue())
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "s", *"busybox", "tab", "tab", "x")
+        assert "asks for no GPUs" in console.screen_text
+        await console.press(pilot, "enter")
+        assert not console.store.jobs()
+        await console.press(pilot, "backspace", "enter")
+        assert len(console.store.jobs()) == 1
+
+
+async def test_a_job_that_only_just_came_can_be_wished_of() -> None:
+    console = Console(sample.rich_snapshot(jobs=(job(3, gpus=1),), order=(3,), reasons={}))
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await console.press(pilot, "h")
+        assert stored(console, 3).held
+        assert stored(console, 3).state is JobState.PENDING
+
+
+async def test_detail_acts_on_its_job() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 107)
+        await pilot.press("enter")
+        assert "Job #107 whisper-finetune" in console.screen_text
+        await console.press(pilot, "h")
+        assert console.audited() == [("hold", "job 107")]
+        await pilot.press("escape")
+        assert isinstance(console.app.screen, Main)
+
+
+async def test_a_click_on_a_key_is_the_key() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 107)
+        await pilot.pause()
+        x = console.screen_text.splitlines()[-1].index("h hold")
+        await pilot.click("#keys", offset=(x + 2, 0))
+        await console.settle(pilot)
+        assert console.audited() == [("hold", "job 107")]
+
+
+async def test_the_palette_runs_a_command() -> None:
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        await select(console, 107)
+        await pilot.press("colon", *"hold")
+        await pilot.app.workers.wait_for_complete()
+        await pilot.pause(0.1)
+        await console.press(pilot, "enter")
+        await console.settle(pilot)
+        assert console.audited() == [("hold", "job 107")]
+
+
+async def test_gpus_without_a_job_offer_no_job_commands() -> None:
+    console = Console(sample.rich_snapshot(nodes=(sample.rich_snapshot().nodes[0],)))
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        grid = console.app.screen.query_one(GpuGrid)
+        grid.focus()
+        grid.move_to(4)
+        assert view(4).job_id is None
+        await console.press(pilot, "c", "f")
+        assert isinstance(console.app.screen, Main)
+        assert console.audited() == []
+
+
+async def test_a_wish_that_waits_for_the_lock_says_for_whom() -> None:
+    sentence = "waiting for /state/queue.json.lock, which is locked by process 7 (rsync, stopped)"
+    console = Console()
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        console.app.tell_wait(sentence)
+        await pilot.pause()
+        assert sentence in console.told

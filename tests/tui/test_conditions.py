@@ -1,0 +1,288 @@
+"""Conditions: each cause, their order, the words of the status line, since when, and their end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from msgspec.structs import replace
+from rich.style import Style
+
+from gputui.domain.container import RuntimeStatus
+from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder, ProbeCode, ProbeStatus
+from gputui.domain.gpu_faults import GpuFault
+from gputui.domain.host import DiskUse
+from gputui.domain.snapshot import EMPTY, Controls, Leader, Notice, Snapshot
+from gputui.domain.state import JobState
+from gputui.tui.condition_tracker import STEADY, ConditionTracker
+from gputui.tui.present.cells import Cell
+from gputui.tui.present.condition import Condition
+from gputui.tui.present.conditions import MOST_FAILURES, conditions
+from gputui.tui.present.status import status_line
+from gputui.tui.present.style import AMBER, RED, VIOLET
+from gputui.tui.screens.notices import notice_lines
+from tests.factories import NOW, job, sample, snapshot, uuid, view
+from tests.tui.console import Console
+from tests.tui.sample import HERE, HOST, OK, rich_snapshot
+
+AGO = NOW - timedelta(minutes=20)
+SECOND = timedelta(seconds=1)
+
+
+def text(cell: Cell) -> str:
+    return "".join(words for words, _ in cell)
+
+
+def of_gpu(state: GpuState = GpuState.ALLOCATED, **changes: object) -> Snapshot:
+    return healthy(view(6, state, **changes))
+
+
+def healthy(*views: GpuView, **changes: object) -> Snapshot:
+    """A node on which nothing is wrong, but for these GPUs and changes."""
+    made = snapshot(gpus=[view(0), *views], leader=HERE, leads_here=True)
+    return replace(made, nodes=(replace(made.nodes[0], probe=OK),), **changes)
+
+
+def of_node(**changes: object) -> Snapshot:
+    made = healthy()
+    return replace(made, nodes=(replace(made.nodes[0], **changes),))
+
+
+def slowed(*reasons: str) -> Snapshot:
+    return of_gpu(sample=sample(6, throttle=reasons, temperature=91.0, power=640.0, power_limit=700.0))
+
+
+def disk(used: float, full_in: timedelta | None = None) -> Snapshot:
+    found = DiskUse("/data", ("state",), 1000, round(1000 * (1 - used)), full_in)
+    return of_node(host=replace(HOST, disks=(found,)))
+
+
+def failed(*ids: int, state: JobState = JobState.FAILED, at: timedelta = timedelta(minutes=20)) -> Snapshot:
+    return healthy(jobs=tuple(job(i, name=f"train-{i}").evolve(state=state, ended_at=NOW - at) for i in ids))
+
+
+LOST, XID = Health(HealthCode.LOST, "fell off the bus"), Health(HealthCode.XID, "Xid 48: uncorrectable memory error")
+CONTAINER = Holder("container", "jupyter", "carol", image="jupyter:7")
+PROCESS = Holder("process", "python", "eve", pid=4711)
+DOCKER = RuntimeStatus("docker", up=False, text="Docker does not answer", since=AGO)
+FAULT = Controls(faults={uuid(6): GpuFault("Xid 48", AGO)})
+SILENT = Leader(812, "node1", "root", "serve", AGO, silent_for=timedelta(minutes=3))
+
+CAUSES: dict[str, tuple[Callable[[], Snapshot], str, Style | None, str]] = {
+    "lost": (lambda: of_gpu(health=LOST), "✗ GPU 6 lost", RED, "gputui doctor"),
+    "sick": (lambda: replace(of_gpu(health=XID), controls=FAULT), "✗ GPU 6 sick", RED, "gputui resume 6"),
+    "not read": (lambda: of_gpu(stale=True, age=timedelta(minutes=20)), "! GPU 6 not read", AMBER, "gputui doctor"),
+    "throttled": (lambda: slowed("too hot", "power cap"), "! GPU 6 throttled", AMBER, "check cooling"),
+    "power-capped": (lambda: slowed("power cap"), "GPU 6 capped", AMBER, "nvidia-smi -i 6 -pl"),
+    "foreign container": (
+        lambda: of_gpu(GpuState.FOREIGN, holders=(CONTAINER,)),
+        "GPU 6 in foreign use",
+        VIOLET,
+        "shows its processes",
+    ),
+    "foreign process beside a job": (
+        lambda: of_gpu(holders=(Holder("job", "train"), PROCESS), job_id=5),
+        "! GPU 6 shared with a foreign process",
+        VIOLET,
+        "shows its processes",
+    ),
+    "drained": (
+        lambda: of_gpu(GpuState.DRAINED, drain=Drain("fan noise", "alice", AGO)),
+        "GPU 6 drained",
+        AMBER,
+        "gputui resume 6",
+    ),
+    "hung driver": (
+        lambda: of_node(probe=ProbeStatus(ProbeCode.WEDGED, "the driver hangs", AGO)),
+        "✗ driver hung",
+        RED,
+        "",
+    ),
+    "hung driver at start": (
+        lambda: of_node(gpus=(), probe=ProbeStatus(ProbeCode.WEDGED_AT_START, "the driver hangs", AGO)),
+        "✗ driver hung",
+        RED,
+        "",
+    ),
+    "docker down": (lambda: of_node(runtimes=(DOCKER,)), "✗ docker down", RED, ""),
+    "disk nearly full": (lambda: disk(0.98), "! /data 98% full", AMBER, "queue and logs need room"),
+    "disk full": (lambda: disk(1.0), "✗ /data 100% full", RED, "queue and logs need room"),
+    "disk that fills up": (lambda: disk(0.5, timedelta(minutes=25)), "! /data full in 25m00s", AMBER, ""),
+    "disk below its floor": (
+        lambda: healthy(notices=(Notice("warning", "5G left on the disk of /data", short="disk low"),)),
+        "! disk low",
+        AMBER,
+        "",
+    ),
+    "queue that cannot be written": (
+        lambda: healthy(notices=(Notice("error", "no space left", halts=True, short="disk full"),)),
+        "✗ disk full",
+        RED,
+        "",
+    ),
+    "failures": (lambda: failed(7, 8), "! 2 failed in 1h", RED, ""),
+    "nobody scheduling": (
+        lambda: replace(healthy(), leader=None, leads_here=False),
+        "○ no scheduler",
+        RED,
+        "",
+    ),
+    "a scheduler that hangs": (
+        lambda: replace(healthy(), leader=SILENT, leads_here=False),
+        "○ scheduler not responding for 3m00s",
+        RED,
+        "",
+    ),
+    "paused queue": (
+        lambda: healthy(controls=Controls(paused=True, paused_by="root")),
+        "‖ PAUSED",
+        AMBER,
+        "",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CAUSES)
+def test_each_cause_is_told_in_words_and_colour_until_it_is_over(name: str) -> None:
+    make, words, style, todo = CAUSES[name]
+    seen = make()
+    found = conditions(seen, NOW)
+    line = status_line(seen, "node1", found=found)
+    assert (words, style) in line
+    if name != "a scheduler that hangs":  # its notice is made where the snapshot is
+        assert todo in found[0].todo
+        assert words.startswith("✗ ") is (found[0].severity == "error" and not words.startswith("○"))
+    over = conditions(healthy(), NOW)
+    assert over == ()
+    assert words not in text(status_line(healthy(), "node1", found=over))
+
+
+def test_since_when_as_far_as_it_is_known() -> None:
+    for name in ("sick", "not read", "drained", "hung driver", "docker down", "failures"):
+        assert conditions(CAUSES[name][0](), NOW)[0].since == AGO, name
+
+
+def test_nothing_is_said_of_nothing() -> None:
+    assert conditions(EMPTY, NOW) == ()
+    assert conditions(slowed("sync boost"), NOW) == ()
+    assert conditions(disk(0.9), NOW) == ()
+    assert conditions(disk(0.5, timedelta(hours=2)), NOW) == ()
+    assert conditions(failed(7, state=JobState.CANCELLED), NOW) == ()
+    assert conditions(failed(7, at=timedelta(minutes=61)), NOW) == ()
+
+
+def all_at_once() -> Snapshot:
+    views = [
+        view(1, GpuState.DRAINED, drain=Drain("", "alice", AGO)),
+        view(2, sample=sample(2, throttle=("power cap",))),
+        view(3, GpuState.FOREIGN, holders=(CONTAINER,)),
+        view(4, sample=sample(4, throttle=("too hot",))),
+        *(view(index, health=LOST) for index in (5, 6, 7)),
+    ]
+    jobs = failed(7, 8).jobs
+    made = healthy(*views, jobs=jobs, notices=(Notice("warning", "live-restore is off"),))
+    return replace(made, nodes=(replace(made.nodes[0], runtimes=(DOCKER,)),))
+
+
+def test_worst_first_and_the_rest_counted_where_it_is_narrow() -> None:
+    seen = all_at_once()
+    found = conditions(seen, NOW)
+    told = text(status_line(seen, "n", found=found)).split(" │ ")[-1]
+    assert told == (
+        "✗ docker down  ✗ 3 GPUs lost  ! GPU 4 throttled  ! 2 failed in 1h  "
+        "GPU 3 in foreign use  GPU 2 capped  GPU 1 drained  +1  ! shows"
+    )
+    assert text(status_line(seen, "n", 60, found=found)).endswith("│ ✗ docker down  +7")
+    assert text(status_line(seen, "n", 94, found=found)).endswith("│ ✗ docker down  ✗ 3 GPUs lost  +6")
+
+
+def test_two_gpus_are_named_and_more_are_counted() -> None:
+    both = healthy(view(3, health=LOST), view(6, health=LOST))
+    assert "✗ GPUs 3,6 lost" in text(status_line(both, "n", found=conditions(both, NOW)))
+
+
+def test_the_disk_is_told_once() -> None:
+    both = replace(disk(0.98), notices=(Notice("warning", "5G left on the disk of /data", short="disk low"),))
+    assert [condition.kind for condition in conditions(both, NOW)] == ["disk low"]
+
+
+def test_many_failures_are_counted() -> None:
+    found = conditions(failed(*range(1, 60)), NOW)
+    assert len(found) == MOST_FAILURES + 1
+    assert found[-1].text == "49 other jobs failed in the last hour"
+    assert "! 59 failed in 1h" in text(status_line(healthy(), "n", found=found))
+
+
+def test_what_others_wrote_acts_on_no_terminal() -> None:
+    evil = Holder("container", "\x1b[31mevil", "e\x07ve", image="i\x1b]0;x")
+    seen = of_gpu(GpuState.FOREIGN, holders=(evil,), drain=Drain("a\x1b[2J", "b\x1b[0m", AGO))
+    assert all(condition.text.isprintable() for condition in conditions(seen, NOW))
+
+
+LASTING = Condition("error", "GPU 6 is lost", "lost", gpu="6")
+FLEETING = Condition("information", "GPU 6 is slowed", "capped", gpu="6")
+
+
+def test_a_condition_lasts_since_it_was_seen_first() -> None:
+    tracker = ConditionTracker()
+    assert tracker.update([LASTING], NOW)[0].since is None, "it was there before"
+    later = NOW + 60 * SECOND
+    assert tracker.update([], later) == ()
+    assert tracker.update([LASTING], later + SECOND)[0].since == later + SECOND
+    other_words = Condition("error", "GPU 6 is lost since long", "lost", gpu="6")
+    assert tracker.update([other_words], later + 9 * SECOND)[0].since == later + SECOND
+
+
+def test_nothing_is_known_before_the_first_snapshot() -> None:
+    tracker = ConditionTracker()
+    tracker.look(EMPTY, NOW)
+    (lost,) = tracker.look(of_gpu(health=LOST), NOW + SECOND)
+    assert lost.since is None, "it was there before the console was opened"
+
+
+def test_a_gpu_that_is_slowed_for_moments_does_not_blink() -> None:
+    tracker = ConditionTracker()
+    tracker.update([], NOW)
+    on = [bool(tracker.update([FLEETING] if n % 3 else [], NOW + n * SECOND)) for n in range(1, 60)]
+    assert on == [n > STEADY / SECOND for n in range(1, 60)]
+    off = [bool(tracker.update([], NOW + n * SECOND)) for n in range(60, 80)]
+    assert off == [n < 59 + STEADY / SECOND for n in range(60, 80)]
+
+
+def test_now_lists_each_with_since_when_and_what_helps() -> None:
+    lost = Condition("error", "GPU 6 is lost", "lost", gpu="6", todo="`gputui doctor` checks the driver")
+    dated = Condition("information", "GPU 1 is drained", "drained", gpu="1", since=AGO)
+    lines = [text(line) for line in notice_lines((lost, dated), (), NOW, 100)]
+    assert lines[0].startswith("Now         worst first")
+    assert lines[1:3] == [
+        "✗ error     GPU 6 is lost",
+        "            since before this console was opened · `gputui doctor` checks the driver",
+    ]
+    assert lines[4].strip() == f"since {AGO.astimezone():%H:%M} (20m00s)"
+
+
+async def test_the_console_shows_them_and_lists_all_under_now() -> None:
+    console = Console(rich_snapshot())
+    async with console.app.run_test(size=(200, 50)) as pilot:
+        await console.begin(pilot)
+        assert "✗ GPU 7 lost  ! 2 failed in 1h  GPU 3 in foreign use  GPU 6 drained" in console.screen_text
+        await pilot.press("exclamation_mark")
+        await pilot.pause()
+        for words in ("Now ", "GPU 7 is lost", "drained by alice", "`gputui resume 6`", "Enter on it shows why"):
+            assert words in console.screen_text
+        await pilot.press("escape")
+        await console.show(pilot, healthy())
+        assert "GPU 7" not in console.screen_text.splitlines()[0]
+
+
+async def test_a_line_for_newcomers_is_there_until_the_first_key() -> None:
+    console = Console(healthy())
+    console.app.services.hint.text = "New here?"
+    async with console.app.run_test(size=(80, 24)) as pilot:
+        await console.begin(pilot)
+        assert "New here?" in console.screen_text.splitlines()[-2]
+        await pilot.press("j")
+        await console.begin(pilot)
+        assert "New here?" not in console.screen_text
+    assert console.preferences.get("hint") == {"seen": True}

@@ -1,0 +1,83 @@
+"""Ended jobs in the queue: how long each keeps a row of its own, and what the folded row says."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from msgspec.structs import replace
+
+from gputui.domain.job import Job
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from gputui.tui.queue.ended import FOLD, EndedRows, LookedAt
+from gputui.tui.queue.rows import QueueRows
+from tests.factories import NOW, job, running
+
+STAY = timedelta(minutes=5)
+
+
+def ended(job_id: int, minutes: float, state: JobState = JobState.COMPLETED) -> Job:
+    at = NOW - timedelta(minutes=minutes)
+    return job(job_id).evolve(state=state, started_at=at - timedelta(hours=1), ended_at=at)
+
+
+def snapshot(*jobs: Job) -> Snapshot:
+    return Snapshot(taken_at=NOW, jobs=jobs, order=tuple(each.id for each in jobs if each.state is JobState.PENDING))
+
+
+def text(rows: QueueRows) -> str:
+    return "".join(words for words, _ in rows.fold_line())
+
+
+def test_an_ended_job_leaves_after_the_time_that_is_set_and_nothing_else_need_happen() -> None:
+    rows = QueueRows(STAY)
+    seen = snapshot(ended(1, 7), ended(2, 4), job(3), running(4))
+    rows.update(seen)
+    assert list(rows.keys) == [4, 3, 2, FOLD]
+    assert text(rows) == "▸ 1 ended"
+    rows.update(replace(seen, taken_at=NOW + timedelta(minutes=2)))
+    assert list(rows.keys) == [4, 3, FOLD]
+    assert rows.jobs_of(FOLD) == ()
+    rows.turn_fold()
+    assert list(rows.keys) == [4, 3, FOLD, 2, 1]
+    assert text(rows) == "▾ 2 ended"
+
+
+def test_failures_stay_a_day_or_until_they_were_looked_at_the_latest_three_in_their_place() -> None:
+    failed = [ended(number, 10 * number, JobState.FAILED) for number in range(1, 6)]
+    rows = QueueRows(STAY, LookedAt())
+    rows.update(snapshot(*failed, ended(7, 2000, JobState.TIMEOUT), job(8), running(9)))
+    assert list(rows.keys) == [3, 2, 1, 9, 8, 4, 5, FOLD]
+    assert rows.look_at(failed[0])
+    assert not rows.look_at(failed[0])
+    assert not rows.look_at(ended(10, 1))
+    rows.update(replace(snapshot(*failed, job(8), running(9)), taken_at=NOW + timedelta(seconds=1)))
+    assert list(rows.keys) == [4, 3, 2, 9, 8, 5, FOLD]
+    assert text(rows) == "▸ 1 ended (1 failed in the last hour)"
+
+
+def test_failures_looked_at_are_known_again_and_a_later_end_of_the_job_is_another_one() -> None:
+    known = LookedAt()
+    known.add(ended(1, 10, JobState.FAILED))
+    again = LookedAt(known.values()["jobs"])
+    assert again.has(ended(1, 10, JobState.FAILED))
+    assert not again.has(ended(1, 3, JobState.FAILED))
+    assert not LookedAt("nonsense").has(ended(1, 10, JobState.FAILED))
+
+
+def test_a_filter_finds_folded_jobs_and_hidden_ones_are_found_by_nothing() -> None:
+    rows = QueueRows(STAY)
+    rows.update(snapshot(ended(1, 7), job(2)))
+    rows.show(filter="state:cd")
+    assert list(rows.keys) == [1]
+    rows.show(filter="", ended=EndedRows.HIDDEN)
+    assert list(rows.keys) == [2]
+
+
+def test_running_jobs_stand_by_their_start_so_that_one_that_starts_stays_where_it_waited() -> None:
+    early = running(5).evolve(started_at=NOW - timedelta(hours=2))
+    late = running(2).evolve(started_at=NOW - timedelta(minutes=1))
+    starting = job(1).evolve(state=JobState.CONFIGURING)
+    rows = QueueRows(STAY)
+    rows.update(snapshot(starting, late, early, job(9), job(7)))
+    assert list(rows.keys) == [5, 2, 1, 9, 7]

@@ -1,0 +1,88 @@
+"""Textual's private API is used in one module alone, and only while the public way does not do."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import textual
+from textual.binding import Binding, BindingsMap
+
+import gputui.console
+import gputui.tui
+
+OURS = [path for package in (gputui.tui, gputui.console) for path in sorted(Path(package.__path__[0]).rglob("*.py"))]
+THE_ONE = "textual_internals.py"
+SOURCES = sorted(Path(textual.__path__[0]).rglob("*.py"))
+CORE = {"app", "screen", "widget", "dom", "message_pump", "driver", "binding", "linux_driver", "_input"} | {
+    "_compositor",
+    "_styles_cache",
+    "_writer_thread",
+}
+"""Modules whose private names count."""
+
+
+@cache
+def private_names_of_textual() -> frozenset[str]:
+    """Attributes that Textual's classes set or define with a leading underscore."""
+    names: set[str] = set()
+    for path in SOURCES:
+        if path.name in {
+            "app.py",
+            "screen.py",
+            "widget.py",
+            "dom.py",
+            "message_pump.py",
+            "driver.py",
+            "binding.py",
+        } or (path.name in {"_compositor.py", "_styles_cache.py", "_writer_thread.py", "linux_driver.py", "_input.py"}):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                    names.add(node.name)
+                elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                    names.add(node.attr)
+    return frozenset(name for name in names if name.startswith("_") and not name.startswith("__"))
+
+
+def uses(path: Path) -> Iterator[str]:
+    """Yield the private names of Textual that a module imports, or takes from an object that it does not define."""
+    private = private_names_of_textual()
+    tree = ast.parse(path.read_text())
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    own |= {n.attr for n in ast.walk(tree) if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Store)}
+    own |= {n.target.id for n in ast.walk(tree) if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("textual"):
+            names = [*(node.module or "").split("."), *(alias.name for alias in node.names)]
+            yield from (f"{path.name}:{node.lineno}: {name}" for name in names if name.startswith("_"))
+        elif isinstance(node, ast.ClassDef) and node.bases:
+            methods = (each for each in node.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef))
+            yield from (f"{path.name}:{each.lineno}: {each.name}" for each in methods if each.name in private)
+        elif isinstance(node, ast.Attribute) and node.attr in private - own and ast.unparse(node.value) != "os":
+            yield f"{path.name}:{node.lineno}: {node.attr}"
+
+
+def test_no_other_module_uses_what_is_private() -> None:
+    assert [use for path in OURS if path.name != THE_ONE for use in uses(path)] == []
+
+
+def test_what_is_private_is_found() -> None:
+    [internals] = [path for path in OURS if path.name == THE_ONE]
+    found = " ".join(uses(internals))
+    for name in ("_compositor", "_styles_cache", "_writer_thread", "_bindings", "_exit", "_driver", "_dirty_regions"):
+        assert name in found
+
+
+def test_textuals_keymap_still_takes_a_shared_key_from_both_commands() -> None:
+    """Once this fails, `App.set_keymap` may do for `console.keys`: see `textual_internals`."""
+    bound = BindingsMap([Binding("P", "pause", id="pause"), Binding("P", "unpause", id="unpause")])
+    bound.apply_keymap({"pause": "f2"})
+    assert set(bound.key_to_bindings) == {"f2"}
+
+
+def test_textuals_keymap_still_ignores_a_command_without_a_key() -> None:
+    bound = BindingsMap([Binding("c", "cancel", id="cancel")])
+    bound.apply_keymap({"cancel": ""})
+    assert set(bound.key_to_bindings) == {"c"}

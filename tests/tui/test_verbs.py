@@ -1,0 +1,211 @@
+"""Every verb is declared once, whole, and everything that offers it follows from the declaration."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import pytest
+
+from gputui.cli.main import cli
+from gputui.domain.errors import GputuiError
+from gputui.domain.job import Job, Placed, Placing
+from gputui.domain.settings import PolicySettings, Settings, StoreSettings, TenantSettings
+from gputui.domain.state import JobState
+from gputui.domain.verb import BaseVerb, FormVerb, Order, Verb, Who
+from gputui.domain.verbs import FORM_VERBS, GPU_VERBS, JOB_VERB, MOVE, SCHEDULER_VERBS, VERBS
+from gputui.engine.actions.actions import Actions
+from gputui.engine.actions.permissions import UserPermissions
+from gputui.store.memory import MemoryJobStore
+from gputui.tui.actions import Undo, call_of
+from gputui.tui.commands import CHANGING, COMMANDS
+from gputui.tui.commands.places import MENUS
+from gputui.tui.keys import with_keys
+from tests.factories import ACTOR, NOW, FakeClock, job, snapshot, view
+
+KEYS = (Path(__file__).parents[2] / "docs" / "keys.md").read_text()
+BESIDE = Placing((1,), Placed(2, 2, -1.0, 0.0, "alice", None, 70, 0, None))
+MAY_BE_EMPTY = {
+    "action",
+    "id",
+    "footer_key",
+    "done_many",
+    "proposal",
+    "proposal_many",
+    "preview",
+    "question",
+    "synonyms",
+}
+names = pytest.mark.parametrize("verb", VERBS, ids=[verb.name for verb in VERBS])
+job_verbs = pytest.mark.parametrize("verb", JOB_VERB.values(), ids=JOB_VERB)
+
+
+def store_for(verb: Verb[Job]) -> MemoryJobStore:
+    """A store whose first job the verb can be used on."""
+    store = MemoryJobStore()
+    store.submit([job(held=verb.name == "release"), job(priority=70)], actor=ACTOR)
+    if verb.name == "requeue":
+        with store.transaction() as transaction:
+            transaction.put(transaction.get(1).evolve(state=JobState.FAILED, ended_at=NOW))
+    assert verb.may(store.get(1))
+    return store
+
+
+def order_of(verb: Verb[Job]) -> Order:
+    return Order((1,), places=(BESIDE,) if verb is MOVE else ())
+
+
+@names
+def test_a_verb_declares_everything(verb: Verb[object]) -> None:
+    for field in verb.__struct_fields__:
+        assert getattr(verb, field) not in ("", ()) or field in MAY_BE_EMPTY, field
+    assert verb.help.endswith(".")
+    assert [verb.name] == [other.name for other in VERBS if other.name == verb.name]
+
+
+@job_verbs
+def test_a_verb_about_jobs_can_be_proposed_of_one_and_of_many(verb: Verb[Job]) -> None:
+    assert verb.done_many
+    assert "{subject}" in verb.done
+    assert "{title}" in verb.proposal
+    assert verb.proposal_many
+    assert verb.preview
+
+
+@pytest.mark.parametrize("verb", FORM_VERBS, ids=[verb.name for verb in FORM_VERBS])
+def test_the_equivalent_of_a_verb_with_a_form_is_a_command(verb: FormVerb[object]) -> None:
+    words = verb.shell.split()
+    command: click.Command | None = cli
+    while words and words[0].islower() and isinstance(command, click.Group):
+        command = command.get_command(click.Context(command), words.pop(0))
+    assert isinstance(command, click.Command)
+    assert command is not cli
+    assert command.help
+
+
+@pytest.mark.parametrize("verb", [*VERBS, *FORM_VERBS], ids=lambda verb: verb.name)
+def test_the_console_has_one_command_for_it_with_its_texts(verb: BaseVerb[object]) -> None:
+    action = verb.action or f"verb('{verb.name}')"
+    [command] = [command for command in COMMANDS if command.action == action]
+    assert (command.keys, command.title, command.help, command.group) == (verb.keys, verb.label, verb.help, verb.group)
+    assert (command.needs, command.synonyms) == (verb.needs, verb.synonyms)
+    assert command.changes
+    assert command.action_name in CHANGING
+    assert f"| {verb.label} | {verb.help} | `{command.name}` |" in KEYS
+
+
+@pytest.mark.parametrize("verb", [*JOB_VERB.values(), *GPU_VERBS], ids=lambda verb: verb.name)
+def test_the_menu_of_a_row_lists_it(verb: Verb[object]) -> None:
+    pane = "gpus" if verb in GPU_VERBS else "queue"
+    assert verb.label in {command.title for command in MENUS[pane]}
+
+
+@names
+def test_keys_that_its_message_names_are_those_of_commands(verb: Verb[object]) -> None:
+    known = {command.name for command in COMMANDS}
+    values = {"subject", "delta", "neighbour"}
+    for template in (verb.done, verb.done_many):
+        assert set(re.findall(r"\{(\w+)\}", template)) <= known | values
+
+
+@names
+def test_a_shell_has_the_same(verb: Verb[object]) -> None:
+    command: click.Command = cli
+    for word in verb.shell.split():
+        if isinstance(command, click.Group):
+            found = command.get_command(click.Context(command), word)
+            assert found is not None, word
+            command = found
+    assert not isinstance(command, click.Group)
+    assert command.help == verb.shell_help
+
+
+@job_verbs
+def test_its_call_changes_the_job_and_says_so_and_its_preview_changes_the_forecast(verb: Verb[Job]) -> None:
+    store = store_for(verb)
+    before = store.get(1)
+    said = call_of(verb, order_of(verb))(Actions(store, FakeClock(), ACTOR))
+    assert store.get(1) != before
+    assert with_keys(said, lambda name: f"<{name}>").startswith("job 1")
+    assert verb.preview is not None
+    picture = snapshot(jobs=(before,))
+    order = Order((1,), 10, (BESIDE,))
+    assert verb.preview(order, NOW)(picture).jobs != picture.jobs
+
+
+@job_verbs
+def test_a_second_time_it_has_nothing_to_change_or_says_why_not(verb: Verb[Job]) -> None:
+    store = store_for(verb)
+    actions = Actions(store, FakeClock(), ACTOR)
+    call = call_of(verb, order_of(verb))
+    call(actions)
+    if verb.name in {"hold", "release", "cancel", "move"}:
+        assert call(actions) == "job 1: nothing to change"
+
+
+@job_verbs
+def test_what_can_be_undone_is_as_it_was(verb: Verb[Job]) -> None:
+    store = store_for(verb)
+    before = store.get(1)
+    undo = Undo(Actions(store, FakeClock(), ACTOR), dict)
+    undo.carry_out(call_of(verb, order_of(verb)))
+    if verb.can_be_undone:
+        undo.last(Actions(store, FakeClock(), ACTOR))
+        assert store.get(1).evolve(waiting_since=before.waiting_since) == before
+    else:
+        with pytest.raises(GputuiError):
+            undo.last(Actions(store, FakeClock(), ACTOR))
+
+
+@pytest.mark.parametrize("verb", SCHEDULER_VERBS, ids=lambda verb: verb.name)
+def test_the_scheduler_is_paused_and_goes_on(verb: Verb[object]) -> None:
+    store = MemoryJobStore()
+    actions = Actions(store, FakeClock(), ACTOR)
+    if verb.name == "unpause":
+        actions.pause("maintenance")
+    assert verb.may(store.controls())
+    call_of(verb, Order(reason="maintenance"))(actions)
+    assert not verb.may(store.controls())
+
+
+@pytest.mark.parametrize("verb", GPU_VERBS, ids=lambda verb: verb.name)
+def test_a_gpu_is_drained_and_resumed(verb: Verb[object]) -> None:
+    store = MemoryJobStore()
+    actions = Actions(store, FakeClock(), ACTOR)
+    shown = view()
+    if verb.name == "resume":
+        actions.drain([shown.gpu.uuid], "broken")
+    assert verb.may((shown, store.controls()))
+    said = call_of(verb, Order(uuids=(shown.gpu.uuid,), reason="broken"), "3")(actions)
+    assert said.startswith("GPU 3 ")
+    assert not verb.may((shown, store.controls()))
+    assert verb.preview is not None
+    assert callable(verb.preview(Order(uuids=(shown.gpu.uuid,)), NOW))
+
+
+@job_verbs
+def test_who_may_use_it_is_as_declared(verb: Verb[Job], refused: Callable[..., bool]) -> None:
+    assert refused(verb, uid=61_234) == (verb.who is Who.CAPPED)
+    assert not refused(verb, uid=0)
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Callable[..., bool]:
+    """Whether a user of a shared queue is refused a verb that would take a job beyond its tenant's highest priority."""
+
+    def is_refused(verb: Verb[Job], *, uid: int) -> bool:
+        store = store_for(verb)
+        policy = PolicySettings(tenants=(TenantSettings("alice", max_priority=50),))
+        settings = Settings(store=StoreSettings(group="lab"), policy=policy)
+        actor = ACTOR.__class__(uid, "somebody")
+        permissions = UserPermissions(tmp_path, settings)
+        actions = Actions(store, FakeClock(), actor, policy=policy, permissions=permissions)
+        try:
+            call_of(verb, order_of(verb))(actions)
+        except GputuiError:
+            return True
+        return False
+
+    return is_refused
