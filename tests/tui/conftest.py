@@ -14,11 +14,9 @@ from textual.widgets import Input
 from gputui.tui import input_queue
 from gputui.tui.screens import log_controller
 from tests.tui.console import steady
+from tests.tui.idle import idle, quiet
 
 Step: TypeAlias = Callable[[Pilot[Any]], Awaitable[None]]
-
-PAUSE = 0.005
-"""Seconds for which `Pilot.pause` looks whether the process is idle: Textual's 20 ms made up half the time of a run."""
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +27,9 @@ def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
     monkeypatch.setattr(Input, "cursor_blink", False)
     monkeypatch.setattr(input_queue, "LONGEST", 20.0)  # on a loaded machine keys would overtake one another
-    monkeypatch.setattr("textual._wait.SLEEP_GRANULARITY", PAUSE)
-    monkeypatch.setattr("textual._wait.SLEEP_IDLE", PAUSE / 20)
+    for module in ("textual.app", "textual.pilot"):
+        monkeypatch.setattr(f"{module}.wait_for_idle", idle)
+    monkeypatch.setattr(Pilot, "_wait_for_screen", quiet)
     yield
     monkeypatch.undo()
     time.tzset()
