@@ -8,10 +8,10 @@ at the screen instead.
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import threading
 import time
-from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
@@ -19,6 +19,7 @@ from textual.screen import Screen
 
 LONGEST = 10.0
 """Seconds after which a wait ends although something is still going on."""
+_AT_WORK = (b"R", b"D")
 _SOON = 0.005
 """Seconds within which a timer counts as work under way."""
 _ROUNDS = 2
@@ -28,24 +29,25 @@ _ROUNDS = 2
 def _other_threads_sleep() -> bool:
     """Return whether each other thread of this process waits for something other than a CPU or a disk."""
     own = str(threading.get_native_id())
-    for task in os.listdir("/proc/self/task"):
-        if task == own:
-            continue
-        try:
-            line = Path("/proc/self/task", task, "stat").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if line.rpartition(")")[2].split()[0] in {"R", "D"}:
-            return False
-    return True
+    return not any(_state(task) in _AT_WORK for task in os.listdir("/proc/self/task") if task != own)
 
 
-def _loop_sleeps(loop: Any) -> bool:
-    """Return whether no callback of this loop is ready, nor due soon."""
+def _state(task: str) -> bytes:
+    """Return the state of a thread of this process, as proc(5) writes it; empty if it has ended."""
+    try:
+        with open(f"/proc/self/task/{task}/stat", "rb", buffering=0) as file:
+            return file.read(200).rpartition(b") ")[2][:1]
+    except (FileNotFoundError, ProcessLookupError):
+        return b""
+
+
+def _due(loop: Any) -> float:
+    """Return the seconds until this loop has work: 0 if a callback is ready, infinite if none is due soon."""
     if loop._ready:  # noqa: SLF001 - nothing public
-        return False
-    soon = loop.time() + _SOON
-    return not any(not timer.cancelled() and timer.when() <= soon for timer in loop._scheduled)  # noqa: SLF001
+        return 0.0
+    times = [timer.when() - loop.time() for timer in loop._scheduled if not timer.cancelled()]  # noqa: SLF001
+    first = min(times, default=math.inf)
+    return first if first <= _SOON else math.inf
 
 
 async def idle(min_sleep: float = 0, max_sleep: float = LONGEST) -> None:
@@ -60,12 +62,12 @@ async def idle(min_sleep: float = 0, max_sleep: float = LONGEST) -> None:
     until = time.monotonic() + max_sleep
     rounds = 0
     while rounds < _ROUNDS and time.monotonic() < until:
-        if not _loop_sleeps(loop):
+        if (due := _due(loop)) < math.inf:
             rounds = 0
-            await asyncio.sleep(0)
+            await asyncio.sleep(max(0.0, due))
         else:
             await asyncio.sleep(0.0002)  # other threads get the interpreter meanwhile
-            rounds = rounds + 1 if _loop_sleeps(loop) and _other_threads_sleep() else 0
+            rounds = rounds + 1 if _due(loop) == math.inf and _other_threads_sleep() else 0
 
 
 def _is_drawn(screen: Screen[Any]) -> bool:
