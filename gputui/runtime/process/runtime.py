@@ -138,7 +138,7 @@ class ProcessRuntime:
         if self._there(container_id).state is not ContainerState.RUNNING:
             return
         folder = self._folder(container_id)
-        with self._disk():
+        with self._disk(container_id):
             folder.set_suspended(is_suspended=True)
         if not cgroup.freeze(folder.cgroups(), is_frozen=True):
             self._send(container_id, signal.SIGSTOP)
@@ -181,7 +181,7 @@ class ProcessRuntime:
     def save_log(self, container_id: str, path: Path) -> None:
         """Copy its kept output to a file."""
         self._there(container_id)
-        with self._disk():
+        with self._disk(container_id):
             folder = self._folder(container_id)
             save_marks(folder, save(folder.log(), path), path)
 
@@ -196,12 +196,12 @@ class ProcessRuntime:
             record = self._index.find(container_id)
             return record is None or record.state is ContainerState.EXITED
 
-        with self._disk():
+        with self._disk(container_id):
             return FileLogStream(self._folder(container_id).log(), tail=tail, follow=follow, is_over=is_over)
 
     def activity(self, container_id: str) -> object:
         """Return the time of the last write to its log, which its wrapper also sets with input."""
-        with self._disk():
+        with self._disk(container_id):
             descriptor = self._folder(container_id).log()
             try:
                 status = os.fstat(descriptor)
@@ -282,7 +282,7 @@ class ProcessRuntime:
         with self._disk():
             record = self._index.find(container_id)
         if record is None:
-            raise _fault(f"there is no attempt {container_id}")
+            raise _gone(container_id)
         return record
 
     def _has_started(self, container_id: str) -> bool:
@@ -342,11 +342,13 @@ class ProcessRuntime:
                 time.sleep(0.002)
 
     @contextmanager
-    def _disk(self) -> Iterator[None]:
-        """Raise OSErrors of the disk as RuntimeFaults."""
+    def _disk(self, container_id: str | None = None) -> Iterator[None]:
+        """Raise OSErrors of the disk as RuntimeFaults: of this attempt, if it is removed meanwhile, that it is gone."""
         try:
             yield
         except OSError as error:
+            if container_id and isinstance(error, FileNotFoundError) and not (self._root / container_id).exists():
+                raise _gone(container_id) from error
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 text = f"no space left for host jobs in {self._root}"
                 raise RuntimeFault(Cause(CauseCode.DISK_FULL, text), hint="free some space") from error
@@ -375,6 +377,10 @@ def _beyond(container_id: str) -> str:
 
 def _unknown(container_id: str) -> RuntimeUnavailableError:
     return RuntimeUnavailableError(f"the wrapper of {container_id} has not answered for {_PATIENCE:.0f} s")
+
+
+def _gone(container_id: str) -> RuntimeFault:
+    return _fault(f"there is no attempt {container_id}")
 
 
 def _fault(text: str) -> RuntimeFault:
