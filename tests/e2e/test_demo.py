@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,6 +76,7 @@ def test_each_task_of_the_tour_takes_five_keys_at_most(operator: Operator) -> No
 
     # why it waits
     operator.press("Enter")
+    operator.sees_that(lambda shown: re.search(r" Job #\d+ mine-c", shown) is not None)
     operator.sees("needs 3 GPUs", "1 used by others")
     operator.press("q")
     operator.is_back()
