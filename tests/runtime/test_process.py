@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gputui.domain.container import ContainerRecord
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Runtime
+from gputui.runtime.process.attempt_folder import AttemptFolder
 from gputui.runtime.process.runtime import ProcessRuntime
 from tests.runtime.contract import SLEEP, Harness, RuntimeContract
 
@@ -32,29 +32,28 @@ class TestProcessRuntime(RuntimeContract):
         yield harness
         harness.clean()
 
-    @pytest.mark.parametrize("call", ["logs", "save_log", "suspend"])
+    @pytest.mark.parametrize("call", ["log", "set_suspended"])
     def test_an_attempt_removed_between_the_look_and_the_read_is_gone(
         self, call: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         harness = process_harness(tmp_path / "state")
+        runtime, remover = harness.open(), harness.open()
+        container_id = self.run(runtime, harness.launch(SLEEP))
+        original = getattr(AttemptFolder, call)
+
+        def after_the_removal(folder: AttemptFolder, **options: bool) -> object:
+            remover.kill(container_id)
+            harness.ended(remover, container_id)
+            remover.remove(container_id)
+            return original(folder, **options)
+
         try:
-            runtime, remover = harness.open(), harness.open()
-            assert isinstance(runtime, ProcessRuntime)
-            container_id = self.run(runtime, harness.launch(SLEEP))
-            found = runtime._there(container_id)
-
-            def removed_after_the_look(name: str) -> ContainerRecord:
-                remover.kill(name)
-                harness.ended(remover, name)
-                remover.remove(name)
-                return found
-
-            monkeypatch.setattr(runtime, "_there", removed_after_the_look)
-            arguments = (tmp_path / "log",) if call == "save_log" else ()
-            with pytest.raises(RuntimeFault, match=f"no attempt {container_id}") as raised:
-                getattr(runtime, call)(container_id, *arguments)
+            monkeypatch.setattr(AttemptFolder, call, after_the_removal)
+            with pytest.raises(RuntimeFault, match="no attempt") as raised:
+                getattr(runtime, "logs" if call == "log" else "suspend")(container_id)
             assert not isinstance(raised.value, RuntimeUnavailableError)
         finally:
+            monkeypatch.undo()
             harness.clean()
 
     def test_an_attempt_that_was_removed_has_no_activity(self, harness: Harness, runtime: Runtime) -> None:

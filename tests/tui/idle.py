@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 from textual.pilot import Pilot
@@ -29,14 +29,13 @@ _ROUNDS = 2
 def _other_threads_sleep() -> bool:
     """Return whether each other thread of this process waits for something other than a CPU or a disk."""
     own = str(threading.get_native_id())
-    return not any(_state(task) in _AT_WORK for task in os.listdir("/proc/self/task") if task != own)
+    return not any(_state(task) in _AT_WORK for task in Path("/proc/self/task").iterdir() if task.name != own)
 
 
-def _state(task: str) -> bytes:
+def _state(task: Path) -> bytes:
     """Return the state of a thread of this process, as proc(5) writes it; empty if it has ended."""
     try:
-        with open(f"/proc/self/task/{task}/stat", "rb", buffering=0) as file:
-            return file.read(200).rpartition(b") ")[2][:1]
+        return (task / "stat").read_bytes().rpartition(b") ")[2][:1]
     except (FileNotFoundError, ProcessLookupError):
         return b""
 
@@ -83,13 +82,16 @@ def _is_drawn(screen: Screen[Any]) -> bool:
     return not any(left)
 
 
-async def quiet(pilot: Pilot[Any], timeout: float = LONGEST) -> bool:
+async def quiet(pilot: Pilot[Any], seconds: float = LONGEST) -> bool:
     """Wait until all messages are handled and all is drawn. Stands in for `Pilot._wait_for_screen`.
+
+    Args:
+        seconds: Seconds to wait at most.
 
     Returns:
         False if the app has no screen any more.
     """
-    until = time.monotonic() + timeout
+    until = time.monotonic() + seconds
     while time.monotonic() < until:
         await idle(max_sleep=max(0.0, until - time.monotonic()))
         if not pilot.app.screen_stack:
