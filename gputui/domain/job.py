@@ -15,6 +15,7 @@ from gputui.domain.container_options import ContainerOptions, Pairs, PublishedPo
 from gputui.domain.efficiency import Efficiency
 from gputui.domain.runs import Run, Spans
 from gputui.domain.state import JobState, check_transition
+from gputui.domain.telemetry import AttemptTelemetry
 
 JobId: TypeAlias = int
 
@@ -179,6 +180,8 @@ class Attempt(Struct, frozen=True):
     """Time since which its processes stand still; None: they run."""
     efficiency: Efficiency | None = None
     """Use of its GPUs; None while it runs, without GPUs, and where nothing could be read."""
+    telemetry: AttemptTelemetry | None = None
+    """Measurements of it; None while it runs, where nothing could be read, and in jobs of an older gputui."""
     error: str = ""
     """Line of its output that says why it failed; empty if none was found."""
 
