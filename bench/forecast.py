@@ -95,12 +95,12 @@ class Quality(NamedTuple):
 
 
 def waited_together(one: Told, other: Told) -> bool:
-    """Whether there was a moment at which both waited."""
+    """Return whether there was a moment at which both waited."""
     return one.submitted < other.started and other.submitted < one.started
 
 
 def is_in_order(one: Told, other: Told) -> bool:
-    """Whether the one that was to start first did."""
+    """Return whether the one that was to start first did."""
     expected, started = other.expected - one.expected, other.started - one.started
     return abs(expected) < TOGETHER or abs(started) < TOGETHER or (expected > 0) == (started > 0)
 

@@ -87,7 +87,7 @@ def _user_name(uid: int) -> str:
 
 
 def has_queue(options: Options) -> bool:
-    """Whether the state directory has a queue, or remains of one; creates nothing."""
+    """Return whether the state directory has a queue, or remains of one; creates nothing."""
     from gputui.store.directory import QUEUE
 
     return any(options.state.glob(f"{QUEUE}*"))

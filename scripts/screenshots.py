@@ -85,7 +85,7 @@ class Logs:
         return self.streams[job_id]
 
     def is_read(self, pane: LogPane) -> bool:
-        """Whether all of its log is in the pane, and looked through."""
+        """Return whether all of its log is in the pane, and looked through."""
         follower = pane.follower
         stream = self.streams.get(follower.job_id) if follower else None
         if follower is None or stream is None or not stream.all_read.is_set():
@@ -207,7 +207,7 @@ def _digest(svg: str) -> bytes:
 
 
 def is_of(png: Path, svg: str) -> bool:
-    """Whether the PNG was drawn from this SVG."""
+    """Return whether the PNG was drawn from this SVG."""
     return png.exists() and _HASH + b"\0" + _digest(svg) in png.read_bytes()[:4096]
 
 

@@ -80,7 +80,7 @@ def _here(options: Options, directory: Path) -> Options:
 
 
 def _tidy_up(options: Options, store: JobStore, directory: Path, arrivals: Arrivals) -> None:
-    """Let no further job come, kill the demo's processes that still run, and remove its files."""
+    """Stop new jobs, kill the demo's processes that still run, and remove its files."""
     arrivals.stop()
     for runtime in bootstrap.make_runtimes(options, store.store_id):
         for record in runtime.containers():

@@ -30,7 +30,7 @@ class Named(Struct, frozen=True):
 
     @property
     def is_one(self) -> bool:
-        """Whether the name stands for exactly one job."""
+        """Return whether the name stands for exactly one job."""
         return len(self.ids) == 1 and len(self.indices) < 2
 
 

@@ -43,7 +43,7 @@ COMMANDS = {
     "state": "repair a damaged queue",
     "completions": "print the completion script of a shell",
 }
-"""Every command, in the order of the help, with its short help. Each is `command` in a module of its name."""
+"""Table of commands, in the order of the help, with short help. Each is `command` in a module of its name."""
 
 
 class LazyGroup(click.Group):

@@ -207,7 +207,7 @@ class Replay(Struct, frozen=True):
     """Load asked for with `--load`; None: submit times as in the trace."""
     offered: float
     is_as_it_was: bool
-    """Whether jobs, times and GPUs are unchanged from the history, so that the real figures can be compared."""
+    """True if jobs, times and GPUs are unchanged from the history, so that the real figures can be compared."""
 
     @classmethod
     def of(

@@ -119,7 +119,7 @@ def remove(session: Session, name: str, quiet: bool) -> None:
 @quiet_option
 @pass_session
 def standing(session: Session, rule: str, quiet: bool) -> None:
-    """While a job of at least PRIORITY waits for GPUs, start no job below it; `file`: use the settings file."""
+    """Start no job below PRIORITY while one of at least that priority waits for GPUs; `file`: use the settings file."""
     words = {"off": StandingRule(None), "file": None}
     value = words[rule] if rule in words else StandingRule(numbers.priority(rule, "PRIORITY"))
     with session.store() as store:

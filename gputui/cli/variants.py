@@ -17,7 +17,7 @@ from gputui.domain.settings import PolicySettings, TenantSettings
 from gputui.domain.text import plain
 
 MOST = 64
-"""Most variants of one comparison."""
+"""Maximum number of variants in one comparison."""
 NOT_REPLAYED = frozenset(
     {
         "allow",

@@ -163,7 +163,7 @@ class LoadedSettings(Struct, frozen=True):
 
     settings: Settings
     ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """Each source (a personal file, the environment) whose keys the site does not let it change, with these keys."""
+    """Keys that the site does not let a source (a personal file, the environment) change, by source."""
 
 
 def load_settings(path: Path | None, environ: Mapping[str, str]) -> Settings:

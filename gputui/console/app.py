@@ -38,17 +38,17 @@ class ConsoleApp(Gputui):
 
     @property
     def has_failed(self) -> bool:
-        """Whether the screen ended by an error, not by its user."""
+        """Return whether the screen ended by an error, not by its user."""
         return self.fault is not None and self.return_value is None
 
     @property
     def is_on_terminal(self) -> bool:
-        """Whether the app runs on a terminal, not in a browser or a test."""
+        """Return whether the app runs on a terminal, not in a browser or a test."""
         return issubclass(self.driver_class, NonblockingDriver)
 
     @property
     def has_hung_up(self) -> bool:
-        """Whether its terminal has gone."""
+        """Return whether its terminal has gone."""
         return self.is_on_terminal and sys.__stdin__ is not None and not has_terminal(sys.__stdin__.fileno())
 
     def on_ready(self) -> None:

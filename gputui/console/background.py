@@ -35,7 +35,7 @@ class BackgroundScheduler:
 
     @property
     def leads(self) -> bool:
-        """Whether this process schedules."""
+        """Return whether this process schedules."""
         return self._host is not None and self._host.leads
 
     def want_pcie(self, uuid: str | None) -> None:

@@ -169,12 +169,12 @@ class Console:
 
     @property
     def _hands_over(self) -> bool:
-        """Whether scheduling continues in the background when the user cannot be asked."""
+        """Return whether scheduling continues in the background when the user cannot be asked."""
         return self._options.settings.scheduler.hand_over != "never"
 
     @property
     def _would_lead(self) -> bool:
-        """Whether this console schedules, or would have: it may, and there is no other scheduler."""
+        """Return whether this console schedules, or would have: it may, and there is no other scheduler."""
         may = self._may_lead and not self._options.settings.console.read_only
         return self._behind.leads or (may and current_leader(self._options.state) is None)
 

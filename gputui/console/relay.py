@@ -113,7 +113,7 @@ def _entered(options: Options, store: JobStore, user: _Connection, uid: int) -> 
 
 
 class _Stream:
-    """Both directions between the user and the command."""
+    """Streams in both directions between the user and the command."""
 
     def __init__(self, user: _Connection, channel: Channel) -> None:
         self._user = user

@@ -17,7 +17,7 @@ class RunAs(Struct, frozen=True):
 
     uid: int
     is_strict: bool = False
-    """Whether the state directory is shared: then `--user` may name no other account."""
+    """True if the state directory is shared: then `--user` may name no other account."""
 
 
 class Launch(Struct, frozen=True):
@@ -80,7 +80,7 @@ class ContainerRecord(Struct, frozen=True):
     """Process id of its first process, or of a host attempt's session leader."""
     ports: tuple[PublishedPort, ...] = ()
     is_suspended: bool = False
-    """Whether its processes stand still."""
+    """True if its processes are stopped."""
 
 
 class ForeignContainer(Struct, frozen=True):
@@ -112,7 +112,7 @@ class EngineGpus(Struct, frozen=True):
     cdi_devices: tuple[str, ...] | None = None
     """Device names that the engine lists; None: it does not list any, or is too old to."""
     is_local: bool = False
-    """Whether the engine runs on this machine, so that its files can be looked at."""
+    """True if the engine runs on this machine, so that its files can be looked at."""
     address: str = ""
     """URL by which the engine was reached."""
     is_rootless: bool = False
@@ -141,9 +141,9 @@ class RuntimeStatus(Struct, frozen=True):
     what to do."""
     capability: Capability = Capability()
     asked: bool = True
-    """Whether the runtime was asked yet; until then "not up" is no fault."""
+    """True if the runtime was asked yet; until then "not up" is no fault."""
     gpus: EngineGpus | None = None
-    """None for a runtime without containers, and for an engine that does not answer."""
+    """GPUs that the engine offers; None for a runtime without containers, and for an engine that does not answer."""
     data_root: str = ""
     """Directory on this machine with the engine's images and containers; empty where it has none here."""
     hint: str = ""
@@ -151,7 +151,7 @@ class RuntimeStatus(Struct, frozen=True):
 
     @property
     def all_warnings(self) -> tuple[str, ...]:
-        """Every warning, those about GPUs last."""
+        """All warnings, those about GPUs last."""
         return (*self.warnings, *(self.gpus.warnings if self.gpus else ()))
 
 
@@ -201,4 +201,4 @@ class Shell(Struct, frozen=True):
 
     arguments: tuple[str, ...]
     where: str
-    """In words: where one is then."""
+    """Description of the place where the shell opens."""

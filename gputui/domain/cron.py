@@ -63,9 +63,9 @@ class Crontab(Struct, frozen=True):
     weekdays: frozenset[int]
     """Days of the week; Sunday is 0."""
     is_either_day: bool
-    """Both day fields are restricted: one that says so suffices."""
+    """True if both day fields are restricted: then one match suffices."""
     is_fixed: bool
-    """Whether neither minute nor hour begins with `*`, which matters when clocks change."""
+    """True if neither minute nor hour begins with `*`, which matters when clocks change."""
 
     def matches_day(self, day: date) -> bool:
         """Return whether it runs on that day at all."""
@@ -177,7 +177,7 @@ _DAY = timedelta(days=1)
 _STRETCH = timedelta(days=90)
 """Span of one search for the next clock change."""
 _HORIZON = timedelta(days=366 * 45)
-"""No expression that ever runs waits longer: 29 February falls on each day of the week within 40 years."""
+"""Longest gap of an expression that ever runs: 29 February falls on each day of the week within 40 years."""
 _ZERO = timedelta(0)
 
 

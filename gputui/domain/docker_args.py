@@ -203,7 +203,7 @@ def _quoted(field: str) -> str:
 
 
 def is_true(text: str) -> bool:
-    """Whether a flag's value is true; raises ValueError for other words."""
+    """Return whether a flag's value is true; raises ValueError for other words."""
     if text.lower() not in {"true", "1", "t", "false", "0", "f"}:
         raise ValueError(f"{text!a} is neither true nor false")
     return text.lower() in {"true", "1", "t"}
@@ -227,7 +227,7 @@ class NetworkSpec(Struct, frozen=True):
 
     @property
     def is_user_defined(self) -> bool:
-        """Whether a user created the network: it is none of the modes that every engine has."""
+        """Return whether a user created the network: it is none of the modes that every engine has."""
         return self.name not in {"", "default", "bridge", "host", "none"} and not self.name.startswith("container:")
 
 

@@ -97,7 +97,7 @@ def check_suits_state(job: Job, *, suits_running: bool) -> None:
 
 
 def differs(before: Job, after: Job) -> bool:
-    """Whether what a job asks for is another, or what users asked of it."""
+    """Return whether what a job asks for is another, or what users asked of it."""
     return _asked(before) != _asked(after)
 
 

@@ -1,4 +1,4 @@
-"""How well an attempt used its GPUs, measured from the readings that the scheduler has while it runs."""
+"""Use of an attempt's GPUs, measured from the readings that the scheduler has while the attempt runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Efficiency(Struct, frozen=True):
     idle: float | None = None
     """0 to 1: share of that time in which its GPUs did nothing."""
     memory_peak: int | None = None
-    """Most bytes in use on any one of its GPUs; on a GPU that it shared, by its own processes."""
+    """Peak memory in bytes on any one of its GPUs; on a shared GPU, that of its own processes."""
     memory_total: int | None = None
     """Bytes of each GPU that it could use: what it asked for of a shared GPU, else all of it."""
 

@@ -58,7 +58,7 @@ class InputErrors(InputError):  # noqa: N818 - a plural of them
 
 
 class NotFoundError(GputuiError):
-    """No such job or GPU."""
+    """The job or GPU does not exist."""
 
     exit_code = 3
 
@@ -72,7 +72,7 @@ class StoreError(GputuiError):
 
 
 class StoreFullError(StoreError):
-    """No space is left. What was acknowledged before is kept; what raised this was not done at all."""
+    """The disk is full. Acknowledged changes are kept; nothing of the refused change was done."""
 
 
 class StoreAccessError(StoreError):
@@ -96,7 +96,7 @@ class StoreBusyError(StoreError):
 
 
 class WarrantError(GputuiError):
-    """No proof exists that the submitter asked for exactly this run."""
+    """The submitter has not proved that they asked for exactly this run."""
 
 
 class NotLeaderError(GputuiError):

@@ -35,7 +35,7 @@ class Event(Struct, frozen=True):
 
     @property
     def is_about_job(self) -> bool:
-        """Whether a job ended."""
+        """Return whether a job ended."""
         return self.name.startswith("job_")
 
     def document(self, host: str) -> dict[str, Any]:

@@ -344,7 +344,7 @@ class Filter(Struct, frozen=True):
         return bool(self.terms)
 
     def matches(self, seen: FilterSubject) -> bool:
-        """Whether all its terms hold for this job."""
+        """Return whether all its terms hold for this job."""
         return all(term.holds(seen) for term in self.terms)
 
     def part(self, seen: FilterSubject) -> Job | None:
@@ -361,17 +361,17 @@ class Filter(Struct, frozen=True):
 
     @property
     def is_of_the_time(self) -> bool:
-        """Whether what it shows changes by time alone."""
+        """Return whether what it shows changes by time alone."""
         return bool(self.fields & {"wait", "time"})
 
     @property
     def is_of_reasons(self) -> bool:
-        """Whether the filter depends on the reasons for which jobs wait, as plain words do."""
+        """Return whether the filter depends on the reasons for which jobs wait, as plain words do."""
         return any(term.field in {"", "not", "reason"} for term in self.terms)
 
     @property
     def is_of_words(self) -> bool:
-        """Whether the filter searches the text only: a longer one then never shows a job that a shorter one hid."""
+        """Return whether the filter searches the text only: a longer one never shows a job that a shorter one hid."""
         return not self.fields
 
 

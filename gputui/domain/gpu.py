@@ -42,7 +42,7 @@ class Health(Struct, frozen=True):
 
     @property
     def is_schedulable(self) -> bool:
-        """Whether a job may be started there: a pending row remap or corrected errors do not forbid it."""
+        """Return whether a job may be started there: a pending row remap or corrected errors do not forbid it."""
         return self.code in {HealthCode.OK, HealthCode.REMAP_PENDING}
 
 
@@ -83,7 +83,7 @@ class Gpu(Struct, frozen=True):
     power_limit: float | None = None
     """Power limit in watts."""
     persistence: bool | None = None
-    """Whether persistence mode is on; off costs a re-initialisation at every open."""
+    """True if persistence mode is on; off costs a re-initialisation at every open."""
 
 
 ALL_SHARES = "GPU-all"
@@ -140,7 +140,7 @@ class GpuSample(Struct, frozen=True):
     throttle: tuple[str, ...] = ()
     """Reasons for which clocks are throttled; empty when they are not."""
     processes: tuple[GpuProcess, ...] | None = None
-    """None when the list could not be read: then the GPU is not known to be free."""
+    """Processes on the GPU. None when the list could not be read: then the GPU is not known to be free."""
     processes_at: datetime | None = None
     ecc_corrected: int | None = None
     ecc_uncorrected: int | None = None
@@ -190,7 +190,7 @@ class ProbeReading(Struct, frozen=True):
 
     status: ProbeStatus = ProbeStatus()
     gpus: tuple[Gpu, ...] = ()
-    """In the driver's order, instances after their parents; a lost GPU keeps its place and its index."""
+    """GPUs in the driver's order, instances after their parents; a lost GPU keeps its place and its index."""
     samples: Mapping[str, GpuSample] = field(default_factory=dict)
     """Latest sample by UUID. A GPU whose last sweep failed keeps its older sample."""
     taken_at: datetime | None = None
@@ -253,7 +253,7 @@ class GpuView(Struct, frozen=True):
     holders: tuple[Holder, ...] = ()
     drain: Drain | None = None
     job_ids: tuple[int, ...] = ()
-    """All jobs that hold it: several only where all of them share."""
+    """Jobs that hold the GPU: several only where all of them share."""
     sharers: tuple[Sharer, ...] = ()
     """Jobs that share it, with the memory that each counts with; empty unless it is shared."""
     closed: str = ""
@@ -263,7 +263,7 @@ class GpuView(Struct, frozen=True):
 
     @property
     def is_stopped_by_xid(self) -> bool:
-        """Whether a fatal Xid keeps jobs off it, which an operator's resume clears."""
+        """Return whether a fatal Xid keeps jobs off it, which an operator's resume clears."""
         return self.health.code is HealthCode.XID
 
 

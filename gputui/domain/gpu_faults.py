@@ -26,7 +26,7 @@ class GpuFault(Struct, frozen=True):
     asks_reset: bool = False
     """The driver asked for a reset afterwards; when it asks no more, there was one."""
     has_ecc: bool = False
-    """There were uncorrected memory errors; a reset clears their count."""
+    """True if there were uncorrected memory errors; a reset clears their count."""
 
 
 def with_faults(reading: ProbeReading, faults: Mapping[str, GpuFault]) -> ProbeReading:

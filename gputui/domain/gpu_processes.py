@@ -42,7 +42,7 @@ class GpuProcessRow(Struct, frozen=True):
     ticks: int | None = None
     """Start time in clock ticks since boot."""
     is_visible: bool = True
-    """Whether /proc has it where the GPUs are read; not so in another PID namespace."""
+    """True if /proc of this machine shows the process; False in another PID namespace."""
     computes: bool = True
     parent: int | None = None
     age: timedelta | None = None
@@ -275,7 +275,7 @@ class SignalOutcome(Struct, frozen=True):
     seconds: float
     """Seconds after which it had ended, or for which it was watched."""
     state: str = ""
-    """Its state in /proc if it lives: D is a wait in the kernel, T stopped."""
+    """State in /proc if the process is alive: D is a wait in the kernel, T stopped."""
 
     @property
     def sentence(self) -> str:
@@ -319,7 +319,7 @@ class ContainerDetail(Struct, frozen=True):
 
     @property
     def is_running(self) -> bool:
-        """Whether it runs."""
+        """Return whether it runs."""
         return self.state in {"running", "paused", "restarting"}
 
     @property

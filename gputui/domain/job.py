@@ -40,7 +40,7 @@ class GpuRequest(Struct, frozen=True):
     devices: tuple[str, ...] = ()
     """UUIDs or indices named by the user; empty when any will do."""
     everything: bool = False
-    """All GPUs of the node, however many there are."""
+    """True if all GPUs of the node are meant, however many there are."""
     memory: int | None = None
     """Bytes each GPU must have in total."""
     model: str | None = None
@@ -72,16 +72,16 @@ class Interactive(Struct, frozen=True):
     """Streams of a job that somebody attaches to."""
 
     stdin: bool = False
-    """Whether its standard input stays open for whoever attaches."""
+    """True if its standard input stays open for whoever attaches."""
     tty: bool = False
-    """Whether it has a terminal."""
+    """True if it has a terminal."""
 
 
 class JobSpec(Struct, frozen=True):
     """Job as its user specified it. Changed afterwards only by `gpu_memory_step`, and by edits while it waits."""
 
     image: str | None = None
-    """None: a host process."""
+    """Image of the container; None for a host process."""
     command: tuple[str, ...] = ()
     name: str = ""
     tenant: str = ""
@@ -98,7 +98,7 @@ class JobSpec(Struct, frozen=True):
     gpu_memory_step: int | None = None
     """Bytes by which `gpus.memory` grows after each attempt that ran out of GPU memory."""
     warning: LimitWarning | None = None
-    """None: the time limit comes unannounced."""
+    """Signal before the time limit; None: the limit comes unannounced."""
     after: tuple[JobId, ...] = ()
     """Start when all of these COMPLETED (Slurm's afterok)."""
     after_any: tuple[JobId, ...] = ()
@@ -106,7 +106,7 @@ class JobSpec(Struct, frozen=True):
     begin_at: datetime | None = None
     preemptible: bool = False
     interactive: Interactive | None = None
-    """None: nobody attaches, its standard input is empty."""
+    """Streams to attach to; None: nobody attaches, and standard input is empty."""
     idle_timeout: timedelta | None = None
     """End it after so long without input, output or use of its GPUs."""
     options: ContainerOptions = ContainerOptions()
@@ -119,7 +119,7 @@ class JobSpec(Struct, frozen=True):
     """Names and values of a parameter sweep, as written: an array whose indices stand for their combinations."""
 
     def runs_as_much_as(self, other: JobSpec) -> bool:
-        """Whether both run the same: what a warrant is about."""
+        """Return whether both run the same: what a warrant is about."""
         return self.what_runs == other.what_runs
 
     @property
@@ -129,7 +129,7 @@ class JobSpec(Struct, frozen=True):
 
     @property
     def is_host(self) -> bool:
-        """Whether the job runs as a process on the host, without a container."""
+        """Return whether the job runs as a process on the host, without a container."""
         return self.image is None
 
 
@@ -160,7 +160,7 @@ class Attempt(Struct, frozen=True):
     log_path: str | None = None
     """Path of its saved output once it has ended, relative to the state directory."""
     charged: bool = True
-    """Whether the attempt counts against the job's retries."""
+    """True if the attempt counts against the job's retries."""
     notes: tuple[str, ...] = ()
     """Adjustments that the runtime reported: cpus clamped to the host's, ..."""
     ports: tuple[PublishedPort, ...] = ()
@@ -187,7 +187,7 @@ class Attempt(Struct, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether the attempt has ended."""
+        """Return whether the attempt has ended."""
         return self.ended_at is not None
 
     @property
@@ -273,7 +273,7 @@ class Job(Struct, frozen=True, weakref=True):
     """Put beside another by hand; a later change of priority ends it."""
     held: bool = False
     hold_reason: str | None = None
-    """None when the user held it; else why the scheduler did."""
+    """Reason why the scheduler held the job; None when a user did."""
     cancel_requested: bool = False
     requeue_requested: bool = False
     not_before: datetime | None = None

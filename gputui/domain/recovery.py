@@ -20,7 +20,7 @@ class Recovery(Struct, frozen=True):
     lost: tuple[JobId, ...]
     """Ids that were given out, of jobs of which nothing is left."""
     is_complete: bool
-    """Whether all that was acknowledged is recovered."""
+    """True if all that was acknowledged is recovered."""
     settled: tuple[JobId, ...] = ()
     """Jobs that are over according to the history, which is later than what is left of the queue."""
     doubtful: tuple[JobId, ...] = ()

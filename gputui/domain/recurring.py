@@ -70,7 +70,7 @@ class RecurringJob(Struct, frozen=True):
     """The last run that was not made."""
 
     def is_due(self, now: datetime) -> bool:
-        """Whether something is to be done about it: a run is due, or the clock was corrected backwards.
+        """Return whether something is to be done about it: a run is due, or the clock was corrected backwards.
 
         A clock that went back by less makes no run twice: the next one is awaited.
         """

@@ -126,7 +126,7 @@ class Spans(Struct, frozen=True):
     """Set of ids as spans of consecutive ones."""
 
     parts: tuple[tuple[int, int], ...] = ()
-    """Each with the id after its last, in order and apart from each other."""
+    """Ranges, each with the id after its last, in order and disjoint."""
 
     def __contains__(self, job_id: object) -> bool:
         if not isinstance(job_id, int):

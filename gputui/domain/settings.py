@@ -37,11 +37,11 @@ class SchedulerSettings(Struct, frozen=True):
     """The longest time limit that may be submitted. Unless `policy.max_time` says otherwise, nothing is planned to run
     longer either."""
     limit_all: bool = False
-    """Whether a job submitted without a time limit gets `max_time` as its own."""
+    """True if a job submitted without a time limit gets `max_time` as its own."""
     cpu_jobs: int = 8
     """Maximum number of running jobs without GPUs."""
     host_jobs: bool = True
-    """Whether host processes may be submitted."""
+    """True if host processes may be submitted."""
     hand_over: str = "auto"
     """Action when the console that schedules exits: `auto` hands over to a background scheduler on hang-up and asks on
     quit, `always` never asks, `never` stops dispatching."""
@@ -77,7 +77,7 @@ class RuntimeSettings(Struct, frozen=True):
     """The engine's own rotation of a container's output."""
     pids_limit: int | None = None
     run_as_submitter: bool = False
-    """Whether containers run as the user who submitted them (`--user UID:GID`, without new privileges)."""
+    """True if containers run as the user who submitted them (`--user UID:GID`, without new privileges)."""
 
 
 class GpuSettings(Struct, frozen=True):
@@ -113,7 +113,7 @@ class Window(Struct, frozen=True):
     start: datetime
     end: datetime
     count: int = 0
-    """Any so many GPUs; or else those named."""
+    """Number of GPUs, whichever they are; or else the named ones."""
     gpus: tuple[str, ...] = ()
     """UUIDs or indices of the reserved GPUs."""
     tenant: str | None = None
@@ -127,7 +127,7 @@ class Window(Struct, frozen=True):
 
     @property
     def for_nobody(self) -> bool:
-        """Whether no job may run in it at all."""
+        """Return whether no job may run in it at all."""
         return self.tenant is None and self.priority is None
 
     def admits(self, tenant: str, priority: int) -> bool:
@@ -165,7 +165,7 @@ class PolicySettings(Struct, frozen=True):
     """Longest planned runtime, for planning only; a job without a limit is planned to run so long. None:
     `scheduler.max_time`, else 72 hours for jobs without a limit, or the longest limit stated if that is more."""
     predict: bool = True
-    """Whether a running job without a limit is expected to take as long as its tenant's last two runs of that name or
+    """True if a running job without a limit is expected to take as long as its tenant's last two runs of that name or
     image did. The order of the queue never goes by that."""
     patience: timedelta = timedelta(0)
     """Time for which a job that asks for 2 to 4 GPUs waits for 4 before it accepts fewer; 0: it takes as many as are
@@ -177,7 +177,7 @@ class PolicySettings(Struct, frozen=True):
     forecast_jobs: int = 50
     """Number of starts that each plan forecasts."""
     standing_priority: int | None = None
-    """While a job of at least this priority waits for GPUs, no job below it is given any."""
+    """Priority of the standing rule: while a job of at least this priority waits for GPUs, no job below it gets any."""
     reservation_grace: timedelta = timedelta(minutes=15)
     """A reservation in which no job it is kept for has run so long after its start, and none waits, is given up."""
     share: tuple[str, ...] = ()
@@ -185,7 +185,7 @@ class PolicySettings(Struct, frozen=True):
     share_jobs: int = 2
     """Maximum number of jobs on a shared GPU."""
     preemption: bool = False
-    """Whether a job submitted with `--preemptible` is stopped, and requeued, when a waiting one of a higher class needs
+    """True if a job submitted with `--preemptible` is stopped, and requeued, when a waiting one of a higher class needs
     its GPUs. Classes: priority 0 to 25 is low, 26 to 74 normal, 75 to 100 high."""
     preemption_grace: timedelta = timedelta(seconds=60)
     """Between the polite signal and SIGKILL for a job that is preempted."""
@@ -198,7 +198,7 @@ class PolicySettings(Struct, frozen=True):
     tenants: tuple[TenantSettings, ...] = ()
     reservations: tuple[Window, ...] = ()
     allow: AllowSettings = AllowSettings()
-    """In the file a table: `[policy.allow]`, with a key for each option, and `mounts`."""
+    """Options that members may use: in the file a table `[policy.allow]`, with a key for each option, and `mounts`."""
     extend: str = "owner"
     """Users who may give a running job more time: `owner`, its submitter as far as `scheduler.max_time` and operators
     beyond it; or `operator`, operators alone."""
@@ -239,10 +239,10 @@ class ConsoleSettings(Struct, frozen=True):
     """Behaviour of the console."""
 
     what_if: str = "always"
-    """Before a verb that changes the order: `always` shows which jobs it would delay, and Enter commits; `off` commits
-    at once."""
+    """Preview of a verb that changes the order: `always` shows which jobs it would delay, and Enter commits; `off`
+    commits immediately."""
     read_only: bool = False
-    """Whether the console is read-only: it never schedules and changes nothing."""
+    """True if the console is read-only: it never schedules and changes nothing."""
     toast: str = "all"
     bell: str = "none"
     desktop: str = "none"
@@ -303,7 +303,7 @@ class HookSettings(Struct, frozen=True):
     mail_events: tuple[str, ...] = ("job_failed", "gpu_sick", "disk_low")
     sendmail: str = "/usr/sbin/sendmail"
     timeout: timedelta = timedelta(seconds=30)
-    """After so long a hook is ended, with its children."""
+    """Time after which a hook is ended, with its children."""
     tries: int = 5
     """Maximum number of tries, with pauses from 5 seconds to 20 minutes between them."""
     max_age: timedelta = timedelta(hours=6)

@@ -1,4 +1,4 @@
-"""All of it now: what every face shows and every plan is made from."""
+"""Frozen state of queue, GPUs and scheduler: the input of every screen, command and plan."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class WindowView(Struct, frozen=True):
     source: str = "file"
     """`file`: the settings file's; `command`: that of `gputui reserve`."""
     claimed_at: datetime | None = None
-    """Since when a job it is kept for has run in it."""
+    """Time since which a job that it is kept for has run in it."""
     released_at: datetime | None = None
     lapses_at: datetime | None = None
     """Time at which it is released if unused; None: it is in use, released, or kept clear of all jobs."""
@@ -71,7 +71,8 @@ class StandingRule(Struct, frozen=True):
     """The standing rule as a command set it."""
 
     priority: int | None = None
-    """While a job of at least this priority waits for GPUs, no job below it is given any; None: there is no rule."""
+    """Priority of the rule: while a job of at least this priority waits for GPUs, no job below it gets any; None: no
+    rule."""
 
 
 class Controls(Struct, frozen=True):
@@ -93,9 +94,9 @@ class Controls(Struct, frozen=True):
     released: Mapping[str, datetime] = field(default_factory=dict)
     """Release time of each unused reservation, by key."""
     standing: StandingRule | None = None
-    """In place of the settings file's `policy.standing_priority`."""
+    """Rule in place of the settings file's `policy.standing_priority`."""
     tenants: tuple[TenantSettings, ...] = ()
-    """Each in place of the settings file's of that name."""
+    """Tenants, each in place of the one of that name in the settings file."""
 
 
 class Leader(Struct, frozen=True):
@@ -120,7 +121,7 @@ class Notice(Struct, frozen=True):
     """`error`, `warning` or `information`."""
     text: str
     halts: bool = False
-    """Whether no job starts until this is mended."""
+    """True if no job starts until this is fixed."""
     short: str = ""
     """Words for the status line; empty: it has none, or says it otherwise."""
     since: datetime | None = None
@@ -160,7 +161,7 @@ class Snapshot(Struct, frozen=True, weakref=True):
     leader: Leader | None = None
     """Leading scheduler; None: no scheduler."""
     leads_here: bool = False
-    """This very process schedules."""
+    """True if this very process schedules."""
     order: tuple[JobId, ...] = ()
     """Waiting jobs, in the order in which they will start."""
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)

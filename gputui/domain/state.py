@@ -33,12 +33,12 @@ class JobState(StrEnum):
 
     @property
     def is_terminal(self) -> bool:
-        """Whether only a requeue can wake the job again."""
+        """Return whether only a requeue can wake the job again."""
         return self in TERMINAL
 
     @property
     def is_active(self) -> bool:
-        """Whether an attempt may be under way."""
+        """Return whether an attempt may be under way."""
         return self in ACTIVE
 
 
@@ -106,7 +106,7 @@ class Reason(Struct, frozen=True):
     """Times in the text, in the order in which they occur."""
 
     def mentions(self, at: datetime) -> bool:
-        """Whether the text names that minute already."""
+        """Return whether the text names that minute already."""
         return any(abs(at - told) < _MINUTE for told in self.times)
 
     def local(self, now: datetime, zone: tzinfo | None = None) -> str:

@@ -24,7 +24,7 @@ class VerbActions(Protocol):
         """Keep waiting jobs from starting."""
 
     def release(self, ids: Iterable[JobId]) -> Sequence[JobId]:
-        """Let held jobs start."""
+        """Release held jobs."""
 
     def cancel(self, ids: Iterable[JobId]) -> Sequence[JobId]:
         """End jobs, or take them out of the queue."""
@@ -36,7 +36,7 @@ class VerbActions(Protocol):
         """Stop the processes of running jobs for a while."""
 
     def unsuspend(self, ids: Iterable[JobId]) -> Sequence[JobId]:
-        """Let suspended jobs continue."""
+        """Continue suspended jobs."""
 
     def signal(self, ids: Iterable[JobId], number: int) -> Sequence[JobId]:
         """Send running jobs a signal."""
@@ -54,7 +54,7 @@ class VerbActions(Protocol):
         """Start no new jobs on these GPUs."""
 
     def resume(self, uuids: Iterable[str]) -> None:
-        """Let jobs start on these GPUs again."""
+        """Resume starts on these GPUs."""
 
     def pause(self, reason: str = "") -> None:
         """Start no new jobs."""
@@ -152,7 +152,7 @@ class Verb(BaseVerb[S], frozen=True, eq=False, kw_only=True):
     """The first word of the question before the change; empty: none is asked."""
     asks_reason: bool = False
     ends_work: bool = False
-    """Whether the verb ends running jobs: the what-if panel then shows the work that is lost."""
+    """True if the verb ends running jobs: the what-if panel then shows the work that is lost."""
     can_be_undone: bool = True
     shell_help: str
     """Help text of that command."""

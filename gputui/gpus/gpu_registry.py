@@ -50,7 +50,7 @@ class GpuRegistry:
         return next((gpu.uuid for gpu in same if gpu.uuid not in named), None)
 
     def _stays(self, gpu: Gpu, present: set[str], named: set[str]) -> bool:
-        """Whether an unlisted GPU is lost, rather than identified by now or partitioned differently."""
+        """Return whether an unlisted GPU is lost, rather than identified by now or partitioned differently."""
         if gpu.uuid.startswith("GPU-unknown-"):
             return False
         return gpu.mig_parent is None or gpu.mig_parent not in named

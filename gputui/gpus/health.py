@@ -94,7 +94,7 @@ def health_of(slow: SlowReadings, fatal_xid: int | None) -> Health:
 
 
 def was_reset(before: SlowReadings | None, now: SlowReadings) -> bool:
-    """Whether the GPU was reset between two readings.
+    """Return whether the GPU was reset between two readings.
 
     A reset clears the driver's request for recovery and the volatile count of uncorrected memory errors.
     """

@@ -33,7 +33,7 @@ def _in_time(reading: ProbeReading, timeout: float) -> ProbeReading:
 
 
 def is_whole(reading: ProbeReading) -> bool:
-    """Whether every readable GPU was read, processes included, or the probe reported a failure."""
+    """Return whether every readable GPU was read, processes included, or the probe reported a failure."""
     if reading.status.code is not ProbeCode.OK:
         return reading.status.code is not ProbeCode.STARTING
     missing = (HealthCode.LOST, HealthCode.UNKNOWN)

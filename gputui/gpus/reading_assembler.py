@@ -37,7 +37,7 @@ class ReadingAssembler:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """All GPUs in the registry."""
+        """GPUs in the registry."""
         return self._registry.gpus
 
     def ingest(self, line: wire.Facts | wire.Sweep, now: datetime) -> None:

@@ -26,7 +26,7 @@ class Model:
     lanes: int = 0
     """NVLink lanes to each neighbour."""
     pairs: bool = False
-    """Whether NVLink bridges join pairs of GPUs instead of a whole board of eight."""
+    """True if NVLink bridges join pairs of GPUs instead of a whole board of eight."""
     has_fan: bool = False
 
 

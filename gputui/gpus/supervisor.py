@@ -66,7 +66,7 @@ class ProbeProcess:
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it was killed and is still alive."""
+        """Return whether it was killed and is still alive."""
         return self._closed and self._process.returncode is None
 
     def send(self, command: str) -> None:

@@ -105,7 +105,7 @@ class Sweep(Struct, tag="sweep", tag_field="kind"):
     lists: bool = False
     hosts_pids: bool = True
     host: HostReading | None = None
-    """None in a sweep that read no lists, and from a probe of an earlier version."""
+    """Reading of the host; None in a sweep that read no lists, and from a probe of an earlier version."""
 
 
 class Failed(Struct, tag="failed", tag_field="kind"):

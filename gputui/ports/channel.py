@@ -14,12 +14,12 @@ class Channel(Protocol):
 
     @property
     def is_tty(self) -> bool:
-        """Whether they are a terminal's: then all output is standard output."""
+        """Return whether they are a terminal's: then all output is standard output."""
         ...
 
     @property
     def has_pending(self) -> bool:
-        """Whether `receive` returns at once, whatever `fileno` says."""
+        """Return whether `receive` returns at once, whatever `fileno` says."""
         ...
 
     def fileno(self) -> int:

@@ -62,7 +62,7 @@ class Runtime(Protocol):
         ...
 
     def has_image(self, image: str) -> bool:
-        """Whether the image is present; True for runtimes without images."""
+        """Return whether the image is present; True for runtimes without images."""
         ...
 
     def pull(self, image: str, progress: Callable[[str], None], cancelled: Event) -> None:
@@ -96,7 +96,7 @@ class Runtime(Protocol):
         ...
 
     def unsuspend(self, container_id: str) -> None:
-        """Let its processes continue. Does nothing if they run or have ended."""
+        """Continue its processes. Does nothing if they run or have ended."""
         ...
 
     def kill(self, container_id: str) -> None:

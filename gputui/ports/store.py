@@ -135,7 +135,7 @@ class JobStore(Protocol):
         ...
 
     def caps_waiting(self) -> bool:
-        """Whether any tenant's submissions have limits. Does not load the queue."""
+        """Return whether any tenant's submissions have limits. Does not load the queue."""
         ...
 
     def jobs(self) -> Entries:

@@ -145,7 +145,8 @@ def _parts(site: Site) -> int:
 
 
 def _split(jobs: Sequence[TraceJob], site: Site, sizes: Sequence[int], part_of: dict[str, int]) -> Iterator[Started]:
-    """Each part a greedy queue; a job wider than its part runs narrower and longer, with equal GPU-seconds."""
+    """Split the GPUs into parts, each a greedy queue; a job wider than its part runs narrower and longer, with equal
+    GPU-seconds."""
     mine: list[list[TraceJob]] = [[] for _ in sizes]
     originals = {job.number: job for job in jobs}
     for job in jobs:

@@ -18,7 +18,7 @@ class JobHistory:
     """Finished jobs that held GPUs, with what an operator should know before believing their replay."""
 
     jobs: tuple[TraceJob, ...]
-    """In the order of the times from which they could have started, the first at 0."""
+    """Jobs in the order of the times from which they could have started, the first at 0."""
     starts: tuple[float, ...]
     """Seconds at which each of them really started."""
     lost: tuple[tuple[int, float], ...]

@@ -197,7 +197,7 @@ class TraceReplay:
         return decide(self.cluster, self.now, preemption=self._victims)
 
     def _wait(self, job: TraceJob, since: float) -> None:
-        """Let a job wait as one that has waited without a break since then."""
+        """Add a job to the queue as one that has waited without a break since then."""
         planned = self._predictions.planned(job)
         key = LaneKey(job.tenant, self._asks.of(job.gpus), job.priority, planned, max(0, job.nice))
         self._put(key, Waiting(since, job.number))

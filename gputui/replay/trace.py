@@ -29,7 +29,7 @@ _BOOLEANS = {"": False, "0": False, "false": False, "no": False, "1": True, "tru
 _ENDED_BADLY = ("fail", "kill", "cancel", "timeout", "node_fail", "out_of_memory", "oom", "error", "preempt")
 _MAX_FILE = 512 * 1024**2
 _SHOWN = 40
-"""Most characters of a cell that a message quotes."""
+"""Maximum number of characters of a cell that a message quotes."""
 
 TraceRow: TypeAlias = Mapping[str, str]
 """Cells of a line by column; the columns that the file lacks are not in it."""
@@ -53,11 +53,11 @@ class TraceJob:
     name: str = ""
     """Name or image: what a prediction goes by; empty where it is unknown."""
     preemptible: bool = False
-    """Whether a job of a higher class may stop it, where preemption is on."""
+    """True if a job of a higher class may stop it, where preemption is on."""
     is_limited: bool = True
-    """Whether its user stated `limit`; else that is only the longest it may be planned to run."""
+    """True if its user stated `limit`; else that is only the longest it may be planned to run."""
     ended_well: bool = True
-    """Whether its run time says something about the next job of its name."""
+    """True if its run time says something about the next job of its name."""
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class _Reader:
 
 
 def _is_value(rest: Sequence[str]) -> bool:
-    """Whether the next word looks like the value of an option nobody knows, not like the image."""
+    """Return whether the next word looks like the value of an option nobody knows, not like the image."""
     return len(rest) > 1 and not rest[0].startswith("-") and rest[1].startswith("-") and not set(rest[0]) & {"/", ":"}
 
 

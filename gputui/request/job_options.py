@@ -38,7 +38,7 @@ class JobOption(Struct, frozen=True):
     container: bool = False
     """Makes sense for containers alone."""
     has_lists: bool = False
-    """Whether a value in a job file may be a list."""
+    """True if a value in a job file may be a list."""
     field: str = ""
     """The field of ContainerOptions that takes its value as it is."""
     write: Callable[[Any], str] = str
@@ -51,7 +51,7 @@ class JobOption(Struct, frozen=True):
 
     @property
     def is_several(self) -> bool:
-        """Whether it may be given more than once."""
+        """Return whether it may be given more than once."""
         return self.kind in {OptionKind.MANY, OptionKind.PAIRS}
 
     def written(self, value: Any) -> str:

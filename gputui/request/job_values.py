@@ -166,7 +166,7 @@ def _split(text: str, where: str) -> list[str]:
 
 
 def _continues(last: str, word: str) -> bool:
-    """Whether a bare word belongs to the list of `last`: shells take away the quotes docker wants around it."""
+    """Return whether a bare word belongs to the list of `last`: shells take away the quotes docker wants around it."""
     if last == "device":
         return True
     return last == "capabilities" and word in CAPABILITIES

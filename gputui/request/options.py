@@ -36,7 +36,7 @@ class SubmitCommand(click.Command):
 
 
 def _only_names_the_host(found: Tidied) -> bool:
-    """Whether the line is `-h` alone, by which somebody wants the help."""
+    """Return whether the line is `-h` alone, by which somebody wants the help."""
     return not found.words and [fault.where for fault in found.faults] == ["-h"]
 
 

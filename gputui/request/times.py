@@ -41,7 +41,7 @@ class _Text(NamedTuple):
     where: str
     now: datetime
     zone: tzinfo | None
-    """None: this machine's."""
+    """Time zone; None: this machine's."""
 
     def refused(self, what: str, hint: str = HINT) -> InputError:
         """Return the error about this text."""

@@ -26,7 +26,7 @@ class Account:
 
     @property
     def is_other(self) -> bool:
-        """Whether this account differs from the user and group of this process."""
+        """Return whether this account differs from the user and group of this process."""
         return (self.uid, self.gid) != (os.geteuid(), os.getegid())
 
 

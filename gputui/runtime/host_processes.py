@@ -53,7 +53,7 @@ def read_stat(pid: int) -> ProcessStat | None:
 
 
 def is_alive(who: ProcessIdentity) -> bool:
-    """Whether that process lives, and not a later one with its pid."""
+    """Return whether that process lives, and not a later one with its pid."""
     found = read_stat(who.pid)
     return found is not None and found.ticks == who.ticks and who.boot == boot_id()
 

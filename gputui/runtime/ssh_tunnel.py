@@ -324,7 +324,7 @@ def _bound_to_us() -> list[str]:
 
 @functools.cache
 def _knows_pdeathsig(setpriv: str) -> bool:
-    """Whether setpriv has the option: util-linux before 2.33 and busybox do not."""
+    """Return whether setpriv has the option: util-linux before 2.33 and busybox do not."""
     try:
         told = subprocess.run(
             [setpriv, "--help"], capture_output=True, stdin=subprocess.DEVNULL, timeout=5, check=False

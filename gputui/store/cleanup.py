@@ -49,7 +49,7 @@ def remove_leftovers(snapshot: Path, lock: StoreLock) -> None:
 
 
 def is_lone(snapshot: Path) -> bool:
-    """Whether the snapshot is alone in its directory: it was copied there and has no journal yet."""
+    """Return whether the snapshot is alone in its directory: it was copied there and has no journal yet."""
     return list(snapshot.parent.iterdir()) == [snapshot]
 
 

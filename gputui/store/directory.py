@@ -102,7 +102,7 @@ def _make(directory: Path) -> bool:
 
 
 def _is_own(directory: Path, access: FileAccess) -> bool:
-    """Whether gputui made the directory; version 0.1 left no mark, but its own mode and only its own files."""
+    """Return whether gputui made the directory; version 0.1 left no mark, but its own mode and only its own files."""
     try:
         return read_file(directory / MARKER)[0] == _MADE
     except FileNotFoundError:

@@ -109,7 +109,7 @@ def resolve_overlaps(table: Mapping[str, Document], apart: Spans) -> dict[str, D
 
 
 def caps_waiting(controls: Rows) -> bool:
-    """Whether any tenant has limits on users, waiting jobs or priority: submit must then load the queue."""
+    """Return whether any tenant has limits on users, waiting jobs or priority: submit must then load the queue."""
     rows = controls.get("1", {}).get("tenants", ())
     return any(name in tenant for tenant in rows for name in ("pending", "max_priority", "users"))
 

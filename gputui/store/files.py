@@ -58,7 +58,7 @@ def read_file(path: Path, size: int = -1) -> tuple[bytes, os.stat_result]:
 
 
 def is_same_file(path: Path, fd: int) -> bool:
-    """Whether the path leads to the open file."""
+    """Return whether the path leads to the open file."""
     try:
         there, here = path.stat(), os.fstat(fd)
     except FileNotFoundError:

@@ -75,7 +75,7 @@ def _decode_line(text: bytes, start: int) -> JournalLine:
 
 
 def is_plausible(salvaged: int, known: int) -> bool:
-    """Whether the next id of a damaged line is credible, given the one known before."""
+    """Return whether the next id of a damaged line is credible, given the one known before."""
     return known < salvaged <= known + _MAX_SALVAGE
 
 

@@ -146,7 +146,7 @@ class StoreLock:
 
     @property
     def is_mine(self) -> bool:
-        """Whether the calling thread holds it."""
+        """Return whether the calling thread holds it."""
         return self._owner == threading.get_ident()
 
     @contextmanager

@@ -206,7 +206,7 @@ class MemoryJobStore:
         return RunAs(os.geteuid())
 
     def caps_waiting(self) -> bool:
-        """Whether any tenant has a limit on its users, its waiting jobs or their priority."""
+        """Return whether any tenant has a limit on its users, its waiting jobs or their priority."""
         rows = self._contents.controls.tenants
         return any(row.pending is not None or row.max_priority is not None or row.users for row in rows)
 

@@ -51,10 +51,10 @@ class Pieces(Struct):
     tables: Tables
     next_id: int
     known_below: int
-    """Every id below this one is certainly here or in history."""
+    """Bound below which every id is certainly here or in history."""
     source: str
     is_complete: bool
-    """Whether every acknowledged change is here."""
+    """True if every acknowledged change is here."""
     seen: set[int] = field(default_factory=set)
     """Ids mentioned in a journal; a job that it removed is in history."""
     audit: list[KeyedEntry] = field(default_factory=list)
@@ -79,7 +79,7 @@ class Repair:
         return None if pieces is None else self._recovery(pieces)
 
     def has_rescue_of(self, pid: int) -> bool:
-        """Whether this process has written its queue to a rescue file."""
+        """Return whether this process has written its queue to a rescue file."""
         return any(path.suffix == f".{pid}" for path in rescue_paths(self._path))
 
     def carry_out(self, expected: Recovery, now: datetime, actor: Actor) -> Path:
@@ -140,7 +140,7 @@ class Repair:
         return None if best is None or (files and self._has(files, best[1])) else best
 
     def _has(self, files: LoadedQueue, rescue: Rescue) -> bool:
-        """Whether the files hold more than the rescue, which is known to be complete."""
+        """Return whether the files hold more than the rescue, which is known to be complete."""
         if files.meta.generation != rescue.meta.generation:
             return files.meta.generation > rescue.meta.generation
         data = _bytes_of(journal_path(self._path, rescue.meta.generation))

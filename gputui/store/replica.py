@@ -101,12 +101,12 @@ class Replica:
         """Fingerprint of the files in which the loss was found."""
         self._judged_at = 0.0
         self._is_whole = False
-        """Whether the queue in memory was read from undamaged files."""
+        """True if the queue in memory was read from undamaged files."""
         self._is_rescued = False
 
     @property
     def is_loaded(self) -> bool:
-        """Whether the queue has been read."""
+        """Return whether the queue has been read."""
         return self._loaded is not None
 
     @property
@@ -116,7 +116,7 @@ class Replica:
 
     @property
     def is_old_schema(self) -> bool:
-        """Whether the files have an older schema than the queue in memory."""
+        """Return whether the files have an older schema than the queue in memory."""
         return self.state.meta.schema < SCHEMA
 
     def take_touched(self) -> set[str] | None:
@@ -144,7 +144,7 @@ class Replica:
             return self._adopt(files)
 
     def _is_contradicted(self, state: LoadedQueue, record: WriteRecord | None) -> bool:
-        """Whether the record disagrees with the journal as read, or another program has written to the journal."""
+        """Return whether the record disagrees with the journal as read, or another program wrote to the journal."""
         if self.loss is not None or record is None or record.generation != state.meta.generation:
             return False
         status = _status(journal_path(self._path, state.meta.generation))
@@ -152,7 +152,7 @@ class Replica:
         return is_touched or _is_short(state, record)
 
     def _is_settled(self, state: LoadedQueue, own: OwnLine | None) -> bool:
-        """Whether memory agrees with the files, after reading appended lines."""
+        """Return whether memory agrees with the files, after reading appended lines."""
         if self.loss is not None:
             self._rescue_memory()
             is_recent = time.monotonic() < self._judged_at + _JUDGE_AGAIN
@@ -382,12 +382,12 @@ def _with_known_objects(before: Table, now: Table) -> Table:
 
 
 def _is_behind(record: WriteRecord | None, meta: Meta) -> bool:
-    """Whether the record is older than the snapshot: its writer died before renewing the record."""
+    """Return whether the record is older than the snapshot: its writer died before renewing the record."""
     return record is not None and record.generation < meta.generation
 
 
 def _is_short(state: LoadedQueue, record: WriteRecord | None) -> bool:
-    """Whether the record mentions more of this journal than was read, or has another checksum."""
+    """Return whether the record mentions more of this journal than was read, or has another checksum."""
     if record is None or record.generation != state.meta.generation or record.length < state.offset:
         return False
     return record.length > state.offset or record.checksum not in {None, state.checksum}

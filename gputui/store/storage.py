@@ -171,7 +171,7 @@ class JournalStorage(Storage):
                 self.checkpoint()
 
     def caps_waiting(self) -> bool:
-        """Whether submissions have limits, without loading the queue if the record is current."""
+        """Return whether submissions have limits, without loading the queue if the record is current."""
         with self.lock.held():
             record = None if self._pending else self._trusted_record()
             return record.caps_waiting if record else caps_waiting(self.read().get(CONTROLS, {}))

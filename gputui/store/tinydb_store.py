@@ -134,7 +134,8 @@ class TinyJobStore:
         return RunAs(uid, is_strict=True)
 
     def caps_waiting(self) -> bool:
-        """Whether the operators' controls cap any tenant's waiting jobs or priorities, without loading the queue."""
+        """Return whether the operators' controls cap any tenant's waiting jobs or priorities, without loading the
+        queue."""
         return self.storage.caps_waiting()
 
     def jobs(self) -> Entries:

@@ -42,7 +42,7 @@ class Warrants:
         self._state = state
 
     def are_needed(self) -> bool:
-        """Whether users other than the owner may write the state directory."""
+        """Return whether users other than the owner may write the state directory."""
         return bool(self._state.stat().st_mode & _OTHERS_WRITE)
 
     def owner(self) -> int:

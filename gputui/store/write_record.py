@@ -33,7 +33,7 @@ class WriteRecord(Struct, frozen=True):
     next_id: int
     snapshot: FileStamp
     caps_waiting: bool
-    """Whether any tenant's submissions may have limits; assumed for records of older versions."""
+    """True if any tenant's submissions may have limits; assumed for records of older versions."""
     checksum: int | None = None
     """CRC-32 of the journal up to `length`; None in records of version 0.1."""
     store_id: str | None = None

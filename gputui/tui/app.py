@@ -68,8 +68,8 @@ class Gputui(HookedApp[ExitChoice]):
     BINDINGS: ClassVar = [*bindings(APP_COMMANDS), *bindings(WORK_COMMANDS, before_others=True)]
     ENABLE_COMMAND_PALETTE = False  # there is one of our own
     ALLOW_SELECT = False
-    """No text by dragging: Textual 8.2 fails where the widget under the pointer goes away just then. The terminal's own
-    selection, with Shift as a rule, has all there is; and `y` copies."""
+    """Text selection of Textual is off: version 8.2 fails where the widget under the pointer goes away during a drag.
+    The terminal's own selection, usually with Shift, works; and `y` copies."""
     CSS = """
     Toast { max-width: 80; }
     ToastRack { dock: top; align: right top; margin: 1 0 0 0; }
@@ -331,7 +331,7 @@ class Gputui(HookedApp[ExitChoice]):
         return not (action in CHANGING and self.services.is_read_only)
 
     def action_graph_span(self) -> None:
-        """Let graphs of GPUs go further back."""
+        """Change the time span of the GPU graphs."""
         choice = self.services.gpu_look
         choice.take(choice.current.with_next_span())
         self._gpus_look(f"GPU graphs: {choice.current.span_words}")

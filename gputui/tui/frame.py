@@ -37,7 +37,7 @@ class FrameSize:
 
     width: int = 120
     height: int | None = None
-    """None: as many lines as there is to say."""
+    """Number of lines; None: as many as the content needs."""
 
 
 def frame(

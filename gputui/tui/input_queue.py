@@ -48,7 +48,7 @@ class InputQueue:
         self._waiting: deque[events.InputEvent | events.Paste] = deque()
         self._turn = 0
         self.is_busy = False
-        """Whether a key or click is under way."""
+        """True if a key or click is under way."""
 
     async def handle(self, event: events.Event) -> None:
         """Dispatch an event: keys and the mouse in turn, all else at once."""

@@ -29,7 +29,7 @@ class Throttle:
         """Multiple of the last computation's time for which it is not repeated."""
         self._begun = self._ended = 0.0
         self.waits = False
-        """Whether the computation is under way."""
+        """True if the computation is under way."""
 
     def begin(self) -> None:
         """Note that the computation was asked for."""
@@ -41,7 +41,7 @@ class Throttle:
 
     @property
     def may_begin(self) -> bool:
-        """Whether the computation may be repeated now."""
+        """Return whether the computation may be repeated now."""
         return not self.waits and time.monotonic() - self._ended >= self._rest * (self._ended - self._begun)
 
 

@@ -39,11 +39,11 @@ class Notification:
     """Severity of a notice: `error`, `warning` or `information`."""
     text: str
     is_told: bool = True
-    """Whether the notice pops up; the list of notices has it in any case."""
+    """True if the notice pops up; the list of notices has it in any case."""
 
     @property
     def is_bad(self) -> bool:
-        """Whether something went wrong."""
+        """Return whether something went wrong."""
         return self.severity in _BAD
 
 

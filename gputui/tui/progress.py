@@ -148,7 +148,7 @@ class ProgressDisplay:
 
     @property
     def is_watching(self) -> bool:
-        """Whether any task is followed."""
+        """Return whether any task is followed."""
         return self._timer is not None
 
     def look(self) -> None:

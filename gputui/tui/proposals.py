@@ -87,7 +87,7 @@ class JobProposal:
 
     @property
     def is_order(self) -> bool:
-        """Whether further keys may change it."""
+        """Return whether further keys may change it."""
         return self.verb in ORDER
 
     @property
@@ -250,7 +250,7 @@ class GpuProposal(_Single):
 
     @property
     def asks_reason(self) -> bool:
-        """Whether a reason goes with it."""
+        """Return whether a reason goes with it."""
         return BY_NAME[self.verb].asks_reason
 
     def _view(self, snapshot: Snapshot) -> GpuView | None:
@@ -301,7 +301,7 @@ class WindowProposal(_Single):
 
     window: Window
     gpus: tuple[Gpu, ...] = ()
-    """All GPUs there are, for a new one."""
+    """GPUs that exist, for a new reservation."""
     is_new: bool = True
 
     def words(self, snapshot: Snapshot) -> str:

@@ -136,7 +136,7 @@ class Services:
 
     @property
     def is_read_only(self) -> bool:
-        """Whether the console is read-only."""
+        """Return whether the console is read-only."""
         return self.settings.console.read_only
 
 

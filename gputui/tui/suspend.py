@@ -31,7 +31,7 @@ class TerminalLoan:
     def __init__(self, app: App[Any]) -> None:
         self._app = app
         self.is_away = False
-        """Whether another program has the terminal."""
+        """True if another program has the terminal."""
         self._is_back = asyncio.Event()
 
     async def run(self, arguments: Sequence[str], words: str) -> int:
@@ -70,7 +70,7 @@ class TerminalLoan:
             await self._is_back.wait()
 
     def end(self) -> None:
-        """Let the app end, wherever the terminal is."""
+        """End the app, wherever the terminal is."""
         self._is_back.set()
 
 

@@ -89,7 +89,7 @@ class HookedApp(App[T]):
 
     @property
     def is_exiting(self) -> bool:
-        """Whether `exit` was called: widgets are removed one after the other."""
+        """Return whether `exit` was called: widgets are removed one after the other."""
         return self._exit
 
     @property
@@ -318,11 +318,11 @@ class NonblockingDriver(LinuxDriver):
 
     _writer: NonblockingWriter | None = None
     _skipped = False
-    """Whether a picture was dropped: the terminal needs a whole one."""
+    """True if a picture was dropped: the terminal needs a whole one."""
     _is_on = False
-    """Whether the driver has the terminal."""
+    """True if the driver has the terminal."""
     _is_stopped = False
-    """Whether Ctrl-Z stopped the process."""
+    """True if Ctrl-Z stopped the process."""
 
     @property
     def _writer_thread(self) -> NonblockingWriter | None:

@@ -155,7 +155,7 @@ def test_a_day_that_was_left_out_whole_is_not_run_after_it() -> None:
 
 
 def slow_match(expression: str) -> Callable[[datetime], bool]:
-    """Whether a time on the wall is meant, of an expression without names."""
+    """Return whether a time on the wall is meant, of an expression without names."""
     highest = (59, 23, 31, 12, 7)
     words = expression.split()
 

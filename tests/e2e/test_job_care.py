@@ -36,7 +36,7 @@ STAYS = "trap 'echo warned' USR1; trap 'echo told to end; exit 0' TERM; echo rea
 
 
 def has_run(job: dict[str, Any], seconds: float) -> bool:
-    """Whether the job started longer ago than that."""
+    """Return whether the job started longer ago than that."""
     return datetime.now(UTC) - datetime.fromisoformat(job["started_at"]) > timedelta(seconds=seconds)
 
 
@@ -122,7 +122,7 @@ def suspend(site: Site, job_id: int) -> None:
 
 
 def is_still(site: Site, job_id: int) -> bool:
-    """Whether it is said to be suspended, and writes nothing for longer than it would else."""
+    """Return whether it is said to be suspended, and writes nothing for longer than it would else."""
     before = beats(site, job_id)
     shown = site.run("show", str(job_id)).stdout
     time.sleep(0.3)

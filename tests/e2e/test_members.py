@@ -191,7 +191,7 @@ class Site:
         return self.job(job_id)
 
     def is_refused(self, job_id: int) -> bool:
-        """Whether it failed for good because of what it is, without having begun."""
+        """Return whether it failed for good because of what it is, without having begun."""
         job = self.ended(job_id)
         assert job.cause is not None
         return job.cause.code is CauseCode.BAD_SPEC and len(job.attempts) == 1 and job.state is JobState.FAILED

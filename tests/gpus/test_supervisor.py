@@ -41,7 +41,7 @@ def has_process_with(memory: int, reading: ProbeReading) -> bool:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether the process exists and is not a zombie."""
+    """Return whether the process exists and is not a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

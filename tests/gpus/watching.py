@@ -63,7 +63,7 @@ class Watcher:
 
 
 def is_whole(reading: ProbeReading) -> bool:
-    """Whether all GPUs were read, process lists and what is read seldom too."""
+    """Return whether all GPUs were read, process lists and what is read seldom too."""
     return bool(reading.samples) and all(
         s.processes_at and s.ecc_corrected is not None for s in reading.samples.values()
     )

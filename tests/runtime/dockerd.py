@@ -247,7 +247,7 @@ def processes_of(directory: Path) -> Iterable[int]:
 
 
 def is_alive(entry: Path) -> bool:
-    """Whether the process of that directory below /proc runs: a zombie has ended."""
+    """Return whether the process of that directory below /proc runs: a zombie has ended."""
     try:
         return (entry / "stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -149,7 +149,7 @@ class Hands:
 
     @property
     def _is_leaving(self) -> bool:
-        """Whether a screen that was closed is still there: on a busy machine it takes its time to go."""
+        """Return whether a screen that was closed is still there: on a busy machine it takes its time to go."""
         app = self._app
         return any(each.is_running and each not in app.screen_stack for each in app.born if isinstance(each, Screen))
 

@@ -94,7 +94,7 @@ def spoil(directory: Path, chance: random.Random) -> str:
 
 
 def is_refused(directory: Path) -> bool:
-    """Whether a process that comes now is told of a loss."""
+    """Return whether a process that comes now is told of a loss."""
     store = TinyJobStore(directory)
     try:
         store.jobs()

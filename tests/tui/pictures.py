@@ -53,7 +53,7 @@ def sizes_of(looks: Mapping[str, Look]) -> pytest.MarkDecorator:
 
 
 def looks_as_it_did(snap_compare: Compare, look: Look, size: Size) -> bool:
-    """Whether it does."""
+    """Return whether it does."""
     console = look.make(look.day())
     console.logs.lines = {101: LOG, 50: LOG, **console.logs.lines}
     console.app.notify = partial(_told_for_long, console.app.notify)  # type: ignore[method-assign]
@@ -107,7 +107,7 @@ def _is_quiet(console: Console, screen: Screen[Any]) -> bool:
 
 
 def _is_read(console: Console, pane: LogView) -> bool:
-    """Whether all that there is of its log is on the screen."""
+    """Return whether all that there is of its log is on the screen."""
     follower = pane.follower
     if follower is None:
         return True

@@ -46,7 +46,7 @@ class Compare(Protocol):
 def matches(
     compare: Compare, size: str, prepare: Callable[[Submit], object], *keys: str, is_sound: bool = True
 ) -> bool:
-    """Whether the form looks as it did."""
+    """Return whether the form looks as it did."""
     preferences = Preferences()
     for number, name in enumerate(("bert-large", "resnet", "whisper"), 1):
         keep_submission(

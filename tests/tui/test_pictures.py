@@ -36,7 +36,7 @@ class Compare(Protocol):
 def matches(
     snap_compare: Compare, snapshot: Snapshot | None, size: tuple[int, int], *keys: str, history: bool = False
 ) -> bool:
-    """Whether the console looks as it did, with this picture and after these keys."""
+    """Return whether the console looks as it did, with this picture and after these keys."""
     console = Console(snapshot)
     console.logs.lines = {101: LOG, 50: LOG}
 

@@ -80,7 +80,7 @@ def size() -> tuple[int, int]:
 
 @contextmanager
 def raw_terminal(descriptor: int) -> Iterator[None]:
-    """Let every key go to the job for the time of a block; without a terminal nothing is changed."""
+    """Pass every key to the job for the time of a block; without a terminal nothing is changed."""
     if not os.isatty(descriptor):
         yield
         return

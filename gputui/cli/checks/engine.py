@@ -31,12 +31,12 @@ class EngineHost(Struct, frozen=True):
     toolkit: tuple[str, ...] = ()
     """Paths of the parts of NVIDIA's Container Toolkit that were found on the engine's PATH."""
     path_exists: bool = True
-    """Whether the program registered as runtime `nvidia` exists."""
+    """True if the program registered as runtime `nvidia` exists."""
     hook_is_new: bool = False
-    """Whether the hook was installed after the engine had started, which has not seen it then."""
+    """True if the hook was installed after the engine had started, which has not seen it then."""
     settings_file: Path = Path("/etc/docker/daemon.json")
     is_written: bool = False
-    """Whether that file registers the runtime `nvidia`, whatever the engine has read."""
+    """True if that file registers the runtime `nvidia`, whatever the engine has read."""
     restart: str = "sudo systemctl restart docker"
 
     @property

@@ -12,7 +12,7 @@ from gputui.domain.snapshot import Leader, Unreadable
 from gputui.domain.units import format_duration, format_size
 
 BORN = datetime.fromisoformat("2025-06-01T00:00:00+00:00")
-"""Before gputui was written: a clock that shows an earlier time is wrong."""
+"""A time before gputui was written: a clock that shows an earlier time is wrong."""
 MANY_SECONDS = timedelta(seconds=5)
 LITTLE_SPACE = 1024**3
 NO_SPACE = 64 * 1024**2

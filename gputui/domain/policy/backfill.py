@@ -37,7 +37,7 @@ class BackfillReservation(Struct, eq=False):
     """Others make way for it, and may be gone sooner: nobody takes these GPUs meanwhile, however short."""
 
     def binds(self, end: float) -> bool:
-        """Whether a job that is planned to end then must leave those GPUs alone."""
+        """Return whether a job that is planned to end then must leave those GPUs alone."""
         return self.is_firm or end > self.at
 
     def leaves(self, node: int, mask: int, share: int = 0) -> int:

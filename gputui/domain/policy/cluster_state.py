@@ -166,16 +166,16 @@ class ClusterState:
         return other
 
     def add(self, key: LaneKey, item: Waiting, now: float) -> None:
-        """Let a job begin to wait, or elements of an array."""
+        """Add a waiting job, or elements of an array."""
         lane = self.lanes.get(key)
         self._put(lane_of(key, [item]) if lane is None else with_item(lane, item), now)
 
     def fill(self, key: LaneKey, items: list[Waiting], now: float) -> None:
-        """Let these wait in a lane that is not there yet: they are in their order."""
+        """Add a new lane with these jobs, which are in their order."""
         self._put(lane_of(key, items), now)
 
     def withdraw(self, key: LaneKey, item: Waiting, now: float) -> None:
-        """Let the first job of an item wait in its lane no longer."""
+        """Remove the first job of an item from its lane."""
         self._take(self.lanes[key], item, now)
 
     def bands(self, now: float) -> Bands:
@@ -218,7 +218,7 @@ class ClusterState:
             self.by_array[key.array] += 1
 
     def start(self, key: LaneKey, item: Waiting, grant: Grant, now: float) -> RunningJob:
-        """Let the first job of an item that waits in a lane take GPUs that are free."""
+        """Start the first job of a waiting item on free GPUs."""
         ask = key.ask
         self._take(self.lanes[key], item, now)
         expected = self.expects(item.id)

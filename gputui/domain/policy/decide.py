@@ -95,7 +95,7 @@ def decide(
 
 
 def can_decide(cluster: ClusterState) -> bool:
-    """Whether anything could start at all: else deciding is a waste of time."""
+    """Return whether anything could start at all: else deciding is a waste of time."""
     return any(cluster.free) or cluster.cpu_running < cluster.rules.cpu_jobs or cluster.shares.is_open
 
 
@@ -160,7 +160,7 @@ class Pass:
                 lanes = self._open(at, band) if self._ask(turns) else []
 
     def _is_any_open(self, bands: Bands) -> bool:
-        """Whether some lane may start, as far as is known by what jobs ask for."""
+        """Return whether some lane may start, as far as is known by what jobs ask for."""
         if self.outcome.hold is None:
             return True
         return any(shortest < self._bar(ask) for ask, shortest in bands.shortest.items())
@@ -355,12 +355,12 @@ class Pass:
 
 
 def is_unsatisfiable(ask: Ask) -> bool:
-    """Whether no node here has as many GPUs that suit it, free or not."""
+    """Return whether no node here has as many GPUs that suit it, free or not."""
     return not ask.whole_nodes and ask.minimum > max((mask.bit_count() for mask in ask.eligible), default=0)
 
 
 def over_cap(cluster: ClusterState, key: LaneKey, need: int, owed: int = 0) -> Refusal | None:
-    """Whether the tenant's caps forbid one more job of so many GPUs, beside one that is owed so many."""
+    """Return whether the tenant's caps forbid one more job of so many GPUs, beside one that is owed so many."""
     caps = cluster.rules.caps.get(key.tenant)
     if caps is None:
         return None

@@ -53,7 +53,7 @@ class Durations:
 
     @property
     def predicts(self) -> bool:
-        """Whether any job may be expected to take another time than is planned."""
+        """Return whether any job may be expected to take another time than is planned."""
         return bool(self._predicted)
 
     @property

@@ -56,7 +56,7 @@ def keep_wait(before: Job, after: Job, dependencies_ended_at: datetime | None, n
 
 
 def asks_for_more(before: JobSpec, after: JobSpec) -> bool:
-    """Whether a job asks for more GPUs, more of a GPU, more time or less `nice` than before."""
+    """Return whether a job asks for more GPUs, more of a GPU, more time or less `nice` than before."""
     pairs = zip(_demands(after), _demands(before), strict=True)
     return any(now_asked > asked for now_asked, asked in pairs)
 

@@ -20,7 +20,7 @@ from gputui.domain.units import format_duration
 
 
 def is_fast_failure(attempt: Attempt, settings: SchedulerSettings) -> bool:
-    """Whether the job itself failed, within seconds of its start."""
+    """Return whether the job itself failed, within seconds of its start."""
     if attempt.cause is None or attempt.cause.blame is not Blame.JOB:
         return False
     if attempt.started_at is None or attempt.ended_at is None:

@@ -35,9 +35,9 @@ class Reach(Struct, eq=False):
     work: float = float("inf")
     """Steps that may be taken; counted down. To compare a lane with others is one."""
     at: float = 0.0
-    """Up to here every start is foreseen."""
+    """Time up to which every start is foreseen."""
     is_short: bool = False
-    """Whether the simulation stopped early."""
+    """True if the simulation stopped early."""
 
 
 def simulate(
@@ -95,9 +95,9 @@ _LOOK = 1_500
 
 
 SETTLINGS = 16
-"""Most times of settling for fewer GPUs at which a forecast looks for that alone."""
+"""Maximum number of times at which a forecast looks only for jobs that settle for fewer GPUs."""
 WORK, WORK_A_START = 100_000, 1_000
-"""Most steps of a forecast: a lane looked at or a job refused is one, of some microseconds."""
+"""Maximum number of steps of a forecast: a lane examined or a job refused is one, of some microseconds."""
 
 
 def expected_starts(
@@ -176,13 +176,13 @@ class _Dependents:
         self._preempted: dict[JobId, Arrival] = {}
 
     def add(self, arrival: Arrival, unmet: set[JobId]) -> None:
-        """This one waits for all of these."""
+        """Record that a job waits for all of these."""
         self._unmet[arrival.item.id] = unmet
         for other in unmet:
             self._waiting.setdefault(other, []).append(arrival)
 
     def comes_back(self, arrival: Arrival) -> None:
-        """This one runs, is preempted, and waits again once the other has started."""
+        """Record that a running job is preempted and waits again once the other has started."""
         self._preempted[arrival.item.id] = arrival
 
     def ended(self, run: RunningJob, at: float) -> Iterator[Arrival]:

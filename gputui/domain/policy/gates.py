@@ -35,15 +35,15 @@ class GateContext(Struct, dict=True):
     """Ability of the container engine to give GPUs to containers."""
     gates: tuple[Gate, ...]
     gates_all: bool
-    """Whether one of them may refuse a job whatever it asked for."""
+    """True if one of them may refuse a job whatever it asked for."""
     member: Leader | None = None
     """Scheduler that is a member of a group sharing the queue, and so cannot run jobs as other users; else None."""
     as_submitter: bool = False
-    """Whether containers, too, run as their submitter."""
+    """True if containers, too, run as their submitter."""
 
     @cached_property
     def jobs(self) -> Mapping[JobId, Job]:
-        """All of the snapshot, by id."""
+        """Jobs of the snapshot, by id."""
         return {job.id: job for job in self.snapshot.jobs}
 
     @cached_property

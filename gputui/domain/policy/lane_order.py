@@ -20,10 +20,10 @@ BandLevel: TypeAlias = tuple[float, float]
 
 
 class Bands:
-    """All lanes by their level, which is that of their head."""
+    """Lanes by their level, which is that of their head."""
 
     def __init__(self, promote_after: float, lanes: Iterable[Lane], now: float) -> None:
-        """After `promote_after` seconds of eligible wait a job is promoted."""
+        """Create the bands; a job is promoted after `promote_after` seconds of eligible wait."""
         self._promote_after = promote_after
         self._bands: dict[BandLevel, Band] = {}
         self._levels: dict[LaneKey, BandLevel] = {}
@@ -91,7 +91,7 @@ class Bands:
 
 _Ranked: TypeAlias = tuple[float, float, JobId, float, JobId, Lane]
 _FEW = 100
-"""Up to so many lanes are sorted at once."""
+"""Maximum number of lanes that are sorted in one go."""
 _SEARCHES = 8
 """Number of searches for the first lane before all are sorted."""
 
@@ -100,7 +100,7 @@ class ScoreScale(NamedTuple):
     """Values that scores depend on beside the jobs."""
 
     credited: Mapping[str, float]
-    """Most seconds credited to the jobs of each tenant."""
+    """Maximum credit in seconds of the jobs of each tenant."""
     now: float
     unit: float
     """Seconds of wait that are worth a point."""

@@ -87,7 +87,7 @@ class Lane(Struct, eq=False):
     planned: float
     """Seconds planned that count in their score."""
     pace: float
-    """How fast they age, by the GPUs that count in their score."""
+    """Rate at which the jobs age, by the GPUs that count in their score."""
 
     @property
     def waiting(self) -> Iterator[Waiting]:

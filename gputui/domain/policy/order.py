@@ -21,7 +21,7 @@ _FEWER = 12.0
 _WIDEST, _DOUBLINGS = 8, 5
 """A job of twice as many GPUs, up to so many, ages faster by one of these parts."""
 FIRST = -float("inf")
-"""In place of the score of a promoted job, so that the one that became eligible first is first."""
+"""Stand-in for the score of a promoted job, so that the job that became eligible first is first."""
 
 
 def credit(used: float, settings: PolicySettings) -> float:
@@ -95,7 +95,7 @@ class ScoreTerms(Struct, frozen=True):
     gpus: int
     """GPUs asked for, of a range the fewest."""
     pace: float
-    """How fast it ages, by these."""
+    """Rate at which the job ages, by these."""
     total: float
     """Score: of jobs on the same level the higher goes first."""
 

@@ -36,7 +36,7 @@ class OptionRules(Struct, frozen=True):
 
     allow: AllowSettings
     is_restricted: bool = False
-    """Whether the queue is shared and the submitter is no operator."""
+    """True if the queue is shared and the submitter is no operator."""
 
 
 class OptionRefusal(Struct, frozen=True):
@@ -110,7 +110,7 @@ def mount_refusal(
 
 
 def _holds(directory: str, path: str) -> bool:
-    """Whether the path is that directory, or is in it."""
+    """Return whether the path is that directory, or is in it."""
     return path == directory or path.startswith(directory.rstrip("/") + "/")
 
 
@@ -128,7 +128,7 @@ def _is_for_operators(name: str, value: object) -> bool:
 
 
 def _binds_by_driver(text: str) -> bool:
-    """Whether a volume is a directory of the host under another name."""
+    """Return whether a volume is a directory of the host under another name."""
     spec = docker_args.mount(text)
     driver = spec.get("volume-driver")
     is_foreign = driver not in {"", "local"}  # a plugin may mount what it likes

@@ -25,7 +25,7 @@ class Plan(Struct, frozen=True):
 
     starts: tuple[Placement, ...] = ()
     order: tuple[JobId, ...] = ()
-    """All waiting jobs, first to start first."""
+    """Ids of all waiting jobs, first to start first."""
     reasons: Mapping[JobId, Reason] = field(default_factory=dict)
     """Reasons of the jobs that do not start now."""
     reservations: tuple[Placement, ...] = ()

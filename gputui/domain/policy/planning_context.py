@@ -68,7 +68,7 @@ class PlanningContext(Struct, dict=True):
     waiting: list[Job]
     """Waiting jobs, as in the snapshot."""
     found: JobLookup
-    """All of the snapshot."""
+    """Lookup of the snapshot's jobs by id."""
     sources: dict[JobId, DurationSource] = field(default_factory=dict)
     """Sources of the planned ends of running jobs."""
     making_way: dict[JobId, JobId] = field(default_factory=dict)

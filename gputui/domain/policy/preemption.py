@@ -178,7 +178,7 @@ def _hold(
 def _would_start(
     cluster: ClusterState, job_id: JobId, victims: Sequence[JobId], free: Sequence[int], at: float
 ) -> bool:
-    """Whether the job is what starts once they have ended, and nobody ahead of it takes its GPUs."""
+    """Return whether the job is what starts once they have ended, and nobody ahead of it takes its GPUs."""
     then = cluster.copy()
     for run in cluster.runs.values():
         if run.leaving is not None or run.id in victims:
@@ -216,7 +216,7 @@ def find_victims(snapshot: Snapshot, settings: PolicySettings, gpus: GpuIndex, n
 
 
 def is_candidate(job: Job, settings: PolicySettings, now: datetime) -> bool:
-    """Whether a job may be preempted by one of a higher class."""
+    """Return whether a job may be preempted by one of a higher class."""
     attempt = job.attempt
     if job.state is not JobState.RUNNING or not job.spec.preemptible or attempt is None or attempt.started_at is None:
         return False

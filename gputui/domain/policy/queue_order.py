@@ -76,7 +76,7 @@ class _Seen(NamedTuple):
 
     job: Job
     kind: _Kind | None
-    """None when it asks for more than numbers."""
+    """Kind of the request; None when it asks for more than numbers."""
     planned: float
     items: tuple[Waiting, ...]
     """Empty while its eligible wait does not simply grow with the clock."""

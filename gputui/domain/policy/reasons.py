@@ -43,7 +43,7 @@ class _Turn(NamedTuple):
     """Refused turn of a job, or of elements of an array."""
 
     place: int
-    """In the line of those that could start and do not."""
+    """Position among those that could start and do not."""
     ahead: int
     """Number of jobs before it that could start and do not."""
     first: JobId

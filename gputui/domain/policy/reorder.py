@@ -61,7 +61,7 @@ class Move(Struct, frozen=True):
     """New places of jobs, or why they have none."""
 
     places: tuple[Placing, ...] | None = None
-    """None: they go nowhere; empty: they are back where they were."""
+    """New places; None: no change of places, empty: back to the original places."""
     past: JobId | None = None
     """Job that they pass and come to stand beside."""
     passes: int = 0

@@ -1,4 +1,4 @@
-"""Whether a new reservation can be kept beside those there are."""
+"""Checks that a new reservation can be kept beside the existing ones."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def check_conflicts(window: Window, others: Iterable[Window], gpus: Iterable[Gpu
 
 
 def _check_names(window: Window, rivals: Iterable[Window], gpus: Sequence[Gpu]) -> None:
-    """No GPU named is kept by name for somebody else."""
+    """Check that no named GPU is reserved by name for somebody else."""
     for other in rivals:
         for gpu in gpus:
             if is_named(gpu, window.gpus) and is_named(gpu, other.gpus):

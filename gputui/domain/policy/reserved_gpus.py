@@ -100,7 +100,7 @@ def _judged(view: WindowView, masks: Masks, scene: Scene) -> WindowView:
 
 
 def _is_claimed(window: Window, masks: Masks, scene: Scene) -> bool:
-    """Whether a job it is kept for holds GPUs of it, or was started in its time."""
+    """Return whether a job it is kept for holds GPUs of it, or was started in its time."""
     runs = scene.cluster.runs.values()
     if any(_meets(run.grant, masks) for run in runs if window.admits(run.key.tenant, run.priority)):
         return True
@@ -118,7 +118,7 @@ def _meets(grant: Grant, masks: Masks) -> bool:
 
 
 def _waits_for(window: Window, job: Job) -> bool:
-    """Whether the job waits for GPUs, may have these, and is not to begin only when the window is over."""
+    """Return whether the job waits for GPUs, may have these, and is not to begin only when the window is over."""
     if job.state is not JobState.PENDING or job.held or not job.spec.gpus.maximum:
         return False
     in_time = job.spec.begin_at is None or job.spec.begin_at < window.end

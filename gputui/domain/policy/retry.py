@@ -15,7 +15,7 @@ from gputui.domain.state import JobState
 from gputui.domain.units import plural
 
 JITTER = 0.1
-"""Up to so much of a pause is added, so that jobs that failed together do not all come back together."""
+"""Largest part of a pause that is added at random, so that jobs that failed together do not all return together."""
 
 _BROKE_ITS_GPUS = frozenset({CauseCode.GPU_LOST, CauseCode.GPU_SETUP_FAILED})
 
@@ -58,7 +58,7 @@ def conclude(job: Job, cause: Cause | None, exit_code: int | None, at: datetime,
 
 
 def _may_be_our_doing(cause: Cause | None) -> bool:
-    """Whether a job that was told to end may have ended so for that reason; lost containers were to end too."""
+    """Return whether a job that was told to end may have ended so for that reason; lost containers were to end too."""
     return cause is None or cause.blame is Blame.JOB or cause.code is CauseCode.CONTAINER_LOST
 
 
@@ -106,14 +106,14 @@ def _failed(job: Job, cause: Cause, at: datetime, settings: SchedulerSettings) -
 
 
 def is_retried(job: Job, cause: Cause) -> bool:
-    """Whether the job wants to be tried again after this, as long as its retries last."""
+    """Return whether the job wants to be tried again after this, as long as its retries last."""
     if not job.spec.retry_on:
         return cause.blame is Blame.JOB
     return is_asked_for(job, cause) or (cause.blame is Blame.JOB and str(job.exit_code) in job.spec.retry_on)
 
 
 def is_asked_for(job: Job, cause: Cause) -> bool:
-    """Whether a word of its `retry_on` stands for this cause."""
+    """Return whether a word of its `retry_on` stands for this cause."""
     return any(cause.code in RETRY_WORDS.get(word, ()) for word in job.spec.retry_on)
 
 

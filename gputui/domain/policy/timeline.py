@@ -45,7 +45,7 @@ class Bar(Struct, frozen=True):
     source: DurationSource
     """Source of that end: a limit ends the job, the others are guesses."""
     is_overrun: bool = False
-    """Whether the job has run longer than planned."""
+    """True if the job has run longer than planned."""
     makes_way_for: JobId | None = None
     """Job for which it is stopped at the end, to start again later."""
 
@@ -69,7 +69,7 @@ class Timeline(Struct, frozen=True, dict=True):
     """Running jobs, then the others in the order of their starts."""
     windows: tuple[KeptWindow, ...] = ()
     order: tuple[JobId, ...] = ()
-    """All waiting jobs, first to start first."""
+    """Ids of all waiting jobs, first to start first."""
     promise: Bar | None = None
     """Reservation of the head of the queue now; its bar among the others is where the forecast puts it."""
     until: datetime | None = None

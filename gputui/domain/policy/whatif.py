@@ -33,11 +33,11 @@ class Shift(Struct, frozen=True):
     before: datetime | None
     after: datetime | None
     is_stopped: bool = False
-    """Whether a running job is stopped and has to start again: preempted, or requeued."""
+    """True if a running job is stopped and has to start again: preempted, or requeued."""
 
     @property
     def is_felt(self) -> bool:
-        """Whether the start moves noticeably: jobs that swap places may differ by less than a second."""
+        """Return whether the start moves noticeably: jobs that swap places may differ by less than a second."""
         if self.before is None or self.after is None:
             return self.before is not self.after
         return abs(self.after - self.before) >= LEAST
@@ -175,7 +175,7 @@ def drained(uuids: Iterable[str], at: datetime) -> SnapshotChange:
 
 
 def resumed(uuids: Iterable[str]) -> SnapshotChange:
-    """Let drained GPUs, and those stopped by an Xid, take jobs again unless something else is against it."""
+    """Return GPUs as after a resume: those drained or stopped by an Xid take jobs, unless another cause forbids it."""
     names = frozenset(uuids)
 
     def change(view: GpuView) -> GpuView:

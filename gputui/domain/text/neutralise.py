@@ -26,7 +26,7 @@ _EMOJI = r"[\u2190-\u2bff\U0001f000-\U0001faff]"
 _LONE_JOINER = re.compile(rf"(?<!{_EMOJI}){JOINER}|{JOINER}(?!{_EMOJI})")
 
 _CLEAN_LOG = {**CLEAN, 0x07: None, 0x08: None, 0x1B: "\x1b"}
-"""In a log a bell or a backspace is noise, and the escapes that are left are colours."""
+"""Translation for logs, where a bell or a backspace is noise, and the escapes that are left are colours."""
 
 
 def plain(text: str, limit: int | None = None) -> str:

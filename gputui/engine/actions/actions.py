@@ -122,7 +122,7 @@ class Actions:
         return change_jobs(self._context, ids, "hold", job_changes.held)
 
     def release(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Let held jobs start again."""
+        """Release held jobs."""
         return change_jobs(self._context, ids, "release", partial(job_changes.released, now=self._context.now()))
 
     def requeue(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
@@ -143,7 +143,7 @@ class Actions:
         return change_jobs(self._context, ids, "suspend", partial(running_jobs.suspended, self._context))
 
     def unsuspend(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
-        """Let suspended jobs continue."""
+        """Continue suspended jobs."""
         return change_jobs(self._context, ids, "unsuspend", partial(running_jobs.unsuspended, self._context))
 
     def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
@@ -179,12 +179,12 @@ class Actions:
         return tuple(chain.from_iterable(moved))
 
     def drain(self, uuids: Iterable[str], reason: str) -> None:
-        """Let no further job start on these GPUs."""
+        """Stop further starts on these GPUs."""
         drain = Drain(reason=reason, by=self._context.actor.user, at=self._context.now())
         change_drains(self._context, "drain", uuids, drain)
 
     def resume(self, uuids: Iterable[str]) -> None:
-        """Let jobs start on these GPUs again; Xid errors that they reported until now are cleared."""
+        """Resume starts on these GPUs; Xid errors that they reported until now are cleared."""
         change_drains(self._context, "resume", uuids, None)
 
     def pause(self, reason: str = "") -> None:

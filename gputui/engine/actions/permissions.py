@@ -90,7 +90,7 @@ class UserPermissions:
 
     @property
     def is_shared(self) -> bool:
-        """Whether others than its owner may write the queue."""
+        """Return whether others than its owner may write the queue."""
         if self._settings.store.group is not None:
             return True
         try:

@@ -14,7 +14,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 
 
 def is_shared(state: Path) -> bool:
-    """Whether the store has given the state directory to a group."""
+    """Return whether the store has given the state directory to a group."""
     return state.stat().st_mode & _SHARED == _SHARED
 
 

@@ -55,7 +55,7 @@ class Leadership:
 
     @property
     def is_mine(self) -> bool:
-        """Whether this process holds it."""
+        """Return whether this process holds it."""
         return self._fd is not None
 
     def holds(self) -> bool:
@@ -128,7 +128,7 @@ class Leadership:
                 os.ftruncate(self._fd, 0)
 
     def release(self) -> None:
-        """Let another process have it. The record stays, and means nothing without the lock."""
+        """Release the lock to other processes. The record stays, and means nothing without the lock."""
         fd, self._fd = self._fd, None
         if fd is not None:
             with contextlib.suppress(OSError):  # the descriptor is gone all the same

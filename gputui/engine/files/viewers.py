@@ -25,7 +25,7 @@ _MARK_EVERY = 1.0
 
 
 class AttachWait:
-    """Somebody who waits to attach to a job. Without rights to make the lock, the start does not wait."""
+    """Wait of a user who attaches to a job. Without rights to make the lock, the start does not wait."""
 
     def __init__(self, directory: Path, job_id: JobId) -> None:
         self._directory = directory
@@ -36,7 +36,7 @@ class AttachWait:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def is_attached(self) -> None:
-        """Let the job start."""
+        """Unlock the start of the job."""
         lock, self._lock = self._lock, None
         if lock is not None:
             with suppress(OSError), folder_in(self._directory, FOLDER) as folder:

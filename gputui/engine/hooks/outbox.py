@@ -64,7 +64,7 @@ class Outbox:
 
     @property
     def is_busy(self) -> bool:
-        """Whether so many deliveries wait that new ones should stay in the store."""
+        """Return whether so many deliveries wait that new ones should stay in the store."""
         return len(self._waiting) >= BUSY
 
     def holds(self, event_id: str) -> bool:

@@ -89,7 +89,7 @@ class Host:
         self._me = me
         self._feed = feed
         self.may_lead = may_lead
-        """Whether this process may become the scheduler."""
+        """True if this process may become the scheduler."""
         tick_interval = settings.scheduler.tick_interval.total_seconds()
         self._mode = 0o660 if settings.store.group else 0o600
         self._leadership = Leadership(directory, self._mode, max(SILENT_AFTER, 3 * tick_interval))
@@ -112,7 +112,7 @@ class Host:
         self._followed: str | None = None
         """UUID of the GPU that the probe was asked to read in detail."""
         self._is_tuned = False
-        """Whether the garbage collector has been tuned; see `gc_tuning`."""
+        """True if the garbage collector has been tuned; see `gc_tuning`."""
         self._refusal: OSError | StoreError | None = None
         """Error of the last attempt to lead."""
         self._barred: tuple[Notice, ...] = ()
@@ -120,7 +120,7 @@ class Host:
 
     @property
     def leads(self) -> bool:
-        """Whether this process schedules."""
+        """Return whether this process schedules."""
         return self._leadership.is_mine
 
     def want_pcie(self, uuid: str | None) -> None:
@@ -164,7 +164,7 @@ class Host:
 
     @property
     def _may_try(self) -> bool:
-        """Whether to try for the leadership; not for `BARRED_FOR` seconds after giving up."""
+        """Return whether to try for the leadership; not for `BARRED_FOR` seconds after giving up."""
         return self.may_lead and time.monotonic() >= self._barred_until
 
     async def _lead_once(self) -> None:

@@ -24,7 +24,7 @@ class Disk:
 
     @property
     def is_low(self) -> bool:
-        """Whether the free space is below the floor."""
+        """Return whether the free space is below the floor."""
         return self.free is not None and self.free < self._floor
 
     @property

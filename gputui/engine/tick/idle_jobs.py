@@ -47,7 +47,7 @@ class IdleWatch:
 
     @property
     def is_idle(self) -> bool:
-        """Whether the job had been idle for too long when its output was last looked at."""
+        """Return whether the job had been idle for too long when its output was last looked at."""
         return self.heard_at - self.active_at >= self.allowed
 
 
@@ -121,7 +121,7 @@ class IdleJobs:
             self._reader.read(observer.runtime, key, container_id)
 
     def _uses_gpus(self, job: Job) -> bool:
-        """Whether one of its GPUs works now; one whose use is not known counts as working."""
+        """Return whether one of its GPUs works now; one whose use is not known counts as working."""
         samples = self._context.reading.samples
         return any((sample := samples.get(uuid)) is None or sample.utilization != 0 for uuid in job.gpus)
 

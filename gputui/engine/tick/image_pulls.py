@@ -35,7 +35,7 @@ class ImagePull(Struct, eq=False):
     wanted: set[JobId]
     """Jobs that wait for the image."""
     is_pulling: bool = False
-    """Whether the image is being pulled, or will be as soon as a worker is free."""
+    """True if the image is being pulled, or will be as soon as a worker is free."""
     words: str = QUEUED
     """Progress, in words."""
     cancelled: threading.Event = field(default_factory=threading.Event)

@@ -120,7 +120,7 @@ class ProcessFacts:
         self._asked.clear()
 
     def is_hosts_namespace(self) -> bool:
-        """Whether this process sees the host's pids, which are the driver's."""
+        """Return whether this process sees the host's pids, which are the driver's."""
         try:
             return os.stat(f"{self._root}/self/ns/pid").st_ino == _OF_HOST  # noqa: PTH116
         except OSError:

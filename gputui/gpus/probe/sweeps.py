@@ -48,7 +48,7 @@ class Due:
         self.at = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether the interval is over; if so, start the next one."""
+        """Return whether the interval is over; if so, start the next one."""
         if now < self.at - self.slack:
             return False
         on_time = self.at + self.interval

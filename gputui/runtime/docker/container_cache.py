@@ -160,7 +160,7 @@ class ContainerCache:
 
 
 def _remembers(client: APIClient, nanoseconds: int) -> bool:
-    """Whether the engine remembers the event of that time: it forgets its events when it restarts."""
+    """Return whether the engine remembers the event of that time: it forgets its events when it restarts."""
     second = nanoseconds // 10**9
     events = client.events(since=second, until=second + 1, filters={"type": ["container"]}, decode=True)
     return any(event.get("timeNano") == nanoseconds for event in events)

@@ -276,7 +276,7 @@ _SPECIAL = {"bind": _bind, "volume": _volume, "tmpfs": _tmpfs, "image": _image}
 
 
 def is_anonymous(volume: str) -> bool:
-    """Whether a `--volume` names only its mount point."""
+    """Return whether a `--volume` names only its mount point."""
     return ":" not in volume
 
 

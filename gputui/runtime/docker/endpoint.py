@@ -28,7 +28,7 @@ class TlsFiles:
     certificate: Path | None = None
     key: Path | None = None
     verifies: bool = True
-    """Whether the engine's certificate is checked."""
+    """True if the engine's certificate is checked."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Endpoint:
 
     @property
     def is_ssh(self) -> bool:
-        """Whether the engine is reached through the ssh command."""
+        """Return whether the engine is reached through the ssh command."""
         return self.url.startswith(_SSH)
 
 

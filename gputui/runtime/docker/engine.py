@@ -45,7 +45,7 @@ class GpuMode(StrEnum):
     CDI = "cdi"
     """Qualified device names of the Container Device Interface."""
     NONE = "none"
-    """No way: the engine would silently ignore the request."""
+    """No method: the engine would silently ignore the request."""
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _gpu_mode(version: Json, info: Json, is_podman: bool, too_old: bool) -> GpuM
 
 
 def _has_cdi_gpus(info: Json) -> bool:
-    """Whether CDI offers NVIDIA's GPUs; an engine that lists no devices has CDI if it has directories for it."""
+    """Return whether CDI offers NVIDIA's GPUs; an engine that lists no devices has CDI if it has directories for it."""
     if "DiscoveredDevices" in info:
         return any(str(one.get("ID", "")).startswith(CDI_KIND) for one in info["DiscoveredDevices"] or ())
     return bool(info.get("CDISpecDirs"))
@@ -213,23 +213,23 @@ class MachineFacts:
         return cls(system.nodename, system.release, _memory())
 
     def contradicts(self, other: MachineFacts) -> bool:
-        """Whether kernel or memory differ. Names may differ: one of the two may be in a container."""
+        """Return whether kernel or memory differ. Names may differ: one of the two may be in a container."""
         pairs = ((self.kernel, other.kernel), (self.memory, other.memory))
         return any(one is not None and two is not None and one != two for one, two in pairs)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every fact is known."""
+        """Return whether every fact is known."""
         return None not in (self.name, self.kernel, self.memory)
 
 
 def is_local(connection: Connection, info: Mapping[str, Any]) -> bool:
-    """Whether the engine of a connection, with that `/info`, runs on this machine."""
+    """Return whether the engine of a connection, with that `/info`, runs on this machine."""
     return connection.endpoint is not None and runs_here(info, connection.endpoint, connection.tunnel)
 
 
 def runs_here(info: Mapping[str, Any], endpoint: Endpoint, tunnel: Tunnel | None) -> bool:
-    """Whether the engine with that `/info` runs on this machine; False when uncertain."""
+    """Return whether the engine with that `/info` runs on this machine; False when uncertain."""
     if tunnel is not None:
         return _has_our_boot_id(tunnel)
     engine, here = MachineFacts.of_engine(info), MachineFacts.here()
@@ -264,7 +264,7 @@ def _listener(path: str) -> str | None:
 
 
 def _is_own_address(endpoint: Endpoint) -> bool:
-    """Whether a TCP address belongs to this machine: only then can a socket bind to it."""
+    """Return whether a TCP address belongs to this machine: only then can a socket bind to it."""
     host = urlsplit(endpoint.url).hostname or "127.0.0.1"
     with suppress(OSError):
         for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM):

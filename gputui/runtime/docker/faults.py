@@ -158,11 +158,11 @@ def _tidy(text: str) -> str:
 
 
 def is_missing(error: RuntimeFault) -> bool:
-    """Whether the engine said that there is no such container."""
+    """Return whether the engine said that there is no such container."""
     return "no such container" in error.what.lower()
 
 
 def is_conflict(error: RuntimeFault) -> bool:
-    """Whether the engine said that the container's name is taken."""
+    """Return whether the engine said that the container's name is taken."""
     words = error.what.lower()
     return "conflict" in words and "already in use" in words

@@ -100,7 +100,7 @@ class DockerExec:
         return self._connection.call(ask)
 
     def _is_here(self) -> bool:
-        """Whether the engine runs on this machine; determined once."""
+        """Return whether the engine runs on this machine; determined once."""
         if self._runs_here is None:
             info = self._connection.call(lambda client: client.info())
             self._runs_here = is_local(self._connection, info)

@@ -58,7 +58,7 @@ class LogQuery:
     tail: int | None = None
     follow: bool = False
     stamped: bool = False
-    """Each message begins with the time at which the engine took it."""
+    """True if each message begins with the time at which the engine took it."""
     since: str | None = None
 
 

@@ -72,7 +72,7 @@ class Outages:
 
 
 def may_be_the_engines(record: ContainerRecord) -> bool:
-    """Whether it ended by a signal, as after a stop of the engine, and no other cause is known."""
+    """Return whether it ended by a signal, as after a stop of the engine, and no other cause is known."""
     by_itself = {CauseCode.SIGNALLED, CauseCode.NON_ZERO_EXIT}
     return record.exit_code in _SIGNALLED and record.cause is not None and record.cause.code in by_itself
 

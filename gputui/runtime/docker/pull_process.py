@@ -123,7 +123,7 @@ class PullReply(msgspec.Struct, omit_defaults=True):
     """Cause of a failure, in the last reply."""
     hint: str | None = None
     is_done: bool = False
-    """Whether the image is here, in the last reply."""
+    """True if the image is here, in the last reply."""
 
 
 class PullProcess:

@@ -115,7 +115,7 @@ def by_name(client: APIClient, name: str) -> Mapping[str, Any] | None:
 
 
 def adoptable(inspected: Mapping[str, Any], launch: Launch) -> bool:
-    """Whether the container can be adopted for this attempt; False: never started, with other GPUs.
+    """Return whether the container can be adopted for this attempt; False: never started, with other GPUs.
 
     Raises RuntimeFault when it is not ours.
     """

@@ -133,7 +133,7 @@ class DockerRuntime:
     # images
 
     def has_image(self, image: str) -> bool:
-        """Whether the engine has the image."""
+        """Return whether the engine has the image."""
         return self._call(lambda client: _has_image(client, image))
 
     def images(self) -> tuple[str, ...]:
@@ -231,7 +231,7 @@ class DockerRuntime:
         self._call_unless_over(lambda client: client.pause(container_id), "already paused")
 
     def unsuspend(self, container_id: str) -> None:
-        """Let its processes continue, as `docker unpause` does."""
+        """Continue its processes, as `docker unpause` does."""
         self._call_unless_over(lambda client: client.unpause(container_id), "is not paused")
 
     def remove(self, container_id: str) -> None:

@@ -176,7 +176,7 @@ class PipesChannel:
 
     @property
     def has_pending(self) -> bool:
-        """Whether there is output in the log to be read first."""
+        """Return whether there is output in the log to be read first."""
         behind = self._until is not None and self._log.position < self._until
         return self._wrapper is None or behind or bool(self._early)
 

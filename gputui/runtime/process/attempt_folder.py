@@ -87,13 +87,13 @@ class Records:
     """Records of an attempt's state file."""
 
     begun: bool
-    """Whether a wrapper has written anything; no other wrapper starts the attempt then."""
+    """True if a wrapper has written anything; no other wrapper starts the attempt then."""
     start: Start | None
     """Start record; None: not written yet, or damaged."""
     end: End | None
     runner: ProcessIdentity | None
     may_have_run: bool
-    """Whether the command may have run; True for wrappers of gputui 0.1, which did not record it."""
+    """True if the command may have run; True for wrappers of gputui 0.1, which did not record it."""
     is_damaged: bool
     reach: int | None = None
     """Uid whose processes may be signalled on the directory's word, see `reach_of`."""
@@ -177,7 +177,7 @@ class AttemptFolder:
         return self.path.stat(follow_symlinks=False)
 
     def is_ours(self) -> bool:
-        """Whether this process's user created it and no other may write there."""
+        """Return whether this process's user created it and no other may write there."""
         status = self.status()
         return status.st_uid == os.geteuid() and reach_of(status) is None
 
@@ -216,7 +216,7 @@ class AttemptFolder:
             os.close(descriptor)
 
     def is_watched(self) -> bool | None:
-        """Whether keeper or runner lives; None when this user may not know."""
+        """Return whether keeper or runner lives; None when this user may not know."""
         try:
             descriptor = self.open_file("claim")
         except PermissionError:

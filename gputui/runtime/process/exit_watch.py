@@ -49,7 +49,7 @@ class ExitWatch:
             self._ring()
 
     def has(self, pid: int) -> bool:
-        """Whether this process is watched."""
+        """Return whether this process is watched."""
         return pid in self._pids
 
     def close(self) -> None:

@@ -144,7 +144,7 @@ class ProcessRuntime:
             self._send(container_id, signal.SIGSTOP)
 
     def unsuspend(self, container_id: str) -> None:
-        """Let its processes continue, if they were suspended."""
+        """Continue its processes, if they were suspended."""
         folder = self._folder(container_id)
         if not folder.is_suspended():
             return

@@ -135,7 +135,7 @@ class Terminal:
                 os.close(descriptor)
 
     def hear_children(self) -> None:
-        """Let the end of a child end a `serve`."""
+        """Stop a running `serve` when a child ends."""
         os.set_blocking(self._ring, False)
         os.set_blocking(self._bell, False)
         signal.signal(signal.SIGCHLD, lambda *_: None)

@@ -57,7 +57,7 @@ class Command:
     id: str = ""
     """Name, where the action does not make a good one."""
     changes: bool = False
-    """Whether the command changes more than the screen: a read-only console does not offer it."""
+    """True if the command changes more than the screen: a read-only console does not offer it."""
     needs: str = ""
     """The subject it needs, where it cannot always be done: `a running job`."""
     synonyms: str = ""
@@ -97,7 +97,7 @@ class Command:
         return self.footer_key or (key_name(self.keys[0]) if self.keys else "")
 
     def is_known_to(self, place: DOMNode) -> bool:
-        """Whether that widget, screen or app has such an action at all."""
+        """Return whether that widget, screen or app has such an action at all."""
         return hasattr(place, f"action_{self.action_name}")
 
     def works_at(self, place: DOMNode) -> bool:

@@ -19,7 +19,7 @@ from gputui.tui.commands.command import Command, place_of
 from gputui.tui.commands.places import places
 
 _places = cache(places)
-"""Once: they never change, and each command that does not work asks for them."""
+"""Places of commands, cached: they never change, and each command that does not work asks for them."""
 
 
 @dataclass(frozen=True)

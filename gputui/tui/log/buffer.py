@@ -26,7 +26,7 @@ class FoundLines:
         self._lines: dict[int, bytes] = {}
         self._size = 0
         self._is_cut = False
-        """Whether lines were dropped, so that earlier ones would leave a gap."""
+        """True if lines were dropped, so that earlier ones would leave a gap."""
 
     def __len__(self) -> int:
         return len(self._lines)
@@ -81,7 +81,7 @@ class LogRegion:
     lines: list[bytes]
     styles: list[Style]
     is_start: bool
-    """Whether the log begins with it."""
+    """True if the log begins with it."""
 
     @property
     def end(self) -> int:
@@ -326,7 +326,7 @@ class LogBuffer:
         self.skipped = 0
         """Number of lines that came faster than they could be taken."""
         self.keeps_earlier = False
-        """Whether the bounds are raised: somebody reads earlier lines."""
+        """True if the bounds are raised: somebody reads earlier lines."""
 
     @property
     def first(self) -> int:

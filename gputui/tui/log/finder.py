@@ -38,7 +38,7 @@ class OlderHits:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will be found."""
+        """Return whether nothing more will be found."""
         return not self.progress
 
     @property
@@ -138,7 +138,7 @@ class Finder:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will be found before the lines in memory."""
+        """Return whether nothing more will be found before the lines in memory."""
         return self.outside is None or self.outside.is_over
 
     def next_hit(self, buffer: LogBuffer, start: int, step: int) -> tuple[int | None, bool]:

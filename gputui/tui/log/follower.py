@@ -20,7 +20,7 @@ TAIL = 1000
 INBOX = 4000
 """Lines read between two ticks of the screen that are kept; more are skipped, and counted."""
 _BREATH = 1000
-"""After so many lines the reader lets others run: a flood must not keep the screen from its keys."""
+"""Number of lines after which the reader yields: a flood must not keep the screen from its keys."""
 
 
 class LogOpener(Protocol):
@@ -41,7 +41,7 @@ class Taken(NamedTuple):
 
     lines: list[bytes]
     styles: list[Style]
-    """In which style each of them begins."""
+    """Style in which each of the lines begins."""
     skipped: int
     """Number of lines that were skipped before these."""
 
@@ -57,7 +57,7 @@ class LogFollower:
         self.is_over = False
         """Everything there is has been read."""
         self.is_stamped = False
-        """Whether the lines begin with the time they were written."""
+        """True if the lines begin with the time they were written."""
         self.opener = opener
         self._inbox: deque[tuple[bytes, Style]] = deque(maxlen=INBOX)
         self.read = 0

@@ -28,7 +28,7 @@ class LogModel:
         """The oldest line is the log's first."""
         self._first = 0
         self.was_extended = False
-        """Whether earlier lines were loaded."""
+        """True if earlier lines were loaded."""
         self.note = ""
         """Note for the title: work in progress, or an error."""
 
@@ -39,7 +39,7 @@ class LogModel:
 
     @property
     def is_whole(self) -> bool:
-        """Whether nothing came before the oldest line."""
+        """Return whether nothing came before the oldest line."""
         buffer = self.buffer
         return self._starts or (buffer.first == 0 and buffer.end < TAIL and not buffer.skipped)
 

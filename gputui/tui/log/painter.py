@@ -36,7 +36,7 @@ class LogPainter:
         self.left = 0
         self.wraps = False
         self.is_stamped = False
-        """Whether the lines begin with a time."""
+        """True if the lines begin with a time."""
         self.shows_stamps = False
         self.found: Pattern | None = None
         """Pattern of the search, highlighted."""

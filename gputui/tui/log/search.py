@@ -27,7 +27,7 @@ class PendingJump:
     """1: to the next hit after `start`; -1: to the one before."""
     start: int
     turns: bool = False
-    """Whether to go to the nearest hit behind, instead of wrapping round, where none lies ahead."""
+    """True if to go to the nearest hit behind, instead of wrapping round, where none lies ahead."""
 
 
 class LogSearch:
@@ -45,7 +45,7 @@ class LogSearch:
         """Note about the last jump."""
         self.is_stamped: Callable[[], bool] = lambda: False
         self.is_whole: Callable[[], bool] = lambda: True
-        """Whether all of the log is in memory."""
+        """True if all of the log is in memory."""
         self._hits: Finder | None = None
         self._errors: Finder | None = None
         self._told: Finder | None = None
@@ -100,7 +100,7 @@ class LogSearch:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a search or a filter to end."""
+        """Return whether there is a search or a filter to end."""
         return self.pattern is not None or self.at is not None or self.narrowed is not None
 
     def clear(self) -> bool:
@@ -124,12 +124,12 @@ class LogSearch:
 
     @property
     def is_done(self) -> bool:
-        """Whether all lines in memory were tested."""
+        """Return whether all lines in memory were tested."""
         return all(finder.is_done(self._buffer) for finder in self._finders()) and self._waits_for_older
 
     @property
     def _waits_for_older(self) -> bool:
-        """Whether no jump can be made before older lines are searched."""
+        """Return whether no jump can be made before older lines are searched."""
         return self._jump is None or not self._jump.finder.is_over
 
     def words(self) -> list[str]:

@@ -21,7 +21,7 @@ class ShownLines:
     def __init__(self, buffer: LogBuffer) -> None:
         self._buffer = buffer
         self.filter: Finder | None = None
-        """Only what it finds is shown."""
+        """Finder of the only lines shown; None: all lines."""
         self.context = 0
         """Lines shown before and after each that matches."""
         self._known: tuple[object, ...] = ()
@@ -51,7 +51,7 @@ class ShownLines:
         self._buffer.region = None
 
     def is_gap_before(self, index: int) -> bool:
-        """Whether lines are left out just before that one, between it and another that is shown."""
+        """Return whether lines are left out just before that one, between it and another that is shown."""
         numbers = self._numbers
         return self.context > 0 and 0 < index < len(numbers) and numbers[index - 1] + 1 < numbers[index]
 
@@ -65,7 +65,7 @@ class ShownLines:
 
     @property
     def reaches_end(self) -> bool:
-        """Whether the last line shown is the log's last."""
+        """Return whether the last line shown is the log's last."""
         region = self._buffer.region
         return self.filter is not None or region is None or region.end >= self._buffer.first
 
@@ -116,7 +116,7 @@ class LogWindow:
         self._rows_of = rows_of
         self.height = 0
         self.follows = True
-        """Whether the end stays in sight."""
+        """True if the end stays in sight."""
         self.top = 0
         """Number of the first line in sight."""
         self.part = 0
@@ -192,12 +192,12 @@ class LogWindow:
 
     @property
     def is_at_first(self) -> bool:
-        """Whether nothing is above the window."""
+        """Return whether nothing is above the window."""
         return self._index == 0 and self.part == 0
 
     @property
     def is_at_last(self) -> bool:
-        """Whether nothing is below."""
+        """Return whether nothing is below."""
         return (self._index, self.part) >= self._last_page()
 
     @property
@@ -252,7 +252,7 @@ class LineSelection:
 
     @property
     def is_on(self) -> bool:
-        """Whether any line is selected."""
+        """Return whether any line is selected."""
         return self.start is not None
 
     def has(self, number: int) -> bool:

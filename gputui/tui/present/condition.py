@@ -24,7 +24,7 @@ class Condition:
     since: datetime | None = None
     """Time since when it lasts; None: unknown."""
     is_seen: bool = False
-    """Whether `since` is the time at which this console saw it first."""
+    """True if `since` is the time at which this console saw it first."""
     todo: str = ""
     """Command or key that helps."""
     gpu: str = ""

@@ -75,7 +75,7 @@ def disk_conditions(snapshot: Snapshot) -> Iterator[Condition]:
 
 
 def is_filling(disk: DiskUse) -> bool:
-    """Whether the disk will be full within the hour."""
+    """Return whether the disk will be full within the hour."""
     return disk.full_in is not None and disk.full_in < FULL_SOON
 
 

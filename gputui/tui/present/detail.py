@@ -37,10 +37,10 @@ class ExplanationState:
     """Explanation of a waiting job, as far as it is known."""
 
     explanation: Explanation | None = None
-    """None: being worked out."""
+    """Explanation of the wait; None while it is being computed."""
     failure: str = ""
     is_compact: bool = False
-    """Whether there are few rows: the score takes one line."""
+    """True if there are few rows: the score takes one line."""
 
 
 def sureness(told: ExplanationState) -> list[Line]:
@@ -317,7 +317,7 @@ def _options(job: Job) -> list[Line]:
 
 _BAR = 10
 _FIGURES = (("load", _BAR, 46), ("percent", 4, 0), ("memory", 9, 0), ("temperature", 4, 0), ("power", 5, 34))
-"""Each with its cells, and the room from which it is there."""
+"""Figures with their cells, and the width from which each is shown."""
 _LIMIT_FROM = 54
 _LEAST_STEPS, _MOST_STEPS = 12, 60
 """Steps of a graph, one to a cell: fewest and most."""

@@ -177,7 +177,7 @@ def _last_read(row: GpuRow) -> str:
 
 
 def compact_line(row: GpuRow, room: int) -> Line:
-    """All of it that one short line can say."""
+    """Return the card in one short line."""
     meter, is_full = max(4, min(12, room // 6)), room >= LINE_FULL - 2
     if (sick := sick_words(row, room)) is not None:
         return tuple(fitted(sick, room))

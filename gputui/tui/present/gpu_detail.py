@@ -189,7 +189,7 @@ def neighbour_lines(row: GpuRow, picture: GpuPicture) -> list[Cell]:
 
 
 def matrix(row: GpuRow, rows: Sequence[GpuRow]) -> list[Cell]:
-    """Every pair of GPUs, and the NUMA node each is on."""
+    """Return the links of every pair of GPUs, and the NUMA node of each."""
     names = [f"GPU{label_of(other)}"[: _CELL - 1] for other in rows]
     head = "topology".ljust(_LABEL) + "".join(name.rjust(_CELL) for name in names) + "  NUMA"
     return [cell(head, DIM), *(_matrix_line(row, other, rows) for other in rows)]

@@ -38,12 +38,12 @@ class GpuRow:
 
     @property
     def is_held(self) -> bool:
-        """Whether jobs hold it."""
+        """Return whether jobs hold it."""
         return self.view.job_id is not None or bool(self.view.job_ids)
 
     @cached_property
     def idle(self) -> timedelta | None:
-        """For how long it has done next to nothing for its job, where that is an alarm."""
+        """Time for which it has done next to nothing for its job, where that is an alarm."""
         rules, job = self.look.rules, self.job
         if not rules.idle_below or job is None or job.state is not JobState.RUNNING or job.started_at is None:
             return None
@@ -54,13 +54,13 @@ class GpuRow:
 
     @property
     def is_old(self) -> bool:
-        """Whether the last reading no longer holds."""
+        """Return whether the last reading no longer holds."""
         return self.view.sample is None or self.view.stale or self.view.health.code is HealthCode.LOST
 
 
 @dataclass(frozen=True)
 class GpuPicture:
-    """All rows of the grid by UUID, in the driver's order."""
+    """Rows of the grid by UUID, in the driver's order."""
 
     rows: Mapping[str, GpuRow] = field(default_factory=dict)
     left_out: frozenset[str] = frozenset()

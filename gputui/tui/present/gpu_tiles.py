@@ -27,7 +27,7 @@ class GridRoom:
 
     width: int = 80
     most: int = 12
-    """Most rows it may take."""
+    """Maximum number of rows."""
     fixed: int | None = None
     """Rows it was given; None: as many as it needs."""
     mode: str = "auto"

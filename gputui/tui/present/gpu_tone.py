@@ -25,7 +25,7 @@ class Tone:
 
     @property
     def is_loud(self) -> bool:
-        """Whether it asks for attention."""
+        """Return whether it asks for attention."""
         return self.mark != " "
 
 

@@ -93,7 +93,7 @@ _RIGHT = (0x80, 0x20, 0x10, 0x08)
 
 
 _ZERO = "▁"
-"""Both columns of a cell were read as next to nothing: a line, where dots would be noise."""
+"""Character where both columns of a cell are next to nothing: a line, as dots would be noise."""
 
 
 @lru_cache(maxsize=1024)

@@ -129,7 +129,7 @@ class JobContext:
 
     @property
     def is_in_words(self) -> bool:
-        """Whether the column of states has room for words."""
+        """Return whether the column of states has room for words."""
         return self.room.get("state", 0) >= WORDS
 
     @classmethod

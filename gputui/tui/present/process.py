@@ -49,7 +49,7 @@ class ProcessOrder:
 
     @property
     def is_down(self) -> bool:
-        """Whether large values come first."""
+        """Return whether large values come first."""
         return (self.column in _LARGEST_FIRST) != self.is_turned
 
     def by(self, column: str) -> ProcessOrder:

@@ -43,7 +43,7 @@ class Limits:
 CPU = Limits(0.9, 1.01)
 """Busy processors are no fault: never red."""
 LOAD = Limits(1.0, 2.0)
-"""By processor."""
+"""Limits of the load, per processor."""
 MEMORY = Limits(0.9, 0.97)
 SWAP = Limits(0.1, 0.5)
 DISK = Limits(0.9, 0.97)

@@ -54,9 +54,9 @@ class Outlook:
     snapshot: Snapshot
     now: datetime
     comparison: Comparison | None = None
-    """None: being worked out."""
+    """Comparison of the forecasts; None while it is being computed."""
     is_current: bool = False
-    """Whether the comparison is about the shown change, not an earlier one."""
+    """True if the comparison is about the shown change, not an earlier one."""
     failure: str = ""
     names: Mapping[JobId, str] = field(default_factory=dict)
     shown_id: Callable[[JobId], str] = str
@@ -91,7 +91,7 @@ def fit_words(words: str, room: int) -> str:
 
 
 _PLACES = 3
-"""Most jobs whose places are shown, each in a line."""
+"""Maximum number of jobs whose places are shown, each in a line."""
 
 
 def place_lines(comparison: Comparison, subject: Subject, outlook: Outlook, room: int) -> list[Cell]:

@@ -52,7 +52,7 @@ USUAL = ("id", "state", "priority", "name", "tenant", "gpus", "progress", "age",
 MORE = ("left", "user", "image", "command")
 """Columns that wide screens show besides; of those that do not fit the last one goes first."""
 ALIKE = frozenset({"user", "image", "command"})
-"""Those of them that are left out while all rows have the same value."""
+"""Keys of columns that are left out while all rows have the same value."""
 WIDE, IN_WORDS = 176, 100
 """Cells from which the usual columns are joined by more, and from which states are told in words."""
 ENDED = ("id", "state", "name", "tenant", "gpus", "time", "exit", "ended", "why")
@@ -127,12 +127,12 @@ class Sorting:
 
     @property
     def is_down(self) -> bool:
-        """Whether large values come first."""
+        """Return whether large values come first."""
         return (self.column in LARGEST_FIRST) != self.is_turned
 
     @property
     def is_planned(self) -> bool:
-        """Whether the rows are in the plan's own order."""
+        """Return whether the rows are in the plan's own order."""
         return self.column not in VALUES
 
     def by(self, column: str) -> Sorting:

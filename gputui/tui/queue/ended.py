@@ -27,14 +27,14 @@ _MOST = 200
 
 
 class EndedRows(Enum):
-    """How the queue shows jobs that ended some time ago."""
+    """Presentation of jobs that ended some time ago."""
 
     FOLDED = "folded"
     """Show all in one row."""
     OPEN = "open"
     """Below that row, each with its own."""
     HIDDEN = "hidden"
-    """Not at all; those that ended just now neither."""
+    """Not shown at all, not even those that ended just now."""
 
 
 class LookedAt:

@@ -34,7 +34,7 @@ class Verdicts:
         self._old: list[JobId] = []
         """Jobs to be matched again; the next one last."""
         self._is_outdated = False
-        """Whether reasons or the time changed since these jobs were matched."""
+        """True if reasons or the time changed since these jobs were matched."""
         self._pace = Throttle(_REST)
         self._texts: dict[JobId, tuple[Job, Reason | None, str]] = {}
 
@@ -67,7 +67,7 @@ class Verdicts:
 
     @property
     def is_done(self) -> bool:
-        """Whether all jobs were matched."""
+        """Return whether all jobs were matched."""
         may_rest = len(self._shown) > AT_ONCE and not self._pace.may_begin
         return not self._new and not self._old and (may_rest or not self._is_outdated)
 

@@ -78,7 +78,7 @@ class QueueRows:
 
     @property
     def is_read(self) -> bool:
-        """Whether a snapshot was taken."""
+        """Return whether a snapshot was taken."""
         return self._snapshot is not EMPTY
 
     def update(self, snapshot: Snapshot) -> None:
@@ -255,7 +255,7 @@ class QueueRows:
 
     @property
     def is_judged(self) -> bool:
-        """Whether all jobs were matched with the filter."""
+        """Return whether all jobs were matched with the filter."""
         return not self._filter or self._verdicts.is_done
 
     def match(self, seconds: float) -> bool:

@@ -167,7 +167,7 @@ class EndedJobs:
 
     jobs: Mapping[JobId, Job]
     is_whole: bool = False
-    """Whether there are no older ones."""
+    """True if there are no older ones."""
     is_reading: bool = False
     failure: str = ""
 

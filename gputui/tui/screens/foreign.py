@@ -222,7 +222,7 @@ class ContainerScreen(JobScreen):
         return command.works_at(pane if command.is_known_to(pane) else self)
 
     def _can_be_stopped(self) -> bool:
-        """Whether it runs and is no job's."""
+        """Return whether it runs and is no job's."""
         detail = self._detail
         return detail is not None and detail.is_running and not detail.store
 

@@ -71,7 +71,7 @@ class ProcessesRead(Message, bubble=False):
 
 
 class GpuProcessesScreen(JobScreen):
-    """All processes on the GPUs. /proc is read on a thread, once for each reading of the process lists."""
+    """List of all processes on the GPUs. /proc is read on a thread, once for each reading of the process lists."""
 
     BINDINGS: ClassVar = [
         *bindings(PROCESS_COMMANDS),

@@ -1,4 +1,4 @@
-"""All keys, from their declarations: those of the pane one comes from first."""
+"""Help with all keys, from their declarations: those of the pane one comes from first."""
 
 from __future__ import annotations
 

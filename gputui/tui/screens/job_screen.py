@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from gputui.tui.proposals import Proposal
 
 Predicate: TypeAlias = Callable[[object], bool]
-"""Whether an action with this argument makes sense now."""
+"""Check of whether an action with this argument makes sense now."""
 
 
 class JobScreen(ClosedOnce[None], Screen[None]):
@@ -120,7 +120,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
         self._request_of_all(SUSPEND)
 
     def action_unsuspend(self) -> None:
-        """Let the suspended jobs that are the subject continue."""
+        """Continue the selected suspended jobs."""
         self._request_of_all(UNSUSPEND)
 
     def _request_of_all(self, verb: Verb[Job]) -> None:
@@ -150,7 +150,7 @@ class JobScreen(ClosedOnce[None], Screen[None]):
 
     @property
     def shows_what_if(self) -> bool:
-        """Whether the effects of a change are shown before it is made."""
+        """Return whether the effects of a change are shown before it is made."""
         return self._services.settings.console.what_if != "off"
 
     def propose(self, proposal: Proposal) -> None:
@@ -225,7 +225,7 @@ class GpuScreen(JobScreen):
             )
 
     def action_resume(self) -> None:
-        """Let jobs start on the selected GPU again."""
+        """Resume starts on the selected GPU."""
         if view := self.gpu():
             uuid, index = view.gpu.uuid, index_of(view)
             if self.shows_what_if:

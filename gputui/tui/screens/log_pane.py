@@ -31,7 +31,7 @@ class LogPane(LogView):
 
     @property
     def is_loading(self) -> bool:
-        """Whether lines are being loaded."""
+        """Return whether lines are being loaded."""
         return self._waits_for_error or self.loader.is_loading_earlier
 
     def follow(self, follower: LogFollower, name: str) -> None:

@@ -335,7 +335,7 @@ class Main(GpuScreen):
         self.app.push_screen(Prompt("Pause the scheduler", "Reason", "Running jobs continue; no new starts."), answered)
 
     def action_unpause(self) -> None:
-        """Let the scheduler start jobs again."""
+        """Resume the scheduler's starts."""
         self.request("unpause", Order())
 
     def action_submit(self) -> None:

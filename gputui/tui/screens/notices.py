@@ -27,7 +27,7 @@ _MARKS = {"error": "✗ error", "warning": "! warning", "information": "· news"
 
 
 class Notices(ScrollingDialog):
-    """Each with its severity, as a word: what is so now, worst first; then what was, latest first."""
+    """Notices with their severity, as a word: current ones first, worst first; then past ones, latest first."""
 
     BINDINGS: ClassVar = bound_to("close", NOTICES)
     DEFAULT_CSS = """
@@ -55,7 +55,7 @@ class Notices(ScrollingDialog):
         self.show_lines()
 
     def lines(self, room: int) -> list[Cell]:
-        """Each in as many as it needs."""
+        """Return the notices, each in as many lines as it needs."""
         return notice_lines(self._found, self._happenings, self._now, room)
 
 

@@ -151,7 +151,7 @@ class Panes:
 
     @property
     def is_beside(self) -> bool:
-        """Whether the log stands beside the queue."""
+        """Return whether the log stands beside the queue."""
         return self._screen.has_class("-beside")
 
     @property
@@ -161,7 +161,7 @@ class Panes:
 
     @property
     def is_zoomed(self) -> bool:
-        """Whether one pane fills the screen."""
+        """Return whether one pane fills the screen."""
         return self._screen.has_class("-zoomed")
 
     def lay_out(self) -> None:

@@ -37,7 +37,7 @@ from gputui.tui.widgets.cell_lines import CellLines
 
 
 class Confirm(Dialog[bool]):
-    """Yes or no; Escape is no."""
+    """Question with the answers yes and no; Escape is no."""
 
     BINDINGS: ClassVar = bindings((YES, NO))
     LEAVES: ClassVar = "answer('no')"
@@ -174,7 +174,7 @@ class Choose(Dialog[int | None]):
         self.dismiss(self.cursor if self.texts else None)
 
     def action_save_template(self) -> None:
-        """None of them: save what there is."""
+        """Choose no existing template: save the form as a new one."""
         if self._saves:
             self.dismiss(SAVE)
 

@@ -71,7 +71,7 @@ class QueueController:
 
     @property
     def has_focus(self) -> bool:
-        """Whether keys go to the queue."""
+        """Return whether keys go to the queue."""
         return self._screen.focused is self.table
 
     def subjects(self) -> Sequence[Job]:
@@ -172,7 +172,7 @@ class QueueController:
 
     @property
     def is_on_fold(self) -> bool:
-        """Whether the cursor is on the row that ended jobs share."""
+        """Return whether the cursor is on the row that ended jobs share."""
         return self.has_focus and self.table.is_fold(self.table.cursor)
 
     def look_at(self, job: Job | None) -> None:

@@ -169,7 +169,7 @@ class Submit(Dialog[None]):
 
     @property
     def is_touched(self) -> bool:
-        """Whether anything would be lost."""
+        """Return whether anything would be lost."""
         return drafts.filled_texts(self.draft()) != self._clean
 
     @on(TextField.LinePasted)

@@ -138,7 +138,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self.tick()
 
     def tick(self) -> None:
-        """Let time go on, and have the forecast made anew where it is another one by now."""
+        """Update the time, and request a new forecast where the old one has expired."""
         now = self._services.clock.now()
         is_old = now - self._base.now >= _AGED or not are_alike(self._base.snapshot, self._snapshot)
         if is_old and self.pace.may_begin:
@@ -224,7 +224,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
         self._change(proposal.dragged(move))
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Only an order can be changed further."""
+        """Disable the keys that change a proposal further, unless it is an order."""
         if action in {"further", "drag"}:
             return isinstance(self.proposal, JobProposal) and self.proposal.is_order
         return True

@@ -1,4 +1,4 @@
-"""All fields of the submit form, the rare ones folded away, and what each holds."""
+"""Fields of the submit form, the rare ones folded away, and their values."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class FormBody(VerticalScroll, can_focus=False):
 
     @property
     def is_open(self) -> bool:
-        """Whether the rare fields are shown."""
+        """Return whether the rare fields are shown."""
         return bool(self._more.children) and self._more.display
 
     def unfold(self, is_open: bool = True) -> None:
@@ -118,7 +118,7 @@ class FormBody(VerticalScroll, can_focus=False):
             row.set_changed(changed)
 
     def keep_as_is(self, reasons: Mapping[str, str]) -> None:
-        """Let these stay as they are, and say why."""
+        """Disable these fields, and say why."""
         self._kept = dict(reasons)
         self._keep(self._fields)
 

@@ -154,7 +154,7 @@ class FieldRow(Horizontal):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether a field of the row has an error."""
+        """Return whether a field of the row has an error."""
         return any(self._wrong.values())
 
     def on_resize(self) -> None:

@@ -210,7 +210,7 @@ def label(name: str) -> str:
 
 
 def is_folded(draft: Draft) -> bool:
-    """Whether nothing of it is in the fields that are folded away."""
+    """Return whether nothing of it is in the fields that are folded away."""
     return not any(
         drafts.text_of(draft, name) for name in (*further_options.NAMES, *(name for row in MORE for name in row))
     )

@@ -57,7 +57,7 @@ class Purpose(Protocol):
     instead: Job | None
     """The job that is edited; None: the job is new."""
     is_remembered: bool
-    """Whether the draft is kept among the last submissions."""
+    """True if the draft is kept among the last submissions."""
 
     def commands(self) -> tuple[Command, ...]:
         """Return the commands of the form."""

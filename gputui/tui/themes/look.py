@@ -129,7 +129,7 @@ def _in(colours: dict[Color, Color], colour: Color | None) -> Color | None:
 
 
 class _Bare:
-    """No colours at all: weight, underlining and reversal in their place."""
+    """Look without colours: weight, underlining and reversal in their place."""
 
     def __init__(self, palette: Palette) -> None:
         self._ground = palette.ground if palette.ground.startswith("#") else "#000000"

@@ -37,7 +37,7 @@ class Palette:
     """Colour of everything in the selected row; empty: each role's own."""
 
     def colours(self) -> Iterator[str]:
-        """Every colour of a role, always in the same order."""
+        """Return the colours of all roles, always in the same order."""
         for field in fields(self):
             if field.name not in ("logs", "on_picked"):
                 yield getattr(self, field.name)

@@ -102,7 +102,7 @@ def _shown(name: str, *, is_shallow: bool) -> str:
 
 
 def is_ansi(name: str) -> bool:
-    """Whether a theme is made of a terminal's sixteen colours."""
+    """Return whether a theme is made of a terminal's sixteen colours."""
     return name == SIXTEEN or (name in BUILTIN_THEMES and BUILTIN_THEMES[name].ansi)
 
 

@@ -15,7 +15,8 @@ _POOR_FONTS = ("linux", "vt100", "vt102", "vt220", "dumb")
 
 
 def has_few_colours(environ: Mapping[str, str]) -> bool:
-    """Whether the terminal says that it has sixteen colours, or does not say that it has more; as Rich judges it."""
+    """Return whether the terminal says that it has sixteen colours, or does not say that it has more; as Rich judges
+    it."""
     if environ.get("COLORTERM", "").strip().lower() in _DEEP:
         return False
     forced = environ.get("TEXTUAL_COLOR_SYSTEM", "").strip().lower()
@@ -25,7 +26,7 @@ def has_few_colours(environ: Mapping[str, str]) -> bool:
 
 
 def has_256_colours(environ: Mapping[str, str]) -> bool:
-    """Whether the terminal shows those and no more, as Rich judges it: what tmux says of itself as a rule."""
+    """Return whether the terminal shows those and no more, as Rich judges it: what tmux says of itself as a rule."""
     if environ.get("COLORTERM", "").strip().lower() in _DEEP:
         return False
     forced = environ.get("TEXTUAL_COLOR_SYSTEM", "").strip().lower()
@@ -35,7 +36,8 @@ def has_256_colours(environ: Mapping[str, str]) -> bool:
 
 
 def wants_ascii(setting: str, environ: Mapping[str, str]) -> bool:
-    """Whether only ASCII is drawn: where the locale's characters are not Unicode's, and on the kernel's own console."""
+    """Return whether only ASCII is drawn: where the locale's characters are not Unicode's, and on the kernel's own
+    console."""
     if setting != AUTO:
         return setting == "always"
     if environ.get("TERM", "") in _POOR_FONTS:

@@ -104,12 +104,12 @@ class FilterLine(Vertical):
 
     @property
     def is_open(self) -> bool:
-        """Whether the line is shown."""
+        """Return whether the line is shown."""
         return self.has_class("-open")
 
     @property
     def is_typed(self) -> bool:
-        """Whether keys go to the line."""
+        """Return whether keys go to the line."""
         return any(line.has_focus for line in self.query(Input))  # none yet while the console opens
 
     def open(self, history: FilterHistory) -> None:

@@ -56,7 +56,7 @@ class GpuCards(Widget, can_focus=True):
         self._unread: frozenset[str] = frozenset()
         self._arrangement = Arrangement()
         self._is_followed = True
-        """Whether the view keeps the cursor in sight: until somebody scrolls away from it."""
+        """True if the view keeps the cursor in sight: until somebody scrolls away from it."""
         self._tiles: list[_Tile] = []
         """Visible tiles, in reading order."""
 

@@ -37,7 +37,7 @@ class GpuGrid(Vertical):
 
     @property
     def has_tiles(self) -> bool:
-        """Whether GPUs are drawn as tiles, several side by side."""
+        """Return whether GPUs are drawn as tiles, several side by side."""
         return self.arrangement.kind != "rows"
 
     def show(self, picture: GpuPicture, empty: tuple[Cell, ...], room: GridRoom) -> None:

@@ -71,7 +71,8 @@ class LineTable(Widget, Generic[K], can_focus=True):
         self._gap: int | None = None
         """Row that the cursor's key left when the view stayed behind: keys move from here while it is out of sight."""
         self._is_rearranged = True
-        """Somebody asked for other rows: the view goes to the cursor, instead of staying with the rows in sight."""
+        """True if a user asked for other rows: the view goes to the cursor, instead of staying with the rows in sight.
+        """
         self.placed: tuple[PlacedColumn, ...] = ()
         """Columns that fit, with their places."""
         self._lines: list[_Line] = []
@@ -164,7 +165,7 @@ class LineTable(Widget, Generic[K], can_focus=True):
 
     @property
     def has_cursor_in_sight(self) -> bool:
-        """Whether the row of the cursor is visible."""
+        """Return whether the row of the cursor is visible."""
         return self.top <= self._row < self.top + self.height
 
     def redraw(self) -> None:

@@ -223,7 +223,7 @@ class LogLoader:
 
     @property
     def is_loading(self) -> bool:
-        """Whether a part of the log is being loaded."""
+        """Return whether a part of the log is being loaded."""
         return self._loading is not None
 
     def load_awaited(self) -> None:

@@ -133,7 +133,7 @@ class LogView(Grip, can_focus=True):
 
     @property
     def follows(self) -> bool:
-        """Whether the end stays in sight."""
+        """Return whether the end stays in sight."""
         return self.reading.window.follows
 
     def follow(self, follower: LogFollower, name: str) -> None:
@@ -161,7 +161,7 @@ class LogView(Grip, can_focus=True):
 
     @property
     def is_pinned(self) -> bool:
-        """Whether the log stays while the cursor moves to other jobs."""
+        """Return whether the log stays while the cursor moves to other jobs."""
         return self._is_pinned
 
     @is_pinned.setter
@@ -210,7 +210,7 @@ class LogView(Grip, can_focus=True):
 
     @property
     def is_arriving(self) -> bool:
-        """Whether output from before it was followed is still being read."""
+        """Return whether output from before it was followed is still being read."""
         now = time.monotonic()
         is_quiet = self.buffer.end > 0 and now - self._ticked_at > _QUIET
         return self.follower is not None and not self._told_over and not is_quiet and now - self._followed_at < _SOON

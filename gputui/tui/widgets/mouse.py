@@ -23,7 +23,7 @@ class Grip(Widget):
     _grips_at: int | None = None
     """Row of the screen at which the edge is held."""
     was_dragged = False
-    """Whether the button was released after a drag, so that no click is meant."""
+    """True if the button was released after a drag, so that no click is meant."""
 
     def on_mouse_down(self, event: events.MouseDown) -> None:
         """Begin to drag the first line."""

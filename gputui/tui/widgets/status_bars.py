@@ -150,7 +150,7 @@ class SummaryBar(Widget):
 
     @property
     def has_room(self) -> bool:
-        """Whether the screen has a row for it."""
+        """Return whether the screen has a row for it."""
         return self.app.size.height >= self.LOW
 
     @property

@@ -37,7 +37,7 @@ class TimelineView:
     snapshot: Snapshot
     labels: Labels = Labels()
     timeline: Timeline | None = None
-    """None: the plan is still being worked out."""
+    """Timeline that is drawn; None while the plan is being computed."""
     lines: Mapping[str, Sequence[Sequence[Bar]]] = field(default_factory=dict)
     """Bars of each GPU, in lines where they do not overlap."""
     names: Names = field(default_factory=Names)

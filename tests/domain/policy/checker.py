@@ -162,7 +162,7 @@ def _or_short(walk: Walk, told: Told, owed: int) -> Told:
 
 
 def _is_blind(facts: Facts) -> bool:
-    """Whether no GPU at all can be judged."""
+    """Return whether no GPU at all can be judged."""
     return all(str(view.state) == "UNKNOWN" for view in facts.views.values())
 
 

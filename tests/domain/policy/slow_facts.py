@@ -187,7 +187,7 @@ class Facts:
         return max(map(len, self.nodes), default=0) if asked.everything else asked.minimum
 
     def goes_before(self, one: Job, other: Job) -> bool | None:
-        """Whether the first goes before the second; None where their scores are too near to be told apart."""
+        """Return whether the first goes before the second; None where their scores are too near to be told apart."""
         if one.topped_at != other.topped_at:
             return other.topped_at is None or (one.topped_at is not None and one.topped_at > other.topped_at)
         if self.level(one) != self.level(other):

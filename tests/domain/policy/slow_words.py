@@ -38,7 +38,7 @@ class Told:
     """Of its tenant: running, and held."""
     owed: int = 0
     past: bool = False
-    """Whether it would run past the promised moment."""
+    """True if it would run past the promised moment."""
     promise: tuple[datetime, frozenset[JobId]] | None = None
     """What it was promised itself, and by whose end."""
     also: Told | None = None

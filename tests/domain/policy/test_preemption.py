@@ -414,7 +414,7 @@ def enough(ids: Iterable[JobId], jobs: dict[JobId, Job], need: int) -> bool:
 
 
 def starts_then(scene: Scene, gone: Iterable[JobId], by: JobId) -> bool:
-    """Whether the head starts once the victims wait again and it was put first."""
+    """Return whether the head starts once the victims wait again and it was put first."""
 
     def after(one: Job) -> Job:
         if one.id == by:

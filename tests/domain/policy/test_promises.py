@@ -198,7 +198,7 @@ def play(
 
 
 def is_capped(found: Plan, job_id: int) -> bool:
-    """Whether it waits for its tenant's cap: once that lets it, it goes before who was promised GPUs meanwhile."""
+    """Return whether the job waits for its tenant's cap; after that it goes before jobs with a later promise."""
     return job_id in found.reasons and found.reasons[job_id].code is PendingReason.QUOTA_EXCEEDED
 
 

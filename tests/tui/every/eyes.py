@@ -51,7 +51,7 @@ def priority(hand: Hand) -> int:
 
 
 def is_held(hand: Hand) -> bool:
-    """Whether job 107 is."""
+    """Return whether job 107 is."""
     return hand.console.store.get(107).held
 
 
@@ -211,7 +211,7 @@ def thought_of(hand: Hand) -> tuple[str, int]:
 
 
 def proposes(hand: Hand) -> bool:
-    """Whether something else than at first is thought of, or it is said why not."""
+    """Return whether something else than at first is thought of, or it is said why not."""
     return thought_of(hand) != ("raise", 10) or "already" in hand.console.screen_text
 
 
@@ -245,12 +245,12 @@ def image_below(hand: Hand) -> str:
 
 
 def said(hand: Hand) -> bool:
-    """Whether the form says why there is no editor."""
+    """Return whether the form says why there is no editor."""
     return "no editor can be opened" in hand.top(Submit).below.said
 
 
 def is_open(hand: Hand) -> bool:
-    """Whether the rare fields are shown."""
+    """Return whether the rare fields are shown."""
     return hand.top(Submit).body.is_open
 
 
@@ -321,7 +321,7 @@ def narrowed(hand: Hand) -> str:
 
 
 def is_given_up(hand: Hand) -> bool:
-    """Whether the work whose bar is shown is to end."""
+    """Return whether the work whose bar is shown is to end."""
     work = hand.app.works.shown
     return work is not None and work.is_given_up
 
@@ -331,12 +331,12 @@ def saved(hand: Hand) -> bool:
 
 
 def looks_later(hand: Hand) -> bool:
-    """Whether what is shown begins after the present."""
+    """Return whether what is shown begins after the present."""
     return start_of_time(hand) > hand.console.clock.now().timestamp()
 
 
 def looks_earlier(hand: Hand) -> bool:
-    """Whether most of what is shown is past."""
+    """Return whether most of what is shown is past."""
     scale = time_table(hand).scale
     return scale.cell(hand.console.clock.now()) > scale.cells // 2
 
@@ -347,16 +347,16 @@ def left(hand: Hand) -> object:
 
 
 def types(hand: Hand) -> bool:
-    """Whether keys go into a line of text."""
+    """Return whether keys go into a line of text."""
     return isinstance(hand.app.focused, Input)
 
 
 def is_below(hand: Hand) -> bool:
-    """Whether a dialog was scrolled."""
+    """Return whether a dialog was scrolled."""
     return scrolled(hand) > 0
 
 
 def is_at_the_end(hand: Hand) -> bool:
-    """Whether the last line is in sight, and not all are."""
+    """Return whether the last line is in sight, and not all are."""
     body = hand.app.screen.query_one(VerticalScroll)
     return 0 < body.max_scroll_y == body.scroll_y

@@ -31,9 +31,9 @@ class Row:
     """Another way to it than its words in the key bar."""
     make: Callable[[], Console] = world
     has_key: bool = True
-    """Whether its keys are not those of another command here."""
+    """True if its keys are not those of another command here."""
     footer: bool = True
-    """Whether the key bar offers it here."""
+    """True if the key bar offers it here."""
 
     @property
     def command(self) -> Command:

@@ -14,7 +14,7 @@ from tests.tui.every.hand import Hand
 
 
 async def question(hand: Hand) -> None:
-    """Whether job 101 is to be cancelled."""
+    """Return whether job 101 is to be cancelled."""
     await stages.at_job(101)(hand)
     hand.main.action_verb("cancel")
     await hand.opened(Confirm)

@@ -85,9 +85,9 @@ class Evidence(Struct, frozen=True):
     unreadable: tuple[Unreadable, ...] = ()
     """Jobs that cannot be read, and may hold GPUs."""
     foreign: tuple[ForeignContainer, ...] | None = ()
-    """None: the engine does not answer, so nobody knows what else runs."""
+    """Foreign containers; None: the engine does not answer, so nothing is known about other users of the GPU."""
     is_asked: bool = True
-    """Whether the engine was asked at all: before it could have answered nothing is wrong."""
+    """True if the engine was asked at all: before it could have answered nothing is wrong."""
     freed_at: Mapping[str, datetime] = field(default_factory=dict)
     """Time at which each GPU was last given back: an older reading still shows its last job."""
     sessions: Mapping[int, JobId] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Whether a container engine can give this machine's GPUs to jobs, and by which names."""
+"""Ways in which a container engine can give this machine's GPUs to jobs, and their names."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EngineRefusal(Struct, frozen=True):
 
     @property
     def sentence(self) -> str:
-        """Both in one line."""
+        """Text and hint in one line."""
         return f"{self.text}; {self.hint.splitlines()[0]}"
 
 
@@ -60,7 +60,7 @@ class EngineSupport(Struct, frozen=True):
 
     @property
     def is_full(self) -> bool:
-        """Whether no request is refused."""
+        """Return whether no request is refused."""
         return self.refusal is None and not self.together
 
     def refuses(self, request: GpuRequest) -> EngineRefusal | None:
@@ -115,7 +115,7 @@ def _unnamed(engine: EngineGpus, gpus: Sequence[Gpu]) -> EngineRefusal | None:
 
 
 def _knows_only_all(engine: EngineGpus, gpus: Sequence[Gpu]) -> bool:
-    """Whether the GPUs can only be had all together."""
+    """Return whether the GPUs can only be had all together."""
     known = _known(engine)
     if engine.mode != "cdi" or engine.cdi_devices is None or _EVERYTHING not in known:
         return False
@@ -140,7 +140,8 @@ def _name(gpu: Gpu, known: Collection[str], gpus: Sequence[Gpu]) -> str | None:
 
 
 def _numbers_agree(known: Collection[str], gpus: Sequence[Gpu]) -> bool:
-    """Whether CDI numbers as many GPUs as there are: after the loss of one the driver counts anew, and CDI does not."""
+    """Return whether CDI numbers as many GPUs as there are: after the loss of one the driver counts anew, and CDI does
+    not."""
     here = [_number(gpu) for gpu in _usable(gpus)]
     numbered = {name for name in known if name.replace(":", "").isdigit()}
     cut = {str(gpu.index) for gpu in gpus if gpu.mig_enabled}

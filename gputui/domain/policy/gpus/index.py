@@ -113,7 +113,7 @@ class GpuIndex(Struct):
         return preferred if fitting >= max(1, request.minimum) and not request.everything else suiting
 
     def is_left_free(self, gpu: Gpu) -> bool:
-        """Whether only jobs that name it get it."""
+        """Return whether only jobs that name it get it."""
         return is_named(gpu, self.left_free)
 
     def _given(self, gpu: Gpu, request: GpuRequest) -> bool:
@@ -144,12 +144,12 @@ def _preferred(rows: Iterable[GpuView], prefer: Sequence[str]) -> tuple[GpuView,
 
 
 def shareable(gpu: Gpu, settings: PolicySettings) -> bool:
-    """Whether the site lets jobs share it."""
+    """Return whether the site lets jobs share it."""
     return "all" in settings.share or is_named(gpu, settings.share)
 
 
 def suits(job: Job, row: GpuView) -> bool:
-    """Whether the job could use this one, and it has the memory free that the job asks for."""
+    """Return whether the job could use this one, and it has the memory free that the job asks for."""
     wanted = job.spec.gpus.free_memory
     return bool(suitable_gpus(job.spec.gpus, (row.gpu,))) and (wanted is None or _memory_free(row) >= wanted)
 

@@ -39,7 +39,8 @@ def shortage(request: GpuRequest, gpus: Sequence[Gpu]) -> str:
 
 
 def is_named(gpu: Gpu, names: Sequence[str]) -> bool:
-    """Whether one of the names means this GPU: its UUID, at least eight characters of its beginning, or its index."""
+    """Return whether one of the names means this GPU: its UUID, at least eight characters of its beginning, or its
+    index."""
     if any(gpu.uuid == name or (len(name) >= 8 and gpu.uuid.startswith(name)) for name in names):
         return True
     return gpu.mig_parent is None and str(gpu.index) in names

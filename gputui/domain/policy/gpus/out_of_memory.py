@@ -20,7 +20,7 @@ _SHOWN = 160
 
 
 def may_have_run_out(job: Job, cause: Cause | None) -> bool:
-    """Whether its ended attempt may have run out of GPU memory: it had GPUs, failed, and was not told to end."""
+    """Return whether its ended attempt may have run out of GPU memory: it had GPUs, failed, and was not told to end."""
     if cause is None or cause.blame is not Blame.JOB:
         return False
     if cause.code in {CauseCode.OUT_OF_MEMORY, CauseCode.END_UNKNOWN}:

@@ -80,7 +80,7 @@ def pick(free: int, width: int, levels: Sequence[GpuGroups]) -> int:
 
 
 def _spread(free: int, parts: Sequence[int], width: int, levels: Sequence[GpuGroups]) -> int:
-    """More than any group has: whole groups first, the largest first, then the rest from one that fits it best."""
+    """Choose more GPUs than any group has: whole groups first, the largest first, the rest from the best fit."""
     taken = 0
     for part in sorted(parts, key=lambda part: (-part.bit_count(), part & -part)):
         if taken.bit_count() + part.bit_count() <= width:

@@ -57,7 +57,7 @@ class SharedGpus:
 
     @property
     def is_open(self) -> bool:
-        """Whether any of them has room for a further job."""
+        """Return whether any of them has room for a further job."""
         return any(self.left(place) for place in self.uses)
 
     def take(self, job_id: JobId, place: GpuBit, size: int) -> None:
