@@ -26,7 +26,7 @@ COLOUR = re.compile(r"\x1b\[[0-9;:]*m|\s")
 
 @dataclass(frozen=True)
 class Figures:
-    """What one run of a program cost."""
+    """Cost of one run of a program."""
 
     first_paint: float
     """Seconds from its start until so many visible characters were written."""
@@ -52,7 +52,7 @@ class Terminal:
     ) -> None:
         self.written = 0
         self.output = bytearray()
-        """All that was written so far."""
+        """Output so far."""
         self.is_over = False
         self.begun = time.monotonic()
         self.pid, self.master = pty.fork()
@@ -79,7 +79,7 @@ class Terminal:
         os.close(self.master)
 
     def read(self, patience: float) -> bytes:
-        """What came, after waiting at most so long for it."""
+        """Return new output, after waiting for it at most that long."""
         if not select.select([self.master], [], [], max(0.0, patience))[0]:
             return b""
         try:
@@ -193,12 +193,12 @@ def cpu_seconds(root: int) -> float:
 
 
 def waits(root: int) -> int:
-    """How often threads of the tree waited for something so far."""
+    """Return the number of context switches of the tree's threads that waited."""
     return sum(_waits(task) for pid in tree(root) for task in Path(f"/proc/{pid}/task").glob("*/status"))
 
 
 def machine() -> str:
-    """What this ran on."""
+    """Describe the machine of this run."""
     models = re.findall(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     load = os.getloadavg()[0]
     return f"{os.cpu_count()} x {models[0] if models else os.uname().machine}, load {load:.1f} at the start"
@@ -211,7 +211,7 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 
 def _become(command: Sequence[str], environ: Mapping[str, str], rows: int, columns: int) -> None:
-    """In the child: take the size, then be the program."""
+    """Turn the child into the program, after setting the terminal's size."""
     try:
         fcntl.ioctl(0, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         os.execvpe(command[0], list(command), {**environ, "TERM": "xterm-256color", "COLORTERM": ""})

@@ -29,7 +29,7 @@ LATENCIES: Mapping[str, Sequence[str]] = {
         "latency * 1000",
     ),
 }
-"""How long calls take: not at all, as others measured on hardware, and on a driver that is ten times as busy."""
+"""Latencies of the calls: none, those measured on hardware, and those of a driver that is ten times as busy."""
 
 
 @contextmanager

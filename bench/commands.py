@@ -70,7 +70,7 @@ def ratios(found: dict[str, list[CommandRun]], name: str) -> tuple[float, float]
 
 
 def commands(state: str) -> dict[str, list[str]]:
-    """What is timed: first what costs nothing, then the same with the imports of ours, then the commands."""
+    """Return the commands to time: an empty one, then our imports alone, then the commands."""
     ours = [sys.executable, "-m", "gputui", "--state", state]
     return {
         BARE: [sys.executable, "-c", "pass"],

@@ -26,7 +26,7 @@ from bench._standin import GPUS, LATENCIES, busy_gpus, sleepers
 VISIBLE = 200
 """Characters that count as a first paint: our emptiest first picture has some 250, all at once."""
 MODEL = "H100"
-"""What the stand-in's GPUs are called: must be on the screen."""
+"""Model name of the stand-in's GPUs, which must appear on the screen."""
 QUIET = {"GPUTUI_SCHEDULER_HAND_OVER": "never", "XDG_STATE_HOME": "/dev/null"}
 """A console that is ended by the benchmark leaves no scheduler behind, and nobody's own layout is measured."""
 UP, DOWN = b"\x1bOA", b"\x1bOB"
@@ -58,7 +58,7 @@ def at_home(environ: Mapping[str, str]) -> Iterator[dict[str, str]]:
 
 
 def compare(options: argparse.Namespace, environ: Mapping[str, str]) -> dict[str, list[Figures]]:
-    """Each program's figures, a run of one and then of the other, so that what else the machine does hits both."""
+    """Measure the programs in turn, one run each, so that other load on the machine hits both."""
     runs: dict[str, list[Figures]] = {"gputui": []}
     if options.nvitop:
         runs["nvitop"] = []

@@ -30,7 +30,7 @@ GAP = 1800.0
 DEMAND = 1.2
 LARGEST_PART = 0.2
 HALVES = {8: 2, 64: 1}
-"""By the site's GPUs: into how many parts the bursts of a window are dealt."""
+"""Number of parts into which the bursts of a window are dealt, by the site's GPUs."""
 
 
 def cut(trace: Sequence[TraceJob], gpus: int, first_day: int, half: int, salt: str = "") -> list[TraceJob]:

@@ -1,4 +1,4 @@
-"""From the exit of a job to the start of the next on its GPUs, beside Docker's own create + start of the same.
+"""Time from the exit of a job to the start of the next on its GPUs, beside Docker's own create + start of the same.
 
 Runs on a Docker engine of its own with the stand-in NVML (root, dockerd, gcc): `python -m bench.dispatch [JOBS]`.
 Times are what the containers themselves read from the host's uptime, so to 10 ms.

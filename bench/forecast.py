@@ -1,4 +1,4 @@
-"""How well forecasts hold: the first expected start that each job was told, beside its true start.
+"""Accuracy of forecasts: the first expected start that each job was told, beside its true start.
 
 `python -m bench.forecast [JOBS]` runs made-up traces with exact limits through the real scheduler on a virtual clock.
 `python -m bench.forecast live [SCENARIOS]` runs scenarios of host jobs of some seconds through `gputui serve` on four
@@ -39,7 +39,7 @@ TRACES, JOBS, JOBS_AT_ONCE = 6, 300, 100
 JOBS_OF_A_TRACE, DAYS_OF_A_TRACE = 2500, 28.0
 SCENARIOS, JOBS_OF_A_SCENARIO = 10, 14
 AT_ONCE = 5
-"""So many scenarios run side by side."""
+"""Number of scenarios that run side by side."""
 SPARE = 2.0
 """Seconds by which limits exceed the truth in a trace, so that no job is ended by its limit."""
 TOGETHER = 0.5
@@ -47,7 +47,7 @@ TOGETHER = 0.5
 
 
 class Told(NamedTuple):
-    """A job that had to wait. Times are seconds since the same moment."""
+    """Forecast and start of a job that had to wait. Times are seconds since the same moment."""
 
     submitted: float
     expected: float
@@ -61,7 +61,7 @@ class Told(NamedTuple):
 
 
 class Quality(NamedTuple):
-    """How well the forecasts of some jobs held; errors are seconds, late is positive."""
+    """Errors of the forecasts of some jobs, in seconds; late is positive."""
 
     jobs: int
     mean: float

@@ -1,4 +1,4 @@
-"""What tricks gain: a tenant of a trace submits its jobs in a cunning way, and the others honestly.
+"""Gain by tricks: a tenant of a trace submits its jobs in a cunning way, and the others honestly.
 
 `python -m bench.gaming [RUNS [TRICK...]]` runs made-up traces through the real scheduler on a virtual clock. The wait
 of a job is the time from when it was ready to its end, less the time it ran: waits between slices count. The ratio is
@@ -33,12 +33,12 @@ JOBS, DAYS, LOAD = 150, 28.0 * 150 / 2500, 1.2
 FEWEST = 5
 """A tenant of fewer jobs is not looked at."""
 LEAD = 12 * HOUR
-"""So long before a job is ready its place is taken."""
+"""Time before a job is ready at which its place is taken."""
 SLICE, THIN_SLICE = 4 * HOUR, HOUR / 2
 AGAIN = 6 * HOUR
-"""How long whoever submits anew waits first."""
+"""Wait before the first resubmission."""
 SOON = HOUR
-"""When whoever asked for little asks for what the job needs."""
+"""Time at which a tenant that asked for little asks for the true need of the job."""
 PIECES = 4
 SHORTEST = 600.0
 """Seconds: runs whose honest mean wait is shorter tell nothing."""
@@ -145,7 +145,7 @@ def edited(game: Game, job: TraceJob) -> None:
 
 
 def under_other_names(game: Game, job: TraceJob) -> None:
-    """Each job for a tenant of its own."""
+    """Submit each job for a tenant of its own."""
     game.server.at(job.submit, lambda: game.put(job, tenant=f"{job.tenant}-{job.number}"))
 
 

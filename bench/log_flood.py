@@ -1,4 +1,4 @@
-"""A job that prints 100,000 lines a second, on the screen: processor, memory, how long the event loop is held up.
+"""Cost of a job that prints 100,000 lines a second, on the screen: processor, memory, delays of the event loop.
 
 `python -m bench.log_flood [SECONDS]`. The console runs without a terminal, so what is measured is everything but the
 bytes sent. The share of a core counts the thread that makes the lines too: the line `nobody looks` says how much.
@@ -34,7 +34,7 @@ def flood(stopped: threading.Event) -> Iterator[bytes]:
 
 
 def narrowed(pane: LogPane) -> None:
-    """Only some lines are shown."""
+    """Filter the lines."""
     pane.reading.search.narrow(pattern_of("step .*77 "))
 
 
@@ -108,7 +108,7 @@ def _resident() -> float:
 
 
 async def main(seconds: float) -> None:
-    """Each way of looking at it."""
+    """Measure each way of looking at the flood."""
     ways: dict[str, Prepare | None] = {
         "nobody looks": None,
         "followed": lambda pane: None,

@@ -1,4 +1,4 @@
-"""How the order of the queue was chosen: its ratios to another order's, as it is and without each of its terms.
+"""Ratios of the queue's order to another order, as it is and without each of its terms.
 
 `python -m bench.order figures FOLDER > base.json` writes the figures of `plan` on every cut in FOLDER (`bench.cuts`
 makes them); run with another commit on PYTHONPATH, it writes those of that commit.

@@ -1,4 +1,4 @@
-"""What `plan()` costs: 10,000 jobs waiting on 64 GPUs, how that grows, and a whole trace replayed.
+"""Cost of `plan()`: 10,000 jobs waiting on 64 GPUs, its growth, and a whole trace replayed.
 
 `python -m bench.plan [TRACE.csv]`: without a trace a synthetic one of the same size is replayed. All is CPU time of one
 core. The first plan is one of a scheduler that knows no job yet; the next ones know the jobs that are still the same.
@@ -96,7 +96,7 @@ def mixture_of(count: int, tenants: int, ranges: int = 0) -> Snapshot:
 
 
 def running(number: int, gpu: Gpu) -> Job:
-    """A job that holds one GPU."""
+    """Return a job that holds one GPU."""
     started = NOW - timedelta(minutes=number)
     attempt = Attempt(1, (gpu.uuid,), claimed_at=started, started_at=started)
     spec = JobSpec(image="busybox", tenant=TENANTS[number % 5], gpus=GpuRequest(1, 1), time_limit=timedelta(days=1))
@@ -104,7 +104,7 @@ def running(number: int, gpu: Gpu) -> Job:
 
 
 def queue_of(count: int, ranges: int = 0, *, fresh: bool = False) -> Snapshot:
-    """So many jobs waiting on 8 nodes of 8 GPUs, nearly all of which are held."""
+    """Return so many jobs waiting on 8 nodes of 8 GPUs, nearly all of which are held."""
     gpus = [Gpu(f"GPU-{number:08d}", number % 8, "H100", 80 * 2**30) for number in range(GPUS)]
     states = [GpuState.ALLOCATED if number < BUSY else GpuState.FREE for number in range(GPUS)]
     rows = [GpuView(gpu, state, Health()) for gpu, state in zip(gpus, states, strict=True)]
@@ -130,7 +130,7 @@ def plan_seconds(snapshot: Snapshot, known: OrderCache | None = None) -> list[fl
 
 
 def growth(few: int, before: float, many: int, after: float) -> float:
-    """Of n log n: 1 is that, less is slower growth."""
+    """Return the growth relative to n log n: 1 is equal, less is slower growth."""
     return math.log(after / before) / math.log(many * math.log(many) / (few * math.log(few)))
 
 

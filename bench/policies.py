@@ -44,7 +44,7 @@ def made_up(gpus: int) -> list[Trace]:
 
 @dataclass(frozen=True)
 class Gates:
-    """How this scheduler compares on each of some traces: 8 GPUs, load 1.0, bucket limits."""
+    """Comparison of this scheduler with others on each of some traces: 8 GPUs, load 1.0, bucket limits."""
 
     found: Sequence[Mapping[str, Figures]]
     alphabet: Sequence[Figures]
@@ -83,7 +83,7 @@ class Gates:
         return statistics.mean(self.against_alphabet())
 
     def most(self, baseline: str) -> float:
-        """What no policy's mean of A / A can exceed."""
+        """Return the bound that no policy's mean of A / A can exceed."""
         pairs = zip(self.found, self.bounds, strict=True)
         return float(statistics.mean(bound / each[baseline].allocation_ratio for each, bound in pairs))
 
@@ -96,7 +96,7 @@ def spread(values: Sequence[float]) -> str:
 
 
 def gate_rows(columns: Sequence[Gates]) -> Iterator[str]:
-    """What is wanted, and what came of it on each set of traces."""
+    """Return rows of target and result on each set of traces."""
     rows = (
         ("allocated, over fifo", ">= 1.03", "allocation_ratio", "fifo"),
         ("mean wait, over fifo", "<= 0.65", "wait_mean", "fifo"),
@@ -155,7 +155,7 @@ def table(
 
 
 def hashes(traces: Sequence[Trace]) -> str:
-    """Which traces, by the first twelve digits of their SHA-256."""
+    """Return the first twelve digits of the SHA-256 of each trace."""
     return ", ".join(f"{trace.name} {trace.sha[:12]}" for trace in traces)
 
 

@@ -1,4 +1,4 @@
-"""What the store costs beside stock TinyDB, at growing sizes: `python bench/store.py [SIZE...]`.
+"""Cost of the store beside stock TinyDB, at growing sizes: `python bench/store.py [SIZE...]`.
 
 Medians in milliseconds, the same jobs in both, on the disk of the current directory's temporary files.
 """
@@ -41,7 +41,7 @@ def median(call: Callable[[], object], times: int) -> float:
 
 
 def ours(directory: Path, size: int) -> dict[str, float]:
-    """Of this store."""
+    """Measure this store."""
     store = TinyJobStore(directory)
     store.submit([JOB] * size, actor=ACTOR)
     folding = median(store.storage.checkpoint, 3)
@@ -87,7 +87,7 @@ def ours(directory: Path, size: int) -> dict[str, float]:
 
 
 def stock(path: Path, size: int) -> dict[str, float]:
-    """Of TinyDB as it comes."""
+    """Measure TinyDB without our storage."""
     database = TinyDB(path)
     table = database.table("jobs")
     document = encode_job(JOB)

@@ -1,4 +1,4 @@
-"""What the console writes to the terminal: usually and with --slow, while nothing happens and while a log floods.
+"""Output of the console to the terminal: usually and with --slow, at rest and while a log floods.
 
 python -m bench.thin [--seconds 20] [--json]
 """
@@ -67,7 +67,7 @@ def written(
 
 
 def _end(command: Sequence[str], environ: Mapping[str, str]) -> None:
-    """Let a scheduler end the job; none is left behind."""
+    """Have a scheduler end the job; none is left behind."""
     scheduler = subprocess.Popen([*command, "serve"], env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     for _ in range(100):
         live = subprocess.run([*command, "queue", "--json"], env=environ, check=True, capture_output=True)

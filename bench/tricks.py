@@ -1,4 +1,4 @@
-"""What a tenant of a real trace gains that leaves limits out, or cuts its jobs into slices.
+"""Gain of a tenant of a real trace that leaves limits out, or cuts its jobs into slices.
 
 `python -m bench.tricks FOLDER`: FOLDER holds philly_8gpu_*.csv, which `bench.cuts` makes. `bench.gaming` plays more
 tricks, on made-up traces through the whole scheduler.

@@ -10,7 +10,7 @@ from itertools import groupby
 from gputui.domain.text import width
 
 _CELL, _LINE, _ASCENT = 12.2, 24.4, 18.5
-"""As Rich lays a terminal out: a cell's width and height, and how far its top is above the line that text stands on."""
+"""Cell width, cell height, and height of the text's base line as Rich lays a terminal out."""
 _RADIUS = 1.9
 _DOTS = ((0x01, 0, 0), (0x02, 0, 1), (0x04, 0, 2), (0x40, 0, 3), (0x08, 1, 0), (0x10, 1, 1), (0x20, 1, 2), (0x80, 1, 3))
 """Bit, column and row of each dot of a character."""

@@ -168,13 +168,13 @@ def _jobs(uuids: list[str]) -> Iterator[Job]:
 
 @cache
 def log_lines() -> tuple[bytes, ...]:
-    """What the selected job printed."""
+    """Return the output of the selected job."""
     return _printed("llama-7b-sft")[:140]
 
 
 @cache
 def failed_lines() -> tuple[bytes, ...]:
-    """What the job printed that failed, to its end."""
+    """Return the output of the failed job, to its end."""
     return _printed("dpo-beta-0.3", "--fail-at", "120")
 
 

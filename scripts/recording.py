@@ -48,12 +48,12 @@ SCRIPT: tuple[tuple[float, bytes, str], ...] = (
     (1.5, b"", "the end"),
 )
 SHOWN = ("scheduling", "What if", "starts would shift", "Timeline", "state:r gpus>=2")
-"""What a whole recording has in it somewhere."""
+"""Texts that a complete recording shows somewhere."""
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?<>=]*[ -/]*[@-~]|[\]PX^_].*?(?:\x1b\\|\x07)|[ -/]*[0-~])", re.DOTALL)
 
 
 def record() -> Iterator[tuple[float, str]]:
-    """Each piece of output with the second it came at."""
+    """Return the pieces of output with their times in seconds."""
     pid, terminal = pty.fork()
     if not pid:
         os.environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": str(ROOT), "TZ": "UTC"}
@@ -112,7 +112,7 @@ def write() -> None:
 
 
 def faults(text: str) -> Iterator[str]:
-    """What is wrong with a recording."""
+    """Return the faults of a recording."""
     header, *rows = [json.loads(line) for line in text.splitlines()]
     if (header["version"], header["width"], header["height"]) != (2, COLUMNS, LINES):
         yield "its header is another one"

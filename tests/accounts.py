@@ -10,7 +10,7 @@ from pathlib import Path
 
 @contextmanager
 def accounts() -> Iterator[None]:
-    """Let only one process at a time change the accounts."""
+    """Lock the accounts against changes by other processes."""
     with Path("/run/lock/gputui-tests-accounts").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

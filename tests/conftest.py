@@ -1,4 +1,4 @@
-"""What every test may use: which engines of the outside world are here, and what a lack of one means."""
+"""Fixtures of all tests: the engines and tools that are here, and the meaning of a missing one."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture(scope="session")
 def torture(request: pytest.FixtureRequest) -> float:
-    """By how much to scale the number of kills."""
+    """Factor of the number of kills."""
     return float(request.config.getoption("--torture"))
 
 

@@ -36,7 +36,7 @@ class FakeClock:
         return BootTime("boot", self.awake)
 
     def advance(self, seconds: float, shown: float | None = None) -> None:
-        """Let so many seconds pass; the wall clock shows `shown` when somebody sets it meanwhile."""
+        """Advance by so many seconds; the wall clock shows `shown` when somebody sets it meanwhile."""
         self.awake += seconds
         self.time += timedelta(seconds=seconds if shown is None else shown)
 
@@ -73,14 +73,14 @@ def array(indices: Iterable[int], first: int = 7, limit: int | None = None, **ch
 
 
 def recurring(expression: str = "0 * * * *", zone: str = "UTC", **changes: Any) -> RecurringJob:
-    """One that was added at NOW and has no id yet; keywords of Submission go into that."""
+    """Return a recurring job that was added at NOW and has no id yet; keywords of Submission go into that."""
     in_submission = {key: changes.pop(key) for key in tuple(changes) if key in Submission.__struct_fields__}
     submission = Submission(**{"spec": spec(), **in_submission})
     return replace(Recurrence(expression, zone).begun(submission, ZoneInfo(zone), ACTOR, NOW), **changes)
 
 
 def running(job_id: int = 1, *, on: Iterable[str] = (), **changes: Any) -> Job:
-    """A job that runs on the GPUs of those UUIDs."""
+    """Return a job that runs on the GPUs of those UUIDs."""
     held = tuple(on)
     started = NOW - timedelta(seconds=60)
     attempt = Attempt(1, held, claimed_at=started, container_id=f"c{job_id}", started_at=started)

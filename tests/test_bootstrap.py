@@ -1,4 +1,4 @@
-"""Who acts, and what is made of the options."""
+"""User and adapters that options lead to."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from gputui.domain.settings import AllowSettings, Settings, TenantSettings
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No settings file of this machine or of whoever runs the tests."""
+    """Hide the settings files of this machine and of the user who runs the tests."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "xdg"))
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg-state"))
     monkeypatch.setattr(options, "SITE_CONFIG", tmp_path / "site.toml")

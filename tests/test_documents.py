@@ -1,4 +1,4 @@
-"""What the documents say is true: their links lead somewhere, and the gate runs the README's own command."""
+"""Truth of the documents: their links lead somewhere, and the gate runs the README's own command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """What GitHub makes of headings."""
+    """Return the anchors that GitHub makes of headings."""
     headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

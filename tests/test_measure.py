@@ -1,4 +1,4 @@
-"""What the benchmarks measure with is right about programs whose cost is known."""
+"""Measuring tools of the benchmarks, on programs whose cost is known."""
 
 from __future__ import annotations
 

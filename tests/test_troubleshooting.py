@@ -14,7 +14,7 @@ GAP = "…"
 
 
 def strings() -> Iterator[str]:
-    """All strings of the source, with a gap for each value that is put in."""
+    """Return all strings of the source, with a gap for each value that is put in."""
     for path in (ROOT / "gputui").rglob("*.py"):
         yield from strings_of(ast.parse(path.read_text()))
 

@@ -21,7 +21,7 @@ from tests.factories import ACTOR, NOW, FakeClock
 
 
 class KeptStore(MemoryJobStore):
-    """One that outlives the command that closes it."""
+    """Store that outlives the command that closes it."""
 
     def close(self) -> None:
         self.closed = True
@@ -29,7 +29,7 @@ class KeptStore(MemoryJobStore):
 
 @dataclass(frozen=True)
 class Result:
-    """What a command did."""
+    """Result of a command."""
 
     code: int
     out: str
@@ -42,7 +42,7 @@ _NOTHING_KNOWN = Snapshot(taken_at=NOW)
 
 @pytest.fixture(autouse=True)
 def alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """No setting of this machine or of whoever runs the tests."""
+    """Hide the settings of this machine and of the user who runs the tests."""
     for name in [name for name in os.environ if name.startswith("GPUTUI_")]:
         monkeypatch.delenv(name)
     monkeypatch.delenv("COLUMNS", raising=False)

@@ -19,7 +19,7 @@ from tests.factories import NOW, job, running
 
 
 def completed(words: str, place: int) -> list[str]:
-    """What bash gets for the word at `place`."""
+    """Return bash's completions of the word at `place`."""
     from click.shell_completion import BashComplete
 
     before, incomplete = words.split()[1:place], [*words.split(), ""][place]

@@ -31,7 +31,7 @@ Captured: TypeAlias = pytest.CaptureFixture[str]
 
 class LastingStore(MemoryJobStore):
     def close(self) -> None:
-        """Other commands of the test go on with it."""
+        """Keep the store open, as other commands of the test use it."""
 
 
 @pytest.fixture

@@ -123,9 +123,9 @@ LATER = frozenset(
         "gputui.tui.proposals", "gputui.tui.submission.form", "gputui.web.server",
     }
 )  # fmt: skip
-"""What no first frame of the console shows."""
+"""Libraries that the first frame of the console does not need."""
 MODULES = 610
-"""Of the console and all it stands on, at most: 557 when this was written. Each costs a start half a millisecond."""
+"""Maximum number of modules of the console: 557 when this was written. Each costs a start half a millisecond."""
 
 
 def test_the_console_imports_nothing_that_its_first_frame_does_not_show() -> None:

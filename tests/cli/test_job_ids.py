@@ -75,7 +75,7 @@ def test_one_element(run: Run, mixed: KeptStore) -> None:
 
 
 def test_the_id_of_an_array_means_all_its_elements(run: Run, mixed: KeptStore) -> None:
-    """Of a whole array only those are meant for which it makes sense."""
+    """A whole array stands for those of its elements to which the verb applies."""
     assert run("hold", "2").code == 0
     assert wished(mixed, "hold") == ["job 4", "job 5", "job 6"]
     assert run("requeue", "2").code == 0

@@ -1,4 +1,4 @@
-"""What every command shares: help, errors as one sentence, exit codes."""
+"""Common behaviour of all commands: help, errors as one sentence, exit codes."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_reader_that_goes_away_is_no_error(tmp_path: Path) -> None:
 
 
 def test_commands_do_not_walk_through_a_large_queue_again_and_again() -> None:
-    """Neither while they run nor at exit: 100,000 elements would take seconds."""
+    """Walks while the command runs or at exit: 100,000 elements would take seconds."""
     report = "atexit.register(lambda: print(gc.get_threshold()[0], gc.get_freeze_count() > 1000))"
     program = f"import atexit, gc, sys; {report}; sys.argv = ['gputui', '--version']"
     command = [sys.executable, "-c", f"{program}; from gputui.__main__ import main; main()"]

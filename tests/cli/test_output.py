@@ -1,4 +1,4 @@
-"""What `--json` prints: the keys that other programs rely on, and that no secret is among the values."""
+"""Output of `--json`: the keys that other programs rely on, and that no secret is among the values."""
 
 from __future__ import annotations
 

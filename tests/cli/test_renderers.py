@@ -80,7 +80,7 @@ def test_every_view_of_the_queue_survives_arrays(picture: Snapshot, height: int 
 
 
 def _check_the_table(picture: Snapshot) -> None:
-    """Every cell of every row can be drawn, folded and unfolded, and every job that is shown has one row."""
+    """Check that every cell can be drawn, folded and unfolded, and that every job shown has one row."""
     rows = QueueRows()
     rows.update(picture)
     sheet = QueueTab(rows, ChosenColumns())

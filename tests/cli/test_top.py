@@ -99,7 +99,7 @@ class TestFrame:
 
 
 def _at(line: str, cell: int) -> str:
-    """What stands in that cell."""
+    """Return the text of that cell."""
     return next((line[at] for at in range(len(line)) if width(line[:at]) >= cell), "")
 
 

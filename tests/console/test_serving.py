@@ -1,4 +1,4 @@
-"""What a scheduler without a screen leaves in the state directory."""
+"""Files that a scheduler without a screen leaves in the state directory."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from tests.factories import NOW
 
 
 class Probe:
-    """One that counts."""
+    """Probe that counts."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []

@@ -47,21 +47,21 @@ class Worded(Widget):
 
 
 class LastWords(Widget):
-    """One that fails only as it ends."""
+    """Screen that fails only as it ends."""
 
     def on_unmount(self) -> None:
         raise KeyError("in its last words")
 
 
 class Undrawn(Widget):
-    """One that cannot be drawn."""
+    """Screen that cannot be drawn."""
 
     def render(self) -> str:
         raise KeyError("in drawing")
 
 
 class Uncomposed(Widget):
-    """One whose parts cannot be made."""
+    """Screen whose parts cannot be made."""
 
     def compose(self) -> ComposeResult:
         fail()
@@ -214,7 +214,7 @@ FAULTS = [
 
 @pytest.fixture(autouse=True)
 def thawed() -> Iterator[None]:
-    """What these consoles froze is collected again: other tests count on that."""
+    """Unfreeze the objects that these consoles froze: other tests count on their collection."""
     yield
     gc.unfreeze()
 

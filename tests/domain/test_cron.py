@@ -1,4 +1,4 @@
-"""When crontab expressions run: tables, and a slow cron that is simulated minute by minute."""
+"""Runs of crontab expressions: tables, and a slow cron that is simulated minute by minute."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def utc(text: str) -> datetime:
 
 
 def runs(expression: str, zone: str, start: str, count: int) -> list[str]:
-    """So many runs after a time in UTC, in UTC."""
+    """Return so many runs after a time in UTC, in UTC."""
     at, found = utc(start), []
     for _ in range(count):
         at = next_after(expression, ZoneInfo(zone), at)

@@ -1,4 +1,4 @@
-"""How an attempt used its GPUs, from readings."""
+"""Use of an attempt's GPUs, from readings."""
 
 from __future__ import annotations
 

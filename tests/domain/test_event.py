@@ -1,4 +1,4 @@
-"""What is told of GPUs."""
+"""Events about GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What counts as an error in the output of a job: realistic lines of the programs that write them."""
+"""Errors in the output of a job: realistic lines of the programs that write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing foreign can act on the terminal, and every text takes exactly the cells it is given."""
+"""Texts: nothing foreign acts on the terminal, and every text takes exactly the cells it is given."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ def find() -> str | None:
 
 
 class Tab:
-    """One tab, and what it received over its websockets."""
+    """Tab of the browser, with everything it received over its websockets."""
 
     def __init__(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         self._socket = socket
@@ -41,7 +41,7 @@ class Tab:
         self._answers: dict[int, asyncio.Future[dict[str, Any]]] = {}
         self.received = ""
         self.complaints: list[str] = []
-        """What the page's own console says went wrong: a blocked script, a refused connection."""
+        """Errors in the page's own console: a blocked script, a refused connection."""
         self._news = asyncio.Event()
         self._reader = asyncio.create_task(self._read())
 
@@ -61,7 +61,7 @@ class Tab:
             self._news.set()
 
     async def ask(self, method: str, **params: object) -> dict[str, Any]:
-        """One command of the DevTools protocol, and its result."""
+        """Send a command of the DevTools protocol, and return its result."""
         number = next(self._ids)
         self._answers[number] = answer = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": params})
@@ -91,7 +91,7 @@ class Tab:
             await self.ask("Input.dispatchKeyEvent", type=kind, key=key, windowsVirtualKeyCode=code, **text)
 
     async def value(self, expression: str) -> Any:
-        """What a script in the page gives."""
+        """Return the value of a script in the page."""
         return (await self.ask("Runtime.evaluate", expression=expression))["result"].get("value")
 
     async def picture(self) -> bytes:
@@ -105,7 +105,7 @@ class Tab:
 
 @asynccontextmanager
 async def browser(width: int = 1280, height: int = 800) -> AsyncIterator[Tab]:
-    """One tab of a fresh browser, which keeps nothing."""
+    """Open a tab of a fresh browser, which keeps nothing."""
     path = find()
     assert path is not None
     profile = Path(tempfile.mkdtemp(prefix="chromium-"))

@@ -14,7 +14,7 @@ WORDS = "no \x1b[31msuch thing"
 
 
 def fail(*_: object) -> None:
-    """What a mistake in the program does."""
+    """Fail as a mistake in the program does."""
     raise KeyError(WORDS)
 
 

@@ -1,4 +1,4 @@
-"""Somebody at a terminal: a command on a pty, what it shows, and the keys that are pressed."""
+"""Person at a terminal: a command on a pty, its output, and the keys that are pressed."""
 
 from __future__ import annotations
 

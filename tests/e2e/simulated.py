@@ -58,7 +58,7 @@ class Witness:
 
     @property
     def starts(self) -> dict[JobId, datetime]:
-        """When the engine started each job, by its own clock, first to start first."""
+        """Times at which the engine started each job, by its own clock, first to start first."""
         return self._times("start")
 
     def used(self, jobs: Collection[JobId], now: datetime) -> float:

@@ -13,7 +13,7 @@ from gputui.domain.text import width
 
 
 class Terminal:
-    """One tmux server of its own, with one window of that size."""
+    """Tmux server of its own, with one window of that size."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], columns: int = 80, lines: int = 24) -> None:
         self._socket = f"gputui-{os.getpid()}-{time.monotonic_ns()}"
@@ -46,12 +46,12 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """What is on the screen."""
+        """Text of the screen."""
         return self._tmux("capture-pane", "-p")
 
     @property
     def modes(self) -> str:
-        """What the terminal is set to: of the other screen, the mouse, the cursor and the wrapping of lines."""
+        """Modes of the terminal: alternate screen, mouse, cursor and line wrapping."""
         names = {"alternate_on": "other", "mouse_any_flag": "mouse", "cursor_flag": "cursor", "wrap_flag": "wrap"}
         form = " ".join(f"#{{?{flag},{name},}}" for flag, name in names.items())
         return " ".join(self._tmux("display-message", "-p", form).split())

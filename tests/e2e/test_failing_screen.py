@@ -44,7 +44,7 @@ class Place:
 
     @property
     def whole_environ(self) -> dict[str, str]:
-        """With that of the tests, but for what would stand for the terminal's size: pytest's workers have it set."""
+        """Environment of the tests without the terminal's size, which pytest's workers have set."""
         return {**{name: word for name, word in os.environ.items() if name not in _SIZE}, **self.environ}
 
     @property
@@ -62,12 +62,12 @@ class Place:
         return (self.path / name).exists()
 
     def processes(self) -> list[int]:
-        """Those that were told to work on it."""
+        """Return the processes that were told to use that directory."""
         done = subprocess.run(["pgrep", "-f", "--", f"--state {self.state} "], capture_output=True, check=False)
         return [int(line) for line in done.stdout.split()]
 
     def leader(self) -> int:
-        """Who schedules; 0: nobody."""
+        """Return the pid of the leader; 0: there is none."""
         found = current_leader(self.state)
         return found.pid if found else 0
 
@@ -191,14 +191,14 @@ def test_one_that_fails_each_time_ends_and_its_jobs_are_started_all_the_same(pla
 
 
 def assert_left_as_it_was(output: bytes) -> None:
-    """Each mode of the terminal that was begun is ended."""
+    """Check that each mode of the terminal that was begun is ended."""
     for begins, ends in BEGINS_AND_ENDS:
         assert output.rfind(begins) <= output.rfind(ends), f"{begins!r} is left as it is"
     assert output.count(KITTY_KEYS) == output.count(USUAL_KEYS)
 
 
 def ended(terminal: RawTerminal) -> int:
-    """How it ended, once it has, and all it wrote is read."""
+    """Return its exit status, once it has ended and all its output is read."""
     deadline = time.monotonic() + PATIENCE
     while True:
         pid, status = os.waitpid(terminal.pid, os.WNOHANG)

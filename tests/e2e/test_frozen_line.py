@@ -69,7 +69,7 @@ class Line:
             os.close(self._master)
 
     def ended(self) -> int:
-        """Its exit status, once it has ended."""
+        """Return its exit status, once it has ended."""
         deadline = time.monotonic() + PATIENCE
         while True:
             pid, status = os.waitpid(self.pid, os.WNOHANG)

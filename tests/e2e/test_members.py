@@ -128,7 +128,7 @@ class Site:
 
     @contextmanager
     def served(self, name: str = "root", **more: str) -> Iterator[None]:
-        """While that user schedules."""
+        """Run a scheduler of that user for the time of a block."""
         user = self.users[name]
         groups = json.dumps(os.getgrouplist(user.pw_name, user.pw_gid))
         words = (
@@ -306,7 +306,7 @@ def test_what_a_member_writes_into_the_queue_by_hand_runs_as_nobody_else(site: S
 
 
 def test_a_member_cannot_make_a_warrant_for_another(site: Site) -> None:
-    """Neither a directory in root's name, nor one that is moved there, nor a file of another's that is linked to."""
+    """Forgeries: a directory in root's name, one that is moved there, and a link to another user's file."""
     mallory, out = site.users["mallory"].pw_uid, site.directory / "mallory" / "stolen"
     mine = site.submit("mallory", f"id -u > {out}")
     assert site.ended(mine).state is JobState.COMPLETED
@@ -384,7 +384,7 @@ def test_elements_retries_and_requeued_jobs_run_as_their_submitter(site: Site) -
 
 @pytest.fixture
 def place(site: Site) -> Iterator[Site]:
-    """Another state directory of the same users, where nobody schedules yet."""
+    """Create another state directory of the same users, without a scheduler."""
     directory = Path(tempfile.mkdtemp(prefix="gputui-members-"))
     directory.chmod(0o755)
     (directory / "config.toml").write_text((site.directory / "config.toml").read_text())
@@ -395,7 +395,7 @@ def place(site: Site) -> Iterator[Site]:
 
 
 def test_a_member_leads_after_root(place: Site) -> None:
-    """She runs her own jobs, lets those of others wait, and neither loses nor repeats what root's scheduler left."""
+    """The member runs her own jobs, leaves those of others waiting, and neither loses nor repeats root's work."""
     go = place.directory / "go"
     script = f"echo begun; while [ -e {place.state} ] && [ ! -e {go} ]; do sleep 0.05; done"
     with place.served():

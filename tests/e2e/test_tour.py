@@ -64,7 +64,7 @@ class Operator:
         self._terminal.until_gone(word)
 
     def is_back(self) -> None:
-        """On the main screen again; the next task's keys are counted anew."""
+        """Return to the main screen; the next task's keys are counted from zero."""
         assert self.pressed <= MOST_KEYS
         self.sees(" ID ST", "s submit", "q quit")
         self.pressed = 0

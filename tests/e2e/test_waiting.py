@@ -1,4 +1,4 @@
-"""What jobs wait for on the real engine: nobody starves, `explain` tells the truth, `--dry-run` foretells it."""
+"""Waiting jobs on the real engine: none starves, `explain` tells the truth, `--dry-run` predicts it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TOLERANCE = timedelta(seconds=4)
 
 
 def test_a_stream_of_narrow_jobs_does_not_starve_a_wide_one(site: Site) -> None:
-    """Each narrow one fits as soon as another ends; all eight GPUs are free together only if some are kept free."""
+    """The narrow jobs fit as soon as another ends; all eight GPUs are free together only if some are kept free."""
     site.config.write_text(CONFIG)
     ahead = [site.shell(f"sleep {0.5 + n % 3 / 2}", "--gpus", "1", "--time-limit", "20s") for n in range(8)]
     wide = site.shell("true", "--gpus", "8", "--time-limit", "20s")
@@ -105,7 +105,7 @@ def near(at: datetime, other: datetime) -> bool:
 
 
 def test_what_dry_runs_foretell_comes_true(site: Site) -> None:
-    """Every job here runs until its limit ends it, so that limits are exact."""
+    """The jobs here run until their limits end them, so that limits are exact."""
     site.config.write_text(CONFIG)
     holds, lasts = timedelta(seconds=24), timedelta(seconds=6)
     # of jobs that have waited alike the shorter goes first, but for its priority

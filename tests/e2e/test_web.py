@@ -30,7 +30,7 @@ _SECONDS = 20
 
 
 class Served:
-    """One `gputui web`, and what it printed."""
+    """Running `gputui web`, with its output."""
 
     def __init__(self, state: Path, *flags: str) -> None:
         self.state = state
@@ -130,7 +130,7 @@ class Tab:
         self.socket = socket
 
     async def until(self, *words: str) -> str:
-        """What was drawn, once all of this was."""
+        """Return the drawn text, once it contains all of this."""
         drawn = ""
         async with asyncio.timeout(_SECONDS):
             while not all(word in drawn for word in words):

@@ -12,7 +12,7 @@ from gputui.domain.job import GpuRequest, JobSpec
 from tests.runtime.dockerd import IMAGE
 
 _RECORD = 'echo "$GPUTUI_ATTEMPT $NVIDIA_VISIBLE_DEVICES $(cut -d" " -f1 /proc/uptime) {word}" >> /out/runs'
-"""One line, appended. The uptime is the host's, to 10 ms."""
+"""Command that appends one line. The uptime is the host's, to 10 ms."""
 
 
 def script(seconds: float, code: int = 0) -> str:
@@ -31,7 +31,7 @@ def _between(work: str, code: int = 0) -> str:
 
 
 def spec(out: Path, gpus: int, seconds: float, *, code: int = 0, retries: int = 0) -> JobSpec:
-    """A job that runs it as a container."""
+    """Return a job that runs it as a container."""
     options = ContainerOptions(volumes=(f"{out}:/out",), network="none")
     command = ("sh", "-c", script(seconds, code))
     return JobSpec(
@@ -40,7 +40,7 @@ def spec(out: Path, gpus: int, seconds: float, *, code: int = 0, retries: int = 
 
 
 def begun(lines: Iterable[str]) -> Counter[str]:
-    """How often each attempt began."""
+    """Return how often each attempt began."""
     return Counter(line.split()[0] for line in lines if line.endswith(" begin"))
 
 

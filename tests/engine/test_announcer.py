@@ -27,7 +27,7 @@ HOOKS = HookSettings(tries=3)
 
 
 class Ear:
-    """Somebody who hears, or does not."""
+    """Hook that can fail."""
 
     def __init__(self) -> None:
         self.heard: list[Event] = []

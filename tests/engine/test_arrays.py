@@ -204,7 +204,7 @@ def test_elements_in_history_come_back(tmp_path: Path) -> None:
 
 
 class Ear:
-    """Somebody who hears of ends."""
+    """Hook that records ends."""
 
     def __init__(self) -> None:
         self.heard: list[Event] = []

@@ -17,14 +17,14 @@ DAY = 86_400.0
 
 
 def goes_on(world: World, really: float, shown: float | None = None) -> None:
-    """So many seconds pass, while the clock shows that others did."""
+    """Advance by so many seconds, while the clock shows others."""
     world.clock.advance(really, shown)
     world.observe()
     world.scheduler.tick(world.clock.now())
 
 
 def begun(world: World, **changes: object) -> int:
-    """A job that has just been started."""
+    """Return a job that has just been started."""
     job_id = world.submit(1, **changes)
     goes_on(world, 1)
     goes_on(world, 1)
@@ -33,7 +33,7 @@ def begun(world: World, **changes: object) -> int:
 
 
 def elapsed(job: Job) -> timedelta:
-    """How long its last attempt ran, as it is written down."""
+    """Return the recorded run time of its last attempt."""
     attempt = job.attempts[-1]
     assert attempt.started_at is not None
     assert attempt.ended_at is not None

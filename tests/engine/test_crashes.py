@@ -34,7 +34,7 @@ class Load:
             self.codes[job_id] = codes
 
     def live(self) -> None:
-        """Let containers run and end while the scheduler ticks, crashes and comes back."""
+        """Run and end containers while the scheduler ticks, crashes and comes back."""
         for _ in range(400):
             if all(self.world.job(job_id).state.is_terminal for job_id in self.codes) and not self.world.docker.made:
                 return
@@ -56,7 +56,7 @@ class Load:
         assert all(count == 1 for count in taken.values()), taken
 
     def check(self) -> None:
-        """Every attempt ran exactly once, and every job to its end."""
+        """Check that every attempt ran exactly once, and every job to its end."""
         assert max(Counter(self.world.docker.started).values()) == 1
         runs = Counter(self.world.docker.launches[name].job_id for name in self.world.docker.started)
         for job_id, codes in self.codes.items():

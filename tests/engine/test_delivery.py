@@ -1,4 +1,4 @@
-"""How hooks are told: commands, a webhook, mail."""
+"""Delivery to hooks: commands, a webhook, mail."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_a_flood_of_errors_is_not_kept(tmp_path: Path) -> None:
 
 
 def peak() -> int:
-    """Most memory this process ever had, in KiB."""
+    """Return the peak memory of this process, in KiB."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 

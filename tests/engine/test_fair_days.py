@@ -22,7 +22,7 @@ from tests.engine.virtual import VirtualServer
 from tests.factories import NOW
 
 ALIKE = Settings(SchedulerSettings(cpu_jobs=100), policy=PolicySettings(predict=False, newcomer_credit=timedelta()))
-"""What one tenant has used makes no difference."""
+"""Settings without fair share: a tenant's usage makes no difference."""
 CLASSES = {90: 10, 50: 60, 10: 30}
 """Priorities, and their parts of the jobs in hundredths."""
 JOBS = 150

@@ -38,7 +38,7 @@ def state(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def modes_in(state: Path) -> tuple[int, int]:
-    """Of directories and of files."""
+    """Return the modes of directories and of files."""
     return (0o2770, 0o660) if mode(state) == 0o2770 else (0o700, 0o600)
 
 

@@ -1,4 +1,4 @@
-"""What GPUs did is there for whoever opens a console later, whatever was torn or written by another clock."""
+"""Recorded readings of GPUs, which later consoles show, even if lines are torn or from another clock."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def kept(log: GpuLog, begun: datetime, steps: int) -> datetime:
 
 
 def steps(*values: float | None, begun: datetime = NOW) -> list[TakenStep]:
-    """One of GPU 0 every ten seconds; None where nobody took one."""
+    """Return a step of GPU 0 every ten seconds; None where there was no reading."""
     return [
         TakenStep(begun + place * STEP, {uuid(0): Step(value)})
         for place, value in enumerate(values)

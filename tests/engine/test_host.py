@@ -191,7 +191,7 @@ async def test_dispatch_outlives_a_store_that_does_not_answer_for_a_while(
 async def test_a_state_directory_that_comes_back_is_scheduled_in_again(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As when it is moved away and back, or mounted anew: lock and queue are both gone meanwhile."""
+    """The directory may be moved away and back, or mounted again: lock and queue are gone meanwhile."""
     seat = Seat(real(world), RealClock(), "console")
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: seat.feed.latest.leads_here)

@@ -1,4 +1,4 @@
-"""One scheduler per state directory."""
+"""Leadership: one scheduler per state directory."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def fill(path: Path) -> None:
 
 
 def later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a sign of life be due."""
+    """Advance until a sign of life is due."""
     monotonic = time.monotonic
     monkeypatch.setattr(time, "monotonic", lambda: monotonic() + leadership.BEAT_EVERY)
 

@@ -1,4 +1,4 @@
-"""Where the output of an attempt is read from."""
+"""Sources of an attempt's output."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def missing(container_id: str, **_: object) -> LogStream:
 
 
 def ended(world: World) -> int:
-    """A job that has ended, and whose output is saved."""
+    """Return a job that has ended, and whose output is saved."""
     job_id = world.submit()
     world.tick(2)
     world.exit(job_id)

@@ -62,7 +62,7 @@ async def ticks_after_a_write(directory: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the interval nor a look of its own makes a tick."""
+    """Switch off ticks by the interval and by the loop's own checks."""
     monkeypatch.setattr(loop, "STORE_CHECK", NEVER)
     monkeypatch.setattr(loop, "STORE_POLL", NEVER)
 
@@ -84,7 +84,7 @@ async def test_a_writer_that_died_without_a_word_is_found(tmp_path: Path, monkey
 
 
 class Slow(TinyJobStore):
-    """One whose house is kept until it is let go."""
+    """Store whose maintenance blocks until it is released."""
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)

@@ -1,4 +1,4 @@
-"""What a busy moment needed goes back to the system, though small things made meanwhile stay."""
+"""Memory of a busy moment goes back to the system, though small objects made meanwhile stay."""
 
 from __future__ import annotations
 

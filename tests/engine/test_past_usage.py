@@ -1,4 +1,4 @@
-"""What tenants used long ago counts for their fair share, and for less the longer ago it was."""
+"""Past usage of tenants counts for their fair share, and for less the longer ago it was."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.engine.world import World
 from tests.factories import ACTOR, spec
 
 MEMBER = 61_234
-"""Nobody's uid."""
+"""Unused uid."""
 
 
 def settings(group: str | None = None, operators: tuple[str, ...] = (), **allow: Any) -> Settings:

@@ -138,7 +138,7 @@ def test_one_that_is_cancelled_in_its_grace_is_cancelled(site: World) -> None:
 
 
 def test_an_old_victim_does_not_take_its_gpus_back_before_the_other_has_started(site: World) -> None:
-    """It waits again with more points than the other: it has waited for days."""
+    """The victim waits again with more points than the other: it has waited for days."""
     victim = running_victim(site, seconds=6 * 24 * 3600)
     urgent = site.submit(2, priority=100)
     site.tick()
@@ -313,7 +313,7 @@ class Load:
                 self.world.docker.exit(record.id, 0)
 
     def check(self) -> None:
-        """Every attempt ran once; one attempt of one job was preempted, once."""
+        """Check that every attempt ran once, and that one attempt of one job was preempted, once."""
         assert self.urgent is not None
         assert max(Counter(self.world.docker.started).values()) == 1
         assert len(self.world.docker.started) == 4
@@ -396,7 +396,7 @@ class Traffic:
         self.world.submit(width, priority=priority, preemptible=rng.random() < 0.7, time_limit=limit)
 
     def end_some(self) -> None:
-        """Each attempt ends by itself after a time of its own; half of those told to end take theirs for it."""
+        """End each attempt after a time of its own; half of those told to end take theirs for it."""
         for record in self.world.docker.running():
             self.world.docker.obeys = self.rng.random() < 0.5
             lasts = self.ends.setdefault(record.id, self.seconds + self.rng.expovariate(1 / 900))
@@ -411,7 +411,7 @@ class Traffic:
         assert all(count == 1 for count in taken.values()), taken
 
     def preemptions(self) -> list[tuple[Job, Job, datetime]]:
-        """Each victim, who it made way for, and when."""
+        """Return each victim, the job it made way for, and when."""
         jobs = self.world.store.jobs()
         return [
             (victim, jobs[attempt.preempted_by], attempt.preempted_at)

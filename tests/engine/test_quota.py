@@ -31,7 +31,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[JobStore]:
 
 
 def cap(store: JobStore, **pending: int | None) -> None:
-    """As `gputui tenant set` does it."""
+    """Set a cap as `gputui tenant set` does."""
     with store.transaction() as transaction:
         tenants = tuple(TenantSettings(name, pending=most) for name, most in pending.items())
         transaction.set_controls(Controls(tenants=tenants))

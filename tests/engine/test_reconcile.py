@@ -1,4 +1,4 @@
-"""Every mixture of store and containers that a death between two steps can leave, and what is to be done."""
+"""Mixtures of store and containers that a death between two steps can leave, and the decision for each."""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def test_runs_while_the_job_before_is_not_over(world: World, overlap: Overlap, r
 
 
 def test_a_job_that_ended_while_nothing_scheduled_keeps_no_run_from_being_made(world: World) -> None:
-    """By the store it still runs when the next scheduler comes, until the runtime has been asked."""
+    """The job still runs by the store when the next scheduler comes, until the runtime has been asked."""
     one = add(world, "0 * * * *")
     world.tick(seconds=HOUR)
     world.tick()
@@ -151,7 +151,7 @@ def test_a_job_that_ended_while_nothing_scheduled_keeps_no_run_from_being_made(w
 
 
 def test_the_next_wake_up_is_for_what_is_to_come() -> None:
-    """Not for a run that is due and has to wait, nor for one of a recurring job that is paused."""
+    """The loop sleeps through a due run that has to wait, and through runs of a paused recurring job."""
     waiting, paused = recurring(next_at=at(-1)), recurring(next_at=at(1), paused=True)
     assert next_run_at([waiting, paused, recurring(next_at=at(3)), recurring(next_at=at(2))], NOW) == at(2)
     assert next_run_at([waiting, paused], NOW) is None
@@ -328,7 +328,7 @@ def check(world: World, one: JobId, minutes: int, elements: int) -> None:
 
 
 async def test_the_loop_wakes_up_at_the_very_moment(tmp_path: Path) -> None:
-    """Its interval is a minute: only an alarm of its own makes the run half a second from now."""
+    """The interval is a minute: only an alarm of its own makes the run half a second from now."""
 
     class Shifted:
         shift = timedelta(seconds=59.5) - (datetime.now(UTC) - datetime.now(UTC).replace(second=0, microsecond=0))

@@ -109,7 +109,7 @@ def test_one_slow_failure_breaks_the_row(world: World) -> None:
 
 
 def ruin(world: World, count: int, **changes: Any) -> list[JobId]:
-    """So many different jobs that fail fast, one after the other."""
+    """Fail so many different jobs fast, one after the other."""
     ids = []
     for _ in range(count):
         ids.append(world.submit(**changes))

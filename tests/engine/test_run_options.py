@@ -1,4 +1,4 @@
-"""What options of docker run mean to the scheduler: pulls, pauses before SIGKILL, ports."""
+"""Options of docker run that concern the scheduler: pulls, pauses before SIGKILL, ports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tick does, step by step, in a world of fakes."""
+"""Steps of a tick, one by one, in a world of fakes."""
 
 from __future__ import annotations
 

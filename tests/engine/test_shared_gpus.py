@@ -25,7 +25,7 @@ SHARED = Settings(policy=PolicySettings(share=("all",), share_jobs=MOST))
 
 
 def sharer(world: World, memory: int = 10, gpus: int = 1, **changes: Any) -> JobId:
-    """A job that shares its GPUs and is promised so many GiB of each."""
+    """Return a job that shares its GPUs and is promised so many GiB of each."""
     request = GpuRequest(gpus, gpus, memory=memory * GIB, share=True)
     return submitted(world, request, **changes)
 
@@ -170,7 +170,7 @@ def test_when_a_shared_gpu_is_lost_all_its_jobs_go_elsewhere(tmp_path: Path) -> 
 
 
 def test_a_late_start_does_not_join_those_let_in_meanwhile(world: World) -> None:
-    """It was given back, its GPU's room was given to others, and then it turns out to run: it may start again."""
+    """The job was requeued, its GPU's memory was given to others, and then it turns out to run: it may start again."""
     first = sharer(world, 60)
     world.tick(2)
     late = sharer(world, 60)

@@ -28,11 +28,11 @@ class Desk:
         self.actions.on_change = self.heard.append
 
     def undo(self) -> list[str]:
-        """What it says of each: why not, or nothing."""
+        """Undo the last action, and return the refusal of each job."""
         return [refusal for _, refusal in self.actions.undo(self.heard)]
 
     def change(self, job_id: int, change: Callable[[Job], Job]) -> None:
-        """By somebody else."""
+        """Change the job as another user."""
         with self.store.transaction() as transaction:
             transaction.put(change(transaction.get(job_id)))
 

@@ -17,7 +17,7 @@ from tests.engine.world import World
 from tests.factories import NOW
 
 LOOKS = 6
-"""Most passes of the scheduler at one event."""
+"""Maximum number of passes of the scheduler at one event."""
 PAUSE = 0.001
 """Seconds between them."""
 SPARE = 1e-6
@@ -36,7 +36,7 @@ class VirtualServer:
         self.world = World(self.directory, gpus=self.gpus, settings=self.settings)
         self.actions = self.world.actions
         self.started: dict[JobId, float] = {}
-        """When the first attempt of each job began."""
+        """Time at which the first attempt of each job began."""
         self.ended: dict[JobId, float] = {}
         self.expected: dict[JobId, float] = {}
         """The first expected start that each job was told."""
@@ -76,7 +76,7 @@ class VirtualServer:
             self._look()
 
     def _look(self) -> None:
-        """Let the scheduler pass until it finds nothing more to do."""
+        """Run ticks until the scheduler finds nothing more to do."""
         world = self.world
         for _ in range(LOOKS):
             world.tick(seconds=PAUSE)

@@ -45,7 +45,7 @@ class World:
     def __init__(
         self, directory: Path, *, gpus: int = 4, settings: Settings | None = None, pools: RealPools | None = None
     ) -> None:
-        """Without `pools` the work of workers is done at once, in the thread that asks for it."""
+        """Create the world; without `pools` workers run in the thread that calls them."""
         self.pools = pools
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)

@@ -84,7 +84,7 @@ class StandIn:
 
 
 def nvlinks(gpus: int, lanes: int = 18, *, by_switch: bool = True) -> tuple[str, ...]:
-    """Every GPU linked to an NVSwitch, or to its neighbour alone (0-1, 2-3, ...)."""
+    """Link every GPU to an NVSwitch, or to its neighbour alone (0-1, 2-3, ...)."""
     return tuple(
         f"gpu {gpu} nvlink {lane} {-2 if by_switch else gpu ^ 1}" for gpu in range(gpus) for lane in range(lanes)
     )

@@ -1,4 +1,4 @@
-"""Every way in which there is no reading at all, end to end: real pynvml in a real probe process."""
+"""Failures without any reading, end to end: real pynvml in a real probe process."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def simulated(count: int = 8, model: str = "H100", **changes: object) -> Simulat
 
 
 def on(probe: SimulatedProbe, *indices: int, job_id: int = 1, **changes: object) -> Job:
-    """A job that started a minute before NOW on those GPUs."""
+    """Return a job that started a minute before NOW on those GPUs."""
     return running(job_id, on=[probe.gpus[index].uuid for index in indices], **changes)
 
 

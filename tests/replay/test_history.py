@@ -20,7 +20,7 @@ from tests.factories import NOW, job, uuid
 
 
 def attempt(number: int, start: float, end: float, *gpus: int) -> Attempt:
-    """One that held these GPUs from `start` to `end`, in seconds from NOW."""
+    """Return an attempt that held these GPUs from `start` to `end`, in seconds from NOW."""
     at = [NOW + timedelta(seconds=second) for second in (start, end)]
     return Attempt(number, tuple(uuid(gpu) for gpu in gpus), at[0], "c", at[0], at[1])
 

@@ -1,4 +1,4 @@
-"""What the order of the queue promises on whole traces: newcomers get in, and tricks do not pay."""
+"""Promises of the queue's order on whole traces: newcomers get in, and tricks do not pay."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ def synthetic() -> tuple[tuple[TraceJob, ...], ...]:
 
 @lru_cache
 def real() -> tuple[tuple[TraceJob, ...], ...]:
-    """For 8 GPUs: the cut that was given, and eight by the rule of `bench.cuts`."""
+    """Return traces for 8 GPUs: the given cut, and eight by the rule of `bench.cuts`."""
     trace = read(MASTER)[0]
     again = [cut(trace, 8, first_day, half) for first_day in FIRST_DAYS for half in (0, 1)]
     return (tuple(read(GIVEN)[0]), *map(tuple, again))

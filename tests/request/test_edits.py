@@ -1,4 +1,4 @@
-"""What of a waiting job is asked for anew, as a draft."""
+"""Changes to a waiting job, as a draft."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def changed(wanted: Job = JOB, **texts: str) -> Job:
 
 
 def flat(spec: JobSpec) -> dict[str, object]:
-    """Every field of a spec and of its parts by itself."""
+    """Return every field of a spec and of its parts by itself."""
     parts = {"gpus", "options"}
     found: dict[str, object] = {name: value for name, value in asdict(spec).items() if name not in parts}
     for part in (spec.gpus, spec.options):

@@ -64,7 +64,7 @@ class Harness:
     _job_ids: Iterator[int] = field(default_factory=lambda: itertools.count(1))
 
     def open(self, store_id: str = STORE) -> Runtime:
-        """Another runtime: what the next gputui process would have after this one died."""
+        """Open another runtime, as the next gputui process would after this one died."""
         self.runtimes.append(self.make_runtime(store_id))
         return self.runtimes[-1]
 

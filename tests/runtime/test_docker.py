@@ -341,7 +341,7 @@ def test_a_pull_without_progress_is_given_up(engine: Dockerd, hanging: tuple[str
 
 
 def test_an_image_is_pulled_from_a_registry_that_answers_and_tells_its_progress() -> None:
-    """Only the words: the tests have no registry with an image in it."""
+    """The words alone are tested: the tests have no registry with an image in it."""
     told = list[str | None]()
     events = [
         {"status": "Pulling from some/image"},

@@ -151,7 +151,7 @@ def test_jobs_that_end_at_once_are_not_charged_for_an_engine_that_waits_for_anot
 
 
 def test_a_followed_log_outlives_its_engine(live: Watched, tmp_path: Path) -> None:
-    """No line is lost or repeated, and the log ends with the container."""
+    """The log repeats and loses no line, and ends with the container."""
     script = "i=0; while [ ! -e /data/end ]; do i=$((i + 1)); echo line $i; sleep 0.01; done; echo last"
     container_id = live.run(script, volumes=(f"{tmp_path}:/data",))
     stream, lines = live.runtime.logs(container_id, follow=True), list[bytes]()

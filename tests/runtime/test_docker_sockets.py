@@ -55,7 +55,7 @@ def test_few_sockets_after_200_containers_by_8_workers(tmp_path: Path, monkeypat
 
 
 def test_a_call_that_drips_is_cut_off_as_a_whole(tmp_path: Path) -> None:
-    """Each byte comes in time, the answer never does."""
+    """The bytes come in time one by one, the answer never does."""
     engine = StandInEngine(tmp_path / "d.sock")
 
     def drip(handler: Handler, query: dict[str, str]) -> None:

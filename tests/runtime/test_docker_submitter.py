@@ -31,7 +31,7 @@ from tests.runtime.dockerd import IMAGE, Dockerd
 pytestmark = [pytest.mark.docker, pytest.mark.skipif(os.geteuid() != 0, reason="makes users")]
 
 UID = 20_000 + os.getpid() % 30_000
-"""Of this process's own user, so that runs side by side do not meet."""
+"""Uid of this process's own user, so that parallel runs do not meet."""
 SHOWN = shell("id -u; id -g; id -G; grep NoNewPrivs /proc/self/status")
 
 

@@ -405,7 +405,7 @@ def test_a_jobs_own_clean_up_does_not_hit_the_wrapper(harness: Harness, runtime:
 
 
 def test_signals_are_as_a_shell_finds_them(harness: Harness, runtime: ProcessRuntime) -> None:
-    """Neither ignored nor blocked: python and nohup ignore some, and that would be inherited."""
+    """Signals are neither ignored nor blocked: python and nohup ignore some, and that would be inherited."""
     container_id = begin(harness, runtime, "grep -E '^Sig(Blk|Ign)' /proc/self/status | cut -f2; cat; ls /proc/self/fd")
     harness.ended(runtime, container_id)
     lines = list(runtime.logs(container_id))

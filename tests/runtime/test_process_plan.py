@@ -155,7 +155,7 @@ def test_nobody_but_root_may_name_another_account() -> None:
 
 
 def test_a_job_as_another_user(tmp_path: Path) -> None:
-    """Without root another user is refused, which is all that is possible."""
+    """A job as another user is refused without root, which is all that is possible."""
     harness = process_harness(tmp_path / "state")
     nobody = pwd.getpwnam("nobody")
     each = harness.launch(shell("id -u; id -g; id -G; pwd"), user="nobody", workdir="/")

@@ -116,7 +116,7 @@ def test_forged_records_reach_nobody_elses_processes(
 def test_what_is_being_made_cannot_be_led_elsewhere(
     harness: Harness, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
-    """In a directory of their own members may replace what is being made there by a link."""
+    """Members may replace a file that is being made in their own directory by a link."""
     victim = tmp_path / "victim"
     victim.mkdir(mode=0o755)
     real = getattr(os, after)
@@ -200,7 +200,7 @@ print(index.find(name + "1"))
 
 @as_root
 def test_a_member_neither_begins_nor_repeats_what_root_prepared(harness: Harness, root: Path) -> None:
-    """Whether root's scheduler has begun it since, she cannot know."""
+    """The member cannot know if root's scheduler has begun it since."""
     open_to_all(root)
     launch = harness.launch(SLEEP)
     harness.open().create(launch)
@@ -234,7 +234,7 @@ def test_an_attempt_out_of_reach_is_named_once_and_while_it_runs(harness: Harnes
 
 
 def open_to_all(root: Path) -> None:
-    """Let other users into the state directory, as a group would be."""
+    """Open the state directory to other users, as a group would be let in."""
     for each in (root.parent.parent, *root.parent.parent.parents):
         if each.stat().st_uid == 0 and str(each).startswith("/tmp/"):
             each.chmod(0o755)

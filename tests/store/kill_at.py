@@ -86,7 +86,7 @@ def child(directory: Path, countdown: int) -> None:
 
 
 def void(_: object) -> None:
-    """Nothing."""
+    """Do nothing."""
 
 
 def main() -> None:

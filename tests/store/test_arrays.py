@@ -40,7 +40,7 @@ def put(store: JobStore, job: Job) -> None:
 
 
 def everything(store: JobStore) -> dict[JobId, Job]:
-    """All jobs of the queue, each element for itself."""
+    """Return all jobs of the queue, each element by itself."""
     return {job_id: entry.element(job_id) for entry in store.jobs().values() for job_id in entry.ids}
 
 

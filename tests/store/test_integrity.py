@@ -48,7 +48,7 @@ SPOILS: dict[str, Spoil] = {
 
 @pytest.fixture(params=SPOILS)
 def spoil(request: pytest.FixtureRequest) -> Spoil:
-    """Every way in which a journal loses something."""
+    """Damage the journal in one of the ways in which it loses something."""
     return SPOILS[request.param]
 
 

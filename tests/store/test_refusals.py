@@ -35,7 +35,7 @@ class Full:
 
     @contextmanager
     def full(self) -> Iterator[None]:
-        """No byte more than what is there fits, but the rest of the page under way."""
+        """Fill the disk: no byte fits, except in the rest of the current page."""
         if self._mounted:
             with (self.directory / "ballast").open("wb", buffering=0) as ballast:
                 _fill(ballast.fileno())

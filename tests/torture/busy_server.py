@@ -41,7 +41,7 @@ class RealClock:
 
 
 class Flood:
-    """One job's output: so many lines a second until it is closed, each known by when it was written."""
+    """Output of one job: so many lines a second until it is closed, each with the time it was written."""
 
     def __init__(self, tail: int | None, *, follow: bool) -> None:
         self._next = _written() - min(tail if tail is not None else _WHOLE, _WHOLE)
@@ -64,7 +64,7 @@ class Flood:
 
 
 def _written() -> int:
-    """How many lines a job has written by now."""
+    """Return how many lines a job has written by now."""
     return int(time.monotonic() * LINES_PER_SECOND)
 
 
@@ -73,7 +73,7 @@ def _line(number: int) -> bytes:
 
 
 class Floods:
-    """Every job floods its log."""
+    """Logs of jobs that all flood."""
 
     def open(
         self, job_id: JobId, attempt: int | None, *, tail: int | None, follow: bool, stamped: bool = False
@@ -110,7 +110,7 @@ class BusyServer:
         return Adapters({"docker": self.containers, "process": process}, probe)
 
     def submit(self, count: int) -> None:
-        """So many jobs more, of all widths, some with names that no terminal likes."""
+        """Submit so many jobs more, of all widths, some with hostile names."""
         chosen = self.random
         self.actions.submit(
             Submission(
@@ -127,7 +127,7 @@ class BusyServer:
         )
 
     async def live(self, turn: float = 0.5) -> None:
-        """Let jobs end, well or not, and others come in their place, until cancelled."""
+        """End jobs, well or not, and submit others in their place, until cancelled."""
         while True:
             await asyncio.sleep(turn)
             running = self.containers.running()

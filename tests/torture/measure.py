@@ -1,4 +1,4 @@
-"""What a tortured console is measured by: how long its loop works, its memory, and what is alive at rest."""
+"""Measurements of a tortured console: working time of its loop, its memory, and the objects alive at rest."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class Rest:
     objects: int
     """Pieces of memory that Python has given out, in thousands: level where memory grows by holes alone."""
     counts: Counter[str]
-    """What is alive, which no allocator blurs."""
+    """Counts of live objects, which no allocator blurs."""
 
     @classmethod
     async def of(cls, app: Tortured) -> Rest:
@@ -128,19 +128,19 @@ class Rest:
 
 @dataclass
 class Measured:
-    """What was seen meanwhile."""
+    """Measurements of a run."""
 
     gaps: Counter[int] = field(default_factory=Counter)
-    """How often the event loop came round so many milliseconds later than wished."""
+    """Number of rounds by lateness of the event loop in milliseconds."""
     busy: Counter[int] = field(default_factory=Counter)
-    """How often it worked itself for so many milliseconds between two rounds: what other programs do does not count."""
+    """Number of rounds by the milliseconds that the loop itself worked: other programs do not count."""
     rests: list[Rest] = field(default_factory=list)
     keys: Counter[str] = field(default_factory=Counter)
     screens: Counter[str] = field(default_factory=Counter)
     lately: deque[str] = field(default_factory=lambda: deque(maxlen=12))
-    """What was asked of it last."""
+    """Latest requests to the console."""
     slow: list[str] = field(default_factory=list)
-    """What was asked of it before it worked long, and for how long it collected garbage meanwhile."""
+    """Requests before which it worked long, and the time of garbage collection meanwhile."""
     _collected: float = 0.0
     _collecting: float = 0.0
     _came_round: float = field(default_factory=time.monotonic)
@@ -172,7 +172,7 @@ class Measured:
             gc.callbacks.remove(collect)
 
     def _look_at(self, loops_own: int, done: threading.Event) -> None:
-        """From another thread: what the loop is at, whenever it has not come round for long."""
+        """Record from another thread the place of the loop, whenever it has not come round for long."""
         while not done.wait(_LOOK):
             if time.monotonic() - self._came_round > SLOW / 2000:
                 frames = traceback.walk_stack(
@@ -204,7 +204,7 @@ class Measured:
 
     @property
     def grown(self) -> Counter[str]:
-        """By how many things the least of the last third exceeds the most of the first: what leaks never comes back."""
+        """Objects by which the least of the last third exceeds the most of the first: leaks never come back."""
         first, _, last = _thirds(self.rests)
         names = first[0].counts.keys()
         most = Counter({name: max(rest.counts[name] for rest in first) for name in names})

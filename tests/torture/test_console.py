@@ -30,7 +30,7 @@ pytestmark = pytest.mark.torture
 
 SEED = 20260302
 SECONDS = 6.0
-"""Of CI's torture; `--torture 100` is ten minutes."""
+"""Seconds in CI; `--torture 100` is ten minutes."""
 SIZES = ((80, 24), (120, 36), (200, 50), (300, 80), (40, 10), (20, 5), (1, 1))
 TYPED = (*"abct019", "space", "slash", "full_stop", "comma", "minus", "tilde", "equals_sign", "enter", "escape", "tab")
 KEYS = tuple(sorted({key for command in COMMANDS for key in command.keys}))
@@ -68,7 +68,7 @@ def _mouse(kind: MouseKind, at: tuple[int, int], button: int = 1) -> events.Mous
 
 
 class Hands:
-    """Somebody at the keyboard and the mouse, as the terminal's driver reports it: nothing is waited for."""
+    """Keyboard and mouse, as the terminal's driver reports them: nothing is waited for."""
 
     def __init__(self, app: Tortured, pilot: Pilot[ExitChoice], chosen: random.Random, measured: Measured) -> None:
         self._app = app

@@ -73,7 +73,7 @@ class Disk:
 
     @property
     def pid(self) -> int:
-        """Of the scheduler that was begun."""
+        """Pid of the scheduler that was begun."""
         if self._serve is not None:
             return self._serve.pid
         words = ["pgrep", "-f", "-x", "--", f"{sys.executable} -m gputui"]
@@ -112,7 +112,7 @@ class Disk:
         return {job["id"] for job in jobs if job["state"] == "COMPLETED"} == self.acknowledged
 
     def check(self, leader: int | None) -> None:
-        """Nothing was lost or done twice, and that process schedules; None: any."""
+        """Check that nothing was lost or done twice, and that this process schedules; None: any."""
         self.until(self.all_have_ended, "not all have ended well")
         assert Counter(map(int, self.runs().split())) == Counter(self.acknowledged)
         assert self.submit()

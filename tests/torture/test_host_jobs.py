@@ -129,7 +129,7 @@ def test_each_of_thousands_of_host_jobs_runs_once(tmp_path: Path) -> None:
 
 
 NEVER_RAN = {"RuntimeError", "ContainerLost"}
-"""What an attempt ends as whose wrapper was killed before its command began."""
+"""Causes of attempts whose wrapper was killed before their command began."""
 
 
 def wait_for_all(state: Path, environ: dict[str, str]) -> dict[int, dict[str, Any]]:

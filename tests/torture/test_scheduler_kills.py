@@ -19,7 +19,7 @@ from tests.e2e.site import Site, submit_directly
 pytestmark = [pytest.mark.docker, pytest.mark.nvml, pytest.mark.torture, pytest.mark.timeout(3000)]
 
 KILLS = 10
-"""For `--torture 1`; `--torture 20` makes it 200."""
+"""Number of kills for `--torture 1`; `--torture 20` makes it 200."""
 
 
 MOST_ELEMENTS = 4

@@ -53,7 +53,7 @@ while True:
 
 @dataclass
 class Tally:
-    """What became of the queue over all places."""
+    """State of the queue after the damage, over all places."""
 
     lost: set[JobId] = field(default_factory=set)
     refused: int = 0

@@ -115,7 +115,7 @@ while True:
 
 @dataclass
 class Acks:
-    """What the writers were told."""
+    """Acknowledgements that the writers received."""
 
     added: Counter[JobId] = field(default_factory=Counter)
     finished: set[JobId] = field(default_factory=set)

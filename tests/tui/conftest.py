@@ -1,4 +1,4 @@
-"""What all tests of the console share: one time zone, no blinking, no colours taken away by the environment."""
+"""Fixtures of all tests of the console: one time zone, no blinking, no colours taken away by the environment."""
 
 from __future__ import annotations
 

@@ -67,15 +67,15 @@ class FakeLogs:
         self.streams: dict[JobId, FakeStream] = {}
         """The last stream that follows each job."""
         self.followed: list[FakeStream] = []
-        """Every stream that follows a job, or did."""
+        """Streams that follow a job, or did."""
         self.error: GputuiError | None = None
         self.ends = False
         self.cuts_tails = False
-        """What is followed begins with the lines asked for, as it does in life."""
+        """True if a followed stream begins with the requested lines, as it does in life."""
         self.is_stamped = False
         """Lines begin with the time they were written."""
         self.attempts: dict[tuple[JobId, int], Iterable[bytes]] = {}
-        """Of attempts asked for by number, where they differ."""
+        """Data of attempts asked for by number, where they differ."""
         self.opened_event = threading.Event()
 
     def open(
@@ -183,7 +183,7 @@ class Console:
                 transaction.put(kept)
 
     def audited(self) -> list[tuple[str, str]]:
-        """What was wished, of what."""
+        """Return verb and target of the actions in the audit log."""
         return [(entry.verb, entry.target) for entry in self.store.audit_log() if entry.verb != "submit"]
 
     async def begin(self, pilot: Pilot[ExitChoice]) -> None:
@@ -230,7 +230,7 @@ class Console:
 
     @property
     def screen_text(self) -> str:
-        """What the screen shows, without colours."""
+        """Text of the screen, without colours."""
         return text_of(self.app)
 
     @property

@@ -120,7 +120,7 @@ def unreadable() -> Snapshot:
 
 
 def drained() -> Snapshot:
-    """Every GPU is drained, and jobs wait."""
+    """Drain every GPU, while jobs wait."""
     drain = Drain("driver update at 18:00, ticket 4711", "alice", NOW)
     views = [replace(one, drain=drain) for one in sample.gpus()]
     free = [replace(one, state=GpuState.DRAINED) if one.state is GpuState.FREE else one for one in views]
@@ -128,7 +128,7 @@ def drained() -> Snapshot:
 
 
 def all_held() -> Snapshot:
-    """Nothing waits but what is held."""
+    """Leave only held jobs in the queue."""
     jobs = [one.evolve(held=True) if one.state is JobState.PENDING else one for one in sample.jobs()]
     waiting = tuple(one.id for one in jobs if one.state is JobState.PENDING)
     reasons = dict.fromkeys(waiting, HELD)
@@ -188,7 +188,7 @@ def shared() -> Snapshot:
 
 
 def all_at_once() -> Snapshot:
-    """No driver, no engine, nobody who schedules, a full disk, and paused as well."""
+    """Combine a missing driver, a missing engine, no scheduler, a full disk and a pause."""
     base = sample.no_gpu()
     node = replace(base.nodes[0], runtimes=docker_hung().nodes[0].runtimes)
     return replace(

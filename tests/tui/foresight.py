@@ -1,4 +1,4 @@
-"""What tests of the what-if panel and of the timeline share: a full node, and waiting for a forecast."""
+"""Helpers for tests of the what-if panel and of the timeline: a full node, and waiting for a forecast."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def watched(snapshot: Snapshot | None = None, *, what_if: str = "always") -> Con
 
 
 async def until(pilot: Pilot[ExitChoice], condition: Callable[[], bool]) -> None:
-    """Let the console work until that is so: the thread that forecasts tells it by a message."""
+    """Wait until that is true: the forecast thread reports by a message."""
     async with asyncio.timeout(PATIENCE):
         while not condition():
             await pilot.pause()

@@ -1,4 +1,4 @@
-"""What all tests of pictures share: the sizes, and waiting until nothing on the screen is about to change."""
+"""Helpers for all tests of pictures: the sizes, and waiting until nothing on the screen is about to change."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Size = tuple[int, int]
 
 
 async def _nothing(console: Console, pilot: Pilot[ExitChoice]) -> None:
-    """Nothing more is to be done."""
+    """Do nothing."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ class Look:
     sizes: tuple[str, ...] = (SMALL, WIDE)
     """Names of terminal sizes: by default the narrowest and the widest."""
     has_toasts: bool = False
-    """What was told is seen; else it would hide what the picture is about."""
+    """True if notifications are visible; else they would hide the subject of the picture."""
 
 
 def sizes_of(looks: Mapping[str, Look]) -> pytest.MarkDecorator:
-    """Each of them at each of its sizes."""
+    """Return each picture at each of its sizes."""
     pairs = [(name, size) for name, look in looks.items() for size in look.sizes]
     return pytest.mark.parametrize(("name", "size"), pairs, ids=[f"{name}-{size}" for name, size in pairs])
 

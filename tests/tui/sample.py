@@ -86,7 +86,7 @@ def gpus() -> tuple[GpuView, ...]:
 
 
 def jobs() -> tuple[Job, ...]:
-    """Every state an operator meets."""
+    """Return jobs in every state that an operator meets."""
     trained = running(101, on=(uuid(0), uuid(1)), name="llama-7b-sft", tenant="alice", time_limit=timedelta(hours=8))
     trained = trained.evolve(started_at=NOW - timedelta(hours=2, minutes=14))
     pulled = job(105, name="vit-eval", tenant="bob", image="registry/vit:2", gpus=1)
@@ -358,7 +358,7 @@ def looked_at() -> Snapshot:
 
 
 def many_gpus(count: int) -> Snapshot:
-    """So many GPUs in every state."""
+    """Return so many GPUs in every state."""
     views = []
     for index in range(count):
         like = gpus()[index % 8]

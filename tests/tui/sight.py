@@ -1,4 +1,4 @@
-"""How colours are seen, for tests: by eyes that lack a kind of cone, and how far two of them are apart.
+"""Colour vision for tests: eyes that lack a kind of cone, and the distance of two colours to them.
 
 The matrices are those of Machado, Oliveira and Fernandes, "A Physiologically-based Model for Simulation of Color Vision
 Deficiency" (IEEE TVCG 15, 2009), severity 1.0, applied to linear RGB. Distances are Euclidean in OKLab (Björn Ottosson,
@@ -30,7 +30,7 @@ Triple = tuple[float, float, float]
 
 
 def distance(one: str, other: str, sight: str) -> float:
-    """How far apart two colours are to such eyes."""
+    """Return the distance of two colours to such eyes."""
     pairs = zip(_seen(one, sight), _seen(other, sight), strict=True)
     return float(sum((a - b) ** 2 for a, b in pairs) ** 0.5)
 

@@ -1,4 +1,4 @@
-"""Every key that changes something writes its wish for the very job or GPU it was pressed on."""
+"""Keys that change something write their action for the very job or GPU they were pressed on."""
 
 from __future__ import annotations
 

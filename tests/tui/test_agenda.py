@@ -1,4 +1,4 @@
-"""What comes next, below the timeline: soonest first, as much as fits, and nobody forgotten without a word."""
+"""Agenda below the timeline: soonest first, as much as fits, and no job missing without a word."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.tui.foresight import timeline_of, watched
 
 
 def agenda(picture: Snapshot, most: int) -> list[str]:
-    """Its lines as text."""
+    """Return its lines as text."""
     made = timeline(picture, Settings(policy=plans.KEPT), NOW)
     lines = agenda_lines(made, picture, Labels.of(picture), NOW, most)
     return ["".join(text for text, _ in line).rstrip() for line in lines]

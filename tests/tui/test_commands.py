@@ -1,4 +1,4 @@
-"""Every command is declared once, works somewhere, and is documented."""
+"""Commands: each is declared once, works somewhere, and is documented."""
 
 from __future__ import annotations
 

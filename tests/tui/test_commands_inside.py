@@ -30,7 +30,7 @@ ROWS = (
 
 
 class FakeInside:
-    """What is asked, and what is answered."""
+    """Fake that records requests and answers them."""
 
     def __init__(self) -> None:
         self.rows: tuple[ProcessRow, ...] = ROWS

@@ -1,4 +1,4 @@
-"""What happens is told as the settings say, and kept in the log of the session."""
+"""Notices pop up as the settings say, and are kept in the log of the session."""
 
 from __future__ import annotations
 

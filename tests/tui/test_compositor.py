@@ -1,4 +1,4 @@
-"""What changed is drawn, nothing else is, and what is drawn is what the whole screen would show there."""
+"""Compositor: draws the changes alone, and exactly as the whole screen would show them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What bad days look like: on the main screen, on the screens they matter to, and on terminals too small for any."""
+"""Pictures of bad days: on the main screen, on the screens concerned, and on terminals too small for any."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ async def needs_a_gpu(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 
 NARROW = (SMALL,)
-"""Where the widest screen shows nothing that other pictures of the same screen do not."""
+"""Sizes where the widest screen shows nothing that other pictures of the same screen do not."""
 MAIN = {
     **{day.__name__: Look(Main, day=day) for day in days.THAT_CHANGE_PANES},
     **{day.__name__: Look(Main, day=day, sizes=NARROW) for day in days.THAT_ADD_WORDS},

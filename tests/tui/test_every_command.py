@@ -1,4 +1,4 @@
-"""Each command is done by each of its keys, from the palette, and with the mouse, and something comes of it."""
+"""Commands: each is done by each of its keys, from the palette, and with the mouse, and has an effect."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _first_of_stages(rows: Iterable[Row]) -> list[Row]:
 ROWS = (*rows_queue.ROWS, *rows_screens.ROWS, *rows_log.ROWS, *rows_dialogs.ROWS)
 BY_KEY = [row for row in ROWS if row.has_key and row.command.keys]
 NO_BINDING = {"quit-queue", "last-help_", "down-help_"}
-"""Their further keys are Textual's own, or reach a widget of the dialog."""
+"""Commands whose further keys are Textual's own, or reach a widget of the dialog."""
 BY_OTHER_KEY = [(row, key) for row in BY_KEY if row.id in NO_BINDING for key in row.command.keys[1:]]
 BY_PALETTE = [row for row in ROWS if row.command.in_palette and row not in rows_dialogs.ROWS]
 BY_FOOTER = [row for row in ROWS if row.command.in_footer and row.footer]
@@ -86,7 +86,7 @@ _ONLY_LOOKS = "Not here: this console is read-only."
 
 @pytest.fixture(autouse=True)
 def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written goes nowhere that matters, and an editor is there."""
+    """Redirect all files, and provide an editor."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv("EDITOR", "true")
@@ -117,7 +117,7 @@ async def _has_effect(hand: Hand, row: Row, act: Step) -> None:
 
 
 async def _each_does(rows: Sequence[Row], act: RowStep) -> None:
-    """Every row has its effect when it is acted like that."""
+    """Check that every row has its effect when it is done like that."""
 
     def turn(row: Row) -> Step:
         return lambda hand: _does(hand, row, partial(act, row))
@@ -126,7 +126,7 @@ async def _each_does(rows: Sequence[Row], act: RowStep) -> None:
 
 
 async def _all_offered_and_one_done(rows: Sequence[Row], offered: RowStep, act: RowStep) -> None:
-    """Every stage offers its commands; acting on one of them has its effect, once for each kind of place."""
+    """Check that every stage offers its commands; run one of them for each kind of place."""
     done = set[object]()
 
     def turn(row: Row) -> Step:
@@ -144,7 +144,7 @@ async def _all_offered_and_one_done(rows: Sequence[Row], offered: RowStep, act: 
 
 
 def _sees(row: Row, hand: Hand) -> object:
-    """What it shows now; nothing, while screens come and go."""
+    """Return its present observation; nothing, while screens come and go."""
     try:
         return row.sees(hand)
     except (AssertionError, LookupError, NoMatches):
@@ -183,7 +183,7 @@ def _binding_of(hand: Hand, key: str) -> str | None:
 
 @pytest.mark.parametrize("rows", scenarios(FIRST_BY_PALETTE, 15), ids=_named)
 async def test_by_palette(rows: Sequence[Row]) -> None:
-    """Every command of the stage is offered there; choosing one of them does it."""
+    """The palette offers every command of the stage; choosing one of them does it."""
 
     async def all_are_offered(row: Row, hand: Hand) -> None:
         offered = {offer.command.name: offer.why_not for offer in offers(hand.app.screen)}
@@ -238,7 +238,7 @@ async def test_a_name_finds_what_is_called_so_whether_or_not_it_can_be_done_ther
 
 @pytest.mark.parametrize("make", [world, foreseen])
 async def test_keys_are_kept_apart_where_they_are_pressed(make: Make) -> None:
-    """What the keymap takes for the commands of a place are those that have a binding there."""
+    """The keymap takes for the commands of a place exactly those that have a binding there."""
     bound: dict[str, set[str]] = defaultdict(set)
 
     def at(place: str, stage: Step) -> Step:

@@ -1,4 +1,4 @@
-"""What the what-if panel and the timeline look like. A picture that changes is a change to look at."""
+"""Pictures of the what-if panel and the timeline. A picture that changes is a change to look at."""
 
 from __future__ import annotations
 

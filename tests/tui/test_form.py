@@ -1,4 +1,4 @@
-"""What the submit form says of what is in it, apart from any screen."""
+"""Judgement of the submit form on its contents, apart from any screen."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the submit form looks like: begun, filled, wrong, unfolded, and its lists."""
+"""Pictures of the submit form: begun, filled, wrong, unfolded, and its lists."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_what_is_private_is_found() -> None:
 
 
 def test_textuals_keymap_still_takes_a_shared_key_from_both_commands() -> None:
-    """Once this fails, `App.set_keymap` may do for `console.keys`: see `textual_internals`."""
+    """A failure here means that `App.set_keymap` may do for `console.keys`: see `textual_internals`."""
     bound = BindingsMap([Binding("P", "pause", id="pause"), Binding("P", "unpause", id="unpause")])
     bound.apply_keymap({"pause": "f2"})
     assert set(bound.key_to_bindings) == {"f2"}

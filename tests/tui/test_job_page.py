@@ -130,7 +130,7 @@ async def opened(
 
 
 def opened_of(console: Console, job_id: int) -> int:
-    """How often its log was opened."""
+    """Return how often its log was opened."""
     return sum(log[0] == job_id for log in console.logs.opened)
 
 

@@ -1,4 +1,4 @@
-"""What a console that runs for weeks leaves behind: nothing."""
+"""Leaks of a console that runs for weeks: there are none."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ SCREENS = {
     "themes": "ctrl+t",
     "what if": "plus",
 }
-"""By their keys on the main screen."""
+"""Screens by their keys on the main screen."""
 MORE_SCREENS = {
     "processes": "X",
     "reserve": "B",
@@ -211,7 +211,7 @@ async def let_go(console: Console, pilot: Pilot[ExitChoice], kept: weakref.ref[S
 
 @pytest.fixture
 def uncollected() -> Iterator[None]:
-    """Nothing goes but what nobody has: no circles are looked for."""
+    """Switch off the collection of cycles: only unreferenced objects go."""
     gc.disable()
     yield
     gc.enable()
@@ -226,7 +226,7 @@ async def test_the_queue_of_which_jobs_were_marked_is_let_go_once_none_is() -> N
 @pytest.mark.usefixtures("uncollected")
 @pytest.mark.parametrize("keys", [*SCREENS.values(), *MORE_SCREENS.values()], ids=[*SCREENS, *MORE_SCREENS])
 async def test_a_closed_screen_keeps_no_queue_though_something_keeps_the_screen(keys: str) -> None:
-    """Only the garbage collector would free what is in a circle with it, and that runs every few minutes."""
+    """The garbage collector alone would free a cycle, and it runs every few minutes."""
     async with seen(what_if="always") as (console, pilot, kept):
         await console.press(pilot, *keys.split())
         closed = console.app.screen

@@ -1,4 +1,4 @@
-"""What is done to a log that is shown: errors, what came before, wrapping, times, copying and saving."""
+"""Commands of a shown log: errors, earlier lines, wrapping, times, copying and saving."""
 
 from __future__ import annotations
 

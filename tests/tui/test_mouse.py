@@ -1,4 +1,4 @@
-"""What the mouse does beside commands: the wheel over any pane, edges that are dragged, lines that are picked."""
+"""Mouse beside commands: the wheel over any pane, edges that are dragged, lines that are picked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What was asked for last is worked out; what was asked for before is given up."""
+"""Newest requests are computed; older ones are aborted."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_nothing_is_told_after_the_end() -> None:
 
 
 class Queue:
-    """What somebody asks about."""
+    """Subject of the requests."""
 
 
 def test_what_was_asked_about_is_let_go_when_it_is_answered() -> None:

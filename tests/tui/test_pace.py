@@ -30,7 +30,7 @@ class FakeTimer:
 
 
 class Shown:
-    """What a pacer let through, and what it asked to be called for."""
+    """Snapshots that a pacer let through, and the calls it scheduled."""
 
     def __init__(self, pace: Pace) -> None:
         self.shown: list[Snapshot] = []

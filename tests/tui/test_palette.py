@@ -39,12 +39,12 @@ async def opened(size: tuple[int, int] = (120, 36)) -> AsyncIterator[tuple[Hand,
 
 
 def done(hand: Hand) -> list[tuple[str, str]]:
-    """What was done since the world was made."""
+    """Return the actions since the world was made."""
     return [each for each in hand.console.audited() if each[0] != "add"]
 
 
 def names(wanted: str) -> list[str]:
-    """What is found, the best first."""
+    """Return the hits, the best first."""
     return [found.offer.label for found in find(OFFERS, wanted)]
 
 

@@ -1,4 +1,4 @@
-"""What the pen writes is what was drawn, in fewer bytes than one sequence for each run."""
+"""Pen: writes what was drawn, in fewer bytes than one sequence for each run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the console looks like, on good days and bad ones. A picture that changes is a change to look at."""
+"""Pictures of the console, on good days and bad ones. A picture that changes is a change to look at."""
 
 from __future__ import annotations
 

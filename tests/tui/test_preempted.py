@@ -1,4 +1,4 @@
-"""What the console says of a job that a change would have preempted."""
+"""Texts of the console about a job that a change would have preempted."""
 
 from __future__ import annotations
 

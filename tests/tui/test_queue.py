@@ -516,7 +516,7 @@ class TestStandingWishes:
 
 
 async def wait_until(condition: Callable[[], bool], pilot: Pilot[ExitChoice]) -> None:
-    """Let the screen's own threads get on until it is so."""
+    """Wait until that is true, while the screen's own threads work."""
     for _ in range(500):
         if condition():
             return

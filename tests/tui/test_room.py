@@ -1,4 +1,4 @@
-"""Nothing is cut that need not be, nothing is said twice, and what is out of sight comes into it."""
+"""Space on the screen: nothing is cut without need or said twice, and hidden parts come into sight."""
 
 from __future__ import annotations
 

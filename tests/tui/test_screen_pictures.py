@@ -1,4 +1,4 @@
-"""What every screen and every dialog looks like, and that none of them is without a picture."""
+"""Pictures of every screen and every dialog; none of them is without one."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ SCREENS = {
     "told": Look(Main, (*"jjj", "h"), has_toasts=True, sizes=(SMALL,)),
     "undone": Look(Main, then=undone, has_toasts=True, sizes=(SMALL,)),
 }
-"""Every screen, and what each can be made to show."""
+"""Screens with their pictures."""
 
 
 @sizes_of(SCREENS)

@@ -112,7 +112,7 @@ def test_words_can_be_read_in_each_of_textuals_themes(name: str) -> None:
 
 
 WRITTEN, BEHIND = ("primary", "foreground", "success", "warning", "error"), ("background", "surface")
-"""What style sheets call words and borders, and what these are on."""
+"""Colours of words and borders in style sheets, and the backgrounds they are on."""
 ROUNDED = {
     **DESIGNED,
     **{name: palette_of(theme) for name, theme in BUILTIN_THEMES.items() if not theme.ansi},
@@ -294,7 +294,7 @@ class TestChoosing:
 
 
 def colours_on(console: Console) -> set[str]:
-    """Every colour on the screen."""
+    """Return every colour on the screen."""
     strips = console.strips
     found = {each for strip in strips for _, used, _ in strip if used for each in (used.color, used.bgcolor) if each}
     return {colour.name for colour in found}

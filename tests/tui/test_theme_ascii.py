@@ -1,4 +1,4 @@
-"""Where only ASCII is drawn, nothing else is on any screen, and nothing has moved."""
+"""ASCII: no other character is on any screen, and nothing has moved."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each of our themes looks like, and choosing one."""
+"""Pictures of our themes, and of choosing one."""
 
 from __future__ import annotations
 

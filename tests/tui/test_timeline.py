@@ -35,7 +35,7 @@ def rows(console: Console) -> list[str]:
 
 
 def shown(console: Console) -> type:
-    """What kind of screen is on top."""
+    """Return the kind of the topmost screen."""
     return type(console.app.screen)
 
 

@@ -16,7 +16,7 @@ CHARACTERS = {"slash": "/", "space": " ", "enter": "\r", "escape": None, "tab": 
 
 
 def burst(console: Console, *keys: str) -> None:
-    """All of them at once, as one packet brings them."""
+    """Send all of them in one go, as one packet brings them."""
     for key in keys:
         event = events.Key(key, CHARACTERS.get(key, key))
         event.set_sender(console.app)

@@ -1,4 +1,4 @@
-"""Which jobs a filter shows is found out in slices, and looked at anew only where it may have changed."""
+"""Filter results: found in slices, and checked again only where they may have changed."""
 
 from __future__ import annotations
 

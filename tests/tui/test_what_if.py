@@ -1,4 +1,4 @@
-"""Before a wish is written the panel shows what it would do; Enter writes it, Escape cancels it."""
+"""What-if panel: shows the effect of an action before it is written; Enter writes it, Escape cancels it."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ SIZE = (120, 36)
 
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every task counts as long from its beginning."""
+    """Show every task as long from its beginning."""
     monkeypatch.setattr(progress, "LONG", 0.0)
 
 

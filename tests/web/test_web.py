@@ -1,4 +1,4 @@
-"""Who is let in to the console in a browser, and with what it is started."""
+"""Access to the console in a browser, and the arguments it is started with."""
 
 from __future__ import annotations
 

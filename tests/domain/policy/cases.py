@@ -69,7 +69,7 @@ def specs(draw: st.DrawFn) -> JobSpec:
 
 @st.composite
 def waiting(draw: st.DrawFn, number: int, others: list[int]) -> Job:
-    """A job that waits, perhaps for something of its own."""
+    """Return a waiting job, perhaps with settings of its own."""
     spec, age = draw(specs()), timedelta(seconds=draw(AGES))
     priority = draw(st.sampled_from([50, 50, 50, 0, 30, 80, 100]))
     job = Job(number, replace(spec, priority=priority), NOW - age, priority=priority)

@@ -18,7 +18,7 @@ from tests.domain.policy.slow_words import Told, check_sentence
 
 @dataclass(frozen=True)
 class Promise:
-    """What the first job that does not fit was promised."""
+    """Promise to the first job that does not fit."""
 
     job: Job
     at: datetime
@@ -37,7 +37,7 @@ class Walk:
     held: list[Held]
     promise: Promise | None = None
     coming: dict[int, set[str]] = field(default_factory=dict)
-    """By node: GPUs that the promised job could use then, and that nobody who runs longer has taken since."""
+    """GPUs by node that the promised job could use then, and that no longer job has taken since."""
     standing: bool = False
     refused: list[JobId] = field(default_factory=list)
     """Jobs that could be used by what is here, and had to wait for GPUs."""
@@ -75,7 +75,7 @@ def check(snapshot: Snapshot, settings: Settings, now: datetime, found: Plan) ->
 
 
 def _as_told(told: Told, reason: Reason) -> Told:
-    """That of the things which are as true that the reason tells."""
+    """Return that one of the equally true statements that the reason makes."""
     is_standing = reason.text.endswith(" and above first")
     while told.also and (reason.code not in told.codes or is_standing != (told.kind == "standing")):
         told = told.also
@@ -84,7 +84,7 @@ def _as_told(told: Told, reason: Reason) -> Told:
 
 
 def _at_the_end(walk: Walk, told: Told) -> Told:
-    """What is to be told, with numbers as they are once all have had their turn."""
+    """Return the expected statement, with numbers as they are after all jobs had their turn."""
     promise, tenant, array = walk.promise, told.job.spec.tenant, told.job.array
     counts = {
         "array": sum(h.job.array is not None and array is not None and h.job.array.id == array.id for h in walk.held),
@@ -108,7 +108,7 @@ def _check_order(facts: Facts, found: Plan) -> None:
 
 
 def _turn(walk: Walk, job: Job, given: Uuids | None) -> None:
-    """Its turn: it starts where it may, or waits for a reason."""
+    """Take the job's turn: it starts where it may, or waits for a reason."""
     facts = walk.facts
     if code := facts.gate(job):
         assert given is None, f"job {job.id} starts in spite of {code}"
@@ -178,7 +178,7 @@ def _need(walk: Walk, job: Job, at: datetime, owed: int = 0) -> tuple[int, int]:
 
 
 def _may_use(walk: Walk, job: Job, *, windows: bool = True) -> list[int]:
-    """Of each node, how many GPUs it may have now, heeding the promise, and windows unless told not to."""
+    """Return the number of usable GPUs of each node, heeding the promise, and windows unless told otherwise."""
     facts = walk.facts
     able = (facts.eligible(job) & walk.free) - (facts.kept(job, facts.now) if windows else frozenset())
     counts = []
@@ -189,7 +189,7 @@ def _may_use(walk: Walk, job: Job, *, windows: bool = True) -> list[int]:
 
 
 def _beyond_spare(walk: Walk, job: Job, node: int, uuids: Uuids | set[str]) -> int:
-    """How many of these GPUs are one too many, because the promised job will want them."""
+    """Return how many of these GPUs are too many, because the promised job will want them."""
     promise = walk.promise
     if promise is None or walk.facts.now + walk.facts.planned(job) <= promise.at or node not in walk.coming:
         return 0
@@ -267,7 +267,7 @@ def _promised(walk: Walk, job: Job, told: Told) -> Told:
 
 
 def _earliest(walk: Walk, job: Job) -> Promise | None:
-    """By everybody's planned end, and by the ends of windows and of its patience; None: never."""
+    """Return the earliest start by the planned ends, and by the ends of windows and of its patience; None: never."""
     facts = walk.facts
     moments = {h.ends_at for h in walk.held if h.uuids} | {window.end for window in facts.windows}
     moments |= {facts.since(job) + facts.policy.patience}
@@ -289,7 +289,7 @@ def _earliest(walk: Walk, job: Job) -> Promise | None:
 
 
 def _coming(walk: Walk, job: Job, at: datetime) -> dict[int, set[str]]:
-    """Of each node, the GPUs that it could use then by everybody's planned end."""
+    """Return the GPUs of each node that it could use then by the planned ends."""
     facts = walk.facts
     ended = {u for h in walk.held if h.ends_at <= at for u in h.uuids}
     usable = {u for u in ended if u in facts.views and facts.views[u].drain is None} | walk.free | facts.awaited

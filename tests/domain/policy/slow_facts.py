@@ -1,4 +1,4 @@
-"""What a plan is decided from, recomputed slowly from docs/scheduling.md, without a line of the policy's own code.
+"""Facts that decide a plan, recomputed slowly from docs/scheduling.md, without a line of the policy's own code.
 
 Nothing here is clever: sets of UUIDs, datetimes, and loops over everything.
 """
@@ -32,13 +32,13 @@ class Held:
 
 @dataclass(frozen=True)
 class Facts:
-    """One look at everything."""
+    """Facts of one snapshot."""
 
     snapshot: Snapshot
     settings: Settings
     now: datetime
     windowed: Mapping[str, Uuids]
-    """By window that is not released: the GPUs that the plan says it keeps."""
+    """GPUs that the plan says it keeps, by window that is not released."""
 
     @property
     def policy(self) -> PolicySettings:
@@ -54,7 +54,7 @@ class Facts:
 
     @cached_property
     def nodes(self) -> list[dict[str, GpuView]]:
-        """Of each node its GPUs by UUID; one cut into instances is none."""
+        """GPUs of each node by UUID; one cut into instances is none."""
         return [{view.gpu.uuid: view for view in node.gpus if not view.gpu.mig_enabled} for node in self.snapshot.nodes]
 
     @cached_property
@@ -67,7 +67,7 @@ class Facts:
 
     @cached_property
     def awaited(self) -> Uuids:
-        """Given back a moment ago, and known to be free as soon as they are read."""
+        """GPUs that were released a moment ago, and are free as soon as they are read."""
         return frozenset(uuid for uuid, view in self.views.items() if view.why == AWAITED)
 
     @cached_property
@@ -81,7 +81,7 @@ class Facts:
         ]
 
     def _end(self, job: Job) -> datetime:
-        """By its plan; once that is over, by a minute at least, doubled until it lies ahead."""
+        """Return the planned end; once that is over, a minute from it at least, doubled until it lies ahead."""
         attempt = job.attempts[-1]
         began = attempt.started_at or attempt.claimed_at or self.now
         lasts = self.expected_by(job)[0]
@@ -93,7 +93,8 @@ class Facts:
         return began + lasts
 
     def planned(self, job: Job) -> timedelta:
-        """Its limit, or the longest time that the site allows; where it sets none, that of 72 h and of any live job."""
+        """Return its limit, or the longest time that the site allows; where it sets none, that of 72 h and of any live
+        job."""
         most, limit = self.policy.max_time, job.spec.time_limit
         if limit is not None:
             return min(limit, most or limit)
@@ -101,7 +102,7 @@ class Facts:
         return most or max([timedelta(hours=72), *(each for each in stated if each is not None)])
 
     def expected_by(self, job: Job) -> tuple[timedelta, str]:
-        """How long it is expected to run once it has started, and in which words that is told."""
+        """Return its expected run time once started, and the words for that."""
         lasts = self.planned(job)
         if job.spec.time_limit is not None:
             return lasts, "by its limit"
@@ -151,7 +152,7 @@ class Facts:
         return (self.now - at).total_seconds()
 
     def since(self, job: Job) -> datetime:
-        """When it would have come, had it waited for its turn alone since then."""
+        """Return the time from which it would have waited, had it waited for its turn alone."""
         gates = [job.spec.begin_at, job.not_before, *(self._ended(other) for other in self._awaited(job))]
         began = max([job.waiting_since or job.submitted_at, *(at for at in gates if at is not None)])
         return self.now if job.held else min(self.now, began)
@@ -204,7 +205,7 @@ class Facts:
     # what may hinder a job
 
     def gate(self, job: Job) -> PendingReason | None:
-        """What keeps it from even asking for its turn."""
+        """Return the gate that keeps it from its turn."""
         up = {status.name: status.up for node in self.snapshot.nodes for status in node.runtimes}
         if job.held:
             return PendingReason.JOB_HELD_USER
@@ -270,7 +271,7 @@ class Facts:
 
     @property
     def windows(self) -> list[Window]:
-        """Those not over and not given up."""
+        """Windows that are neither over nor released."""
         return [window for window in self.policy.reservations if window.name in self.windowed]
 
     def comers(self, window: Window) -> list[Job]:

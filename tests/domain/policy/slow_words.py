@@ -24,7 +24,7 @@ _STATES = {
 
 @dataclass(frozen=True)
 class Told:
-    """What a sentence has to tell."""
+    """Statement that a sentence has to make."""
 
     job: Job
     codes: frozenset[PendingReason]
@@ -35,18 +35,18 @@ class Told:
     running: int = 0
     jobs: int = 0
     gpus: int = 0
-    """Of its tenant: running, and held."""
+    """GPUs of its tenant: running, and held."""
     owed: int = 0
     past: bool = False
     """True if it would run past the promised moment."""
     promise: tuple[datetime, frozenset[JobId]] | None = None
-    """What it was promised itself, and by whose end."""
+    """Time of its own promise, and the jobs whose end it waits for."""
     also: Told | None = None
-    """What may be told instead, because it is as true."""
+    """Statement that is as true."""
     left: frozenset[str] = frozenset()
     """The GPUs that stay free."""
     head: tuple[JobId, datetime, int] | None = None
-    """Who was promised GPUs, when, and how many."""
+    """Job that was promised GPUs, when, and how many."""
 
     def of(self, **changes: Any) -> Told:
         return replace(self, **changes)
@@ -160,7 +160,7 @@ def _check_turn(facts: Facts, told: Told, reason: Reason) -> None:
 
 
 def _check_hint(facts: Facts, told: Told, found: re.Match[str]) -> None:
-    """Only who gave no limit is asked for one, and only where a shorter one would help."""
+    """Check that only a job without a limit gets the hint, and only where a shorter limit would help."""
     lasts, unlimited = facts.planned(told.job), told.job.spec.time_limit is None
     later = any(window.start > facts.now for window in facts.against(told.job, facts.now))
     helps = found["past"] is not None or (bool(found["windows"]) and later)

@@ -45,7 +45,7 @@ def starts(found: Plan) -> dict[int, int]:
 
 
 def holder(job_id: int, first: int, count: int, hours: float) -> Job:
-    """A job that runs on some GPUs, for so many hours from now."""
+    """Return a job that runs on some GPUs, for so many hours from now."""
     left = timedelta(hours=hours) + timedelta(seconds=60)
     return running(job_id, on=[uuid(first + n) for n in range(count)], time_limit=left)
 

@@ -1,4 +1,4 @@
-"""By which names an engine gives GPUs to containers, and when it cannot."""
+"""Names by which an engine gives GPUs to containers, and cases in which it cannot."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_an_entry_is_explained_and_drawn_like_its_elements(case: Case, arrays: l
 
 
 def test_what_is_left_of_an_entry_answers_for_itself() -> None:
-    """Its first element starts, so it is known by the id of the next afterwards."""
+    """An entry whose first element starts is known by the id of the next element."""
     array = job(10, gpus=1, tenant="a").evolve(array=ArrayRef(10, 0)).with_runs((Run(10, 0, 4),))
     found = plan(snapshot([array], gpus=1), Settings(), NOW)
     assert [start.job_id for start in found.starts] == [10]

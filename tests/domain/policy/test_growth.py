@@ -1,4 +1,4 @@
-"""What a plan costs grows little faster than the queue: counted in calls, which no load of the machine changes."""
+"""Cost of a plan grows little faster than the queue: counted in calls, which no load of the machine changes."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_calls_grow_no_worse_than_n_log_n() -> None:
 
 
 def test_jobs_that_are_all_different_cost_little_more() -> None:
-    """Each is a lane of its own then, and a forecast that compares them all stops the sooner for it."""
+    """Different jobs are lanes of their own, and a forecast that compares them all stops earlier."""
     few, many = calls(mixture_of(FEW, 200)), calls(mixture_of(MANY, 200))
     assert many / few < MANY * math.log(MANY) / (FEW * math.log(FEW))
     assert many < 70 * MANY

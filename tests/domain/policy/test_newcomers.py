@@ -52,6 +52,6 @@ def test_a_tenant_alone_is_credited_nothing_and_still_runs_all() -> None:
 
 
 def test_a_dump_that_has_waited_until_it_is_promoted_goes_first() -> None:
-    """Nobody starves behind newcomers."""
+    """Starvation behind newcomers is impossible."""
     policy = PolicySettings(promote_after=timedelta(hours=12))
     assert wait_of_newcomer(1000, 1.0, 24.0, policy) > 50

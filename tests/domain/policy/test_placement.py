@@ -1,4 +1,4 @@
-"""Which GPUs are taken: well connected ones, breaking up as little as possible."""
+"""Choice of GPUs: well connected ones, breaking up as little as possible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What starts, in which order, where; and why everything else waits."""
+"""Plans: which jobs start, in which order and where; and why the others wait."""
 
 from __future__ import annotations
 

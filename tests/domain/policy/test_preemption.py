@@ -1,4 +1,4 @@
-"""Who makes way for the head of the queue, and that nobody else ever does."""
+"""Choice of the jobs that make way for the head of the queue, and of no others."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def policy(**changes: Any) -> PolicySettings:
 
 
 def low(job_id: JobId, first: int, count: int = 1, *, ran: timedelta = HOUR, **changes: Any) -> Job:
-    """A job that has run for so long on so many GPUs, low and preemptible unless said otherwise."""
+    """Return a job that has run for so long on so many GPUs, low and preemptible by default."""
     on = tuple(uuid(first + n) for n in range(count))
     attempts = (*changes.pop("before", ()), Attempt(9, on, claimed_at=NOW - ran, started_at=NOW - ran))
     fields: dict[str, Any] = {"priority": 0, "preemptible": True, "age": 86_400, **changes}
@@ -356,7 +356,7 @@ def scenes(draw: st.DrawFn) -> Scene:
 
 
 def may(victim: Job, head: Job, rules: PolicySettings) -> bool:
-    """What the rules say, in other words than the policy's own."""
+    """Return the jobs that the rules permit, in other words than the policy's own."""
     bands = [range(26), range(26, 75), range(75, 101)]
     rank = {each.id: next(n for n, band in enumerate(bands) if each.priority in band) for each in (victim, head)}
     started = victim.attempts[-1].started_at

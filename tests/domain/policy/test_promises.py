@@ -1,4 +1,4 @@
-"""What holds whatever comes: nothing twice, promises kept, forecasts that come true."""
+"""Invariants of plans: no GPU twice, promises kept, forecasts that come true."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_the_forecast_knows_of_jobs_that_begin_later_or_after_others_and_that_he
 
 
 def exact(number: int, gpus: int | tuple[int, int], minutes: int, priority: int, tenant: str, age: int) -> Job:
-    """A job that runs for exactly so many minutes."""
+    """Return a job that runs for exactly so many minutes."""
     return job(number, gpus=gpus, priority=priority, tenant=tenant, age=age, time_limit=timedelta(minutes=minutes))
 
 
@@ -168,7 +168,7 @@ def test_nobody_starts_later_than_first_promised_beside_caps_and_ranges(
 def play(
     jobs: dict[int, Job], site: Settings = SETTINGS, promised: dict[int, datetime] | None = None
 ) -> dict[int, datetime]:
-    """What `plan` makes of the jobs when each runs exactly as long as its limit says; what it promised them first."""
+    """Play the plans of jobs that run exactly as long as their limits; return starts and first promises."""
     now, began = NOW, {}
     patience = site.policy.patience
     ranges = [one for one in jobs.values() if one.spec.gpus.minimum < one.spec.gpus.maximum]

@@ -98,7 +98,7 @@ def test_what_is_known_from_the_last_look_changes_nothing(
 
 
 def ended(number: int) -> Job:
-    """A job that took a minute."""
+    """Return a job that took a minute."""
     since = NOW - timedelta(hours=1)
     return job(number, gpus=1, tenant="a").evolve(
         state=JobState.COMPLETED, started_at=since, ended_at=since + timedelta(minutes=1)

@@ -61,7 +61,7 @@ def crowds(draw: st.DrawFn) -> list[Job]:
 @given(cases(), crowds())
 @SLOW
 def test_plans_of_crowds_are_right_by_brute_force(case: Case, crowd: list[Job]) -> None:
-    """With caps, reservations, preemption, shared GPUs, and whatever else a server may have."""
+    """Crowds with caps, reservations, preemption, shared GPUs, and everything else a server may have."""
     seen = replace(case.snapshot, jobs=(*case.snapshot.jobs, *crowd))
     check(seen, case.settings, NOW, plan(seen, case.settings, NOW))
 
@@ -99,7 +99,7 @@ def job_of(seen: Snapshot, job_id: int) -> Job:
 
 
 def ask_each(patch: pytest.MonkeyPatch) -> None:
-    """Let no job be refused because another was."""
+    """Refuse no job because another was refused."""
     turn = deciding.Pass.give_turn
 
     def alone(self: Any, key: LaneKey, item: Waiting) -> None:

@@ -1,4 +1,4 @@
-"""Which GPUs a reservation keeps, who claims it, and when it is given up."""
+"""Reservations: the GPUs they keep, who claims them, and when they are released."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ IN_TURN = Settings(policy=PolicySettings(promote_after=timedelta(microseconds=1)
 """Age alone orders jobs alike, so that a case need not state limits to keep its order."""
 BEGUN = Window("course", NOW - 5 * MINUTE, NOW + HOUR, count=4, tenant="bob")
 LATE = replace(BEGUN, start=NOW - 20 * MINUTE)
-"""Its grace of 15 minutes is over."""
+"""Window whose grace of 15 minutes is over."""
 
 
 def planned(jobs: list[Job], *windows: Window, **controls: Any) -> Plan:

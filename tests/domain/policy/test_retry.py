@@ -1,4 +1,4 @@
-"""What becomes of a job after an attempt: by whose fault it ended."""
+"""Fate of a job after an attempt, by the blame for its end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each job on a shared GPU counts with, and what closes such a GPU to others."""
+"""Memory that each job on a shared GPU counts with, and reasons that close such a GPU to others."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_what_is_really_used_counts_where_it_is_more() -> None:
 
 
 def test_a_job_that_the_picture_does_not_know_yet_counts_with_its_promise() -> None:
-    """It was claimed since the picture was taken: the GPU's row has other sharers, or none."""
+    """The job was claimed since the picture was taken: the GPU's row has other sharers, or none."""
     shown = seen([on(1, 0, memory=40)], 1, {})
     late = replace(shown, jobs=(*shown.jobs, on(2, 0, memory=30), sharing(job(3, gpus=1), 10)))
     found = plan(late, Settings(policy=PolicySettings(share=("all",), share_jobs=3)), NOW)
@@ -137,7 +137,7 @@ def test_a_gang_that_shares_takes_shared_ones_first() -> None:
 
 
 def test_an_instance_is_shared_by_its_own_memory_and_named_by_its_uuid() -> None:
-    """Its index is its parent's, so it names nothing."""
+    """The index of an instance is its parent's, so it names nothing."""
     cut = view(0, GpuState.DRAINED, gpu=gpu(0, mig_enabled=True))
     piece = view(gpu=gpu(0, uuid="MIG-9f8e7d6c-1111", mig_parent=uuid(0), memory_total=20 * GIB))
     jobs = [sharing(job(number, gpus=1, age=10 - number)) for number in (1, 2)]
@@ -160,7 +160,7 @@ def test_the_whole_memory_is_for_one_alone() -> None:
 
 
 def test_a_waiting_job_with_a_gpu_to_itself_is_not_put_off_by_those_that_share() -> None:
-    """It is promised the GPU once the last sharer is gone, and nobody joins who would stay longer."""
+    """The job is promised the GPU once the last sharer is gone, and no job joins that would stay longer."""
     head = job(3, gpus=1, age=9)
     short = sharing(job(4, gpus=1, time_limit=HOUR))
     long = sharing(job(5, gpus=1, time_limit=3 * HOUR))
@@ -185,7 +185,7 @@ def test_a_waiting_sharer_is_promised_the_first_end_that_gives_it_room() -> None
 
 
 def test_beside_a_promised_sharer_there_may_be_room_for_one_who_stays() -> None:
-    """When job 1 ends 79 GiB are left: 60 for the head, and 19 for others that stay."""
+    """The end of job 1 leaves 79 GiB: 60 for the head, and 19 for others that stay."""
     jobs = [
         on(1, 0, memory=40, time_limit=HOUR + timedelta(seconds=60)),
         sharing(job(2, gpus=1, age=9), 60),
@@ -351,7 +351,7 @@ def test_the_forecast_is_what_then_happens(waiting: list[tuple[int, int, int, in
 
 
 def play(jobs: dict[int, Job]) -> dict[int, datetime]:
-    """When each starts if all run exactly as long as their limits say."""
+    """Return the starts if all run exactly as long as their limits say."""
     now, began = NOW, {}
     while True:
         shown = replace(seen(list(jobs.values()), 2, {}), taken_at=now)

@@ -118,7 +118,7 @@ def test_a_job_on_a_drained_gpu_is_seen_there() -> None:
 
 
 def starts_after(snapshot: Snapshot, change: SnapshotChange) -> dict[int, float | None]:
-    """By job whose start shifts: in how many hours it starts then."""
+    """Return the hours until each job starts whose start shifts."""
     shifts = what_if(snapshot, change, SETTINGS, NOW)
     return {shift.job_id: (shift.after - NOW) / HOUR if shift.after else None for shift in shifts}
 

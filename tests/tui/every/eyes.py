@@ -1,4 +1,4 @@
-"""What is looked at to see what a command did."""
+"""Observations of a command's effect."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.tui.every.world import Inside
 
 
 def screen(hand: Hand) -> str:
-    """What kind of screen is on top."""
+    """Return the kind of the topmost screen."""
     return type(hand.app.screen).__name__
 
 
 def screens(hand: Hand) -> tuple[str, ...]:
-    """All of them, the one on top last."""
+    """Return all screens, the topmost last."""
     return tuple(type(each).__name__ for each in hand.app.screen_stack)
 
 
@@ -41,12 +41,12 @@ def wishes(hand: Hand) -> list[tuple[str, str]]:
 
 
 def last_wish(hand: Hand) -> tuple[str, str] | None:
-    """What was wished last."""
+    """Return the last action."""
     return wishes(hand)[-1] if wishes(hand) else None
 
 
 def priority(hand: Hand) -> int:
-    """Of job 107."""
+    """Return the priority of job 107."""
     return hand.console.store.get(107).priority
 
 
@@ -56,13 +56,13 @@ def is_held(hand: Hand) -> bool:
 
 
 def followed(hand: Hand) -> tuple[JobId, int | None]:
-    """Whose log was opened last, and which attempt's."""
+    """Return job and attempt of the log opened last."""
     job_id, attempt, _, _ = hand.console.logs.opened[-1]
     return job_id, attempt
 
 
 def asked_inside(hand: Hand) -> list[tuple[str, int]]:
-    """What was asked of the inside of jobs."""
+    """Return the requests to the inside of jobs."""
     inside = hand.console.job_access
     assert isinstance(inside, Inside)
     return [asked for asked in inside.asked if asked[0] == "shell"]
@@ -95,7 +95,7 @@ def clipboard(hand: Hand) -> str:
 
 
 def runs_paused(hand: Hand) -> list[bool]:
-    """Of each recurring job."""
+    """Return the runs paused, by recurring job."""
     return [entry.paused for entry in hand.console.store.recurring().values()]
 
 
@@ -134,7 +134,7 @@ def sorting(hand: Hand) -> str:
 
 
 def row_below_101(hand: Hand) -> object:
-    """What stands beneath job 101."""
+    """Return the row beneath job 101."""
     keys = list(hand.queue.keys)
     return keys[keys.index(101) + 1]
 
@@ -148,7 +148,7 @@ def columns(hand: Hand) -> tuple[str, ...]:
 
 
 def columns_kept(hand: Hand) -> tuple[str, ...]:
-    """Those of the queue."""
+    """Return the columns of the queue."""
     return hand.queue.live.chosen.keys if screen(hand) == "Main" else ()
 
 
@@ -174,12 +174,12 @@ def queue_row(hand: Hand) -> int:
 
 
 def pages_down(hand: Hand) -> int:
-    """How many pages the cursor of the queue is below its first row."""
+    """Return the pages between the first row of the queue and its cursor."""
     return queue_row(hand) // (hand.queue.height - 1)
 
 
 def pages_up(hand: Hand) -> int:
-    """How many pages it is above the last one."""
+    """Return the pages between the cursor of the queue and its last row."""
     return (len(hand.queue.keys) - 1 - queue_row(hand)) // (hand.queue.height - 1)
 
 
@@ -229,13 +229,13 @@ def start_of_time(hand: Hand) -> float:
 
 
 def bar_number(hand: Hand) -> int | None:
-    """Which bar of its row is selected."""
+    """Return the number of the selected bar in its row."""
     table = time_table(hand)
     return list(table.bars).index(table.bar) if table.bar else None
 
 
 def image(hand: Hand) -> str:
-    """What the form has for it."""
+    """Return the image in the form."""
     return hand.top(Submit).draft()["image"]
 
 
@@ -303,7 +303,7 @@ def panes(hand: Hand) -> int:
 
 
 def attempt_beside(hand: Hand) -> int | None:
-    """Which attempt the focused one of several logs shows."""
+    """Return the attempt that the focused one of several logs shows."""
     focused = hand.top(LogsScreen).focused
     assert isinstance(focused, LogView)
     assert focused.follower is not None
@@ -311,7 +311,7 @@ def attempt_beside(hand: Hand) -> int | None:
 
 
 def scrolled(hand: Hand) -> float:
-    """How far the screen of a job is."""
+    """Return the scroll position of the screen of a job."""
     return hand.app.screen.query_one(VerticalScroll).scroll_y
 
 
@@ -342,7 +342,7 @@ def looks_earlier(hand: Hand) -> bool:
 
 
 def left(hand: Hand) -> object:
-    """How the console was left."""
+    """Return how the console was left."""
     return hand.app.return_value
 
 

@@ -32,7 +32,7 @@ MouseKind = type[events.MouseEvent]
 
 
 class Hand:
-    """What an operator has: keys, a mouse, and eyes."""
+    """Operator with keys, a mouse, and eyes."""
 
     def __init__(self, console: Console, pilot: Pilot[ExitChoice]) -> None:
         self.console = console
@@ -86,11 +86,11 @@ class Hand:
         return self.top(kind)
 
     async def breathe(self) -> None:
-        """Let the console do what it has to do."""
+        """Wait for the console's pending work."""
         await self.pilot.pause(0)
 
     async def until(self, condition: Callable[[], bool], what: str = "") -> None:
-        """Let it work until that is so."""
+        """Wait until that is true."""
         try:
             async with asyncio.timeout(PATIENCE):
                 while not condition():
@@ -164,7 +164,7 @@ class Hand:
         await self.breathe()
 
     def words_at(self, command: Command) -> tuple[int, int] | None:
-        """Where the key bar has the command's words; None where it does not offer it."""
+        """Return the position of the command's words in the key bar; None where it is not offered."""
         bar, line = (shown := self.app.screen.query_one(KeyBar)).region, shown.render_line(0).text
         told = self.app.keymap.told(command)
         words = re.search(rf"(?<!\S){re.escape(f'{told.first_key} {told.title}')}(?!\S)", line)

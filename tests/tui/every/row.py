@@ -1,4 +1,4 @@
-"""What a test of a command says: where it works, what is looked at, and what is seen there afterwards."""
+"""Row of a test of a command: where it works, and what is observed before and afterwards."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ BY_NAME = {command.name: command for command in COMMANDS}
 
 @dataclass(frozen=True)
 class Row:
-    """One command in one place."""
+    """Test of one command in one place."""
 
     name: str
     stage: Step
     """Brings the console where the command works."""
     sees: Callable[[Hand], object]
-    """What it changes, as an operator could find out."""
+    """Observation that the command changes, as an operator could make it."""
     then: object
-    """What that is afterwards; where it is a function: of what it was before."""
+    """Expected observation afterwards; a function gets the one from before."""
     further: tuple[str, ...] = ()
     """Keys for the dialog that it opens."""
     mouse: Step | None = None
-    """Another way to it than its words in the key bar."""
+    """Way to the command by mouse other than its words in the key bar."""
     make: Callable[[], Console] = world
     has_key: bool = True
     """True if its keys are not those of another command here."""
@@ -37,7 +37,7 @@ class Row:
 
     @property
     def command(self) -> Command:
-        """What is tested."""
+        """Command under test."""
         return BY_NAME[self.name]
 
     @property

@@ -1,4 +1,4 @@
-"""How the main screen is brought to where a command works."""
+"""Stages of the main screen, in which commands work."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ async def marked(hand: Hand) -> None:
 
 
 async def filtered(hand: Hand) -> None:
-    """Only some jobs are shown."""
+    """Filter the jobs."""
     hand.main.query_one("#filter", Input).value = "bob"
     await hand.until(lambda: hand.queue.rows.filter == "bob")
 
@@ -112,7 +112,7 @@ async def held(hand: Hand) -> None:
 
 
 async def log_hidden(hand: Hand) -> None:
-    """One pane is hidden."""
+    """Hide the log."""
     hand.log.focus()
     await hand.breathe()
     hand.main.action_hide()

@@ -1,4 +1,4 @@
-"""How dialogs are opened."""
+"""Stages with open dialogs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def question(hand: Hand) -> None:
 
 
 async def leaving(hand: Hand) -> None:
-    """What becomes of the scheduler."""
+    """Open the dialog about leaving."""
     await stages.queue(hand)
     hand.app.action_leave()
     await hand.opened(LeaveDialog)
@@ -35,28 +35,28 @@ async def submissions(hand: Hand) -> None:
 
 
 async def templates(hand: Hand) -> None:
-    """Those there are, over the form."""
+    """Open the list of templates, over the form."""
     await stages_screens.form(hand)
     await hand.press("ctrl+l")
     await hand.opened(Choose)
 
 
 async def copying(hand: Hand) -> None:
-    """What of job 101 is to be copied."""
+    """Open the dialog of texts to copy from job 101."""
     await stages.at_job(101)(hand)
     hand.main.action_copy()
     await hand.opened(CopyDialog)
 
 
 async def help_(hand: Hand) -> None:
-    """All keys."""
+    """Open the help."""
     await stages.queue(hand)
     hand.app.action_help()
     await _laid_out(hand, await hand.opened(Help))
 
 
 async def notices(hand: Hand) -> None:
-    """All that is wrong."""
+    """Open the list of notices."""
     await stages.queue(hand)
     hand.app.action_notices()
     await _laid_out(hand, await hand.opened(Notices))
@@ -81,7 +81,7 @@ async def reason(hand: Hand) -> None:
 
 
 async def log_search(hand: Hand) -> None:
-    """What is to be looked for."""
+    """Open the line for a search in the log."""
     await stages_log.log(hand)
     hand.log.action_search()
     await hand.opened(LogPrompt)

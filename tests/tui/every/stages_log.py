@@ -1,4 +1,4 @@
-"""How a console is brought to where a command of a log works."""
+"""Stages in which commands of a log work."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ async def log(hand: Hand) -> None:
 
 
 async def log_above(hand: Hand) -> None:
-    """It was scrolled up."""
+    """Scroll the log up."""
     await log(hand)
     hand.log.scroll_rows(-40)
     await hand.breathe()
 
 
 async def log_searched(hand: Hand) -> None:
-    """It was searched."""
+    """Search the log."""
     from gputui.tui.log.pattern import pattern_of
 
     await log(hand)
@@ -34,7 +34,7 @@ async def log_searched(hand: Hand) -> None:
 
 
 async def log_narrowed(hand: Hand) -> None:
-    """Only some lines are shown."""
+    """Filter the log."""
     from gputui.tui.log.pattern import pattern_of
 
     await log(hand)
@@ -45,7 +45,7 @@ async def log_narrowed(hand: Hand) -> None:
 
 
 async def log_aside(hand: Hand) -> None:
-    """It was moved sideways."""
+    """Move the log sideways."""
     await log(hand)
     if hand.log.reading.painter.wraps:
         hand.log.action_toggle_wrap()

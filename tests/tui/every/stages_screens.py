@@ -1,4 +1,4 @@
-"""How the other screens are opened, as their commands need them."""
+"""Stages with the other screens open, as their commands need them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ async def columns(hand: Hand) -> None:
 
 
 async def fewer_columns(hand: Hand) -> None:
-    """One column was left out."""
+    """Hide one column."""
     await columns(hand)
     hand.top(ColumnChooser).action_toggle_column()
     await hand.breathe()
@@ -64,7 +64,7 @@ def gpu_page(index: int) -> Step:
 
 
 async def processes(hand: Hand) -> None:
-    """What job 101 runs inside."""
+    """Open the processes of job 101."""
     await stages.at_job(101)(hand)
     hand.main.action_processes()
     await hand.opened(ProcessesScreen)
@@ -72,7 +72,7 @@ async def processes(hand: Hand) -> None:
 
 
 async def process_view(hand: Hand) -> None:
-    """All processes on the GPUs, the one in a container selected."""
+    """Open all processes on the GPUs, the one in a container selected."""
     hand.app.action_gpu_processes()
     screen = await hand.opened(GpuProcessesScreen)
     await hand.until(lambda: (row := screen.row()) is not None and row.pid is not None)
@@ -117,7 +117,7 @@ async def recalled(hand: Hand) -> None:
 
 
 async def proposed(hand: Hand) -> None:
-    """More priority for job 107 is thought of."""
+    """Propose a higher priority for job 107."""
     await stages.at_job(107)(hand)
     await hand.press("plus")
     await hand.opened(WhatIf)
@@ -135,7 +135,7 @@ async def timeline(hand: Hand) -> None:
 
 
 async def timeline_later(hand: Hand) -> None:
-    """It was moved on, and the second bar of its row is selected."""
+    """Move the timeline on, and select the second bar of its row."""
     await timeline(hand)
     table = hand.top(TimelineScreen).query_one(TimelineTable)
     table.next_bar(1)

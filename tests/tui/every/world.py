@@ -94,7 +94,7 @@ def _again(job: Job) -> Job:
 
 
 def world(*, read_only: bool = False, keys: dict[str, tuple[str, ...]] | None = None) -> Console:
-    """What is wished is written down at once."""
+    """World in which actions are written without a preview."""
     preferences = NotedPreferences()
     keep_submission(preferences, {"image": "earlier", "gpus": "1", "command": ""})
     console = Console(
@@ -119,7 +119,7 @@ def world(*, read_only: bool = False, keys: dict[str, tuple[str, ...]] | None = 
 
 
 def foreseen() -> Console:
-    """What a wish would do is shown before it is written down."""
+    """World in which the effect of an action is shown before it is written."""
     return Console(plans.contended(), what_if="always", policy=plans.KEPT, preferences=NotedPreferences())
 
 
