@@ -193,7 +193,7 @@ def test_who_may_use_it_is_as_declared(verb: Verb[Job], refused: Callable[..., b
 
 @pytest.fixture
 def refused(tmp_path: Path) -> Callable[..., bool]:
-    """Return whether a user of a shared queue is refused a verb that would take a job beyond its tenant's highest priority."""
+    """Return a check: is a member refused a verb that would take a job beyond its tenant's highest priority?"""
 
     def is_refused(verb: Verb[Job], *, uid: int) -> bool:
         store = store_for(verb)
