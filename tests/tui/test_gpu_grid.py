@@ -28,7 +28,7 @@ from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
 from gputui.tui.present.gpu_tiles import CARD_LEAST, CARD_WIDTH, GridRoom, arrange
 from gputui.tui.present.gpu_tone import tone_of
 from gputui.tui.present.gpu_words import foreign_words, kept_words, running_words
-from gputui.tui.present.graphs import area, block_bar, past_graph
+from gputui.tui.present.graphs import area, block_bar, past_graph, span_words
 from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, LIGHT_GREEN, RED, VIOLET
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable
@@ -355,16 +355,22 @@ class TestGraph:
         assert [len(line) for line in area(values, wide, high)] == [wide] * high
 
     @pytest.mark.parametrize("height", [1, 2])
-    def test_it_moves_by_two_cells_every_four_seconds(self, height: int) -> None:
+    def test_it_moves_by_one_cell_every_two_seconds(self, height: int) -> None:
         history, shown = GpuHistory(), []
         for second in range(24):
-            reading = sample.at_load(sample_of(), (second * 7 % 24) / 24)
+            reading = sample.at_load(sample_of(), (second // 2 * 7 % 24) / 24)
             gpu = sample.with_sample(sample.busy(0, 101), reading)
             history.add(sample.with_node(taken_at=NOW + second * SECOND, gpus=(gpu,)))
-            shown.append(past_graph(history.past_of(uuid(0)), "utilization", 1.0, (8, height))[-1])
-        moves = [second for second in range(1, 24) if shown[second][:5] != shown[second - 1][:5]]
-        assert {later - earlier for earlier, later in pairwise(moves)} <= {4, 8}
-        assert shown[23][4:6] == shown[19][6:8]
+            shown.append(past_graph(history.past_of(uuid(0)), "utilization", 1.0, (4, height))[-1])
+        moves = [second for second in range(12, 24) if shown[second] != shown[second - 1]]
+        assert {later - earlier for earlier, later in pairwise(moves)} == {2}
+        assert shown[21][1:] == shown[23][:-1]
+
+    @pytest.mark.parametrize(
+        ("width", "span", "words"), [(28, 0, "56s"), (90, 0, "3m"), (28, 600, "10m"), (28, 3600, "1h")]
+    )
+    def test_its_span_is_said(self, width: int, span: int, words: str) -> None:
+        assert span_words(width, span) == words
 
     def test_a_zoom_shows_the_whole_span_in_the_same_room(self) -> None:
         taken = [TakenStep(NOW - ago * STEP, {uuid(0): Step(1.0 if ago > 180 else 0.5)}) for ago in range(359, 0, -1)]

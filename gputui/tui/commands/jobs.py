@@ -188,7 +188,7 @@ APP_COMMANDS = (
         "graph_span",
         ("M",),
         "graph span",
-        "How far back graphs of GPUs go: a second a column, 10 minutes, 1 hour.",
+        "How far back graphs of GPUs go: 2 seconds a cell, 10 minutes, 1 hour.",
         GPUS,
         in_footer=False,
         synonyms="history, zoom, minutes, hour, scale",

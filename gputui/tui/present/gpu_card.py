@@ -21,7 +21,7 @@ from gputui.tui.present.gpu_words import (
     short_model,
     slowed_words,
 )
-from gputui.tui.present.graphs import past_graph
+from gputui.tui.present.graphs import past_graph, span_words
 from gputui.tui.present.style import DIM, PLAIN, RED, SICK_ROW, STRONG
 
 _LABEL = 4
@@ -115,10 +115,13 @@ def _history(row: GpuRow, room: int, lines: int) -> list[Cell]:
 
 
 def _graph(row: GpuRow, name: str, room: int, height: int) -> list[Cell]:
+    """Return a graph, with its span in words over the oldest columns, and its name where there are several lines."""
     style = graph_style(row) if name == charted(row) else tone(row, name).style
-    return [
-        cell(line, style) for line in past_graph(row.past, name, most_of(row, name), (room, height), row.look.seconds)
-    ]
+    lines = past_graph(row.past, name, most_of(row, name), (room, height), row.look.seconds)
+    words = span_words(room, row.look.seconds)
+    label = words if height == 1 else f"{dict(METERS)[name]} {words}"
+    first: Cell = ((f"{label} ", DIM), (lines[0][len(label) + 1 :], style))
+    return [first, *(cell(line, style) for line in lines[1:])]
 
 
 def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:

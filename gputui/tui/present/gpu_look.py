@@ -8,11 +8,11 @@ from gputui.domain.settings import ConsoleSettings
 from gputui.tui.preferences import Preferences
 
 SPANS = {"live": 0, "10m": 600, "1h": 3600}
-"""Seconds over the whole width of a graph by their name; 0: a second for each column of dots."""
+"""Seconds over the whole width of a graph by their name; 0: two for each cell."""
 COLOURS = ("judgement", "intensity")
 _SECTION = "gpus"
 """Section of the preferences."""
-_WORDS = {"live": "a second a column", "10m": "10 minutes across", "1h": "1 hour across"}
+_WORDS = {"live": "2 seconds a cell", "10m": "10 minutes across", "1h": "1 hour across"}
 _MEANING = {"judgement": "by judgement: busy green, idle amber", "intensity": "by intensity: the more the redder"}
 
 
@@ -26,7 +26,7 @@ class GpuLook:
 
     @property
     def seconds(self) -> int:
-        """Seconds over the width of a graph; 0: a second for each column."""
+        """Seconds over the width of a graph; 0: two for each cell."""
         return SPANS[self.span]
 
     @property

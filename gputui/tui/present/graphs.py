@@ -96,31 +96,38 @@ _ZERO = "▁"
 """Character where both columns of a cell are next to nothing: a line, as dots would be noise."""
 
 
+_LIVE = 2
+"""Seconds of a cell unless the graph is zoomed out; with one second each reading would move the whole graph."""
+
+
+def span_words(width: int, span: int = 0) -> str:
+    """Return the time that a graph of so many cells shows, such as `56s`, `3m` or `1h`; `span` in seconds, 0: live."""
+    seconds = span or _LIVE * width
+    if seconds < _FROM_MINUTES:
+        return f"{seconds}s"
+    return f"{round(seconds / 60)}m" if seconds < 3600 else f"{round(seconds / 3600)}h"
+
+
+_FROM_MINUTES = 100
+"""Seconds from which minutes are near enough."""
+
+
 @lru_cache(maxsize=1024)
 def past_graph(past: GpuPast, name: str, most: float, room: tuple[int, int], span: int = 0) -> list[str]:
     """Return a graph of one reading of a GPU's past as shares of `most`, in lines from the top.
 
-    `room`: its width and height in cells. `span`: seconds that the whole width stands for; 0: a second for each column
-    of dots. One line is drawn of blocks, a column to a cell. Columns of dots come by the cell, and it moves by two
-    cells at a time: that costs a slow line more than a new column does.
+    `room`: its width and height in cells. `span`: seconds that the whole width stands for; 0: two for each cell. One
+    line is drawn of blocks, more of dots, two columns to a cell. A live graph moves by one cell, once in two readings.
     """
     width, height = room
     if not width or not height:
         return [""] * height
     columns = width if height == 1 else 2 * width
-    stride = _STRIDE * columns // width
-    seconds = max(2 * width // columns, -(-span // columns))
-    last = (past.second or past.ended) // seconds
-    is_half = columns > width and last % 2 == 0
-    free = stride - 1 - (last - is_half) % stride
-    values = past.columns(name, seconds, max(1, columns - free) + is_half)
-    values = values[:-1] if is_half else values
-    shares = [None if value is None or not most else value / most for value in values] + [None] * free
+    seconds = max(_LIVE * width, span)
+    unfinished = 0 if span else 1 - (past.second or past.ended) % _LIVE
+    values = past.columns(name, -(-seconds // columns), columns + unfinished)[:columns]
+    shares = [None if value is None or not most else value / most for value in values]
     return [graph(shares, width)] if height == 1 else area(shares, width, height)
-
-
-_STRIDE = 2
-"""Cells by which a graph moves at a time."""
 
 
 def area(values: Sequence[float | None], width: int, height: int) -> list[str]:

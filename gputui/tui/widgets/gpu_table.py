@@ -9,9 +9,10 @@ from rich.style import Style
 from textual.strip import Strip
 
 from gputui.tui.commands import GRID_COMMANDS, bindings
-from gputui.tui.present.cells import Cell, Column, segments
+from gputui.tui.present.cells import Cell, Column, PlacedColumn, segments
 from gputui.tui.present.gpu import gpu_cells, sick_words
 from gputui.tui.present.gpu_rows import GPU_COLUMNS, GpuPicture
+from gputui.tui.present.graphs import span_words
 from gputui.tui.present.style import BLUE, DIM, RAISED
 from gputui.tui.widgets.line_table import LineTable
 
@@ -36,12 +37,24 @@ class GpuTable(LineTable[str]):
 
     def show(self, picture: GpuPicture, positions: Mapping[str, int], empty: tuple[Cell, ...]) -> None:
         """Show the GPUs, or the words where there is none."""
+        seconds = self._span()
         self._picture, unread = picture, picture.unread()
+        if self._span() != seconds:
+            self._refresh_titles()
         if unread != self._unread:
             self._unread = unread
             self.keys = [key for key in self.keys if key in positions]  # drawn before the new ones are shown
             self.lay_out()
         self.show_rows(tuple(positions), positions, empty)
+
+    def title_of(self, placed: PlacedColumn) -> str:
+        """Return the title of a column; that of the history says how far back it goes."""
+        title = super().title_of(placed)
+        return f"{title} {span_words(placed.width, self._span())}" if placed.column.key == "history" else title
+
+    def _span(self) -> int:
+        """Return the seconds that graphs show; 0: live."""
+        return next((row.look.seconds for row in self._picture.rows.values()), 0)
 
     def cell_of(self, key: str, column: str, room: int) -> Cell:
         """Return the content of a cell."""
