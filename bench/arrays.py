@@ -172,8 +172,8 @@ def ours(state: str, *arguments: str) -> list[str]:
 
 
 def _submit(state: str, count: int) -> list[str]:
-    wish = ["--host", "--name", NAME, "--gpus", "1", "--time-limit", "1h", "--array", f"0-{count - 1}"]
-    return ours(state, "submit", *wish, "--", "sleep", "3600")
+    options = ["--host", "--name", NAME, "--gpus", "1", "--time-limit", "1h", "--array", f"0-{count - 1}"]
+    return ours(state, "submit", *options, "--", "sleep", "3600")
 
 
 @contextmanager

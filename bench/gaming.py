@@ -54,8 +54,8 @@ class Game:
 
     def put(self, job: TraceJob, work: float | None = None, **changes: Any) -> JobId:
         """Submit the job as it is but for the changes, and have it known by what it was submitted as now."""
-        wishes = {"tenant": job.tenant, "limit": job.limit, **changes}
-        job_id = self.server.submit(work or max(1.0, job.duration), job.gpus, **wishes)
+        options = {"tenant": job.tenant, "limit": job.limit, **changes}
+        job_id = self.server.submit(work or max(1.0, job.duration), job.gpus, **options)
         self.last[job.number] = [job_id]
         return job_id
 

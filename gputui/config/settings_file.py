@@ -155,7 +155,7 @@ OVERRIDABLE = "overridable"
 """Key at the top of the site's file: the keys, or whole tables, that a personal file may change."""
 _ALWAYS_PERSONAL = "console"
 
-Tables: TypeAlias = dict[str, dict[str, Any]]
+SettingsTables: TypeAlias = dict[str, dict[str, Any]]
 
 
 class LoadedSettings(Struct, frozen=True):
@@ -191,7 +191,7 @@ def load_merged(site: Path | None, own: Path | None, environ: Mapping[str, str])
     return LoadedSettings(_converted(tables, ", ".join(found) or "environment"), tuple(ignored))
 
 
-def _overridable(site: Path, tables: Tables) -> frozenset[str]:
+def _overridable(site: Path, tables: SettingsTables) -> frozenset[str]:
     """Take the list of overridable keys out of the site's tables; raises InputError for a name of no setting."""
     where = f"{site}: {OVERRIDABLE}"
     names = cast("object", tables.pop(OVERRIDABLE, []))
@@ -205,11 +205,11 @@ def _overridable(site: Path, tables: Tables) -> frozenset[str]:
     return frozenset({*names, _ALWAYS_PERSONAL})
 
 
-def _split(layer: Tables, may_change: frozenset[str] | None) -> tuple[Tables, tuple[str, ...]]:
+def _split(layer: SettingsTables, may_change: frozenset[str] | None) -> tuple[SettingsTables, tuple[str, ...]]:
     """Return what a personal layer may change, and the names of its other keys."""
     if may_change is None:
         return {table: keys for table, keys in layer.items() if table != OVERRIDABLE}, ()
-    kept: Tables = {}
+    kept: SettingsTables = {}
     refused = []
     for table, keys in layer.items():
         if table == OVERRIDABLE:
@@ -223,7 +223,7 @@ def _split(layer: Tables, may_change: frozenset[str] | None) -> tuple[Tables, tu
     return kept, tuple(refused)
 
 
-def _laid_over(tables: Tables, layer: Tables) -> Tables:
+def _laid_over(tables: SettingsTables, layer: SettingsTables) -> SettingsTables:
     """Return the tables with the layer's keys in place of theirs; tables inside tables are merged too."""
     merged = dict(tables)
     for table, keys in layer.items():
@@ -235,7 +235,7 @@ def _laid_over(tables: Tables, layer: Tables) -> Tables:
     return merged
 
 
-def _of_file(path: Path) -> Tables:
+def _of_file(path: Path) -> SettingsTables:
     """Return the tables of a file, with its durations and sizes read."""
     tables, status = read_with_status(path, str(path))
     if tables.get("hooks"):
@@ -288,9 +288,9 @@ def _read(key: str, annotation: str, value: object, where: str) -> object:
     return value
 
 
-def _of_environment(environ: Mapping[str, str]) -> Tables:
+def _of_environment(environ: Mapping[str, str]) -> SettingsTables:
     """Return the settings named by GPUTUI_<TABLE>_<KEY>."""
-    found: Tables = {}
+    found: SettingsTables = {}
     for name in GONE:
         if (variable := f"GPUTUI_{name}".replace(".", "_").upper()) in environ:
             raise unknown(name, variable, ())

@@ -30,10 +30,9 @@ class DiskUse(Struct, frozen=True):
         return 1 - self.free / self.total if self.total else 1.0
 
 
-class HostSample(Struct, frozen=True):
-    """Reading of the host itself: the limits of a container or control group that gputui runs in do not count."""
+class HostFigures(Struct, frozen=True):
+    """Figures of the host itself: the limits of a container or control group that gputui runs in do not count."""
 
-    sampled_at: datetime
     cpu: float | None = None
     """Busy share of all processors since the reading before, 0 to 1."""
     cores: int | None = None
@@ -48,4 +47,10 @@ class HostSample(Struct, frozen=True):
     received: float | None = None
     sent: float | None = None
     """Bytes a second over all physical interfaces; None where there is none, as in a container."""
+
+
+class HostSample(HostFigures, frozen=True, kw_only=True):
+    """Reading of the host at one moment."""
+
+    sampled_at: datetime
     disks: tuple[DiskUse, ...] = ()

@@ -30,6 +30,12 @@ SIGNALS = (
     SignalChoice("QUIT", "end, and write a core dump or the stacks of all threads"),
     SignalChoice("KILL", "end at once"),
 )
+
+
+def _is_not_suspended(job: Job) -> bool:
+    return job.state is JobState.RUNNING and not job.suspended
+
+
 SIGNAL = Verb[Job](
     name="signal",
     action="signal",
@@ -40,7 +46,7 @@ SIGNAL = Verb[Job](
     synonyms="kill -USR1, interrupt, sigusr1, sigint, checkpoint, scancel --signal",
     group=JOBS,
     needs="a running job that is not suspended",
-    may=lambda job: job.state is JobState.RUNNING and not job.suspended,
+    may=_is_not_suspended,
     call=lambda actions, order: actions.signal(order.ids, order.signal),
     done="{subject} will get the signal",
     done_many="{subject} will get the signal",
@@ -60,7 +66,7 @@ SUSPEND = Verb[Job](
     synonyms="freeze, stop, sigstop, docker pause, scontrol suspend, ctrl-z",
     group=JOBS,
     needs="a running job that is not suspended",
-    may=lambda job: job.state is JobState.RUNNING and not job.suspended,
+    may=_is_not_suspended,
     call=lambda actions, order: actions.suspend(order.ids),
     done="{subject} will be suspended: {unsuspend} lets it continue",
     done_many="{subject} will be suspended: {unsuspend} lets them continue",

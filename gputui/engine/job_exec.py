@@ -15,7 +15,7 @@ from gputui.domain.state import JobState
 from gputui.ports import Channel, JobExec, Permit
 
 _SHELL = "command -v bash >/dev/null && exec bash; exec sh"
-Ask = Callable[[Mapping[str, Any]], "Channel | None"]
+RelayRequest = Callable[[Mapping[str, Any]], "Channel | None"]
 """Asks the relay for a stream; None where nobody relays. Raises GputuiError where it refuses."""
 
 
@@ -115,7 +115,7 @@ class Entrance:
     """Attaches to jobs and runs commands in them."""
 
     def __init__(
-        self, direct: JobExecRouter, relay: Ask | None, record: Callable[[Job, str, ExecRequest | None], None]
+        self, direct: JobExecRouter, relay: RelayRequest | None, record: Callable[[Job, str, ExecRequest | None], None]
     ) -> None:
         self._direct = direct
         self._record = record

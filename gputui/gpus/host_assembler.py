@@ -6,6 +6,7 @@ from collections import deque
 from datetime import datetime, timedelta
 
 from msgspec import UNSET
+from msgspec.structs import asdict
 
 from gputui.domain.host import DiskUse, HostSample
 from gputui.gpus import wire
@@ -30,19 +31,7 @@ class HostAssembler:
         """Add a reading."""
         if reading.disks is not UNSET:
             self._disks = tuple(self._disk(disk, now) for disk in reading.disks)
-        self.sample = HostSample(
-            sampled_at=now,
-            cpu=reading.cpu,
-            cores=reading.cores,
-            load=reading.load,
-            memory_total=reading.memory_total,
-            memory_used=reading.memory_used,
-            swap_total=reading.swap_total,
-            swap_used=reading.swap_used,
-            received=reading.received,
-            sent=reading.sent,
-            disks=self._disks,
-        )
+        self.sample = HostSample(**asdict(reading) | {"disks": self._disks, "sampled_at": now})
 
     def _disk(self, disk: wire.DiskReading, now: datetime) -> DiskUse:
         filling = self._fillings.setdefault(disk.mount, Filling())

@@ -6,6 +6,7 @@ from msgspec import UNSET, Struct, UnsetType
 from msgspec.json import Decoder
 
 from gputui.domain.gpu import GpuProcess, Link
+from gputui.domain.host import HostFigures
 
 
 class GpuFacts(Struct):
@@ -72,18 +73,9 @@ class DiskReading(Struct):
     free: int
 
 
-class HostReading(Struct):
+class HostReading(HostFigures, frozen=True):
     """Reading of the host in one sweep; rates are missing in the first."""
 
-    cpu: float | None = None
-    cores: int | None = None
-    load: float | None = None
-    memory_total: int | None = None
-    memory_used: int | None = None
-    swap_total: int | None = None
-    swap_used: int | None = None
-    received: float | None = None
-    sent: float | None = None
     disks: tuple[DiskReading, ...] | UnsetType = UNSET
     """Unset when no disk was read since the last reading."""
 

@@ -13,9 +13,9 @@ import msgspec
 from gputui.domain.audit import Actor, AuditEntry, target_of
 from gputui.domain.job import Job, JobId
 from gputui.domain.units import plural
+from gputui.store.documents import Document
 from gputui.store.file_access import FileAccess
 from gputui.store.files import append_lines, open_file, os_errors
-from gputui.store.journal import Document
 from gputui.store.replica import AuditKey
 from gputui.store.retention import month_of
 

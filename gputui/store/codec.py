@@ -21,7 +21,7 @@ from gputui.domain.errors import GputuiError, InputError, StoreFormatError
 from gputui.domain.job import Job, JobId, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Controls
-from gputui.store.journal import Document
+from gputui.store.documents import Document
 
 T = TypeVar("T")
 CANNOT = "it cannot be read: "

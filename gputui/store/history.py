@@ -18,13 +18,12 @@ from msgspec import Struct, field
 
 from gputui.domain.runs import Runs, Spans, divided, find, ids, joined
 from gputui.domain.units import plural
-from gputui.store.documents import part_of_entry, runs_in
+from gputui.store.documents import Document, part_of_entry, runs_in
 from gputui.store.file_access import FileAccess
 from gputui.store.files import FileStamp, append_lines, open_file, os_errors, read_file, stamp_of
-from gputui.store.journal import Document
-from gputui.store.migrations import SCHEMA, check_schema, migrate
+from gputui.store.migrations import SCHEMA, Table, check_schema, migrate
 from gputui.store.replica import JOBS, ids_of
-from gputui.store.snapshot_file import META, Table, parse_tables
+from gputui.store.snapshot_file import META, parse_tables
 
 _LINE = re.compile(rb'^\{"id":(\d{1,18}),(?:"runs":(\[[\d,\[\]]*\]),)?[^\n]*\n', re.MULTILINE)
 _PART = 1 << 24

@@ -12,7 +12,7 @@ from gputui.domain.job import Job, JobId
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import Unreadable
 from gputui.store.codec import CANNOT, SharedSpecs, decode_recurring
-from gputui.store.journal import Document
+from gputui.store.documents import Document
 from gputui.store.replica import gc_paused
 
 RECURRING = "recurring"

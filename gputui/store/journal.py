@@ -9,15 +9,14 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Iterator
-from typing import Any
 
 import msgspec
 from msgspec import Struct, field
 
 from gputui.domain.errors import InputError
+from gputui.store.documents import Document
 
-Document = dict[str, Any]
-Changes = dict[str, dict[str, Document | None]]
+TableChanges = dict[str, dict[str, Document | None]]
 """Documents by table and id; None: removed."""
 
 _MAX_SALVAGE = 1_000_000
@@ -27,7 +26,7 @@ _ENCODER = msgspec.json.Encoder()
 class JournalEntry(Struct):
     """Changes and audit entries of one transaction."""
 
-    changes: Changes = field(default_factory=dict)
+    changes: TableChanges = field(default_factory=dict)
     audit: list[Document] = field(default_factory=list)
     next_id: int = 1
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from gputui.domain.errors import StoreNewerError
 
-Tables = dict[str, dict[str, Any]]
+Table = dict[str, Any]
+Tables = dict[str, Table]
 
 SCHEMA = 3
 """Current schema. Raised only when an older gputui would misread the files; a new key alone is no reason."""

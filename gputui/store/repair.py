@@ -27,17 +27,17 @@ from gputui.store.audit import AuditFiles, KeyedEntry
 from gputui.store.cleanup import journals, next_generation
 from gputui.store.codec import encode_audit
 from gputui.store.directory import QUEUE, open_directory
-from gputui.store.documents import count_in, iter_ids, resolve_overlaps
+from gputui.store.documents import Document, count_in, iter_ids, resolve_overlaps
 from gputui.store.file_access import FileAccess
 from gputui.store.files import os_errors, stamp_of, sync_directory
 from gputui.store.history import HistoryFiles
 from gputui.store.job_cache import RECURRING
-from gputui.store.journal import Document, JournalEntry, decode_lines
+from gputui.store.journal import JournalEntry, decode_lines
 from gputui.store.lock import StoreLock
-from gputui.store.migrations import SCHEMA
+from gputui.store.migrations import SCHEMA, Tables
 from gputui.store.replica import CONTROLS, JOBS, LoadedQueue, Replica, journal_path, lock_path
 from gputui.store.rescue import Rescue, read_rescue, rescue_paths
-from gputui.store.snapshot_file import Meta, Tables, new_store_id, write_snapshot
+from gputui.store.snapshot_file import Meta, new_store_id, write_snapshot
 from gputui.store.write_record import WriteRecord, read_record_at
 
 _OVER = {str(state) for state in JobState if state.is_terminal}

@@ -14,12 +14,12 @@ from typing import NamedTuple
 from msgspec import Struct, field
 
 from gputui.domain.errors import StoreError, StoreFormatError
-from gputui.store.documents import highest_id
+from gputui.store.documents import Document, highest_id
 from gputui.store.files import FileStamp, open_file, os_errors, stamp_of
 from gputui.store.integrity import Loss, acknowledged_end, loss_of_journal, loss_of_snapshot
-from gputui.store.journal import Document, JournalEntry, JournalLine, decode_lines, is_plausible
-from gputui.store.migrations import SCHEMA, migrate
-from gputui.store.snapshot_file import Meta, SnapshotFile, Table, Tables, read_meta, read_snapshot
+from gputui.store.journal import JournalEntry, JournalLine, decode_lines, is_plausible
+from gputui.store.migrations import SCHEMA, Table, Tables, migrate
+from gputui.store.snapshot_file import Meta, SnapshotFile, read_meta, read_snapshot
 from gputui.store.write_record import WriteRecord, read_record_at
 
 JOBS = "jobs"

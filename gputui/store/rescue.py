@@ -7,11 +7,12 @@ from pathlib import Path
 
 import msgspec
 
+from gputui.store.documents import Document
 from gputui.store.file_access import FileAccess
 from gputui.store.files import write_whole
-from gputui.store.journal import Document
+from gputui.store.migrations import Tables
 from gputui.store.replica import AuditKey, LoadedQueue
-from gputui.store.snapshot_file import Meta, Tables
+from gputui.store.snapshot_file import Meta
 
 
 class Rescue(msgspec.Struct):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import msgspec
 from msgspec import Struct
@@ -20,10 +20,8 @@ from gputui.store.files import (
     store_error,
     write_whole,
 )
-from gputui.store.migrations import SCHEMA, check_schema
+from gputui.store.migrations import SCHEMA, Table, Tables, check_schema
 
-Table = dict[str, Any]
-Tables = dict[str, Table]
 META = "_meta"
 _HEAD = 4096
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"

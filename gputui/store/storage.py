@@ -19,16 +19,16 @@ from tinydb.table import Table as TinyTable
 from gputui.domain.errors import StoreError
 from gputui.store.audit import AuditFiles, KeyedEntry
 from gputui.store.cleanup import next_generation, remove_leftovers, retire_journal
-from gputui.store.documents import caps_waiting, highest_id
+from gputui.store.documents import Document, caps_waiting, highest_id
 from gputui.store.file_access import FileAccess
 from gputui.store.files import FileStamp, is_same_file, open_file, os_errors, stamp_of, sync_directory
 from gputui.store.integrity import Loss
-from gputui.store.journal import Document, JournalEntry, append, encode_line
+from gputui.store.journal import JournalEntry, append, encode_line
 from gputui.store.lock import StoreLock
-from gputui.store.migrations import SCHEMA
+from gputui.store.migrations import SCHEMA, Table, Tables
 from gputui.store.replica import CONTROLS, JOBS, LoadedQueue, OwnLine, Replica, journal_path
 from gputui.store.rescue import rescue_path, write_rescue
-from gputui.store.snapshot_file import META, Meta, Table, Tables, write_snapshot
+from gputui.store.snapshot_file import META, Meta, write_snapshot
 from gputui.store.write_record import WriteRecord, read_record
 
 FOLD_AT = 4 * 1024**2

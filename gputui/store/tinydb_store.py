@@ -24,10 +24,10 @@ from gputui.store.audit import submission_entries
 from gputui.store.cleanup import check_not_orphaned, is_lone, kept_journals
 from gputui.store.codec import decode_audit, decode_controls, decode_job, encode_audit, encode_jobs
 from gputui.store.directory import QUEUE, open_directory
-from gputui.store.documents import elements_of, without_ids
+from gputui.store.documents import Document, elements_of, without_ids
 from gputui.store.history import HistoryFiles
 from gputui.store.job_cache import RECURRING, JobCache, KnownRecurring, decode_recurring_table
-from gputui.store.journal import Document, JournalEntry
+from gputui.store.journal import JournalEntry
 from gputui.store.lock import ChangeWatch, StoreLock, log_waiting
 from gputui.store.replica import CONTROLS, JOBS, lock_path
 from gputui.store.retention import ended_at, jobs_to_archive, month_of

@@ -20,10 +20,9 @@ from gputui.store.codec import (
     encode_recurring,
     keep_unknown,
 )
-from gputui.store.documents import count_waiting, runs_in
+from gputui.store.documents import Document, count_waiting, runs_in
 from gputui.store.history import HistoryFiles
 from gputui.store.job_cache import RECURRING, JobCache, decode_recurring_table, no_recurring
-from gputui.store.journal import Document
 from gputui.store.replica import CONTROLS, JOBS
 from gputui.store.storage import JournalStorage
 

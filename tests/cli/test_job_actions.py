@@ -1,4 +1,4 @@
-"""Commands that wish something of jobs, GPUs or the scheduler."""
+"""Commands that act on jobs, GPUs or the scheduler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import NOW, job, running, snapshot, uuid
 
 
-def test_wishes_are_carried_into_the_store(run: Run, store: KeptStore) -> None:
+def test_actions_are_carried_into_the_store(run: Run, store: KeptStore) -> None:
     put(store, job(), running(), job())
     for command, ids in (("cancel", "2"), ("requeue", "2"), ("hold", "1,3"), ("release", "3")):
         result = run(command, ids)

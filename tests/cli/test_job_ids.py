@@ -30,7 +30,7 @@ def mixed(store: KeptStore) -> KeptStore:
     return store
 
 
-def wished(store: KeptStore, verb: str) -> list[str]:
+def acted_on(store: KeptStore, verb: str) -> list[str]:
     return [entry.target for entry in store.audit_log() if entry.verb == verb]
 
 
@@ -64,33 +64,33 @@ def test_what_is_no_name(text: str) -> None:
 def test_one_element(run: Run, mixed: KeptStore) -> None:
     for command in ("cancel", "hold"):
         assert run(command, "2_20").code == 0
-        assert wished(mixed, command) == ["job 4"]
+        assert acted_on(mixed, command) == ["job 4"]
     assert run("release", "2_20").code == 0
     assert run("requeue", "2_10").code == 0
-    assert (wished(mixed, "release"), wished(mixed, "requeue")) == (["job 4"], ["job 3"])
+    assert (acted_on(mixed, "release"), acted_on(mixed, "requeue")) == (["job 4"], ["job 3"])
     assert run("priority", "2_[30,40]", "+7").code == 0
     assert [mixed.get(job_id).priority for job_id in (4, 5, 6)] == [50, 57, 57]
     assert run("priority", "2_40", "top").code == 0
-    assert wished(mixed, "top") == ["job 6"]
+    assert acted_on(mixed, "top") == ["job 6"]
 
 
 def test_the_id_of_an_array_means_all_its_elements(run: Run, mixed: KeptStore) -> None:
     """A whole array stands for those of its elements to which the verb applies."""
     assert run("hold", "2").code == 0
-    assert wished(mixed, "hold") == ["job 4", "job 5", "job 6"]
+    assert acted_on(mixed, "hold") == ["job 4", "job 5", "job 6"]
     assert run("requeue", "2").code == 0
-    assert wished(mixed, "requeue") == ["job 2", "job 3"]
+    assert acted_on(mixed, "requeue") == ["job 2", "job 3"]
     assert run("priority", "2", "80").code == 0
-    assert wished(mixed, "priority") == ["job 3", "job 4", "job 5", "job 6"]
+    assert acted_on(mixed, "priority") == ["job 3", "job 4", "job 5", "job 6"]
     assert run("cancel", "2", "1").code == 0
-    assert wished(mixed, "cancel") == ["job 3", "job 4", "job 5", "job 6", "job 1"]
+    assert acted_on(mixed, "cancel") == ["job 3", "job 4", "job 5", "job 6", "job 1"]
 
 
 def test_an_element_by_its_own_id_and_ids_in_a_range_are_single_jobs(run: Run, mixed: KeptStore) -> None:
     assert run("cancel", "5").code == 0
-    assert wished(mixed, "cancel") == ["job 5"]
+    assert acted_on(mixed, "cancel") == ["job 5"]
     assert run("cancel", "1-3").code == 0
-    assert wished(mixed, "cancel") == ["job 5", "job 1", "job 3"]
+    assert acted_on(mixed, "cancel") == ["job 5", "job 1", "job 3"]
 
 
 def test_where_none_of_an_array_suits_it_is_said(run: Run, store: KeptStore) -> None:
@@ -108,13 +108,13 @@ def test_elements_that_are_none(run: Run, mixed: KeptStore, command: str, name: 
     result = run(command, name)
     assert (result.code, result.out) == (3, "")
     assert says in result.err
-    assert wished(mixed, command) == []
+    assert acted_on(mixed, command) == []
 
 
 @pytest.mark.parametrize("command", ["cancel", "hold"])
 def test_all_or_none(run: Run, mixed: KeptStore, command: str) -> None:
     assert run(command, "2_[20,25]").code == 3
-    assert wished(mixed, command) == []
+    assert acted_on(mixed, command) == []
 
 
 def test_show_explain_and_logs_take_one(run: Run, mixed: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,7 +177,7 @@ def test_a_job_starts_after_an_element(mixed: KeptStore, run: Run) -> None:
 
 @pytest.mark.parametrize("verb", ["hold", "cancel"])
 @pytest.mark.parametrize("name", ["2_20", "4"])
-def test_a_wish_about_one_job_decodes_no_others(
+def test_an_action_on_one_job_decodes_no_others(
     mixed: KeptStore, run: Run, monkeypatch: pytest.MonkeyPatch, verb: str, name: str
 ) -> None:
     def refuse(_: KeptStore) -> dict[int, Job]:
@@ -185,7 +185,7 @@ def test_a_wish_about_one_job_decodes_no_others(
 
     monkeypatch.setattr(KeptStore, "jobs", refuse)
     assert run(verb, name).code == 0
-    assert wished(mixed, verb) == ["job 4"]
+    assert acted_on(mixed, verb) == ["job 4"]
 
 
 class TestEntries:
@@ -200,13 +200,13 @@ class TestEntries:
         lines = [line.split() for line in run("queue", *options).out.splitlines()[1:]]
         return {words[0]: f"{words[1]} {words[2]}" for words in lines}
 
-    def test_a_wish_about_all_leaves_one_entry(self, run: Run, store: KeptStore) -> None:
+    def test_an_action_on_all_leaves_one_entry(self, run: Run, store: KeptStore) -> None:
         for command in (("hold", "1"), ("release", "1"), ("priority", "1", "60"), ("cancel", "1")):
             assert run(*command).code == 0
         assert len(store.jobs()) == 1
-        assert [len(wished(store, verb)) for verb in ("hold", "release", "priority", "cancel")] == [1, 1, 1, 1]
+        assert [len(acted_on(store, verb)) for verb in ("hold", "release", "priority", "cancel")] == [1, 1, 1, 1]
 
-    def test_a_wish_about_some_parts_it(self, run: Run, store: KeptStore) -> None:
+    def test_an_action_on_some_parts_it(self, run: Run, store: KeptStore) -> None:
         assert run("hold", "1_[10-19]").code == 0
         assert run("priority", "1_7", "+5").code == 0
         assert self.rows(run) == {"1_[0-6,8-9,20-99%8]": "PD 50", "1_7": "PD 55", "1_[10-19%8]": "PD 50"}

@@ -242,7 +242,7 @@ def test_the_standing_rule(run: Run, store: KeptStore) -> None:
     assert words[0] == ("standing", "GPUs go to jobs of priority 80 and above first")
 
 
-def test_other_wishes_leave_reservations_alone(run: Run, store: KeptStore) -> None:
+def test_other_actions_leave_reservations_alone(run: Run, store: KeptStore) -> None:
     run("reserve", "add", "--gpus", "2", "--for", "1h")
     for words in (["pause"], ["drain", "1"], ["resume", "1"], ["unpause"], ["tenant", "set", "bob", "--gpus", "1"]):
         assert run(*words).code == 0

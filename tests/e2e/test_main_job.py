@@ -76,7 +76,7 @@ def test_a_foreign_process_makes_its_gpu_busy(site: Site) -> None:
     assert (holder["kind"], holder["pid"]) == ("process", os.getpid())
 
 
-def test_wishes_from_other_processes_are_carried_out(site: Site) -> None:
+def test_actions_from_other_processes_are_carried_out(site: Site) -> None:
     site.serve()
     job_id = site.shell("sleep 60", "--gpus", "1")
     site.until_state(job_id, "RUNNING")

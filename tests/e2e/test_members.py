@@ -166,9 +166,9 @@ class Site:
         user = self.users[name]
         return Actions(self.store, clock(), Actor(user.pw_uid, user.pw_name))
 
-    def queued(self, name: str, script: str, array: tuple[int, ...] = (), **wishes: Any) -> int:
+    def queued(self, name: str, script: str, array: tuple[int, ...] = (), **options: Any) -> int:
         """The id of a host job of that user, or of the array."""
-        spec = JobSpec(command=("sh", "-c", script), tenant=name, options=ContainerOptions(workdir="/"), **wishes)
+        spec = JobSpec(command=("sh", "-c", script), tenant=name, options=ContainerOptions(workdir="/"), **options)
         return self.actions(name).submit([Submission(spec, array=array)])[0]
 
     def forge(self, name: str, command: str, user: str, *warrants: str) -> list[int]:

@@ -187,7 +187,7 @@ async def test_names_and_origins_of_others_are_refused(served: Served) -> None:
         assert served.consoles() == set()
 
 
-async def test_several_tabs_show_the_console_send_wishes_and_never_schedule(served: Served) -> None:
+async def test_several_tabs_show_the_console_send_actions_and_never_schedule(served: Served) -> None:
     async with visitor(served) as guest:
         await guest.enter(served.link)
         async with guest.tab() as one:

@@ -1,4 +1,4 @@
-"""Wishes go into the store, audited, all or none; nothing else happens."""
+"""Actions go into the store, audited, all or none; nothing else happens."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_dependency_on_a_job_that_does_not_exist_is_refused_and_nothing_is_sub
     assert world.store.jobs() == {}
 
 
-def test_wishes_are_all_or_none(world: World) -> None:
+def test_actions_are_all_or_none(world: World) -> None:
     job_id = world.submit()
     with pytest.raises(NotFoundError):
         world.actions.hold([job_id, 99])
@@ -60,7 +60,7 @@ def test_a_running_job_cannot_be_held_nor_a_waiting_one_requeued(world: World) -
         world.actions.requeue([waiting])
 
 
-def test_every_wish_is_audited_with_who_when_what_before_and_after(world: World) -> None:
+def test_every_action_is_audited_with_who_when_what_before_and_after(world: World) -> None:
     job_id = world.submit()
     world.actions.set_priority([job_id], 80)
     world.actions.cancel([job_id])

@@ -1,4 +1,4 @@
-"""Arrays under the scheduler: one entry until an element starts, and no wish costs more for having 100,000 elements."""
+"""Arrays under the scheduler: one entry until an element starts; an action costs the same for 100,000 elements."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ MANY = 100_000
 
 
 def submit(world: World, count: int, gpus: int = 1, limit: int | None = None, **changes: object) -> tuple[JobId, ...]:
-    wish = Submission(spec(gpus, **changes), array=tuple(range(count)), array_limit=limit)
-    return world.actions.submit([wish])
+    submission = Submission(spec(gpus, **changes), array=tuple(range(count)), array_limit=limit)
+    return world.actions.submit([submission])
 
 
 def entries(world: World) -> list[tuple[str, str, int]]:
@@ -124,14 +124,14 @@ WHOLE: dict[str, Callable[[Desk], object]] = {
 }
 
 
-@pytest.mark.parametrize("wish", WHOLE.values(), ids=WHOLE)
-def test_a_wish_about_a_whole_array_changes_one_record_and_is_taken_back(
-    desk: Desk, wish: Callable[[Desk], object]
+@pytest.mark.parametrize("call", WHOLE.values(), ids=WHOLE)
+def test_an_action_about_a_whole_array_changes_one_record_and_is_taken_back(
+    desk: Desk, call: Callable[[Desk], object]
 ) -> None:
     journal = next(desk.directory.glob("queue.json.wal.*"))
     before, size, told = desk.entries, journal.stat().st_size, len(list(desk.store.audit_log()))
     desk.heard.clear()
-    assert wish(desk) == desk.ids
+    assert call(desk) == desk.ids
     assert [entry.count for entry in desk.entries] == [MANY]
     assert journal.stat().st_size - size < 1000
     [entry] = list(desk.store.audit_log())[told:]
@@ -142,7 +142,7 @@ def test_a_wish_about_a_whole_array_changes_one_record_and_is_taken_back(
     assert after == [replace(one, waited=(), waiting_since=None, released_at=None) for one in before]
 
 
-def test_a_wish_about_a_part_splits_the_entry() -> None:
+def test_an_action_about_a_part_splits_the_entry() -> None:
     store = MemoryJobStore()
     actions = Actions(store, FakeClock(), ACTOR)
     ids = actions.submit([Submission(spec(1), array=tuple(range(10)))])
@@ -354,7 +354,7 @@ def test_a_whole_array_is_edited_as_one(world: World) -> None:
     assert world.actions.edit_all(ids[1:], Edit(spec={"nice": 5})) == ids[1:]
     assert entries(world) == [("1_0", "R", 1), ("1_[1-9]", "PD", 9)]
     assert world.job(ids[5]).spec.nice == 5
-    assert [wish.after for wish in world.store.audit_log("array 1")][1:] == ["elements 1-9: nice 5"]
+    assert [entry.after for entry in world.store.audit_log("array 1")][1:] == ["elements 1-9: nice 5"]
     assert world.actions.edit_all(ids[1:], Edit(spec={"nice": 5})) == ()
     assert world.actions.edit(ids[5], Edit(spec={"nice": 6}))
     assert [world.job(job_id).spec.nice for job_id in ids] == [0, 5, 5, 5, 5, 6, 5, 5, 5, 5]

@@ -1,4 +1,4 @@
-"""The eligible wait of jobs as the engine and wishes keep it: by the clock of the whole scheduler."""
+"""The eligible wait of jobs as the engine and actions keep it: by the clock of the whole scheduler."""
 
 from __future__ import annotations
 

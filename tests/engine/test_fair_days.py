@@ -176,8 +176,8 @@ def test_a_job_of_high_priority_starts_before_all_that_are_no_narrower(tmp_path:
     jobs: dict[JobId, TraceJob] = {}
 
     def submit(job: TraceJob) -> None:
-        work, wishes = max(1.0, job.duration), {"tenant": job.tenant, "priority": job.priority}
-        jobs[server.submit(work, job.gpus, max(job.limit, work + 2), **wishes)] = job
+        work, options = max(1.0, job.duration), {"tenant": job.tenant, "priority": job.priority}
+        jobs[server.submit(work, job.gpus, max(job.limit, work + 2), **options)] = job
 
     for job in trace:
         server.at(job.submit, lambda job=job: submit(job))  # type: ignore[misc]

@@ -87,7 +87,7 @@ def real(world: World) -> World:
     return world
 
 
-async def test_a_wish_written_by_another_process_wakes_dispatch_at_once(world: World) -> None:
+async def test_an_action_written_by_another_process_wakes_dispatch_at_once(world: World) -> None:
     seat = Seat(real(world), RealClock(), "serve")
     task = asyncio.create_task(seat.host.run())
     await seat.until(lambda: seat.feed.latest.leads_here and all(r.up for r in seat.feed.latest.nodes[0].runtimes))

@@ -207,6 +207,6 @@ def test_every_way_to_ask_is_checked(tmp_path: Path) -> None:
     permissions = UserPermissions(tmp_path, settings("lab"))
     member = Actions(world.store, world.clock, replace(ACTOR, uid=MEMBER), permissions=permissions)
     asked = Submission(asking(privileged=True))
-    for wish in (member.submit, member.rehearse):
+    for call in (member.submit, member.rehearse):
         with pytest.raises(InputError, match="--privileged"):
-            wish([asked])
+            call([asked])

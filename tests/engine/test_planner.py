@@ -39,7 +39,7 @@ def test_a_picture_that_changes_nothing_is_not_planned_anew(world: World, plans:
     assert len(plans) == made + 1  # it is not free any more
 
 
-def test_a_gpu_that_comes_free_and_a_wish_are(world: World, plans: list[object]) -> None:
+def test_a_gpu_that_comes_free_and_an_action_are(world: World, plans: list[object]) -> None:
     world.probe.sick(0, memory_used=30 * GIB)
     world.actions.pause("")
     job_id = world.submit(1)

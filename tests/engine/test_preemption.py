@@ -251,7 +251,7 @@ CHANGES: dict[str, Callable[[World, JobId, JobId], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_what_a_user_wished_since_the_plan_was_made_is_respected(site: World, change: str) -> None:
+def test_an_action_after_the_plan_was_made_is_respected(site: World, change: str) -> None:
     victim = running_victim(site)
     urgent = site.submit(2, priority=100)
     context = site.scheduler.context

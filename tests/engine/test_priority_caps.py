@@ -45,8 +45,8 @@ class Desk:
         return Tenants(self.store, FakeClock(), actor, self.policy, self.permissions)
 
 
-Wish = Callable[[Actions], object]
-TOO_HIGH: dict[str, Wish] = {
+Call = Callable[[Actions], object]
+TOO_HIGH: dict[str, Call] = {
     "submit": lambda actions: actions.submit([Submission(spec()), Submission(spec(priority=60))]),
     "array": lambda actions: actions.submit([Submission(spec(priority=60), array=(1, 2))]),
     "dry run": lambda actions: actions.rehearse([Submission(spec(priority=60))]),
@@ -58,30 +58,30 @@ TOO_HIGH: dict[str, Wish] = {
 }
 
 
-@pytest.mark.parametrize("wish", TOO_HIGH.values(), ids=TOO_HIGH)
-def test_members_of_a_shared_queue_may_have_50(tmp_path: Path, wish: Wish) -> None:
+@pytest.mark.parametrize("call", TOO_HIGH.values(), ids=TOO_HIGH)
+def test_members_of_a_shared_queue_may_have_50(tmp_path: Path, call: Call) -> None:
     desk = Desk(tmp_path, group="lab")
     before = dict(desk.store.jobs())
     with pytest.raises(InputError, match="tenant alice may have at most priority 50, and 60 is more") as caught:
-        wish(desk.of(MEMBER))
+        call(desk.of(MEMBER))
     assert "--max-priority 60" in (caught.value.hint or "")
     assert dict(desk.store.jobs()) == before
     assert not desk.store.recurring()
 
 
-@pytest.mark.parametrize("wish", TOO_HIGH.values(), ids=TOO_HIGH)
+@pytest.mark.parametrize("call", TOO_HIGH.values(), ids=TOO_HIGH)
 @pytest.mark.parametrize("how", ["operator", "raised cap", "private"])
-def test_operators_private_queues_and_raised_tenants_may_have_more(tmp_path: Path, wish: Wish, how: str) -> None:
+def test_operators_private_queues_and_raised_tenants_may_have_more(tmp_path: Path, call: Call, how: str) -> None:
     raised = (TenantSettings("alice", max_priority=60),) if how == "raised cap" else ()
     desk = Desk(tmp_path, group=None if how == "private" else "lab", tenants=raised)
-    wish(desk.of(ROOT if how == "operator" else MEMBER))
+    call(desk.of(ROOT if how == "operator" else MEMBER))
 
 
-@pytest.mark.parametrize("wish", TOO_HIGH.values(), ids=TOO_HIGH)
-def test_a_cap_that_is_set_holds_in_a_private_queue_for_everybody(tmp_path: Path, wish: Wish) -> None:
+@pytest.mark.parametrize("call", TOO_HIGH.values(), ids=TOO_HIGH)
+def test_a_cap_that_is_set_holds_in_a_private_queue_for_everybody(tmp_path: Path, call: Call) -> None:
     desk = Desk(tmp_path, group=None, tenants=(TenantSettings("alice", max_priority=55),))
     with pytest.raises(InputError, match="at most priority 55"):
-        wish(desk.of(ROOT))
+        call(desk.of(ROOT))
 
 
 def test_the_head_of_the_queue_is_above_every_priority(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_the_head_of_the_queue_is_above_every_priority(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "wish",
+    "call",
     [
         lambda actions: actions.add_priority([2], -10),
         lambda actions: actions.set_priority([2], 80),
@@ -103,8 +103,8 @@ def test_the_head_of_the_queue_is_above_every_priority(tmp_path: Path) -> None:
         lambda actions: actions.set_priority([1], 20),
     ],
 )
-def test_a_job_that_has_more_already_may_be_changed_and_lowered(tmp_path: Path, wish: Wish) -> None:
-    wish(Desk(tmp_path, group="lab").of(MEMBER))
+def test_a_job_that_has_more_already_may_be_changed_and_lowered(tmp_path: Path, call: Call) -> None:
+    call(Desk(tmp_path, group="lab").of(MEMBER))
 
 
 def test_only_operators_change_the_cap_in_a_shared_queue(tmp_path: Path) -> None:
@@ -132,22 +132,22 @@ def test_a_cap_that_a_command_set_is_seen_by_a_submit_that_loads_no_queue(tmp_pa
         desk.of(ACTOR).submit([Submission(spec())])
 
 
-SUBMITS: dict[str, Wish] = {
+SUBMITS: dict[str, Call] = {
     "submit": lambda actions: actions.submit([Submission(spec())]),
     "dry run": lambda actions: actions.rehearse([Submission(spec())]),
     "cron": lambda actions: actions.add_recurring(Recurrence("0 * * * *", "UTC"), Submission(spec())),
 }
 
 
-@pytest.mark.parametrize("wish", SUBMITS.values(), ids=SUBMITS)
-def test_only_its_users_and_operators_submit_for_a_tenant_that_names_them(tmp_path: Path, wish: Wish) -> None:
+@pytest.mark.parametrize("call", SUBMITS.values(), ids=SUBMITS)
+def test_only_its_users_and_operators_submit_for_a_tenant_that_names_them(tmp_path: Path, call: Call) -> None:
     desk = Desk(tmp_path, group="lab", tenants=(TenantSettings("alice", users=("61235", "@no-such-group")),))
     before = dict(desk.store.jobs())
     with pytest.raises(InputError, match="only 61235, @no-such-group and operators may submit for tenant alice"):
-        wish(desk.of(MEMBER))
+        call(desk.of(MEMBER))
     assert dict(desk.store.jobs()) == before
-    wish(desk.of(Actor(61_235, "named")))
-    wish(desk.of(ROOT))
+    call(desk.of(Actor(61_235, "named")))
+    call(desk.of(ROOT))
 
 
 def test_users_that_a_command_set_are_heeded_and_members_may_not_change_them(tmp_path: Path) -> None:
@@ -169,7 +169,7 @@ def test_users_make_no_difference_in_a_queue_of_ones_own(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(("actor", "kept"), [(MEMBER, False), (ROOT, True)])
-def test_a_requeue_keeps_the_wait_where_an_operator_wishes_it(tmp_path: Path, actor: Actor, kept: bool) -> None:
+def test_a_requeue_keeps_the_wait_where_an_operator_calls_it(tmp_path: Path, actor: Actor, kept: bool) -> None:
     desk = Desk(tmp_path, group="lab")
     waits = (Waited(50, timedelta(hours=1)),)
     with desk.store.transaction() as transaction:
@@ -196,9 +196,9 @@ def test_moving_by_hand_is_for_operators_in_a_shared_queue_and_within_the_cap_el
         private.of(ACTOR).place(places(80))
 
 
-def test_a_place_is_ended_by_other_wishes_and_by_a_start(tmp_path: Path) -> None:
+def test_a_place_is_ended_by_other_calls_and_by_a_start(tmp_path: Path) -> None:
     place = Placing((1,), Placed(2, 2, -1.0, 0.0, "bob", None, 50, 0, None))
-    wishes: list[tuple[Wish, bool]] = [
+    calls: list[tuple[Call, bool]] = [
         (lambda actions: actions.add_priority([1], -1), False),
         (lambda actions: actions.top([1]), False),
         (lambda actions: actions.edit(1, Edit(spec={"time_limit": timedelta(hours=1)})), False),
@@ -206,11 +206,11 @@ def test_a_place_is_ended_by_other_wishes_and_by_a_start(tmp_path: Path) -> None
         (lambda actions: actions.edit(1, Edit(spec={"name": "other"})), True),
         (lambda actions: actions.hold([1]), True),
     ]
-    for wish, is_kept in wishes:
+    for call, is_kept in calls:
         desk = Desk(tmp_path, group=None)
         actions = desk.of(ACTOR)
         actions.place([place])
-        wish(actions)
+        call(actions)
         assert (desk.store.get(1).placed is not None) is is_kept
 
 

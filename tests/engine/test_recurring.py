@@ -66,17 +66,17 @@ def test_a_run_is_made_when_its_time_has_come_and_not_before(world: World) -> No
     assert len(made(world, one)) == 1
 
 
-def test_who_wished_what_is_written_down(world: World) -> None:
+def test_the_audit_log_has_actions_and_their_users(world: World) -> None:
     one = add(world)
     world.tick(seconds=MINUTE)
     world.actions.pause_recurring([one])
     world.actions.resume_recurring([one])
     world.actions.remove_recurring([one])
-    log = [(wish.verb, wish.user, wish.after) for wish in world.store.audit_log(f"recurring {one}")]
+    log = [(entry.verb, entry.user, entry.after) for entry in world.store.audit_log(f"recurring {one}")]
     waiting, paused = "waiting: * * * * * in UTC", "paused: * * * * * in UTC"
     told = [("add", waiting), ("fire", "job 2"), ("pause", paused), ("resume", waiting), ("remove", "")]
     assert log == [(verb, ACTOR.user, after) for verb, after in told]
-    assert [wish.verb for wish in world.store.audit_log("job 2")] == ["submit"]
+    assert [entry.verb for entry in world.store.audit_log("job 2")] == ["submit"]
 
 
 def test_an_array_is_submitted_whole(world: World) -> None:
@@ -180,11 +180,11 @@ def test_one_that_is_removed_makes_no_run_and_its_jobs_stay(world: World) -> Non
     assert add(world) == 3
 
 
-def test_wishes_are_all_or_nothing(world: World) -> None:
+def test_actions_are_all_or_nothing(world: World) -> None:
     one = add(world)
-    for wish in (world.actions.remove_recurring, world.actions.pause_recurring, world.actions.resume_recurring):
+    for call in (world.actions.remove_recurring, world.actions.pause_recurring, world.actions.resume_recurring):
         with pytest.raises(NotFoundError):
-            wish([one, 9])
+            call([one, 9])
     assert not entry(world, one).paused
 
 
@@ -318,8 +318,8 @@ def test_a_crash_at_each_single_step_loses_no_run_and_makes_none_twice(tmp_path:
 
 
 def check(world: World, one: JobId, minutes: int, elements: int) -> None:
-    runs = [wish for wish in world.store.audit_log(f"recurring {one}") if wish.verb == "fire"]
-    assert [wish.before for wish in runs] == [f"due {at(n).isoformat()}" for n in range(1, minutes + 1)]
+    runs = [entry for entry in world.store.audit_log(f"recurring {one}") if entry.verb == "fire"]
+    assert [entry.before for entry in runs] == [f"due {at(n).isoformat()}" for n in range(1, minutes + 1)]
     assert len(made(world, one)) == minutes * elements
     assert entry(world, one).next_at == at(minutes + 1)
 

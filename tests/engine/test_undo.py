@@ -1,4 +1,4 @@
-"""Wishes are taken back, and only while what they were about is as they left it."""
+"""Undo of actions, possible only while their jobs and GPUs are as they left them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Desk:
             transaction.put(change(transaction.get(job_id)))
 
 
-JOB_WISHES: dict[str, Callable[[Actions], object]] = {
+JOB_ACTIONS: dict[str, Callable[[Actions], object]] = {
     "release": lambda actions: actions.release([3]),
     "top": lambda actions: actions.top([1, 2, 3]),
     "move": lambda actions: actions.place([Placing((1, 2), Placed(3, 3, -1.0, 0.0, "alice", None, 70, 0, None))]),
@@ -46,12 +46,12 @@ JOB_WISHES: dict[str, Callable[[Actions], object]] = {
 }
 
 
-@pytest.mark.parametrize("wish", JOB_WISHES.values(), ids=JOB_WISHES)
-def test_jobs_are_as_they_were(wish: Callable[[Actions], object]) -> None:
+@pytest.mark.parametrize("call", JOB_ACTIONS.values(), ids=JOB_ACTIONS)
+def test_jobs_are_as_they_were(call: Callable[[Actions], object]) -> None:
     desk = Desk()
     before = dict(desk.store.jobs())
     desk.clock.advance(60)
-    wish(desk.actions)
+    call(desk.actions)
     assert dict(desk.store.jobs()) != before
     assert set(desk.undo()) == {""}
     assert dict(desk.store.jobs()) == before
@@ -82,7 +82,7 @@ def test_a_job_that_was_changed_since_stays_as_it_is() -> None:
     assert desk.store.get(2).priority == 60
 
 
-def test_other_wishes_about_it_do_not_matter() -> None:
+def test_other_actions_about_it_do_not_matter() -> None:
     desk = Desk()
     desk.actions.add_priority([1], 10)
     desk.change(1, lambda found: found.evolve(held=True))

@@ -24,8 +24,8 @@ def test_the_scheduler_starts_the_jobs_of_a_trace_when_a_replay_does(tmp_path: P
     for job in trace:
 
         def submit(job=job) -> None:  # type: ignore[no-untyped-def]
-            wishes = {"tenant": job.tenant, "priority": job.priority}
-            numbers[server.submit(job.duration, job.gpus, job.limit + 2, **wishes)] = job.number
+            options = {"tenant": job.tenant, "priority": job.priority}
+            numbers[server.submit(job.duration, job.gpus, job.limit + 2, **options)] = job.number
 
         server.at(job.submit, submit)
     server.run()

@@ -79,15 +79,15 @@ def test_a_host_job_is_refused_while_neither_root_nor_its_submitter_schedules(
     permissions = UserPermissions(state, Settings(store=StoreSettings(group="any")))
     spec = replace(SPEC, image=image)
     permissions.check_leader(spec, submitter)  # nobody leads
-    wishes = Actions(store, FakeClock(NOW), Actor(submitter, "her"), permissions=permissions)
+    actions = Actions(store, FakeClock(NOW), Actor(submitter, "her"), permissions=permissions)
     leads = Leadership(state)
     assert leads.acquire(Leader(os.getpid(), "host", "alice", "console", NOW, uid=leader))
     try:
         if is_refused and image is None:
             with pytest.raises(InputError, match="alice schedules here: only a scheduler that runs as root"):
-                wishes.submit([Submission(spec)])
+                actions.submit([Submission(spec)])
             with pytest.raises(InputError, match="alice schedules here: only a scheduler that runs as root"):
-                wishes.add_recurring(Recurrence("0 0 * * *", "UTC"), Submission(spec))
+                actions.add_recurring(Recurrence("0 0 * * *", "UTC"), Submission(spec))
             assert not store.jobs()
             assert not store.recurring()
         else:

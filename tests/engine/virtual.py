@@ -1,4 +1,4 @@
-"""Days of a server in seconds: the real scheduler, store and wishes on a clock that jumps from event to event."""
+"""Days of a server in seconds: the real scheduler, store and actions on a clock that jumps from event to event."""
 
 from __future__ import annotations
 

@@ -210,7 +210,7 @@ def test_nothing_in_the_working_directory_is_imported(
     assert all(reading.status.code in {ProbeCode.STARTING, ProbeCode.OK} for reading in watcher.readings)
 
 
-def test_a_new_process_knows_of_the_wish_for_pcie(standin: StandIn, watch: Start) -> None:
+def test_a_new_process_is_asked_for_pcie_too(standin: StandIn, watch: Start) -> None:
     watcher = watch()
     watcher.probe.want_pcie(uuid(0))
     watcher.until(lambda reading: is_whole(reading) and sample_of(reading, 0).pcie_tx is not None)

@@ -197,7 +197,7 @@ def test_the_version_differs_after_every_write(store: JobStore) -> None:
     assert store.version() == versions[-1]
 
 
-def test_every_wish_is_written_down(store: JobStore) -> None:
+def test_every_action_is_audited(store: JobStore) -> None:
     store.submit([job(held=True), job()], actor=ACTOR)
     entry = AuditEntry(NOW, 0, "root", "cancel", "job 1", "PENDING", "cancel requested")
     with store.transaction() as transaction:
@@ -331,9 +331,11 @@ def test_recurring_jobs_are_listed_by_id_and_can_be_removed(store: JobStore) -> 
 
 def test_a_recurring_job_that_is_not_there_is_not_found(store: JobStore) -> None:
     submit(store)
-    for wish in ("put", "remove"):
+    for change in ("put", "remove"):
         with pytest.raises(NotFoundError, match="no recurring job 1"), store.transaction() as transaction:
-            transaction.put_recurring(replace(recurring(), id=1)) if wish == "put" else transaction.remove_recurring(1)
+            transaction.put_recurring(replace(recurring(), id=1)) if change == "put" else transaction.remove_recurring(
+                1
+            )
 
 
 def test_what_is_submitted_inside_a_transaction_is_part_of_it(store: JobStore) -> None:
@@ -344,7 +346,7 @@ def test_what_is_submitted_inside_a_transaction_is_part_of_it(store: JobStore) -
         assert list(transaction.jobs()) == [2, 3]
         transaction.put_recurring(replace(added, last_job_id=2))
     assert store.recurring()[1].last_job_id == 2
-    assert [wish.target for wish in store.audit_log()] == ["job 2", "job 3"]
+    assert [entry.target for entry in store.audit_log()] == ["job 2", "job 3"]
     with pytest.raises(ZeroDivisionError), store.transaction() as transaction:  # noqa: PT012
         store.submit([job()], actor=ACTOR)
         transaction.put_recurring(replace(added, last_job_id=4))

@@ -16,7 +16,7 @@ from tests.factories import ACTOR, job
 
 WRITES: dict[str, Callable[[TinyJobStore], object]] = {
     "submit": lambda store: store.submit([job()], actor=ACTOR),
-    "wish": lambda store: pause(store),
+    "action": lambda store: pause(store),
     "fold": lambda store: store.storage.checkpoint(),
     "read": lambda store: (store.jobs(), store.version(), store.controls()),
 }

@@ -71,7 +71,7 @@ class _MallInfo(ctypes.Structure):
 def in_use() -> float:
     """MB that Python and the C library have given out; what else is resident is code, and holes between these.
 
-    A wish about all of 10,000 jobs needs 40 MB for two seconds and leaves holes of 27 MB, in which all such wishes
+    An action on all of 10,000 jobs needs 40 MB for two seconds and leaves holes of 27 MB, in which all such actions
     after it find room: whether one came in the last third of a run is left to chance.
     """
     function = ctypes.CDLL(None).mallinfo2

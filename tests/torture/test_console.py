@@ -54,7 +54,7 @@ LONG = 300.0
 MOST_GROWTH, MOST_AT_FIRST = 12.0, 40.0
 """MB by which memory in use may grow from the second third of a long run to the last, and of a short one."""
 HOLES = 27.0
-"""MB of holes that the first wish about all jobs leaves, and no wish after it: see `measure.in_use`."""
+"""MB of holes that the first action about all jobs leaves, and no action after it: see `measure.in_use`."""
 
 MORE = Counter({"widgets": 150, "on the screen": 3, "threads": 3, "tasks": 10})
 """Things that may be alive at rest beyond those of the first third: a message holds the screen that sent it last."""

@@ -191,7 +191,7 @@ class Console:
         await self.show(pilot, self.snapshot)
 
     async def settle(self, pilot: Pilot[ExitChoice]) -> None:
-        """Wait until every key had its turn, and every wish is in the store and has been answered."""
+        """Wait until every key had its turn, and every action is in the store and has been answered."""
         await pilot.pause()
         while self.app.input_queue.is_busy and self.app.screen_stack:
             await pilot.pause(0.001)

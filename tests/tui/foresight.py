@@ -20,7 +20,7 @@ PATIENCE = 10.0
 
 
 def watched(snapshot: Snapshot | None = None, *, what_if: str = "always") -> Console:
-    """A console of a full node that shows what a wish would do."""
+    """Return a console of a full node that shows the effect of an action first."""
     return Console(plans.contended() if snapshot is None else snapshot, what_if=what_if, policy=plans.KEPT)
 
 

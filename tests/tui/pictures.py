@@ -80,7 +80,7 @@ def _told_for_long(notify: Callable[..., None], *words: str, **options: Any) -> 
 
 
 async def quiet(console: Console, pilot: Pilot[ExitChoice]) -> None:
-    """Wait for wishes, forecasts, logs, the history and whatever asks the engine."""
+    """Wait for actions, forecasts, logs, the history and whatever asks the engine."""
     await console.settle(pilot)
     async with asyncio.timeout(20):
         while not all(_is_quiet(console, screen) for screen in console.app.screen_stack):

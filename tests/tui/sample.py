@@ -33,7 +33,7 @@ from tests.factories import GIB, NOW, job, running, sample, uuid, view
 HERE = Leader(4711, "node1", "alice", "console", NOW - timedelta(hours=3))
 SERVE = Leader(812, "node1", "root", "serve", NOW - timedelta(days=2))
 HOST = HostSample(
-    NOW,
+    sampled_at=NOW,
     cpu=0.38,
     cores=64,
     load=12.4,

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
 import pytest
 from msgspec.structs import replace
+from textual.pilot import Pilot
 
 from gputui.domain.errors import StoreFullError
 from gputui.domain.gpu import Drain
@@ -11,6 +15,7 @@ from gputui.domain.job import Job
 from gputui.domain.settings import TenantSettings
 from gputui.domain.snapshot import Controls
 from gputui.domain.state import JobState
+from gputui.tui.messages import ExitChoice
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Confirm, Prompt
 from gputui.tui.widgets.gpu_grid import GpuGrid
@@ -25,10 +30,16 @@ def stored(console: Console, job_id: int) -> Job:
     return console.store.get(job_id)
 
 
-async def select(console: Console, job_id: int) -> None:
-    main = console.app.screen
-    assert isinstance(main, Main)
-    main.queue.move_to(list(main.queue.keys).index(job_id))
+@asynccontextmanager
+async def begun(console: Console, job_id: int | None = None) -> AsyncIterator[Pilot[ExitChoice]]:
+    """Run the console for the time of a block, with the cursor on that job."""
+    async with console.app.run_test(size=SIZE) as pilot:
+        await console.begin(pilot)
+        if job_id is not None:
+            main = console.app.screen
+            assert isinstance(main, Main)
+            main.queue.move_to(list(main.queue.keys).index(job_id))
+        yield pilot
 
 
 @pytest.mark.parametrize(
@@ -44,11 +55,9 @@ async def select(console: Console, job_id: int) -> None:
         ("t", 110, "top"),
     ],
 )
-async def test_a_key_is_a_wish(key: str, job_id: int, verb: str) -> None:
+async def test_a_key_writes_an_action(key: str, job_id: int, verb: str) -> None:
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        await select(console, job_id)
+    async with begun(console, job_id) as pilot:
         await console.press(pilot, key)
         assert console.audited() == [(verb, f"job {job_id}")]
         assert any(str(job_id) in told for told in console.told)
@@ -57,9 +66,7 @@ async def test_a_key_is_a_wish(key: str, job_id: int, verb: str) -> None:
 @pytest.mark.parametrize(("key", "after"), [("plus", 60), ("minus", 40)])
 async def test_priority_moves_by_ten(key: str, after: int) -> None:
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        await select(console, 107)
+    async with begun(console, 107) as pilot:
         await console.press(pilot, key)
         assert stored(console, 107).priority == after
 
@@ -68,11 +75,9 @@ async def test_priority_moves_by_ten(key: str, after: int) -> None:
     ("key", "job_id"),
     [("h", 101), ("h", 109), ("r", 106), ("R", 106), ("c", 92), ("t", 101), ("minus", 92), ("d", 106)],
 )
-async def test_what_makes_no_sense_is_not_offered(key: str, job_id: int) -> None:
+async def test_a_key_without_a_use_does_nothing(key: str, job_id: int) -> None:
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        await select(console, job_id)
+    async with begun(console, job_id) as pilot:
         await console.press(pilot, key)
         assert console.audited() == []
         assert isinstance(console.app.screen, Main)
@@ -80,9 +85,7 @@ async def test_what_makes_no_sense_is_not_offered(key: str, job_id: int) -> None
 
 async def test_cancel_asks_first() -> None:
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        await select(console, 106)
+    async with begun(console, 106) as pilot:
         await pilot.press("c")
         assert isinstance(console.app.screen, Confirm)
         await console.press(pilot, "n")
@@ -93,9 +96,7 @@ async def test_cancel_asks_first() -> None:
 
 async def test_a_question_is_about_the_job_it_was_asked_of_though_rows_move() -> None:
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        await select(console, 106)
+    async with begun(console, 106) as pilot:
         await pilot.press("c")
         kept = tuple(j for j in console.snapshot.jobs if j.id != 106)
         await console.show(pilot, replace(console.snapshot, jobs=kept))
@@ -105,8 +106,7 @@ async def test_a_question_is_about_the_job_it_was_asked_of_though_rows_move() ->
 
 async def test_drain_asks_for_the_reason_and_d_resumes() -> None:
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with begun(console) as pilot:
         grid = console.app.screen.query_one(GpuGrid)
         grid.focus()
         grid.move_to(4)
@@ -124,8 +124,7 @@ async def test_drain_asks_for_the_reason_and_d_resumes() -> None:
 
 async def test_escape_drains_nothing() -> None:
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with begun(console) as pilot:
         console.app.screen.query_one(GpuGrid).focus()
         await console.press(pilot, "d", "escape")
         assert console.audited() == []
@@ -133,8 +132,7 @@ async def test_escape_drains_nothing() -> None:
 
 async def test_pause_and_unpause() -> None:
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with begun(console) as pilot:
         await console.press(pilot, "P", *"update", "enter")
         assert console.store.controls().pause_reason == "update"
         await console.show(pilot, replace(console.snapshot, controls=Controls(True, "update", "alice")))
@@ -144,8 +142,7 @@ async def test_pause_and_unpause() -> None:
 
 async def test_on_the_grid_a_key_means_the_job_that_holds_the_gpu() -> None:
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with begun(console) as pilot:
         grid = console.app.screen.query_one(GpuGrid)
         grid.focus()
         grid.move_to(2)
@@ -160,9 +157,7 @@ async def test_an_error_says_what_where_and_what_to_do(monkeypatch: pytest.Monke
         raise StoreFullError("no space is left [red]", where="/state/jobs", hint="free some space")
 
     monkeypatch.setattr(console.actions, "hold", full)
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        await select(console, 106)
+    async with begun(console, 106) as pilot:
         await console.press(pilot, "h")
         [notification] = console.toasts
         assert notification.severity == "error"
@@ -171,7 +166,7 @@ async def test_an_error_says_what_where_and_what_to_do(monkeypatch: pytest.Monke
         assert not notification.markup
 
 
-async def test_an_unforeseen_error_is_told_and_the_next_wish_is_heard(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unforeseen_error_is_shown_and_the_next_action_works(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
     hold = console.actions.hold
 
@@ -180,9 +175,7 @@ async def test_an_unforeseen_error_is_told_and_the_next_wish_is_heard(monkeypatc
         raise ZeroDivisionError("oops")
 
     monkeypatch.setattr(console.actions, "hold", broken)
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        await select(console, 106)
+    async with begun(console, 106) as pilot:
         await console.press(pilot, "h")
         assert "ZeroDivisionError: oops" in console.told[0]
         await console.press(pilot, "h")
@@ -191,8 +184,7 @@ async def test_an_unforeseen_error_is_told_and_the_next_wish_is_heard(monkeypatc
 
 async def test_the_form_submits_a_job() -> None:
     console = Console(sample.empty_queue())
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with begun(console) as pilot:
         await console.press(pilot, "s", *"busybox", "tab", *"sleep", "space", "9", "enter")
         [submitted] = console.store.jobs().values()
         assert (submitted.spec.image, submitted.spec.command) == ("busybox", ("sleep", "9"))
@@ -204,8 +196,7 @@ async def test_a_submit_beyond_the_tenants_cap_is_refused_with_the_reason() -> N
     console = Console(sample.empty_queue())
     with console.store.transaction() as transaction:
         transaction.set_controls(Controls(tenants=(TenantSettings("alice", pending=0),)))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with begun(console) as pilot:
         await console.press(pilot, "s", *"busybox", "enter")
         assert not console.store.jobs()
         [told] = console.told
@@ -214,8 +205,7 @@ async def test_a_submit_beyond_the_tenants_cap_is_refused_with_the_reason() -> N
 
 async def test_the_form_stays_while_a_field_is_wrong() -> None:
     console = Console(sample.empty_queue())
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with begun(console) as pilot:
         await console.press(pilot, "s", *"busybox", "tab", "tab", "x")
         assert "asks for no GPUs" in console.screen_text
         await console.press(pilot, "enter")
@@ -224,10 +214,9 @@ async def test_the_form_stays_while_a_field_is_wrong() -> None:
         assert len(console.store.jobs()) == 1
 
 
-async def test_a_job_that_only_just_came_can_be_wished_of() -> None:
+async def test_a_job_that_has_just_come_can_be_held() -> None:
     console = Console(sample.rich_snapshot(jobs=(job(3, gpus=1),), order=(3,), reasons={}))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with begun(console) as pilot:
         await console.press(pilot, "h")
         assert stored(console, 3).held
         assert stored(console, 3).state is JobState.PENDING
@@ -235,9 +224,7 @@ async def test_a_job_that_only_just_came_can_be_wished_of() -> None:
 
 async def test_detail_acts_on_its_job() -> None:
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        await select(console, 107)
+    async with begun(console, 107) as pilot:
         await pilot.press("enter")
         assert "Job #107 whisper-finetune" in console.screen_text
         await console.press(pilot, "h")
@@ -248,9 +235,7 @@ async def test_detail_acts_on_its_job() -> None:
 
 async def test_a_click_on_a_key_is_the_key() -> None:
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        await select(console, 107)
+    async with begun(console, 107) as pilot:
         await pilot.pause()
         x = console.screen_text.splitlines()[-1].index("h hold")
         await pilot.click("#keys", offset=(x + 2, 0))
@@ -260,9 +245,7 @@ async def test_a_click_on_a_key_is_the_key() -> None:
 
 async def test_the_palette_runs_a_command() -> None:
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
-        await select(console, 107)
+    async with begun(console, 107) as pilot:
         await pilot.press("colon", *"hold")
         await pilot.app.workers.wait_for_complete()
         await pilot.pause(0.1)
@@ -273,8 +256,7 @@ async def test_the_palette_runs_a_command() -> None:
 
 async def test_gpus_without_a_job_offer_no_job_commands() -> None:
     console = Console(sample.rich_snapshot(nodes=(sample.rich_snapshot().nodes[0],)))
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with begun(console) as pilot:
         grid = console.app.screen.query_one(GpuGrid)
         grid.focus()
         grid.move_to(4)
@@ -284,11 +266,10 @@ async def test_gpus_without_a_job_offer_no_job_commands() -> None:
         assert console.audited() == []
 
 
-async def test_a_wish_that_waits_for_the_lock_says_for_whom() -> None:
+async def test_an_action_that_waits_for_the_lock_names_its_holder() -> None:
     sentence = "waiting for /state/queue.json.lock, which is locked by process 7 (rsync, stopped)"
     console = Console()
-    async with console.app.run_test(size=SIZE) as pilot:
-        await console.begin(pilot)
+    async with begun(console) as pilot:
         console.app.tell_wait(sentence)
         await pilot.pause()
         assert sentence in console.told

@@ -164,7 +164,7 @@ class TestMarks:
 
 
 class TestConsole:
-    async def test_wishes_are_about_one_element_or_about_all(self) -> None:
+    async def test_actions_are_about_one_element_or_about_all(self) -> None:
         console = Console(picture(job(1), array(range(500), first=7, limit=8, name="sweep")))
         async with console.app.run_test(size=(120, 36)) as pilot:
             await console.begin(pilot)

@@ -17,7 +17,7 @@ def _looker() -> Console:
     return Console(console=ConsoleSettings("off", read_only=True))
 
 
-async def test_no_key_makes_a_wish_and_none_is_offered() -> None:
+async def test_no_key_acts_and_none_is_offered() -> None:
     console = _looker()
     async with console.app.run_test(size=(200, 50)) as pilot:
         await console.begin(pilot)
@@ -42,7 +42,7 @@ async def test_no_key_makes_a_wish_and_none_is_offered() -> None:
         assert console.audited() == []
 
 
-async def test_a_wish_that_is_made_all_the_same_is_refused_with_a_sentence() -> None:
+async def test_an_action_that_is_tried_anyway_is_refused_with_a_sentence() -> None:
     console = _looker()
 
     def hold(actions: Actions) -> str:

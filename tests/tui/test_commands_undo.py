@@ -1,4 +1,4 @@
-"""`u` takes back what this console wished last."""
+"""`u` undoes the last action of this console."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _on(console: Console, job_id: int) -> None:
     main.queue.move_to(list(main.queue.keys).index(job_id))
 
 
-async def test_wishes_are_taken_back_one_by_one_and_it_says_what() -> None:
+async def test_actions_are_undone_one_by_one_and_named() -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -58,7 +58,7 @@ async def test_a_drain_is_taken_back_under_the_name_the_screen_gives_the_gpu() -
         assert console.told[-1] == "undone: GPU 0 takes jobs again"
 
 
-async def test_a_wish_that_failed_is_nothing_to_take_back() -> None:
+async def test_a_failed_action_is_nothing_to_undo() -> None:
     console = Console()
 
     def fail(actions: Actions) -> str:
@@ -72,7 +72,7 @@ async def test_a_wish_that_failed_is_nothing_to_take_back() -> None:
         assert "Nothing to undo" in console.told[-1]
 
 
-async def test_many_jobs_of_one_wish_come_back_together() -> None:
+async def test_many_jobs_of_one_action_are_undone_together() -> None:
     console = Console()
 
     def hold_all(actions: Actions) -> str:

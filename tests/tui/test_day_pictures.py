@@ -70,12 +70,12 @@ def looking_on(snapshot: Snapshot) -> Console:
 
 
 async def refused(console: Console, pilot: Pilot[ExitChoice]) -> None:
-    """A wish that cannot be written down."""
+    """Fail to write an action."""
 
-    def wish(actions: Actions) -> str:
+    def call(actions: Actions) -> str:
         raise GputuiError("no space is left on the device", where=days.STORE, hint="free some space, then try again")
 
-    console.app.post_message(ActionRequested(wish))
+    console.app.post_message(ActionRequested(call))
     await pilot.pause()
 
 

@@ -117,7 +117,7 @@ async def test_the_panel_tells_why_it_goes_no_further() -> None:
         assert "already first" not in console.screen_text
 
 
-async def test_a_wish_that_is_no_order_is_not_dragged() -> None:
+async def test_an_action_that_is_no_order_is_not_dragged() -> None:
     console = watched(queue())
     async with console.app.run_test(size=(120, 40)) as pilot:
         await console.begin(pilot)

@@ -264,7 +264,7 @@ async def test_who_only_looks_on_reaches_nothing_that_changes_anything() -> None
     async with opened(lambda: world(read_only=True)) as hand:
         for row in changing:
             await row.stage(hand)
-            wished, above = hand.console.audited(), hand.app.screen
+            audited, above = hand.console.audited(), hand.app.screen
             assert hand.words_at(row.command) is None, f"{row.id} is in the key bar"
             offered = {offer.command: offer.why_not for offer in offers(above, only_looks=True)}
             assert offered.get(row.command, _ONLY_LOOKS).startswith("Not here: "), (
@@ -272,6 +272,6 @@ async def test_who_only_looks_on_reaches_nothing_that_changes_anything() -> None
             )
             await hand.pilot.press(*row.command.keys)
             assert hand.app.screen is above, f"{row.id} opens {hand.app.screen}"
-            assert hand.console.audited() == wished, f"{row.id} is done by key"
+            assert hand.console.audited() == audited, f"{row.id} is done by key"
             while len(hand.app.screen_stack) > 1:
                 await hand.app.pop_screen()

@@ -114,9 +114,9 @@ def picture_of(jobs: Iterable[Job], gpus: int | Iterable[GpuView], **changes: An
 
 
 def foreseen(draft: dict[str, str], picture: Snapshot) -> str:
-    wish = submission(draft, HERE, NOW)
-    found = prospect(picture, Settings(), NOW, wish)
-    return words(start_line(found, picture, is_held=wish.held))
+    asked = submission(draft, HERE, NOW)
+    found = prospect(picture, Settings(), NOW, asked)
+    return words(start_line(found, picture, is_held=asked.held))
 
 
 class TestWhenItWouldStart:
@@ -159,8 +159,8 @@ class TestWhenItWouldStart:
         assert "ValueError: x" in words(start_line(Prospect(NOW, failure="ValueError: x"), self.full))
 
     def test_an_array_is_foreseen_as_one_entry(self) -> None:
-        wish = submission({**GOOD, "array": "0-9999%3"}, HERE, NOW)
-        [made] = submitted_jobs(wish, 7, NOW)
+        asked = submission({**GOOD, "array": "0-9999%3"}, HERE, NOW)
+        [made] = submitted_jobs(asked, 7, NOW)
         assert (made.id, made.count, made.last_id) == (7, 10_000, 10_006)
         assert made.array is not None
         assert (made.array.id, made.array.limit) == (7, 3)

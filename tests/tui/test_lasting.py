@@ -142,7 +142,7 @@ async def test_of_what_was_looked_for_in_logs_the_last_is_remembered() -> None:
     HISTORY.clear()
 
 
-def test_wishes_for_many_jobs_are_kept_for_undo_only_as_far_as_memory_allows(
+def test_actions_on_many_jobs_are_kept_for_undo_only_as_far_as_memory_allows(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("gputui.tui.actions.MOST", 20)

@@ -273,7 +273,7 @@ async def test_one_may_stay() -> None:
         assert console.app.is_running
 
 
-async def test_a_wish_under_way_is_carried_out_before_leaving() -> None:
+async def test_an_action_under_way_is_carried_out_before_leaving() -> None:
     console = Console(sample.viewer())
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)

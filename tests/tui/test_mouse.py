@@ -121,8 +121,8 @@ async def test_a_click_on_the_title_of_a_log_pins_it_and_a_drag_does_not() -> No
 @pytest.mark.parametrize(
     ("key", "words", "seen"),
     [
-        ("c", "yes", lambda hand: eyes.wishes(hand) == [("cancel", "job 107")]),
-        ("c", "n Esc", lambda hand: eyes.wishes(hand) == []),
+        ("c", "yes", lambda hand: eyes.actions(hand) == [("cancel", "job 107")]),
+        ("c", "n Esc", lambda hand: eyes.actions(hand) == []),
         ("P", "cancel", lambda hand: not eyes.is_paused(hand)),
         ("P", "OK", eyes.is_paused),
         ("y", "n  name", lambda hand: eyes.clipboard(hand) == "whisper-finetune"),

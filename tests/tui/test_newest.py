@@ -110,15 +110,15 @@ def test_what_was_asked_about_is_let_go_when_it_is_answered() -> None:
     asked.close()
 
 
-def test_what_a_wish_was_about_is_let_go_when_it_is_done() -> None:
+def test_the_subject_of_an_action_is_freed_when_it_is_done() -> None:
     told: queue.SimpleQueue[Message] = queue.SimpleQueue()
-    wishes, about = ActionThread(Actions(MemoryJobStore(), FakeClock(), ACTOR), told.put), Queue()
+    thread, about = ActionThread(Actions(MemoryJobStore(), FakeClock(), ACTOR), told.put), Queue()
     kept = weakref.ref(about)
-    wishes.add(lambda actions, about=about: type(about).__name__)  # type: ignore[misc]
+    thread.add(lambda actions, about=about: type(about).__name__)  # type: ignore[misc]
     assert isinstance(told.get(timeout=PATIENCE), ActionDone)
     del about
     gone(kept)
-    assert wishes.finish(PATIENCE)
+    assert thread.finish(PATIENCE)
 
 
 def gone(kept: weakref.ref[Queue]) -> None:

@@ -1,4 +1,4 @@
-"""The queue's pane: marks and bulk wishes, the filter's line, sorting, columns, folded rows and tabs."""
+"""The queue's pane: marks and bulk actions, the filter's line, sorting, columns, folded rows and tabs."""
 
 from __future__ import annotations
 
@@ -476,7 +476,7 @@ def kept() -> Window:
     return Window("r1", NOW, NOW + timedelta(hours=2), count=2, tenant="alice")
 
 
-class TestStandingWishes:
+class TestRecurringActions:
     async def test_a_recurring_job_is_paused_resumed_and_removed_by_key(self) -> None:
         console = Console()
         number = console.actions.add_recurring(Recurrence("0 3 * * *", "UTC", "nightly"), Submission(spec()))

@@ -150,7 +150,7 @@ async def container_page(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 
 async def undone(console: Console, pilot: Pilot[ExitChoice]) -> None:
-    """A wish, taken back."""
+    """Undo an action."""
     await console.press(pilot, *"jjj", "h")
     await console.press(pilot, "u")
 

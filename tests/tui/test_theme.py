@@ -157,9 +157,9 @@ def test_sixteen_colours_are_not_rounded() -> None:
     ],
 )
 async def test_a_terminal_of_256_colours_gets_such_a_palette(environ: dict[str, str], is_rounded: bool) -> None:
-    wish = appearance_of(ConsoleSettings(), environ)
-    assert wish.is_rounded is is_rounded
-    console = Console(look=replace(wish, theme="gputui"))
+    appearance = appearance_of(ConsoleSettings(), environ)
+    assert appearance.is_rounded is is_rounded
+    console = Console(look=replace(appearance, theme="gputui"))
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
         drawn = {as_shown(colour) == colour for colour in colours_on(console)}

@@ -177,7 +177,7 @@ async def test_a_new_picture_is_planned_anew() -> None:
         assert screen.timeline is first
 
 
-async def test_a_wish_about_the_selected_job_shows_what_it_would_do() -> None:
+async def test_an_action_on_the_selected_job_shows_what_it_would_do() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)

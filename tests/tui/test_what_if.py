@@ -353,7 +353,7 @@ async def test_a_picture_that_changes_nothing_costs_no_forecast() -> None:
         assert panel.pace.waits, "but time alone moves starts, too"
 
 
-async def test_the_wish_is_for_the_job_it_was_opened_for_though_rows_move() -> None:
+async def test_the_action_is_for_the_job_it_was_opened_for_though_rows_move() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -365,7 +365,7 @@ async def test_the_wish_is_for_the_job_it_was_opened_for_though_rows_move() -> N
         assert console.audited() == [("cancel", "job 106")]
 
 
-async def test_a_wish_that_makes_no_sense_any_more_says_so() -> None:
+async def test_an_action_that_makes_no_sense_any_more_says_so() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -413,7 +413,7 @@ async def test_resume_says_why_it_was_drained() -> None:
         assert console.store.controls().drains == {}
 
 
-async def test_switched_off_a_wish_is_written_at_once_and_cancel_asks() -> None:
+async def test_switched_off_an_action_is_written_at_once_and_cancel_asks() -> None:
     console = watched(what_if="off")
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)

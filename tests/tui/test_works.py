@@ -77,7 +77,7 @@ async def gone(console: Console, pilot: Pilot[ExitChoice]) -> None:
 
 
 @pytest.mark.usefixtures("at_once")
-class TestWishes:
+class TestActions:
     async def test_how_far_it_is_is_shown_until_it_is_done(self) -> None:
         console, slow = Console(), Slow()
         async with console.app.run_test(size=SIZE) as pilot:
@@ -158,7 +158,7 @@ async def test_what_is_quick_is_not_shown_and_escape_means_what_it_did() -> None
         assert not console.app.screen_stack[0].queue.rows.filter  # type: ignore[attr-defined]
 
 
-def test_all_or_nothing_of_a_wish_over_many_jobs() -> None:
+def test_all_or_nothing_of_an_action_over_many_jobs() -> None:
     console = Console(sample.empty_queue())
     ids = console.store.submit([job() for _ in range(350)], actor=ACTOR)
     told: list[tuple[int, int]] = []

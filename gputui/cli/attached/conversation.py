@@ -34,7 +34,7 @@ class Ending(Enum):
     """A signal handler ended it."""
 
 
-class Leaving(Exception):  # noqa: N818 - a wish, no error
+class Leaving(Exception):  # noqa: N818 - a request, no error
     """Raised by a signal handler to leave the job as it is."""
 
 

@@ -38,7 +38,7 @@ CONFLICT_PAUSE = 0.05
 """Seconds between two checks: the other scheduler has `CONFLICT_CHECKS` of them to start its container or to yield."""
 _EXIT_CODES = {CauseCode.COMMAND_NOT_FOUND: 127, CauseCode.COMMAND_NOT_EXECUTABLE: 126}
 
-Permit: TypeAlias = Callable[[Launch], Launch]
+LaunchCheck: TypeAlias = Callable[[Launch], Launch]
 """Returns the launch as the site allows it; raises RuntimeFault where it does not."""
 
 
@@ -61,7 +61,7 @@ def start_attempt(
     launch: Launch,
     clock: SteadyClock,
     settings: Settings,
-    permit: Permit = lambda launch: launch,
+    permit: LaunchCheck = lambda launch: launch,
     wait_for_viewer: Callable[[JobId], None] = lambda job_id: None,
 ) -> RuntimeFault | None:
     """Take steps 2 to 4 in a worker; return the fault that ended them, if any.

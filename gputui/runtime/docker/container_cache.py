@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gputui.domain.cause import Cause
 from gputui.domain.container import ContainerRecord, ContainerState, ForeignContainer
 from gputui.runtime.docker.create import GPUS, STORE
+from gputui.runtime.docker.engine import EngineJson
 from gputui.runtime.docker.faults import cause_of_init
 from gputui.runtime.docker.outages import Outages, boot_time, may_be_the_engines
 from gputui.runtime.docker.records import by_name, foreign_of, gpus_of, record_of, state_of
@@ -19,7 +20,6 @@ from gputui.runtime.docker.records import by_name, foreign_of, gpus_of, record_o
 if TYPE_CHECKING:
     from docker import APIClient
 
-Json = Mapping[str, Any]
 _MAYBE_INIT = {126, 127}
 _ABOUT_TO_START = 60
 """Seconds within which a created container is expected to be started."""
@@ -133,7 +133,7 @@ class ContainerCache:
         """Judge by this machine's boot time, since the engine is local: older containers were ended by the restart."""
         self._booted_at = boot_time()
 
-    def _record(self, client: APIClient, summary: Json) -> ContainerRecord | None:
+    def _record(self, client: APIClient, summary: EngineJson) -> ContainerRecord | None:
         with self._lock:
             known = self._records.get(summary["Id"])
         is_paused = summary["State"] == "paused"
@@ -166,12 +166,12 @@ def _remembers(client: APIClient, nanoseconds: int) -> bool:
     return any(event.get("timeNano") == nanoseconds for event in events)
 
 
-def _rival(summary: Json) -> ContainerRecord:
+def _rival(summary: EngineJson) -> ContainerRecord:
     """Return a partial record of another store's container, from the list."""
     return ContainerRecord(summary["Id"], 0, 0, state_of(summary["State"]), gpus_of(summary["Labels"]))
 
 
-def _init_cause(client: APIClient, inspected: Json) -> Cause | None:
+def _init_cause(client: APIClient, inspected: EngineJson) -> Cause | None:
     """Return the failure that the engine's init logged, if the exit code may be its own."""
     state = inspected["State"]
     if state["Status"] != "exited" or state["ExitCode"] not in _MAYBE_INIT:

@@ -24,7 +24,7 @@ from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.endpoint import Endpoint
 from gputui.runtime.ssh_tunnel import Tunnel
 
-Json = Mapping[str, Any]
+EngineJson = Mapping[str, Any]
 _LEAST_API = (1, 40)
 _LEAST_PODMAN = (5, 4)
 DIRECTORIES = ("/etc/cdi", "/var/run/cdi")
@@ -71,7 +71,7 @@ class EngineFacts:
         return f"{'Podman' if self.is_podman else 'Docker'} {self.version}"
 
 
-def read_facts(version: Json, info: Json) -> EngineFacts:
+def read_facts(version: EngineJson, info: EngineJson) -> EngineFacts:
     """Return the facts in the engine's answers."""
     components = version.get("Components") or ()
     is_podman = any("podman" in str(part.get("Name", "")).lower() for part in components)
@@ -90,7 +90,7 @@ def read_facts(version: Json, info: Json) -> EngineFacts:
     )
 
 
-def _gpus(version: Json, info: Json, is_podman: bool, too_old: bool) -> EngineGpus:
+def _gpus(version: EngineJson, info: EngineJson, is_podman: bool, too_old: bool) -> EngineGpus:
     runtimes = {str(name): str(one.get("path") or "") for name, one in (info.get("Runtimes") or {}).items()}
     listed = [str(one.get("ID", "")) for one in info.get("DiscoveredDevices") or ()]
     return EngineGpus(
@@ -103,7 +103,7 @@ def _gpus(version: Json, info: Json, is_podman: bool, too_old: bool) -> EngineGp
     )
 
 
-def _gpu_mode(version: Json, info: Json, is_podman: bool, too_old: bool) -> GpuMode:
+def _gpu_mode(version: EngineJson, info: EngineJson, is_podman: bool, too_old: bool) -> GpuMode:
     """Return CDI only if NVIDIA's runtime is not set up: device requests support MIG better."""
     if is_podman:
         return GpuMode.CDI if _numbers(version.get("Version")) >= _LEAST_PODMAN else GpuMode.NONE
@@ -114,14 +114,14 @@ def _gpu_mode(version: Json, info: Json, is_podman: bool, too_old: bool) -> GpuM
     return GpuMode.CDI if _has_cdi_gpus(info) else GpuMode.NVIDIA
 
 
-def _has_cdi_gpus(info: Json) -> bool:
+def _has_cdi_gpus(info: EngineJson) -> bool:
     """Return whether CDI offers NVIDIA's GPUs; an engine that lists no devices has CDI if it has directories for it."""
     if "DiscoveredDevices" in info:
         return any(str(one.get("ID", "")).startswith(CDI_KIND) for one in info["DiscoveredDevices"] or ())
     return bool(info.get("CDISpecDirs"))
 
 
-def _gpu_warnings(version: Json, info: Json, is_podman: bool, too_old: bool) -> Iterator[str]:
+def _gpu_warnings(version: EngineJson, info: EngineJson, is_podman: bool, too_old: bool) -> Iterator[str]:
     if is_podman and _numbers(version.get("Version")) < _LEAST_PODMAN:
         yield "Podman before 5.4 silently ignores requests for GPUs: jobs with GPUs are refused; upgrade Podman"
     if too_old:
@@ -133,7 +133,7 @@ def _gpu_warnings(version: Json, info: Json, is_podman: bool, too_old: bool) -> 
         )
 
 
-def _warnings(info: Json, is_podman: bool) -> Iterator[str]:
+def _warnings(info: EngineJson, is_podman: bool) -> Iterator[str]:
     if not is_podman and not info.get("LiveRestoreEnabled"):
         yield (
             "live-restore is off: restarting the Docker daemon ends every job; "
@@ -142,7 +142,7 @@ def _warnings(info: Json, is_podman: bool) -> Iterator[str]:
     yield from _limits(info)
 
 
-def _limits(info: Json) -> Iterator[str]:
+def _limits(info: EngineJson) -> Iterator[str]:
     fields = {
         "MemoryLimit": "--memory",
         "SwapLimit": "swap of --memory",

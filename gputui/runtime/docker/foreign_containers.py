@@ -10,8 +10,9 @@ from gputui.domain.gpu_processes import ContainerDetail
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.create import JOB, STORE, USER
+from gputui.runtime.docker.engine import EngineJson
 from gputui.runtime.docker.logs import DockerLog, LogQuery
-from gputui.runtime.docker.records import Json, by_name, parse_time, requested_devices
+from gputui.runtime.docker.records import by_name, parse_time, requested_devices
 
 if TYPE_CHECKING:
     from docker import APIClient
@@ -56,7 +57,7 @@ def _inspected(client: APIClient, name: str) -> ContainerDetail:
     return detail_of(found)
 
 
-def detail_of(inspected: Json) -> ContainerDetail:
+def detail_of(inspected: EngineJson) -> ContainerDetail:
     """Return a container as its engine describes it."""
     config, host, state = inspected["Config"], inspected.get("HostConfig") or {}, inspected["State"]
     labels = config.get("Labels") or {}
@@ -84,14 +85,14 @@ def detail_of(inspected: Json) -> ContainerDetail:
     )
 
 
-def _mount(mount: Json) -> str:
+def _mount(mount: EngineJson) -> str:
     source = mount.get("Name") if mount.get("Type") == "volume" else mount.get("Source")
     return (
         f"{source or mount.get('Type')} → {mount.get('Destination')}{'' if mount.get('RW', True) else ' (read-only)'}"
     )
 
 
-def _ports(listed: Json) -> Iterator[str]:
+def _ports(listed: EngineJson) -> Iterator[str]:
     """Yield each port, and where the host listens for it; one line for both kinds of IP."""
     for port, bindings in sorted(listed.items()):
         if not bindings:

@@ -15,8 +15,8 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Channel, Permit
 from gputui.runtime.docker.channel import ContainerChannel, upgraded
 from gputui.runtime.docker.connection import Connection
-from gputui.runtime.docker.engine import is_local
-from gputui.runtime.docker.records import Json, by_name, submitter_of
+from gputui.runtime.docker.engine import EngineJson, is_local
+from gputui.runtime.docker.records import by_name, submitter_of
 from gputui.runtime.host_processes import ProcessSampler
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ class DockerExec:
             exit_code=lambda: self._call(lambda client: _exec_code(client, run)),
         )
 
-    def _inspected(self, name: str) -> Json:
-        found: Json | None = self._call(lambda client: by_name(client, name))
+    def _inspected(self, name: str) -> EngineJson:
+        found: EngineJson | None = self._call(lambda client: by_name(client, name))
         if found is None:
             raise RuntimeFault(Cause(CauseCode.CONTAINER_LOST, f"there is no container {name}"))
         return found

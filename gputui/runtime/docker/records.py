@@ -13,13 +13,13 @@ from gputui.domain.container_options import PublishedPort
 from gputui.domain.errors import RuntimeFault
 from gputui.domain.policy.gpus.engine import CDI_KIND
 from gputui.runtime.docker.create import ATTEMPT, GPUS, JOB, STORE, SUBMITTER, USER
+from gputui.runtime.docker.engine import EngineJson
 from gputui.runtime.docker.faults import cause_of
 
 if TYPE_CHECKING:
     from docker import APIClient
 
 
-Json = Mapping[str, Any]
 _STATES = {
     "created": ContainerState.CREATED,
     "running": ContainerState.RUNNING,
@@ -38,7 +38,7 @@ def state_of(status: str) -> ContainerState:
     return _STATES.get(status, ContainerState.EXITED)
 
 
-def record_of(inspected: Json, *, cause: Cause | None = None) -> ContainerRecord | None:
+def record_of(inspected: EngineJson, *, cause: Cause | None = None) -> ContainerRecord | None:
     """Return the record of an inspected container; None without our labels. `cause` overrides the exit code's."""
     labels = inspected["Config"].get("Labels") or {}
     try:
@@ -64,13 +64,13 @@ def record_of(inspected: Json, *, cause: Cause | None = None) -> ContainerRecord
     )
 
 
-def submitter_of(inspected: Json) -> int | None:
+def submitter_of(inspected: EngineJson) -> int | None:
     """Return the uid of the submitter that was recorded with the container; None without one."""
     told = (inspected["Config"].get("Labels") or {}).get(SUBMITTER, "")
     return int(told) if told.isascii() and told.isdigit() else None
 
 
-def _ports(listed: Json) -> Iterator[PublishedPort]:
+def _ports(listed: EngineJson) -> Iterator[PublishedPort]:
     """Yield the ports of `{"8888/tcp": [{"HostIp": "0.0.0.0", "HostPort": "49153"}]}`, one for both kinds of IP."""
     for key, bindings in sorted(listed.items()):
         port, _, protocol = key.partition("/")
@@ -85,7 +85,7 @@ def gpus_of(labels: Mapping[str, str]) -> tuple[str, ...]:
     return tuple(filter(None, labels.get(GPUS, "").split(",")))
 
 
-def _why(state: Json) -> Cause | None:
+def _why(state: EngineJson) -> Cause | None:
     """Return the cause of the end: the engine's error if there is one, else by exit code."""
     exit_code = int(state["ExitCode"])
     if state.get("Error") and exit_code:
@@ -128,7 +128,7 @@ def adoptable(inspected: Mapping[str, Any], launch: Launch) -> bool:
     return not (never_ran and gpus_of(labels) != launch.gpus)
 
 
-def foreign_of(inspected: Json, default_runtime: str) -> ForeignContainer | None:
+def foreign_of(inspected: EngineJson, default_runtime: str) -> ForeignContainer | None:
     """Return a foreign container with the GPUs it requested; None when it requested none."""
     devices = requested_devices(inspected, default_runtime)
     if not devices:
@@ -143,12 +143,12 @@ def foreign_of(inspected: Json, default_runtime: str) -> ForeignContainer | None
     )
 
 
-def requested_devices(inspected: Json, default_runtime: str = "") -> tuple[str, ...]:
+def requested_devices(inspected: EngineJson, default_runtime: str = "") -> tuple[str, ...]:
     """Return the GPUs that a container has requested, as written."""
     return tuple(dict.fromkeys(_devices(inspected, default_runtime)))
 
 
-def _devices(inspected: Json, default_runtime: str) -> Iterator[str]:
+def _devices(inspected: EngineJson, default_runtime: str) -> Iterator[str]:
     host = inspected["HostConfig"]
     requested = [token for request in host.get("DeviceRequests") or () for token in _requested(request)]
     yield from requested
@@ -160,7 +160,7 @@ def _devices(inspected: Json, default_runtime: str) -> Iterator[str]:
         yield from _by_runtime(inspected)
 
 
-def _requested(request: Json) -> Iterator[str]:
+def _requested(request: EngineJson) -> Iterator[str]:
     """Yield the devices of a request: its ids, else a count of the first ones; -1 means all."""
     driver = request.get("Driver") or ""
     wants_gpu = any("gpu" in one_of or "nvidia" in one_of for one_of in request.get("Capabilities") or ())
@@ -177,7 +177,7 @@ def _requested(request: Json) -> Iterator[str]:
             yield from map(str, range(count))
 
 
-def _by_runtime(inspected: Json) -> Iterator[str]:
+def _by_runtime(inspected: EngineJson) -> Iterator[str]:
     """Yield the devices that NVIDIA's runtime grants: mounts that name devices, else NVIDIA_VISIBLE_DEVICES."""
     mounted = [str(mount.get("Destination", "")) for mount in inspected.get("Mounts") or ()]
     names = [path.removeprefix(_MOUNTED) for path in mounted if path.startswith(_MOUNTED)]

@@ -29,7 +29,7 @@ from gputui.ports import Clock, LogStream
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.container_cache import ContainerCache
 from gputui.runtime.docker.create import create_request
-from gputui.runtime.docker.engine import EngineFacts, GpuMode, Json, is_local, listed_cdi_names, read_facts
+from gputui.runtime.docker.engine import EngineFacts, EngineJson, GpuMode, is_local, listed_cdi_names, read_facts
 from gputui.runtime.docker.events import EventWatcher
 from gputui.runtime.docker.faults import SilentError, fault, is_conflict, is_missing
 from gputui.runtime.docker.logs import DockerLog, LogQuery, save
@@ -111,7 +111,7 @@ class DockerRuntime:
         self._cache.outages.back(self._clock.now())
         return found
 
-    def _facts_of(self, version: Json, info: Json) -> EngineFacts:
+    def _facts_of(self, version: EngineJson, info: EngineJson) -> EngineFacts:
         facts = read_facts(version, info)
         is_here = is_local(self._connection, info)
         gpus = replace(facts.gpus, is_local=is_here, address=self._connection.where)
@@ -323,7 +323,7 @@ class DockerRuntime:
         self._connection.close()
 
 
-def _ask(client: APIClient) -> tuple[Json, Json]:
+def _ask(client: APIClient) -> tuple[EngineJson, EngineJson]:
     return client.version(), client.info()
 
 

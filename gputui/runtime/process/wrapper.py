@@ -51,7 +51,7 @@ REST_WITHIN = 60.0
 _PR_SET_CHILD_SUBREAPER = 36
 _PUNCH_HOLE_KEEP_SIZE = 3
 
-Plan = dict[bytes, list[bytes]]
+Instructions = dict[bytes, list[bytes]]
 
 
 def main() -> None:
@@ -115,7 +115,7 @@ def keep(place: int, report: int) -> None:
     take_over(place, plan, log, terminal)
 
 
-def terminal_of(place: int, plan: Plan, log: int) -> Terminal | None:
+def terminal_of(place: int, plan: Instructions, log: int) -> Terminal | None:
     """Return the streams of an interactive command; None for others, which need not load that module."""
     if b"session" not in plan:
         return None
@@ -129,7 +129,7 @@ def terminal_of(place: int, plan: Plan, log: int) -> Terminal | None:
     return Terminal(place, log, is_tty=plan[b"session"] == [b"tty"], has_input=b"session_input" in plan, owner=owner)
 
 
-def be_runner(place: int, plan: Plan, log: int, report: int, terminal: Terminal | None) -> None:
+def be_runner(place: int, plan: Instructions, log: int, report: int, terminal: Terminal | None) -> None:
     """Run the command in this process and end; never returns."""
     try:
         os.setpgid(0, 0)  # a signal to the keeper's group leaves one of the two alive
@@ -142,7 +142,7 @@ def be_runner(place: int, plan: Plan, log: int, report: int, terminal: Terminal 
         os._exit(0)
 
 
-def run(place: int, plan: Plan, log: int, report: int, terminal: Terminal | None) -> None:
+def run(place: int, plan: Instructions, log: int, report: int, terminal: Terminal | None) -> None:
     """Run the command to its end and record the end."""
     if terminal is not None:
         terminal.hear_children()
@@ -159,7 +159,7 @@ def run(place: int, plan: Plan, log: int, report: int, terminal: Terminal | None
     finish(place, plan, child, terminal)
 
 
-def take_over(place: int, plan: Plan, log: int, terminal: Terminal | None) -> None:
+def take_over(place: int, plan: Instructions, log: int, terminal: Terminal | None) -> None:
     """Finish the attempt after the runner is gone: nothing is left unless it was killed."""
     if unsealed(read_state(place, EXITED_AT)):
         return
@@ -174,7 +174,7 @@ def take_over(place: int, plan: Plan, log: int, terminal: Terminal | None) -> No
         write_exit(place, 127, plan, b"runner 0")
 
 
-def finish(place: int, plan: Plan, child: int, terminal: Terminal | None) -> None:
+def finish(place: int, plan: Instructions, child: int, terminal: Terminal | None) -> None:
     """Wait for the command, kill processes that it left behind, and record its end."""
     code = wait(child, terminal)
     end_the_rest(child)
@@ -207,12 +207,12 @@ def identity() -> bytes:
     return b"%d %s %s" % (os.getpid(), ticks, boot)
 
 
-def read_plan(place: int) -> Plan:
+def read_plan(place: int) -> Instructions:
     """Read the plan: `key=value` records, each ended by NUL; keys may repeat."""
     descriptor = os.open("plan", os.O_RDONLY | os.O_NOFOLLOW, dir_fd=place)
     with open(descriptor, "rb") as file:  # noqa: PTH123
         records = file.read().split(b"\0")[:-1]
-    plan: Plan = {}
+    plan: Instructions = {}
     for record in records:
         key, _, value = record.partition(b"=")
         plan.setdefault(key, []).append(value)
@@ -251,7 +251,7 @@ def unsealed(sector: bytes) -> bytes:
     return record if seal == b"%08x" % zlib.crc32(record) else b""
 
 
-def write_exit(place: int, code: int, plan: Plan, refusal: bytes) -> None:
+def write_exit(place: int, code: int, plan: Instructions, refusal: bytes) -> None:
     """Write the end record, retrying for ever: file systems that copy on write may be full now.
 
     If the attempt was removed meanwhile, nothing is written.
@@ -266,7 +266,7 @@ def write_exit(place: int, code: int, plan: Plan, refusal: bytes) -> None:
             time.sleep(0.5)
 
 
-def oom_kills(plan: Plan) -> int:
+def oom_kills(plan: Instructions) -> int:
     """Return how many processes of this attempt the kernel killed for its memory limit."""
     for path in plan.get(b"oom_events", []):
         try:
@@ -278,7 +278,7 @@ def oom_kills(plan: Plan) -> int:
     return 0
 
 
-def spawn(place: int, plan: Plan, terminal: Terminal | None) -> tuple[int, bytes]:
+def spawn(place: int, plan: Instructions, terminal: Terminal | None) -> tuple[int, bytes]:
     """Start the command; return its pid, and `STEP ERRNO` when that failed."""
     failed, failure = os.pipe()
     try:
@@ -306,7 +306,7 @@ def spawn(place: int, plan: Plan, terminal: Terminal | None) -> tuple[int, bytes
     return child, refusal
 
 
-def become(plan: Plan, step: list[bytes]) -> None:
+def become(plan: Instructions, step: list[bytes]) -> None:
     """Exec the command; on failure `step` names the failed step."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         if signal.getsignal(number) is not None:

@@ -30,12 +30,12 @@ _FIGURE = 9
 """Cells of a figure, with the gap before it."""
 _SECOND_FROM = 6
 """Lines of history from which memory has some of them too."""
-Line = tuple[Span, ...]
+CardLine = tuple[Span, ...]
 METERS = (("utilization", "UTL"), ("memory_used", "MEM"), ("power", "PWR"), ("temperature", "TMP"))
 """Readings that have a bar, with their labels."""
 
 
-def card_lines(row: GpuRow, room: int, height: int, unread: frozenset[str] = frozenset()) -> tuple[Line, ...]:
+def card_lines(row: GpuRow, room: int, height: int, unread: frozenset[str] = frozenset()) -> tuple[CardLine, ...]:
     """Return the lines of the card from the top, each exactly `room` cells wide; `unread` readings have no line.
 
     Bars stand at the same height in all cards. Notes and the elapsed time stand at the bottom, history between them.
@@ -179,7 +179,7 @@ def _last_read(row: GpuRow) -> str:
 # several to a line
 
 
-def compact_line(row: GpuRow, room: int) -> Line:
+def compact_line(row: GpuRow, room: int) -> CardLine:
     """Return the card in one short line."""
     meter, is_full = max(4, min(12, room // 6)), room >= LINE_FULL - 2
     if (sick := sick_words(row, room)) is not None:
@@ -199,7 +199,7 @@ def compact_line(row: GpuRow, room: int) -> Line:
     return tuple(fitted((*parts, (" ", DIM), *held), room))
 
 
-def compact_title(room: int) -> Line:
+def compact_title(room: int) -> CardLine:
     """Return the title above such lines."""
     meter = max(4, min(12, room // 6))
     more = f"{'TEMP'.rjust(5)}{'PWR'.rjust(6)}" if room >= LINE_FULL - 2 else ""

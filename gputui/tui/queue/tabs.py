@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gputui.domain.gpu import Gpu
 from gputui.domain.job import Job, Submission
@@ -10,9 +10,9 @@ from gputui.domain.recurring import Recurrence
 from gputui.domain.settings import Window
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.recurring import local_zone_name
+from gputui.tui.actions import Call
 from gputui.tui.keys import keyed
 
-Call = Callable[[Actions], str]
 TABS = ("queue", "finished", "recurring", "reservations")
 
 

@@ -16,7 +16,7 @@ from textual.widget import Widget
 from gputui.domain.units import plural
 from gputui.tui.commands import GRID_COMMANDS, MOVE_COMMANDS, bindings
 from gputui.tui.present.cells import Span, changed_runs, segments
-from gputui.tui.present.gpu_card import Line, card_lines, compact_line, compact_title
+from gputui.tui.present.gpu_card import CardLine, card_lines, compact_line, compact_title
 from gputui.tui.present.gpu_rows import GpuPicture
 from gputui.tui.present.gpu_tiles import Arrangement
 from gputui.tui.present.style import BLUE, DIM, GROUND, PICKED, PICKED_FAINT, RAISED
@@ -37,7 +37,7 @@ class _Tile:
 
     key: str
     picked: bool
-    lines: tuple[Line, ...]
+    lines: tuple[CardLine, ...]
 
 
 class GpuCards(Widget, can_focus=True):

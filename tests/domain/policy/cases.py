@@ -1,4 +1,4 @@
-"""Whole servers drawn at random: nodes, GPUs in every state, jobs with every feature, settings, wishes."""
+"""Whole servers drawn at random: nodes, GPUs in every state, jobs with every feature, settings, actions."""
 
 from __future__ import annotations
 
@@ -73,23 +73,23 @@ def waiting(draw: st.DrawFn, number: int, others: list[int]) -> Job:
     spec, age = draw(specs()), timedelta(seconds=draw(AGES))
     priority = draw(st.sampled_from([50, 50, 50, 0, 30, 80, 100]))
     job = Job(number, replace(spec, priority=priority), NOW - age, priority=priority)
-    wish = draw(st.integers(0, 13))
-    if wish == 0:
+    feature = draw(st.integers(0, 13))
+    if feature == 0:
         return job.evolve(held=True, hold_reason=draw(st.sampled_from([None, "held after 20 starts"])))
-    if wish == 1 and others:
+    if feature == 1 and others:
         after = tuple(draw(st.sets(st.sampled_from(others), min_size=1, max_size=2)))
         well = draw(st.booleans())
         return job.evolve(spec=replace(job.spec, after=after if well else (), after_any=() if well else after))
-    if wish == 2:
+    if feature == 2:
         return job.evolve(spec=replace(job.spec, begin_at=draw(AHEAD)))
-    if wish == 3:
+    if feature == 3:
         over = Attempt(1, (), started_at=NOW - HOUR, ended_at=NOW - MINUTE)
         return job.evolve(not_before=NOW + draw(st.integers(1, 600)) * timedelta(seconds=1), attempts=(over,))
-    if wish == 4:
+    if feature == 4:
         return job.evolve(topped_at=NOW - draw(st.integers(0, 3)) * MINUTE)
-    if wish == 5:
+    if feature == 5:
         return job.evolve(avoid_gpus=tuple(uuid(n) for n in draw(st.sets(st.integers(0, 7), max_size=3))))
-    if wish == 6:
+    if feature == 6:
         return job.evolve(array=ArrayRef(draw(st.sampled_from([9001, 9002])), number, draw(st.sampled_from([1, 2]))))
     return job
 

@@ -1,4 +1,4 @@
-"""Arrays that others wait for, and wishes about a part of one: planned like their elements one by one."""
+"""Arrays that others wait for, and actions on a part of one: planned like their elements one by one."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_entries_that_others_wait_for_are_planned_like_their_elements(case: Case
 @given(
     with_entries(), st.sampled_from(["hold", "cancel", "raise", "top"]), st.sets(st.integers(1000, 1100), max_size=30)
 )
-def test_a_wish_about_some_elements_does_to_an_entry_what_it_does_to_them(
+def test_an_action_on_some_elements_changes_an_entry_as_it_changes_single_jobs(
     case: Case, verb: str, chosen: set[JobId]
 ) -> None:
     changes = {

@@ -26,7 +26,7 @@ def wait(one: Job, now: datetime = NOW, ended_at: datetime | None = None) -> flo
     return seconds / 3600
 
 
-def wished(one: Job, at: datetime, **changes: Any) -> Job:
+def changed(one: Job, at: datetime, **changes: Any) -> Job:
     return keep_wait(one, one.evolve(**changes), None, at)
 
 
@@ -41,14 +41,14 @@ def test_a_plain_job_waits_since_it_was_submitted() -> None:
 
 
 def test_time_on_hold_does_not_count_and_the_wait_goes_on_after_the_release() -> None:
-    held = wished(job(age=3600), NOW, held=True)
+    held = changed(job(age=3600), NOW, held=True)
     assert wait(held, NOW + 10 * HOUR) == 1.0
-    released = wished(held, NOW + 10 * HOUR, held=False)
+    released = changed(held, NOW + 10 * HOUR, held=False)
     assert wait(released, NOW + 12 * HOUR) == 3.0
 
 
 def test_a_job_submitted_on_hold_has_not_waited_when_it_is_released() -> None:
-    released = wished(job(age=36_000, held=True), NOW, held=False)
+    released = changed(job(age=36_000, held=True), NOW, held=False)
     assert wait(released) == 0.0
 
 
@@ -101,11 +101,11 @@ def test_a_dependency_given_up_does_not_make_it_older() -> None:
 
 
 def test_a_wait_counts_for_the_priority_that_it_was_spent_at_and_for_lower_ones() -> None:
-    raised = wished(job(age=3600, priority=0), NOW, priority=50)
+    raised = changed(job(age=3600, priority=0), NOW, priority=50)
     assert wait(raised, NOW + HOUR) == 1.0
-    again_low = wished(raised, NOW + HOUR, priority=20)
+    again_low = changed(raised, NOW + HOUR, priority=20)
     assert wait(again_low, NOW + HOUR) == 1.0, "the hour at priority 0 does not count at 20"
-    at_zero = wished(again_low, NOW + HOUR, priority=0)
+    at_zero = changed(again_low, NOW + HOUR, priority=0)
     assert wait(at_zero, NOW + HOUR) == 2.0
 
 
@@ -115,8 +115,8 @@ def test_the_wait_is_the_time_at_this_priority_or_above(steps: list[tuple[int, i
     for priority, seconds in steps:
         spent.append((one.priority, seconds))
         now += timedelta(seconds=seconds)
-        one = wished(one, now, priority=priority)
-    one = wished(one, now, priority=last)
+        one = changed(one, now, priority=priority)
+    one = changed(one, now, priority=last)
     assert wait(one, now) * 3600 == pytest.approx(sum(seconds for priority, seconds in spent if priority >= last))
 
 

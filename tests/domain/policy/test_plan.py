@@ -50,7 +50,7 @@ def test_order_is_priority_then_submit_time_then_id() -> None:
     assert planned(jobs).order == (3, 2, 4, 1)
 
 
-def test_what_was_put_on_top_goes_first_the_latest_wish_before_all() -> None:
+def test_what_was_put_on_top_goes_first_the_latest_before_all() -> None:
     first, second = NOW - timedelta(minutes=2), NOW - timedelta(minutes=1)
     jobs = [job(1, priority=100), job(2, topped_at=first), job(3, topped_at=second)]
     assert planned(jobs).order == (3, 2, 1)

@@ -123,14 +123,14 @@ def test_the_forecast_knows_of_jobs_that_begin_later_or_after_others_and_that_he
     waiting: list[tuple[int | tuple[int, int], int, int, str, int, str]],
 ) -> None:
     jobs = {}
-    for number, (gpus, minutes, priority, tenant, age, wish) in enumerate(waiting, 1):
+    for number, (gpus, minutes, priority, tenant, age, kind) in enumerate(waiting, 1):
         one = exact(number, gpus, minutes, priority, tenant, age)
         spec = one.spec
-        if wish == "begins":
+        if kind == "begins":
             spec = replace(spec, begin_at=NOW + timedelta(seconds=40 * number))
-        if wish == "after" and number > 1:
+        if kind == "after" and number > 1:
             spec = replace(spec, after=(number - 1,))
-        jobs[number] = replace(one, spec=spec, held=wish == "held")
+        jobs[number] = replace(one, spec=spec, held=kind == "held")
     check_forecast(jobs)
 
 

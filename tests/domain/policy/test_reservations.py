@@ -161,8 +161,8 @@ def test_what_is_over_is_forgotten_with_its_claim() -> None:
 
 def test_tenants_and_the_standing_rule_of_a_command_go_over_the_file() -> None:
     file = Settings(policy=PolicySettings(standing_priority=80, tenants=(TenantSettings("bob"), TenantSettings("eve"))))
-    wished = Controls(tenants=(TenantSettings("bob", 3.0),), standing=StandingRule(None))
-    policy = effective_settings(file, wished).policy
+    controls = Controls(tenants=(TenantSettings("bob", 3.0),), standing=StandingRule(None))
+    policy = effective_settings(file, controls).policy
     assert policy.tenants == (TenantSettings("bob", 3.0), TenantSettings("eve"))
     assert policy.standing_priority is None
     assert effective_settings(file, Controls()) is file

@@ -35,14 +35,14 @@ def screens(hand: Hand) -> tuple[str, ...]:
     return tuple(type(each).__name__ for each in hand.app.screen_stack)
 
 
-def wishes(hand: Hand) -> list[tuple[str, str]]:
-    """Wishes since the console was tidied, with their subjects."""
-    return [(verb, target) for verb, target in hand.console.audited()[hand.wished :] if target.startswith("job")]
+def actions(hand: Hand) -> list[tuple[str, str]]:
+    """Return the actions on jobs since the console was tidied."""
+    return [(verb, target) for verb, target in hand.console.audited()[hand.checked :] if target.startswith("job")]
 
 
-def last_wish(hand: Hand) -> tuple[str, str] | None:
+def last_action(hand: Hand) -> tuple[str, str] | None:
     """Return the last action."""
-    return wishes(hand)[-1] if wishes(hand) else None
+    return actions(hand)[-1] if actions(hand) else None
 
 
 def priority(hand: Hand) -> int:

@@ -37,8 +37,8 @@ class Hand:
     def __init__(self, console: Console, pilot: Pilot[ExitChoice]) -> None:
         self.console = console
         self.pilot = pilot
-        self.wished = len(console.audited())
-        """The number of wishes that are not looked at any more."""
+        self.checked = len(console.audited())
+        """Number of actions that were checked already."""
 
     @property
     def app(self) -> Gputui:

@@ -28,7 +28,7 @@ def _closes(name: str, stage: Step, mouse: Step | None = None) -> Row:
 
 
 ROWS = (
-    Row("yes", stages_dialogs.question, eyes.wishes, [("cancel", "job 101")], mouse=on("Enter  yes"), footer=False),
+    Row("yes", stages_dialogs.question, eyes.actions, [("cancel", "job 101")], mouse=on("Enter  yes"), footer=False),
     _closes("no", stages_dialogs.question, on("Esc  no")),
     Row("hand_over", stages_dialogs.leaving, eyes.left, ExitChoice.HAND_OVER, mouse=on("hand over to a"), footer=False),
     Row("stop", stages_dialogs.leaving, eyes.left, ExitChoice.STOP, mouse=on("stop scheduling"), footer=False),

@@ -44,7 +44,7 @@ ROWS = (
     Row("copy", stages_log.log, eyes.clipboard, "101", ("i",), has_key=False),
     Row("filter", stages_log.log, eyes.focus, "filter", has_key=False, footer=False),  # there it searches
     Row("detail", stages_log.log, eyes.screen, "Detail"),
-    Row("hold", stages_log.log_of_waiting, eyes.wishes, [("hold", "job 107")]),
+    Row("hold", stages_log.log_of_waiting, eyes.actions, [("hold", "job 107")]),
     Row("pin_log", stages_screens.logs, eyes.panes, 1),
     Row("attempt_after", stages_screens.logs, eyes.attempt_beside, 2),
     Row("pane_next", stages_screens.logs, eyes.focus, "log-1"),

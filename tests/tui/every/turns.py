@@ -86,12 +86,12 @@ async def in_turn(make: Make, acts: Iterable[Step]) -> None:
 
 
 async def tidy(hand: Hand, stored: Stored) -> None:
-    """Leave all screens, undo all wishes, and go back to the first job of the queue."""
+    """Leave all screens, undo all actions, and go back to the first job of the queue."""
     while len(hand.app.screen_stack) > 1:
         await hand.app.pop_screen()
     await hand.console.settle(hand.pilot)
     stored.write(hand.console.store)
-    hand.wished = len(hand.console.audited())
+    hand.checked = len(hand.console.audited())
     hand.app.clear_notifications()
     hand.app.copy_to_clipboard("")
     hand.main.action_tab("queue")
