@@ -54,6 +54,19 @@ class Launch(Struct, frozen=True):
         return f"{self.store_id}:{self.job_id}:{self.attempt}"
 
 
+class Consumption(Struct, frozen=True):
+    """Use of the machine by an attempt since its start, as its control group counts it. None: not counted there."""
+
+    cpu: float | None = None
+    """CPU-seconds, user and system."""
+    memory: int | None = None
+    memory_peak: int | None = None
+    """Bytes of memory now and at most, with page cache."""
+    io_read: int | None = None
+    io_written: int | None = None
+    """Bytes read from and written to disks."""
+
+
 class ContainerState(StrEnum):
     """State of a container."""
 
@@ -81,6 +94,8 @@ class ContainerRecord(Struct, frozen=True):
     ports: tuple[PublishedPort, ...] = ()
     is_suspended: bool = False
     """True if its processes are stopped."""
+    consumption: Consumption | None = None
+    """Its use of the machine in all; None while it runs, and where its control group ended with it."""
 
 
 class ForeignContainer(Struct, frozen=True):

@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Annotated
+from datetime import timedelta
 
-from msgspec import Meta, Struct, field
+from msgspec import Struct
 
+from gputui.domain.telemetry import AttemptTelemetry
 from gputui.domain.units import format_duration, format_size
-
-if TYPE_CHECKING:
-    from gputui.domain.gpu import GpuSample  # jobs are read where no GPU is known
-
-MAX_GAP = timedelta(seconds=30)
-"""Longest time for which one reading counts: beyond it nothing is known."""
-_IDLE = 0.01
-"""Utilization up to which a GPU is idle."""
 
 
 class Efficiency(Struct, frozen=True):
@@ -55,58 +46,14 @@ class Efficiency(Struct, frozen=True):
         return f"{format_size(self.memory_peak or 0)}{total}"
 
 
-class GpuUseTally(Struct):
-    """Sums over the readings of an attempt so far."""
-
-    gpus: int
-    read: float = 0.0
-    """GPU-seconds for which a reading was there."""
-    measured: float = 0.0
-    """GPU-seconds for which the utilization was known."""
-    used: float = 0.0
-    idle: float = 0.0
-    memory_peak: int | None = None
-    memory_total: int | None = None
-    last: dict[str, Annotated[datetime, Meta(tz=True)]] = field(default_factory=dict)
-    """Time of the last reading that counted, by UUID."""
-
-    def add(self, sample: GpuSample, began: datetime, own: Iterable[str] | None = None) -> None:
-        """Count a reading, if it is new; `own` are the names of the attempt's processes on a GPU that it shares."""
-        last = self.last.get(sample.uuid, began)
-        if sample.sampled_at <= last:
-            if last - sample.sampled_at > MAX_GAP:  # the clock was set back
-                self.last[sample.uuid] = sample.sampled_at
-            return
-        self.last[sample.uuid] = sample.sampled_at
-        seconds = min(MAX_GAP, sample.sampled_at - last).total_seconds()
-        self.read += seconds
-        if sample.utilization is not None:
-            self.measured += seconds
-            self.used += seconds * sample.utilization
-            self.idle += seconds * (sample.utilization <= _IDLE)
-        memory = sample.memory_used if own is None else _memory_of(sample, frozenset(own))
-        if memory is not None:
-            self.memory_peak = max(memory, self.memory_peak or 0)
-        if sample.memory_total is not None:
-            self.memory_total = max(sample.memory_total, self.memory_total or 0)
-
-    def result(self, asked: int = 0) -> Efficiency | None:
-        """Return the figures; None where nothing was read. `asked` are the bytes promised of a shared GPU."""
-        if not self.read or not self.gpus:
-            return None
-        used, idle = (
-            (round(value / self.measured, 4) for value in (self.used, self.idle)) if self.measured else (None,) * 2
-        )
-        total = asked or self.memory_total
-        return Efficiency(round(self.read / self.gpus, 1), used, idle, self.memory_peak, total)
-
-
-def _memory_of(sample: GpuSample, own: frozenset[str]) -> int | None:
-    """Return the bytes used by processes of these containers or attempts; None where their list is not known."""
-    if sample.processes is None:
+def efficiency_of(found: AttemptTelemetry | None) -> Efficiency | None:
+    """Return the figures about GPUs of a telemetry; None where no GPU was read."""
+    if found is None or found.seconds is None:
         return None
-    mine = (each for each in sample.processes if each.container_id in own or each.attempt in own)
-    return sum(each.memory or 0 for each in mine)
+    used, memory = found.utilization, found.gpu_memory
+    peak = None if memory is None else int(memory.peak)
+    mean = None if used is None else round(used.mean, 4)
+    return Efficiency(found.seconds, mean, found.idle, peak, found.gpu_memory_total)
 
 
 def _percent(share: float | None) -> str:

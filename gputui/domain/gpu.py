@@ -124,6 +124,10 @@ class GpuSample(Struct, frozen=True):
     """0 to 1: the share of the last interval in which a kernel ran."""
     memory_utilization: float | None = None
     """0 to 1: the share of time in which memory was read or written."""
+    sm_activity: float | None = None
+    """0 to 1: share of the multiprocessors' time in which they had work; from Hopper on."""
+    memory_activity: float | None = None
+    """0 to 1: share of the bandwidth of its memory that was used; from Hopper on."""
     memory_used: int | None = None
     """Bytes, without what the driver keeps for itself where it tells the two apart."""
     memory_total: int | None = None
@@ -260,6 +264,8 @@ class GpuView(Struct, frozen=True):
     """Reason for which no further job may share it now; empty when one may."""
     process_jobs: Mapping[int, int] = field(default_factory=dict)
     """Job of each process on it that belongs to one, by pid."""
+    unused_since: datetime | None = None
+    """Time since when its job has left it unused; None: not long enough to be told, or unknown."""
 
     @property
     def is_stopped_by_xid(self) -> bool:

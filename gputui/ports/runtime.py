@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from threading import Event
 
     from gputui.domain.container import (
+        Consumption,
         ContainerRecord,
         Created,
         ExecRequest,
@@ -134,6 +135,10 @@ class Runtime(Protocol):
 
     def activity(self, container_id: str) -> object:
         """Return a token that becomes another with output, and with input where the runtime notices it."""
+        ...
+
+    def consumption(self, container_id: str) -> Consumption | None:
+        """Return what a running one has used of the machine; None where it cannot be read. Asks no engine."""
         ...
 
     def remove(self, container_id: str) -> None:

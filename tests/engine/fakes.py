@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.container import (
     Capability,
+    Consumption,
     ContainerRecord,
     ContainerState,
     Created,
@@ -98,6 +99,7 @@ class FakeRuntime:
         self.told: list[tuple[str, str]] = []
         self.saved: dict[str, str] = {}
         self.output: dict[str, list[bytes]] = {}
+        self.consumed: dict[str, Consumption] = {}
         self.others: tuple[ForeignContainer, ...] = ()
         self.rivalry: Callable[[str], tuple[ContainerRecord, ...]] = lambda _: ()
         self.fault: Cause | None = None
@@ -227,6 +229,9 @@ class FakeRuntime:
     ) -> FakeLog:
         self._ask()
         return FakeLog(self.output.get(container_id, [f"live output of {container_id}".encode()]))
+
+    def consumption(self, container_id: str) -> Consumption | None:
+        return self.consumed.get(container_id)
 
     def remove(self, container_id: str) -> None:
         self._ask()

@@ -255,7 +255,7 @@ def test_the_tick_does_not_wait_for_the_look_and_the_next_scheduler_looks_anew(w
         world.reborn()
         world.tick(3)
         assert world.job(job_id).state is JobState.RUNNING
-        assert len(later.waiting) == 2  # the history is to be read too
+        assert len(later.waiting) == 3  # the history and the control groups are to be read too
     later.work()
     world.tick()
     assert world.job(job_id).state is JobState.OUT_OF_MEMORY

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
@@ -19,6 +19,7 @@ from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings, 
 from gputui.domain.state import JobState
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.permissions import UserPermissions
+from gputui.engine.files.telemetry_file import telemetry_path
 from gputui.store.memory import MemoryJobStore
 from tests.engine.world import World
 from tests.factories import ACTOR, GIB, NOW, FakeClock, job, running, uuid
@@ -359,15 +360,18 @@ def test_the_use_of_gpus_is_measured_across_schedulers(world: World) -> None:
     assert 19 <= told.seconds <= 22
     assert job.end_info == f"util {told.utilization * 100:.0f}%  mem 20G/80G"
     world.tick(1, seconds=61)
-    assert (world.directory / "efficiency.json").read_text() == "{}"
+    assert job.attempts[0].telemetry is not None
+    assert {each.name for each in (world.directory / "logs" / str(job_id)).iterdir()} == {"1.log", "1.telemetry"}
 
 
 def test_figures_that_make_no_sense_do_not_stop_the_scheduler(world: World) -> None:
     job_id = world.submit(1)
     world.tick(3)
-    last = dict.fromkeys(world.job(job_id).gpus, "2026-01-01T00:00:00")  # no time zone
     world.scheduler.stop()
-    (world.directory / "efficiency.json").write_text(json.dumps({f"{job_id}:1": {"gpus": 1, "last": last}}))
+    container_id = world.job(job_id).attempts[0].container_id
+    tally = {"gpus": 1, "began": "2026-01-01T00:00:00"}  # not a number of seconds
+    path = world.directory / telemetry_path(job_id, 1)
+    path.write_bytes(msgspec.msgpack.encode({"container_id": container_id, "tally": tally}))
     world.reborn()
     world.tick(3)
     world.exit(job_id)
@@ -376,10 +380,13 @@ def test_figures_that_make_no_sense_do_not_stop_the_scheduler(world: World) -> N
 
 
 def test_a_job_without_gpus_and_a_damaged_file_have_no_figures(world: World) -> None:
-    (world.directory / "efficiency.json").write_text("{torn")
-    world.reborn()
     job_id = world.submit(0)
     world.tick(3)
+    world.scheduler.stop()
+    path = world.directory / telemetry_path(job_id, 1)
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b"torn")
+    world.reborn()
     world.exit(job_id)
     world.tick(2)
     assert world.job(job_id).attempts[0].efficiency is None

@@ -12,7 +12,7 @@ from gputui.domain.snapshot import Notice
 from gputui.engine.tick.attempt_workers import AttemptWorkers
 from gputui.engine.tick.observer import Observer
 from gputui.engine.tick.snapshot_builder import QueueView
-from gputui.engine.tick.usage_meter import UsageMeter
+from gputui.engine.tick.telemetry import TelemetryRecorder
 from gputui.ports import GpuProbe, JobStore
 
 
@@ -26,14 +26,14 @@ class TickContext:
         observers: Mapping[str, Observer],
         workers: AttemptWorkers,
         settings: Settings,
-        meter: UsageMeter,
+        telemetry: TelemetryRecorder,
     ) -> None:
         self.store = store
         self.probe = probe
         self.observers = observers
         self.workers = workers
         self.settings = settings
-        self.meter = meter
+        self.telemetry = telemetry
         self.queue = QueueView()
         self.version: object = None
         """Version of the store when the queue was read."""

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterable
 from datetime import datetime
 
+from gputui.domain.container import ContainerRecord
+from gputui.domain.efficiency import efficiency_of
 from gputui.domain.job import Job
 from gputui.domain.policy.gpus import out_of_memory
 from gputui.domain.state import JobState
@@ -98,14 +100,14 @@ class Reaper:
                     return None
                 gpus = self._context.probe.latest().gpus
                 totals = {gpu.uuid: gpu.memory_total for gpu in gpus if gpu.memory_total}
-                measured = current.with_attempt(efficiency=self._context.meter.result(current))
+                measured = self._measured(current, now, record)
                 ended = attempt_steps.finished(measured, record, now, settings, signs)
                 return out_of_memory.ask_for_more(ended, totals)
             case reconcile.Vanished(_, number):
                 current = attempt_steps.under_way(transaction, job.id, number)
                 if current is None:
                     return None
-                measured = current.with_attempt(efficiency=self._context.meter.result(current))
+                measured = self._measured(current, now)
                 return attempt_steps.vanished(measured, now, settings)
             case reconcile.Adopt(_, record):
                 adoptable = job.state in {JobState.PENDING, JobState.CONFIGURING}
@@ -113,6 +115,11 @@ class Reaper:
             case reconcile.GiveBack(_, number):
                 self._context.workers.note_given_back((job.id, number))
                 return attempt_steps.given_back(job) if job.state is JobState.CONFIGURING else None
+
+    def _measured(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> Job:
+        """Return the job with what was measured of its attempt, which has ended."""
+        found = self._context.telemetry.result(job, now, record)
+        return job.with_attempt(telemetry=found, efficiency=efficiency_of(found))
 
     def _free(self, uuids: Iterable[str], now: datetime) -> None:
         """Record when GPUs were freed, and request new readings: older ones show the job that left."""

@@ -37,7 +37,7 @@ from gputui.engine.tick.past_usage import PastUsage
 from gputui.engine.tick.planner import Planner, record_reservations
 from gputui.engine.tick.reaper import Reaper
 from gputui.engine.tick.snapshot_builder import QueueView, refusal_notice
-from gputui.engine.tick.usage_meter import UsageMeter
+from gputui.engine.tick.telemetry import TelemetryRecorder
 from gputui.engine.tick.worker_pools import Pools, WorkKind
 from gputui.ports import GpuProbe, JobStore, Runtime, SteadyClock
 
@@ -86,7 +86,12 @@ class Scheduler:
             permissions=UserPermissions(directory, settings),
         )
         self.context = TickContext(
-            store, probe, self.observers, self.workers, settings, UsageMeter(directory, store.store_id)
+            store,
+            probe,
+            self.observers,
+            self.workers,
+            settings,
+            TelemetryRecorder(directory, store.store_id, pools, clock),
         )
         self._gpu_faults = FaultRecorder(self.context)
         self._reaper = Reaper(self.context)
@@ -110,7 +115,7 @@ class Scheduler:
 
     def stop(self) -> None:
         """Stop watching, and end pulls. Containers keep running."""
-        self.context.meter.save()
+        self.context.telemetry.save()
         self.workers.pulls.close()
         for observer in self.observers.values():
             observer.stop()
@@ -135,7 +140,7 @@ class Scheduler:
             self.context.refresh()
             self._gpu_faults.record(now, boot)
             clock_jump.shift_times(self.context, now, boot)
-            self.context.meter.update(self.context.queue.active, self.context.reading, now)
+            self._measure(now)
             self._reaper.reap(now)
             time_limits.enforce_limits(self.context, now)
             self._idle_jobs.enforce(now, boot)
@@ -157,6 +162,11 @@ class Scheduler:
             self._refusal = str(error)
             self._store_notices = (refusal_notice(error),)
             self._plan(now)
+
+    def _measure(self, now: datetime) -> None:
+        """Measure what the running attempts do with their GPUs and the machine."""
+        context = self.context
+        context.telemetry.update(context.queue.active, context.observers, context.reading, now)
 
     @property
     def wake_at(self) -> datetime:

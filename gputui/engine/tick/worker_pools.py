@@ -32,6 +32,8 @@ class WorkKind(StrEnum):
     """Pull images from a registry."""
     HISTORY = "history"
     """Read the history for fair share."""
+    TELEMETRY = "telemetry"
+    """Read control groups, and write what was measured; one thread, so that files are written in order."""
 
 
 THREADS = {
@@ -42,6 +44,7 @@ THREADS = {
     WorkKind.LOOK: 4,
     WorkKind.PULL: 8,
     WorkKind.HISTORY: 1,
+    WorkKind.TELEMETRY: 1,
 }
 """Threads of each pool at most: an engine gains nothing from more."""
 

@@ -73,6 +73,12 @@ class ContainerCache:
             self._records[record.id] = record
         return record
 
+    def pid_of(self, container_id: str) -> int | None:
+        """Return the process id of a running container, as it was last seen."""
+        with self._lock:
+            record = self._records.get(container_id)
+        return record.pid if record and record.state is ContainerState.RUNNING else None
+
     def see_event(self, nanoseconds: int) -> None:
         """Record the time of an event of the engine, in nanoseconds since 1970."""
         self._last_event = nanoseconds

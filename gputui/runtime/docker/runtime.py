@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import (
     Capability,
+    Consumption,
     ContainerRecord,
     ContainerState,
     Created,
@@ -26,6 +27,7 @@ from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.policy.gpus.engine import engine_refusal
 from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Clock, LogStream
+from gputui.runtime.consumption import ConsumptionReader
 from gputui.runtime.docker.connection import Connection
 from gputui.runtime.docker.container_cache import ContainerCache
 from gputui.runtime.docker.create import create_request
@@ -60,6 +62,7 @@ class DockerRuntime:
         self._clock = clock
         self._connection = Connection(settings)
         self._cache = ContainerCache(store_id, self._connection.check_listening)
+        self._consumption = ConsumptionReader()
         self._watcher: EventWatcher | None = None
         self._facts: EngineFacts | None = None
         self._facts_at = 0.0
@@ -297,6 +300,13 @@ class DockerRuntime:
             return tuple(stream)
         finally:
             stream.close()
+
+    def consumption(self, container_id: str) -> Consumption | None:
+        """Return what its control group counts, if the engine runs on this machine."""
+        facts, pid = self._facts, self._cache.pid_of(container_id)
+        if facts is None or pid is None or not facts.gpus.is_local:
+            return None
+        return self._consumption.of_process(container_id, pid)
 
     # events
 

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gputui.domain.cause import Cause, CauseCode, cause_of_exit
 from gputui.domain.container import ContainerRecord, ContainerState
 from gputui.runtime import host_processes
+from gputui.runtime.consumption import at_the_end
 from gputui.runtime.host_processes import ProcessIdentity
 from gputui.runtime.process import cgroup
 from gputui.runtime.process.attempt_folder import AttemptFolder, Manifest, Records, parse_name
@@ -127,7 +128,8 @@ class AttemptIndex:
         )
         if is_running:
             return replace(record, is_suspended=folder.is_suspended())
-        record = _ended(record, records, manifest)
+        used = at_the_end(folder.cgroups())  # before they are removed with its directory
+        record = replace(_ended(record, records, manifest), consumption=used)
         self._ended[folder.path.name] = (stamp, record)
         return record
 

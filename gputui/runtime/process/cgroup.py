@@ -123,8 +123,20 @@ def _tracking(name: str, mount: Path, own: Path) -> Path | None:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError:
                 return None
+            _count_use(base)
             return folder
     return None
+
+
+def _count_use(base: Path) -> None:
+    """Let the kernel count memory and disk use in the groups of attempts, as far as it does so above them."""
+    try:
+        above = (base / "cgroup.subtree_control").read_text().split()
+        switch = base / "gputui" / "cgroup.subtree_control"
+        for controller in {"memory", "io"}.intersection(above).difference(switch.read_text().split()):
+            switch.write_text(f"+{controller}")
+    except OSError:
+        return  # it counts less
 
 
 def _base(mount: Path, own: Path) -> Path | None:

@@ -20,6 +20,7 @@ from threading import Event
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import (
     Capability,
+    Consumption,
     ContainerRecord,
     ContainerState,
     Created,
@@ -32,6 +33,7 @@ from gputui.domain.settings import RuntimeSettings
 from gputui.ports import Clock, LogStream
 from gputui.runtime import host_processes
 from gputui.runtime.accounts import account_name
+from gputui.runtime.consumption import ConsumptionReader
 from gputui.runtime.process import attempt_index, cgroup, plan, wrapper
 from gputui.runtime.process.attach import save_marks
 from gputui.runtime.process.attempt_folder import AttemptFolder, Manifest, attempts_in, prepare, publish, remove_stale
@@ -66,6 +68,7 @@ class ProcessRuntime:
         self._clock = clock
         self._index = AttemptIndex(store_id, self._root)
         self._watch = ExitWatch()
+        self._consumption = ConsumptionReader()
         self._out_of_reach: set[str] = set()
         """Attempts that have processes which this user may not signal."""
         self._status = self._current_status()
@@ -208,6 +211,12 @@ class ProcessRuntime:
             finally:
                 os.close(descriptor)
         return status.st_mtime_ns, status.st_size
+
+    def consumption(self, container_id: str) -> Consumption | None:
+        """Return what its control groups count; None on a host where it has none."""
+        folder = self._folder(container_id)
+        with self._disk(container_id):
+            return self._consumption.of_groups(container_id, folder.cgroups)
 
     def remove(self, container_id: str) -> None:
         """Remove an attempt that does not run, with its control groups."""

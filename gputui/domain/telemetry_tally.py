@@ -1,0 +1,329 @@
+"""Sums over the readings of an attempt, from which its summary and its series are made.
+
+A reading counts for the time since the one before, at most `MAX_GAP`: time without readings is in no sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable
+from typing import Any
+
+from msgspec import Struct, field
+
+from gputui.domain.container import Consumption
+from gputui.domain.gpu import GpuProcess, GpuSample
+from gputui.domain.telemetry import AttemptTelemetry, Spread
+from gputui.domain.telemetry_series import Recorder, Recording, Series
+
+MAX_GAP = 30.0
+"""Longest time in seconds for which one reading counts: beyond it nothing is known."""
+MAX_PAUSE = 60.0
+"""Longest time in seconds between two readings of a control group from which a rate is made."""
+IDLE = 0.01
+"""Utilization up to which a GPU is idle."""
+_FLAT = 16 * 1024**2
+"""Bytes by which the memory of an unused GPU may change: the driver itself takes some at times."""
+_HARMLESS = frozenset({"sync boost", "display clock"})
+"""Reasons for lower clocks that are no trouble."""
+_STEP = math.log(1.02)
+_ZERO = -(10**6)
+"""Bin of values that are not above 0."""
+_SHARES = frozenset({"utilization", "sm_activity", "memory_activity"})
+
+
+class Distribution(Struct):
+    """Values with the seconds for which each was known; those that are nearly equal are counted together."""
+
+    seconds: float = 0.0
+    total: float = 0.0
+    peak: float = -math.inf
+    bins: dict[int, float] = field(default_factory=dict)
+    """Seconds by hundredths of a share, and by powers of 1.02 of other values."""
+
+    def spread(self, *, is_share: bool = False) -> Spread | None:
+        """Return the distribution in three figures; None where nothing was known."""
+        if not self.seconds:
+            return None
+        left, p95 = 0.95 * self.seconds * (1 - 1e-9), _ZERO
+        for p95 in sorted(self.bins):
+            left -= self.bins[p95]
+            if left <= 0:
+                break
+        value = p95 / 100 if is_share else 0.0 if p95 == _ZERO else math.exp((p95 - 0.5) * _STEP)
+        return Spread(_rounded(self.total / self.seconds), _rounded(min(self.peak, value)), self.peak)
+
+
+class GpuTrack(Struct):
+    """Last reading of a GPU, and its last sign of use; times are seconds since the epoch."""
+
+    at: float
+    used_at: float
+    """Time of the last reading that did not show it unused."""
+    memory: int | None = None
+    """Bytes in use when it was last used."""
+
+
+class HostTrack(Struct):
+    """Last reading of the control group."""
+
+    at: float
+    cpu: float | None = None
+    io_read: int | None = None
+    io_written: int | None = None
+
+
+class TallyRecord(Struct):
+    """Sums of an attempt, as they are saved for the next scheduler."""
+
+    gpus: int
+    began: float
+    """Start of the attempt, in seconds since the epoch."""
+    share: float = 1.0
+    read: float = 0.0
+    """GPU-seconds for which a reading was there."""
+    known: float = 0.0
+    used: float = 0.0
+    idle: float = 0.0
+    """GPU-seconds for which the utilization was known, those weighted with it, and those without use."""
+    energy: float = 0.0
+    clocked: float = 0.0
+    throttled: float = 0.0
+    reasons: dict[str, float] = field(default_factory=dict)
+    """GPU-seconds in which a GPU was slowed down, in all and by reason, of those in which that was read."""
+    memory_total: int | None = None
+    spreads: dict[str, Distribution] = field(default_factory=dict)
+    tracks: dict[str, GpuTrack] = field(default_factory=dict)
+    host: HostTrack | None = None
+    memory_peak: int | None = None
+    """Most bytes of memory, as the kernel recorded it."""
+    recording: Recording | None = None
+
+
+class Tally:
+    """Tally of an attempt."""
+
+    def __init__(self, record: TallyRecord) -> None:
+        self.record = record
+        saved, record.recording = record.recording, None
+        self._recorder = Recorder.resumed(saved) if saved else Recorder(record.began)
+
+    def save(self) -> TallyRecord:
+        """Return the sums with the series, to go on with them later."""
+        self.record.recording = self._recorder.save()
+        return self.record
+
+    @property
+    def has_readings(self) -> bool:
+        """Whether anything was read."""
+        return self.record.read > 0 or self.record.host is not None
+
+    @property
+    def read_at(self) -> float:
+        """Time of the last reading, in seconds since the epoch."""
+        return max(self._recorder.end, self.record.began)
+
+    def shift(self, by: float) -> None:
+        """Move all times by so many seconds, as the clock was set."""
+        record = self.record
+        record.began += by
+        for track in record.tracks.values():
+            track.at += by
+            track.used_at += by
+        if record.host is not None:
+            record.host.at += by
+        self._recorder.begin += by
+        self._recorder.end += by
+
+    def add(self, sample: GpuSample, own: Collection[str] | None = None) -> None:
+        """Count a reading, if it is new; `own` are the names of the attempt's processes on a GPU that it shares."""
+        at, record = sample.sampled_at.timestamp(), self.record
+        track = record.tracks.get(sample.uuid)
+        if track is None:
+            track = record.tracks[sample.uuid] = GpuTrack(record.began, record.began)
+        last = track.at
+        if at <= last:
+            if last - at > MAX_GAP:  # the clock was set back
+                track.at = track.used_at = at
+            return
+        track.at = at
+        seconds = min(MAX_GAP, at - last)
+        values = _attributed(sample, own, record.share)
+        if at - last > MAX_GAP or not _is_unused(values, track):
+            track.used_at = at
+            memory = values.get("gpu_memory")
+            track.memory = None if memory is None else int(memory)
+        self._count(sample, values, seconds)
+        self._recorder.add(at - seconds, at, values)
+
+    def _count(self, sample: GpuSample, values: dict[str, float], seconds: float) -> None:
+        record = self.record
+        record.read += seconds
+        utilization = values.get("utilization")
+        if utilization is not None:
+            record.known += seconds
+            record.used += seconds * utilization
+            record.idle += seconds * (utilization <= IDLE)
+        record.energy += values.get("power", 0.0) * seconds
+        record.clocked += seconds
+        if values.get("throttled"):
+            record.throttled += seconds
+            for reason in sample.throttle:
+                record.reasons[reason] = record.reasons.get(reason, 0.0) + seconds
+        if sample.memory_total is not None:
+            record.memory_total = max(sample.memory_total, record.memory_total or 0)
+        for name, value in values.items():
+            if name != "throttled":
+                self._spread(name, value, seconds)
+
+    def add_host(self, found: Consumption, at: float) -> None:
+        """Count a reading of the control group, in which nothing but the attempt has ever run."""
+        record = self.record
+        before = record.host or HostTrack(record.began, 0.0, 0, 0)
+        if at <= before.at:
+            return
+        record.host = HostTrack(at, found.cpu, found.io_read, found.io_written)
+        most = max(filter(None, (found.memory_peak, found.memory)), default=None)
+        record.memory_peak = most if record.memory_peak is None else max(record.memory_peak, most or 0)
+        seconds = at - before.at
+        if seconds > MAX_PAUSE:
+            return
+        rates = {
+            "cpus": _rate(before.cpu, found.cpu, seconds),
+            "memory": found.memory,
+            "io_read": _rate(before.io_read, found.io_read, seconds),
+            "io_written": _rate(before.io_written, found.io_written, seconds),
+        }
+        values = {name: float(value) for name, value in rates.items() if value is not None}
+        for name in ("cpus", "memory"):
+            if name in values:
+                self._spread(name, values[name], seconds)
+        self._recorder.add(before.at, at, values)
+
+    def _spread(self, name: str, value: float, seconds: float) -> None:
+        found = self.record.spreads.get(name)
+        if found is None:
+            found = self.record.spreads[name] = Distribution()
+        if name in _SHARES:
+            place = math.ceil(value * 100 - 1e-6)
+        else:
+            place = math.ceil(math.log(value) / _STEP) if value > 0 else _ZERO
+        found.seconds += seconds
+        found.total += value * seconds
+        found.peak = max(found.peak, value)
+        found.bins[place] = found.bins.get(place, 0.0) + seconds
+
+    def unused_since(self) -> dict[str, tuple[float, float]]:
+        """Return for each GPU when it was last used, and when it was last read; seconds since the epoch."""
+        return {uuid: (track.used_at, track.at) for uuid, track in self.record.tracks.items()}
+
+    def series(self) -> Series:
+        """Return the readings over time."""
+        return self._recorder.series()
+
+    def summary(self, ended: float, asked: int = 0) -> AttemptTelemetry | None:
+        """Return the figures until `ended`, in seconds since the epoch; None where nothing was read.
+
+        `asked` are the bytes promised of a shared GPU.
+        """
+        if not self.has_readings:
+            return None
+        return AttemptTelemetry(**self._gpu_figures(ended, asked), **self._host_figures())
+
+    def _gpu_figures(self, ended: float, asked: int) -> dict[str, Any]:
+        record = self.record
+        if not record.gpus:
+            return {}
+        allocated = round(record.gpus * record.share * max(0.0, ended - record.began), 3)
+        if not record.read:
+            return {"allocated": allocated}
+        known = min(allocated, record.known * record.share) if record.known else None
+        busy = None if known is None else min(known, record.used * record.share)
+        names = ("utilization", "sm_activity", "memory_activity", "gpu_memory", "power", "temperature")
+        return {
+            "seconds": round(record.read / record.gpus, 1),
+            "allocated": allocated,
+            "known": None if known is None else round(known, 3),
+            "busy": None if busy is None else round(busy, 3),
+            "idle": round(record.idle / record.known, 4) if record.known else None,
+            **{name: self._spread_of(name) for name in names},
+            "gpu_memory_total": asked or record.memory_total,
+            "energy": round(record.energy, 1) if "power" in record.spreads else None,
+            "throttled": round(record.throttled / record.clocked, 4) if record.clocked else None,
+            "throttle": tuple(sorted(record.reasons, key=lambda reason: -record.reasons[reason])),
+        }
+
+    def _host_figures(self) -> dict[str, Any]:
+        host, memory = self.record.host, self._spread_of("memory")
+        if memory is not None and self.record.memory_peak is not None:
+            memory = Spread(memory.mean, memory.p95, max(memory.peak, float(self.record.memory_peak)))
+        if host is None:
+            return {}
+        cpu = None if host.cpu is None else round(host.cpu, 3)
+        return {
+            "cpu": cpu,
+            "cpus": self._spread_of("cpus"),
+            "memory": memory,
+            "io_read": host.io_read,
+            "io_written": host.io_written,
+        }
+
+    def _spread_of(self, name: str) -> Spread | None:
+        found = self.record.spreads.get(name)
+        return found.spread(is_share=name in _SHARES) if found else None
+
+
+def _attributed(sample: GpuSample, own: Collection[str] | None, share: float) -> dict[str, float]:
+    """Return the known readings of a GPU that are the attempt's own.
+
+    Of a GPU that it shares these are memory and time of its processes, and its tenant's share of the power. The driver
+    gives no power of a MIG instance, or that of the whole GPU.
+    """
+    is_alone, utilization, memory = True, sample.utilization, sample.memory_used
+    if own is not None:
+        mine = tuple(_mine(sample.processes or (), own))
+        is_alone = sample.processes is not None and len(mine) == len(sample.processes)
+        memory = None if sample.processes is None else sum(each.memory or 0 for each in mine)
+        utilization = utilization if is_alone or not utilization else _own_use(sample.processes, mine)
+    power = None if sample.uuid.startswith("MIG-") or sample.power is None else sample.power * share
+    found = {
+        "utilization": utilization,
+        "sm_activity": sample.sm_activity if is_alone else None,
+        "memory_activity": sample.memory_activity if is_alone else None,
+        "gpu_memory": memory,
+        "power": power,
+        "temperature": sample.temperature,
+        "throttled": float(any(reason not in _HARMLESS for reason in sample.throttle)),
+    }
+    return {name: float(value) for name, value in found.items() if value is not None}
+
+
+def _mine(processes: Iterable[GpuProcess], own: Collection[str]) -> Iterable[GpuProcess]:
+    return (each for each in processes if each.container_id in own or each.attempt in own)
+
+
+def _own_use(processes: tuple[GpuProcess, ...] | None, mine: tuple[GpuProcess, ...]) -> float | None:
+    """Return the share of time in which its processes used the GPU; None where the driver told no shares.
+
+    The driver names only the processes that used it lately.
+    """
+    if not processes or all(each.sm is None for each in processes):
+        return None
+    return min(1.0, sum(each.sm or 0.0 for each in mine))
+
+
+def _is_unused(values: dict[str, float], track: GpuTrack) -> bool:
+    """Whether the GPU does nothing and holds as much memory as when it was last used; not if that is not known."""
+    memory, before = values.get("gpu_memory"), track.memory
+    if values.get("utilization") != 0 or memory is None or before is None:
+        return False
+    return abs(memory - before) <= _FLAT
+
+
+def _rate(before: float | None, now: float | None, seconds: float) -> float | None:
+    return (now - before) / seconds if now is not None and before is not None and now >= before else None
+
+
+def _rounded(value: float) -> float:
+    """Return the value to six figures: more are noise, and would be stored with each attempt."""
+    return float(f"{value:.6g}")

@@ -1,0 +1,215 @@
+"""Recorder of what running attempts do with their GPUs and with the machine.
+
+GPU readings are those that ticks have anyway. Control groups are read by workers, every second at first and every
+`_SLOWEST` seconds later. Sums are saved beside the logs once a minute and when the scheduler ends, so that the next one
+goes on with them; the store gets the summary when the attempt ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from pathlib import Path
+
+from msgspec import Struct
+
+from gputui.domain.container import Consumption, ContainerRecord
+from gputui.domain.errors import RuntimeFault
+from gputui.domain.gpu import ProbeReading
+from gputui.domain.job import Attempt, Job
+from gputui.domain.state import JobState
+from gputui.domain.telemetry import AttemptTelemetry
+from gputui.domain.telemetry_tally import Tally, TallyRecord
+from gputui.engine.files import telemetry_file
+from gputui.engine.tick.observer import Observer
+from gputui.engine.tick.reconcile import AttemptKey
+from gputui.engine.tick.worker_pools import Pools, WorkKind
+from gputui.ports import Clock, Runtime
+
+log = logging.getLogger(__name__)
+
+_SAVE_EVERY = 60.0
+_SLOWEST = 10.0
+"""Most seconds between two readings of a control group."""
+_JUMP = 5.0
+"""Difference in seconds from which the start of an attempt was moved with the clock."""
+
+
+class _Measurement(Struct):
+    """Tally of a running attempt, and when it was last looked at, in seconds since the epoch."""
+
+    tally: Tally
+    container_id: str
+    own: tuple[str, ...] | None
+    """Names of its processes on a GPU that it shares; None where it has its GPUs to itself."""
+    saved_at: float
+    asked_at: float
+
+
+class TelemetryRecorder:
+    """Tallies of the running attempts, by job and attempt number."""
+
+    def __init__(self, directory: Path, store_id: str, pools: Pools, clock: Clock) -> None:
+        self._directory = directory
+        self._store_id = store_id
+        self._pools = pools
+        self._groups = GroupReader(pools, clock)
+        self._measured: dict[AttemptKey, _Measurement] = {}
+
+    def update(
+        self, active: Iterable[Job], observers: Mapping[str, Observer], reading: ProbeReading, now: datetime
+    ) -> None:
+        """Count the new readings of running attempts, and store the series of those that have ended."""
+        running = {_key(job): job for job in active if job.attempt is not None and not job.attempt.is_over}
+        for key in self._measured.keys() - running.keys():
+            self._close(key)
+        second = now.timestamp()
+        due: dict[str, list[tuple[AttemptKey, str]]] = {}
+        for key, job in running.items():
+            if job.state is not JobState.RUNNING or job.attempts[-1].started_at is None:
+                continue
+            measurement = self._measurement(key, job, second)
+            self._count(key, measurement, job, reading)
+            if self._is_due(measurement, second):
+                due.setdefault(_runtime_of(job), []).append((key, measurement.container_id))
+            if measurement.tally.has_readings and abs(second - measurement.saved_at) >= _SAVE_EVERY:
+                measurement.saved_at = second
+                self._write(key, telemetry_file.encode_running(measurement.container_id, measurement.tally))
+        for name, containers in due.items():
+            if name in observers:
+                self._groups.read(observers[name].runtime, containers)
+
+    def result(self, job: Job, now: datetime, record: ContainerRecord | None = None) -> AttemptTelemetry | None:
+        """Return the summary of the job's attempt, which ended as the record says; None where nothing was read."""
+        measurement = self._measured.get(_key(job))
+        if measurement is None:
+            return None
+        tally, ended_at = measurement.tally, (record.ended_at if record else None) or now
+        if record is not None and record.consumption is not None:
+            tally.add_host(record.consumption, ended_at.timestamp())
+        return tally.summary(ended_at.timestamp(), job.spec.gpus.promised)
+
+    def unused_since(self, job: Job) -> dict[str, tuple[float, float]]:
+        """Return for each GPU of the job when it was last used and last read; empty before the first reading."""
+        measurement = self._measured.get(_key(job))
+        return measurement.tally.unused_since() if measurement else {}
+
+    def save(self) -> None:
+        """Write the sums of all attempts; an error loses what was measured if this process ends."""
+        for key, measurement in self._measured.items():
+            if not measurement.tally.has_readings:
+                continue
+            data = telemetry_file.encode_running(measurement.container_id, measurement.tally)
+            _write(self._directory, key, data, durably=False)
+
+    def _measurement(self, key: AttemptKey, job: Job, second: float) -> _Measurement:
+        attempt = job.attempts[-1]
+        began = attempt.started_at.timestamp() if attempt.started_at else second
+        measurement = self._measured.get(key)
+        if measurement is None:
+            measurement = self._measured[key] = self._begin(key, job, attempt, began, second)
+        moved = began - measurement.tally.record.began
+        if abs(moved) >= _JUMP:
+            measurement.tally.shift(moved)
+        return measurement
+
+    def _begin(self, key: AttemptKey, job: Job, attempt: Attempt, began: float, second: float) -> _Measurement:
+        """Return the measurement that an earlier scheduler began, or a new one."""
+        container_id = attempt.container_id or ""
+        found = telemetry_file.read(self._directory, *key, container_id)
+        record = found.tally if found else None
+        if record is None:
+            record = TallyRecord(len(attempt.gpus), began, attempt.gpu_share)
+        own = (container_id, f"{self._store_id}:{job.id}:{attempt.number}") if job.spec.gpus.promised else None
+        return _Measurement(Tally(record), container_id, own, second, 0.0)
+
+    def _count(self, key: AttemptKey, measurement: _Measurement, job: Job, reading: ProbeReading) -> None:
+        for uuid in job.attempts[-1].gpus:
+            if (sample := reading.samples.get(uuid)) is not None:
+                measurement.tally.add(sample, measurement.own)
+        if (found := self._groups.take(key)) is not None:
+            measurement.tally.add_host(*found)
+
+    def _is_due(self, measurement: _Measurement, second: float) -> bool:
+        """Whether to read the control group: a job that ends soon is to have been read at all."""
+        pause = min(_SLOWEST, max(1.0, (second - measurement.tally.record.began) / 10))
+        if abs(second - measurement.asked_at) < pause:
+            return False
+        measurement.asked_at = second
+        return True
+
+    def _close(self, key: AttemptKey) -> None:
+        measurement = self._measured.pop(key)
+        self._groups.take(key)
+        series = measurement.tally.series()
+        if series.means:
+            self._write(key, telemetry_file.encode_ended(measurement.container_id, series), durably=True)
+
+    def _write(self, key: AttemptKey, data: bytes, *, durably: bool = False) -> None:
+        self._pools(WorkKind.TELEMETRY, "").submit(_write, self._directory, key, data, durably=durably)
+
+
+class GroupReader:
+    """Reads control groups in workers, those of a runtime one after the other."""
+
+    def __init__(self, pools: Pools, clock: Clock) -> None:
+        self._pools = pools
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._found: dict[AttemptKey, tuple[Consumption, float]] = {}
+        self._reading: set[str] = set()
+
+    def read(self, runtime: Runtime, containers: list[tuple[AttemptKey, str]]) -> None:
+        """Read the control groups of these attempts, unless a worker is still at those of the last time."""
+        with self._lock:
+            if runtime.name in self._reading:
+                return
+            self._reading.add(runtime.name)
+        self._pools(WorkKind.TELEMETRY, runtime.name).submit(self._read, runtime, containers)
+
+    def take(self, key: AttemptKey) -> tuple[Consumption, float] | None:
+        """Return and forget what was read since the last call, with its time; None for nothing."""
+        if key not in self._found:
+            return None
+        with self._lock:
+            return self._found.pop(key, None)
+
+    def _read(self, runtime: Runtime, containers: list[tuple[AttemptKey, str]]) -> None:
+        try:
+            for key, container_id in containers:
+                self._read_one(runtime, key, container_id)
+        finally:
+            with self._lock:
+                self._reading.discard(runtime.name)
+
+    def _read_one(self, runtime: Runtime, key: AttemptKey, container_id: str) -> None:
+        try:
+            found = runtime.consumption(container_id)
+        except RuntimeFault as fault:  # it has ended meanwhile
+            log.debug("the use of the machine by %s is not known: %s", container_id[:12], fault)
+            return
+        except Exception:  # the border of a worker
+            log.exception("reading the control group of job %d", key[0])
+            return
+        if found is not None:
+            with self._lock:
+                self._found[key] = (found, self._clock.now().timestamp())
+
+
+def _write(directory: Path, key: AttemptKey, data: bytes, *, durably: bool) -> None:
+    try:
+        telemetry_file.write(directory, *key, data, durably=durably)
+    except OSError as error:
+        log.debug("the telemetry of job %d is not kept: %s", key[0], error)
+    except Exception:  # the border of a worker
+        log.exception("writing the telemetry of job %d", key[0])
+
+
+def _key(job: Job) -> AttemptKey:
+    return (job.id, job.attempts[-1].number)
+
+
+def _runtime_of(job: Job) -> str:
+    return "process" if job.spec.is_host else "docker"
