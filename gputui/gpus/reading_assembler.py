@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from types import MappingProxyType
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from gputui.domain.gpu import Gpu, GpuSample, Health, ProbeReading, ProbeStatus
@@ -118,6 +118,8 @@ class ReadingAssembler:
             sampled_at=now,
             utilization=reading.utilization,
             memory_utilization=reading.memory_utilization,
+            sm_activity=_newest(reading.sm_activity, last.sm_activity if last else None),
+            memory_activity=_newest(reading.memory_activity, last.memory_activity if last else None),
             memory_used=reading.memory_used,
             memory_total=reading.memory_total,
             temperature=reading.temperature,
@@ -161,3 +163,8 @@ class ReadingAssembler:
                 yield f"GPU {gpu.index} cannot be reached and was never identified: {gpu.uuid} stands for it"
         for code in sorted(self._strays):
             yield f"Xid {code} came from a GPU that the driver did not name"
+
+
+def _newest(told: float | UnsetType | None, before: float | None) -> float | None:
+    """Return a reading that not every sweep has."""
+    return before if told is UNSET else told

@@ -201,6 +201,8 @@ class SimulatedProbe:
             sampled_at=now,
             utilization=round(busy, 2),
             memory_utilization=round(busy * 0.6, 2),
+            sm_activity=round(busy * 0.85, 2) if model.has_counters else None,
+            memory_activity=round(busy * 0.45, 2) if model.has_counters else None,
             memory_used=min(used, model.memory),
             memory_total=model.memory,
             temperature=temperature(busy if warmth is None else warmth, tremble),

@@ -28,11 +28,13 @@ class Model:
     pairs: bool = False
     """True if NVLink bridges join pairs of GPUs instead of a whole board of eight."""
     has_fan: bool = False
+    has_counters: bool = False
+    """True if the driver tells the activity of multiprocessors and memory: from Hopper on."""
 
 
 MODELS = {
-    "H100": Model("NVIDIA H100 80GB HBM3", 81559 * MIB, 70, 700, 345, 1980, 2619, lanes=18),
-    "H200": Model("NVIDIA H200", 143771 * MIB, 76, 700, 345, 1980, 3201, lanes=18),
+    "H100": Model("NVIDIA H100 80GB HBM3", 81559 * MIB, 70, 700, 345, 1980, 2619, lanes=18, has_counters=True),
+    "H200": Model("NVIDIA H200", 143771 * MIB, 76, 700, 345, 1980, 3201, lanes=18, has_counters=True),
     "A100": Model("NVIDIA A100-SXM4-80GB", 81920 * MIB, 60, 400, 210, 1410, 1593, lanes=12),
     "L40S": Model("NVIDIA L40S", 46068 * MIB, 35, 350, 210, 2520, 9001),
     "A6000": Model("NVIDIA RTX A6000", 49140 * MIB, 22, 300, 210, 1800, 8001, lanes=4, pairs=True, has_fan=True),

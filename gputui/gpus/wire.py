@@ -55,6 +55,9 @@ class Reading(Struct):
     sm_clock: int | None = None
     memory_clock: int | None = None
     throttle: int | None = None
+    sm_activity: float | UnsetType | None = UNSET
+    memory_activity: float | UnsetType | None = UNSET
+    """Means since the last sweep that read them; unset when this one did not."""
     pcie_tx: float | None = None
     pcie_rx: float | None = None
     nvlink_tx: float | None = None

@@ -8,6 +8,7 @@ import time
 
 import pynvml
 
+from gputui.gpus.probe.activity import Activity
 from gputui.gpus.probe.enumerate import Device, device_facts, links_of, list_devices
 from gputui.gpus.probe.gpu_processes import ProcessFacts, list_other_processes, list_processes
 from gputui.gpus.probe.host import HostReader
@@ -71,6 +72,7 @@ class Probe:
         self._links: dict[str, list[dict[str, object]]] = {}
         self._xids = Xids([])
         self._focus = DetailReadings()
+        self._activity = Activity()
         self._sharing: dict[str, DetailReadings] = {}
         """Readings of each GPU while shares of processes are wanted of all."""
         self.host = HostReader()
@@ -115,6 +117,7 @@ class Probe:
     def _relist(self, devices: list[Device]) -> None:
         pending = self._xids.collect()
         self._xids.close()
+        self._activity.close()
         self._devices = devices
         self._xids = Xids(devices)
         self._links = {}
@@ -160,6 +163,7 @@ class Probe:
                 result["slow"] = slow_readings(device.handle)
                 self._others[device.uuid] = list_other_processes(device.handle)
             if lists:
+                result.update(self._activity.read(device))
                 result["processes"] = self._list(device)
         except LostError:
             return {"uuid": device.uuid, "error": "lost"}

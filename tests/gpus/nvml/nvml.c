@@ -48,6 +48,8 @@ struct gpu {
     ull total, used, reserved, throttle, corrected, uncorrected;
     ull sent[2], received[2]; /* by NVLink: KiB when the clock began, KiB a second since */
     int counts;
+    int counters; /* has GPM */
+    double gpm[2];
     int util, memory_util, temperature, sm_clock, memory_clock, fan, lost, recovery, numa, minor, persistence, mig;
     uint power, limit, domain, bus, tx, rx, remap[4];
     int link[LINKS]; /* peer's index, -1: inactive, -2: an NVSwitch */
@@ -179,6 +181,8 @@ static void gpu_line(int index, const char *key, const char *text)
         g->counts |= sscanf(text, "%llu %llu", &g->sent[0], &g->sent[1]) > 0;
     else if (!strcmp(key, "nvlink_rx"))
         g->counts |= sscanf(text, "%llu %llu", &g->received[0], &g->received[1]) > 0;
+    else if (!strcmp(key, "gpm"))
+        g->counters = sscanf(text, "%lf %lf", &g->gpm[0], &g->gpm[1]) == 2;
     else if (!strcmp(key, "instance"))
         add_instance(g, text);
     else if (!strcmp(key, "nvlink") && sscanf(text, "%d %d", &link, &peer) == 2 && link >= 0 && link < LINKS)
@@ -702,6 +706,46 @@ int nvmlDeviceGetProcessUtilization(struct device *d, struct process_sample *to,
     return found ? SUCCESS : NOT_FOUND;
 }
 #endif
+
+/* ---- performance counters ---- */
+
+struct gpm_support { uint version, supported; };
+struct gpm_sample { int gpu; long taken; };
+struct gpm_metric { uint id; int code; double value; const char *names[3]; };
+struct gpm_request { uint version, count; struct gpm_sample *before, *after; struct gpm_metric metrics[]; };
+
+int nvmlGpmQueryDeviceSupport(struct device *d, struct gpm_support *to) { CALL(d); to->supported = (uint)GPU(d)->counters; return SUCCESS; }
+int nvmlGpmSampleAlloc(struct gpm_sample **to) { SYSTEM(); *to = calloc(1, sizeof **to); return SUCCESS; }
+int nvmlGpmSampleFree(struct gpm_sample *sample) { free(sample); return SUCCESS; }
+int nvmlGpmSampleGet(struct device *d, struct gpm_sample *to)
+{
+    static long taken;
+    CALL(d);
+    NEEDS(GPU(d)->counters && d->instance < 0);
+    to->gpu = d->gpu;
+    to->taken = ++taken;
+    return SUCCESS;
+}
+int nvmlGpmMigSampleGet(struct device *d, uint instance, struct gpm_sample *to)
+{
+    for (int i = 0; i < MAX_MIG; i++)
+        if (GPU(d)->instance[i].present && GPU(d)->instance[i].gi == instance)
+            return nvmlGpmSampleGet(d, to);
+    return INVALID;
+}
+int nvmlGpmMetricsGet(struct gpm_request *request)
+{
+    SYSTEM();
+    if (request->version != 1 || !request->before || !request->after || request->before->taken >= request->after->taken)
+        return INVALID;
+    for (uint i = 0; i < request->count; i++) {
+        struct gpm_metric *m = &request->metrics[i];
+        const struct gpu *g = &now.gpu[request->after->gpu];
+        m->code = m->id == 2 || m->id == 10 ? SUCCESS : NOT_SUPPORTED;
+        m->value = g->gpm[m->id == 10];
+    }
+    return SUCCESS;
+}
 
 /* ---- events ---- */
 
