@@ -22,6 +22,10 @@ _MOST = 1 << 16
 """Bytes of a file that are read: `io.stat` has a line for each disk."""
 _KEPT = 4096
 """Number of attempts whose files are remembered."""
+_TRIES = 3
+"""Number of looks for the groups of an attempt that has none."""
+_DEPTH = 4
+"""Levels of the tree in which the group of a container is looked for by its name."""
 
 _Field: TypeAlias = tuple[str, Callable[[bytes], float | None]]
 
@@ -83,11 +87,13 @@ class ConsumptionReader:
         self._mount = mount
         self._proc = proc
         self._files: dict[str, tuple[str, ...]] = {}
+        self._misses: dict[str, int] = {}
 
     def of_process(self, name: str, pid: int) -> Consumption | None:
         """Return the use by the groups of that process whose names contain `name`; None where there is none."""
         if name not in self._files:
-            self._remember(name, files_in(own_groups(name, pid, self._mount, self._proc)))
+            groups = tuple(own_groups(name, pid, self._mount, self._proc))
+            self._remember(name, files_in(groups or found_groups(name, self._mount)))
         return self._read(name)
 
     def of_groups(self, name: str, folders: Callable[[], Iterable[str]]) -> Consumption | None:
@@ -99,11 +105,14 @@ class ConsumptionReader:
     def _remember(self, name: str, files: tuple[str, ...]) -> None:
         if len(self._files) >= _KEPT:
             self._files.clear()
+            self._misses.clear()
         self._files[name] = files
 
     def _read(self, name: str) -> Consumption | None:
         found = read_files(self._files[name])
-        if found is None:  # its groups are gone, or not made yet
+        misses = self._misses.get(name, 0)
+        if found is None and misses < _TRIES:  # its groups are not made yet, or gone
+            self._misses[name] = misses + 1
             self._files.pop(name, None)
         return found
 
@@ -122,6 +131,19 @@ def own_groups(name: str, pid: int, mount: Path = MOUNT, proc: Path = _PROC) -> 
         tree = _tree(controllers, mount)
         if place is not None and tree is not None and ".." not in parts:
             yield tree.joinpath(*parts[: place + 1])
+
+
+def found_groups(name: str, mount: Path = MOUNT) -> Iterator[Path]:
+    """Yield the control groups of that name, where its process is in another PID namespace: one for each hierarchy."""
+    unified = (mount / "cgroup.controllers").exists()
+    trees = [mount] if unified else [mount / tree for tree in ("cpuacct", "memory", "blkio", "unified")]
+    for tree in trees:
+        for place, below, _ in os.walk(tree):
+            if len(Path(place).relative_to(tree).parts) >= _DEPTH - 1:
+                below.clear()
+            if (found := next((each for each in below if name in each), None)) is not None:
+                yield Path(place, found)
+                break
 
 
 def _tree(controllers: str, mount: Path) -> Path | None:

@@ -1,0 +1,196 @@
+"""Use of CPU, memory and disks from control groups: trees of both versions, a container and a host job."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gputui.domain.container import Consumption
+from gputui.domain.settings import RuntimeSettings
+from gputui.ports import Runtime
+from gputui.runtime.consumption import ConsumptionReader
+from gputui.runtime.docker.runtime import DockerRuntime
+from gputui.runtime.process import cgroup
+from tests.factories import FakeClock
+from tests.runtime.contract import Harness, shell, until
+from tests.runtime.dockerd import IMAGE, Dockerd
+from tests.runtime.test_process import process_harness
+
+ID = "4f" * 32
+BURN = shell("head -c 3000000 /dev/zero > /tmp/burnt; while :; do :; done")
+V1 = {
+    "cpuacct": {"cpuacct.usage": "2500000000\n"},
+    "memory": {"memory.usage_in_bytes": "4096\n", "memory.max_usage_in_bytes": "8192\n"},
+    "blkio": {
+        "blkio.throttle.io_service_bytes_recursive": "8:0 Read 100\n8:0 Write 7\n8:16 Read 11\n8:16 Total 11\nTotal 9\n"
+    },
+}
+V2 = {
+    "cpu.stat": "usage_usec 2500000\nuser_usec 2000000\nsystem_usec 500000\n",
+    "memory.current": "4096\n",
+    "memory.peak": "8192\n",
+    "io.stat": "8:0 rbytes=100 wbytes=7 rios=1 wios=2\n8:16 rbytes=11 wbytes=0 rios=1 wios=0\n7:0 \n",
+}
+USED = Consumption(2.5, 4096, 8192, 111, 7)
+
+
+class Tree:
+    """Control groups and /proc of a made-up host."""
+
+    def __init__(self, path: Path) -> None:
+        self.mount, self.proc = path / "cgroup", path / "proc"
+        (self.proc / "17").mkdir(parents=True)
+        self.reader = ConsumptionReader(self.mount, self.proc)
+
+    def belongs(self, *lines: str) -> None:
+        (self.proc / "17" / "cgroup").write_text("".join(f"{line}\n" for line in lines))
+
+    def version_2(self, group: str) -> Path:
+        return self._group(self.mount / group, V2)
+
+    def version_1(self, group: str) -> None:
+        for controller, files in V1.items():
+            self._group(self.mount / controller / group, files)
+
+    def _group(self, folder: Path, files: dict[str, str]) -> Path:
+        folder.mkdir(parents=True)
+        (self.mount / "cgroup.controllers").touch() if files is V2 else None
+        for name, text in files.items():
+            (folder / name).write_text(text)
+        return folder
+
+    @property
+    def used(self) -> Consumption | None:
+        return self.reader.of_process(ID, 17)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("group", "own"),
+    [
+        (f"docker/{ID}", f"docker/{ID}"),
+        (f"system.slice/docker-{ID}.scope", f"system.slice/docker-{ID}.scope"),
+        (f"team.slice/team-a.slice/docker-{ID}.scope", f"team.slice/team-a.slice/docker-{ID}.scope"),
+        (f"machine.slice/libpod-{ID}.scope", f"machine.slice/libpod-{ID}.scope/container/init"),
+    ],
+    ids=("cgroupfs", "systemd", "cgroup_parent", "podman"),
+)
+def test_a_container_of_either_driver_in_version_2(tree: Tree, group: str, own: str) -> None:
+    tree.version_2(group)
+    tree.belongs(f"0::/{own}")
+    assert tree.used == USED
+
+
+def test_a_container_in_version_1(tree: Tree) -> None:
+    tree.version_1(f"parent/{ID}")
+    tree.belongs(
+        f"4:memory:/parent/{ID}", f"3:cpu,cpuacct:/parent/{ID}", f"2:blkio:/parent/{ID}", "1:name=systemd:/", "0::/"
+    )
+    assert tree.used == USED
+
+
+def test_a_process_of_another_namespace_is_found_by_the_name_of_its_group(tree: Tree) -> None:
+    tree.version_1(f"docker/{ID}")
+    tree.belongs("0::/")
+    assert tree.used == USED
+
+
+def test_the_group_of_somebody_else_is_not_counted(tree: Tree) -> None:
+    tree.version_2("user.slice/session-1.scope")
+    tree.belongs("0::/user.slice/session-1.scope")
+    assert tree.used is None
+    tree.belongs(f"0::/../{ID}")
+    assert tree.used is None
+
+
+def test_what_a_kernel_does_not_count_is_unknown(tree: Tree) -> None:
+    folder = tree.version_2(f"docker/{ID}")
+    for name in ("memory.peak", "io.stat"):
+        (folder / name).unlink()
+    (folder / "memory.current").write_text("what\n")
+    tree.belongs(f"0::/docker/{ID}")
+    assert tree.used == Consumption(cpu=2.5)
+    for name in ("cpu.stat", "memory.current"):
+        (folder / name).unlink()
+    assert tree.used is None
+
+
+def test_a_group_that_is_made_late_is_found(tree: Tree) -> None:
+    tree.belongs("0::/")
+    assert tree.used is None
+    tree.belongs(f"0::/docker/{ID}")
+    tree.version_2(f"docker/{ID}")
+    assert tree.used == USED
+
+
+def test_host_jobs_are_counted_where_the_kernel_counts_above_them(tmp_path: Path) -> None:
+    mount = tmp_path / "cgroup"
+    (mount / "gputui").mkdir(parents=True)
+    (mount / "cgroup.controllers").write_text("cpu io memory")
+    (mount / "cgroup.subtree_control").write_text("memory")
+    (mount / "gputui" / "cgroup.subtree_control").write_text("")
+    (tmp_path / "own").write_text("0::/\n")
+    cgroup.make("one", process_harness(tmp_path).launch(("true",)).spec.options, mount, tmp_path / "own")
+    assert (mount / "gputui" / "cgroup.subtree_control").read_text() == "+memory"
+
+
+# real ones
+
+
+def used(runtime: Runtime, container_id: str) -> Consumption:
+    runtime.containers()
+    return runtime.consumption(container_id) or Consumption()
+
+
+def burnt(runtime: Runtime, container_id: str) -> Consumption:
+    """What it has used once that is a second of CPU."""
+    until(lambda: (used(runtime, container_id).cpu or 0) >= 1, "a second of CPU is used")
+    return used(runtime, container_id)
+
+
+@pytest.mark.docker
+class TestContainer:
+    @pytest.fixture
+    def harness(self, engine: Dockerd) -> Iterator[Harness]:
+        settings = RuntimeSettings(docker_host=engine.host)
+        harness = Harness(lambda store: DockerRuntime(store, settings, FakeClock()), image=IMAGE, name="docker")
+        yield harness
+        harness.clean()
+
+    def test_a_container_that_burns_a_second(self, harness: Harness) -> None:
+        runtime = harness.open()
+        runtime.check()
+        created = runtime.create(harness.launch(BURN))
+        runtime.start(created.id)
+        found = burnt(runtime, created.id)
+        assert found.cpu is not None
+        assert 1 <= found.cpu < 30
+        assert found.memory is not None
+        assert found.memory_peak is not None
+        assert found.memory_peak >= 3_000_000
+        runtime.kill(created.id)
+        harness.ended(runtime, created.id)
+        assert runtime.consumption(created.id) is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make control groups")
+def test_a_host_job_that_burns_a_second_and_what_it_used_in_all(tmp_path: Path) -> None:
+    harness = process_harness(tmp_path / "state")
+    runtime = harness.open()
+    created = runtime.create(harness.launch(shell("while :; do :; done")))
+    runtime.start(created.id)
+    before = burnt(runtime, created.id).cpu
+    runtime.kill(created.id)
+    ended = harness.ended(runtime, created.id)
+    assert before is not None
+    assert ended.consumption is not None
+    assert ended.consumption.cpu is not None
+    assert before <= ended.consumption.cpu < 60
+    harness.clean()
