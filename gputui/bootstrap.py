@@ -272,8 +272,8 @@ def make_host(
 def demo_adapters(options: Options, store_id: str) -> Adapters:
     """Return the simulated GPUs and the runtime of the demo."""
     from gputui.engine.process.host import Adapters
-    from gputui.gpus.simulated_demo import furnish
-    from gputui.runtime.process.demo import DemoRuntime
+    from gputui.gpus.simulated import furnish
+    from gputui.runtime.process.runtime import DemoRuntime
 
     probe = _simulated(options, store_id)
     others = furnish(probe)
@@ -283,7 +283,7 @@ def demo_adapters(options: Options, store_id: str) -> Adapters:
 
 def demo_past(options: Options, store: JobStore, since: datetime) -> list[TakenStep]:
     """Return readings since then in which the jobs that have ended ran. Takes half a second."""
-    from gputui.gpus.simulated_demo import furnish, readings_of_past
+    from gputui.gpus.simulated import furnish, readings_of_past
 
     probe = _simulated(options, store.store_id)
     furnish(probe)
@@ -422,7 +422,7 @@ def open_foreign_use(options: Options, store: JobStore, *, is_read_only: bool = 
 
 def read_gpus(options: Options, patience: float, probe: GpuProbe | None = None) -> ProbeReading:
     """Return one complete reading of the GPUs, or the latest after `patience` seconds; closes the probe."""
-    from gputui.gpus.oneshot import first_reading
+    from gputui.gpus.supervisor import first_reading
 
     return first_reading(probe or make_probe(options), patience)
 

@@ -13,6 +13,7 @@ from msgspec import Struct
 from gputui.config.toml_file import check_trusted, read_with_status
 from gputui.domain.errors import InputError
 from gputui.domain.job import MAX_PRIORITY
+from gputui.domain.policy.permitted_options import ALLOWABLE
 from gputui.domain.settings import (
     EVENTS,
     QUEUE_COLUMNS,
@@ -279,8 +280,6 @@ def _read(key: str, annotation: str, value: object, where: str) -> object:
     elif key in _GPU_LISTS:
         value = gpu_names(value)
     elif key == "allow":
-        from gputui.config.allowed import allowed  # few sites have the table
-
         value = allowed(value, where)
     elif key == "keys" and isinstance(value, dict):
         value = {name: [keys] if isinstance(keys, str) else keys for name, keys in value.items()}
@@ -328,8 +327,6 @@ def _of_text(key: str, annotation: str, text: str, where: str) -> object:
     elif annotation.startswith("Mapping"):
         value = {name: keys.split(",") for name, _, keys in (pair.partition("=") for pair in text.split())}
     elif annotation == "AllowSettings":
-        from gputui.config.allowed import allowed_of_text
-
         value = allowed_of_text(text)
     elif annotation == "bool":
         if text.lower() not in _BOOLEANS:
@@ -355,3 +352,42 @@ def _converted(tables: dict[str, Any], source: str) -> Settings:
         what, _, path = str(error).partition(" - at `$.")
         where = f"{source}: {path.rstrip('`')}" if path else source
         raise InputError(what[:1].lower() + what[1:], where=where) from error
+
+
+_MOUNTS = "mounts"
+
+
+def allowed(value: object, where: str) -> dict[str, Any]:
+    """Return the table as AllowSettings has it; raises InputError that names the key."""
+    if not isinstance(value, dict):
+        raise InputError("expected a table", where=where, hint="write [policy.allow]")
+    options: dict[str, bool] = {}
+    for key, switch in value.items():
+        if key == _MOUNTS:
+            continue
+        if key not in ALLOWABLE:
+            import difflib  # only where something is wrong
+
+            near = difflib.get_close_matches(str(key), (*ALLOWABLE, _MOUNTS), 1)
+            hint = f"did you mean {near[0]}?" if near else "an option of submit, with underscores"
+            raise InputError("unknown key", where=f"{where}.{key}", hint=hint)
+        if not isinstance(switch, bool):
+            raise InputError("expected true or false", where=f"{where}.{key}")
+        options[key] = switch
+    roots = value.get(_MOUNTS)
+    return {"options": options, _MOUNTS: None if roots is None else _roots(roots, f"{where}.{_MOUNTS}")}
+
+
+def _roots(value: object, where: str) -> list[str]:
+    listed: list[Any] = value if isinstance(value, list) else [value]
+    for path in listed:
+        if not isinstance(path, str) or not path.startswith("/") or not path.isprintable():
+            raise InputError("expected absolute paths", where=where, hint='write mounts = ["/data", "/scratch"]')
+    return listed
+
+
+def allowed_of_text(text: str) -> dict[str, Any]:
+    """Return the table meant by `privileged=false mounts=/data,/scratch`, as an environment variable has it."""
+    words = {"true": True, "false": False}
+    pairs = [part.partition("=")[::2] for part in text.split()]
+    return {key: value.split(",") if key == _MOUNTS else words.get(value, value) for key, value in pairs}

@@ -1,4 +1,4 @@
-"""Simulated GPUs: a probe without a driver, whose readings follow the jobs on them."""
+"""Simulated GPUs and their host: a probe without a driver, whose readings follow the jobs on them; GPUs of the demo."""
 
 from __future__ import annotations
 
@@ -6,17 +6,20 @@ import logging
 import math
 import re
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
 from msgspec.structs import replace
 
+from gputui.domain.container import ForeignContainer
 from gputui.domain.gpu import ALL_SHARES, Gpu, GpuProcess, GpuSample, Health, Link, ProbeCode, ProbeReading, ProbeStatus
+from gputui.domain.gpu_history import STEP, TakenStep, mean
+from gputui.domain.host import DOCKER, STATE, DiskUse, HostSample
 from gputui.domain.job import Attempt, Job
+from gputui.domain.state import JobState
 from gputui.gpus.health import FATAL_XIDS, LOST, health_of
-from gputui.gpus.simulated_host import simulated_host
 from gputui.gpus.simulated_models import DEFAULT, MODELS, Model
 from gputui.gpus.simulated_wave import chance, wave
 from gputui.gpus.wire import SlowReadings
@@ -370,3 +373,81 @@ def _with_shares(processes: tuple[GpuProcess, ...], busy: float) -> tuple[GpuPro
     return tuple(
         replace(process, sm=round(busy * (process.memory or 0) / whole, 2) if whole else None) for process in processes
     )
+
+
+_GIB = 1024**3
+CORES = 128
+MEMORY = 1024 * _GIB
+SWAP = 8 * _GIB
+_EVERY = 2
+"""Seconds between two readings, as of the real probe."""
+_DISKS = {STATE: ("/data", 7 * 1024 * _GIB, 0.78), DOCKER: ("/var/lib/docker", 1800 * _GIB, 0.46)}
+"""Mount point, size and used share by role."""
+
+
+def simulated_host(seed: int, now: datetime, busy: float, roles: Iterable[str]) -> HostSample:
+    """Return the reading at that time; `busy` is the load of all GPUs, 1 for each that is fully used."""
+    at = now.timestamp() // _EVERY * _EVERY
+    flutter, slow = wave(f"{seed} host", at, 6), wave(f"{seed} host", at, 90)
+    cpu = min(0.97, 0.03 + 0.055 * busy * (1 + 0.15 * flutter + 0.1 * slow))
+    reading = 1e8 * busy * (1 + 0.5 * wave(f"{seed} received", at, 12))
+    return HostSample(
+        sampled_at=datetime.fromtimestamp(at, UTC),
+        cpu=round(cpu, 3),
+        cores=CORES,
+        load=round(CORES * cpu * (1 + 0.1 * slow), 1),
+        memory_total=MEMORY,
+        memory_used=round(MEMORY * min(0.95, 0.05 + 0.05 * busy + 0.01 * slow)),
+        swap_total=SWAP,
+        swap_used=0,
+        received=round(reading + 2e6 * (1 + flutter)),
+        sent=round(reading / 5 + 1e6 * (1 + slow)),
+        disks=tuple(_disk(*_DISKS[role], role, at) for role in sorted(set(roles), reverse=True) if role in _DISKS),
+    )
+
+
+def _disk(mount: str, total: int, used: float, role: str, at: float) -> DiskUse:
+    """Return a disk that fills up by four points in a day, and is cleaned at midnight."""
+    share = used + 0.04 * (at % timedelta(days=1).total_seconds()) / timedelta(days=1).total_seconds()
+    return DiskUse(mount, (role,), total, round(total * (1 - share)))
+
+
+FOREIGN, DRAINED, CAPPED = 5, 6, 2
+"""Indices of the GPU that somebody else uses, of the one that is drained, and of the one with a lower limit."""
+_CAP = 0.65
+"""Share of the board's power limit."""
+_CONTAINER = "c4a01" + "5ea5ide" * 8 + "bad"
+
+
+def furnish(probe: SimulatedProbe) -> tuple[ForeignContainer, ...]:
+    """Put somebody else's container on a GPU, and cap another; return the containers. Few GPUs have neither."""
+    gpus = probe.gpus
+    if len(gpus) <= max(FOREIGN, DRAINED, CAPPED):
+        return ()
+    probe.cap(CAPPED, round(_CAP * (gpus[CAPPED].power_limit or 0)))
+    memory = (gpus[FOREIGN].memory_total or 0) // 4
+    command = "python -m ipykernel_launcher"
+    probe.foreign(FOREIGN, GpuProcess(22_110, memory, "carol", command, _CONTAINER))
+    image = "jupyter/pytorch:cuda12"
+    return (ForeignContainer(_CONTAINER, "jupyter-carol", "carol", (gpus[FOREIGN].uuid,), image),)
+
+
+def readings_of_past(probe: SimulatedProbe, jobs: Iterable[Job], since: datetime, now: datetime) -> Iterator[TakenStep]:
+    """Yield the readings that these jobs, which have ended, would have left; `probe` is changed and of no other use."""
+    known = tuple(jobs)
+    at = since
+    while at < now:
+        probe.follow(_running(job) for job in known if _was_running(job, at))
+        samples: dict[str, GpuSample] = dict(probe.reading_at(at).samples)
+        yield TakenStep(at, {uuid: mean([sample]) for uuid, sample in samples.items()})
+        at += STEP
+
+
+def _was_running(job: Job, at: datetime) -> bool:
+    return bool(job.started_at and job.ended_at and job.started_at <= at < job.ended_at)
+
+
+def _running(job: Job) -> Job:
+    """Return the job as it was while it ran."""
+    attempt = replace(job.attempts[-1], ended_at=None, cause=None, exit_code=None)
+    return job.evolve(attempts=(attempt,), ended_at=None, exit_code=None, cause=None, state=JobState.RUNNING)

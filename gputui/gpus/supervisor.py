@@ -16,15 +16,16 @@ from contextlib import suppress
 from datetime import datetime
 
 import msgspec
+from msgspec.structs import replace
 
-from gputui.domain.gpu import ProbeCode, ProbeReading, ProbeStatus
+from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading, ProbeStatus
 from gputui.domain.job import Job
 from gputui.domain.settings import GpuSettings
 from gputui.domain.units import format_duration
 from gputui.gpus import wire
 from gputui.gpus.health import describe_failure
 from gputui.gpus.reading_assembler import ReadingAssembler
-from gputui.ports import Clock
+from gputui.ports import Clock, GpuProbe
 
 _MOST_OF_A_LINE = 64 * 1024**2
 log = logging.getLogger(__name__)
@@ -307,3 +308,32 @@ class NvmlProbe:
                 tell(self._latest)
             except Exception:  # one listener's failure must not affect the others
                 log.exception("a listener of the GPU probe failed")
+
+
+def first_reading(probe: GpuProbe, timeout: float) -> ProbeReading:
+    """Start the probe, wait up to `timeout` seconds for a complete reading or a failure, and close it."""
+    came = threading.Event()
+    probe.subscribe(lambda reading: came.set() if is_whole(reading) else None)
+    probe.start()
+    try:
+        if not is_whole(probe.latest()):
+            came.wait(timeout)
+        return _in_time(probe.latest(), timeout)
+    finally:
+        probe.close()
+
+
+def _in_time(reading: ProbeReading, timeout: float) -> ProbeReading:
+    """Return the reading; without one after the time-out, its status says that the driver hangs."""
+    if reading.status.code is not ProbeCode.STARTING:
+        return reading
+    text = describe_failure(ProbeCode.WEDGED_AT_START, f"{timeout:g}s")
+    return replace(reading, status=ProbeStatus(ProbeCode.WEDGED_AT_START, text, reading.status.since))
+
+
+def is_whole(reading: ProbeReading) -> bool:
+    """Return whether every readable GPU was read, processes included, or the probe reported a failure."""
+    if reading.status.code is not ProbeCode.OK:
+        return reading.status.code is not ProbeCode.STARTING
+    missing = (HealthCode.LOST, HealthCode.UNKNOWN)
+    return all(sample.processes_at or sample.health.code in missing for sample in reading.samples.values())

@@ -20,7 +20,7 @@ from textual.widgets import Input
 
 from gputui.domain.errors import GputuiError
 from gputui.domain.gpu_history import TakenStep
-from gputui.domain.job import Job
+from gputui.domain.job import Job, JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.text import plain
@@ -41,8 +41,7 @@ from gputui.tui.present.gpu_look import LookChoice
 from gputui.tui.present.gpu_words import index_of
 from gputui.tui.progress import ProgressDisplay, TaskStarted
 from gputui.tui.screens.main import Main
-from gputui.tui.screens.pages import PAGES
-from gputui.tui.services import FormSources, Hint, JobAccess, NoJobAccess, Services, ShowsSnapshot
+from gputui.tui.services import FormSources, Hint, JobAccess, NoJobAccess, Pages, Services, ShowsSnapshot
 from gputui.tui.suspend import TerminalLoan
 from gputui.tui.textual_internals import HookedApp
 from gputui.tui.themes.selection import AS_DESIGNED, Appearance
@@ -113,7 +112,7 @@ class Gputui(HookedApp[ExitChoice]):
             logs,
             settings,
             clock,
-            PAGES,
+            Pages(_detail, _processes),
             host,
             user,
             kept,
@@ -420,3 +419,15 @@ class Gputui(HookedApp[ExitChoice]):
         if how is not None:
             self.actions.finish(_PATIENCE)
             self.exit(how)
+
+
+def _detail(services: Services, snapshot: Snapshot, job_id: JobId, follow: Callable[[JobId], None]) -> Screen[None]:
+    from gputui.tui.screens.detail import Detail
+
+    return Detail(services, snapshot, job_id, follow)
+
+
+def _processes(services: Services, snapshot: Snapshot, job_id: JobId) -> Screen[None]:
+    from gputui.tui.screens.processes import ProcessesScreen
+
+    return ProcessesScreen(services, snapshot, job_id)

@@ -18,11 +18,11 @@ from gputui.domain.settings import ConsoleSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import Clock
-from gputui.tui.condition_tracker import ConditionTracker
 from gputui.tui.log.follower import LogOpener
 from gputui.tui.log.pinned import Pinned
 from gputui.tui.pace import Pace, pace_of
 from gputui.tui.preferences import Preferences
+from gputui.tui.present.conditions import ConditionTracker
 from gputui.tui.present.gpu_look import LookChoice
 from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture
 

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from gputui import bootstrap
+from gputui.cli.demo import PAST, record_past
 from gputui.cli.demo_jobs import MOST_WAITING, Arrivals, coming_jobs, first_jobs
-from gputui.cli.demo_past import PAST, record_past
 from gputui.config import Options, ProbeSpec
 from gputui.domain.gpu_history import STEP
 from gputui.domain.job import Submission

@@ -15,9 +15,8 @@ from gputui.domain.gpu import Health, HealthCode
 from gputui.domain.settings import HookSettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
-from gputui.engine.hooks.announcer import Announcer
+from gputui.engine.hooks.announcer import BUSY, MOST, Announcer
 from gputui.engine.hooks.delivery import NotDeliveredError
-from gputui.engine.hooks.outbox import BUSY, MOST
 from gputui.engine.tick.disk_space import Disk
 from tests.engine.fakes import InlineExecutor, LaterExecutor
 from tests.engine.world import World

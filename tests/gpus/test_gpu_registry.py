@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gputui.gpus.gpu_registry import GpuRegistry
+from gputui.gpus.reading_assembler import GpuRegistry
 from gputui.gpus.wire import GpuFacts
 
 

@@ -12,10 +12,9 @@ import pytest
 from gputui.domain.gpu import ProbeStatus
 from gputui.domain.host import DOCKER, STATE
 from gputui.gpus import wire
-from gputui.gpus.host_assembler import HostAssembler
 from gputui.gpus.probe.host import DiskReader, HostReader
-from gputui.gpus.reading_assembler import ReadingAssembler
-from gputui.gpus.simulated_host import simulated_host
+from gputui.gpus.reading_assembler import HostAssembler, ReadingAssembler
+from gputui.gpus.simulated import simulated_host
 
 NOW = datetime(2026, 3, 2, 12, tzinfo=UTC)
 GIB = 1024**3

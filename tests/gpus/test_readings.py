@@ -246,7 +246,7 @@ def test_another_pid_namespace_is_said_in_words(standin: StandIn, tmp_path: Path
     script = tmp_path / "inside.py"
     script.write_text(
         "from tests.gpus.watching import FAST, SystemClock\n"
-        "from gputui.gpus.oneshot import first_reading\n"
+        "from gputui.gpus.supervisor import first_reading\n"
         "from gputui.gpus.supervisor import NvmlProbe\n"
         "print(*first_reading(NvmlProbe(FAST, SystemClock()), 20).notes)\n"
     )

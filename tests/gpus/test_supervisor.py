@@ -20,8 +20,7 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import HealthCode, ProbeCode, ProbeReading
 from gputui.domain.settings import GpuSettings
-from gputui.gpus.oneshot import first_reading
-from gputui.gpus.supervisor import MOST_STUCK, NvmlProbe, ProbeProcess
+from gputui.gpus.supervisor import MOST_STUCK, NvmlProbe, ProbeProcess, first_reading
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, uuid
 from tests.gpus.watching import FAST, PATIENCE, SystemClock, Watcher, is_whole, sample_of

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 
 from bench.policies import Gates
-from gputui.replay.baselines import apportion
 from gputui.replay.metrics import (
     allocation_bound,
     allocation_ratio,
@@ -18,7 +17,7 @@ from gputui.replay.metrics import (
     mean_figures,
     percentile,
 )
-from gputui.replay.policies import DEALS, POLICIES, Ran, dealt, measure
+from gputui.replay.policies import DEALS, POLICIES, Ran, apportion, dealt, measure
 from gputui.replay.trace import HOUR, Site, TraceJob, parse, prepare
 from tests.replay.traces import GIVEN, MASTER, real, synthetic
 

@@ -14,12 +14,11 @@ from gputui.domain.container import ContainerRecord, ContainerState, Launch
 from gputui.domain.errors import RuntimeFault, RuntimeUnavailableError
 from gputui.domain.settings import RuntimeSettings
 from gputui.runtime.docker import create_options
-from gputui.runtime.docker.container_cache import ContainerCache
+from gputui.runtime.docker.container_cache import ContainerCache, Outages
 from gputui.runtime.docker.create import create_request
 from gputui.runtime.docker.engine import EngineFacts, GpuMode, read_facts
 from gputui.runtime.docker.faults import cause_of, cause_of_init, unavailable
 from gputui.runtime.docker.logs import frames, lines
-from gputui.runtime.docker.outages import Outages
 from gputui.runtime.docker.pull_process import PullProgress, pull_fault
 from gputui.runtime.docker.records import foreign_of, parse_time, record_of
 from tests.factories import NOW, spec, uuid

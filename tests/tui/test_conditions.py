@@ -15,10 +15,9 @@ from gputui.domain.gpu_faults import GpuFault
 from gputui.domain.host import DiskUse
 from gputui.domain.snapshot import EMPTY, Controls, Leader, Notice, Snapshot
 from gputui.domain.state import JobState
-from gputui.tui.condition_tracker import STEADY, ConditionTracker
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.condition import Condition
-from gputui.tui.present.conditions import MOST_FAILURES, conditions
+from gputui.tui.present.conditions import MOST_FAILURES, STEADY, ConditionTracker, conditions
 from gputui.tui.present.status import status_line
 from gputui.tui.present.style import AMBER, RED, VIOLET
 from gputui.tui.screens.notices import notice_lines

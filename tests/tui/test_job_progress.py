@@ -12,10 +12,9 @@ from gputui.domain.job import ArrayRef, Job
 from gputui.domain.state import JobState
 from gputui.tui.present.cells import Cell, width_of
 from gputui.tui.present.job import JobContext, job_cells
-from gputui.tui.present.job_load import JobLoads
 from gputui.tui.present.job_progress import ArrayCounts, array_progress, elapsed_words, limit_words
 from gputui.tui.queue.columns import ChosenColumns, varied_columns
-from gputui.tui.queue.rows import array_counts
+from gputui.tui.queue.rows import JobLoads, array_counts
 from tests.factories import NOW, job, running, sample, view
 
 WIDE = JobContext(NOW, room={"state": 9, "progress": 27})

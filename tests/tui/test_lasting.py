@@ -27,7 +27,7 @@ from gputui.store.memory import MemoryJobStore
 from gputui.tui.actions import Undo
 from gputui.tui.messages import ExitChoice
 from gputui.tui.queue.columns import Sorting
-from gputui.tui.screens.log_prompt import HISTORY
+from gputui.tui.screens.log_pane import HISTORY
 from gputui.tui.screens.main import Main
 from gputui.tui.textual_internals import OwnStylesCache
 from tests.factories import ACTOR, FakeClock, job

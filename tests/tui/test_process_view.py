@@ -14,10 +14,9 @@ from gputui.domain.gpu_processes import GpuProcessRow
 from gputui.tui.messages import ExitChoice
 from gputui.tui.present.process import ProcessOrder, process_lines
 from gputui.tui.screens.foreign import ContainerScreen, ProcessPage
-from gputui.tui.screens.gpu_processes import GpuProcessesScreen
+from gputui.tui.screens.gpu_processes import GpuProcessesScreen, GpuProcessTable
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Confirm
-from gputui.tui.widgets.process_table import GpuProcessTable
 from tests.factories import sample, snapshot, view
 from tests.foreign import JUPYTER, FakeContainers, FakeHost
 from tests.tui.console import Console

@@ -25,7 +25,7 @@ from gputui.tui.screens.foreign import ContainerScreen, ProcessPage
 from gputui.tui.screens.gpu import GpuDetailScreen
 from gputui.tui.screens.gpu_processes import GpuProcessesScreen
 from gputui.tui.screens.help import Help
-from gputui.tui.screens.log_prompt import LogPrompt
+from gputui.tui.screens.log_pane import LogPrompt
 from gputui.tui.screens.logs import LogsScreen
 from gputui.tui.screens.main import Main
 from gputui.tui.screens.menu import Menu

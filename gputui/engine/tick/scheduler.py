@@ -17,27 +17,25 @@ from gputui.domain.units import format_duration
 from gputui.engine.actions.permissions import UserPermissions
 from gputui.engine.hooks.announcer import Announcer
 from gputui.engine.tick import (
-    cancellations,
     clock_jump,
     preemption,
     recurring_runs,
-    signals,
     starts,
     stops,
-    suspensions,
     time_limits,
+    user_requests,
 )
 from gputui.engine.tick.attempt_workers import AttemptWorkers
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.disk_space import Disk
 from gputui.engine.tick.gpu_faults import FaultRecorder
-from gputui.engine.tick.idle_jobs import ActivityReader, IdleJobs
 from gputui.engine.tick.observer import Observer, Sequence
 from gputui.engine.tick.past_usage import PastUsage
 from gputui.engine.tick.planner import Planner, record_reservations
 from gputui.engine.tick.reaper import Reaper
 from gputui.engine.tick.snapshot_builder import QueueView, refusal_notice
 from gputui.engine.tick.telemetry import TelemetryRecorder
+from gputui.engine.tick.time_limits import ActivityReader, IdleJobs
 from gputui.engine.tick.worker_pools import Pools, WorkKind
 from gputui.ports import GpuProbe, JobStore, Runtime, SteadyClock
 
@@ -145,8 +143,8 @@ class Scheduler:
             time_limits.enforce_limits(self.context, now)
             self._idle_jobs.enforce(now, boot)
             self._cancel(now)
-            suspensions.carry_out_suspensions(self.context, now)
-            signals.send_signals(self.context)
+            user_requests.carry_out_suspensions(self.context, now)
+            user_requests.send_signals(self.context)
             self.workers.pulls.keep_wanted(self.context.queue.jobs)
             self._cancel_unsatisfiable(now)
             recurring_runs.make_due_runs(self.context, now)
@@ -188,14 +186,14 @@ class Scheduler:
 
     def _cancel(self, now: datetime) -> None:
         """Carry out requests to cancel and to requeue, and signal the attempts that are to end."""
-        cancellations.carry_out_requests(self.context, now)
+        user_requests.carry_out_requests(self.context, now)
         stops.drive_stops(self.context, now)
 
     def _cancel_unsatisfiable(self, now: datetime) -> None:
         """Cancel jobs whose dependencies can never be met."""
         context = self.context
-        if self._checked is not context.queue and cancellations.has_unsatisfiable(context.queue):
-            cancellations.cancel_unsatisfiable(context.store, context.queue, now)
+        if self._checked is not context.queue and user_requests.has_unsatisfiable(context.queue):
+            user_requests.cancel_unsatisfiable(context.store, context.queue, now)
             context.refresh()
         self._checked = context.queue
 

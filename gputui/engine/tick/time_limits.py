@@ -1,16 +1,24 @@
-"""Time limits: warns jobs before their limit, and ends those that are over it or have lost a GPU."""
+"""Time limits and idle timeouts: warns jobs before their limit, and ends those over it, without their GPU, or idle."""
 
 from __future__ import annotations
 
-from datetime import datetime
+import logging
+import threading
+from datetime import datetime, timedelta
+from pathlib import Path
 
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.errors import RuntimeFault
 from gputui.domain.gpu import HealthCode
-from gputui.domain.job import Job, JobId
+from gputui.domain.job import BootTime, Job, JobId
 from gputui.domain.state import JobState
 from gputui.domain.units import format_duration
+from gputui.engine.files.viewers import last_input
 from gputui.engine.tick.context import TickContext
+from gputui.engine.tick.reconcile import AttemptKey
 from gputui.engine.tick.stops import begin_stops
+from gputui.engine.tick.worker_pools import Pools, WorkKind
+from gputui.ports import Runtime
 
 _LOST = frozenset({HealthCode.LOST, HealthCode.XID, HealthCode.NEEDS_RESET})
 """Health of a GPU that no job can use any more."""
@@ -62,3 +70,116 @@ def overdue(job: Job, now: datetime) -> Cause | None:
     if limit is None or limit_at is None or now < limit_at:
         return None
     return Cause(CauseCode.TIME_LIMIT, f"over its time limit of {format_duration(limit)}")
+
+
+log = logging.getLogger(__name__)
+
+_LOOKS = 20
+"""Number of looks at the output in the time that a job may be idle."""
+_MOST_OFTEN, _LEAST_OFTEN = 1.0, 60.0
+"""Limits of the seconds between two looks."""
+
+
+class IdleWatch:
+    """Signs of life of one attempt, in seconds of the clock that nobody sets."""
+
+    def __init__(self, job: Job, at: BootTime) -> None:
+        timeout = job.spec.idle_timeout or timedelta()
+        self.boot = at.boot
+        self.allowed = timeout.total_seconds()
+        self.pause = min(_LEAST_OFTEN, max(_MOST_OFTEN, self.allowed / _LOOKS))
+        self.active_at = self.asked_at = self.heard_at = at.seconds
+        self._token: object = None
+
+    def hear(self, token: object, seconds: float) -> None:
+        """Note the activity that was read; another than before is a sign of life."""
+        self.heard_at = seconds
+        if self._token is not None and token != self._token:
+            self.active_at = seconds
+        self._token = token
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether the job had been idle for too long when its output was last looked at."""
+        return self.heard_at - self.active_at >= self.allowed
+
+
+class ActivityReader:
+    """Reads in workers what attempts have written, and the marks of input."""
+
+    def __init__(self, pools: Pools, directory: Path) -> None:
+        self._pools = pools
+        self._directory = directory
+        self._lock = threading.Lock()
+        self._found: dict[AttemptKey, object] = {}
+        self._reading: set[AttemptKey] = set()
+
+    def read(self, runtime: Runtime, key: AttemptKey, container_id: str) -> None:
+        """Read the activity of an attempt, unless a worker is at it."""
+        with self._lock:
+            if key in self._reading:
+                return
+            self._reading.add(key)
+        self._pools(WorkKind.EXIT, runtime.name).submit(self._read, runtime, key, container_id)
+
+    def _read(self, runtime: Runtime, key: AttemptKey, container_id: str) -> None:
+        try:
+            found = (runtime.activity(container_id), last_input(self._directory, key[0]))
+            with self._lock:
+                self._found[key] = found
+        except RuntimeFault as fault:
+            log.info("the activity of %s is not known: %s", container_id[:12], fault)
+        except Exception:  # the border of a worker: what cannot be read ends no job
+            log.exception("reading the activity of job %d", key[0])
+        finally:
+            with self._lock:
+                self._reading.discard(key)
+
+    def take(self, key: AttemptKey) -> object:
+        """Return and forget what was read since the last call; None for nothing."""
+        with self._lock:
+            return self._found.pop(key, None)
+
+
+class IdleJobs:
+    """Watches of all running jobs with an idle timeout; a scheduler that begins gives each its whole time again."""
+
+    def __init__(self, context: TickContext, reader: ActivityReader) -> None:
+        self._context = context
+        self._reader = reader
+        self._watches: dict[AttemptKey, IdleWatch] = {}
+
+    def enforce(self, now: datetime, boot: BootTime) -> None:
+        """Look for signs of life, and end the jobs that have shown none for too long."""
+        running = [job for job in self._context.queue.active if job.spec.idle_timeout and job.state is JobState.RUNNING]
+        keys = {(job.id, job.attempts[-1].number) for job in running}
+        self._watches = {key: watch for key, watch in self._watches.items() if key in keys and watch.boot == boot.boot}
+        stops: dict[JobId, Cause] = {}
+        for job in running:
+            key = (job.id, job.attempts[-1].number)
+            watch = self._watches.setdefault(key, IdleWatch(job, boot))
+            self._look(job, key, watch, boot.seconds)
+            if watch.is_idle:
+                stops[job.id] = _cause(job)
+        begin_stops(self._context, stops, now)
+
+    def _look(self, job: Job, key: AttemptKey, watch: IdleWatch, seconds: float) -> None:
+        if self._uses_gpus(job):
+            watch.active_at = seconds
+        if (found := self._reader.take(key)) is not None:
+            watch.hear(found, seconds)
+        observer, container_id = self._context.observer_of(job), job.attempts[-1].container_id
+        if observer is not None and container_id is not None and seconds - watch.asked_at >= watch.pause:
+            watch.asked_at = seconds
+            self._reader.read(observer.runtime, key, container_id)
+
+    def _uses_gpus(self, job: Job) -> bool:
+        """Return whether one of its GPUs works now; one whose use is not known counts as working."""
+        samples = self._context.reading.samples
+        return any((sample := samples.get(uuid)) is None or sample.utilization != 0 for uuid in job.gpus)
+
+
+def _cause(job: Job) -> Cause:
+    gpus = " and no use of its GPUs" if job.gpus else ""
+    idle = format_duration(job.spec.idle_timeout)
+    return Cause(CauseCode.TIME_LIMIT, f"idle for {idle}: no output, no input{gpus} (--idle-timeout)")

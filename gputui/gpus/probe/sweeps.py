@@ -1,7 +1,8 @@
-"""Sweeps over all GPUs, and when which reading is due. Part of the probe process."""
+"""Sweeps over all GPUs, the times at which each reading is due, and Xid events. Part of the probe process."""
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import time
@@ -15,13 +16,13 @@ from gputui.gpus.probe.host import HostReader
 from gputui.gpus.probe.nvml import (
     DetailReadings,
     LostError,
+    call,
     error_text,
     light_readings,
     pcie_throughput,
     read,
     slow_readings,
 )
-from gputui.gpus.probe.xids import Xids
 
 ALL_SHARES = "GPU-all"
 """The same as in `domain.gpu`, which takes long to import."""
@@ -212,3 +213,52 @@ def emit(line: dict[str, object]) -> None:
     data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
     while data:
         data = data[os.write(1, data) :]
+
+
+class Xids:
+    """Event set with all GPUs that support events."""
+
+    def __init__(self, devices: list[Device]) -> None:
+        self._set: object = read("nvmlEventSetCreate")
+        self._uuids: dict[int, str] = {}
+        for device in devices:
+            if self._set is not None and device.parent is None and device.handle is not None:
+                self._uuids[_address(device.handle)] = device.uuid
+                self._register(device.handle)
+
+    def _register(self, handle: object) -> None:
+        try:
+            read("nvmlDeviceRegisterEvents", handle, pynvml.nvmlEventTypeXidCriticalError, self._set)
+        except LostError:
+            return
+
+    def collect(self) -> list[tuple[str | None, int]]:
+        """Return UUID (None when the driver does not name it) and code of each event since the last call."""
+        found: list[tuple[str | None, int]] = []
+        while self._set is not None and len(found) < 100:
+            try:
+                event = call("nvmlEventSetWait_v2", self._set, 0)
+            except (pynvml.NVMLError, LostError):
+                break  # no event, or a lost GPU, which the sweep reports by itself
+            found.append((self._uuid(event.device), int(event.eventData)))
+        return found
+
+    def _uuid(self, handle: object) -> str | None:
+        known = self._uuids.get(_address(handle))
+        if known is not None or not handle:
+            return known
+        try:
+            named = read("nvmlDeviceGetUUID", handle)
+        except LostError:
+            return None
+        return None if named is None else str(named)
+
+    def close(self) -> None:
+        """Free the event set."""
+        if self._set is not None:
+            read("nvmlEventSetFree", self._set)
+            self._set = None
+
+
+def _address(handle: object) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0  # type: ignore[arg-type]

@@ -394,3 +394,22 @@ def _gone(container_id: str) -> RuntimeFault:
 
 def _fault(text: str) -> RuntimeFault:
     return RuntimeFault(Cause(CauseCode.RUNTIME_ERROR, text))
+
+
+class DemoRuntime(ProcessRuntime):
+    """Host processes, and foreign containers that are only said to be there."""
+
+    def __init__(
+        self,
+        store_id: str,
+        directory: Path,
+        settings: RuntimeSettings,
+        clock: Clock,
+        others: tuple[ForeignContainer, ...] = (),
+    ) -> None:
+        super().__init__(store_id, directory, settings, clock)
+        self._others = others
+
+    def foreign(self) -> tuple[ForeignContainer, ...]:
+        """Return the containers that are said to be there."""
+        return self._others

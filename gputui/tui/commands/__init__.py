@@ -18,20 +18,6 @@ from gputui.tui.commands.command import (
     bound_to,
     place_of,
 )
-from gputui.tui.commands.dialogs import (
-    CLOSE,
-    COPY_COMMANDS,
-    DIALOG_COMMANDS,
-    FURTHER,
-    LEAVE_COMMANDS,
-    NO,
-    SAVE_TEMPLATE,
-    SEARCH_HELP,
-    TAKE_LINE,
-    TIMELINE_COMMANDS,
-    WHAT_IF_COMMANDS,
-    YES,
-)
 from gputui.tui.commands.jobs import (
     APP_COMMANDS,
     BACK,
@@ -56,14 +42,26 @@ from gputui.tui.commands.jobs import (
     WORK_COMMANDS,
 )
 from gputui.tui.commands.panes import (
+    CLOSE,
     COLUMN_COMMANDS,
+    COPY_COMMANDS,
+    DIALOG_COMMANDS,
     EDIT_COMMANDS,
+    FURTHER,
     GRID_COMMANDS,
+    LEAVE_COMMANDS,
     LOG_COMMANDS,
     LOG_JOB_COMMANDS,
     MOVE_COMMANDS,
+    NO,
     PANE_COMMANDS,
     QUEUE_COMMANDS,
+    SAVE_TEMPLATE,
+    SEARCH_HELP,
+    TAKE_LINE,
+    TIMELINE_COMMANDS,
+    WHAT_IF_COMMANDS,
+    YES,
 )
 from gputui.tui.commands.processes import PROCESS_COMMANDS, PROCESS_VIEW, STOP_CONTAINER
 

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.strip import Strip
+
+from gputui.domain.log_errors import error_in
+from gputui.domain.text import ELLIPSIS
 from gputui.tui.log.buffer import LogBuffer
 from gputui.tui.log.follower import TAIL
-from gputui.tui.log.painter import LogPainter
+from gputui.tui.log.pattern import Pattern, TooSlow, impatient
 from gputui.tui.log.search import LogSearch
 from gputui.tui.log.whole import EarlierLines
 from gputui.tui.log.window import LineSelection, LogWindow, ShownLines, VisibleRow
+from gputui.tui.present.cells import Span, segments
+from gputui.tui.present.log import MOST, highlighted, log_spans, stamp_words, without_stamp
+from gputui.tui.present.style import AMBER, DIM, GROUND, PICKED, RED_STRONG, WARN
 
 
 class LogModel:
@@ -69,3 +80,102 @@ class LogModel:
         else:
             numbers = list(dict.fromkeys(row.number for row in self.rows))
         return [number for number in numbers if self.buffer.holds(number)]
+
+
+_GROUND = Style(bgcolor=GROUND)
+_PICKED = Style(bgcolor=PICKED)
+_FOUND = Style(color=GROUND, bgcolor=WARN, bold=True)
+_KEPT = Style(underline=True, bold=True)
+STRIPS = 500
+_MOMENT = 0.02
+"""Seconds of processor time in which hits in one line must be marked."""
+
+
+class LogPainter:
+    """Turns rows into strips. Its owner sets the attributes that decide their look, then calls `forget`."""
+
+    def __init__(self, buffer: LogBuffer, lines: ShownLines) -> None:
+        self._buffer = buffer
+        self._lines = lines
+        self.width = 0
+        self.left = 0
+        self.wraps = False
+        self.is_stamped = False
+        """True if the lines begin with a time."""
+        self.shows_stamps = False
+        self.found: Pattern | None = None
+        """Pattern of the search, highlighted."""
+        self.kept: Pattern | None = None
+        """Pattern of the filter, underlined."""
+        self.strips: OrderedDict[tuple[int, bool], tuple[Strip, bool]] = OrderedDict()
+        """Cache of drawn lines, with whether each reports an error, by number and whether the line is selected."""
+
+    def forget(self) -> None:
+        """Drop the cache: all lines are drawn again."""
+        self.strips.clear()
+
+    def rows_of(self, number: int) -> int:
+        """Return the number of rows that the line takes."""
+        if not self.wraps or self._room <= 0:
+            return 1
+        strip, _ = self._drawn(number, picked=False)
+        return max(1, -(-strip.cell_length // self._room))
+
+    def row(self, row: VisibleRow, *, picked: bool, marked: bool) -> Strip:
+        """Return one row of a line, as wide as the pane."""
+        ground = _PICKED if picked else _GROUND
+        if not self._buffer.holds(row.number):
+            return Strip.blank(self.width, _GROUND)
+        strip, is_error = self._drawn(row.number, picked=picked)
+        start = row.part * self._room if self.wraps else self.left
+        shown = strip.crop(start, start + self._room) if self._room > 0 else strip
+        if not self.wraps and 0 < self._room < strip.cell_length - start:
+            kept = shown.crop(0, self._room - 1).adjust_cell_length(self._room - 1, ground)
+            shown = Strip([*kept, Segment(ELLIPSIS, ground + DIM)], self._room)
+        sign = self._sign(row, is_error=is_error, marked=marked)
+        return Strip([Segment(sign[0], ground + sign[1]), *shown]).adjust_cell_length(self.width, ground)
+
+    @property
+    def _room(self) -> int:
+        return self.width - 1
+
+    def _sign(self, row: VisibleRow, *, is_error: bool, marked: bool) -> Span:
+        """Return the sign before the line: the current hit, an error, or a gap above."""
+        if row.part:
+            return " ", DIM
+        if marked:
+            return "▶", AMBER
+        if is_error:
+            return "✗", RED_STRONG
+        return ("┄" if self._lines.is_gap_before(self._lines.index(row.number)) else " "), DIM
+
+    def _drawn(self, number: int, *, picked: bool) -> tuple[Strip, bool]:
+        known = self.strips.get((number, picked))
+        if known is None:
+            known = self.strips[number, picked] = self._draw(number, picked=picked)
+            while len(self.strips) > STRIPS:
+                self.strips.popitem(last=False)
+        return known
+
+    def _draw(self, number: int, *, picked: bool) -> tuple[Strip, bool]:
+        raw = self._buffer.line(number)
+        content = without_stamp(raw) if self.is_stamped else raw
+        spans = log_spans(content, self._buffer.style_before(number))
+        text = "".join(value for value, _ in spans)
+        for pattern, style in ((self.kept, _KEPT), (self.found, _FOUND)):
+            spans = highlighted(spans, _places(pattern, text), style)
+        if self.is_stamped and self.shows_stamps:
+            spans.insert(0, (stamp_words(raw), DIM))
+        if len(raw) >= MOST:  # what followed was never kept
+            spans.append((ELLIPSIS, DIM))
+        return Strip(segments(spans, _PICKED if picked else _GROUND)), error_in(text) is not None
+
+
+def _places(pattern: Pattern | None, text: str) -> list[tuple[int, int]]:
+    if pattern is None:
+        return []
+    try:
+        with impatient(_MOMENT):
+            return pattern.places(text)
+    except TooSlow:
+        return []

@@ -10,10 +10,10 @@ from gputui.domain.arrays import count, elements_in_history
 from gputui.domain.entries import Entries
 from gputui.domain.errors import InputError
 from gputui.domain.filter import EVERY_JOB, Filter, parse_filter
+from gputui.domain.gpu import GpuView
 from gputui.domain.job import Job, JobId
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.tui.present.cells import Cell
-from gputui.tui.present.job_load import JobLoads
 from gputui.tui.present.job_progress import ArrayCounts
 from gputui.tui.queue.columns import ALIKE, MOVING, Sorting, sort_ids, varied_columns
 from gputui.tui.queue.columns import SortData as Sortable
@@ -344,3 +344,36 @@ def _begin(job: Job) -> tuple[datetime, JobId]:
     """
     claimed_at = job.attempt.claimed_at if job.attempt is not None else None
     return min(claimed_at or _LAST, job.started_at or _LAST), job.id
+
+
+_STEP = 5
+"""Points by which utilisation has to change before a row shows it: figures that jump each second tell nothing."""
+
+
+class JobLoads:
+    """Mean utilisation of each job's GPUs in percent, which stays the same until it changes by several points."""
+
+    def __init__(self) -> None:
+        self._shown: dict[JobId, int] = {}
+
+    def update(self, views: Iterable[GpuView]) -> Mapping[JobId, int]:
+        """Return the utilisation to show; nothing for jobs that share a GPU or have one that was not read."""
+        shown = {}
+        for job_id, values in _read(views).items():
+            if any(value is None for value in values):
+                continue
+            now = round(100 * sum(value or 0 for value in values) / len(values))
+            before = self._shown.get(job_id)
+            shown[job_id] = now if before is None or abs(now - before) >= _STEP else before
+        self._shown = shown
+        return shown
+
+
+def _read(views: Iterable[GpuView]) -> dict[JobId, list[float | None]]:
+    """Return the utilisation of each job's GPUs; None for a GPU that was not read lately or has several jobs."""
+    found: dict[JobId, list[float | None]] = {}
+    for view in views:
+        is_known = view.sample is not None and not view.stale and len(view.job_ids) < 2
+        for job_id in view.job_ids or ((view.job_id,) if view.job_id is not None else ()):
+            found.setdefault(job_id, []).append(view.sample.utilization if is_known and view.sample else None)
+    return found

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import ClassVar
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.message import Message
@@ -38,19 +38,83 @@ from gputui.tui.commands import (
     bindings,
 )
 from gputui.tui.latest_worker import LatestWorker
-from gputui.tui.present.cells import Cell, cell
-from gputui.tui.present.process import FAULT, ProcessOrder, heading_cell, row_lines, signal_question
+from gputui.tui.present.cells import Cell, Column, PlacedColumn, cell
+from gputui.tui.present.process import (
+    FAULT,
+    PROCESS_VIEW_COLUMNS,
+    ProcessOrder,
+    heading_cell,
+    row_lines,
+    signal_question,
+    view_cell,
+)
 from gputui.tui.present.style import DIM
 from gputui.tui.screens.foreign import ContainerScreen, ProcessPage, act, ask_stop
 from gputui.tui.screens.job_screen import JobScreen
 from gputui.tui.services import Services
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.filter_line import FilterHistory, FilterLine
-from gputui.tui.widgets.job_table import TitleClicked
-from gputui.tui.widgets.line_table import CursorMoved
+from gputui.tui.widgets.job_table import DOWN, UP, TitleClicked
+from gputui.tui.widgets.line_table import CursorMoved, LineTable
 from gputui.tui.widgets.mouse import RowOpened
-from gputui.tui.widgets.process_table import GpuProcessTable
 from gputui.tui.widgets.status_bars import KeyBar
+
+
+class GpuProcessTable(LineTable[str]):
+    """Processes and containers on GPUs, by the key of their rows. A column of which nothing is known is left out."""
+
+    NOUN = "process"
+
+    def __init__(self, *, id: str) -> None:  # noqa: A002 - Textual's word
+        super().__init__(id=id)
+        self._rows: dict[str, GpuProcessRow] = {}
+        self._order = ProcessOrder()
+        self._shown_columns: tuple[Column, ...] = PROCESS_VIEW_COLUMNS
+
+    def show(self, rows: Sequence[GpuProcessRow], order: ProcessOrder, empty: Cell) -> None:
+        """Show these rows."""
+        self._rows = {row.key: row for row in rows}
+        columns = tuple(column for column in PROCESS_VIEW_COLUMNS if column.key != "sm" or _any_share(rows))
+        is_changed, self._order, self._shown_columns = (
+            (order, columns) != (self._order, self._shown_columns),
+            order,
+            columns,
+        )
+        keys = list(self._rows)
+        self.show_rows(keys, {key: place for place, key in enumerate(keys)}, (empty,))
+        if is_changed:
+            self.lay_out()
+
+    @property
+    def row(self) -> GpuProcessRow | None:
+        """Row under the cursor."""
+        return None if self.cursor is None else self._rows.get(self.cursor)
+
+    def columns(self) -> tuple[Column, ...]:
+        """Return the columns there may be."""
+        return self._shown_columns
+
+    def cell_of(self, key: str, column: str, room: int) -> Cell:
+        """Return the content of a cell."""
+        del room
+        return view_cell(self._rows[key], column)
+
+    def title_of(self, placed: PlacedColumn) -> str:
+        """Return the title, with an arrow where rows are sorted by it."""
+        column = placed.column
+        if column.key != self._order.column:
+            return column.title
+        return column.title[: placed.width - 1] + (DOWN if self._order.is_down else UP)
+
+    def on_click(self, event: events.Click) -> None:
+        """Sort by the column whose title is clicked."""
+        if event.y == self.head - 1 and (column := self.column_at(event.x)):
+            self.post_message(TitleClicked(column.key))
+
+
+def _any_share(rows: Sequence[GpuProcessRow]) -> bool:
+    return any(row.sm is not None for row in rows)
+
 
 FILTERS = "process_filters"
 """Section of the preferences."""

@@ -36,21 +36,19 @@ from gputui.tui.present.job import JobContext
 from gputui.tui.present.status import no_gpu_words
 from gputui.tui.queue.history_loader import HistoryRead
 from gputui.tui.queue.scores import ScoreLoader, ScoresMade
-from gputui.tui.screens.footer import footer
 from gputui.tui.screens.job_screen import GpuScreen
 from gputui.tui.screens.log_controller import LogController
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.panes import Panes
 from gputui.tui.screens.queue_controller import QueueController, chosen_columns, queue_rows
 from gputui.tui.screens.queue_editor import MoveFound, QueueEditor
-from gputui.tui.screens.status_controller import StatusController
+from gputui.tui.screens.status_controller import StatusController, footer
 from gputui.tui.services import Services
-from gputui.tui.widgets.divider import Divider, DividerMoved
 from gputui.tui.widgets.filter_line import FilterLine
 from gputui.tui.widgets.gpu_grid import GpuGrid
 from gputui.tui.widgets.job_table import JobTable, TabClicked, TitleClicked
 from gputui.tui.widgets.line_table import CursorMoved
-from gputui.tui.widgets.mouse import GripMoved, MenuAsked, RowOpened
+from gputui.tui.widgets.mouse import Divider, DividerMoved, GripMoved, MenuAsked, RowOpened
 from gputui.tui.widgets.status_bars import KeyBar
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gputui.tui.screens.help import Help
-from gputui.tui.screens.log_prompt import LogPrompt
+from gputui.tui.screens.log_pane import LogPrompt
 from gputui.tui.screens.notices import Notices
 from gputui.tui.screens.questions import Choose, Confirm, CopyDialog, LeaveDialog, Prompt
 from gputui.tui.screens.reserve import Reserve

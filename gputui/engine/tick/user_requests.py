@@ -1,4 +1,4 @@
-"""Cancellations: requests to cancel and to requeue, and jobs whose dependencies can never be met."""
+"""Requests of users: cancel, requeue, suspend and signal. Also cancels jobs whose dependencies can never be met."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ import logging
 from datetime import datetime
 
 from gputui.domain.cause import Cause, CauseCode
+from gputui.domain.container import ContainerRecord
 from gputui.domain.job import Job
 from gputui.domain.policy.dependency import Dependencies
 from gputui.domain.policy.retry import cancel_cause, requeued
 from gputui.domain.state import JobState
+from gputui.engine.tick import attempt_steps
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.snapshot_builder import QueueView
 from gputui.engine.tick.stops import begin_stops
@@ -77,3 +79,70 @@ def _cancelled(job: Job, why: str, now: datetime) -> Job:
     log.info("job %s is cancelled: %s", job.shown_id, why)
     cause = Cause(CauseCode.DEPENDENCY_NEVER_MET, why)
     return job.to(JobState.CANCELLED, cause=cause, ended_at=now, cancel_requested=False)
+
+
+def carry_out_suspensions(context: TickContext, now: datetime) -> None:
+    """Make each running job stand still or run as requested.
+
+    That an attempt is suspended is recorded before its processes are stopped, so no scheduler forgets to wake them.
+    """
+    for job in context.queue.active:
+        if job.state is JobState.RUNNING and (job.suspended or job.is_suspended):
+            _carry_out(context, job, now)
+
+
+def _carry_out(context: TickContext, job: Job, now: datetime) -> None:
+    observer, attempt = context.observer_of(job), job.attempts[-1]
+    if observer is None or observer.latest.records is None:
+        return
+    key = (job.id, attempt.number)
+    record = next((each for each in observer.latest.records if (each.job_id, each.attempt) == key), None)
+    if (
+        record is None
+        or context.workers.is_suspending(key)
+        or observer.latest.begun <= context.workers.last_worked_on(key)
+    ):
+        return
+    if job.suspended != job.is_suspended and (job.suspended or not record.is_suspended):
+        _record(context, job, now)
+    if job.suspended != record.is_suspended:
+        _stop_or_wake(context, job, record)
+
+
+def _stop_or_wake(context: TickContext, job: Job, record: ContainerRecord) -> None:
+    observer = context.observer_of(job)
+    assert observer is not None
+    key = (job.id, job.attempts[-1].number)
+    context.workers.set_suspended(observer.runtime, key, record.id, is_suspended=job.suspended)
+
+
+def _record(context: TickContext, job: Job, now: datetime) -> None:
+    """Record that the attempt is suspended from now on, or was until now."""
+    with context.store.transaction() as transaction:
+        current = attempt_steps.under_way(transaction, job.id, job.attempts[-1].number)
+        if current is not None and current.suspended == job.suspended:
+            transaction.put(current.with_attempt(suspended_at=now if job.suspended else None))
+    context.refresh()
+
+
+def send_signals(context: TickContext) -> None:
+    """Send the requested signals. A scheduler that is killed in between loses them rather than sends them twice."""
+    if not any(_is_due(job) for job in context.queue.active):
+        return
+    with context.store.transaction() as transaction:
+        due = [job for stale in context.queue.active if _is_due(stale) and _is_due(job := transaction.get(stale.id))]
+        for job in due:
+            transaction.put(job.evolve(signals=()))
+    for job in due:
+        attempt, observer = job.attempts[-1], context.observer_of(job)
+        if observer is not None and attempt.container_id is not None:
+            key = (job.id, attempt.number)
+            context.workers.send_signals(observer.runtime, key, attempt.container_id, job.signals)
+    context.refresh()
+
+
+def _is_due(job: Job) -> bool:
+    attempt = job.attempt
+    if job.suspended or job.is_suspended:  # it gets them once it runs again
+        return False
+    return bool(job.signals and job.state is JobState.RUNNING and attempt is not None and attempt.container_id)
