@@ -14,7 +14,7 @@ from gputui.domain.state import JobState
 from gputui.domain.units import plural
 
 
-class Tally(Struct):
+class ArrayTally(Struct):
     """State of an array as far as its elements are known: those in history completed."""
 
     known: int = 0
@@ -30,7 +30,7 @@ class Dependencies(Struct, frozen=True):
     """Jobs that waiting ones depend on."""
 
     jobs: Mapping[JobId, Job] = field(default_factory=dict)
-    arrays: Mapping[JobId, Tally] = field(default_factory=dict)
+    arrays: Mapping[JobId, ArrayTally] = field(default_factory=dict)
     unreadable: frozenset[str] = frozenset()
     """Ids of jobs that cannot be read: nobody knows whether they are over."""
 
@@ -45,7 +45,7 @@ class Dependencies(Struct, frozen=True):
             return cls()
         entries = Entries({job.id: job for job in known})
         found = {job_id: job for job_id in wanted if (job := entries.get(job_id))}
-        arrays = {job_id: Tally() for job_id, job in found.items() if job.array and job.array.id == job_id}
+        arrays = {job_id: ArrayTally() for job_id, job in found.items() if job.array and job.array.id == job_id}
         if arrays:
             for job in known:
                 if job.array and (tally := arrays.get(job.array.id)):
@@ -117,7 +117,7 @@ class Dependencies(Struct, frozen=True):
         return f"job {job_id} {how}: it is {other.state}"
 
 
-def _count(tally: Tally, job: Job) -> None:
+def _count(tally: ArrayTally, job: Job) -> None:
     tally.known += job.count
     if not job.state.is_terminal:
         tally.left += job.count

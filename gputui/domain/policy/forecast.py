@@ -12,7 +12,7 @@ from msgspec import Struct
 from gputui.domain.job import JobId
 from gputui.domain.policy.cluster_state import ClusterState, RunningJob
 from gputui.domain.policy.decide import can_decide, decide, next_settling
-from gputui.domain.policy.dependency import Dependencies, Tally
+from gputui.domain.policy.dependency import ArrayTally, Dependencies
 from gputui.domain.policy.gpus.recently_freed import SOON
 from gputui.domain.policy.lanes import LaneKey, Waiting
 from gputui.domain.policy.planning_context import PlanningContext
@@ -167,7 +167,7 @@ def _coming(context: PlanningContext, gated: Iterable[QueuedJob]) -> tuple[list[
 class _Dependents:
     """Jobs that wait for the end of others."""
 
-    def __init__(self, arrays: Mapping[JobId, Tally]) -> None:
+    def __init__(self, arrays: Mapping[JobId, ArrayTally]) -> None:
         """`arrays` are those that some of them wait for."""
         self._elements = {array: _ids_of(tally) for array, tally in arrays.items() if tally.left}
         self._left = {array: tally.left for array, tally in arrays.items()}
@@ -208,7 +208,7 @@ class _Dependents:
                     yield array
 
 
-def _ids_of(tally: Tally) -> Spans:
+def _ids_of(tally: ArrayTally) -> Spans:
     """Return the ids of the elements that are not over."""
     return joined((run.id, run.end) for job in tally.unfinished for run in job.runs or (Elements(job.id, 0, 1),))
 
