@@ -35,7 +35,7 @@ from gputui.engine.tick.planner import Planner, record_reservations
 from gputui.engine.tick.reaper import Reaper
 from gputui.engine.tick.snapshot_builder import QueueView, refusal_notice
 from gputui.engine.tick.telemetry import TelemetryRecorder
-from gputui.engine.tick.time_limits import ActivityReader, IdleJobs
+from gputui.engine.tick.time_limits import IdleJobs, JobActivityReader
 from gputui.engine.tick.worker_pools import Pools, WorkKind
 from gputui.ports import GpuProbe, JobStore, Runtime, SteadyClock
 
@@ -93,7 +93,7 @@ class Scheduler:
         )
         self._gpu_faults = FaultRecorder(self.context)
         self._reaper = Reaper(self.context)
-        self._idle_jobs = IdleJobs(self.context, ActivityReader(pools, directory))
+        self._idle_jobs = IdleJobs(self.context, JobActivityReader(pools, directory))
         past_usage = PastUsage(store, settings.policy.half_life, pools(WorkKind.HISTORY, ""), wake)
         self._planner = Planner(self.context, leader, past_usage)
         self.announcer = announcer

@@ -104,7 +104,7 @@ class IdleWatch:
         return self.heard_at - self.active_at >= self.allowed
 
 
-class ActivityReader:
+class JobActivityReader:
     """Reads in workers what attempts have written, and the marks of input."""
 
     def __init__(self, pools: Pools, directory: Path) -> None:
@@ -144,7 +144,7 @@ class ActivityReader:
 class IdleJobs:
     """Watches of all running jobs with an idle timeout; a scheduler that begins gives each its whole time again."""
 
-    def __init__(self, context: TickContext, reader: ActivityReader) -> None:
+    def __init__(self, context: TickContext, reader: JobActivityReader) -> None:
         self._context = context
         self._reader = reader
         self._watches: dict[AttemptKey, IdleWatch] = {}
