@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from socket import socket
 
     from gputui.domain.container import ExecRequest
+    from gputui.domain.entries import Entries
     from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.job import Attempt, Job, JobId
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
     from gputui.engine.process.host import Adapters, Host
     from gputui.engine.process.relay import Relay
     from gputui.gpus.simulated import SimulatedProbe
-    from gputui.ports import GpuProbe, JobExec, JobStore, Permit, Runtime, SteadyClock
+    from gputui.ports import GpuProbe, JobExec, JobStore, Monitor, Permit, Runtime, SteadyClock
     from gputui.ports.foreign import ForeignContainers
     from gputui.store.repair import Repair
 
@@ -240,11 +241,12 @@ def make_host(
     started: Callable[[], GpuProbe | None] = lambda: None,
     made: Callable[[], Adapters] | None = None,
     hand_over: Callable[[], object] | None = None,
+    open_monitor: Callable[[Entries], Monitor] | None = None,
 ) -> Host:
     """Return the host that feeds snapshots to this process (`kind`: console or serve); it makes adapters when it leads.
 
     `started` may return a probe that already reads; `made` returns other adapters than the options name. `hand_over`
-    starts a background scheduler when scheduling keeps failing here.
+    starts a background scheduler when scheduling keeps failing here. `open_monitor` opens the monitor of a term.
     """
     import socket
 
@@ -266,6 +268,7 @@ def make_host(
         may_lead=may_lead and (kind != "console" or not options.settings.console.read_only),
         hand_over=hand_over,
         relay=relay_of(options),
+        open_monitor=open_monitor,
     )
 
 

@@ -26,7 +26,8 @@ YOUNG_OBJECTS = 10_000
 """New objects that set off a collection of garbage: with Python's 700 a tenth of the time went there."""
 
 REQUIRED = frozenset(filter(None, os.environ.get("GPUTUI_TEST_REQUIRE", "").split(",")))
-"""Engines without which a test fails instead of being skipped: any of docker, ssh, nvml, tmux, chromium."""
+"""Engines without which a test fails instead of being skipped: any of docker, ssh, nvml, tmux, chromium,
+prometheus."""
 
 
 def lacks_docker() -> str | None:
@@ -60,6 +61,11 @@ def lacks_chromium() -> str | None:
     return None if find() else "not installed: chromium"
 
 
+def lacks_prometheus() -> str | None:
+    missing = [name for name in ("prometheus", "promtool") if not shutil.which(name)]
+    return f"not installed: {', '.join(missing)}" if missing else None
+
+
 LONG_LANE = os.environ.get("GPUTUI_TEST_LANE") == "long"
 """Run the long lane: only the tests marked `long` or `torture`. Without it, tests marked `long` are left out."""
 
@@ -71,6 +77,7 @@ LACKS: dict[str, Callable[[], str | None]] = {
     "nvml": lacks_nvml,
     "tmux": lacks_tmux,
     "chromium": lacks_chromium,
+    "prometheus": lacks_prometheus,
 }
 
 

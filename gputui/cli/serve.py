@@ -3,16 +3,50 @@
 from __future__ import annotations
 
 import click
+from msgspec.structs import replace
 
 from gputui.cli.session import Session, pass_session
+from gputui.config import Options, listen_address
 from gputui.request.numbers import duration
+
+_AS_SET = "as set"
+"""Value of `--metrics` without an address."""
 
 
 @click.command("serve")
 @click.option("--wait", default="0", metavar="DURATION", help="Wait this long for another scheduler to end.")
+@click.option(
+    "--metrics",
+    is_flag=False,
+    flag_value=_AS_SET,
+    metavar="[ADDR:PORT]",
+    help="Serve metrics for Prometheus; without an address at metrics.listen, 127.0.0.1:9877.",
+)
+@click.option(
+    "--hpc-job-mapping-dir",
+    metavar="DIR",
+    help="With --metrics: write files there that tell dcgm-exporter which jobs run on which GPU.",
+)
 @pass_session
-def command(session: Session, wait: str) -> int:
+def command(session: Session, wait: str, metrics: str | None, hpc_job_mapping_dir: str | None) -> int:
     """Schedule without a screen until stopped. Containers keep running when it ends."""
     from gputui.console.serving import serve
 
-    return serve(session.options, duration(wait, "--wait").total_seconds())
+    options = _with_metrics(session.options, metrics, hpc_job_mapping_dir)
+    return serve(options, duration(wait, "--wait").total_seconds())
+
+
+def _with_metrics(options: Options, listen: str | None, mapping: str | None) -> Options:
+    """Return the options with the metrics that the command asks for."""
+    metrics, further = options.settings.metrics, []
+    if listen is not None:
+        metrics = replace(metrics, enabled=True)
+        further.append("--metrics" if listen == _AS_SET else f"--metrics={listen}")
+    if listen not in {None, _AS_SET}:
+        listen_address(str(listen), "--metrics")
+        metrics = replace(metrics, listen=str(listen))
+    if mapping is not None:
+        metrics = replace(metrics, hpc_job_mapping_dir=mapping)
+        further.append(f"--hpc-job-mapping-dir={mapping}")
+    settings = replace(options.settings, metrics=metrics)
+    return replace(options, settings=settings, serve_arguments=tuple(further))

@@ -12,7 +12,7 @@ from gputui.config.options import (
     site_config,
     templates_path,
 )
-from gputui.config.settings_file import SIZES, TABLES, load_settings, value_of_text
+from gputui.config.settings_file import SIZES, TABLES, listen_address, load_settings, value_of_text
 from gputui.config.toml_file import MAX_FILE, read_toml
 
 __all__ = [
@@ -22,6 +22,7 @@ __all__ = [
     "TABLES",
     "Options",
     "ProbeSpec",
+    "listen_address",
     "load_settings",
     "parse_probe",
     "parse_runtime",

@@ -49,6 +49,9 @@ class Options(Struct, frozen=True):
     ignored: tuple[tuple[str, tuple[str, ...]], ...] = ()
     """Settings that the site does not let a personal file or the environment change: the source, and the keys."""
 
+    serve_arguments: tuple[str, ...] = ()
+    """Options of `gputui serve` that another process needs to schedule in the place of this one."""
+
     def arguments(self) -> list[str]:
         """The options by which another gputui process gets the same ones."""
         config = ["--config", str(self.config)] if self.config else []

@@ -20,6 +20,7 @@ from gputui.domain.settings import (
     ConsoleSettings,
     GpuSettings,
     HookSettings,
+    MetricsSettings,
     PolicySettings,
     RuntimeSettings,
     SchedulerSettings,
@@ -67,6 +68,7 @@ _CHOICES = {
 }
 _WORDS = {"webhook_events": (EVENTS, "event"), "mail_events": (EVENTS, "event"), "columns": (QUEUE_COLUMNS, "column")}
 _MAX_COUNT = 2**31 - 1
+LOOPBACK = "127.0.0.1"
 
 
 def check_range(key: str, value: object, where: str) -> None:
@@ -84,12 +86,30 @@ def check_range(key: str, value: object, where: str) -> None:
             raise InputError(f"expected a number up to {_MAX_COUNT}", where=where)
     elif key in ("tenants", "reservations"):
         _check_tables(key, value, where)
-    elif key in _CHOICES and value not in _CHOICES[key]:
+    else:
+        _check_text(key, value, where)
+
+
+def _check_text(key: str, value: object, where: str) -> None:
+    if key in _CHOICES and value not in _CHOICES[key]:
         raise InputError("expected " + ", ".join(_CHOICES[key]), where=where)
-    elif key == "webhook" and not re.match(r"https?://[^/\s]", str(value)):
+    if key == "webhook" and not re.match(r"https?://[^/\s]", str(value)):
         raise InputError("expected an address", where=where, hint="http://... or https://...")
+    if key == "listen":
+        listen_address(str(value), where)
     elif isinstance(value, str) and not value.isprintable():
         raise InputError("has control characters", where=where)
+
+
+def listen_address(text: str, where: str) -> tuple[str, int]:
+    """Return host and port of `9877`, `127.0.0.1:9877`, `gpu1:9877`, `[::1]:9877` or `:9877`, which means loopback."""
+    host, _, port = text.strip().rpartition(":")
+    named = host[1:-1] if host.startswith("[") and host.endswith("]") else host
+    is_whole = port.isascii() and port.isdigit() and int(port) < 65536 and named.isprintable() and " " not in named
+    if not is_whole or (":" in named) != host.startswith("["):
+        hint = "write 127.0.0.1:9877, [::1]:9877 or a port alone"
+        raise InputError(f"{shown(text)} is no address with a port", where=where, hint=hint)
+    return named or LOOPBACK, int(port)
 
 
 def _check_words(value: object, known: tuple[str, ...], noun: str, where: str) -> None:
@@ -138,6 +158,7 @@ TABLES: Mapping[str, type[Any]] = {
     "policy": PolicySettings,
     "console": ConsoleSettings,
     "hooks": HookSettings,
+    "metrics": MetricsSettings,
 }
 _LONGEST = "a job without a limit is planned as the longest allowed: policy.max_time, else scheduler.max_time, else 72h"
 _STRICT = "a job of higher priority always goes first now, and policy.promote_after keeps others from waiting for ever"

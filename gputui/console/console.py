@@ -20,6 +20,7 @@ from gputui.config import Options, templates_path
 from gputui.console import serving
 from gputui.console.app import ConsoleApp
 from gputui.console.background import BackgroundScheduler
+from gputui.console.monitoring import monitor_opener
 from gputui.console.startup import EarlyProbe
 from gputui.console.supervisor import ScreenFailedError, ScreenSupervisor
 from gputui.domain.text import plain
@@ -197,6 +198,7 @@ class Console:
             started=started,
             made=self._demo.adapters if self._demo else None,
             hand_over=hand_over,
+            open_monitor=monitor_opener(self._options, self._store.store_id),
         )
 
     async def _hang_up(self) -> int:

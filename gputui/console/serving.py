@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from gputui import bootstrap
 from gputui.config import Options
+from gputui.console.monitoring import monitor_opener
 from gputui.domain.errors import NotLeaderError
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration
@@ -94,12 +95,23 @@ def say(sentence: str) -> None:
 def _start_anew(options: Options) -> NoReturn:
     """Replace this process by a new `gputui serve` with the same pid, which waits while a console leads."""
     time.sleep(ANEW_AFTER)
-    command = [sys.executable, "-P", "-m", "gputui", *options.arguments(), "serve", "--wait", f"{WAIT_ANEW}s"]
+    command = [
+        sys.executable,
+        "-P",
+        "-m",
+        "gputui",
+        *options.arguments(),
+        "serve",
+        "--wait",
+        f"{WAIT_ANEW}s",
+        *options.serve_arguments,
+    ]
     os.execv(command[0], command)
 
 
 async def _serve(options: Options, store: JobStore, wait: float) -> bool:
-    host = bootstrap.make_host(options, store, Feed(), "serve")
+    monitor = monitor_opener(options, store.store_id, say)
+    host = bootstrap.make_host(options, store, Feed(), "serve", open_monitor=monitor)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, _stop, host, number)

@@ -314,6 +314,28 @@ class HookSettings(Struct, frozen=True):
     """Age from which an event is no longer sent: nobody wants yesterday's mails after a restart."""
 
 
+class MetricsSettings(Struct, frozen=True):
+    """Metrics for Prometheus, served by the process that schedules."""
+
+    enabled: bool = False
+    """Whether metrics are served."""
+    listen: str = "127.0.0.1:9877"
+    """Address and port; a port alone means the loopback address. IPv6 addresses stand in brackets."""
+    certificate: str | None = None
+    key: str | None = None
+    """Files with a certificate chain and its key, in PEM: with both, the port speaks TLS alone."""
+    client_ca: str | None = None
+    """File with certificates in PEM: clients must show a certificate that one of these signed."""
+    users: str | None = None
+    """File of those who may scrape, as `htpasswd -B` writes it: a line `NAME:HASH` each, with bcrypt hashes."""
+    tenants: int = 50
+    """Number of tenants with series of their own; the others are counted together as `other`."""
+    dcgm: bool = False
+    """Whether GPU readings are also served under the names of NVIDIA's dcgm-exporter, for dashboards made for it."""
+    hpc_job_mapping_dir: str | None = None
+    """Directory for files that name the jobs on each GPU: dcgm-exporter reads it by an option of the same name."""
+
+
 class Settings(Struct, frozen=True):
     """Everything a site may set."""
 
@@ -324,3 +346,4 @@ class Settings(Struct, frozen=True):
     policy: PolicySettings = PolicySettings()
     console: ConsoleSettings = ConsoleSettings()
     hooks: HookSettings = HookSettings()
+    metrics: MetricsSettings = MetricsSettings()

@@ -1,1 +1,1 @@
-"""Prometheus families built from the snapshot."""
+"""Metrics for Prometheus. Only `gputui.metrics.families` is light; the others are imported once metrics are on."""

@@ -7,16 +7,19 @@ driver unless its docstring says otherwise, so none is made on an event loop.
 from gputui.ports.channel import Channel
 from gputui.ports.clock import Clock, SteadyClock
 from gputui.ports.gpus import GpuProbe
+from gputui.ports.monitor import NO_MONITOR, Monitor
 from gputui.ports.runtime import JobExec, LogStream, Permit, Runtime, StampedLogStream
 from gputui.ports.store import JobStore, StoreWatch, Transaction
 
 __all__ = [
+    "NO_MONITOR",
     "Channel",
     "Clock",
     "GpuProbe",
     "JobExec",
     "JobStore",
     "LogStream",
+    "Monitor",
     "Permit",
     "Runtime",
     "StampedLogStream",

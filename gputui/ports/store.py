@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
     from contextlib import AbstractContextManager
     from datetime import datetime
 
@@ -110,6 +110,10 @@ class JobStore(Protocol):
 
     def lock_timeout(self, seconds: float) -> AbstractContextManager[None]:
         """Within the block, raise StoreBusyError when this thread waits that long (seconds) for other writers."""
+        ...
+
+    def time_writes(self, wrote: Callable[[float], object]) -> None:
+        """Call `wrote` with the seconds of each write of this process from now on, in the thread that writes."""
         ...
 
     def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:

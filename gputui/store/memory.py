@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import datetime
 from functools import cached_property
@@ -178,6 +178,10 @@ class MemoryJobStore:
         """Do nothing: no other process writes here."""
         del seconds
         return nullcontext()
+
+    def time_writes(self, wrote: Callable[[float], object]) -> None:
+        """Do nothing: nothing is written to a disk here."""
+        del wrote
 
     def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
         """Append new jobs with their audit entries, all or none; return their ids."""

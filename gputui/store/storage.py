@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -51,6 +52,8 @@ class JournalStorage(Storage):
         self.replica = Replica(path, self._write_rescue)
         self.unreadable_jobs: Callable[[], Iterable[str]] = tuple
         """Returns the keys of undecodable jobs, whose documents are kept byte for byte."""
+        self.wrote: Callable[[float], object] = lambda _: None
+        """Called with the seconds that each line took until it was on disk."""
         self._pending: JournalEntry | None = None
         self._writer: tuple[int, int] | None = None
         self._rescue: Path | None = None
@@ -304,7 +307,9 @@ class JournalStorage(Storage):
         with os_errors(path):
             fd = self._writer_of(generation)
             _check_journal(path, fd, at)
+            begun = time.perf_counter()
             append(fd, line)
+            self.wrote(time.perf_counter() - begun)
             return _check_journal(path, fd, at + len(line))
 
     def _trusted_record(self) -> WriteRecord | None:

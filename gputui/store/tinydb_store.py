@@ -98,6 +98,10 @@ class TinyJobStore:
         """Within the block, limit this thread's waits for other writers to so many seconds."""
         return self.storage.lock.lock_timeout(seconds)
 
+    def time_writes(self, wrote: Callable[[float], object]) -> None:
+        """Call `wrote` with the seconds of each write to the journal by this process from now on."""
+        self.storage.wrote = wrote
+
     def submit(self, jobs: Iterable[Job], *, actor: Actor) -> tuple[JobId, ...]:
         """Append new jobs with their audit entries, all or none, without loading the queue; return their ids.
 

@@ -75,6 +75,11 @@ class Reasons(Mapping[JobId, Reason]):
         self._times: list[datetime] = []
         """Times in the sentence under construction."""
 
+    @property
+    def gated(self) -> Mapping[JobId, Reason]:
+        """Reasons of the jobs and entries that cannot start whatever is free, by their own ids."""
+        return self._gated.why
+
     def __getitem__(self, job_id: JobId) -> Reason:
         """Return the reason of a job, or of any element of an entry."""
         made = self._made.get(job_id)
@@ -427,3 +432,8 @@ def _wants(ask: Ask, need: int, fewer: str) -> str:
     if need > ask.minimum:
         words += f", {'will take ' if need == ask.maximum else ''}{ask.minimum} {fewer}"
     return words
+
+
+def gated_jobs(reasons: Mapping[JobId, Reason]) -> Mapping[JobId, Reason]:
+    """Return the reasons of jobs and entries that cannot start whatever is free; no sentence is made for it."""
+    return reasons.gated if isinstance(reasons, Reasons) else {}

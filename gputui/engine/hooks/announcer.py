@@ -24,7 +24,7 @@ from gputui.domain.job import Job
 from gputui.domain.settings import HookSettings
 from gputui.domain.snapshot import Notice
 from gputui.engine.hooks.delivery import Deliver, NotDeliveredError
-from gputui.ports import JobStore
+from gputui.ports import NO_MONITOR, JobStore, Monitor
 
 
 class Announcer:
@@ -37,12 +37,13 @@ class Announcer:
         sinks: Iterable[tuple[str, Callable[[Event], bool], Deliver]],
         workers: Callable[[str], Executor],
         wake: Callable[[], None] = lambda: None,
+        monitor: Monitor = NO_MONITOR,
     ) -> None:
         """Make an outbox for each sink; `workers` makes its executor, given a name."""
         self._store = store
         self._settings = settings
         self._outboxes = tuple(
-            Outbox(name, wants, deliver, settings.tries, workers(f"hook-{name}"), wake)
+            Outbox(name, wants, deliver, settings.tries, workers(f"hook-{name}"), wake, monitor.delivered)
             for name, wants, deliver in sinks
         )
         self._under_way: dict[str, tuple[Event, Job]] = {}
@@ -153,7 +154,10 @@ class Outbox:
         tries: int,
         workers: Executor,
         wake: Callable[[], None],
+        delivered: Callable[[str, str], object] = lambda hook, result: None,
     ) -> None:
+        """`delivered` is called with the name and the result of each try: `ok`, `failed` or `dropped`."""
+        self._delivered = delivered
         self.name = name
         self.wants = wants
         self._deliver = deliver
@@ -231,11 +235,13 @@ class Outbox:
             self._fault = fault
             if not fault:
                 del self._waiting[delivery.event.id]
+        self._delivered(self.name, "failed" if fault else "ok")
         if fault:
             log.warning("hooks.%s: %s, try %d: %s", self.name, delivery.event.id, delivery.tries, fault)
         self._wake()
 
     def _lose(self, event: Event, now: datetime, why: str) -> None:
         self._lost += 1
+        self._delivered(self.name, "dropped")
         self._lost_at = now
         log.warning("hooks.%s: %s is dropped: %s", self.name, event.id, why)

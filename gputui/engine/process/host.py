@@ -14,6 +14,7 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gputui.domain.entries import Entries
 from gputui.domain.errors import NotLeaderError, StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
@@ -26,11 +27,12 @@ from gputui.engine.hooks.delivery import sinks
 from gputui.engine.process import memory_tuning
 from gputui.engine.process.faults import Faults, SchedulingFailedError, describe_fault
 from gputui.engine.process.loop import AGAIN_AFTER, MOST_FAULTS, Loop, Waker
+from gputui.engine.process.monitored_runtime import monitored
 from gputui.engine.process.relay import Relay
 from gputui.engine.tick import snapshot_builder
 from gputui.engine.tick.scheduler import Scheduler
 from gputui.engine.tick.worker_pools import DaemonExecutor, WorkerPools
-from gputui.ports import GpuProbe, JobStore, Runtime, SteadyClock
+from gputui.ports import NO_MONITOR, GpuProbe, JobStore, Monitor, Runtime, SteadyClock
 
 log = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -62,6 +64,12 @@ def _close(adapters: Adapters) -> None:
         runtime.close()
 
 
+def _monitored(runtimes: Mapping[str, Runtime], monitor: Monitor) -> Mapping[str, Runtime]:
+    if monitor is NO_MONITOR:
+        return runtimes
+    return {name: monitored(runtime, monitor) for name, runtime in runtimes.items()}
+
+
 class Host:
     """Schedules when it can get the leadership; publishes the leader's view when it cannot."""
 
@@ -78,7 +86,11 @@ class Host:
         may_lead: bool = True,
         hand_over: Callable[[], object] | None = None,
         relay: Relay | None = None,
+        open_monitor: Callable[[Entries], Monitor] | None = None,
     ) -> None:
+        self._open_monitor = open_monitor
+        """Opens a monitor for a term as scheduler, given the jobs of the queue before its first tick."""
+        self._monitor: Monitor = NO_MONITOR
         self._relay = relay
         self._store = store
         self.open_adapters = adapters
@@ -268,12 +280,13 @@ class Host:
         log.info("scheduling in %s", self._directory)
         adapters = await self._in_thread(self.open_adapters)
         self._outcome = None
+        monitor = await self._in_thread(self._begin_monitor)
         pools = WorkerPools()
         waker = Waker()
         announcer = self._announcer(waker)
         scheduler = Scheduler(
             store=self._store,
-            runtimes=adapters.runtimes,
+            runtimes=_monitored(adapters.runtimes, monitor),
             probe=adapters.probe,
             settings=self._settings,
             pools=pools,
@@ -283,6 +296,7 @@ class Host:
             publish=self._publish,
             wake=waker.wake,
             announcer=announcer,
+            monitor=monitor,
         )
         self._probe, self._followed = adapters.probe, None
         if self._relay is not None:
@@ -297,6 +311,7 @@ class Host:
                 self._leadership.holds,
                 self._faults,
                 self._tell_fault,
+                monitor,
             )
             await loop.run(self._stop)
         finally:
@@ -305,13 +320,25 @@ class Host:
                 self._relay.close()
             if announcer is not None:
                 announcer.close()
+            self._store.time_writes(NO_MONITOR.wrote)
+            self._monitor = NO_MONITOR
+            await self._in_thread(monitor.close)
             await self._leave(pools, adapters)
+
+    def _begin_monitor(self) -> Monitor:
+        """Open a monitor of this term."""
+        if self._open_monitor is not None:
+            self._monitor = self._open_monitor(self._store.jobs())
+        self._store.time_writes(self._monitor.wrote)
+        return self._monitor
 
     def _announcer(self, waker: Waker) -> Announcer | None:
         """Return the teller of all hooks; None where none is set."""
         hooks = list(sinks(self._settings.hooks, self._me.host))
         workers = partial(DaemonExecutor, DELIVERY_WORKERS)
-        return Announcer(self._store, self._settings.hooks, hooks, workers, waker.wake) if hooks else None
+        return (
+            Announcer(self._store, self._settings.hooks, hooks, workers, waker.wake, self._monitor) if hooks else None
+        )
 
     async def _leave(self, pools: WorkerPools, adapters: Adapters) -> None:
         """Wait for starts under way, within limits: the next scheduler reconciles those that are cut short."""
@@ -325,8 +352,10 @@ class Host:
 
     def _publish(self, snapshot: Snapshot) -> None:
         """Publish the snapshot here, and to other processes at once if it has news, else every second."""
-        snapshot = replace(snapshot, notices=(*self._faults.notices, *snapshot.notices))
+        own = (*self._faults.notices, *self._monitor.notices())
+        snapshot = replace(snapshot, notices=(*own, *snapshot.notices))
         self._feed.publish(snapshot)
+        self._monitor.published(snapshot)
         self._leadership.beat()
         self._gpu_log.add(snapshot)
         self._follow_focus()

@@ -16,7 +16,7 @@ from gputui.engine.process import memory_tuning
 from gputui.engine.process.faults import Faults, SchedulingFailedError
 from gputui.engine.tick.scheduler import Scheduler
 from gputui.engine.tick.worker_pools import DaemonExecutor
-from gputui.ports import Clock, JobStore, StoreWatch
+from gputui.ports import NO_MONITOR, Clock, JobStore, Monitor, StoreWatch
 
 if TYPE_CHECKING:
     from apscheduler.events import JobExecutionEvent
@@ -52,7 +52,9 @@ class Loop:
         holds: Callable[[], bool] = lambda: True,
         faults: Faults | None = None,
         told: Callable[[], None] = lambda: None,
+        monitor: Monitor = NO_MONITOR,
     ) -> None:
+        self._monitor = monitor
         self._scheduler = scheduler
         self._store = store
         self._settings = settings
@@ -127,6 +129,7 @@ class Loop:
     def _note(self, name: str, fault: BaseException) -> None:
         """Log and report a fault; after too many, end `run`."""
         log.error("the scheduler failed in %s", name, exc_info=fault)
+        self._monitor.failed(name)
         self._given_up = self._given_up or self._faults.add(name, fault)
         if self._given_up is not None:
             self._lost.set()

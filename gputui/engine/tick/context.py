@@ -14,7 +14,7 @@ from gputui.engine.tick.attempt_workers import AttemptWorkers
 from gputui.engine.tick.observer import Observer
 from gputui.engine.tick.snapshot_builder import QueueView
 from gputui.engine.tick.telemetry import TelemetryRecorder
-from gputui.ports import GpuProbe, JobStore
+from gputui.ports import NO_MONITOR, GpuProbe, JobStore, Monitor
 
 
 class TickContext:
@@ -28,7 +28,9 @@ class TickContext:
         workers: AttemptWorkers,
         settings: Settings,
         telemetry: TelemetryRecorder,
+        monitor: Monitor = NO_MONITOR,
     ) -> None:
+        self.monitor = monitor
         self.store = store
         self.probe = probe
         self.observers = observers

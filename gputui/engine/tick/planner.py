@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
@@ -51,7 +52,9 @@ class Planner:
         self._take_snapshot(now, freed_at, trouble)
         inputs = _plan_inputs(self._context.version, self._snapshot)
         if inputs != self._planned_for or now >= self._next_at:
+            begun = time.perf_counter()
             self.plan = plan(self._snapshot, self._context.settings, now, self._order_cache)
+            self._context.monitor.took("plan", time.perf_counter() - begun)
             self._planned_for, self._next_at = inputs, _next_plan_at(self._snapshot, self.plan, now)
 
     def carried_out(self, claims: Iterable[Job], now: datetime, freed_at: Mapping[str, datetime]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +39,7 @@ from gputui.engine.tick.snapshot_builder import QueueView, refusal_notice
 from gputui.engine.tick.telemetry import TelemetryRecorder
 from gputui.engine.tick.time_limits import IdleJobs, JobActivityReader
 from gputui.engine.tick.worker_pools import Pools, WorkKind
-from gputui.ports import GpuProbe, JobStore, Runtime, SteadyClock
+from gputui.ports import NO_MONITOR, GpuProbe, JobStore, Monitor, Runtime, SteadyClock
 
 log = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class Scheduler:
         publish: Callable[[Snapshot], None],
         wake: Callable[[], None],
         announcer: Announcer | None = None,
+        monitor: Monitor = NO_MONITOR,
     ) -> None:
         self._probe = probe
         self._directory = directory
@@ -91,6 +93,7 @@ class Scheduler:
             self.workers,
             settings,
             TelemetryRecorder(directory, store.store_id, pools, clock),
+            monitor,
         )
         self._gpu_faults = FaultRecorder(self.context)
         self._reaper = Reaper(self.context)
@@ -128,11 +131,14 @@ class Scheduler:
     def tick(self, now: datetime) -> Snapshot:
         """Run one tick and return its snapshot, which reports an error of the store; the next tick tries again."""
         boot = self._clock.boot_time()  # at once: it is compared with `now`
+        begun = time.perf_counter()
         self._store_notices = ()
         self._notice_clock_set_back(now)
         with self.context.store.lock_timeout(LOCK_PATIENCE):
             self._pass(now, boot)
-        return self._publish(now)
+        snapshot = self._publish(now)
+        self.context.monitor.took("tick", time.perf_counter() - begun)
+        return snapshot
 
     def _pass(self, now: datetime, boot: BootTime) -> None:
         """Take the steps of a tick, until the store raises an error."""

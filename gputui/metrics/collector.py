@@ -1,0 +1,123 @@
+"""Collector of the newest snapshot. A scrape reads what is in memory: neither driver, engine nor disk."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from gputui import __version__
+from gputui.domain.gpu import ProbeCode
+from gputui.domain.job import Job, JobId
+from gputui.domain.settings import Settings
+from gputui.domain.snapshot import EMPTY, Node, Snapshot
+from gputui.domain.text import plain
+from gputui.metrics import families
+from gputui.metrics.dcgm_series import add_dcgm
+from gputui.metrics.gpu_series import Holders, add_gpus
+from gputui.metrics.job_changes import Update
+from gputui.metrics.job_series import JobSeries
+from gputui.metrics.page import SeriesPage
+from gputui.metrics.tenant_labels import TenantLabels
+
+_SEVERITIES = ("error", "warning", "information")
+
+
+class SnapshotCollector(Collector):
+    """Makes samples of the snapshot that it was given last."""
+
+    def __init__(
+        self, settings: Settings, tenants: TenantLabels, now: Callable[[], datetime], store_id: str = ""
+    ) -> None:
+        self._settings = settings
+        self._tenants = tenants
+        self._now = now
+        self._store_id = store_id
+        self._jobs = JobSeries(settings, tenants, now())
+        self._latest: tuple[Snapshot, Mapping[JobId, Job]] = (EMPTY, {})
+        self.sizes: Mapping[str, int] = {}
+        """Bytes of the store's files by kind, as last measured."""
+
+    @property
+    def snapshot(self) -> Snapshot:
+        """Newest snapshot."""
+        return self._latest[0]
+
+    def begin(self, jobs: Iterable[Job]) -> None:
+        """Take the jobs of the queue before the first snapshot."""
+        self._jobs.update(Update(came=tuple(jobs)))
+
+    def update(self, snapshot: Snapshot, update: Update, jobs: Mapping[JobId, Job]) -> None:
+        """Take the newest snapshot, with its difference to the last, and its jobs by id."""
+        self._jobs.update(update)
+        self._latest = snapshot, _holders(snapshot, jobs)
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: the names are checked by a test, not at each registration."""
+        return ()
+
+    def collect(self) -> Iterable[Metric]:
+        """Return all families with their samples."""
+        page, now = SeriesPage(), self._now()
+        snapshot, holders = self._latest
+        page.add(families.BUILD_INFO, 1, {"version": __version__, "python": platform.python_version()})
+        if snapshot is EMPTY:
+            return page.metrics()
+        _add_scheduler(page, snapshot)
+        self._jobs.add(page, snapshot, now)
+        page.add(families.FRAGMENTED, snapshot.fragmentation)
+        for node in snapshot.nodes:
+            add_gpus(page, node, Holders(holders, self._tenants, self._store_id))
+            _add_node(page, node, now)
+            if self._settings.metrics.dcgm:
+                add_dcgm(page, node, holders)
+        for kind, size in self.sizes.items():
+            page.add(families.STORE_SIZE, size, {"file": kind})
+        return page.metrics()
+
+
+def _holders(snapshot: Snapshot, jobs: Mapping[JobId, Job]) -> dict[JobId, Job]:
+    """Return the jobs that hold GPUs by id."""
+    wanted = (job_id for view in snapshot.gpus for job_id in view.job_ids)
+    return {job_id: jobs[job_id] for job_id in wanted if job_id in jobs}
+
+
+def _add_scheduler(page: SeriesPage, snapshot: Snapshot) -> None:
+    leader = snapshot.leader
+    if leader is not None:
+        page.add(families.SCHEDULER_INFO, 1, {"kind": leader.kind, "host": plain(leader.host)})
+        page.add(families.SCHEDULER_START, leader.started_at)
+    page.add(families.PAUSED, snapshot.controls.paused)
+    page.add(families.HALTED, any(notice.halts for notice in snapshot.notices))
+    for severity in _SEVERITIES:
+        count = sum(notice.severity == severity for notice in snapshot.notices)
+        page.add(families.NOTICES, count, {"severity": severity})
+
+
+def _add_node(page: SeriesPage, node: Node, now: datetime) -> None:
+    """Add the probe, the runtimes and the host."""
+    if node.probe.code is not ProbeCode.STARTING:
+        page.add(families.NVML_UP, node.probe.code is ProbeCode.OK)
+    read_at = max((view.sample.sampled_at for view in node.gpus if view.sample), default=None)
+    page.add(families.PROBE_LAST, read_at)
+    page.add(families.PROBE_AGE, None if read_at is None else max(now - read_at, now - now))
+    for runtime in node.runtimes:
+        page.add(families.RUNTIME_UP, runtime.up if runtime.asked else None, {"runtime": runtime.name})
+    host = node.host
+    if host is None:
+        return
+    page.add(families.HOST_CPU, host.cpu)
+    page.add(families.HOST_CORES, host.cores)
+    page.add(families.HOST_LOAD, host.load)
+    page.add(families.HOST_MEMORY, host.memory_total)
+    page.add(families.HOST_MEMORY_USED, host.memory_used)
+    page.add(families.HOST_RECEIVED, host.received)
+    page.add(families.HOST_SENT, host.sent)
+    for disk in host.disks:
+        for role in disk.roles:
+            labels = {"role": role, "mount": disk.mount}
+            page.add(families.DISK_SIZE, disk.total, labels)
+            page.add(families.DISK_FREE, disk.free, labels)

@@ -1,0 +1,142 @@
+"""HTTP server of metrics. It shares a process with the scheduler, so threads and times of requests are bounded."""
+
+from __future__ import annotations
+
+import logging
+import socket
+import socketserver
+import ssl
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from typing import Any, TypeAlias
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from gputui.metrics.access import Users
+
+log = logging.getLogger(__name__)
+
+TIMEOUT = 10.0
+"""Seconds that a client may be silent."""
+MOST = 8
+"""Requests at a time; further connections are closed."""
+_PATHS = {"/metrics"}
+_LINK = b'<!doctype html><title>gputui</title><a href="/metrics">metrics</a>\n'
+Environ: TypeAlias = dict[str, Any]
+StartResponse: TypeAlias = Callable[..., Any]
+
+
+class MetricsServer(socketserver.ThreadingMixIn, WSGIServer):
+    """Server of one registry, not yet serving. Raises OSError where the port cannot be opened."""
+
+    daemon_threads = True
+    request_queue_size = 16
+
+    def __init__(
+        self,
+        address: tuple[str, int],
+        registry: CollectorRegistry,
+        context: ssl.SSLContext | None = None,
+        users: Users | None = None,
+    ) -> None:
+        family, _, _, _, where = socket.getaddrinfo(*address, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        self.address_family = family
+        self.context, self.users = context, users
+        """May be replaced while it serves."""
+        self._slots = threading.BoundedSemaphore(MOST)
+        self._page = make_wsgi_app(registry, disable_compression=True)  # it would take longer than to make the page
+        super().__init__(where[:2], _Handler)  # type: ignore[arg-type]
+        self.set_app(self._answer)
+
+    def server_bind(self) -> None:
+        """Bind without a look-up of the host's name, which may wait for a name server."""
+        socketserver.TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def serve(self) -> None:
+        """Serve in threads until `stop`."""
+        threading.Thread(target=self.serve_forever, name="gputui-metrics", daemon=True).start()
+
+    def stop(self) -> None:
+        """Close the port."""
+        self.shutdown()
+        self.server_close()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, or close the connection where too many are open."""
+        if not self._slots.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer in this thread."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._slots.release()
+
+    def finish_request(self, request: Any, client_address: Any) -> None:
+        """Answer a request, by TLS where there is a certificate, whose handshake is then made in this thread."""
+        request.settimeout(TIMEOUT)
+        if self.context is None:
+            super().finish_request(request, client_address)
+            return
+        with self.context.wrap_socket(request, server_side=True) as secure:
+            super().finish_request(secure, client_address)
+            with suppress(OSError):
+                secure.unwrap()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Log an error of a request: a client that goes away or speaks another language is no fault of ours."""
+        log.debug("a request for metrics by %s failed", client_address, exc_info=True)  # noqa: LOG014 - called where it is handled
+
+    def _answer(self, environ: Environ, start_response: StartResponse) -> Iterable[bytes]:
+        users = self.users
+        if users is not None and not users.admit(environ.get("HTTP_AUTHORIZATION", "")):
+            start_response("401 Unauthorized", [("WWW-Authenticate", 'Basic realm="gputui"')])
+            return [b"name and password are needed\n"]
+        path = environ.get("PATH_INFO", "")
+        if path not in _PATHS:
+            start_response("200 OK" if path == "/" else "404 Not Found", [("Content-Type", "text/html")])
+            return [_LINK if path == "/" else b"not found\n"]
+        environ.pop(
+            "HTTP_ACCEPT", None
+        )  # the text format, which every Prometheus reads: OpenMetrics takes twice as long
+        try:
+            found: Iterable[bytes] = self._page(environ, start_response)
+            return found
+        except Exception:  # the border of a request: wsgiref would print it on the screen of a console
+            log.exception("metrics cannot be collected")
+            start_response("500 Internal Server Error", [])
+            return [b"metrics cannot be collected; gputui.log has the details\n"]
+
+
+class _Handler(WSGIRequestHandler):
+    """Handler that prints nothing."""
+
+    timeout = TIMEOUT
+    server_version = "gputui"
+    sys_version = ""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+        """Print nothing."""
+
+    def get_stderr(self) -> Any:
+        """Return a stream that logs: the terminal may be a console's screen."""
+        return _LogStream()
+
+
+class _LogStream:
+    """Stream whose text goes to the log."""
+
+    def write(self, text: str) -> None:
+        """Log the text."""
+        if text.strip():
+            log.debug("%s", text.rstrip())
+
+    def flush(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,34 @@
+"""Files for dcgm-exporter: one for each GPU with the ids of its jobs, never removed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputui.domain.gpu import GpuState
+from gputui.metrics.job_mapping import JobMapping
+from tests.factories import gpu, running, snapshot, uuid, view
+
+
+def test_a_file_names_the_jobs_on_a_gpu_and_is_emptied_when_they_are_gone(tmp_path: Path) -> None:
+    there = tmp_path / "jobs"
+    mapping = JobMapping(there)
+    jobs = [running(7, on=[uuid(0)]), running(8, on=[uuid(0)])]
+    instance = gpu(1, uuid="MIG-1", mig_parent=uuid(1), mig_profile="1g.10gb")
+    views = [view(0, GpuState.ALLOCATED, job_ids=(7, 8)), view(1), view(1, gpu=instance)]
+    mapping.write(snapshot(jobs, views))
+    assert {path.name: path.read_text() for path in there.iterdir()} == {"0": "7\n8\n", "1": ""}
+    mapping.write(snapshot((), [view(0), view(1)]))
+    assert {path.name: path.read_text() for path in there.iterdir()} == {"0": "", "1": ""}
+    assert (there / "0").stat().st_mode & 0o777 == 0o644
+
+
+def test_a_directory_that_takes_no_files_is_told_and_tried_again(tmp_path: Path) -> None:
+    there = tmp_path / "jobs"
+    there.write_text("in the way")
+    mapping = JobMapping(there)
+    mapping.write(snapshot((), 1))
+    assert str(there) in mapping.fault
+    there.unlink()
+    mapping.write(snapshot((), 1))
+    assert (there / "0").read_text() == ""
+    assert mapping.fault == ""

@@ -1,0 +1,270 @@
+"""The port: plain, by TLS and with passwords; what it refuses, and clients that mean no good."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import os
+import socket
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import bcrypt
+import pytest
+
+from gputui.config import listen_address, load_settings
+from gputui.domain.errors import InputError
+from gputui.domain.settings import MetricsSettings, Settings
+from gputui.metrics import server
+from gputui.metrics.access import Users, read_users, tls_context
+from gputui.metrics.exporter import Exporter
+from tests.factories import snapshot
+
+HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
+SECRET = {"Authorization": "Basic " + base64.b64encode(b"alice:secret").decode()}
+OTHERS = 65534
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate for localhost, and its key."""
+    made = tmp_path_factory.mktemp("certificate")
+    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost -addext"
+    names = ["subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
+    subprocess.run(["openssl", *words.split(), *names], cwd=made, check=True, capture_output=True)
+    (made / "key.pem").chmod(0o600)
+    return made / "cert.pem", made / "key.pem"
+
+
+@pytest.fixture
+def users(tmp_path: Path) -> Path:
+    path = tmp_path / "users"
+    path.write_text(f"# who may scrape\nalice:{HASH}\n")
+    path.chmod(0o600)
+    return path
+
+
+class Said(list[str]):
+    """Sentences of an exporter, which can be waited for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._more = threading.Condition()
+
+    def __call__(self, sentence: str) -> None:
+        with self._more:
+            self.append(sentence)
+            self._more.notify_all()
+
+    def until(self, words: str) -> str:
+        """Wait for a sentence with these words."""
+        with self._more:
+            assert self._more.wait_for(lambda: any(words in each for each in self), 20), f"{words}: {list(self)}"
+            return next(each for each in self if words in each)
+
+
+@contextmanager
+def exported(state: Path, **settings: object) -> Iterator[tuple[Exporter, Said]]:
+    said = Said()
+    metrics = MetricsSettings(**{"enabled": True, "listen": "0", **settings})  # type: ignore[arg-type]
+    exporter = Exporter(Settings(metrics=metrics), state, said=said)
+    exporter.published(snapshot())
+    try:
+        yield exporter, said
+    finally:
+        exporter.close()
+
+
+Opened = Callable[..., tuple[int, bytes]]
+
+
+def get(
+    port: int, path: str = "/metrics", headers: dict[str, str] | None = None, host: str = "127.0.0.1"
+) -> tuple[int, bytes]:
+    connection = http.client.HTTPConnection(host, port, timeout=20)
+    connection.request("GET", path, headers=headers or {})
+    answer = connection.getresponse()
+    try:
+        return answer.status, answer.read()
+    finally:
+        connection.close()
+
+
+def port_of(said: Said) -> int:
+    return int(said.until("metrics at http").rpartition("/metrics")[0].rpartition(":")[2])
+
+
+def test_metrics_are_served_on_loopback_and_nothing_else_is(tmp_path: Path) -> None:
+    with exported(tmp_path) as (exporter, said):
+        port = port_of(said)
+        status, page = get(port)
+        assert (status, b"gputui_build_info" in page) == (200, True)
+        assert get(port, "/")[1].count(b"/metrics") == 1
+        assert get(port, "/etc/passwd")[0] == 404
+        assert exporter.address == ("127.0.0.1", port)
+        assert exporter.notices() == ()
+    with pytest.raises(ConnectionRefusedError):
+        get(port)
+
+
+def test_ipv6_is_served_where_its_address_is_named(tmp_path: Path) -> None:
+    with exported(tmp_path, listen="[::1]:0") as (_, said):
+        port = port_of(said)
+        assert "http://[::1]:" in said[0]
+        assert get(port, host="::1")[0] == 200
+
+
+def test_with_users_no_page_is_read_without_the_right_password(tmp_path: Path, users: Path) -> None:
+    with exported(tmp_path, users=str(users)) as (_, said):
+        port = port_of(said)
+        assert get(port)[0] == 401
+        for wrong in ("alice:wrong", "bob:secret", "alice", ":"):
+            header = {"Authorization": "Basic " + base64.b64encode(wrong.encode()).decode()}
+            assert get(port, headers=header) == (401, b"name and password are needed\n"), wrong
+        assert get(port, headers={"Authorization": "Bearer x"})[0] == 401
+        assert get(port, headers=SECRET)[0] == 200
+        assert not any("warning" in each for each in said)
+
+
+def test_tls_is_spoken_and_plain_http_is_not(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    cert, key = map(str, certificate)
+    with exported(tmp_path, certificate=cert, key=key) as (_, said):
+        port = port_of(said)
+        context = ssl.create_default_context(cafile=cert)
+        connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=20)
+        with socket.create_connection(("127.0.0.1", port)):  # a client that says nothing keeps nobody waiting
+            connection.request("GET", "/metrics")
+            assert connection.getresponse().status == 200
+        connection.close()
+        with pytest.raises((http.client.BadStatusLine, ConnectionResetError)):
+            get(port)
+
+
+def test_clients_need_a_certificate_where_an_authority_is_named(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    cert, key = map(str, certificate)
+    with exported(tmp_path, certificate=cert, key=key, client_ca=cert) as (_, said):
+        port = port_of(said)
+        context = ssl.create_default_context(cafile=cert)
+        with pytest.raises((ssl.SSLError, ConnectionResetError, http.client.RemoteDisconnected)):
+            _get_by_tls(port, context)
+        context.load_cert_chain(cert, key)
+        assert _get_by_tls(port, context) == 200
+
+
+def _get_by_tls(port: int, context: ssl.SSLContext) -> int:
+    connection = http.client.HTTPSConnection("localhost", port, context=context, timeout=20)
+    try:
+        connection.request("GET", "/metrics")
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+def test_a_port_in_use_is_told_and_opened_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gputui.metrics.exporter.EVERY", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        with exported(tmp_path, listen=f"127.0.0.1:{port}") as (exporter, said):
+            assert "Address already in use; scheduling continues" in said.until("no metrics are served")
+            [notice] = exporter.notices()
+            assert "Address already in use" in notice.text
+            exporter.published(snapshot())
+            other.close()
+            said.until("metrics at")
+            assert get(port)[0] == 200
+            assert exporter.notices() == ()
+        assert len(said) == 2
+
+
+def test_a_warning_names_what_other_machines_can_read(tmp_path: Path) -> None:
+    with exported(tmp_path, listen="0.0.0.0:0") as (_, said):
+        said.until("warning: other machines can read the metrics")
+
+
+def test_connections_beyond_the_limit_are_closed(tmp_path: Path) -> None:
+    with exported(tmp_path) as (_, said):
+        port = port_of(said)
+        idle = [socket.create_connection(("127.0.0.1", port)) for _ in range(server.MOST)]
+        with pytest.raises((http.client.RemoteDisconnected, ConnectionResetError)):
+            get(port)
+        for each in idle:
+            each.close()
+
+
+@pytest.mark.parametrize(
+    ("mode", "words"),
+    [(0o604, "can be read or changed by others"), (0o620, "can be read or changed by others"), (0o640, "")],
+    ids=["others read", "a group writes", "a group reads"],
+)
+def test_secret_files_are_for_their_owner_and_a_group_of_readers(
+    tmp_path: Path, users: Path, mode: int, words: str
+) -> None:
+    del tmp_path
+    users.chmod(mode)
+    if not words:
+        assert isinstance(read_users(users), Users)
+        return
+    with pytest.raises(InputError, match=words):
+        read_users(users)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give a file away")
+def test_a_file_of_somebody_else_is_not_trusted(users: Path) -> None:
+    os.chown(users, OTHERS, OTHERS)
+    with pytest.raises(InputError, match="belongs to another user"):
+        read_users(users)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [("alice:secret\n", "bcrypt"), ("alice\n", "bcrypt"), ("\n# nobody\n", "names no user")],
+    ids=["plain", "no hash", "nobody"],
+)
+def test_a_file_of_users_holds_bcrypt_hashes(users: Path, content: str, words: str) -> None:
+    users.write_text(content)
+    with pytest.raises(InputError, match=words):
+        read_users(users)
+
+
+def test_half_a_certificate_opens_no_port(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    cert, key = map(str, certificate)
+    assert tls_context(MetricsSettings()) is None
+    for settings, where in (
+        (MetricsSettings(certificate=cert), "metrics.key"),
+        (MetricsSettings(key=key), "metrics.certificate"),
+        (MetricsSettings(client_ca=cert), "metrics.client_ca"),
+        (MetricsSettings(certificate=key, key=key), "metrics.certificate"),
+        (MetricsSettings(certificate=cert, key=str(tmp_path / "none")), "metrics.key"),
+    ):
+        with pytest.raises(InputError) as raised:
+            tls_context(settings)
+        assert raised.value.where == where
+    with exported(tmp_path, certificate=cert) as (exporter, said):
+        said.until("no metrics are served: metrics.key")
+        assert exporter.address is None
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9877", ("127.0.0.1", 9877)),
+        (":9877", ("127.0.0.1", 9877)),
+        ("gpu1:80", ("gpu1", 80)),
+        ("[::]:9877", ("::", 9877)),
+        ("0.0.0.0:0", ("0.0.0.0", 0)),
+    ],
+)
+def test_addresses_are_read(text: str, address: tuple[str, int]) -> None:
+    assert listen_address(text, "there") == address
+
+
+@pytest.mark.parametrize("text", ["", "gpu1", "::1:80", "[::1]", "gpu1:99999", "gpu1:-1", "a b:80", "[gpu1]:80"])
+def test_what_is_no_address_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "config.toml").write_text(f'[metrics]\nlisten = "{text}"\n')
+    with pytest.raises(InputError, match="no address with a port") as raised:
+        load_settings(tmp_path / "config.toml", {})
+    assert raised.value.where == f"{tmp_path}/config.toml: metrics.listen"
