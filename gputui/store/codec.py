@@ -25,6 +25,8 @@ from gputui.store.documents import Document
 
 T = TypeVar("T")
 CANNOT = "it cannot be read: "
+_UNREADABLE = (msgspec.MsgspecError, GputuiError, ValueError, TypeError, OverflowError, RecursionError)
+"""Errors of values that are not those of a document."""
 
 
 def encode_job(job: Job) -> Document:
@@ -137,10 +139,18 @@ def decode_audit(document: Document) -> AuditEntry:
     return _decode(document, AuditEntry, "audit")
 
 
+def decode_lines(decoder: msgspec.json.Decoder[T], data: bytes) -> list[T] | None:
+    """Return the values of lines of JSON; None where one of them cannot be read."""
+    try:
+        return decoder.decode_lines(data)
+    except _UNREADABLE:
+        return None
+
+
 def _decode(document: object, kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(document, kind)
-    except (msgspec.MsgspecError, GputuiError, ValueError, TypeError, OverflowError, RecursionError) as error:
+    except _UNREADABLE as error:
         raise StoreFormatError(
             f"{CANNOT}{error}", where=where, hint="upgrade gputui, or correct it in queue.json"
         ) from None

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from itertools import chain, groupby
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple, TypeAlias
 
 import msgspec
 from msgspec import Struct, field
 
+from gputui.domain.job import Job
 from gputui.domain.runs import Runs, Spans, divided, find, ids, joined
 from gputui.domain.units import plural
 from gputui.store.documents import Document, part_of_entry, runs_in
@@ -27,6 +28,7 @@ from gputui.store.snapshot_file import META, parse_tables
 
 _LINE = re.compile(rb'^\{"id":(\d{1,18}),(?:"runs":(\[[\d,\[\]]*\]),)?[^\n]*\n', re.MULTILINE)
 _PART = 1 << 24
+DecodeDocument: TypeAlias = Callable[[str, Document], Job | None]
 
 
 class _HistoryLine(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -110,6 +112,27 @@ class HistoryFiles:
         latest = sorted(_latest(self._rows(path) for path in reversed(paths)), key=_by_month)
         for _, rows in groupby(latest, key=lambda row: _month_of(row.path)):
             yield from self._read(list(rows))
+
+    def latest_first(self, since_month: str | None, decode: DecodeDocument) -> Iterator[Job]:
+        """Yield the jobs of each line, last month and last line first; `decode` returns None for what it cannot read.
+
+        A file with damaged lines or lines of an older schema is read slowly, from its end once more.
+        """
+        from gputui.store.past_jobs import jobs_backwards  # its decoder takes long to make
+
+        for path in reversed(self.paths()):
+            if since_month is not None and _month_of(path) < since_month:
+                return
+            for jobs in jobs_backwards(path) if path.suffix == ".jsonl" else [None]:
+                if jobs is None:
+                    yield from self._slowly(path, decode)
+                    break
+                yield from jobs
+
+    def _slowly(self, path: Path, decode: DecodeDocument) -> Iterator[Job]:
+        for key, document in self._read(self._rows(path)):
+            if (job := decode(key, document)) is not None:
+                yield job
 
     def damage(self) -> Iterator[str]:
         """Yield sentences about damaged lines in the files read so far."""

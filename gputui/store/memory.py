@@ -254,6 +254,10 @@ class MemoryJobStore:
         finished = (job for job in left if job is not None and (since is None or ended_at(job) >= since))
         yield from sorted(finished, key=lambda job: (month_of(ended_at(job)), job.id))
 
+    def past(self, since: datetime | None = None) -> Iterator[Job]:
+        """Yield finished jobs that left the queue, latest month first; with `since`, those that ended since."""
+        return reversed(list(self.history(since)))
+
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
         """Return the audit log, oldest entry first."""
         return iter([entry for entry in self._contents.audit if target in (None, entry.target)])

@@ -210,14 +210,26 @@ class TinyJobStore:
             left = without_ids(*found, in_queue)
             if left is None:
                 continue
-            key, document = left
-            try:
-                job = decode_job(int(key), document)
-            except StoreFormatError:
-                self._unreadable_history.add(key)
-                continue  # the others are still readable
+            job = self._decode_past(*left)
+            if job is not None and (since is None or ended_at(job) >= since):
+                yield job
+
+    def past(self, since: datetime | None = None) -> Iterator[Job]:
+        """Yield finished jobs that were moved out of the queue, latest month first; with `since`, ended since."""
+        from gputui.store.past_jobs import latest
+
+        months = None if since is None else month_of(since)
+        for job in latest(self._history.latest_first(months, self._decode_past), self.jobs().spans):
             if since is None or ended_at(job) >= since:
                 yield job
+
+    def _decode_past(self, key: str, document: Document) -> Job | None:
+        """Return a job of the history; None, noted, where it cannot be decoded: the others are still readable."""
+        try:
+            return decode_job(int(key), document)
+        except StoreFormatError:
+            self._unreadable_history.add(key)
+            return None
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
         """Yield the audit log, oldest entry first."""

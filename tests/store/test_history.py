@@ -11,11 +11,11 @@ import pytest
 
 from gputui.domain.job import Job
 from gputui.domain.state import JobState
-from gputui.store import TinyJobStore
+from gputui.store import TinyJobStore, past_jobs
 from gputui.store.codec import encode_job
 from gputui.store.file_access import FileAccess
 from gputui.store.history import HistoryFiles
-from tests.factories import ACTOR, NOW, job
+from tests.factories import ACTOR, NOW, array, job
 from tests.store.conftest import SETTINGS
 from tests.store.test_kills import python
 
@@ -144,3 +144,43 @@ def test_processes_append_in_turns(directory: Path) -> None:
         assert process.returncode == 0
     assert len(names(files(directory))) == 60
     assert len((directory / MONTH).read_bytes().splitlines()) == 60
+
+
+def past(store: TinyJobStore) -> dict[int, str]:
+    """What `past` yields, by id: the jobs of `history`."""
+    jobs = list(store.past())
+    assert sorted(jobs, key=lambda one: one.id) == sorted(store.history(), key=lambda one: one.id)
+    assert len({one.id for one in jobs}) == len(jobs)
+    return {one.id: one.spec.name for one in jobs}
+
+
+def test_jobs_of_the_past_come_by_the_month_as_they_ended_last(tiny: TinyJobStore, directory: Path) -> None:
+    tiny.submit([job() for _ in range(9)], actor=ACTOR)
+    tiny.maintain(NOW)
+    history = files(directory)
+    april = over(3, name="april").evolve(ended_at=NOW + timedelta(days=40))
+    entry = array(range(4), first=10).evolve(state=JobState.CANCELLED, ended_at=NOW)
+    rerun = entry.element(12).evolve(state=JobState.COMPLETED, ended_at=NOW)
+    add(history, over(20), over(21, name="first"), entry)
+    add(history, over(21, name="again"), rerun)
+    history.add("2026-04", {"3": encode_job(april)})
+    assert past(tiny) == {10: "train", 12: "train", 20: "job", 21: "again"}  # job 3 is in the queue
+    with tiny.transaction() as transaction:
+        transaction.put(over(3))
+    tiny.maintain(NOW + timedelta(days=30))
+    found = list(tiny.past(NOW + timedelta(days=20)))
+    assert (found, next(one.id for one in tiny.past())) == ([april.evolve(id=3)], 3)
+
+
+@pytest.mark.parametrize("part", [1 << 24, 1200, 64], ids=["whole", "in parts", "less than a line"])
+@pytest.mark.parametrize("damage", [b"", b'{"id":7,"schema":3,"job":{}}\n', b'{"id":3,"schema":1,"job":{"prio":1}}\n'])
+def test_parts_damage_and_old_lines_change_nothing(
+    tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch, part: int, damage: bytes
+) -> None:
+    monkeypatch.setattr(past_jobs, "PART", part)
+    add(files(directory), *(over(number, name=f"first{number}") for number in range(1, 14)))
+    add(files(directory), *(over(number, name=f"again{number}") for number in range(1, 8)))
+    path = directory / MONTH
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:10], damage, *lines[10:], b'{"id":14,"schema":3,"jo']))
+    assert past(tiny) == {n: f"again{n}" if n < 8 else f"first{n}" for n in range(1, 14)}
