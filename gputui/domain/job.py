@@ -178,6 +178,8 @@ class Attempt(Struct, frozen=True):
     """`started_at` by the clock that nobody sets."""
     suspended_at: datetime | None = None
     """Time since which its processes stand still; None: they run."""
+    suspensions: tuple[tuple[datetime, datetime], ...] = ()
+    """Begins and ends of the times for which its processes stood still and then went on."""
     efficiency: Efficiency | None = None
     """Use of its GPUs; None while it runs, without GPUs, and where nothing could be read."""
     telemetry: AttemptTelemetry | None = None

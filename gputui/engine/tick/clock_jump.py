@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 SMALLEST_JUMP = timedelta(seconds=5)
 """Smallest difference that counts as a jump; less is slewing."""
-_BEGUN = ("claimed_at", "started_at", "warned_at", "preempted_at")
+_BEGUN = ("claimed_at", "started_at", "warned_at", "preempted_at", "suspended_at")
 
 
 def shift_times(context: TickContext, now: datetime, boot: BootTime) -> None:
@@ -58,7 +58,8 @@ def _corrected(job: Job, now: datetime, boot: BootTime) -> Job:
 def _moved(job: Job, by: timedelta) -> Job:
     attempt = job.attempts[-1]
     times = {name: at + by for name in _BEGUN if (at := getattr(attempt, name)) is not None}
-    job = job.with_attempt(**times, clock_moved=attempt.clock_moved + by)
+    suspensions = tuple((begin + by, end + by) for begin, end in attempt.suspensions)
+    job = job.with_attempt(**times, suspensions=suspensions, clock_moved=attempt.clock_moved + by)
     if job.started_at is not None:
         job = job.evolve(started_at=job.started_at + by)
     if job.stopping is not None:

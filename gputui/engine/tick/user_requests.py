@@ -121,8 +121,17 @@ def _record(context: TickContext, job: Job, now: datetime) -> None:
     with context.store.transaction() as transaction:
         current = attempt_steps.under_way(transaction, job.id, job.attempts[-1].number)
         if current is not None and current.suspended == job.suspended:
-            transaction.put(current.with_attempt(suspended_at=now if job.suspended else None))
+            transaction.put(current.with_attempt(suspended_at=now) if job.suspended else _woken(current, now))
     context.refresh()
+
+
+def _woken(job: Job, now: datetime) -> Job:
+    """Return the job that goes on, with the time for which it stood still."""
+    attempt = job.attempts[-1]
+    if attempt.suspended_at is None:
+        return job
+    stood_still = (attempt.suspended_at, max(now, attempt.suspended_at))
+    return job.with_attempt(suspended_at=None, suspensions=(*attempt.suspensions, stood_still))
 
 
 def send_signals(context: TickContext) -> None:

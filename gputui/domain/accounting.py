@@ -1,0 +1,385 @@
+"""Accounting: GPU time, waits and energy of jobs within a period, in all and by group.
+
+An attempt counts with its part inside the period; one that goes on counts up to now. Measured figures are known for an
+attempt as a whole, so a part has as much of them as of the time; of busy and idle time, as of the time not suspended.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime, timedelta, tzinfo
+from types import MappingProxyType
+from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct, field
+
+from gputui.domain.cause import CauseCode
+from gputui.domain.job import Attempt, Job
+from gputui.domain.state import TERMINAL, JobState
+
+COMPLETED, FAILED, PREEMPTED, CANCELLED, RUNNING = "completed", "failed", "preempted", "cancelled", "running"
+OUTCOMES = (COMPLETED, FAILED, PREEMPTED, CANCELLED, RUNNING)
+"""Outcomes of attempts. Those but the first and the last are wasted."""
+NOTHING = "none"
+"""Group of what has no GPU, image, name or user."""
+_OUTCOME = {
+    CauseCode.PREEMPTED: PREEMPTED,
+    CauseCode.CANCELLED: CANCELLED,
+    CauseCode.REQUEUED: CANCELLED,
+    CauseCode.DEPENDENCY_NEVER_MET: CANCELLED,
+}
+_ENDS = dict.fromkeys(TERMINAL, FAILED) | {JobState.COMPLETED: COMPLETED, JobState.CANCELLED: CANCELLED}
+
+
+class Period(Struct, frozen=True):
+    """Time that is accounted for: from `since` to before `until`, which is not in the future."""
+
+    since: datetime
+    until: datetime
+
+
+class UsageAccount(Struct):
+    """Sums over jobs; times in seconds, GPU time in GPU-seconds."""
+
+    jobs: int = 0
+    """Jobs that ran or ended in the period."""
+    attempts: int = 0
+    ended: dict[str, int] = field(default_factory=dict)
+    """Jobs that ended in the period, by `completed`, `failed` or `cancelled`."""
+    gpu_time: dict[str, float] = field(default_factory=dict)
+    """GPU time by the outcome of the attempt."""
+    suspended: float = 0.0
+    known: float = 0.0
+    """GPU time for which it is known how much the GPUs were used."""
+    busy_known: float = 0.0
+    idle_known: float = 0.0
+    powered: float = 0.0
+    """GPU time for which the energy is known."""
+    joules: float = 0.0
+    waits: list[float] = field(default_factory=list)
+    """Waits of the jobs that first started in the period."""
+
+    @property
+    def allocated(self) -> float:
+        """GPU time held by attempts."""
+        return math.fsum(self.gpu_time.values())
+
+    @property
+    def wasted(self) -> float:
+        """GPU time of attempts that failed, were preempted or were cancelled."""
+        return math.fsum(self.gpu_time.get(each, 0.0) for each in (FAILED, PREEMPTED, CANCELLED))
+
+    @property
+    def unknown(self) -> float:
+        """GPU time for which nobody knows how much the GPUs were used."""
+        return max(0.0, self.allocated - self.known)
+
+    @property
+    def busy(self) -> float | None:
+        """GPU time weighted with utilization; None where none of it is known."""
+        return self.busy_known if self._is_known(self.known) else None
+
+    @property
+    def idle(self) -> float | None:
+        """GPU time in which GPUs did nothing although their job was not suspended; None where none of it is known."""
+        return self.idle_known if self._is_known(self.known) else None
+
+    @property
+    def energy(self) -> float | None:
+        """Joules; None where none of it is known."""
+        return self.joules if self._is_known(self.powered) else None
+
+    @property
+    def wait_mean(self) -> float | None:
+        """Mean wait; None where no job started."""
+        return math.fsum(self.waits) / len(self.waits) if self.waits else None
+
+    @property
+    def wait_p95(self) -> float | None:
+        """Shortest wait that 95 of 100 jobs did not exceed; None where no job started."""
+        return sorted(self.waits)[math.ceil(0.95 * len(self.waits)) - 1] if self.waits else None
+
+    def _is_known(self, part: float) -> bool:
+        return part > 0 or not self.allocated
+
+
+class UsageAccounts(Struct, frozen=True):
+    """Account of all jobs, and those of the groups."""
+
+    total: UsageAccount
+    groups: Mapping[str, UsageAccount]
+
+
+class AttemptUse(NamedTuple):
+    """AttemptUse figures of a whole attempt, in GPU-seconds and joules."""
+
+    known: float = 0.0
+    busy: float = 0.0
+    idle: float = 0.0
+    powered: float = 0.0
+    joules: float = 0.0
+
+
+class _Whole(NamedTuple):
+    """A whole attempt; times in seconds."""
+
+    outcome: str
+    seconds: float
+    """Time from its start to its end, or up to now."""
+    width: float
+    """Number of its GPUs, times the share of them that it is charged for."""
+    stopped: tuple[tuple[float, float], ...]
+    """Begins and ends of its suspensions, since the epoch."""
+    standing: float
+    """Time for which it was suspended."""
+    measured: AttemptUse
+
+
+_Piece: TypeAlias = tuple[str, float, float, float]
+"""Piece of an attempt's part in the period: group, begin and end since the epoch, and share of the attempt's GPUs."""
+_Split: TypeAlias = Callable[[Job, Attempt, float, float], Sequence[_Piece]]
+
+
+def outcome(attempt: Attempt) -> str:
+    """Return how the attempt came out: one of OUTCOMES."""
+    if not attempt.is_over:
+        return RUNNING
+    return COMPLETED if attempt.cause is None else _OUTCOME.get(attempt.cause.code, FAILED)
+
+
+def measured(attempt: Attempt, gpu_seconds: float) -> AttemptUse:
+    """Return the measured figures of an attempt that held so much GPU time; 0 for what is not known."""
+    told = attempt.telemetry
+    if told is None:
+        return _of_efficiency(attempt, gpu_seconds)
+    known = min(gpu_seconds, told.known or 0.0)
+    read = (told.seconds or 0.0) * len(attempt.gpus) * attempt.gpu_share
+    powered = 0.0 if told.energy is None else min(gpu_seconds, read)
+    return AttemptUse(known, told.busy or 0.0, known * (told.idle or 0.0), powered, told.energy or 0.0)
+
+
+def _of_efficiency(attempt: Attempt, gpu_seconds: float) -> AttemptUse:
+    """Return the figures of an attempt of an older gputui, which measured less."""
+    told = attempt.efficiency
+    if told is None or told.utilization is None:
+        return AttemptUse()
+    known = min(gpu_seconds, told.seconds * len(attempt.gpus) * attempt.gpu_share)
+    return AttemptUse(known, known * told.utilization, known * (told.idle or 0.0))
+
+
+def suspensions(attempt: Attempt, end: float) -> Iterator[tuple[float, float]]:
+    """Yield the times for which its processes stood still; one that lasts is over by `end`."""
+    for begin, until in attempt.suspensions:
+        yield begin.timestamp(), until.timestamp()
+    if attempt.suspended_at is not None:
+        yield attempt.suspended_at.timestamp(), end
+
+
+def waiting_since(job: Job) -> datetime:
+    """Return the time from which its wait counts: that of the submission, or of its `--begin`."""
+    begin = job.spec.begin_at
+    return job.submitted_at if begin is None else max(begin, job.submitted_at)
+
+
+def account(jobs: Iterable[Job], period: Period, by: str, now: datetime, zone: tzinfo | None = None) -> UsageAccounts:
+    """Return the accounts of the period, grouped by one of GROUPINGS; without a zone days are those of this machine."""
+    books = _Books(period, GROUPINGS[by](period, zone), now)
+    for job in jobs:
+        books.add(job)
+    return UsageAccounts(books.total(), dict(books.groups))
+
+
+class _Books:
+    """Accounts that jobs are added to."""
+
+    def __init__(self, period: Period, split: _Split, now: datetime) -> None:
+        self.groups: dict[str, UsageAccount] = defaultdict(UsageAccount)
+        self._overall = UsageAccount()
+        """What is not the sum over the groups: a job may be in several of them."""
+        self._low, self._high = period.since.timestamp(), period.until.timestamp()
+        self._split = split
+        self._now = now.timestamp()
+
+    def total(self) -> UsageAccount:
+        """Return the account of all jobs."""
+        total = UsageAccount(self._overall.jobs, self._overall.attempts, self._overall.ended, waits=self._overall.waits)
+        for each in self.groups.values():
+            _add_sums(total, each)
+        return total
+
+    def add(self, job: Job) -> None:
+        """Add a job, or those of an entry."""
+        groups: set[str] = set()
+        is_first = True
+        for attempt in job.attempts:
+            if attempt.started_at is None:
+                continue
+            start = attempt.started_at.timestamp()
+            if is_first and self._low <= start < self._high:
+                self._add_wait(job, attempt, start)
+            is_first = False
+            end = attempt.ended_at.timestamp() if attempt.ended_at is not None else max(start, self._now)
+            if start < self._high and (end > self._low or start >= self._low):
+                groups.update(self._add_part(job, attempt, start, end))
+        if job.state in _ENDS:
+            groups.update(self._add_end(job))
+        for group in groups:
+            self.groups[group].jobs += job.count
+        if groups:
+            self._overall.jobs += job.count
+
+    def _add_wait(self, job: Job, attempt: Attempt, start: float) -> None:
+        wait = max(0.0, start - waiting_since(job).timestamp())
+        self._overall.waits.append(wait)
+        for group, *_ in self._split(job, attempt, start, start):
+            self.groups[group].waits.append(wait)
+
+    def _add_end(self, job: Job) -> Iterator[str]:
+        """Count the end of the job, if it is in the period, and yield its groups."""
+        moment = job.ended_at or job.submitted_at
+        at = moment.timestamp()
+        if self._low <= at < self._high:
+            end = _ENDS[job.state]
+            _count(self._overall, end, job.count)
+            last = job.attempts[-1] if job.attempts else Attempt(0, cause=job.cause, ended_at=moment)
+            for group, *_ in self._split(job, last, at, at):
+                _count(self.groups[group], end, job.count)
+                yield group
+
+    def _add_part(self, job: Job, attempt: Attempt, start: float, end: float) -> set[str]:
+        """Add the part of an attempt that is in the period, and return its groups."""
+        part = _part_of(attempt, start, end)
+        pieces = self._split(job, attempt, max(start, self._low), min(end, self._high))
+        for piece in pieces:
+            _add_piece(self.groups[piece[0]], part, *piece[1:])
+        groups = {piece[0] for piece in pieces}
+        for group in groups:
+            self.groups[group].attempts += 1
+        self._overall.attempts += 1
+        return groups
+
+
+def _count(target: UsageAccount, end: str, jobs: int) -> None:
+    target.ended[end] = target.ended.get(end, 0) + jobs
+
+
+def _part_of(attempt: Attempt, start: float, end: float) -> _Whole:
+    width = len(attempt.gpus) * attempt.gpu_share
+    stopped = tuple(suspensions(attempt, end)) if attempt.suspended_at or attempt.suspensions else ()
+    standing = _overlap(stopped, start, end) if stopped else 0.0
+    found = measured(attempt, (end - start) * width)
+    return _Whole(outcome(attempt), end - start, width, stopped, standing, found)
+
+
+def _add_piece(target: UsageAccount, whole: _Whole, low: float, high: float, share: float) -> None:
+    """Add a piece of an attempt: of the figures measured over the whole of it, the part by time."""
+    seconds, figures = high - low, whole.measured
+    width = whole.width * share
+    target.gpu_time[whole.outcome] = target.gpu_time.get(whole.outcome, 0.0) + seconds * width
+    if not whole.seconds:
+        return
+    standing = _overlap(whole.stopped, low, high) if whole.stopped else 0.0
+    of_time = share * seconds / whole.seconds
+    of_work = share * _ratio(seconds - standing, whole.seconds - whole.standing)
+    target.suspended += standing * width
+    target.known += figures.known * of_time
+    target.busy_known += figures.busy * of_work
+    target.idle_known += max(0.0, figures.idle - whole.standing * whole.width) * of_work
+    target.powered += figures.powered * of_time
+    target.joules += figures.joules * of_time
+
+
+def _add_sums(target: UsageAccount, other: UsageAccount) -> None:
+    """Add the GPU time and energy of a group."""
+    for name, seconds in other.gpu_time.items():
+        target.gpu_time[name] = target.gpu_time.get(name, 0.0) + seconds
+    for name in ("suspended", "known", "busy_known", "idle_known", "powered", "joules"):
+        setattr(target, name, getattr(target, name) + getattr(other, name))
+
+
+def _overlap(times: Iterable[tuple[float, float]], low: float, high: float) -> float:
+    """Return the seconds between low and high that lie in one of the times, which do not overlap each other."""
+    return sum(max(0.0, min(end, high) - max(begin, low)) for begin, end in times)
+
+
+def _ratio(part: float, whole: float) -> float:
+    return part / whole if whole > 0 else 0.0
+
+
+def _by_job(key: Callable[[Job], str]) -> Callable[[Period, tzinfo | None], _Split]:
+    """Return a grouping in which all of a job belongs to one group."""
+    return lambda period, zone: lambda job, attempt, low, high: ((key(job) or NOTHING, low, high, 1.0),)
+
+
+def _by_cause(period: Period, zone: tzinfo | None) -> _Split:
+    del period, zone
+    return lambda job, attempt, low, high: ((cause_word(attempt), low, high, 1.0),)
+
+
+def cause_word(attempt: Attempt) -> str:
+    """Return the code of the cause of its end; `completed` if it ended well, `running` if it goes on."""
+    return str(attempt.cause.code) if attempt.is_over and attempt.cause is not None else outcome(attempt)
+
+
+def _by_gpu(period: Period, zone: tzinfo | None) -> _Split:
+    del period, zone
+
+    def split(job: Job, attempt: Attempt, low: float, high: float) -> Sequence[_Piece]:
+        del job
+        if not attempt.gpus:
+            return ((NOTHING, low, high, 1.0),)
+        return [(uuid, low, high, 1 / len(attempt.gpus)) for uuid in attempt.gpus]
+
+    return split
+
+
+def _by_day(period: Period, zone: tzinfo | None) -> _Split:
+    """Return the grouping by local days, which have 23 or 25 hours where clocks are set."""
+    from bisect import bisect_right
+
+    days = list(_days(period, zone))
+    begins = [begin for begin, _ in days]
+
+    def split(job: Job, attempt: Attempt, low: float, high: float) -> Sequence[_Piece]:
+        del job, attempt
+        place = max(0, bisect_right(begins, low) - 1)
+        pieces: list[_Piece] = []
+        while place < len(days) and (not pieces or begins[place] < high):
+            end = min(high, begins[place + 1]) if place + 1 < len(days) else high
+            pieces.append((days[place][1], low, end, 1.0))
+            low, place = end, place + 1
+        return pieces
+
+    return split
+
+
+def days_of(period: Period, zone: tzinfo | None = None) -> list[str]:
+    """Return the dates of the days in the period, as the groups by day have them."""
+    return [day for _, day in _days(period, zone)]
+
+
+def _days(period: Period, zone: tzinfo | None) -> Iterator[tuple[float, str]]:
+    """Yield the beginning of each day of the period with its date."""
+    day = period.since.astimezone(zone).date()
+    while True:
+        begin = datetime(day.year, day.month, day.day, tzinfo=zone).astimezone(zone)
+        if begin >= period.until and begin > period.since:
+            return
+        yield begin.timestamp(), day.isoformat()
+        day += timedelta(days=1)
+
+
+GROUPINGS: Mapping[str, Callable[[Period, tzinfo | None], _Split]] = MappingProxyType(
+    {
+        "tenant": _by_job(lambda job: job.spec.tenant),
+        "user": _by_job(lambda job: job.submitted_by),
+        "image": _by_job(lambda job: job.spec.image or "host"),
+        "name": _by_job(lambda job: job.spec.name),
+        "gpu": _by_gpu,
+        "day": _by_day,
+        "cause": _by_cause,
+    }
+)
+"""Groupings by name."""
