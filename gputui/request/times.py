@@ -20,6 +20,7 @@ TONIGHT = time(20)
 """Meaning of `tonight` without a time of day."""
 FARTHEST = timedelta(days=3650)
 HINT = "write in 2h, 18:00, tomorrow 09:00, Mon 14:00 or 2026-03-02T18:00"
+PAST_HINT = "write -7d, yesterday 18:00, last monday, last month, 1 Nov or 2026-11-01T08:00"
 _DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 _MONTHS = (
     *("january", "february", "march", "april", "may", "june"),
@@ -42,10 +43,12 @@ class _Text(NamedTuple):
     now: datetime
     zone: tzinfo | None
     """Time zone; None: this machine's."""
+    hint: str = HINT
+    """Hint of errors that have no better one."""
 
-    def refused(self, what: str, hint: str = HINT) -> InputError:
+    def refused(self, what: str, hint: str | None = None) -> InputError:
         """Return the error about this text."""
-        return InputError(f"{quoted(self.text)} {what}", where=self.where, hint=hint)
+        return InputError(f"{quoted(self.text)} {what}", where=self.where, hint=hint or self.hint)
 
     @property
     def today(self) -> date:
@@ -79,6 +82,29 @@ def moment(text: str, where: str, now: datetime, after: datetime | None = None) 
         if any(isinstance(clock, tuple) for clock in clocks):
             raise given.refused("is a span of time", "write one time")
         found = _next(given, day, _only(given, [c for c in clocks if isinstance(c, time)]), after or now)
+    if not now - FARTHEST <= found <= now + FARTHEST:
+        raise InputError(f"{quoted(text)} is more than ten years away", where=where)
+    return found
+
+
+def past(text: str, where: str, now: datetime) -> datetime:
+    """Return the time meant, in UTC, as `moment` does, but of several the last one before now; raises InputError.
+
+    It may also be written as `-7d`, `2 hours ago`, `yesterday 18:00`, `last monday`, `last month` or `2026-11`.
+    """
+    lower = text.strip().lower()
+    if ago := re.fullmatch(r"-\s*(.+)|(.+) ago", lower):
+        return now - _wait(ago[1] or ago[2], where, "-{}")
+    if re.fullmatch(r"\d{4}-\d{2}", lower, re.ASCII):
+        text = f"{lower}-01"
+    found = _absolute(text, where, now)
+    if found is None:
+        given, words = _words(text, where, now)
+        given = given._replace(hint=PAST_HINT)
+        clocks, day = _split(given, words)
+        if any(isinstance(clock, tuple) for clock in clocks):
+            raise given.refused("is a span of time")
+        found = _last(given, day, _only(given, [c for c in clocks if isinstance(c, time)]))
     if not now - FARTHEST <= found <= now + FARTHEST:
         raise InputError(f"{quoted(text)} is more than ten years away", where=where)
     return found
@@ -126,15 +152,15 @@ def _absolute(text: str, where: str, now: datetime, *, is_lenient: bool = False)
         raise InputError(f"{quoted(text)} is more than ten years away", where=where) from error
 
 
-def _wait(text: str, where: str) -> timedelta:
+def _wait(text: str, where: str, form: str = "in {}") -> timedelta:
     """Return the duration of `2h`, `2h30`, `30 minutes`, `1 day 2 hours`."""
     short = text
     for word, letter in _UNITS.items():
         short = re.sub(rf"(?<=\d)\s*{word[:-1]}s?\b", letter, short)
     short = re.sub(r"[\s,]+|\band\b", "", short)
     if short.isdigit():
-        hint = f"write in {short}m or in {short}h"
-        raise InputError(f"'in {text}' has no unit", where=where, hint=hint)
+        hint = f"write {form.format(short + 'm')} or {form.format(short + 'h')}"
+        raise InputError(f"'{form.format(text)}' has no unit", where=where, hint=hint)
     return parse_duration(short, where=where)
 
 
@@ -273,6 +299,48 @@ def _next_week(given: _Text, begin: date, weekday: int) -> date:
         hint = f"write {soon} or {found}"
         raise given.refused(f"may be {soon:%a %d %b} or {found:%a %d %b}", hint)
     return found
+
+
+def _last(given: _Text, day: list[str], clock: time | None) -> datetime:
+    """Return the last such time that is not later than now."""
+    if not day and clock is None:
+        raise given.refused("is not a time")
+    for candidate in _days_before(given, day):
+        if (found := given.at(candidate, clock or time())) <= given.now:
+            return found
+    raise given.refused("is still to come")
+
+
+def _days_before(given: _Text, day: list[str]) -> Iterator[date]:
+    """Yield the days that are meant, latest first; refuse words that are no day."""
+    today = given.today
+    is_last = day[:1] == ["last"]
+    unit = " ".join(day[is_last:])
+    weekday = _index(_DAYS, unit)
+    if not day:
+        yield from (today - timedelta(days=back) for back in range(3))
+    elif unit in {"today", "yesterday"} and not is_last:
+        yield today - timedelta(days=int(unit == "yesterday"))
+    elif unit in {"week", "month", "year"}:
+        yield _begin_of(unit, today, is_last=is_last)
+    elif weekday is not None:
+        back = (today.weekday() - weekday) % 7
+        yield from (today - timedelta(days=back + week) for week in (0, 7) if back + week or not is_last)
+    elif is_last or unit in {"tomorrow", "tonight"}:
+        raise given.refused("is not a time of the past")
+    else:
+        yield from reversed(list(_dates(given, day, date(today.year - 1, 1, 1))))
+
+
+def _begin_of(unit: str, today: date, *, is_last: bool) -> date:
+    """Return the first day of this or the last week, month or year."""
+    if unit == "week":
+        return today - timedelta(days=today.weekday() + 7 * is_last)
+    first = today.replace(day=1) if unit == "month" else today.replace(month=1, day=1)
+    before = first - timedelta(days=1)
+    if not is_last:
+        return first
+    return before.replace(day=1) if unit == "month" else before.replace(month=1, day=1)
 
 
 def _dates(given: _Text, day: list[str], begin: date) -> Iterator[date]:

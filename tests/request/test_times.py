@@ -202,3 +202,58 @@ def test_hours_and_minutes_without_their_letter() -> None:
     for text in ("2h3", "2h75", "h30"):
         with pytest.raises(InputError):
             parse_duration(text)
+
+
+def before(text: str) -> str:
+    """Return the time of the past that is meant, as a clock in Berlin shows it."""
+    return f"{times.past(text, '--since', NOW).astimezone():%a %Y-%m-%d %H:%M}"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("-7d", "Wed 2026-11-11 12:30"),
+        ("7 days ago", "Wed 2026-11-11 12:30"),
+        ("2h ago", "Wed 2026-11-18 10:30"),
+        ("now", "Wed 2026-11-18 12:30"),
+        ("12:00", "Wed 2026-11-18 12:00"),
+        ("13:00", "Tue 2026-11-17 13:00"),
+        ("today", "Wed 2026-11-18 00:00"),
+        ("yesterday 18:00", "Tue 2026-11-17 18:00"),
+        ("monday", "Mon 2026-11-16 00:00"),
+        ("wed 14:00", "Wed 2026-11-11 14:00"),
+        ("last monday", "Mon 2026-11-16 00:00"),
+        ("last wed", "Wed 2026-11-11 00:00"),
+        ("this week", "Mon 2026-11-16 00:00"),
+        ("last week", "Mon 2026-11-09 00:00"),
+        ("last month", "Thu 2026-10-01 00:00"),
+        ("this month", "Sun 2026-11-01 00:00"),
+        ("last year", "Wed 2025-01-01 00:00"),
+        ("2026-11", "Sun 2026-11-01 00:00"),
+        ("2026-11-01", "Sun 2026-11-01 00:00"),
+        ("1 Nov 9am", "Sun 2026-11-01 09:00"),
+        ("24 Dec", "Wed 2025-12-24 00:00"),
+        ("2026-11-01T09:00+00:00", "Sun 2026-11-01 10:00"),
+    ],
+)
+def test_times_of_the_past_are_the_last_ones(text: str, found: str) -> None:
+    assert before(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("-7", "has no unit"),
+        ("tomorrow", "is not a time of the past"),
+        ("last 12:00", "is not a time of the past"),
+        ("today 18:00", "is still to come"),
+        ("mon 9-17", "is a span of time"),
+        ("whenever", "last monday"),
+        ("-9999w", "at most 3650 days"),
+        ("2005", "is not a time"),
+    ],
+)
+def test_what_is_no_time_of_the_past(text: str, words: str) -> None:
+    with pytest.raises(InputError) as caught:
+        times.past(text, "--since", NOW)
+    assert words in f"{caught.value} {caught.value.hint}"
