@@ -38,6 +38,8 @@ COMMANDS = {
     "serve": "schedule without a screen",
     "web": "the console in a browser, by a link that works once",
     "demo": "try it on simulated GPUs: needs neither GPU nor Docker",
+    "report": "GPU-hours, waits, energy and cost of a period",
+    "history": "jobs that have ended, the latest first",
     "replay": "compare schedulers on a trace of jobs",
     "doctor": "check driver, engine, permissions and disk",
     "state": "repair a damaged queue",

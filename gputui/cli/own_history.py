@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.units import format_duration, plural
 
 if TYPE_CHECKING:
+    from gputui.domain.job import Job
     from gputui.replay.history import JobHistory
     from gputui.replay.metrics import Figures
     from gputui.replay.trace import TraceJob
@@ -25,13 +26,13 @@ LITTLE_LOAD = 0.6
 AS_IT_WAS = "as-it-was"
 
 
-def read(session: Session) -> tuple[JobHistory, int, Settings]:
-    """Return the jobs that ended here, the number of GPUs, and the settings in force."""
+def read(session: Session, jobs: Iterable[Job] | None = None) -> tuple[JobHistory, int, Settings]:
+    """Return the jobs that ended here, or of these jobs, the number of GPUs, and the settings in force."""
     from gputui.replay import history
 
     with session.store() as store:
-        moved = {job.id: job for job in store.history()}
-        found = history.job_history({**moved, **store.jobs()}.values())
+        moved = {job.id: job for job in store.history()} if jobs is None else {}
+        found = history.job_history({**moved, **store.jobs()}.values() if jobs is None else jobs)
         settings = effective_settings(session.options.settings, store.controls())
         views = bootstrap.current_snapshot(session.options, store).gpus
     if found is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -24,6 +24,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import parse_duration
 
 if TYPE_CHECKING:
+    from gputui.domain.job import Job
     from gputui.replay.history import JobHistory
     from gputui.replay.metrics import Figures
     from gputui.replay.trace import Site, TraceJob
@@ -186,11 +187,11 @@ def of_trace(trace: str | None, synthetic: int | None, seed: int) -> ReplaySourc
     return ReplaySource(made, generator.digest(made))
 
 
-def of_history(session: Session) -> ReplaySource:
-    """Return the jobs that ended on this server, with its settings."""
+def of_history(session: Session, jobs: Iterable[Job] | None = None) -> ReplaySource:
+    """Return the jobs that ended on this server, or those of these jobs that did, with its settings."""
     from gputui.replay.generator import digest
 
-    own, gpus, settings = own_history.read(session)
+    own, gpus, settings = own_history.read(session, jobs)
     longest = max(max(job.duration, job.stated or 0.0, LONGEST_LIMIT) for job in own.jobs)
     policy = replace(settings.policy, max_time=settings.policy.max_time or settings.scheduler.max_time)
     return ReplaySource(own.jobs, digest(own.jobs), gpus, longest, LONGEST.total_seconds(), policy, "none", own)

@@ -22,6 +22,7 @@ from gputui.domain.settings import (
     HookSettings,
     MetricsSettings,
     PolicySettings,
+    ReportSettings,
     RuntimeSettings,
     SchedulerSettings,
     Settings,
@@ -49,7 +50,6 @@ _MAY_BE_ZERO = frozenset(
         "preemption_grace",
         "preemption_min_run",
         "idle_below",
-        "idle_gpus_after",
     }
 )
 _WHETHER = ("auto", "always", "never")
@@ -159,6 +159,7 @@ TABLES: Mapping[str, type[Any]] = {
     "console": ConsoleSettings,
     "hooks": HookSettings,
     "metrics": MetricsSettings,
+    "report": ReportSettings,
 }
 _LONGEST = "a job without a limit is planned as the longest allowed: policy.max_time, else scheduler.max_time, else 72h"
 _STRICT = "a job of higher priority always goes first now, and policy.promote_after keeps others from waiting for ever"

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 
-EVENTS = ("job_completed", "job_failed", "job_cancelled", "gpu_sick", "gpu_well", "gpus_idle", "disk_low")
+EVENTS = ("job_completed", "job_failed", "job_cancelled", "gpu_sick", "gpu_well", "disk_low")
 """Events that hooks can be notified of."""
 
 
@@ -47,10 +47,6 @@ class SchedulerSettings(Struct, frozen=True):
     quit, `always` never asks, `never` stops dispatching."""
     disk_floor: int = 1024**3
     """Bytes: with less left for the queue and the logs, a warning is shown and told; 0: never."""
-    idle_gpus_after: timedelta = timedelta(minutes=30)
-    """Time for which a job leaves a GPU at utilisation 0 with the same memory in use until that is told; 0: never."""
-    idle_gpus_end: timedelta | None = None
-    """A job that leaves all its GPUs idle is ended so long after that was told. None: never."""
     ignore_processes: tuple[str, ...] = ("Xorg", "gnome-shell", "nvidia-persistenced")
     """Commands whose presence on a GPU does not make it busy."""
 
@@ -336,6 +332,20 @@ class MetricsSettings(Struct, frozen=True):
     """Directory for files that name the jobs on each GPU: dcgm-exporter reads it by an option of the same name."""
 
 
+class ReportSettings(Struct, frozen=True):
+    """Rates of `gputui report`, and the report that is sent every week."""
+
+    gpu_hour: float | None = None
+    """Price of an hour of a GPU; None: it has none."""
+    kwh: float | None = None
+    """Price of a kilowatt-hour; None: it has none."""
+    currency: str = ""
+    """Currency of the prices, as shown: `EUR`."""
+    weekly: str = ""
+    """Weekday and local time, such as `Mon 08:00`, at which the report of the last seven days goes to the hooks that
+    want the event `weekly_report`; empty: never."""
+
+
 class Settings(Struct, frozen=True):
     """Everything a site may set."""
 
@@ -347,3 +357,4 @@ class Settings(Struct, frozen=True):
     console: ConsoleSettings = ConsoleSettings()
     hooks: HookSettings = HookSettings()
     metrics: MetricsSettings = MetricsSettings()
+    report: ReportSettings = ReportSettings()

@@ -1,0 +1,172 @@
+"""`gputui history`: jobs that have ended, the latest first."""
+
+from __future__ import annotations
+
+import heapq
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import groupby, islice
+from typing import TYPE_CHECKING
+
+import click
+from msgspec import Struct
+
+from gputui import bootstrap
+from gputui.cli import table
+from gputui.cli.output import job_json, print_json
+from gputui.cli.queue import FILTER_HELP
+from gputui.cli.session import Session, pass_session
+from gputui.domain.accounting import waiting_since
+from gputui.domain.errors import InputError
+from gputui.domain.filter import Filter, FilterSubject, parse_filter, shown_text
+from gputui.domain.job import Attempt, Job
+from gputui.domain.swept import element_spec
+from gputui.domain.text import plain
+from gputui.domain.units import format_duration
+from gputui.request import times
+from gputui.request.texts import quoted
+
+if TYPE_CHECKING:
+    from gputui.ports import JobStore
+
+MOST = 100
+"""Jobs that are listed without `--limit`."""
+
+
+class HistoryColumn(Struct, frozen=True):
+    """Column of the list."""
+
+    column: table.TextColumn
+    cell: Callable[[Job], str]
+
+
+def _at(moment: datetime | None) -> str:
+    return f"{moment.astimezone():%Y-%m-%d %H:%M}" if moment else "-"
+
+
+def _ran(job: Job) -> str:
+    return format_duration(job.ended_at - job.started_at) if job.ended_at and job.started_at else "-"
+
+
+def _waited(job: Job) -> str:
+    first = next((attempt.started_at for attempt in job.attempts if attempt.started_at), None)
+    return format_duration(first - waiting_since(job)) if first else "-"
+
+
+def _gpu_hours(job: Job) -> str:
+    return f"{sum(map(_gpu_seconds, job.attempts)) / 3600:.2f}"
+
+
+def _gpu_seconds(attempt: Attempt) -> float:
+    if attempt.started_at is None or attempt.ended_at is None:
+        return 0.0
+    return (attempt.ended_at - attempt.started_at).total_seconds() * len(attempt.gpus) * attempt.gpu_share
+
+
+COLUMNS: Mapping[str, HistoryColumn] = {
+    "id": HistoryColumn(table.TextColumn("ID", right=True), lambda job: job.shown_id),
+    "state": HistoryColumn(table.TextColumn("ST"), lambda job: job.state.short),
+    "name": HistoryColumn(table.TextColumn("NAME", 24, least=8), lambda job: job.name),
+    "tenant": HistoryColumn(table.TextColumn("TENANT", 12, least=4), lambda job: job.spec.tenant),
+    "user": HistoryColumn(table.TextColumn("USER", 12, least=4), lambda job: job.submitted_by),
+    "priority": HistoryColumn(table.TextColumn("PRI", right=True), lambda job: str(job.priority)),
+    "gpus": HistoryColumn(
+        table.TextColumn("GPUS", right=True), lambda job: str(len(job.attempt.gpus) if job.attempt else 0)
+    ),
+    "image": HistoryColumn(table.TextColumn("IMAGE", 30, least=8), lambda job: job.spec.image or "host"),
+    "command": HistoryColumn(table.TextColumn("COMMAND", 40, least=8), lambda job: " ".join(element_spec(job).command)),
+    "submitted": HistoryColumn(table.TextColumn("SUBMITTED"), lambda job: _at(job.submitted_at)),
+    "started": HistoryColumn(table.TextColumn("STARTED"), lambda job: _at(job.started_at)),
+    "ended": HistoryColumn(table.TextColumn("ENDED"), lambda job: _at(_end(job))),
+    "wait": HistoryColumn(table.TextColumn("WAIT", right=True), _waited),
+    "time": HistoryColumn(table.TextColumn("TIME", right=True), _ran),
+    "gpu_hours": HistoryColumn(table.TextColumn("GPU-H", right=True), _gpu_hours),
+    "attempts": HistoryColumn(table.TextColumn("TRIES", right=True), lambda job: str(len(job.attempts))),
+    "exit": HistoryColumn(
+        table.TextColumn("EXIT", right=True), lambda job: "-" if job.exit_code is None else str(job.exit_code)
+    ),
+    "why": HistoryColumn(table.TextColumn("INFO"), lambda job: job.end_info),
+}
+"""Columns by name; those that the console's queue has too have the same names."""
+USUAL = ("ended", "id", "state", "name", "tenant", "gpus", "wait", "time", "why")
+
+
+@click.command("history", epilog=FILTER_HELP)
+@click.argument("words", metavar="[FILTER]...", nargs=-1)
+@click.option("--since", metavar="TIME", help="Jobs that ended since then: -7d, 'last monday', 2026-11-01.")
+@click.option("--until", metavar="TIME", help="Jobs that ended before then. [now]")
+@click.option(
+    "-n", "--limit", metavar="N", type=click.IntRange(min=0), default=MOST, help=f"At most so many; 0: all. [{MOST}]"
+)
+@click.option("-c", "--columns", metavar="NAME[,…]", help=f"Columns to print: {', '.join(COLUMNS)}.")
+@click.option("--json", "as_json", is_flag=True, help="Print an array of jobs as JSON.")
+@pass_session
+def command(
+    session: Session,
+    words: tuple[str, ...],
+    since: str | None,
+    until: str | None,
+    limit: int,
+    columns: str | None,
+    as_json: bool,
+) -> None:
+    """List jobs that have ended, the latest first, by the filter language of the queue.
+
+    Write `--` before a filter that begins with a dash: gputui history -- -is:failed.
+    """
+    shown = parse_columns(columns)
+    chosen = parse_filter(" ".join(words), where="FILTER")
+    now = bootstrap.clock().now()
+    begin = times.past(since, "--since", now) if since else None
+    end = times.past(until, "--until", now) if until else None
+    with session.store() as store:
+        found = _matching(_ended(store, begin, end), chosen, now)
+        jobs = list(islice(found, limit + 1 if limit else None))
+    listed = jobs[:limit] if limit else jobs
+    if as_json:
+        print_json([job_json(job) for job in listed])
+    else:
+        cells = ([column.cell(job) for column in shown] for job in listed)
+        lines = table.lines([column.column for column in shown], cells, table.terminal_width())
+        sys.stdout.write("\n".join(lines) + "\n")
+    if len(jobs) > len(listed):
+        click.echo(f"gputui: the latest {limit} are listed: --limit 0 lists all that match", err=True)
+
+
+def parse_columns(text: str | None) -> list[HistoryColumn]:
+    """Return the columns named, in their order; the usual ones when none is."""
+    names = [name.strip() for name in text.split(",") if name.strip()] if text else USUAL
+    for name in names:
+        if name not in COLUMNS:
+            raise InputError(f"{quoted(plain(name))} is no column", where="--columns", hint=", ".join(COLUMNS))
+    return [COLUMNS[name] for name in names]
+
+
+def _end(job: Job) -> datetime:
+    """Return when it ended; of a job cancelled before it started, which has no end, when it was submitted."""
+    return job.ended_at or job.submitted_at
+
+
+def _ended(store: JobStore, since: datetime | None, until: datetime | None) -> Iterator[Job]:
+    """Yield the jobs that ended in that time, the latest first, reading no more months than are asked for."""
+    in_queue = sorted((job for job in store.jobs().values() if job.state.is_terminal), key=_rank)
+    left = heapq.merge(in_queue, _by_month(store.past(since)), key=_rank)
+    return (job for job in left if (since is None or _end(job) >= since) and (until is None or _end(job) < until))
+
+
+def _by_month(jobs: Iterable[Job]) -> Iterator[Job]:
+    """Yield jobs that come by month, those of a month in order."""
+    for _, month in groupby(jobs, key=lambda job: (_end(job).year, _end(job).month)):
+        yield from sorted(month, key=_rank)
+
+
+def _rank(job: Job) -> tuple[float, int]:
+    return -_end(job).timestamp(), -job.id
+
+
+def _matching(jobs: Iterable[Job], chosen: Filter, now: datetime) -> Iterator[Job]:
+    for job in jobs:
+        part = chosen.part(FilterSubject(job, now, None, shown_text(job, None))) if chosen else job
+        if part is not None:
+            yield part

@@ -1,0 +1,111 @@
+"""`gputui report`: GPU-hours, waits, energy and cost of a period."""
+
+from __future__ import annotations
+
+import csv
+import gc
+import io
+import sys
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gputui import bootstrap
+from gputui.cli import report_figures, table
+from gputui.cli.output import json_text
+from gputui.cli.report_figures import Report
+from gputui.cli.session import Session, pass_session
+from gputui.domain.accounting import GROUPINGS
+from gputui.domain.errors import GputuiError
+
+if TYPE_CHECKING:
+    from gputui.cli.report_what_if import Replayed
+
+FORMATS = ("table", "csv", "json", "html")
+
+
+@click.command("report")
+@click.option("--since", metavar="TIME", help="Begin of the period, such as -7d, 'last monday', 2026-11-01. [-30d]")
+@click.option("--until", metavar="TIME", help="End of the period; jobs count up to it. [now]")
+@click.option(
+    "--by",
+    metavar="|".join(GROUPINGS),
+    type=click.Choice(tuple(GROUPINGS)),
+    default="tenant",
+    help="One line for each of these. [tenant]",
+)
+@click.option(
+    "--format", "form", metavar="|".join(FORMATS), type=click.Choice(FORMATS), default="table", help="[table]"
+)
+@click.option("-o", "--output", metavar="FILE", help="Write it to this file.")
+@click.option("--what-if", is_flag=True, help="Add the waits that other policies would have given these jobs.")
+@pass_session
+def command(
+    session: Session, since: str | None, until: str | None, by: str, form: str, output: str | None, what_if: bool
+) -> None:
+    """Report the GPU-hours, waits, energy and cost of a period.
+
+    An attempt counts with its part inside the period; one that runs counts up to now. `?` stands for what nobody
+    measured. docs/accounting.md defines each figure.
+    """
+    gc.disable()  # a year of jobs is made of millions of objects, none of which is in a cycle
+    found = read(session, since, until, by, with_gpus=form == "html")
+    replayed = None
+    if what_if:
+        from gputui.cli import report_what_if
+
+        replayed = report_what_if.replayed(session, found)
+    text = _text(found, form, replayed, total=None if output else table.terminal_width())
+    if output is None:
+        sys.stdout.write(text)
+        return
+    try:
+        Path(output).write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise GputuiError(f"cannot be written: {error.strerror}", where=output) from error
+
+
+def read(session: Session, since: str | None, until: str | None, by: str, *, with_gpus: bool = False) -> Report:
+    """Return the report of a period about all jobs of the store; with the indices of the GPUs where they are shown."""
+    now = bootstrap.clock().now()
+    chosen = report_figures.period(since, until, now)
+    with session.store() as store:
+        jobs = tuple(chain(store.jobs().values(), store.past(chosen.since)))
+        views = bootstrap.current_snapshot(session.options, store).gpus if with_gpus or by == "gpu" else ()
+    indices = {view.gpu.uuid: view.gpu.index for view in views if view.gpu.index >= 0}
+    return report_figures.report(jobs, chosen, by, session.options.settings.report, now, indices)
+
+
+def _text(found: Report, form: str, replayed: Replayed | None, total: int | None) -> str:
+    """Return the report in a format."""
+    if form == "json":
+        told = report_figures.as_json(found)
+        return json_text(told | ({"what_if": replayed.as_json()} if replayed else {})) + "\n"
+    if form == "csv":
+        return _csv(found)
+    if form == "html":
+        from gputui.cli import report_page
+
+        return report_page.page(found, replayed)
+    from gputui.cli import report_text
+
+    lines = [*report_text.lines(found, total), *(replayed.lines() if replayed else [])]
+    return "\n".join(lines) + "\n"
+
+
+def _csv(found: Report) -> str:
+    """Return a line for each group, with the keys of the JSON; empty where something is not known."""
+    rows = report_figures.as_json(found)["groups"]
+    empty = {"group": "", "name": "", **report_figures.row(found.accounts.total, found.rates)}
+    file = io.StringIO()
+    writer = csv.DictWriter(file, [found.by if key == "group" else key for key in empty], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({found.by if key == "group" else key: _safe(value) for key, value in row.items()} for row in rows)
+    return file.getvalue()
+
+
+def _safe(value: object) -> object:
+    """Return a text that no spreadsheet takes for a formula."""
+    return f"'{value}" if isinstance(value, str) and value[:1] in {"=", "+", "-", "@", "\t", "\r"} else value
