@@ -79,6 +79,8 @@ def story(view: GpuView) -> str:
     parts += [] if view.holders and says_all else [view.why]
     parts += [_draining(view.drain)] if view.drain and "drained by" not in view.why else []
     parts += [f"no job may join: {view.closed}"] if view.sharers and view.closed else []
+    if view.idle_since and view.sample:
+        parts.append(f"idle for {format_duration(view.sample.sampled_at - view.idle_since)}")
     told = view.health.code is HealthCode.OK or view.health.text in view.why
     parts += [] if told else [f"{view.health.code}: {view.health.text}"]
     parts += [f"read {format_duration(view.age)} ago"] if view.stale and view.age is not None else []

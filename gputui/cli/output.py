@@ -214,6 +214,7 @@ def gpu_json(view: GpuView) -> Json:
         "power": sample.power if sample else None,
         "power_limit": sample.power_limit if sample and sample.power_limit is not None else gpu.power_limit,
         "age": _seconds(view.age),
+        "idle_since": _time(view.idle_since),
         "drain": {**asdict(view.drain), "at": _time(view.drain.at)} if view.drain else None,
     }
 

@@ -50,6 +50,7 @@ _MAY_BE_ZERO = frozenset(
         "preemption_grace",
         "preemption_min_run",
         "idle_below",
+        "idle_gpus_after",
     }
 )
 _WHETHER = ("auto", "always", "never")

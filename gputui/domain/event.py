@@ -1,4 +1,4 @@
-"""Events that hooks are notified of: ends of jobs, sick GPUs, a disk that fills up."""
+"""Events that hooks are notified of: ends of jobs, sick GPUs, idle GPUs, a disk that fills up."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Event(Struct, frozen=True):
 
     def document(self, host: str) -> dict[str, Any]:
         """Return the JSON document that hooks receive."""
-        about = "job" if self.is_about_job else "gpu" if self.name.startswith("gpu_") else "disk"
+        about = "job" if self.name.startswith(("job_", "gpus_")) else "gpu" if self.name.startswith("gpu_") else "disk"
         told = {"id": self.id, "event": self.name, "at": self.at.isoformat(), "host": host, "text": self.text}
         return {**told, about: dict(self.data)}
 
@@ -86,6 +86,13 @@ def _gpu_event(name: str, view: GpuView, now: datetime, words: str) -> Event:
     model = f" ({gpu.model})" if gpu.model else ""
     text = plain(f"GPU {gpu.index}{model}: {words}", 300)
     return Event(f"gpu-{gpu.uuid}-{name}-{now.timestamp():.3f}", name, now, text, data)
+
+
+def gpus_idle(job: Job, words: str, gpus: tuple[str, ...], since: datetime, now: datetime) -> Event:
+    """Return the event for a job that leaves these GPUs idle."""
+    data = {**_job_data(job), "idle_gpus": list(gpus), "idle_since": since.isoformat()}
+    key = f"idle-{job.id}-{job.attempts[-1].number}-{len(gpus)}-{since.timestamp():.0f}"
+    return Event(key, "gpus_idle", now, plain(words, 300), data)
 
 
 def disk_low(path: str, left: int, words: str, now: datetime) -> Event:

@@ -264,8 +264,8 @@ class GpuView(Struct, frozen=True):
     """Reason for which no further job may share it now; empty when one may."""
     process_jobs: Mapping[int, int] = field(default_factory=dict)
     """Job of each process on it that belongs to one, by pid."""
-    unused_since: datetime | None = None
-    """Time since when its job has left it unused; None: not long enough to be told, or unknown."""
+    idle_since: datetime | None = None
+    """Time since when its jobs have left it unused; None: not long enough to be told, or unknown."""
 
     @property
     def is_stopped_by_xid(self) -> bool:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 
-EVENTS = ("job_completed", "job_failed", "job_cancelled", "gpu_sick", "gpu_well", "disk_low")
+EVENTS = ("job_completed", "job_failed", "job_cancelled", "gpu_sick", "gpu_well", "gpus_idle", "disk_low")
 """Events that hooks can be notified of."""
 
 
@@ -47,6 +47,10 @@ class SchedulerSettings(Struct, frozen=True):
     quit, `always` never asks, `never` stops dispatching."""
     disk_floor: int = 1024**3
     """Bytes: with less left for the queue and the logs, a warning is shown and told; 0: never."""
+    idle_gpus_after: timedelta = timedelta(minutes=30)
+    """Time for which a job leaves a GPU at utilisation 0 with the same memory in use until that is told; 0: never."""
+    idle_gpus_end: timedelta | None = None
+    """A job that leaves all its GPUs idle is ended so long after that was told. None: never."""
     ignore_processes: tuple[str, ...] = ("Xorg", "gnome-shell", "nvidia-persistenced")
     """Commands whose presence on a GPU does not make it busy."""
 

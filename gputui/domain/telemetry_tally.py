@@ -213,7 +213,7 @@ class Tally:
         found.peak = max(found.peak, value)
         found.bins[place] = found.bins.get(place, 0.0) + seconds
 
-    def unused_since(self) -> dict[str, tuple[float, float]]:
+    def idle_since(self) -> dict[str, tuple[float, float]]:
         """Return for each GPU when it was last used, and when it was last read; seconds since the epoch."""
         return {uuid: (track.used_at, track.at) for uuid, track in self.record.tracks.items()}
 

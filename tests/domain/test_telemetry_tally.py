@@ -176,25 +176,25 @@ def test_the_next_scheduler_goes_on_where_the_last_one_was() -> None:
     assert second.series() == whole.series()
 
 
-def test_a_gpu_is_unused_while_it_does_nothing_and_its_memory_is_flat() -> None:
-    def unused(counted: Tally) -> float:
-        used_at, read_at = counted.unused_since()[uuid(0)]
+def test_a_gpu_is_idle_while_it_does_nothing_and_its_memory_is_flat() -> None:
+    def idle_for(counted: Tally) -> float:
+        used_at, read_at = counted.idle_since()[uuid(0)]
         return read_at - used_at
 
     counted = tally()
     for second in range(10, 110, 10):
         counted.add(at(second, utilization=0.0, memory_used=5 * GIB + second))
-    assert unused(counted) == 90
+    assert idle_for(counted) == 90
     counted.add(at(110, utilization=0.01, memory_used=5 * GIB))
-    assert unused(counted) == 0
+    assert idle_for(counted) == 0
     counted.add(at(130, utilization=0.0, memory_used=5 * GIB))
-    assert unused(counted) == 20
+    assert idle_for(counted) == 20
     counted.add(at(140, utilization=0.0, memory_used=6 * GIB))
-    assert unused(counted) == 0
+    assert idle_for(counted) == 0
     counted.add(at(150, utilization=None, memory_used=6 * GIB))
     counted.add(at(160, utilization=0.0, memory_used=6 * GIB))
     counted.add(at(200, utilization=0.0, memory_used=6 * GIB))
-    assert unused(counted) == 0  # nobody knows what it did meanwhile
+    assert idle_for(counted) == 0  # nobody knows what it did meanwhile
 
 
 def test_times_move_with_the_clock() -> None:

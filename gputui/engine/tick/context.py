@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 
 from gputui.domain.gpu import ProbeReading
 from gputui.domain.gpu_faults import with_faults
@@ -39,6 +40,8 @@ class TickContext:
         self.queue = QueueView()
         self.version: object = None
         """Version of the store when the queue was read."""
+        self.idle_since: Mapping[str, datetime] = {}
+        """Time by UUID since when a GPU has been left idle by its jobs."""
         self.damage: tuple[Notice, ...] = ()
 
     def refresh(self) -> None:

@@ -82,6 +82,7 @@ class Planner:
             progress=context.workers.pulls.progress,
             notices=(*trouble, *context.damage),
             usage=self._past_usage.at(now),
+            idle_since=context.idle_since,
         )
         self._snapshot = leader_snapshot(
             context.store.store_id, context.queue, observed, self._leader, context.settings, now

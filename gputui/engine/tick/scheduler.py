@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from gputui.domain.errors import StoreError
-from gputui.domain.event import disk_low
+from gputui.domain.event import Event, disk_low
 from gputui.domain.host import DOCKER, STATE
 from gputui.domain.job import BootTime
 from gputui.domain.settings import Settings
@@ -30,6 +30,7 @@ from gputui.engine.tick.attempt_workers import AttemptWorkers
 from gputui.engine.tick.context import TickContext
 from gputui.engine.tick.disk_space import Disk
 from gputui.engine.tick.gpu_faults import FaultRecorder
+from gputui.engine.tick.idle_gpus import IdleGpus
 from gputui.engine.tick.observer import Observer, Sequence
 from gputui.engine.tick.past_usage import PastUsage
 from gputui.engine.tick.planner import Planner, record_reservations
@@ -97,6 +98,7 @@ class Scheduler:
         self._gpu_faults = FaultRecorder(self.context)
         self._reaper = Reaper(self.context)
         self._idle_jobs = IdleJobs(self.context, JobActivityReader(pools, directory))
+        self._idle_gpus = IdleGpus(self.context, self._announce_event)
         past_usage = PastUsage(store, settings.policy.half_life, pools(WorkKind.HISTORY, ""), wake)
         self._planner = Planner(self.context, leader, past_usage)
         self.announcer = announcer
@@ -148,6 +150,7 @@ class Scheduler:
             self._reaper.reap(now)
             time_limits.enforce_limits(self.context, now)
             self._idle_jobs.enforce(now, boot)
+            self._idle_gpus.enforce(now, boot)
             self._cancel(now)
             user_requests.carry_out_suspensions(self.context, now)
             user_requests.send_signals(self.context)
@@ -204,7 +207,9 @@ class Scheduler:
         self._checked = context.queue
 
     def _plan(self, now: datetime) -> None:
-        self._planner.update(now, self._reaper.freed_at, (*self._store_notices, *self._warnings(now)))
+        self._planner.update(
+            now, self._reaper.freed_at, (*self._store_notices, *self._warnings(now), *self._idle_gpus.notices)
+        )
 
     def _warnings(self, now: datetime) -> tuple[Notice, ...]:
         """Return warnings about the disk and about hooks that do not work."""
@@ -219,6 +224,10 @@ class Scheduler:
         """Announce the events of this tick to the hooks."""
         if self.announcer is not None:
             self.announcer.update(self.context.queue.jobs, self._planner.gpus, now)
+
+    def _announce_event(self, event: Event, now: datetime) -> None:
+        if self.announcer is not None:
+            self.announcer.announce(event, now)
 
     def _preempt(self, now: datetime) -> None:
         """Begin the planned preemptions."""

@@ -64,6 +64,7 @@ class Observations(Struct, frozen=True):
     progress: Mapping[JobId, str]
     notices: tuple[Notice, ...]
     usage: Usage = Usage()
+    idle_since: Mapping[str, datetime] = field(default_factory=dict)
 
 
 class QueueView(Struct, frozen=True, dict=True):
@@ -114,6 +115,7 @@ def leader_snapshot(
         is_asked=_is_asked(observed.runtimes),
         freed_at=observed.freed_at,
         sessions=_sessions(observed.runtimes),
+        idle_since=observed.idle_since,
     )
     node = Node(
         name=leader.host,

@@ -91,10 +91,10 @@ class TelemetryRecorder:
             tally.add_host(record.consumption, ended_at.timestamp())
         return tally.summary(ended_at.timestamp(), job.spec.gpus.promised)
 
-    def unused_since(self, job: Job) -> dict[str, tuple[float, float]]:
+    def idle_since(self, job: Job) -> dict[str, tuple[float, float]]:
         """Return for each GPU of the job when it was last used and last read; empty before the first reading."""
         measurement = self._measured.get(_key(job))
-        return measurement.tally.unused_since() if measurement else {}
+        return measurement.tally.idle_since() if measurement else {}
 
     def save(self) -> None:
         """Write the sums of all attempts; an error loses what was measured if this process ends."""

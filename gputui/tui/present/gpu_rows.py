@@ -44,12 +44,17 @@ class GpuRow:
     @cached_property
     def idle(self) -> timedelta | None:
         """Time for which it has done next to nothing for its job, where that is an alarm."""
+        if self.now is None or self.is_old:
+            return None
+        told = self.now - self.view.idle_since if self.view.idle_since else None
+        return self._watched_idle(self.now) or told
+
+    def _watched_idle(self, now: datetime) -> timedelta | None:
+        """Return that time, as this console has seen it."""
         rules, job = self.look.rules, self.job
         if not rules.idle_below or job is None or job.state is not JobState.RUNNING or job.started_at is None:
             return None
-        if self.now is None or self.is_old:
-            return None
-        idle = min(self.past.idle_for(rules.idle_below / 100), self.now - job.started_at)
+        idle = min(self.past.idle_for(rules.idle_below / 100), now - job.started_at)
         return idle if idle >= rules.idle_after else None
 
     @property

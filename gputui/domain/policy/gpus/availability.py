@@ -92,6 +92,8 @@ class Evidence(Struct, frozen=True):
     """Time at which each GPU was last given back: an older reading still shows its last job."""
     sessions: Mapping[int, JobId] = field(default_factory=dict)
     """Session ids of host jobs, for processes whose environment cannot be read."""
+    idle_since: Mapping[str, datetime] = field(default_factory=dict)
+    """Time since when each idle GPU has been left so by its jobs."""
 
 
 def gpu_views(evidence: Evidence, settings: SchedulerSettings, now: datetime) -> tuple[GpuView, ...]:
@@ -157,6 +159,7 @@ def _view(
         holders=_holders(jobs, claims, sample, strangers, uses),
         drain=evidence.controls.drains.get(gpu.uuid),
         process_jobs=owners,
+        idle_since=evidence.idle_since.get(gpu.uuid),
     )
     return _held(view, jobs, uses) if jobs else view
 

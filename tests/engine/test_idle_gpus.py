@@ -1,0 +1,168 @@
+"""Idle GPUs that jobs hold: marked, told of once, and ended only where the site wants it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from gputui.domain.cause import CauseCode
+from gputui.domain.gpu import GpuProcess
+from gputui.domain.job import JobId
+from gputui.domain.settings import PolicySettings, SchedulerSettings, Settings
+from gputui.domain.snapshot import Snapshot
+from gputui.domain.state import JobState
+from tests.engine.test_announcer import Telling
+from tests.engine.test_shared_gpus import sharer
+from tests.factories import GIB
+
+
+class Site(Telling):
+    """A world whose hooks hear of GPUs that are idle for half an hour."""
+
+    def __init__(self, directory: Path, ends_after: timedelta | None = None) -> None:
+        super().__init__(directory, wants=lambda event: event.name == "gpus_idle")
+        scheduler = SchedulerSettings(idle_gpus_end=ends_after)
+        self.settings = replace(self.settings, scheduler=scheduler, policy=PolicySettings(share=("all",)))
+        self.reborn()
+
+    def pass_minutes(self, minutes: float) -> Snapshot:
+        return self.tick(round(3 * minutes), seconds=20)
+
+    def begin(self, gpus: int = 2, **changes: object) -> JobId:
+        job_id = self.submit(gpus, **changes)
+        self.tick(2)
+        return job_id
+
+    def load(self, job_id: JobId, *utilizations: float | None) -> None:
+        """Have its GPUs used so from now on."""
+        for gpu, utilization in zip(self.job(job_id).gpus, utilizations, strict=True):
+            self.probe.changed[gpu] = {"utilization": utilization, "memory_used": 5 * GIB}
+
+
+def notices(snapshot: Snapshot) -> list[str]:
+    return [notice.text for notice in snapshot.notices]
+
+
+def idle(snapshot: Snapshot) -> list[int]:
+    return [view.gpu.index for view in snapshot.gpus if view.idle_since is not None]
+
+
+def test_half_an_hour_without_use_is_marked_and_told_once(tmp_path: Path) -> None:
+    world = Site(tmp_path)
+    job_id = world.begin()
+    world.load(job_id, 0.5, 0.5)
+    world.pass_minutes(5)
+    world.load(job_id, 0.0, 0.0)
+    seen = world.pass_minutes(29)
+    assert (idle(seen), notices(seen), world.ear.heard) == ([], [], [])
+    seen = world.pass_minutes(3)
+    held = sorted(int(gpu[4:12], 16) for gpu in world.job(job_id).gpus)
+    assert idle(seen) == held
+    assert notices(seen) == [f"job {job_id} train (alice) leaves its 2 GPUs idle"]
+    assert seen.notices[0].since == next(view.idle_since for view in seen.gpus if view.idle_since)
+    seen = world.pass_minutes(60)
+    [event] = world.ear.heard
+    told = event.document("here")
+    assert (told["event"], told["job"]["id"], len(told["job"]["idle_gpus"])) == ("gpus_idle", job_id, 2)
+    assert world.job(job_id).state is JobState.RUNNING
+    world.load(job_id, 0.0, 0.1)
+    seen = world.pass_minutes(1)
+    assert len(idle(seen)) == 1
+    assert notices(seen) == [f"job {job_id} train (alice) leaves 1 of its 2 GPUs idle"]
+    world.load(job_id, 0.1, 0.1)
+    assert idle(world.pass_minutes(1)) == []
+    assert len(world.ear.heard) == 1
+
+
+@pytest.mark.parametrize("utilization", [0.01, None])
+def test_some_use_and_use_that_nobody_knows_are_not_idle(tmp_path: Path, utilization: float | None) -> None:
+    world = Site(tmp_path)
+    world.load(world.begin(1), utilization)
+    assert idle(world.pass_minutes(60)) == []
+
+
+def test_memory_that_changes_is_use(tmp_path: Path) -> None:
+    world = Site(tmp_path)
+    [gpu] = world.job(world.begin(1)).gpus
+    for minute in range(60):
+        world.probe.changed[gpu] = {"utilization": 0.0, "memory_used": minute * GIB}
+        assert idle(world.pass_minutes(1)) == []
+
+
+def test_a_site_may_end_such_jobs_after_a_warning(tmp_path: Path) -> None:
+    world = Site(tmp_path, ends_after=timedelta(minutes=10))
+    job_id, other = world.begin(), world.begin()
+    world.load(job_id, 0.0, 0.0)
+    world.load(other, 0.0, 0.5)
+    seen = world.pass_minutes(32)
+    words = f"job {job_id} train (alice) leaves its 2 GPUs idle: it is ended if that lasts for another 10m00s"
+    assert words in notices(seen)
+    assert f"job {other} train (alice) leaves 1 of its 2 GPUs idle" in notices(seen)
+    assert [event.data["id"] for event in world.ear.heard] == [job_id, other]
+    world.pass_minutes(7)
+    assert world.job(job_id).state is JobState.RUNNING
+    world.pass_minutes(5)
+    job = world.job(job_id)
+    assert job.state is JobState.TIMEOUT
+    assert job.cause is not None
+    assert job.cause.code is CauseCode.TIME_LIMIT
+    assert job.cause.text.endswith("no use, and no change of memory (scheduler.idle_gpus_end)")
+    assert world.job(other).state is JobState.RUNNING
+
+
+def test_the_next_scheduler_knows_how_long_it_was_and_warns_anew(tmp_path: Path) -> None:
+    world = Site(tmp_path, ends_after=timedelta(minutes=10))
+    job_id = world.begin()
+    world.load(job_id, 0.0, 0.0)
+    world.pass_minutes(39)
+    world.scheduler.stop()
+    world.reborn()
+    seen = world.pass_minutes(2)
+    assert len(idle(seen)) == 2
+    assert len({event.id for event in world.ear.heard}) == 1  # a receiver knows the second one
+    world.pass_minutes(7)
+    assert world.job(job_id).state is JobState.RUNNING
+    world.pass_minutes(3)
+    assert world.job(job_id).state is JobState.TIMEOUT
+
+
+def test_a_suspended_job_is_not_ended(tmp_path: Path) -> None:
+    world = Site(tmp_path, ends_after=timedelta(minutes=10))
+    job_id = world.begin()
+    world.actions.suspend([job_id])
+    world.load(job_id, 0.0, 0.0)
+    assert len(idle(world.pass_minutes(60))) == 2
+    assert world.job(job_id).state is JobState.RUNNING
+
+
+def test_a_shared_gpu_is_idle_when_both_jobs_leave_it_so(tmp_path: Path) -> None:
+    world = Site(tmp_path)
+    ids = [sharer(world), sharer(world)]
+    world.tick(3)
+    [gpu] = {held for job_id in ids for held in world.job(job_id).gpus}
+    names = [world.job(job_id).attempts[0].container_id for job_id in ids]
+
+    def use(*shares: float) -> None:
+        processes = tuple(
+            GpuProcess(n, GIB, container_id=name, sm=share)
+            for n, (name, share) in enumerate(zip(names, shares, strict=True))
+        )
+        world.probe.changed[gpu] = {"utilization": max(shares), "memory_used": 2 * GIB, "processes": processes}
+
+    use(0.0, 0.5)
+    seen = world.pass_minutes(40)
+    assert idle(seen) == []
+    assert notices(seen) == [f"job {ids[0]} train (alice) leaves its 1 GPU idle"]
+    use(0.0, 0.0)
+    assert idle(world.pass_minutes(40)) == [int(gpu[4:12], 16)]
+
+
+def test_a_site_may_switch_it_off(tmp_path: Path) -> None:
+    world = Site(tmp_path)
+    world.settings = replace(Settings(), scheduler=SchedulerSettings(idle_gpus_after=timedelta(0)))
+    world.reborn()
+    world.load(world.begin(), 0.0, 0.0)
+    assert idle(world.pass_minutes(60)) == []
