@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gputui.domain.gpu import Gpu
     from gputui.domain.gpu_history import TakenStep
     from gputui.domain.job import Attempt, Job, JobId
+    from gputui.domain.telemetry_series import Measured
     from gputui.engine.actions.actions import Actions
     from gputui.engine.actions.foreign_use import ForeignUse
     from gputui.engine.actions.reservations import Reservations
@@ -299,6 +300,13 @@ def gpu_past(options: Options) -> list[TakenStep]:
     from gputui.engine.files import gpu_log
 
     return gpu_log.read(options.state)
+
+
+def measured(options: Options, job: Job) -> dict[int, Measured]:
+    """Return the telemetry of each attempt of a job, by number. Reads files."""
+    from gputui.engine.files import telemetry_file
+
+    return {attempt.number: telemetry_file.measured(options.state, job, attempt) for attempt in job.attempts}
 
 
 def open_logs(options: Options, store: JobStore) -> Logs:

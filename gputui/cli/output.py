@@ -6,8 +6,10 @@ import platform
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
+import msgspec
 from msgspec.structs import asdict
 
 from gputui.domain import arrays
@@ -19,6 +21,10 @@ from gputui.domain.job import ArrayRef, Attempt, Job, JobSpec
 from gputui.domain.recurring import RecurringJob
 from gputui.domain.snapshot import EMPTY, Snapshot
 from gputui.domain.swept import element_spec, sweep_values
+from gputui.domain.telemetry import AttemptTelemetry
+
+if TYPE_CHECKING:
+    from gputui.domain.telemetry_series import Measured
 
 MASK = "***"
 """Stands for every value of a job's environment."""
@@ -87,10 +93,27 @@ def _array(job: Job, array: ArrayRef) -> Json:
     return {"id": array.id, "index": array.index, "limit": array.limit, "count": job.count, "indices": indices}
 
 
-def job_detail_json(job: Job, snapshot: Snapshot, audit: Sequence[AuditEntry]) -> Json:
-    """Return a job as JSON, with its submission and all requests about it."""
+def job_detail_json(
+    job: Job, snapshot: Snapshot, audit: Sequence[AuditEntry], measured: Mapping[int, Measured] = MappingProxyType({})
+) -> Json:
+    """Return a job as JSON, with its submission, all requests about it, and the telemetry of its attempts by number."""
+    attempts = [_measured_attempt(attempt, measured.get(attempt.number)) for attempt in job.attempts]
     recorded = [{**asdict(entry), "at": _time(entry.at)} for entry in audit]
-    return {**job_json(job, snapshot), "spec": _spec(job.spec), "avoid_gpus": list(job.avoid_gpus), "audit": recorded}
+    about = {"attempts": attempts, "spec": _spec(job.spec), "avoid_gpus": list(job.avoid_gpus), "audit": recorded}
+    return {**job_json(job, snapshot), **about}
+
+
+def _measured_attempt(attempt: Attempt, found: Measured | None) -> Json:
+    """Return an attempt with its telemetry, so far if it runs, and with its readings over time."""
+    series = found.series if found else None
+    readings = (
+        {name: [None if mean is None else round(mean, 4) for mean in means] for name, means in series.means.items()}
+        if series
+        else {}
+    )
+    told = {"begin": series.begin, "width": series.width, "end": series.end, "readings": readings} if series else None
+    summary = found.summary if found else attempt.telemetry
+    return {**_attempt(attempt), "telemetry": _telemetry(summary), "series": told}
 
 
 def recurring_json(entry: RecurringJob) -> Json:
@@ -144,12 +167,18 @@ def _attempt(attempt: Attempt) -> Json:
         **_cause(attempt.cause),
         "error": attempt.error or None,
         "efficiency": asdict(attempt.efficiency) if attempt.efficiency else None,
+        "telemetry": _telemetry(attempt.telemetry),
         "log_path": attempt.log_path,
         "charged": attempt.charged,
         "gpu_share": attempt.gpu_share,
         "notes": list(attempt.notes),
         "ports": [{**asdict(port), "ssh": port.ssh(platform.node())} for port in attempt.ports],
     }
+
+
+def _telemetry(found: AttemptTelemetry | None) -> Json | None:
+    plain: Json | None = msgspec.to_builtins(found)
+    return plain
 
 
 def _cause(cause: Cause | None) -> Json:

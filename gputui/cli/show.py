@@ -5,8 +5,11 @@ from __future__ import annotations
 import platform
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
+from itertools import chain
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import click
 
@@ -24,10 +27,14 @@ from gputui.domain.job import ArrayRef, Attempt, Interactive, Job, JobId, JobSpe
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState
 from gputui.domain.swept import element_spec, sweep_values
+from gputui.domain.telemetry_words import summary_lines
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.ports import JobStore
 from gputui.request.job_options import DOCKER_KEYS
+
+if TYPE_CHECKING:
+    from gputui.domain.telemetry_series import Measured
 
 LABEL = 22
 
@@ -43,10 +50,11 @@ def command(session: Session, as_json: bool, ids: tuple[Named, ...]) -> None:
         snapshot = bootstrap.current_snapshot(session.options, store)
         found = (entry for target in targets_of(job) for entry in store.audit_log(target))
         audit = tuple(sorted(found, key=lambda entry: entry.at))
+    measured = bootstrap.measured(session.options, job)
     if as_json:
-        print_json(job_detail_json(job, snapshot, audit))
+        print_json(job_detail_json(job, snapshot, audit, measured))
     else:
-        sys.stdout.writelines(f"{plain(line)}\n" for line in story(job, snapshot, audit))
+        sys.stdout.writelines(f"{plain(line)}\n" for line in story(job, snapshot, audit, measured))
 
 
 def _job(store: JobStore, job_id: JobId) -> Job:
@@ -55,14 +63,20 @@ def _job(store: JobStore, job_id: JobId) -> Job:
     return store.get(job_id)
 
 
-def story(job: Job, snapshot: Snapshot, audit: tuple[AuditEntry, ...]) -> Iterator[str]:
-    """Return everything about the job as lines of text."""
+def story(
+    job: Job,
+    snapshot: Snapshot,
+    audit: tuple[AuditEntry, ...],
+    measured: Mapping[int, Measured] = MappingProxyType({}),
+) -> Iterator[str]:
+    """Return everything about the job as lines of text, with the telemetry of its attempts by number."""
     yield from _named(_facts(job, snapshot))
     yield from _named(_wanted(element_spec(job)))
     for attempt in job.attempts:
         yield ""
         yield f"attempt {attempt.number}"
-        yield from ("  " + line for line in _named(_attempt(attempt, snapshot)))
+        facts = chain(_attempt(attempt, snapshot), _telemetry(attempt, measured.get(attempt.number)))
+        yield from ("  " + line for line in _named(facts))
     if audit:
         yield ""
         yield "changes"
@@ -194,7 +208,6 @@ def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object
     yield "exit code", attempt.exit_code
     yield "cause", f"{attempt.cause.code}: {attempt.cause.text}" if attempt.cause else None
     yield "error", attempt.error
-    yield "efficiency", attempt.efficiency.long if attempt.efficiency else None
     yield "charged", None if attempt.charged else "no: it does not count against the retries"
     yield "log", attempt.log_path
     for port in attempt.ports:
@@ -202,6 +215,15 @@ def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object
         yield "from elsewhere", None if attempt.is_over else port.ssh(platform.node())
     for note in attempt.notes:
         yield "note", note
+
+
+def _telemetry(attempt: Attempt, measured: Measured | None) -> Iterator[tuple[str, object]]:
+    """Return its telemetry in words; of an attempt of an older gputui what that measured of its GPUs."""
+    summary = measured.summary if measured else attempt.telemetry
+    if summary is not None:
+        yield from summary_lines(summary)
+    elif attempt.efficiency is not None:
+        yield "efficiency", attempt.efficiency.long
 
 
 def _local(at: datetime | None) -> str | None:

@@ -16,6 +16,8 @@ from itertools import chain
 import msgspec
 from msgspec import Struct, field
 
+from gputui.domain.telemetry import AttemptTelemetry
+
 READINGS = (
     "utilization",
     "sm_activity",
@@ -51,6 +53,13 @@ class Series(Struct, frozen=True):
     """Second since the epoch of the last reading."""
     means: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
     """By reading, all of one length; without readings that were never known."""
+
+
+class Measured(Struct, frozen=True):
+    """Telemetry of an attempt, ended or running."""
+
+    summary: AttemptTelemetry | None = None
+    series: Series | None = None
 
 
 class Recording(Struct):

@@ -16,6 +16,7 @@ from gputui.domain.container_options import ContainerOptions
 from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder
 from gputui.domain.job import GpuRequest
 from gputui.domain.state import JobState, PendingReason, Reason
+from gputui.domain.telemetry import AttemptTelemetry, Spread
 from tests.factories import NOW, job, running, sample, snapshot, uuid, view
 
 
@@ -109,7 +110,8 @@ def test_what_cannot_be_read_is_null_never_0() -> None:
 
 def test_every_key_is_documented() -> None:
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    documented = set(re.findall(r"`([a-z_]+)`", text))
+    documented = set(re.findall(r"`([a-z0-9_]+)`", text))
     detail = job_detail_json(running(on=[uuid(0)]), snapshot(), [])
-    shown = {*detail, *detail["attempts"][0], *gpu_json(view()), *HOLDER_KEYS}
+    telemetry = (*AttemptTelemetry.__struct_fields__, *Spread.__struct_fields__)
+    shown = {*detail, *detail["attempts"][0], *gpu_json(view()), *HOLDER_KEYS, *telemetry}
     assert shown <= documented

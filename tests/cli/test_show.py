@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from pathlib import Path
 
 from gputui.cli import show
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container_options import ContainerOptions, PublishedPort
 from gputui.domain.job import ArrayRef
 from gputui.domain.state import JobState
+from gputui.domain.telemetry import AttemptTelemetry, Spread
+from gputui.domain.telemetry_tally import Tally, TallyRecord
+from gputui.engine.files import telemetry_file
 from tests.cli.conftest import KeptStore, Run, put
-from tests.factories import GIB, NOW, job, running, snapshot, uuid
+from tests.factories import GIB, NOW, job, running, sample, snapshot, uuid
 
 
 def lines(out: str) -> dict[str, str]:
@@ -96,3 +100,61 @@ def test_an_element_of_an_array_is_named_as_in_the_queue(run: Run, store: KeptSt
     assert lines[0].split(maxsplit=1) == ["job", "1_7 (id 2)"]
     told = next(line for line in lines if line.startswith("array"))
     assert told.endswith("element 7 of array 1, of which at most 2 run at once; GPUTUI_ARRAY_INDEX is 7")
+
+
+MEASURED = AttemptTelemetry(
+    seconds=60.0,
+    allocated=7200.0,
+    known=7000.0,
+    busy=3600.0,
+    idle=0.25,
+    utilization=Spread(0.5, 0.99, 1.0),
+    gpu_memory=Spread(60.0 * GIB, 71.0 * GIB, 71.0 * GIB),
+    gpu_memory_total=80 * GIB,
+    power=Spread(400.0, 690.0, 701.5),
+    energy=2_880_000.0,
+    throttled=0.125,
+    throttle=("power cap",),
+    cpu=3700.0,
+    cpus=Spread(1.5, 3.0, 4.0),
+    io_read=5 * GIB,
+)
+
+
+def test_the_telemetry_of_an_attempt_that_ended(run: Run, store: KeptStore) -> None:
+    ended = running(on=[uuid(0)], state=JobState.RUNNING).with_attempt(ended_at=NOW, telemetry=MEASURED)
+    put(store, ended.evolve(state=JobState.COMPLETED, ended_at=NOW))
+    shown = lines(run("show", "1").out)
+    assert shown["GPU time"] == "2 GPU-hours allocated, busy 1 of 1.94 measured"
+    assert shown["GPU use"] == "mean 50%, p95 99%, peak 100%; idle 25% of the time"
+    assert shown["GPU mem"] == "mean 60G, p95 71G, peak 71G of 80G per GPU"
+    assert shown["power"] == "mean 400W, p95 690W, peak 702W per GPU; 0.8 kWh in all"
+    assert shown["slowed"] == "12% of the time: power cap"
+    assert shown["CPU"] == "1h01m of CPU time; in use mean 1.5, p95 3, peak 4"
+    assert shown["disks"] == "read 5G"
+    assert not {"SMs", "bandwidth", "heat", "memory", "efficiency"} & shown.keys()
+    [attempt] = json.loads(run("show", "--json", "1").out)["attempts"]
+    assert attempt["telemetry"]["power"] == {"mean": 400.0, "p95": 690.0, "peak": 701.5}
+    assert (attempt["telemetry"]["sm_activity"], attempt["series"]) == (None, None)
+    [listed] = json.loads(run("queue", "--all", "--json").out)
+    assert listed["attempts"][0]["telemetry"] == attempt["telemetry"]
+
+
+def test_the_telemetry_of_a_running_attempt_is_read_from_its_file(run: Run, store: KeptStore, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    state.mkdir()
+    put(store, running(on=[uuid(0)]))
+    tally = Tally(TallyRecord(1, NOW.timestamp() - 60))
+    tally.add(sample(0, at=NOW - timedelta(seconds=40), utilization=0.5, power=300.0))
+    telemetry_file.write(state, 1, 1, telemetry_file.encode_running("c1", tally), durably=False)
+    assert (
+        lines(run("--state", str(state), "show", "1").out)["GPU use"]
+        == "mean 50%, p95 50%, peak 50%; idle 0% of the time"
+    )
+    [attempt] = json.loads(run("--state", str(state), "show", "--json", "1").out)["attempts"]
+    assert attempt["telemetry"]["energy"] == 6000.0
+    series = attempt["series"]
+    assert (series["begin"], series["width"], series["end"]) == (NOW.timestamp() - 60, 1.0, NOW.timestamp() - 40)
+    assert series["readings"]["utilization"] == [0.5] * 20
+    telemetry_file.write(state, 1, 1, telemetry_file.encode_running("other", tally), durably=False)
+    assert "GPU use" not in lines(run("--state", str(state), "show", "1").out)

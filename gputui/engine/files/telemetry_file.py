@@ -14,8 +14,7 @@ import msgspec
 from msgspec import Struct
 
 from gputui.domain.job import Attempt, Job, JobId
-from gputui.domain.telemetry import AttemptTelemetry
-from gputui.domain.telemetry_series import Series, packed, unpacked
+from gputui.domain.telemetry_series import Measured, Series, packed, unpacked
 from gputui.domain.telemetry_tally import Tally, TallyRecord
 from gputui.engine.files.file_modes import file_mode, folder_in, new_file, open_regular
 
@@ -78,13 +77,6 @@ def write(directory: Path, job_id: JobId, attempt: int, data: bytes, *, durably:
         except OSError:
             partial.unlink(missing_ok=True)
             raise
-
-
-class Measured(Struct, frozen=True):
-    """Telemetry of an attempt, ended or running."""
-
-    summary: AttemptTelemetry | None = None
-    series: Series | None = None
 
 
 def measured(directory: Path, job: Job, attempt: Attempt) -> Measured:

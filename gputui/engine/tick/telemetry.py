@@ -31,6 +31,8 @@ from gputui.ports import Clock, Runtime
 log = logging.getLogger(__name__)
 
 _SAVE_EVERY = 60.0
+_FIRST_SAVE = 10.0
+"""Seconds after which the sums are saved first, so that consoles soon have something to show."""
 _SLOWEST = 10.0
 """Most seconds between two readings of a control group."""
 _JUMP = 5.0
@@ -123,7 +125,7 @@ class TelemetryRecorder:
         if record is None:
             record = TallyRecord(len(attempt.gpus), began, attempt.gpu_share)
         own = (container_id, f"{self._store_id}:{job.id}:{attempt.number}") if job.spec.gpus.promised else None
-        return _Measurement(Tally(record), container_id, own, second, 0.0)
+        return _Measurement(Tally(record), container_id, own, second - _SAVE_EVERY + _FIRST_SAVE, 0.0)
 
     def _count(self, key: AttemptKey, measurement: _Measurement, job: Job, reading: ProbeReading) -> None:
         for uuid in job.attempts[-1].gpus:

@@ -1,0 +1,101 @@
+"""Telemetry in words, a line for each kind of reading."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+
+from gputui.domain.telemetry import AttemptTelemetry, Spread
+from gputui.domain.units import format_duration, format_size
+
+_HOUR = 3600
+
+
+def summary_lines(found: AttemptTelemetry) -> Iterator[tuple[str, str]]:
+    """Yield a label and a sentence for each kind of reading that is known."""
+    lines = (
+        ("GPU time", _gpu_time(found)),
+        ("GPU use", _spread(found.utilization, _percent) + _idle(found)),
+        ("SMs", _spread(found.sm_activity, _percent)),
+        ("bandwidth", _spread(found.memory_activity, _percent)),
+        ("GPU mem", _spread(found.gpu_memory, _size) + _of(found)),
+        ("power", _spread(found.power, _watts) + _energy(found)),
+        ("heat", _spread(found.temperature, _degrees)),
+        ("slowed", _slowed(found)),
+        ("CPU", _cpu(found)),
+        ("memory", _spread(found.memory, _size)),
+        ("disks", _disks(found)),
+    )
+    return ((label, words) for label, words in lines if words)
+
+
+def _gpu_time(found: AttemptTelemetry) -> str:
+    if found.allocated is None:
+        return ""
+    busy = f", busy {_hours(found.busy)} of {_hours(found.known)} measured" if found.busy is not None else ""
+    return f"{_hours(found.allocated)} GPU-hours allocated{busy}"
+
+
+def _idle(found: AttemptTelemetry) -> str:
+    return f"; idle {_percent(found.idle)} of the time" if found.idle is not None else ""
+
+
+def _of(found: AttemptTelemetry) -> str:
+    total = f" of {format_size(found.gpu_memory_total)}" if found.gpu_memory_total else ""
+    return f"{total} per GPU" if found.gpu_memory else ""
+
+
+def _energy(found: AttemptTelemetry) -> str:
+    hours = found.kilowatt_hours
+    return f" per GPU; {hours:.3g} kWh in all" if hours is not None else ""
+
+
+def _slowed(found: AttemptTelemetry) -> str:
+    if not found.throttled:
+        return ""
+    return f"{_percent(found.throttled)} of the time: {', '.join(found.throttle)}"
+
+
+def _cpu(found: AttemptTelemetry) -> str:
+    if found.cpu is None:
+        return ""
+    used = f"; in use {spread}" if (spread := _spread(found.cpus, _count)) else ""
+    return f"{format_duration(timedelta(seconds=found.cpu))} of CPU time{used}"
+
+
+def _disks(found: AttemptTelemetry) -> str:
+    parts = [f"read {format_size(found.io_read)}"] if found.io_read is not None else []
+    parts += [f"wrote {format_size(found.io_written)}"] if found.io_written is not None else []
+    return ", ".join(parts)
+
+
+def _spread(spread: Spread | None, written: Callable[[float], str]) -> str:
+    if spread is None:
+        return ""
+    return f"mean {written(spread.mean)}, p95 {written(spread.p95)}, peak {written(spread.peak)}"
+
+
+def _percent(share: float | None) -> str:
+    return f"{(share or 0.0) * 100:.0f}%"
+
+
+def _size(size: float) -> str:
+    return format_size(int(size))
+
+
+def _watts(power: float) -> str:
+    return f"{power:.0f}W"
+
+
+def _degrees(celsius: float) -> str:
+    return f"{celsius:.0f}°C"
+
+
+def _count(cpus: float) -> str:
+    return f"{cpus:.3g}"
+
+
+def _hours(seconds: float | None) -> str:
+    """Return GPU-hours: three figures, since a job may last for a minute or for a month."""
+    hours = (seconds or 0.0) / _HOUR
+    return f"{hours:.1f}" if hours >= 100 else f"{hours:.3g}"
