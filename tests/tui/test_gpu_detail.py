@@ -14,7 +14,8 @@ from gputui.domain.job import Job
 from gputui.domain.settings import Window
 from gputui.domain.snapshot import Snapshot, WindowState, WindowView
 from gputui.tui.present.cells import UNKNOWN, Cell
-from gputui.tui.present.gpu_detail import GpuPage, gpu_lines, graph_lines, holders, topology_lines
+from gputui.tui.present.gpu_detail import GpuPage, gpu_lines, holders, topology_lines
+from gputui.tui.present.gpu_graphs import graph_lines
 from gputui.tui.present.gpu_rows import gpu_picture
 from gputui.tui.screens.detail import Detail
 from gputui.tui.screens.gpu import GpuDetailScreen

@@ -18,7 +18,8 @@ from gputui.domain.policy.durations import DurationSource, Planned
 from gputui.domain.state import JobState
 from gputui.domain.text import width
 from gputui.tui.messages import ExitChoice
-from gputui.tui.present.detail import Live, gpu_lines, job_lines
+from gputui.tui.present.detail import Live, gpu_lines, gpus_of, job_lines
+from gputui.tui.present.gpu_graphs import job_graph_lines
 from gputui.tui.present.gpu_rows import GpuPicture, gpu_picture
 from gputui.tui.present.job import JobContext
 from gputui.tui.screens.detail import Detail
@@ -132,6 +133,32 @@ async def opened(
 def opened_of(console: Console, job_id: int) -> int:
     """Return how often its log was opened."""
     return sum(log[0] == job_id for log in console.logs.opened)
+
+
+class TestTheGraphsOfItsGpus:
+    def past(self) -> GpuHistory:
+        history = GpuHistory()
+        for second in range(60):
+            history.add(sample.with_node(taken_at=NOW + timedelta(seconds=second), gpus=sample.gpus()))
+        return history
+
+    @pytest.mark.parametrize(
+        ("rows", "readings"), [(60, 5), (30, 4), (11, 2), (7, 1), (6, 0), (0, 0)], ids=lambda value: str(value)
+    )
+    def test_are_as_many_as_can_be_read_and_fit(self, rows: int, readings: int) -> None:
+        shown = gpus_of(on(0, 1), picture(history=self.past()))
+        lines = ["".join(words for words, _ in line) for line in job_graph_lines(shown, 90, rows)]
+        assert len(lines) <= rows
+        assert sum(" peak " in line for line in lines) == 2 * readings
+        assert [line for line in lines if line.startswith("GPU ")] == (
+            ["GPU 0  NVIDIA H100 80GB HBM3", "GPU 1  NVIDIA H100 80GB HBM3"] if readings else []
+        )
+
+    async def test_stand_below_its_lines_beside_the_log(self) -> None:
+        console = Console()
+        async with opened(console, (200, 50)) as (_, log):
+            assert log.display
+            assert "temperature" in console.screen_text
 
 
 class TestTheEndOfItsLog:

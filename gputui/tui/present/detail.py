@@ -326,12 +326,19 @@ _FEW = 2
 _GAP: Span = ("  ", DIM)
 
 
-def gpu_lines(job: Job, picture: GpuPicture, room: int, *, is_compact: bool = False) -> list[Line]:
-    """A line for each that it holds; one for all of them where there are few lines."""
+def gpus_of(job: Job, picture: GpuPicture) -> list[GpuRow]:
+    """Return the rows of the GPUs that a job holds, as far as they are listed."""
+    return [picture.rows[uuid] for uuid in job.gpus if uuid in picture.rows]
+
+
+def gpu_lines(
+    job: Job, picture: GpuPicture, room: int, *, is_compact: bool = False, has_graphs: bool = True
+) -> list[Line]:
+    """A line for each that it holds, with a graph of its load; one for all of them where there are few lines."""
     rows = picture.rows
-    mine = [rows[uuid] for uuid in job.gpus if uuid in rows]
+    mine = gpus_of(job, picture)
     gone = [uuid for uuid in job.gpus if uuid not in rows] if rows else []
-    has_graphs = "history" not in picture.left_out
+    has_graphs = has_graphs and "history" not in picture.left_out
     since = job.attempt.started_at if job.attempt else None
     one_each = [_one(row, room, since, has_graphs=has_graphs) for row in mine]
     lines = [_all_of_them(mine)] if is_compact and len(mine) > _FEW else one_each

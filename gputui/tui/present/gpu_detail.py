@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from itertools import zip_longest
 
 from rich.style import Style
@@ -13,136 +13,14 @@ from gputui.domain.gpu import Gpu, GpuProcess, GpuView, HealthCode, Link
 from gputui.domain.job import Job
 from gputui.domain.snapshot import Snapshot, WindowView
 from gputui.domain.text import fit, plain
-from gputui.domain.units import format_duration, format_size
+from gputui.domain.units import format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, width_of
 from gputui.tui.present.gpu import gpu_cells, label_of
-from gputui.tui.present.gpu_gauge import graph_style, most_of, power_limit, tone
+from gputui.tui.present.gpu_gauge import power_limit
+from gputui.tui.present.gpu_graphs import amount, graph_lines
 from gputui.tui.present.gpu_rows import GpuPicture, GpuRow
-from gputui.tui.present.gpu_tone import JUDGED
 from gputui.tui.present.gpu_words import container_of, foreign_words, kept_words, running_words, slowed_words
-from gputui.tui.present.graphs import past_graph
-from gputui.tui.present.style import AMBER, BLUE, DIM, GRAPH, GREEN, PLAIN, RED, STRONG, VIOLET
-
-_FIGURES = 22
-"""Cells left of a graph: name, current reading, peak."""
-_WIDE = 110
-"""Cells from which two graphs fit side by side."""
-_MOST_ACROSS = 4
-_HIGHEST = 14
-"""Lines of a graph at most."""
-_GAP = 3
-_HOTTEST = 100.0
-_LEAST_TOP = {"sm_clock": 2000.0, "pcie_rx": 1e9, "pcie_tx": 1e9, "nvlink_rx": 1e9, "nvlink_tx": 1e9}
-"""Least value of the top of a graph, in its own unit: else an idle GPU would fill it."""
-
-
-def graph_lines(row: GpuRow, room: int, rows: int, spare: int = 0) -> list[Cell]:
-    """Return a graph of each reading; several side by side where there is room, and higher by lines to spare.
-
-    `rows`: the height of the page. `spare`: lines that nothing else needs.
-    """
-    across = max(1, min(_MOST_ACROSS, room // (_WIDE // 2)))
-    width = (room - _GAP * (across - 1)) // across
-    series = [one for one in _SERIES if _is_read(row, one[0])]
-    bands = max(1, -(-len(series) // across))
-    height = max(1, min(5, rows // 12), min(_HIGHEST, (spare - 2) // bands))
-    lines: list[Cell] = []
-    for number in range(0, len(series), across):
-        high = height + (number == 0 and height == 1)
-        drawn = [_graph(row, *one, width, high) for one in series[number : number + across]]
-        lines += [_side_by_side(parts) for parts in zip(*drawn, strict=True)]
-    wide = max(0, width - _FIGURES)
-    axis: Cell = ((" " * _FIGURES, DIM), (_axis(wide, graph_seconds(row, wide)), DIM))
-    return [*lines, _side_by_side([axis] * min(across, len(series)))] if lines else []
-
-
-def _is_read(row: GpuRow, name: str) -> bool:
-    now = getattr(row.view.sample, name) if row.view.sample is not None else None
-    return now is not None or any(getattr(step, name) is not None for step in row.past.steps)
-
-
-def _side_by_side(parts: Sequence[Cell]) -> Cell:
-    """Return lines of graphs side by side."""
-    gap: Cell = ((" " * _GAP, DIM),)
-    return tuple(span for number, part in enumerate(parts) for span in ((*gap, *part) if number else part))
-
-
-def _graph(row: GpuRow, name: str, label: str, unit: str, width: int, height: int) -> list[Cell]:
-    """Return a graph with its figures."""
-    wide = max(0, width - _FIGURES)
-    seconds = graph_seconds(row, wide)
-    values = [value for value in row.past.columns(name, seconds, 2 * wide) if value is not None] if wide else []
-    now = getattr(row.view.sample, name) if not row.is_old else None
-    drawn = past_graph(row.past, name, _top(row, name, values), (wide, height), row.look.seconds)
-    figures = _figures(label, unit, now, max(values, default=None), height)
-    ink = _ink(row, name)
-    return [(*figure, (line, ink)) for figure, line in zip(figures, drawn, strict=True)]
-
-
-def _ink(row: GpuRow, name: str) -> Style:
-    """Return the colour of a graph: that of the judgement on the reading, where there is one."""
-    if row.is_old:
-        return DIM
-    if name == "utilization":
-        return graph_style(row)
-    return tone(row, name).style if name in JUDGED else GRAPH
-
-
-_SERIES = (
-    ("utilization", "utilisation", "%"),
-    ("memory_used", "memory", "B"),
-    ("power", "power", "W"),
-    ("temperature", "temperature", "°C"),
-    ("sm_clock", "SM clock", "MHz"),
-    ("memory_utilization", "memory bandwidth", "%"),
-    ("pcie_rx", "PCIe in", "B/s"),
-    ("pcie_tx", "PCIe out", "B/s"),
-    ("nvlink_rx", "NVLink in", "B/s"),
-    ("nvlink_tx", "NVLink out", "B/s"),
-)
-
-
-def _top(row: GpuRow, name: str, values: Sequence[float]) -> float:
-    """Return the value of the top of a graph."""
-    if name in {"utilization", "memory_utilization", "memory_used", "power"}:
-        return most_of(row, name) or 1.0
-    return _HOTTEST if name == "temperature" else max([_LEAST_TOP.get(name, 1.0), *values])
-
-
-def _figures(label: str, unit: str, now: float | None, peak: float | None, height: int) -> list[Cell]:
-    """Return the figures left of a graph: name, current reading, peak."""
-    reading, most = amount(now, unit), f"peak {amount(peak, unit)}" if peak is not None else ""
-    first: Cell = ((label.ljust(_LABEL), BLUE), (reading.rjust(_FIGURES - max(_LABEL, len(label)) - 1) + " ", PLAIN))
-    second: Cell = ((most.rjust(_FIGURES - 1) + " ", DIM),)
-    blank: Cell = ((" " * _FIGURES, DIM),)
-    return [first, second, *[blank] * height][:height]
-
-
-def amount(value: float | None, unit: str) -> str:
-    """Return `97%`, `62G`, `4.1G/s`, `640W`; a dash where it is not known."""
-    if value is None:
-        return UNKNOWN
-    if unit == "%":
-        return f"{value * 100:.0f}%"
-    if unit.startswith("B"):
-        return format_size(round(value)) + unit[1:]
-    return f"{value:.0f}{unit}"
-
-
-def graph_seconds(row: GpuRow, wide: int) -> int:
-    """Return the seconds for which a column of dots stands in a graph of that width."""
-    return max(1, -(-row.look.seconds // max(1, 2 * wide)))
-
-
-def _axis(wide: int, seconds: int) -> str:
-    """Return the time axis: `-1m30s` at intervals, `now` at the right end."""
-    line = [" "] * wide
-    for cells in range(30, wide, 30):
-        words = "-" + format_duration(timedelta(seconds=cells * 2 * seconds)).removesuffix("00s")
-        line[wide - cells : wide - cells + len(words)] = words
-    line[max(0, wide - 3) :] = "now"
-    return "".join(line[:wide])
-
+from gputui.tui.present.style import AMBER, BLUE, DIM, GREEN, PLAIN, RED, STRONG, VIOLET
 
 _NEAREST = ("NVLINK", "PIX", "PXB", "PHB", "NODE", "SYS")
 _MEANING = {

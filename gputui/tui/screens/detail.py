@@ -22,7 +22,17 @@ from gputui.tui.commands import APP_COMMANDS, BACK, JOB_COMMANDS, bindings
 from gputui.tui.latest_worker import IsWanted, LatestWorker, Throttle, are_alike
 from gputui.tui.log.pinned import started_attempt
 from gputui.tui.present.cells import Cell, broken_cell, fitted
-from gputui.tui.present.detail import ExplanationState, Line, Live, array_lines, gpu_lines, job_lines, job_title
+from gputui.tui.present.detail import (
+    ExplanationState,
+    Line,
+    Live,
+    array_lines,
+    gpu_lines,
+    gpus_of,
+    job_lines,
+    job_title,
+)
+from gputui.tui.present.gpu_graphs import job_graph_lines
 from gputui.tui.present.gpu_words import index_of
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.style import BLUE, GROUND, STRONG
@@ -70,8 +80,8 @@ class Detail(JobScreen):
     Detail VerticalScroll { padding: 1 2; scrollbar-size-vertical: 1; scrollbar-background: $background; }
     Detail.-with-log VerticalScroll { height: auto; }
     Detail.-beside #page { layout: horizontal; }
-    Detail.-beside VerticalScroll { width: 2fr; height: 1fr; }
-    Detail.-beside JobLog { width: 3fr; }
+    Detail.-beside VerticalScroll { width: 1fr; height: 1fr; }
+    Detail.-beside JobLog { width: 1fr; }
     """
 
     def __init__(
@@ -152,6 +162,7 @@ class Detail(JobScreen):
         self.set_class(is_wide and started_attempt(job) > 0, "-beside")
         room = self._body.size.width or self.size.width - _FRAME
         lines = _laid_out(self._lines(job, room), room)
+        lines += self._graphs(job, room, self.size.height - len(lines) - _AROUND - 1) if is_wide else []
         self._body.fill(lines)
         is_room = is_wide or self.size.height - len(lines) - _AROUND >= _LOG_LEAST
         self._log.show_of(job, self._services.logs, is_room=is_room)
@@ -174,10 +185,22 @@ class Detail(JobScreen):
     def _live(self, job: Job, now: datetime, room: int, *, is_compact: bool) -> Live:
         """Return the readings of its GPUs and its expected duration."""
         picture = self._services.gpu_picture(self._snapshot, {}, now)
-        gpus = gpu_lines(job, picture, room - _LABEL - _GAP, is_compact=is_compact)
+        has_graphs = self.size.width < _BESIDE_FROM
+        gpus = gpu_lines(job, picture, room - _LABEL - _GAP, is_compact=is_compact, has_graphs=has_graphs)
         settings = self._services.settings
         alike = (each for each in self._snapshot.jobs if each.spec.tenant == job.spec.tenant)
         return Live(gpus, Durations(alike, settings.policy, settings.scheduler.max_time).expected(job))
+
+    def _graphs(self, job: Job, room: int, rows: int) -> list[Cell]:
+        """Return what fits below the lines of a wide page: the past of the GPUs that the job holds.
+
+        Series that were measured for the job itself belong here too, before those of its GPUs.
+        """
+        if not job.state.is_active or not self._services.pace.has_graphs:
+            return []
+        picture = self._services.gpu_picture(self._snapshot, {}, self._services.clock.now())
+        graphs = job_graph_lines(gpus_of(job, picture), room, rows)
+        return [(), *graphs] if graphs else []
 
     def _explain(self, job: Job) -> None:
         """Ask for a new explanation where it may have changed."""
