@@ -117,7 +117,8 @@ def footnotes(snapshot: Snapshot) -> Iterator[str]:
         yield "no scheduler is running: start gputui, or gputui serve"
     if controls.paused:
         why = f": {controls.pause_reason}" if controls.pause_reason else ""
-        yield f"paused by {controls.paused_by}{why} (gputui unpause)"
+        at = f", {controls.paused_at.astimezone():%Y-%m-%d %H:%M}" if controls.paused_at else ""
+        yield f"paused by {controls.paused_by}{at}{why} (gputui unpause)"
     yield from (notice.text for notice in snapshot.notices if notice.severity != "information")
 
 
@@ -225,4 +226,5 @@ def _of_itself(job: Job) -> str:
     """Return why the job waits as far as the job itself tells, without a scheduler's reason."""
     if job.cancel_requested:
         return "will be cancelled"
-    return f"{PendingReason.JOB_HELD_USER}: {job.hold_reason or 'held'}" if job.held else ""
+    by = f" by {job.held_by}" if job.held_by else ""
+    return f"{PendingReason.JOB_HELD_USER}: {job.hold_reason or f'held{by}'}" if job.held else ""

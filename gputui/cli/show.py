@@ -103,8 +103,9 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "ended", _local(job.ended_at)
     yield "expected", _local(snapshot.expected_starts.get(job.id))
     beside = f", put beside job {job.placed.past}" if job.placed else ""
-    yield "priority", str(job.priority) + (", put first" if job.topped_at else "") + beside
-    yield "held", ("yes" + (f": {job.hold_reason}" if job.hold_reason else "")) if job.held else None
+    by = f", by {job.ranked_by}" if job.ranked_by else ""
+    yield "priority", str(job.priority) + (", put first" if job.topped_at else "") + beside + by
+    yield "held", _hold(job)
     yield "not before", _local(job.not_before)
     yield "recurring", f"a run of recurring job {job.recurring} (gputui cron list)" if job.recurring else None
     yield "array", _element(job.array) if job.array else None
@@ -113,10 +114,20 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "avoids GPUs", ", ".join(job.avoid_gpus)
 
 
+def _hold(job: Job) -> str | None:
+    """Return who held it and when, or why the scheduler did; None where it is not held."""
+    if not job.held:
+        return None
+    by = f" by {job.held_by}" if job.held_by else ""
+    since = f", {_local(job.held_at)}" if job.held_at else ""
+    return job.hold_reason or f"yes{by}{since}"
+
+
 def _suspended(job: Job) -> str:
     """Return ` (suspended)`, or what is under way."""
     if job.suspended:
-        return " (suspended)" if job.is_suspended else " (to be suspended)"
+        by = f" by {job.suspended_by}" if job.suspended_by else ""
+        return f" (suspended{by})" if job.is_suspended else f" (to be suspended{by})"
     return " (to be woken)" if job.is_suspended else ""
 
 

@@ -70,7 +70,10 @@ class Edit(Struct, frozen=True):
             after = after.evolve(not_before=None)
         if self.held is None:
             return after
-        return after.evolve(held=self.held, hold_reason=None, released_at=job.released_at if self.held else now)
+        if not self.held:
+            return after.unheld(released_at=now)
+        is_by_user = after.held and not after.hold_reason
+        return after if is_by_user else after.evolve(held=True, hold_reason=None, held_at=now)
 
     def words(self, spec: JobSpec, held: bool = False) -> str:
         """Describe the edited fields as they stand in a spec; environment variables by name alone, since values may be

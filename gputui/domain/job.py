@@ -311,6 +311,13 @@ class Job(Struct, frozen=True, weakref=True):
     """Time at which its time limit was last changed while it ran."""
     cancelled_by: str = ""
     """User who cancelled it; empty: nobody, or not recorded."""
+    held_by: str = ""
+    """User who held it; empty: the scheduler, or not recorded."""
+    held_at: datetime | None = None
+    ranked_by: str = ""
+    """User who last changed its priority or its place in the queue; empty: nobody, or not recorded."""
+    suspended_by: str = ""
+    """User who wants its processes to stand still."""
     runs: tuple[Run, ...] = ()
     """Elements of an entry, in the order of their ids; empty: it is one job. `array` has the index of the first."""
 
@@ -322,6 +329,10 @@ class Job(Struct, frozen=True, weakref=True):
     def evolve(self, **changes: Any) -> Job:
         """Return the next Job, in the same state."""
         return replace(self, **changes)
+
+    def unheld(self, **changes: Any) -> Job:
+        """Return the job, not held, with other changes."""
+        return self.evolve(held=False, hold_reason=None, held_by="", held_at=None, **changes)
 
     def prioritised(self, value: int, *, relative: bool = False) -> Job:
         """Return the job with that priority or so much more, within 0 to 100; its place by hand is over."""

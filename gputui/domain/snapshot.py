@@ -97,6 +97,7 @@ class Controls(Struct, frozen=True):
     """Rule in place of the settings file's `policy.standing_priority`."""
     tenants: tuple[TenantSettings, ...] = ()
     """Tenants, each in place of the one of that name in the settings file."""
+    paused_at: datetime | None = None
 
 
 class Leader(Struct, frozen=True):

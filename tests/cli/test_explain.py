@@ -158,7 +158,7 @@ def test_a_dry_run_of_what_never_fits_says_so_and_why(store: JobStore, capsys: C
 def test_a_dry_run_tells_why_a_start_cannot_be_foreseen(store: JobStore, capsys: Captured) -> None:
     assert run(["submit", "--dry-run", "--hold", "busybox", "true"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("job 4 would have no known start: JobHeldUser: held by a user")
+    assert shown.startswith("job 4 would have no known start: JobHeldUser: held by root at ")
 
 
 def test_explain_of_what_never_fits_says_never(store: JobStore, capsys: Captured) -> None:

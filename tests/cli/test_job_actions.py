@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from gputui import bootstrap
@@ -63,6 +65,22 @@ def test_what_cannot_be_is_said(run: Run, store: KeptStore) -> None:
         result = run(command, job_id)
         assert (result.code, result.out) == (1, "")
         assert f"job {job_id} is " in result.err
+
+
+def test_a_job_names_who_held_it_and_when_and_who_changed_its_priority(run: Run, store: KeptStore) -> None:
+    put(store, job())
+    run("hold", "1")
+    run("priority", "1", "+20")
+    held = store.get(1)
+    assert (held.held_by, held.held_at, held.ranked_by) == ("alice", NOW, "alice")
+    told = json.loads(run("show", "1", "--json").out)
+    assert (told["held_by"], told["held_at"], told["priority_by"]) == ("alice", "2026-03-02T12:00:00Z", "alice")
+    shown = run("show", "1").out
+    assert f"yes by alice, {NOW.astimezone():%Y-%m-%d %H:%M}" in shown
+    assert "70, by alice" in shown
+    assert "held by alice" in run("queue").out
+    run("release", "1")
+    assert (store.get(1).held_by, store.get(1).held_at) == ("", None)
 
 
 @pytest.mark.parametrize(

@@ -163,7 +163,8 @@ def test_what_keeps_jobs_from_starting_is_said_beside_the_table(
     assert run("queue").err == ""
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     assert run("queue").err == (
-        "no scheduler is running: start gputui, or gputui serve\npaused by alice: driver update (gputui unpause)\n"
+        "no scheduler is running: start gputui, or gputui serve\n"
+        f"paused by alice, {NOW.astimezone():%Y-%m-%d %H:%M}: driver update (gputui unpause)\n"
     )
     assert run("queue", "--json").err == ""
 

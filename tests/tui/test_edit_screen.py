@@ -172,7 +172,8 @@ async def test_the_time_limit_of_a_running_job() -> None:
         await console.press(pilot, "e")
         form = console.app.screen
         assert isinstance(form, Submit)
-        assert form.query_one("#image", Input).disabled
+        assert [field.id for field in form.query(Input) if field.region] == ["time_limit", "comment"]
+        assert "more fields" not in console.screen_text
         assert "by its time limit" in console.screen_text
         assert console.screen_text.count("only its time limit (4h in all") == 1
         put(form, time_limit="+2h")

@@ -53,7 +53,10 @@ class GateContext(Struct, dict=True):
         if not controls.paused:
             return None
         why = f": {controls.pause_reason}" if controls.pause_reason else ""
-        return Reason(PendingReason.SCHEDULER_PAUSED, f"the scheduler was paused by {controls.paused_by}{why}")
+        at = controls.paused_at
+        since = f" at {moment(at, self.now)}" if at else ""
+        text = f"the scheduler was paused by {controls.paused_by}{since}{why}"
+        return Reason(PendingReason.SCHEDULER_PAUSED, text, (at,) if at else ())
 
     @cached_property
     def down(self) -> Mapping[bool, Reason | None]:
@@ -109,10 +112,14 @@ def first_gate(job: Job, situation: GateContext) -> Reason | None:
     return None
 
 
-def _held(job: Job, _: GateContext) -> Reason | None:
+def _held(job: Job, situation: GateContext) -> Reason | None:
     if not job.held:
         return None
-    return Reason(PendingReason.JOB_HELD_USER, job.hold_reason or "held by a user: release it to let it start")
+    if job.hold_reason:
+        return Reason(PendingReason.JOB_HELD_USER, job.hold_reason)
+    since = f" at {moment(job.held_at, situation.now)}" if job.held_at else ""
+    text = f"held by {job.held_by or 'a user'}{since}: release it to let it start"
+    return Reason(PendingReason.JOB_HELD_USER, text, (job.held_at,) if job.held_at else ())
 
 
 def _dependency(job: Job, situation: GateContext) -> Reason | None:

@@ -119,7 +119,8 @@ class Actions:
 
     def hold(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Keep waiting jobs from starting."""
-        return change_jobs(self._context, ids, "hold", job_changes.held)
+        change = partial(job_changes.held, by=self._context.actor.user, at=self._context.now())
+        return change_jobs(self._context, ids, "hold", change)
 
     def release(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Release held jobs."""
@@ -149,11 +150,18 @@ class Actions:
     def set_priority(self, ids: Iterable[JobId], value: int) -> tuple[JobId, ...]:
         """Set the priority, 0 to 100."""
         check_priority(value)
-        return change_jobs(self._context, ids, "priority", lambda job: job.prioritised(value))
+        return change_jobs(self._context, ids, "priority", self._ranked(lambda job: job.prioritised(value)))
 
     def add_priority(self, ids: Iterable[JobId], delta: int) -> tuple[JobId, ...]:
         """Raise or lower the priority, staying within 0 to 100."""
-        return change_jobs(self._context, ids, "priority", lambda job: job.prioritised(delta, relative=True))
+        return change_jobs(
+            self._context, ids, "priority", self._ranked(lambda job: job.prioritised(delta, relative=True))
+        )
+
+    def _ranked(self, change: Callable[[Job], Job]) -> Callable[[Job], Job]:
+        """Return the change of priority or place, with the actor as who made it."""
+        by = self._context.actor.user
+        return lambda job: job_changes.ranked(job, change(job), by)
 
     def rehearse_priority(self, ids: Iterable[JobId], value: int, *, relative: bool, top: bool) -> None:
         """Raise what `set_priority`, `add_priority` or `top` would raise for these jobs."""
@@ -167,13 +175,14 @@ class Actions:
     def top(self, ids: Iterable[JobId]) -> tuple[JobId, ...]:
         """Put waiting jobs at the head of the queue, before all that were put there earlier."""
         now = self._context.now()
-        return change_jobs(self._context, ids, "top", lambda job: job.topped(now))
+        return change_jobs(self._context, ids, "top", self._ranked(lambda job: job.topped(now)))
 
     def place(self, places: Iterable[Placing]) -> tuple[JobId, ...]:
         """Put waiting jobs beside others, with the priority and the rank of these."""
+        by = self._context.actor.user
         with self._context.store.transaction():
             moved = [
-                change_jobs(self._context, each.ids, "move", partial(job_changes.moved, placed=each.placed))
+                change_jobs(self._context, each.ids, "move", partial(job_changes.moved, placed=each.placed, by=by))
                 for each in places
             ]
         return tuple(chain.from_iterable(moved))
@@ -189,15 +198,19 @@ class Actions:
 
     def pause(self, reason: str = "") -> None:
         """Start no further job anywhere; running ones continue."""
-        by = self._context.actor.user
+        by, at = self._context.actor.user, self._context.now()
         change_pause(
-            self._context, "pause", lambda controls: replace(controls, paused=True, pause_reason=reason, paused_by=by)
+            self._context,
+            "pause",
+            lambda controls: replace(controls, paused=True, pause_reason=reason, paused_by=by, paused_at=at),
         )
 
     def unpause(self) -> None:
         """End the pause: jobs start again."""
         change_pause(
-            self._context, "unpause", lambda controls: replace(controls, paused=False, pause_reason="", paused_by="")
+            self._context,
+            "unpause",
+            lambda controls: replace(controls, paused=False, pause_reason="", paused_by="", paused_at=None),
         )
 
     def undo(self, changes: Iterable[UndoableChange]) -> list[tuple[UndoableChange, str]]:

@@ -44,6 +44,8 @@ class Admission:
             submitted_at=self._context.now(),
             priority=spec.priority,
             held=submission.held,
+            held_by=self._context.actor.user if submission.held else "",
+            held_at=self._context.now() if submission.held else None,
             submitted_by=self._context.actor.user,
             recurring=recurring,
         )

@@ -78,12 +78,18 @@ class Edits:
         if before.state is not JobState.PENDING:
             return edited_while_running(self._context, before, edit)
         now = self._context.now()
-        edited = edit.on(before, now)
+        edited = self._signed(before, edit.on(before, now))
         spec = replace(self._admission.within_limits(edited.spec), **dependencies)
         check_no_circle(queue, before, spec)
         after = EligibleWaits(queue, now).keep(before, edited.evolve(spec=spec))
         self._context.caps(queue.controls()).check(before, after)
         return after
+
+    def _signed(self, before: Job, edited: Job) -> Job:
+        """Return the edited job with the actor as who held it or changed its priority, where the edit did so."""
+        by = self._context.actor.user
+        edited = edited.evolve(held_by=by) if edited.held_at != before.held_at and edited.held else edited
+        return edited.evolve(ranked_by=by) if edited.priority != before.priority else edited
 
 
 def check_unchanged(now: Job, seen: Job | None) -> None:

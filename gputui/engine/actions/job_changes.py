@@ -76,12 +76,19 @@ def cancelled(job: Job, by: str = "") -> Job:
     return job.evolve(cancel_requested=True, cancelled_by=by, requeue_requested=False)
 
 
-def held(job: Job) -> Job:
-    """Return the waiting job, held; raises GputuiError for others."""
+def held(job: Job, by: str, at: datetime) -> Job:
+    """Return the waiting job, held by a user; raises GputuiError for others."""
     if job.state is not JobState.PENDING:
         hint = "cancel or requeue it"
         raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job can be held", hint=hint)
-    return job.evolve(held=True, hold_reason=None)
+    if job.held and job.hold_reason is None:
+        return job  # by whoever held it first
+    return job.evolve(held=True, hold_reason=None, held_by=by, held_at=at)
+
+
+def ranked(before: Job, after: Job, by: str) -> Job:
+    """Return the job with another priority or place, and who gave it that; unchanged where nothing differs."""
+    return before if after == before else after.evolve(ranked_by=by)
 
 
 def released(job: Job, now: datetime) -> Job:
@@ -91,15 +98,15 @@ def released(job: Job, now: datetime) -> Job:
     """
     job = job.evolve(avoid_gpus=())
     if job.state is not JobState.PENDING:
-        return job.evolve(held=False, hold_reason=None)
-    return job.evolve(held=False, hold_reason=None, released_at=now)
+        return job.unheld()
+    return job.unheld(released_at=now)
 
 
-def moved(job: Job, placed: Placed) -> Job:
+def moved(job: Job, placed: Placed, by: str) -> Job:
     """Return the waiting job beside another; raises GputuiError for others."""
     if job.state is not JobState.PENDING:
         raise GputuiError(f"job {job.shown_id} is {job.state}: only a waiting job has a place in the queue")
-    return job.put(placed)
+    return ranked(job, job.put(placed), by)
 
 
 def requeued(job: Job, *, keeps_wait: bool) -> Job:

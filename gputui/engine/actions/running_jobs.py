@@ -72,13 +72,13 @@ def suspended(context: ActionContext, job: Job) -> Job:
     if job.state is not JobState.RUNNING:
         hint = "gputui hold keeps a waiting job from starting" if job.state is JobState.PENDING else None
         raise GputuiError(f"job {job.shown_id} is {job.state}: only a running job can be suspended", hint=hint)
-    return job.evolve(suspended=True)
+    return job.evolve(suspended=True, suspended_by=context.actor.user)
 
 
 def unsuspended(context: ActionContext, job: Job) -> Job:
     """Return the job with a request to let it continue; raises GputuiError where the actor may not."""
     check_owner(context, job, "let it continue")
-    return job.evolve(suspended=False)
+    return job.evolve(suspended=False, suspended_by="")
 
 
 def _check_limit(context: ActionContext, before: Job, after: Job) -> None:

@@ -119,8 +119,8 @@ class PauseChange(Struct, frozen=True):
         controls = transaction.controls()
         if _pause(controls) != _pause(self.after):
             return "has been changed since"
-        paused, reason, by = _pause(self.before)
-        transaction.set_controls(replace(controls, paused=paused, pause_reason=reason, paused_by=by))
+        paused, reason, by, since = _pause(self.before)
+        transaction.set_controls(replace(controls, paused=paused, pause_reason=reason, paused_by=by, paused_at=since))
         return ""
 
     @property
@@ -132,8 +132,8 @@ class PauseChange(Struct, frozen=True):
 UndoableChange: TypeAlias = JobChange | DrainChange | PauseChange
 
 
-def _pause(controls: Controls) -> tuple[bool, str, str]:
-    return controls.paused, controls.pause_reason, controls.paused_by
+def _pause(controls: Controls) -> tuple[bool, str, str, datetime | None]:
+    return controls.paused, controls.pause_reason, controls.paused_by, controls.paused_at
 
 
 def can_be_undone(change: UndoableChange) -> bool:

@@ -192,11 +192,15 @@ def _warned(job: Job, now: datetime) -> str:
 
 def _requests(job: Job, now: datetime) -> str:
     requests = ["held"] if job.held else []
-    requests += ["suspended"] if job.suspended and job.state.is_active else []
+    requests += [_suspension(job)] if job.suspended and job.state.is_active else []
     requests += ["cancel requested"] if job.cancel_requested and not job.state.is_terminal else []
     requests += ["requeue requested"] if job.requeue_requested else []
     requests += [f"not before {second(job.not_before, now)}"] if job.not_before else []
     return "".join(f"  {request}" for request in requests)
+
+
+def _suspension(job: Job) -> str:
+    return f"suspended by {plain(job.suspended_by, 32)}" if job.suspended_by else "suspended"
 
 
 def _priority_words(job: Job, now: datetime) -> str:
@@ -204,7 +208,8 @@ def _priority_words(job: Job, now: datetime) -> str:
     if job.priority != job.spec.priority:
         words += f" (submitted with {job.spec.priority})"
     words += f", put on top {second(job.topped_at, now)}" if job.topped_at else ""
-    return words + (f", put beside job {job.placed.past}" if job.placed else "")
+    words += f", put beside job {job.placed.past}" if job.placed else ""
+    return words + (f", by {plain(job.ranked_by, 32)}" if job.ranked_by else "")
 
 
 def _by(job: Job) -> str:

@@ -250,8 +250,16 @@ def why(job: Job, context: JobContext) -> Cell:
 def _why_waiting(job: Job, context: JobContext) -> Cell:
     reason = context.reasons.get(job.id)
     if job.held:
-        return cell(f"held: {plain(job.hold_reason, 200)}" if job.hold_reason else "held", AMBER)
+        return cell(_hold(job, context.now), AMBER)
     return cell(plain(reason.local(context.now), 300), DIM) if reason else cell("", DIM)
+
+
+def _hold(job: Job, now: datetime) -> str:
+    """Return who held it and when, or why the scheduler did."""
+    if job.hold_reason:
+        return f"held: {plain(job.hold_reason, 200)}"
+    by = f" by {plain(job.held_by, 32)}" if job.held_by else ""
+    return f"held{by}, {moment(job.held_at, now)}" if job.held_at else f"held{by}"
 
 
 def _how_ended(job: Job) -> Cell:

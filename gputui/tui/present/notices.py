@@ -53,7 +53,7 @@ def _paused(snapshot: Snapshot) -> list[Notice]:
     why = f': "{controls.pause_reason}"' if controls.pause_reason else ""
     by = f" by {controls.paused_by}" if controls.paused_by else ""
     text = f"paused{by}{why}. Running jobs continue; no new starts ({keyed('unpause')} resumes)"
-    return [Notice("warning", text, short="paused")]
+    return [Notice("warning", text, short="paused", since=controls.paused_at)]
 
 
 def _scheduling(snapshot: Snapshot) -> list[Notice]:

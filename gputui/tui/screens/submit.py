@@ -113,6 +113,8 @@ class Submit(Dialog[None]):
         ask_engine(self._services.forms.images, self.post_message)
         if locked := self.purpose.locked():
             self.body.keep_as_is(locked)
+        if changeable := self.purpose.changeable():
+            self.body.show_only(changeable)
 
     @on(FormBody.Unfolded)
     def show_keys(self) -> None:

@@ -75,6 +75,7 @@ class FormBody(VerticalScroll, can_focus=False):
             self._adopt(rows)
             self._more.mount(*rows)
             self.call_after_refresh(self._keep, [name for row in rows for name in row.names])
+        is_open = is_open or not self._fold.display
         self._more.display = is_open
         self._fold.show_open(is_open)
         self.post_message(self.Unfolded())
@@ -121,6 +122,13 @@ class FormBody(VerticalScroll, can_focus=False):
         """Disable these fields, and say why."""
         self._kept = dict(reasons)
         self._keep(self._fields)
+
+    def show_only(self, names: Iterable[str]) -> None:
+        """Hide all fields but these, the rare ones too."""
+        self._fold.display = False
+        self.unfold()
+        for row in self._rows.values():
+            row.show_only(frozenset(names))
 
     def _keep(self, names: Iterable[str]) -> None:
         for name in [each for each in names if each in self._kept]:

@@ -152,6 +152,12 @@ class FieldRow(Horizontal):
             self._changed = changed
             self.refresh()
 
+    def show_only(self, names: frozenset[str]) -> None:
+        """Hide its fields that are not among these; without any the row is hidden."""
+        for name, field in self.fields.items():
+            field.display = name in names
+        self.display = not names.isdisjoint(self.names)
+
     @property
     def is_wrong(self) -> bool:
         """Return whether a field of the row has an error."""
@@ -177,6 +183,8 @@ class FieldRow(Horizontal):
         spans: list[Span] = []
         if y == 0:
             for child, name in zip(self.children, self.names, strict=False):
+                if not child.display:
+                    continue
                 at = child.region.x - self.region.x - LABEL
                 spans += [
                     (" " * (at - sum(len(text) for text, _ in spans)), DIM),

@@ -21,13 +21,15 @@ from gputui.engine.actions.actions import Actions
 from gputui.request import draft as drafts
 from gputui.request import edits
 from gputui.request.draft import Draft
+from gputui.request.job_options import BY_NAME
 from gputui.tui.actions import Call
 from gputui.tui.commands import SUBMIT_COMMANDS
 from gputui.tui.commands.command import Command
+from gputui.tui.commands.jobs import MORE_FIELDS
 from gputui.tui.present.cells import Cell
 from gputui.tui.present.detail import job_title
 from gputui.tui.proposals import EditProposal, edit_refusal
-from gputui.tui.submission.form import START, Origin, faults, label, placed_faults, submission, within
+from gputui.tui.submission.form import FIELDS, START, Origin, faults, label, placed_faults, submission, within
 from gputui.tui.submission.preview import end_line
 
 Tell = Callable[[Exception | None], object]
@@ -65,6 +67,10 @@ class Purpose(Protocol):
 
     def locked(self) -> Mapping[str, str]:
         """Return why fields cannot be changed, by name."""
+        ...
+
+    def changeable(self) -> tuple[str, ...]:
+        """Return the names of the only fields to show; empty: all."""
         ...
 
     def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
@@ -131,6 +137,10 @@ class NewJob:
     def locked(self) -> Mapping[str, str]:
         """Return no field: all can be changed."""
         return EMPTY
+
+    def changeable(self) -> tuple[str, ...]:
+        """Return nothing: all fields are shown."""
+        return ()
 
     def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
         """Return the draft as it is."""
@@ -200,7 +210,8 @@ class JobEdit:
 
     def commands(self) -> tuple[Command, ...]:
         """Return the commands of the form but for those that fill in another job."""
-        kept = (command for command in SUBMIT_COMMANDS if command.action_name not in _ELSEWHERE)
+        others = _ELSEWHERE if self._waits else _ELSEWHERE | {MORE_FIELDS.action_name}
+        kept = (command for command in SUBMIT_COMMANDS if command.action_name not in others)
         return tuple(
             dataclasses.replace(command, title="save") if command.action_name == "send" else command for command in kept
         )
@@ -209,6 +220,11 @@ class JobEdit:
         """Return why fields cannot be changed, by name."""
         locked = edits.locked(self._job)
         return locked if self._waits else dict.fromkeys(locked, "")  # the form says it once, not at every field
+
+    def changeable(self) -> tuple[str, ...]:
+        """Return the few fields of a running job that can be changed; empty where it waits: all."""
+        locked = edits.locked(self._job)
+        return () if self._waits else tuple(name for name in FIELDS if name in BY_NAME and name not in locked)
 
     def adjust(self, draft: Draft, said: str) -> tuple[Draft, str]:
         """Return the draft with locked fields as they were, and words on those that it would change."""

@@ -66,10 +66,14 @@ def check_sentence(facts: Facts, told: Told, reason: Reason) -> None:
         _check_turn(facts, told, reason)
 
 
+def _holder(facts: Facts, job: Job) -> str:
+    return f"{job.held_by} at {_moment(job.held_at, facts.now)}" if job.held_at else "a user"
+
+
 def _check_gate(facts: Facts, job: Job, reason: Reason) -> None:
     text, code = reason.text, reason.code
     if code is PendingReason.JOB_HELD_USER:
-        assert text == (job.hold_reason or "held by a user: release it to let it start")
+        assert text == (job.hold_reason or f"held by {_holder(facts, job)}: release it to let it start")
     elif code is PendingReason.DEPENDENCY:
         [other_id, state] = _parts(r"starts after job (\d+) has (?:completed|ended): it is (\w+)", text)
         other = facts.jobs[int(other_id)]
