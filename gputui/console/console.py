@@ -151,6 +151,7 @@ class Console:
             want_pcie=self._behind.want_pcie,
             past=self._store.history,
             gpu_past=self._demo.gpu_past if self._demo else partial(bootstrap.gpu_past, self._options),
+            measured=partial(bootstrap.measured, self._options),
             hint=self._hint(),
             forms=FormSources(lambda: bootstrap.local_images(self._options), templates_path()),
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, ClassVar, Literal, cast
@@ -23,6 +23,7 @@ from gputui.domain.gpu_history import TakenStep
 from gputui.domain.job import Job, JobId
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import EMPTY, Snapshot
+from gputui.domain.telemetry_series import Measured
 from gputui.domain.text import plain
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.foreign_use import ForeignUse
@@ -100,6 +101,7 @@ class Gputui(HookedApp[ExitChoice]):
         want_pcie: Callable[[str | None], None] = lambda uuid: None,
         past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
         gpu_past: Callable[[], Iterable[TakenStep]] = lambda: (),
+        measured: Callable[[Job], Mapping[int, Measured]] = lambda job: {},
         forms: FormSources | None = None,
         job_access: JobAccess | None = None,
         foreign: ForeignUse | None = None,
@@ -120,6 +122,7 @@ class Gputui(HookedApp[ExitChoice]):
             past=past,
             gpu_look=LookChoice(settings.console, kept),
             gpu_past=gpu_past,
+            measured=measured,
             forms=forms or FormSources(),
             job_access=job_access or NoJobAccess(),
             foreign=foreign,

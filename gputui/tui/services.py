@@ -16,6 +16,7 @@ from gputui.domain.gpu_history import GpuHistory, TakenStep
 from gputui.domain.job import Job, JobId
 from gputui.domain.settings import ConsoleSettings, Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.telemetry_series import Measured
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.ports import Clock
 from gputui.tui.log.follower import LogOpener
@@ -122,6 +123,8 @@ class Services:
     """Span of graphs and meaning of colours that the user chose."""
     gpu_past: Callable[[], Iterable[TakenStep]] = lambda: ()
     """Returns readings from before the console was opened. May block."""
+    measured: Callable[[Job], Mapping[int, Measured]] = lambda job: {}
+    """Returns the telemetry of each attempt of a job, by number. May block."""
     past: Callable[[datetime | None], Iterable[Job]] = lambda since: ()
     """Returns finished jobs that left the queue file since then. May block."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ from gputui.domain.gpu_history import TakenStep
 from gputui.domain.job import Job, JobId
 from gputui.domain.settings import ConsoleSettings, PolicySettings, SchedulerSettings, Settings
 from gputui.domain.snapshot import Snapshot
+from gputui.domain.telemetry_series import Measured
 from gputui.engine.actions.actions import Actions
 from gputui.engine.actions.foreign_use import ForeignUse
 from gputui.engine.feed import Feed
@@ -133,6 +134,7 @@ class Console:
         console: ConsoleSettings | None = None,
         past: Callable[[datetime | None], Iterable[Job]] = lambda since: (),
         gpu_past: Callable[[], Iterable[TakenStep]] = lambda: (),
+        measured: Callable[[Job], Mapping[int, Measured]] = lambda job: {},
         forms: FormSources | None = None,
         job_access: JobAccess | None = None,
         host: FakeHost | None = None,
@@ -166,6 +168,7 @@ class Console:
             look=look,
             past=past,
             gpu_past=gpu_past,
+            measured=measured,
             forms=forms,
             job_access=job_access,
             foreign=foreign,

@@ -93,12 +93,16 @@ class Live:
 
 
 def job_lines(
-    job: Job, context: JobContext, told: ExplanationState | None = None, live: Live | None = None
+    job: Job,
+    context: JobContext,
+    told: ExplanationState | None = None,
+    live: Live | None = None,
+    telemetry: Sequence[Line] = (),
 ) -> tuple[Line, ...]:
     """The job from what it is now to what was asked for; `told` of one that waits, `live` of one that runs."""
     live = live or Live()
     now = (*_comment(job), *_state(job, context, live), *_ports(job), *live.gpus, *_times(job, context, told, live))
-    return (*now, *_attempts(job, context), *_asked(job), *_options(job))
+    return (*now, *telemetry, *_attempts(job, context), *_asked(job), *_options(job))
 
 
 def job_title(job: Job) -> str:

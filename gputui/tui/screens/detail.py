@@ -37,6 +37,7 @@ from gputui.tui.present.gpu_words import index_of
 from gputui.tui.present.job import JobContext
 from gputui.tui.present.style import BLUE, GROUND, STRONG
 from gputui.tui.screens.job_screen import JobScreen
+from gputui.tui.screens.telemetry_loader import TelemetryLoaded, TelemetryLoader
 from gputui.tui.services import Services
 from gputui.tui.widgets.cell_lines import CellLines
 from gputui.tui.widgets.log_view import JobLog
@@ -52,6 +53,8 @@ _BESIDE_FROM = 180
 """Columns from which the log stands beside the page."""
 _COMPACT = 30
 """Screens with fewer rows are compact."""
+_TALL = 56
+"""Rows from which a page with the log below has some to spare."""
 _AGED = timedelta(seconds=10)
 """Age at which an explanation is made again though nothing happened: time moves scores."""
 
@@ -107,6 +110,7 @@ class Detail(JobScreen):
         self._explainer = LatestWorker(
             self.post_message, lambda error: Explained(None, f"{type(error).__name__}: {error}")
         )
+        self._telemetry = TelemetryLoader(self.post_message, services.measured)
         self._pace = Throttle(rest=9)
         self._explained: tuple[Snapshot, datetime] | None = None
         """Snapshot and time of the explanation that was asked for last."""
@@ -128,6 +132,7 @@ class Detail(JobScreen):
     def on_unmount(self) -> None:
         """Stop the worker."""
         self._explainer.close()
+        self._telemetry.close()
         self._explained = None
 
     def on_resize(self) -> None:
@@ -145,6 +150,7 @@ class Detail(JobScreen):
         if self._job is None or self.app.screen is not self or not self._keys.is_attached:
             return  # a picture may come before the page is there
         self._explain(self._job)
+        self._telemetry.update(self._job)
         self._heading.show([((f" Job {job_title(self._job)}", STRONG),)])
         self._fill(self._job)
         commands = (c for c in _COMMANDS if c.in_footer)
@@ -179,8 +185,15 @@ class Detail(JobScreen):
         is_compact = self.app.size.height < _COMPACT
         told = replace(self._told, is_compact=is_compact)
         live = self._live(job, now, room, is_compact=is_compact) if job.state.is_active else None
-        lines = job_lines(job, context, told if job.state is JobState.PENDING else None, live)
+        has_graphs = self._services.pace.has_graphs and not is_compact
+        telemetry = self._telemetry.lines(job, room - _LABEL - _GAP, has_graphs=has_graphs, is_tall=self._is_tall)
+        lines = job_lines(job, context, told if job.state is JobState.PENDING else None, live, telemetry)
         return (lines[0], *array_lines(job, snapshot), *lines[1:])
+
+    @property
+    def _is_tall(self) -> bool:
+        """Return whether the page has rows to spare: more than the log below it needs, or the log is beside it."""
+        return self.size.height >= (_COMPACT if self.size.width >= _BESIDE_FROM else _TALL)
 
     def _live(self, job: Job, now: datetime, room: int, *, is_compact: bool) -> Live:
         """Return the readings of its GPUs and its expected duration."""
@@ -223,6 +236,11 @@ class Detail(JobScreen):
         """Show the explanation."""
         self._pace.end()
         self._told = ExplanationState(message.explanation, message.failure)
+        self.show_snapshot(self._snapshot)
+
+    def on_telemetry_loaded(self, message: TelemetryLoaded) -> None:
+        """Show the telemetry."""
+        self._telemetry.take(message)
         self.show_snapshot(self._snapshot)
 
     def action_follow(self) -> None:

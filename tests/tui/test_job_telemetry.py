@@ -1,0 +1,117 @@
+"""Telemetry on the page of a job: lines, graphs in the room there is, and what cannot be known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from datetime import timedelta
+
+import pytest
+
+from gputui.domain.container import Consumption
+from gputui.domain.job import Attempt, Job
+from gputui.domain.telemetry import AttemptTelemetry, Spread
+from gputui.domain.telemetry_series import Measured
+from gputui.domain.telemetry_tally import Tally, TallyRecord
+from gputui.domain.text import width
+from gputui.tui.present.telemetry import telemetry_lines
+from tests.factories import GIB, NOW, sample
+from tests.tui.console import Console
+from tests.tui.foresight import until
+from tests.tui.test_job_page import opened
+
+ATTEMPT = Attempt(2, started_at=NOW - timedelta(hours=1))
+GRAPHS = set("▁▂▃▄▅▆▇█")
+
+
+def measured(minutes: int = 60, gap: int = 20) -> Measured:
+    """Return the telemetry of a job with a wave of load, and a gap of ten minutes after `gap` minutes."""
+    tally = Tally(TallyRecord(1, NOW.timestamp() - 60 * minutes))
+    for second in range(10, 60 * minutes, 10):
+        if gap * 60 < second < (gap + 10) * 60:
+            continue
+        at = NOW - timedelta(minutes=minutes) + timedelta(seconds=second)
+        load = round(0.5 + 0.5 * math.sin(second / 300), 2)
+        heat = 40 + 45 * load
+        hot = ("power cap",) if load > 0.95 else ()
+        used = int(30 * GIB * min(1.0, second / 600))
+        tally.add(
+            sample(at=at, utilization=load, memory_used=used, power=100 + 600 * load, temperature=heat, throttle=hot)
+        )
+        tally.add_host(Consumption(1.5 * second, 4 * GIB, 5 * GIB, 1000 * second, 0), at.timestamp())
+    return Measured(tally.summary(NOW.timestamp()), tally.series())
+
+
+def test_graphs_stand_above_the_words_where_a_narrow_page_is_tall() -> None:
+    lines = telemetry_lines(ATTEMPT, measured(), 60, is_tall=True)
+    place = [label for label, _ in lines].index("power")
+    [(graph, _)], [(words, _)] = lines[place][1], lines[place + 1][1]
+    assert width(graph) == 60
+    assert words.startswith("mean ")
+    assert lines[place + 1][0] == ""
+
+
+def told(found: Measured, room: int, *, has_graphs: bool = True) -> dict[str, str]:
+    lines = telemetry_lines(ATTEMPT, found, room, has_graphs=has_graphs)
+    return {label: "".join(words for words, _ in line) for label, line in lines}
+
+
+def drawn(line: str) -> str:
+    return "".join(each for each in line if each in GRAPHS)
+
+
+@pytest.mark.parametrize("room", [80, 110, 200])
+def test_graphs_are_as_wide_as_the_room_allows(room: int) -> None:
+    lines = told(measured(), room)
+    assert list(lines) == [
+        "measured",
+        "GPU time",
+        "GPU use",
+        "GPU mem",
+        "power",
+        "heat",
+        "slowed",
+        "CPU",
+        "memory",
+        "disks",
+    ]
+    widths = {width(line) for label, line in lines.items() if label in {"GPU use", "CPU"}}
+    assert max(widths) <= room
+    assert lines["measured"].startswith("attempt 2, GPUs for ")
+    for label in ("GPU use", "power", "heat", "CPU", "memory"):
+        assert len(drawn(lines[label])) >= 14, label
+    assert drawn(lines["GPU time"]) == drawn(lines["disks"]) == ""
+
+
+def test_a_gap_is_a_gap_and_heights_are_those_of_the_readings() -> None:
+    line = told(measured(), 160)["GPU use"]
+    cells = line[: line.index("  mean")]
+    assert {"▁", "█"} <= set(cells)
+    left, right = math.floor(len(cells) * 20.5 / 60), math.ceil(len(cells) * 29 / 60)
+    assert set(cells[left + 1 : right - 1]) == {" "}
+
+
+def test_words_alone_where_there_is_no_room_and_no_series() -> None:
+    found = measured()
+    for lines in (told(found, 60), told(found, 160, has_graphs=False), told(Measured(found.summary), 160)):
+        assert drawn("".join(lines.values())) == ""
+        assert lines["GPU use"].startswith("mean ")
+    assert told(Measured(), 160) == {}
+    cpu = Measured(AttemptTelemetry(cpu=3.0, cpus=Spread(1.0, 1.0, 1.0)))
+    assert told(cpu, 160) == {"measured": "attempt 2", "CPU": "3s of CPU time; in use mean 1, p95 1, peak 1"}
+
+
+async def test_the_page_reads_it_on_a_thread_and_shows_it() -> None:
+    asked: list[int] = []
+
+    def read(job: Job) -> Mapping[int, Measured]:
+        asked.append(job.id)
+        return {job.attempts[-1].number: measured()}
+
+    console = Console(measured=read)
+    async with opened(console, (160, 60), 104) as (pilot, _):
+        await until(pilot, lambda: "GPU-hours allocated" in console.screen_text)
+        shown = console.screen_text
+        assert "kWh in all" in shown
+        assert "1.5" in next(line for line in shown.splitlines() if "of CPU time" in line)
+        assert asked == [104]
