@@ -21,14 +21,15 @@ class FrameChannel:
         self._connection = connection
         self._frames = frames.Frames()
         self._exit_code: int | None = None
+        self._early: list[tuple[bool, bytes]] = []
         self.is_tty = is_tty
         self.on_input: Callable[[], None] = lambda: None
         self.hear: Callable[[bytes, bytes], None] = lambda kind, content: None
 
     @property
     def has_pending(self) -> bool:
-        """Return False: output comes by the socket alone."""
-        return False
+        """Return whether there is output that came with the greeting."""
+        return bool(self._early)
 
     def fileno(self) -> int:
         """Return the socket's descriptor."""
@@ -40,11 +41,18 @@ class FrameChannel:
 
     def receive(self) -> list[tuple[bool, bytes]] | None:
         """Return output; None at the end. Raises GputuiError with the words of a refusal."""
+        if self._early:
+            early, self._early = self._early, []
+            return early
         try:
             piece = self._connection.recv(_PIECE)
             return [part for part in map(self._part, self._frames.feed(piece)) if part] if piece else None
         except (ConnectionError, frames.MalformedFrameError):
             return None
+
+    def keep(self, parts: list[tuple[bool, bytes]]) -> None:
+        """Keep output for the next `receive`: on a busy machine the first of it comes together with the greeting."""
+        self._early = parts
 
     def _part(self, message: tuple[bytes, bytes]) -> tuple[bool, bytes] | None:
         kind, content = message

@@ -37,9 +37,11 @@ def ask(directory: Path, trusted: Collection[int], request: Mapping[str, Any]) -
     try:
         connection.settimeout(PATIENCE)
         connection.sendall(frames.frame(frames.REQUEST, msgspec.json.encode(request)))
+        early: list[tuple[bool, bytes]] = []
         while not told:
-            if channel.receive() is None:
+            if (parts := channel.receive()) is None:
                 raise GputuiError("the scheduler's relay ended the connection", hint="see gputui.log")
+            early += parts
     except TimeoutError as error:
         connection.close()
         raise GputuiError(f"the scheduler's relay has not answered for {PATIENCE:.0f} s") from error
@@ -48,6 +50,7 @@ def ask(directory: Path, trusted: Collection[int], request: Mapping[str, Any]) -
         raise
     connection.settimeout(None)
     channel.is_tty = told[0] == b"tty"
+    channel.keep(early)
     return channel
 
 

@@ -28,7 +28,7 @@ MOST = 64
 """Connections at a time."""
 MOST_OF_ONE = 16
 """Connections of one user at a time, so that nobody keeps the others out."""
-_RETRY = 1.0
+RETRY = 1.0
 """Seconds to wait after an error, as when there are too many open files."""
 
 
@@ -74,7 +74,7 @@ class Relay:
             except OSError as error:
                 if self._listener is listener:
                     log.warning("a connection to the relay into jobs failed: %s", error)
-                    time.sleep(_RETRY)
+                    time.sleep(RETRY)
                 continue
             with connection:
                 self._start(connection)
