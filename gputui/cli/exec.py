@@ -48,7 +48,7 @@ def command(
     with session.store() as store:
         job = store.get(resolve_one(store, ids[0]))
         entrance = bootstrap.open_entrance(session.options, store)
-        with conversation.Signals((*conversation.SIGNALS, signal.SIGWINCH)) as signals:
+        with conversation.Signals(conversation.SIGNALS) as signals:
             channel = entrance.execute(job, request)
             try:
                 talk = conversation.Conversation(

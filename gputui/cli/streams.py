@@ -45,4 +45,9 @@ def open_standard_streams() -> None:
 
 def discard_stdout() -> None:
     """Keep the interpreter from reporting an error of standard output again at exit."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    discard(1)
+
+
+def discard(descriptor: int) -> None:
+    """Write what follows on that descriptor nowhere."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)

@@ -6,6 +6,7 @@ import fcntl
 import os
 import pty
 import select
+import signal
 import struct
 import sys
 import termios
@@ -28,6 +29,22 @@ class Person:
     def resize(self, rows: int, columns: int) -> None:
         """Change the size of the terminal, which tells the command."""
         fcntl.ioctl(self._terminal, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def stop(self) -> None:
+        """Stop the command and wait until it has stopped."""
+        os.kill(self.pid, signal.SIGSTOP)  # the kernel lets no SIGTSTP stop a command without a shell
+        os.waitpid(self.pid, os.WUNTRACED)
+
+    def be_a_shell(self) -> None:
+        """Set the modes of the terminal as a shell does that has it back."""
+        modes = termios.tcgetattr(self._terminal)
+        modes[3] |= termios.ICANON | termios.ECHO | termios.ISIG
+        termios.tcsetattr(self._terminal, termios.TCSANOW, modes)
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether each key goes to the command as it is."""
+        return not termios.tcgetattr(self._terminal)[3] & termios.ICANON
 
     def press(self, keys: bytes) -> None:
         """Press keys."""

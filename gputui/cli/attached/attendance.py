@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 import time
@@ -16,9 +15,9 @@ import click
 from gputui import bootstrap
 from gputui.cli import ends
 from gputui.cli.attached import detach_keys
-from gputui.cli.attached.conversation import SIGNALS, Conversation, Ending, Leaving, Signals, write_all
+from gputui.cli.attached.conversation import SHOWING, SIGNALS, Conversation, Ending, Leaving, Signals, size, write_all
 from gputui.cli.session import Session
-from gputui.cli.streams import discard_stdout
+from gputui.cli.streams import discard, discard_stdout
 from gputui.domain.errors import GputuiError, RuntimeFault
 from gputui.domain.job import Attempt, Interactive, Job, JobId
 from gputui.domain.state import JobState
@@ -53,23 +52,30 @@ class Status:
             return
         self._shown = words
         if self._is_terminal:
-            columns = os.get_terminal_size(sys.stderr.fileno()).columns or 80
-            sys.stderr.write(f"\r\x1b[K{plain(words, max(20, columns - 1))}")
+            _, columns = size()
+            self._write(f"\r\x1b[K{plain(words, max(20, columns - 1))}")
         else:
-            sys.stderr.write(f"gputui: {plain(words)}\n")
-        sys.stderr.flush()
+            self._write(f"gputui: {plain(words)}\n")
 
     def clear(self) -> None:
         """Remove the line from a terminal."""
         if self._shown and self._is_terminal and not self._is_quiet:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            self._write("\r\x1b[K")
         self._shown = ""
 
     def say(self, words: str) -> None:
         """Print a line that stays."""
         self.clear()
-        click.echo(f"gputui: {plain(words)}", err=True)
+        self._write(f"gputui: {plain(words)}\n")
+
+    @staticmethod
+    def _write(text: str) -> None:
+        """Write to stderr. One that is gone or full changes nothing of what becomes of the job."""
+        try:
+            sys.stderr.write(text)
+            sys.stderr.flush()
+        except OSError:
+            discard(2)
 
 
 class Attendance:
@@ -95,7 +101,7 @@ class Attendance:
 
         `attached` is called when the first attempt may start.
         """
-        with self._cleared(), Signals((*SIGNALS, signal.SIGWINCH)) as signals, ends.changes_of(self._store) as changes:
+        with self._cleared(), Signals(SIGNALS) as signals, ends.changes_of(self._store) as changes:
             while True:
                 job = self._wait_for_start(signals, changes)
                 if job is None:
@@ -145,7 +151,7 @@ class Attendance:
 
     def _told_to_leave(self, signals: Signals) -> bool:
         """Obey signals while the job waits: who submitted it here wants it no more."""
-        if not any(number != signal.SIGWINCH for number in signals.take()):
+        if not any(number not in SHOWING for number in signals.take()):
             return False
         if self._is_owner:
             bootstrap.actions(self._store, self._session.options).cancel((self._id,))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import shutil
 import signal
+import stat
 import sys
 import termios
 import tty
@@ -18,7 +20,10 @@ from gputui.domain.pending_input import PendingInput
 from gputui.ports import Channel
 
 _PIECE = 4096
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+SHOWING = frozenset({signal.SIGWINCH, signal.SIGCONT})
+"""Signals that say how and when output can be shown, and ask for nothing."""
+SIGNALS = (*_ENDING, *SHOWING)
 
 
 class Ending(Enum):
@@ -36,6 +41,10 @@ class Ending(Enum):
 
 class Leaving(Exception):  # noqa: N818 - a request, no error
     """Raised by a signal handler to leave the job as it is."""
+
+
+class _TerminalGoneError(OSError):
+    """Raised by a write to a terminal that was closed: its SIGHUP may come later."""
 
 
 class Signals:
@@ -80,10 +89,7 @@ def size() -> tuple[int, int]:
 
 @contextmanager
 def raw_terminal(descriptor: int) -> Iterator[None]:
-    """Pass every key to the job for the time of a block; without a terminal nothing is changed."""
-    if not os.isatty(descriptor):
-        yield
-        return
+    """Let every key go to the job for the time of a block."""
     before = termios.tcgetattr(descriptor)
     tty.setraw(descriptor, termios.TCSANOW)
     try:
@@ -111,11 +117,11 @@ class Conversation:
         self._scanner = DetachScanner(detach_keys if channel.is_tty else b"")
         self._on_signal = on_signal
         self._pending_input = PendingInput(channel.send, channel.end_input)
+        self._is_raw = channel.is_tty and has_input and os.isatty(0)
 
     def run(self, *, redraw: bool = False) -> Ending:
         """Pass on both ways until one side ends; `redraw` makes a program on the terminal draw itself again."""
-        is_raw = self._channel.is_tty and self._input == 0
-        with raw_terminal(0) if is_raw else nullcontext():
+        with raw_terminal(0) if self._is_raw else nullcontext():
             if self._channel.is_tty:
                 rows, columns = size()
                 if redraw:
@@ -125,6 +131,8 @@ class Conversation:
                 return self._converse()
             except Leaving:
                 return Ending.LEFT
+            except _TerminalGoneError:
+                return Ending.HUNG_UP
 
     def _converse(self) -> Ending:
         while True:
@@ -173,13 +181,20 @@ class Conversation:
 
     def _obey_signals(self) -> Ending | None:
         for number in self._signals.take():
-            if number == signal.SIGWINCH:
-                self._channel.resize(*size())
+            if number in SHOWING:
+                self._show_anew()
             elif number == signal.SIGHUP:
                 return Ending.HUNG_UP
             else:
                 self._on_signal(number)
         return None
+
+    def _show_anew(self) -> None:
+        """Tell the job the terminal's size; a shell may have changed its modes while this process was stopped."""
+        if self._is_raw:
+            with suppress(termios.error):
+                tty.setraw(0, termios.TCSANOW)
+        self._channel.resize(*size())
 
     def _type(self) -> Ending | None:
         """Pass on input."""
@@ -210,3 +225,7 @@ def write_all(descriptor: int, data: bytes) -> None:
             rest = rest[os.write(descriptor, rest) :]
         except BlockingIOError:
             select.select([], [descriptor], [])
+        except OSError as error:
+            if error.errno == errno.EIO and stat.S_ISCHR(os.fstat(descriptor).st_mode):
+                raise _TerminalGoneError from error
+            raise
