@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
 from gputui import bootstrap
 from gputui.cli import completing
-from gputui.cli.confirmation import confirm, quiet_option
-from gputui.cli.job_arguments import OneJobId
-from gputui.cli.job_ids import Named, resolve_one
+from gputui.cli.confirmation import confirm, jobs_of, named, quiet_option
+from gputui.cli.job_arguments import OneJobId, is_live
+from gputui.cli.job_ids import Named, resolve_all
 from gputui.cli.output import json_text
 from gputui.cli.session import Session, pass_session
 from gputui.cli.streams import print_done
 from gputui.cli.submit import check_gpus, with_elements
 from gputui.domain.edit import Edit
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job, JobId, Submission
+from gputui.domain.job import Job, Submission
 from gputui.domain.policy.eligible_wait import asks_for_more
 from gputui.domain.state import JobState
 from gputui.engine.actions.running_jobs import check_editable
@@ -77,6 +77,8 @@ def command(
     --time-limit 4h sets the limit, +2h and -30m change it. While a job runs its submitter may shorten it, and may
     extend it as far as the site allows; operators may go further. The job runs on, and is warned anew of its limit.
 
+    Of an array named as a whole (7, not 7_0) all elements that wait are changed, and their limit while they run.
+
     A waiting job keeps its wait, unless it asks for more GPUs, for more of a GPU or for more time.
     """
     asked = {name: value for name, value in given.items() if value not in (None, (), False)}
@@ -84,7 +86,8 @@ def command(
     asked = with_elements(session, asked)
     by = Submitter(bootstrap.actor().user, bootstrap.clock().now())
     with session.store() as store:
-        job = store.get(resolve_one(store, ids[0]))
+        chosen = _chosen(store, ids[0])
+        job = store.get(chosen[0].id)
         check_editable(job)
         before = edits.draft_of(job, by.now)
         after = _changed(before, asked, unset)
@@ -93,31 +96,40 @@ def command(
         if wants_editor:
             after = _edited(job, after, by)
         edit = _read(job, before, after, by)
+        jobs = [each for each in chosen if each.state is JobState.PENDING or edit.suits_running] or chosen
         if dry_run:
-            _show(session, store, job.id, edit)
+            _show(session, store, jobs, edit)
             return
         spec = edit.apply(job.spec)
         if spec.gpus != job.spec.gpus and not anyway:
             check_gpus((Submission(spec),), session.options)
-        bootstrap.actions(store, session.options).edit(job.id, edit, job)
+        ids_edited = [job_id for each in jobs for job_id in each.ids]
+        seen = job if len(ids_edited) == 1 else None
+        bootstrap.actions(store, session.options).edit_all(ids_edited, edit, seen)
         if as_json:
             now = edits.draft_of(store.get(job.id), by.now)
             changed = {"id": job.id, "changed": list(edits.changed(before, now))}
             print_done(json_text(changed), f"job {job.id} is changed")
         elif not quiet:
-            confirm(_confirmation(job, store.get(job.id), by))
+            confirm(_confirmation(job, store.get(job.id), by, named(jobs_of(store, ids_edited))))
 
 
-def _confirmation(before: Job, after: Job, by: Submitter) -> str:
+def _chosen(store: JobStore, name: Named) -> list[Job]:
+    """Return the job of that name, or of a whole array those elements that have not ended, waiting ones first."""
+    found = jobs_of(store, resolve_all(store, (name,), is_live))
+    return sorted(found, key=lambda job: job.state is not JobState.PENDING)
+
+
+def _confirmation(before: Job, after: Job, by: Submitter, who: str) -> str:
     """Return `edited job 12: time_limit 4h (was 2h)`; values of the environment are not shown."""
     was, now = (drafts.masked(edits.draft_of(job, by.now)) for job in (before, after))
     names = edits.changed(edits.draft_of(before, by.now), edits.draft_of(after, by.now))
     if not names:
-        return f"nothing was changed: job {after.shown_id} was like that already"
+        return f"nothing was changed: {who} {'were' if ':' in who else 'was'} like that already"
     told = [_change(name, was.get(name, ""), now.get(name, "")) for name in names]
     anew = asks_for_more(before.spec, after.spec) and after.state is JobState.PENDING
     rest = "; its wait begins anew, because it asks for more" if anew else ""
-    return f"edited job {after.shown_id}: {', '.join(told)}{rest}"
+    return f"edited {who}: {', '.join(told)}{rest}"
 
 
 def _change(name: str, was: str, now: str) -> str:
@@ -194,9 +206,11 @@ def _read(job: Job, before: Draft, after: Draft, by: request.Submitter) -> Edit:
         raise InputError(error.what, where=shown or None, hint=error.hint) from error
 
 
-def _show(session: Session, store: JobStore, job_id: JobId, edit: Edit) -> None:
+def _show(session: Session, store: JobStore, jobs: Sequence[Job], edit: Edit) -> None:
     from gputui.cli import dry_run  # imports the policy, which the change itself does not need
     from gputui.domain.policy.whatif import edited
 
-    bootstrap.actions(store, session.options).rehearse_edit(job_id, edit)
-    dry_run.show(session, store, edited(job_id, edit, bootstrap.clock().now()))
+    ids = tuple(job_id for job in jobs for job_id in job.ids)
+    for job in jobs:
+        bootstrap.actions(store, session.options).rehearse_edit(job.id, edit)
+    dry_run.show(session, store, edited(ids, edit, bootstrap.clock().now()))

@@ -56,7 +56,7 @@ def wait_until_started(store: JobStore, job_id: JobId, pause: Callable[[float], 
     said = False
     while _has_none_yet(store.get(job_id)):
         if not said and sys.stderr.isatty():
-            click.echo(f"job {job_id} has not started yet: waiting (Ctrl-C ends that)", err=True)
+            click.echo(f"job {store.get(job_id).shown_id} has not started yet: waiting (Ctrl-C ends that)", err=True)
         said = True
         pause(LOOK_EVERY)
 

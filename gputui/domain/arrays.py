@@ -12,7 +12,7 @@ from gputui.domain.state import JobState
 
 
 def folded(jobs: Iterable[Job], *, unfold: bool = False) -> list[tuple[Job, ...]]:
-    """Return the jobs in their order, an array's waiting elements of one priority together, where the first of them is.
+    """Return the jobs in their order, an array's waiting elements that look alike together, where the first of them is.
 
     With `unfold` each stands alone.
     """
@@ -27,7 +27,8 @@ def folded(jobs: Iterable[Job], *, unfold: bool = False) -> list[tuple[Job, ...]
 def _likeness(job: Job) -> object:
     if job.array is None or job.state is not JobState.PENDING:
         return job.id
-    return (job.array.id, job.priority, job.held, job.hold_reason, job.cancel_requested, job.not_before)
+    shown = (job.spec.name, job.spec.gpus, job.spec.time_limit)
+    return (job.array.id, job.priority, job.held, job.hold_reason, job.cancel_requested, job.not_before, *shown)
 
 
 def unfolded(jobs: Iterable[Job]) -> Iterator[Job]:

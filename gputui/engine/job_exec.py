@@ -97,7 +97,7 @@ class JobExecRouter:
         found = self._by_runtime.get("process" if job.spec.is_host else "docker")
         if found is None:
             raise GputuiError(
-                f"job {job.id} runs in a container, and this console was started without a container engine"
+                f"job {job.shown_id} runs in a container, and this console was started without a container engine"
             )
         return found
 
@@ -106,7 +106,7 @@ def _running_container(job: Job) -> str:
     attempt = job.attempt
     if job.state is not JobState.RUNNING or attempt is None or attempt.container_id is None:
         raise GputuiError(
-            f"job {job.id} is {job.state}: a shell and its processes are only available while it is RUNNING"
+            f"job {job.shown_id} is {job.state}: a shell and its processes are only available while it is RUNNING"
         )
     return attempt.container_id
 

@@ -365,7 +365,7 @@ class EditProposal(_Single):
 
     def change(self, now: datetime) -> SnapshotChange:
         """Return the change of the snapshot that the forecast is made with."""
-        return whatif.edited(self.job.id, self.edit, now)
+        return whatif.edited((self.job.id,), self.edit, now)
 
     def fate(self) -> str:
         """Return the word for the job where it has no start after the change."""
@@ -374,7 +374,7 @@ class EditProposal(_Single):
     def call(self, reason: str = "") -> Call:
         """Return the call that writes it down, and tells the form how that went."""
         del reason
-        job_id = self.job.id
+        job_id, shown = self.job.id, self.job.shown_id
 
         def write(actions: Actions) -> str:
             try:
@@ -383,7 +383,7 @@ class EditProposal(_Single):
                 self.tell(error)
                 raise
             self.tell(None)
-            return f"job {job_id} is edited" if is_news else f"job {job_id}: nothing to change"
+            return f"job {shown} is edited" if is_news else f"job {shown}: nothing to change"
 
         return write
 
@@ -392,17 +392,17 @@ def edit_refusal(seen: Job, snapshot: Snapshot) -> str:
     """Return why a job as it was seen cannot be edited any more; empty while it can."""
     now = snapshot.job(seen.id)
     if now is None:
-        return f"Job {seen.id} is not in the queue any more."
+        return f"Job {seen.shown_id} is not in the queue any more."
     if now.state is not seen.state:
         may = (
             "only its time limit and its comment can be changed"
             if now.state.is_active
             else "it cannot be edited any more"
         )
-        return f"Job {seen.id} is {now.state} now: {may}."
+        return f"Job {seen.shown_id} is {now.state} now: {may}."
     if now.cancel_requested:
-        return f"Job {seen.id} is being cancelled."
-    return f"Job {seen.id} was changed meanwhile: edit it as it is now." if differs(seen, now) else ""
+        return f"Job {seen.shown_id} is being cancelled."
+    return f"Job {seen.shown_id} was changed meanwhile: edit it as it is now." if differs(seen, now) else ""
 
 
 Proposal: TypeAlias = JobProposal | GpuProposal | WindowProposal | EditProposal

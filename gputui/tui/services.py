@@ -49,7 +49,7 @@ class NoJobAccess:
 
     def shell(self, job: Job) -> Shell:
         """Raise GputuiError: running jobs cannot be reached from here."""
-        raise GputuiError(f"job {job.id} cannot be reached from here")
+        raise GputuiError(f"job {job.shown_id} cannot be reached from here")
 
     def processes(self, job: Job) -> tuple[ProcessRow, ...]:
         """Raise GputuiError: running jobs cannot be reached from here."""

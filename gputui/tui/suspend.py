@@ -99,7 +99,7 @@ async def open_shell(app: App[Any], job_access: JobAccess, job: Job) -> None:
     """Open a shell in a running job and wait for its end; an error is shown as a message."""
     if (terminal := loan_of(app)) is None:
         return
-    where = f"a shell in job {job.id}"
+    where = f"a shell in job {job.shown_id}"
     try:
         shell = await asyncio.to_thread(job_access.shell, job)
         words = f"job {job_title(job)}: {plain(shell.where, 200)}; exit or Ctrl-D brings the console back"

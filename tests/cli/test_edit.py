@@ -78,6 +78,15 @@ def test_one_element_of_an_array(run: Run, store: KeptStore) -> None:
     assert [each.spec.retries for each in store.jobs().values()] == [0, 0, 3]
 
 
+def test_a_whole_array_is_edited_where_its_elements_wait(run: Run, store: KeptStore) -> None:
+    put(store, running(array=ArrayRef(1, 0)), *(job(array=ArrayRef(1, index)) for index in (1, 2)))
+    assert run("edit", "1_0", "--retries", "3").code == 1
+    result = run("edit", "1", "--retries", "3")
+    assert (result.code, result.err) == (0, "edited 2 jobs: 1_1 1_2: retries 3\n")
+    assert [each.spec.retries for each in store.jobs().values()] == [0, 3, 3]
+    assert run("edit", "1", "--time-limit", "1h").err == "edited 3 jobs: 1_0 1_1 1_2: time-limit 1h\n"
+
+
 def test_json_says_what_was_changed(run: Run, asked: KeptStore) -> None:
     result = run("edit", "1", "--json", "--gpus", "4", "--priority", "50")
     assert json.loads(result.out) == {"id": 1, "changed": ["gpus"]}

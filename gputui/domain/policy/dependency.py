@@ -93,7 +93,7 @@ class Dependencies(Struct, frozen=True):
         for job_id in job.spec.after:
             if failed := self._failed(job_id):
                 cause = f": {failed.end_words}" if failed.cause else ""
-                return f"can never start after job {failed.id}, which ended {failed.state}{cause}"
+                return f"can never start after job {failed.shown_id}, which ended {failed.state}{cause}"
         return None
 
     def _failed(self, job_id: JobId) -> Job | None:
@@ -108,13 +108,13 @@ class Dependencies(Struct, frozen=True):
             if tally.left:
                 return f"array {job_id} {how}: {plural(tally.left, 'element')} left"
             failed = tally.failed if successful else None
-            return f"array {job_id} {how}: job {failed.id} is {failed.state}" if failed else None
+            return f"array {job_id} {how}: job {failed.shown_id} is {failed.state}" if failed else None
         if str(job_id) in self.unreadable:
             return f"job {job_id} {how}: it cannot be read"
         other = self.jobs.get(job_id)
         if other is None or (other.state is JobState.COMPLETED if successful else other.state.is_terminal):
             return None
-        return f"job {job_id} {how}: it is {other.state}"
+        return f"job {other.shown_id} {how}: it is {other.state}"
 
 
 def _count(tally: ArrayTally, job: Job) -> None:

@@ -117,5 +117,5 @@ def _sentence(kind: str, name: str, last: _Outcome, settings: SchedulerSettings)
     cause = next((each.cause.text for each in reversed(last.job.attempts) if each.cause), "")
     return (
         f"{kind} {name} is paused, since its last {settings.fast_failing_jobs} jobs failed within "
-        f"{format_duration(settings.fast_failure)} (job {last.job.id}: {cause}); release one to continue"
+        f"{format_duration(settings.fast_failure)} (job {last.job.shown_id}: {cause}); release one to continue"
     )

@@ -255,7 +255,8 @@ def leaves_at(job: Job, settings: Settings) -> float | None:
 def preemption_cause(preemptor: Job) -> Cause:
     """Return the cause recorded for a job that is preempted by this one."""
     name = CLASSES[whole_class(preemptor.priority)]
-    text = f"preempted for job {preemptor.id} of {preemptor.spec.tenant} (class {name}, priority {preemptor.priority})"
+    whose = f"{preemptor.shown_id} of {preemptor.spec.tenant}"
+    text = f"preempted for job {whose} (class {name}, priority {preemptor.priority})"
     return Cause(CauseCode.PREEMPTED, text)
 
 

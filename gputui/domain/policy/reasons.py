@@ -224,7 +224,7 @@ class Reasons(Mapping[JobId, Reason]):
         if hold.because is not None and hold.because not in self._context.making_way:
             known = self._context.sources.get(hold.because)
             source = known.value if known else self._planned(hold.because)
-            text += f" when job {hold.because} ends {source}"
+            text += f" when job {self._shown(hold.because)} ends {source}"
         return text
 
     def _making_way(self, job_id: JobId) -> str:
@@ -232,7 +232,7 @@ class Reasons(Mapping[JobId, Reason]):
         ids = sorted(victim for victim, by in self._context.making_way.items() if by == job_id)
         if not ids:
             return ""
-        who = f"job {ids[0]} is" if len(ids) == 1 else f"jobs {', '.join(map(str, ids))} are"
+        who = f"job {self._shown(ids[0])} is" if len(ids) == 1 else f"jobs {', '.join(map(self._shown, ids))} are"
         grace = self._context.settings.policy.preemption_grace.total_seconds()
         return f"; {who} being preempted for it, up to {grace:g} s grace"
 
@@ -245,8 +245,13 @@ class Reasons(Mapping[JobId, Reason]):
         if hold is None:
             return ""
         if hold.is_firm:
-            return f"; {_gpus_are(hold)} reserved for job {hold.id}, for which others make way"
-        return f"; would run past {self._time(hold.at)}, when {_gpus_are(hold)} reserved for job {hold.id}"
+            return f"; {_gpus_are(hold)} reserved for job {self._shown(hold.id)}, for which others make way"
+        return f"; would run past {self._time(hold.at)}, when {_gpus_are(hold)} reserved for job {self._shown(hold.id)}"
+
+    def _shown(self, job_id: JobId) -> str:
+        """Return the id as lists show it: `5_19` for an element of an array."""
+        job = self._context.job(job_id)
+        return str(job_id) if job is None else (job.element(job_id) if job.runs else job).shown_id
 
     def _taken(self, entry: QueuedJob, refused: Refused) -> str:
         """Return advice for the user of a job that waits because it is planned to run so long."""

@@ -76,7 +76,7 @@ def overlap_warnings(window: Window, snapshot: Snapshot, names: Mapping[str, str
             gpus = ", ".join(names.get(uuid, short[uuid]) for uuid in held)
             verb = "is" if len(held) == 1 else "are"
             kind = "GPU" if len(held) == 1 else "GPUs"
-            yield f"{kind} {gpus} {verb} held by job {job.id}, which {why}: the reservation waits for its end"
+            yield f"{kind} {gpus} {verb} held by job {job.shown_id}, which {why}: the reservation waits for its end"
 
 
 def _why_it_stays(job: Job, window: Window) -> str:

@@ -188,9 +188,9 @@ def resumed(uuids: Iterable[str]) -> SnapshotChange:
     return lambda snapshot: _with_views(snapshot, change)
 
 
-def edited(job_id: JobId, edit: Edit, at: datetime) -> SnapshotChange:
-    """The waiting job asks for that, or the running one for that time limit."""
-    return _changed_jobs((job_id,), lambda job: edit.on(job, at) if _may_edit(job, edit) else job, at)
+def edited(ids: Iterable[JobId], edit: Edit, at: datetime) -> SnapshotChange:
+    """The waiting jobs ask for that, or the running ones for that time limit."""
+    return _changed_jobs(ids, lambda job: edit.on(job, at) if _may_edit(job, edit) else job, at)
 
 
 def _may_edit(job: Job, edit: Edit) -> bool:

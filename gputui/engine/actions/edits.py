@@ -95,7 +95,7 @@ class Edits:
 def check_unchanged(now: Job, seen: Job | None) -> None:
     """Raise GputuiError where the job was changed since the editor showed it."""
     if seen is not None and differs(seen, now):
-        raise GputuiError(f"job {now.id} was changed meanwhile: nothing is edited", hint="edit it as it is now")
+        raise GputuiError(f"job {now.shown_id} was changed meanwhile: nothing is edited", hint="edit it as it is now")
 
 
 def check_no_circle(queue: EditableQueue, job: Job, spec: JobSpec) -> None:

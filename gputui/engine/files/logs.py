@@ -46,7 +46,7 @@ class Logs:
             return FileLog(path, tail)
         runtime = self._runtime("process" if job.spec.is_host else "docker")
         if runtime is None or chosen.container_id is None:
-            raise NotFoundError(f"attempt {chosen.number} of job {job_id} has no output")
+            raise NotFoundError(f"attempt {chosen.number} of job {job.shown_id} has no output")
         try:
             return runtime.logs(chosen.container_id, tail=tail, follow=follow, stamped=stamped)
         except RuntimeUnavailableError:
@@ -56,19 +56,19 @@ class Logs:
                 return FileLog(path, tail)
             if not chosen.is_over:
                 raise
-            text = f"the output of attempt {chosen.number} of job {job_id} was removed with its container"
+            text = f"the output of attempt {chosen.number} of job {job.shown_id} was removed with its container"
             raise NotFoundError(text) from fault
 
 
 def _choose(job: Job, number: int | None) -> Attempt:
     if not job.attempts:
-        raise NotFoundError(f"job {job.id} has not started yet, so it has no output")
+        raise NotFoundError(f"job {job.shown_id} has not started yet, so it has no output")
     if number is None:
         return job.attempts[-1]
     for attempt in job.attempts:
         if attempt.number == number:
             return attempt
-    raise NotFoundError(f"job {job.id} has no attempt {number}: it had {len(job.attempts)}")
+    raise NotFoundError(f"job {job.shown_id} has no attempt {number}: it had {len(job.attempts)}")
 
 
 class FileLog:

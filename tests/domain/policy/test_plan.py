@@ -136,8 +136,8 @@ WAITS: dict[str, tuple[Job, PendingReason, str]] = {
     "held by the scheduler": (job(1, held=True, hold_reason="20 starts"), PendingReason.JOB_HELD_USER, "20 starts"),
     "begin": (job(1, begin_at=SOON), PendingReason.BEGIN_TIME, "begins at 12:01 UTC, in 1m30s"),
     "back-off": (job(1, not_before=SOON), PendingReason.BACK_OFF, "attempt 1 at 12:01 UTC, in 1m30s"),
-    "after": (job(1, after=(9,)), PendingReason.DEPENDENCY, "after job 9 has completed: it is RUNNING"),
-    "after any": (job(1, after_any=(9,)), PendingReason.DEPENDENCY, "after job 9 has ended: it is RUNNING"),
+    "after": (job(1, after=(9,)), PendingReason.DEPENDENCY, "after job 9_0 has completed: it is RUNNING"),
+    "after any": (job(1, after_any=(9,)), PendingReason.DEPENDENCY, "after job 9_0 has ended: it is RUNNING"),
     "array": (job(1, array=ArrayRef(9, 1, 1)), PendingReason.QUOTA_EXCEEDED, "1 element of array 9 is running"),
 }
 

@@ -49,7 +49,7 @@ def test_a_change_of_the_whole_leaves_one_entry() -> None:
 
 
 def test_an_edit_takes_one_element_out_of_its_entry() -> None:
-    found = whatif.edited(9, Edit(held=True), NOW)(PICTURE)
+    found = whatif.edited((9,), Edit(held=True), NOW)(PICTURE)
     assert {job.shown_id: job.held for job in found.jobs if job.array and job.array.id == 7} == {
         "7_[0-1,3-19]": False,
         "7_2": True,

@@ -173,12 +173,12 @@ def _held(view: GpuView, jobs: tuple[Job, ...], uses: dict[JobId, MeasuredUse]) 
         job_id=jobs[0].id,
         job_ids=tuple(job.id for job in jobs),
         sharers=sharers(jobs, uses),
-        closed=next((f"job {job.id} does not share it" for job in jobs if not job.spec.gpus.promised), view.why),
+        closed=next((f"job {job.shown_id} does not share it" for job in jobs if not job.spec.gpus.promised), view.why),
     )
 
 
 def _held_by(jobs: tuple[Job, ...]) -> str:
-    return f"job {jobs[0].id}" if len(jobs) == 1 else f"jobs {listed(job.id for job in jobs)}"
+    return f"job {jobs[0].shown_id}" if len(jobs) == 1 else f"jobs {listed(job.shown_id for job in jobs)}"
 
 
 def _judge(
