@@ -20,6 +20,7 @@ from gputui.domain.job import Job, JobId, JobSpec, Submission
 from gputui.domain.settings import StoreSettings
 from gputui.engine.actions.actions import Actions
 from gputui.store import TinyJobStore
+from tests import leftovers
 from tests.e2e.commands import Commands
 from tests.factories import ACTOR
 from tests.gpus import standin
@@ -115,10 +116,6 @@ class Site:
         process.wait()
         self.serving.remove(process)
 
-    def end_background(self) -> None:
-        """End the scheduler that a console left behind."""
-        subprocess.run(["pkill", "-f", "--", f"--state {self.state} "], check=False)
-
     def jobs(self) -> dict[JobId, dict[str, Any]]:
         return {job["id"]: job for job in self.json("queue", "--all")}
 
@@ -157,14 +154,20 @@ class Site:
         return path.read_text().splitlines() if path.exists() else []
 
     def close(self) -> None:
-        """End all schedulers, and remove all containers."""
+        """End all schedulers and host jobs, and remove all containers."""
         for process in self.serving:
             process.kill()
             process.wait()
+        leftovers.end(self.state)
         if self.engine.pid is not None:
-            ids = self.engine.docker("ps", "-aq", "--no-trunc").split()
-            if ids:
-                self.engine.docker("rm", "-f", *ids, check=False)
+            self._remove_containers()
+
+    def _remove_containers(self) -> None:
+        """Remove all containers, also one that the engine was creating when its scheduler was killed."""
+        deadline = time.monotonic() + 60
+        while ids := self.engine.docker("ps", "-aq", "--no-trunc").split():
+            assert time.monotonic() < deadline, f"these are still there: {ids}"
+            self.engine.docker("rm", "-f", *ids, check=False)
 
 
 def submit_directly(store: TinyJobStore, jobs: Iterable[JobSpec | Submission]) -> tuple[JobId, ...]:

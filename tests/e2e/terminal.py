@@ -16,6 +16,7 @@ class Terminal:
     """Tmux server of its own, with one window of that size."""
 
     def __init__(self, command: Sequence[str], environ: Mapping[str, str], columns: int = 80, lines: int = 24) -> None:
+        self._is_after_escape = False
         self._socket = f"gputui-{os.getpid()}-{time.monotonic_ns()}"
         pairs = [f"{key}={value}" for key, value in environ.items() if os.environ.get(key) != value]
         line = shlex.join(["env", "-u", "COLUMNS", "-u", "LINES", *pairs, *command]) + "; echo EXIT $?; sleep 60"
@@ -26,7 +27,10 @@ class Terminal:
         return done.stdout.decode()
 
     def press(self, *keys: str) -> None:
-        """Type, in tmux's names of keys."""
+        """Type, in tmux's names of keys. After Escape look at the screen first: a key at once would read as Alt+key."""
+        assert not self._is_after_escape, f"{keys} at once after Escape"
+        assert "Escape" not in keys[:-1], keys
+        self._is_after_escape = keys[-1] == "Escape"
         self._tmux("send-keys", *keys)
 
     def resize(self, columns: int, lines: int) -> None:
@@ -34,11 +38,17 @@ class Terminal:
         self._tmux("resize-window", "-x", str(columns), "-y", str(lines))
 
     def click(self, word: str, *, times: int = 1, button: int = 0) -> None:
-        """Click on the first of these words on the screen."""
+        """Click on the first of these words on the screen, once it stands still."""
+        place = self._place_of(word)
+        while place != (place := self._place_of(word)):
+            pass
+        self._tmux("send-keys", "-l", f"\x1b[<{button};{place}M\x1b[<{button};{place}m" * times)
+
+    def _place_of(self, word: str) -> str:
+        """Column and line of a word, as a terminal reports them for a click."""
         shown = self.until(word).splitlines()
         line = next(number for number, text in enumerate(shown) if word in text)
-        place = f"{width(shown[line][: shown[line].index(word)]) + 1};{line + 1}"
-        self._tmux("send-keys", "-l", f"\x1b[<{button};{place}M\x1b[<{button};{place}m" * times)
+        return f"{width(shown[line][: shown[line].index(word)]) + 1};{line + 1}"
 
     def wheel(self, word: str, *, down: bool = True) -> None:
         """Turn the wheel by one notch over these words."""
@@ -62,6 +72,7 @@ class Terminal:
 
     def until_that(self, condition: Callable[[str], bool], wanted: str = "such", seconds: float = 15) -> str:
         """The screen, once this is true of it."""
+        self._is_after_escape = False
         deadline = time.monotonic() + seconds
         while not condition(shown := self.text):
             assert time.monotonic() < deadline, f"no {wanted} in\n{shown}"
@@ -70,6 +81,7 @@ class Terminal:
 
     def until_gone(self, word: str, seconds: float = 15) -> None:
         """Wait until the screen shows this no more."""
+        self._is_after_escape = False
         deadline = time.monotonic() + seconds
         while word in (shown := self.text):
             assert time.monotonic() < deadline, f"still {word} in\n{shown}"

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gputui.engine.files.leadership import current_leader
+from tests import leftovers
 from tests.e2e.terminal import Terminal
 
 PATIENCE = 30.0
@@ -80,6 +81,7 @@ def until(is_so: Callable[[], object], what: str) -> None:
 def place(tmp_path: Path) -> Iterator[Place]:
     yield Place(tmp_path)
     (tmp_path / "close").touch()
+    leftovers.end(tmp_path / "state")
 
 
 @pytest.mark.tmux
@@ -87,7 +89,7 @@ def test_an_open_editor_delays_neither_a_time_limit_nor_the_next_start(place: Pl
     with Terminal(CONSOLE, place.environ, 120, 40) as terminal:
         terminal.until("scheduling", "1 of 1 GPU free")
         terminal.press("s")
-        terminal.until("Submit")
+        terminal.until("Submit a job")
         terminal.press("C-o")
         until(lambda: place.has("open"), "the editor does not open")
         place.script(f"touch {place.path}/first; sleep 60", "--time-limit", "2s")
@@ -99,7 +101,7 @@ def test_an_open_editor_delays_neither_a_time_limit_nor_the_next_start(place: Pl
         until(lambda: "CANCELLED" in place.run("queue", "--all", "--json"), "nothing is cancelled")
         assert not place.has("close")
         (place.path / "close").touch()
-        terminal.until("Submit")
+        terminal.until("Submit a job")
 
 
 @pytest.mark.tmux
@@ -107,7 +109,7 @@ def test_a_console_whose_editor_is_open_ends_on_sigterm_and_the_editor_with_it(p
     with Terminal(CONSOLE, place.environ, 120, 40) as terminal:
         terminal.until("scheduling", "1 of 1 GPU free")
         terminal.press("s")
-        terminal.until("Submit")
+        terminal.until("Submit a job")
         terminal.press("C-o")
         until(lambda: place.has("open"), "the editor does not open")
         found = current_leader(place.path / "state")

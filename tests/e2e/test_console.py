@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gputui.engine.files.leadership import current_leader
+from tests import leftovers
 from tests.e2e import witness
 from tests.e2e.site import Site
 from tests.e2e.terminal import Terminal
@@ -44,16 +45,14 @@ def test_a_console_that_schedules_hands_over_when_it_is_quit(site: Site) -> None
     with Terminal(CONSOLE, site.environ, 120, 36) as terminal:
         job_id = site.shell(witness.until_let_go(), "--gpus", "8")
         site.until_state(job_id, "RUNNING")
+        terminal.until("q quit")
         terminal.press("q")
         terminal.until("hand over to a background scheduler")
         terminal.press("Enter")
         terminal.until("EXIT 0")
-    try:
-        site.let_go()
-        site.until_state(job_id, "COMPLETED")
-        site.until_state(site.shell("true", "--gpus", "8"), "COMPLETED")
-    finally:
-        site.end_background()
+    site.let_go()
+    site.until_state(job_id, "COMPLETED")
+    site.until_state(site.shell("true", "--gpus", "8"), "COMPLETED")
 
 
 @pytest.mark.docker
@@ -72,7 +71,6 @@ def test_a_console_whose_terminal_closes_hands_over_within_seconds(site: Site) -
         assert time.monotonic() - closed < 7
     finally:
         terminal.close()
-        site.end_background()
 
 
 def test_the_demo_shows_gpus_jobs_and_logs_and_leaves_nothing_behind(tmp_path: Path) -> None:
@@ -83,12 +81,18 @@ def test_the_demo_shows_gpus_jobs_and_logs_and_leaves_nothing_behind(tmp_path: P
         terminal.press("q")
         terminal.until("EXIT 0")
     assert list(tmp_path.iterdir()) == []
-    left = subprocess.run(["pgrep", "-f", "--", f"{tmp_path}/.*attempts"], capture_output=True, check=False)
-    assert left.stdout == b""
+    assert leftovers.of_directory(tmp_path) == []
 
 
-def test_a_console_that_is_told_to_end_hands_over_and_leaves_the_terminal_as_it_was(tmp_path: Path) -> None:
-    state = tmp_path / "state"
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[Path]:
+    yield tmp_path / "state"
+    leftovers.end(tmp_path / "state")
+
+
+def test_a_console_that_is_told_to_end_hands_over_and_leaves_the_terminal_as_it_was(
+    state: Path, tmp_path: Path
+) -> None:
     environ = {"GPUTUI_STATE": str(state), "GPUTUI_PROBE": "sim:2", "GPUTUI_RUNTIME": "process"}
     environ |= {"GPUTUI_CONFIG": "/dev/null", "XDG_STATE_HOME": str(tmp_path / "home")}
 
@@ -105,15 +109,15 @@ def test_a_console_that_is_told_to_end_hands_over_and_leaves_the_terminal_as_it_
         os.kill(console, signal.SIGTERM)
         shown = terminal.until(f"EXIT {128 + signal.SIGTERM}")
         assert "GPUs free" not in shown, "the screen of before is back"
-    os.kill(leader_but(console), signal.SIGTERM)
+    assert leader_but(console)
 
 
-def test_a_console_that_was_stopped_shows_everything_again(tmp_path: Path) -> None:
-    environ = {"GPUTUI_STATE": str(tmp_path / "state"), "GPUTUI_PROBE": "sim:2", "GPUTUI_RUNTIME": "process"}
+def test_a_console_that_was_stopped_shows_everything_again(state: Path, tmp_path: Path) -> None:
+    environ = {"GPUTUI_STATE": str(state), "GPUTUI_PROBE": "sim:2", "GPUTUI_RUNTIME": "process"}
     environ |= {"GPUTUI_CONFIG": "/dev/null", "XDG_STATE_HOME": str(tmp_path), "GPUTUI_SCHEDULER_HAND_OVER": "never"}
     with Terminal(CONSOLE, environ) as terminal:
         terminal.until("scheduling", "2 of 2 GPUs free", "s submit")
-        found = current_leader(tmp_path / "state")
+        found = current_leader(state)
         assert found is not None
         os.kill(found.pid, signal.SIGTSTP)
         until_stopped(found.pid)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -17,6 +16,7 @@ import pytest
 
 from bench._measure import Terminal as RawTerminal
 from gputui.engine.files.leadership import current_leader
+from tests import leftovers
 from tests.e2e.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
@@ -61,11 +61,6 @@ class Place:
     def has(self, name: str) -> bool:
         return (self.path / name).exists()
 
-    def processes(self) -> list[int]:
-        """Return the processes that were told to use that directory."""
-        done = subprocess.run(["pgrep", "-f", "--", f"--state {self.state} "], capture_output=True, check=False)
-        return [int(line) for line in done.stdout.split()]
-
     def leader(self) -> int:
         """Return the pid of the leader; 0: there is none."""
         found = current_leader(self.state)
@@ -83,11 +78,7 @@ def until(is_so: Callable[[], object], what: str) -> None:
 def place(tmp_path: Path) -> Iterator[Place]:
     place = Place(tmp_path)
     yield place
-    (tmp_path / "go").touch()
-    for pid in place.processes():
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-    until(lambda: not place.processes(), "a scheduler does not end")
+    leftovers.end(place.state)
 
 
 @pytest.mark.tmux
@@ -109,9 +100,9 @@ def test_the_screen_comes_back_and_jobs_that_wait_are_started_by_the_same_schedu
         assert "Traceback (most recent call last)" in place.log
         assert "KeyError: 'no" in place.log
         terminal.press("!")  # what was told is kept
-        terminal.until("KeyError: 'no", str(place.state))
+        terminal.until("while this console was open", "KeyError: 'no", str(place.state))
         terminal.press("Escape")
-        terminal.until("4 reservations")
+        terminal.until_gone("while this console was open")
         terminal.press("q")
         terminal.until("stop scheduling")
         terminal.press("s")

@@ -20,6 +20,7 @@ from threading import enumerate as threads
 import pytest
 
 from gputui.tui.textual_internals import SHORT, NonblockingWriter
+from tests import leftovers
 
 SIZE = (24, 80)
 PATIENCE = 30.0
@@ -89,6 +90,7 @@ def line(tmp_path: Path) -> Iterator[Line]:
         with contextlib.suppress(ProcessLookupError, ChildProcessError):
             os.kill(line.pid, signal.SIGKILL)
             os.waitpid(line.pid, 0)
+        leftovers.end(tmp_path)
 
 
 def test_jobs_start_behind_a_terminal_that_takes_nothing(line: Line, tmp_path: Path) -> None:

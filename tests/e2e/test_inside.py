@@ -33,7 +33,7 @@ def test_a_shell_in_a_real_container_and_its_processes(site: Site) -> None:
         terminal.press("X")
         terminal.until("PROCESSES", "sleep 600", "root")
         terminal.press("Escape")
-        terminal.until("MODEL", "q quit")
+        terminal.until_gone("PROCESSES")
         terminal.press("c")
         terminal.until("cancel it")
         terminal.press("y")

@@ -34,6 +34,7 @@ from gputui.engine.actions.actions import Actions
 from gputui.engine.files.leadership import current_leader
 from gputui.runtime.process import wrapper
 from gputui.store import TinyJobStore
+from tests import leftovers
 from tests.accounts import accounts
 from tests.e2e.site import COMMANDS
 
@@ -217,6 +218,7 @@ def site() -> Iterator[Site]:
         with site.served(TOPSECRET="hush"):
             yield site
     finally:
+        leftovers.end(site.state)
         store.close()
         with accounts():
             for account in names.values():
@@ -390,6 +392,7 @@ def place(site: Site) -> Iterator[Site]:
     (directory / "config.toml").write_text((site.directory / "config.toml").read_text())
     store = TinyJobStore(directory / "state", StoreSettings(group=site.group))
     yield Site(directory, site.group, site.users, store)
+    leftovers.end(directory / "state")
     store.close()
     shutil.rmtree(directory)
 

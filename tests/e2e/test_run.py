@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import leftovers
 from tests.e2e.person import Person
 from tests.e2e.site import COMMANDS
 from tests.runtime.dockerd import IMAGE, Dockerd
@@ -34,6 +35,7 @@ def served(environ: Environ) -> Iterator[Environ]:
     finally:
         process.terminate()
         process.communicate()
+        leftovers.end(Path(environ["GPUTUI_STATE"]))
 
 
 @pytest.fixture(scope="module")
@@ -182,6 +184,33 @@ def test_a_reader_that_goes_away_leaves_the_job_running(host: Environ) -> None:
     assert told is not None
     assert process.returncode == 128 + signal.SIGPIPE
     end(host, told[1].decode())
+
+
+def test_a_terminal_that_goes_while_output_comes_leaves_the_job_running(host: Environ) -> None:
+    person = Person(host, "run", "-it", *HOST)
+    person.press(b"echo job-$GPUTUI_JOB_ID-; exec yes\n")
+    person.until(b"\njob-")
+    job = person.until(b"-\r\n").decode()
+    person.until(b"y\r\ny\r\n")
+    assert person.hang_up() == 128 + signal.SIGHUP
+    again = Person(host, "attach", job)
+    again.until(b"y\r\ny\r\n")
+    again.press(b"\x03")
+    assert again.ended() == 128 + signal.SIGINT
+
+
+def test_after_a_stop_the_terminal_is_the_jobs_again(host: Environ) -> None:
+    person = Person(host, "run", "-it", *HOST, size=(24, 80))
+    person.press(b"echo $((40+2))-ready\n")
+    person.until(b"42-ready\r\n")
+    person.stop()
+    person.be_a_shell()
+    person.resize(30, 100)
+    os.kill(person.pid, signal.SIGCONT)
+    until(lambda: person.is_raw)
+    person.press(b"stty size; exit 3\n")
+    person.until(b"30 100\r\n")
+    assert person.ended() == 3
 
 
 def test_what_cannot_be(host: Environ) -> None:

@@ -63,7 +63,8 @@ def test_jobs_share_a_gpu_within_their_promises_and_one_that_did_not_ask_never_j
     assert (gpu["state"], gpu["job_ids"], gpu["why"]) == ("ALLOCATED", [one, two, little], "jobs 1, 2 and 5")
     assert "beside jobs 2 and 5" in site.run("show", str(one)).stdout
     assert "job 1 gputui-test (root); job 2 gputui-test (root); job 5" in site.run("gpus").stdout
-    assert len(site.engine.docker("ps", "-q").split()) == 3
+    running = site.engine.docker("ps", "--format", "{{.Names}}").split()
+    assert sorted(name.rsplit("-", 2)[1:] for name in running) == [["1", "1"], ["2", "1"], ["5", "1"]], running
     site.gpus.change(without=ALLOCATED)
     site.run("cancel", str(one), str(two), str(little))
     site.until_state(third, "RUNNING")

@@ -66,8 +66,13 @@ class Operator:
     def is_back(self) -> None:
         """Return to the main screen; the next task's keys are counted from zero."""
         assert self.pressed <= MOST_KEYS
-        self.sees(" ID ST", "s submit", "q quit")
+        self.sees_that(_is_main)
         self.pressed = 0
+
+
+def _is_main(shown: str) -> bool:
+    """Whether the main screen is there and nothing lies on it: what it shows is seen beside a dialog, too."""
+    return all(word in shown for word in (" ID ST", "s submit", "q quit")) and "╭" not in shown
 
 
 @contextmanager
@@ -133,6 +138,7 @@ def test_what_an_operator_does_next_takes_five_keys_at_most(site: Site) -> None:
     other = subprocess.Popen(["sleep", "600"])
     try:
         with opened(site, 200, 50) as operator:
+            operator.sees("GPU 5 in foreign use")
             site.gpus.change(f"gpu 6 process {other.pid} 5000 C")
             by_keys(operator)
             by_mouse(operator, other)
@@ -143,7 +149,7 @@ def test_what_an_operator_does_next_takes_five_keys_at_most(site: Site) -> None:
 
 def by_keys(operator: Operator) -> None:
     # the load of all GPUs, and which job failed why: no key
-    operator.sees("8 GPUs  0%", "torch.cuda.OutOfMemoryError: CUDA out of memory", "GPU 5 in foreign use")
+    operator.sees("8 GPUs  0%", "torch.cuda.OutOfMemoryError: CUDA out of memory", "in foreign use")
 
     # more time for a running job
     operator.press("G", "e")
@@ -194,7 +200,7 @@ def by_keys(operator: Operator) -> None:
 
 def by_mouse(operator: Operator, other: subprocess.Popen[bytes]) -> None:
     operator.resize(80, 24)
-    operator.sees(" 50 big", "q quit")
+    operator.sees(" GPU MODEL UTIL", " 50 big", "q quit")
 
     # more time for a running job, by the menu of its row
     operator.right_click(" 50 big").click("edit")
