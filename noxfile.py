@@ -94,3 +94,4 @@ def docs(session: nox.Session) -> None:
     """Write the generated parts of the documents."""
     tool(session, "python", "scripts/cli.py")
     tool(session, "python", "scripts/keys.py")
+    tool(session, "python", "scripts/observe.py")

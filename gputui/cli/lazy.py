@@ -37,6 +37,7 @@ COMMANDS = {
     "unpause": "start jobs again after a pause",
     "serve": "schedule without a screen",
     "web": "the console in a browser, by a link that works once",
+    "metrics": "dashboards and alert rules for Prometheus and Grafana",
     "demo": "try it on simulated GPUs: needs neither GPU nor Docker",
     "report": "GPU-hours, waits, energy and cost of a period",
     "history": "jobs that have ended, the latest first",

@@ -318,7 +318,7 @@ class MetricsSettings(Struct, frozen=True):
     """Metrics for Prometheus, served by the process that schedules."""
 
     enabled: bool = False
-    """Whether metrics are served."""
+    """True if metrics are served."""
     listen: str = "127.0.0.1:9877"
     """Address and port; a port alone means the loopback address. IPv6 addresses stand in brackets."""
     certificate: str | None = None
@@ -331,7 +331,7 @@ class MetricsSettings(Struct, frozen=True):
     tenants: int = 50
     """Number of tenants with series of their own; the others are counted together as `other`."""
     dcgm: bool = False
-    """Whether GPU readings are also served under the names of NVIDIA's dcgm-exporter, for dashboards made for it."""
+    """True if GPU readings are also served under the names of NVIDIA's dcgm-exporter, for dashboards made for it."""
     hpc_job_mapping_dir: str | None = None
     """Directory for files that name the jobs on each GPU: dcgm-exporter reads it by an option of the same name."""
 

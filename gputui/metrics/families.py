@@ -82,8 +82,11 @@ ENDED_ATTEMPTS = _counter("attempts_ended", "cause", "Attempts that ended, by ca
 ENDED = _counter("jobs_ended", "tenant state", "Jobs that ended for good.")
 RETRIES = _counter("job_retries", "cause", "Failed attempts whose job is tried again, by cause.")
 PREEMPTIONS = _counter("job_preemptions", "tenant", "Attempts that were preempted.")
-WAIT = _histogram("job_wait_seconds", "tenant", "Time from submission, or from --begin, to the first start.")
-RUN = _histogram("job_run_seconds", "tenant", "Duration of an attempt, however it ended.")
+WAIT = _histogram("job_wait_seconds", "", "Time from submission, or from --begin, to the first start.")
+TENANT_WAIT = Family(
+    "gputui_tenant_wait_seconds", Kind.SUMMARY, ("tenant",), "Sum and number of the waits of a tenant's jobs."
+)
+RUN = _histogram("job_run_seconds", "", "Duration of an attempt, however it ended.")
 
 GPUS = _gauge("gpus", "state", "GPUs by state; MIG instances count, GPUs that are cut into them do not.")
 FRAGMENTED = _gauge("gpus_fragmented", "", "GPUs that stay free while jobs wait, because none of these can use them.")
@@ -132,6 +135,7 @@ GPU_UP = _gpu("up", "Whether the latest reading of the GPU is fresh and the GPU 
 GPU_HEALTHY = _gpu("healthy", "Whether jobs may be started on it as far as its health goes; left out while unknown.")
 GPU_HEALTH = _gpu("health", "The GPU's health, as a label; always 1.", more=("code",))
 GPU_STATE = _gpu("state", "The GPU's state for the scheduler, as a label; always 1.", more=("state",))
+GPU_IDLE = _gpu("idle_since_timestamp_seconds", "Time since when its jobs leave it unused, once that is told.")
 GPU_JOB = _gpu(
     "job_info",
     "A job on the GPU; always 1. To be joined by UUID.",
@@ -139,6 +143,8 @@ GPU_JOB = _gpu(
 )
 UTILIZATION = _gpu("utilization_ratio", "Share of the last interval in which a kernel ran.")
 MEMORY_UTILIZATION = _gpu("memory_utilization_ratio", "Share of time in which memory was read or written.")
+SM_ACTIVE = _gpu("sm_active_ratio", "Share of the multiprocessors' time in which they had work; from Hopper on.")
+MEMORY_ACTIVE = _gpu("memory_active_ratio", "Share of the memory's bandwidth that was used; from Hopper on.")
 MEMORY_USED = _gpu("memory_used_bytes", "Memory in use.")
 MEMORY_SIZE = _gpu("memory_size_bytes", "Memory of the GPU.")
 TEMPERATURE = _gpu("temperature_celsius", "Temperature of the GPU.")

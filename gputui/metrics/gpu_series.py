@@ -72,12 +72,15 @@ def _add_state(page: SeriesPage, view: GpuView, labels: dict[str, str], driver: 
     page.add(families.GPU_UP, view.sample is not None and not view.stale and code is not HealthCode.LOST, labels)
     page.add(families.GPU_HEALTHY, None if code is HealthCode.UNKNOWN else view.health.is_schedulable, labels)
     page.add(families.GPU_HEALTH, 1, labels | {"code": code})
+    page.add(families.GPU_IDLE, view.idle_since, labels)
     page.add(families.GPU_STATE, 1, labels | {"state": view.state})
 
 
 def _add_readings(page: SeriesPage, sample: GpuSample, labels: dict[str, str]) -> None:
     page.add(families.UTILIZATION, sample.utilization, labels)
     page.add(families.MEMORY_UTILIZATION, sample.memory_utilization, labels)
+    page.add(families.SM_ACTIVE, sample.sm_activity, labels)
+    page.add(families.MEMORY_ACTIVE, sample.memory_activity, labels)
     page.add(families.MEMORY_USED, sample.memory_used, labels)
     page.add(families.MEMORY_SIZE, sample.memory_total, labels)
     page.add(families.TEMPERATURE, sample.temperature, labels)

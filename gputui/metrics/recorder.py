@@ -1,6 +1,7 @@
 """Counters and histograms of one term of a scheduler, in a registry of their own.
 
-They begin at 0 with the term; `_created` tells Prometheus since when they count.
+They begin at 0 with the term, which Prometheus sees as a reset. The library's `_created` series are left out:
+Prometheus makes nothing of them in the text format, and they would double the counters.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, disable_created_metrics
 
 from gputui.domain.cause import Blame, Cause, CauseCode
 from gputui.domain.job import Attempt, Job, JobId
@@ -23,6 +24,7 @@ COMPLETED = "Completed"
 CAUSES = (COMPLETED, *map(str, CauseCode))
 _TRIED_AGAIN = frozenset({Blame.JOB, Blame.INFRASTRUCTURE})
 
+disable_created_metrics()  # type: ignore[no-untyped-call]
 _MINUTE, _HOUR = 60.0, 3600.0
 BUCKETS = {
     families.TICK: (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 10),
@@ -44,9 +46,7 @@ class MetricsRecorder:
             each: Histogram(each.name, each.help, each.labels, registry=registry, buckets=BUCKETS[each])
             for each in BUCKETS
         }
-        self._call_time = Summary(
-            families.CALL_TIME.name, families.CALL_TIME.help, families.CALL_TIME.labels, registry=registry
-        )
+        self._summaries = {each: Summary(each.name, each.help, each.labels, registry=registry) for each in _SUMMARIES}
         self._gauges = {each: Gauge(each.name, each.help, each.labels, registry=registry) for each in _GAUGES}
         self._begun: set[str] = set()
         self._published_at: float | None = None
@@ -72,7 +72,7 @@ class MetricsRecorder:
     def called(self, runtime: str, call: str, result: str, seconds: float) -> None:
         """Record a call to a runtime."""
         self._counters[families.CALLS].labels(runtime, call, result).inc()
-        self._call_time.labels(runtime, call).observe(seconds)
+        self._summaries[families.CALL_TIME].labels(runtime, call).observe(seconds)
         if result == "ok":
             self._gauges[families.RUNTIME_LAST].labels(runtime).set_to_current_time()
 
@@ -115,6 +115,7 @@ class MetricsRecorder:
                 self._counters[family].labels(label)
             for state in TERMINAL:
                 self._counters[families.ENDED].labels(label, state)
+            self._summaries[families.TENANT_WAIT].labels(label)
         return label
 
     def _count(self, change: Change) -> None:
@@ -125,7 +126,9 @@ class MetricsRecorder:
         for attempt in change.started:
             self._counters[families.STARTED].labels(tenant).inc()
             if attempt.number == 1:
-                self._histograms[families.WAIT].labels(tenant).observe(_waited(job, attempt))
+                waited = _waited(job, attempt)
+                self._histograms[families.WAIT].observe(waited)
+                self._summaries[families.TENANT_WAIT].labels(tenant).observe(waited)
         for attempt in change.over:
             self._count_end(job, attempt, tenant)
 
@@ -134,7 +137,7 @@ class MetricsRecorder:
         self._counters[families.ENDED_ATTEMPTS].labels(cause.code if cause else COMPLETED).inc()
         if attempt.started_at and attempt.ended_at:
             seconds = max(0.0, (attempt.ended_at - attempt.started_at).total_seconds())
-            self._histograms[families.RUN].labels(tenant).observe(seconds)
+            self._histograms[families.RUN].observe(seconds)
         if cause is not None and cause.code is CauseCode.PREEMPTED:
             self._counters[families.PREEMPTIONS].labels(tenant).inc()
         elif cause is not None and _is_tried_again(job, attempt, cause):
@@ -163,4 +166,5 @@ _COUNTERS = (
     families.CALLS,
     families.DELIVERIES,
 )
+_SUMMARIES = (families.CALL_TIME, families.TENANT_WAIT)
 _GAUGES = (families.LAST_TICK, families.RUNTIME_LAST, families.HOOK_UP, families.HOOK_LAST)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -35,8 +33,3 @@ class Scrape:
 def scrape_of(registry: CollectorRegistry) -> Scrape:
     """Return what a scrape of the registry reads."""
     return Scrape(generate_latest(registry).decode())
-
-
-def without_created(names: Iterable[str]) -> list[str]:
-    """Return the names without those of `_created` series."""
-    return [name for name in names if not name.endswith("_created")]

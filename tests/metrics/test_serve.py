@@ -149,7 +149,7 @@ def test_jobs_are_counted_from_their_start_to_their_end(tmp_path: Path) -> None:
         assert found.value("gputui_attempts_ended_total", cause="NonZeroExit") == 2
         assert found.value("gputui_job_retries_total", cause="NonZeroExit") == 1
         assert found.value("gputui_jobs_submitted_total", tenant="bob") == 1
-        assert found.value("gputui_job_wait_seconds_count", tenant="bob") == 1
+        assert found.value("gputui_tenant_wait_seconds_count", tenant="bob") == 1
         assert found.value("gputui_gpu_allocation_ratio") == 0.5
         assert found.value("gputui_runtime_calls_total", runtime="process", call="start", result="ok") == 3
         assert (found.value("gputui_store_write_duration_seconds_count") or 0) > 5

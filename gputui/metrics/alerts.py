@@ -1,0 +1,119 @@
+"""Alert rules for Prometheus."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import Struct
+
+JOB = "gputui"
+"""Name of the job in the scrape configuration, by which a missing scheduler is noticed."""
+_SAME = "on (instance, job)"
+
+
+class Alert(Struct, frozen=True):
+    """An alert rule."""
+
+    name: str
+    expression: str
+    lasts: str
+    """Time for which the expression must hold."""
+    severity: str
+    summary: str
+    """Sentence; `{{ $labels.… }}` stands for labels of the series."""
+    advice: str
+
+    @property
+    def rule(self) -> dict[str, Any]:
+        """Return the rule as Prometheus reads it."""
+        return {
+            "alert": self.name,
+            "expr": self.expression,
+            "for": self.lasts,
+            "labels": {"severity": self.severity},
+            "annotations": {"summary": self.summary, "description": self.advice},
+        }
+
+
+ALERTS = (
+    Alert(
+        "GputuiGpuIdleWhileJobsWait",
+        f'gputui_gpus{{state="FREE"}} - {_SAME} gputui_gpus_fragmented > 0 and {_SAME} '
+        "sum by (instance, job) (gputui_jobs_eligible) > 0",
+        "30m",
+        "warning",
+        "{{ $value }} GPUs of {{ $labels.instance }} are free although jobs wait that could use them",
+        "`gputui explain ID` of the first waiting job says why. GPUs kept for a wide job or a reservation count too.",
+    ),
+    Alert(
+        "GputuiJobLeavesGpuIdle",
+        "(time() - gputui_gpu_idle_since_timestamp_seconds) * on (instance, UUID) group_right () "
+        "max by (instance, UUID, job_id, tenant) (gputui_gpu_job_info) > 0",
+        "30m",
+        "info",
+        "Job {{ $labels.job_id }} of {{ $labels.tenant }} leaves a GPU of {{ $labels.instance }} idle",
+        "It holds the GPU {{ $labels.UUID }} and has not used it for {{ $value | humanizeDuration }}.",
+    ),
+    Alert(
+        "GputuiGpuSick",
+        "gputui_gpu_healthy == 0 or gputui_gpu_up == 0",
+        "2m",
+        "critical",
+        "GPU {{ $labels.gpu }} of {{ $labels.instance }} is lost, silent or unfit for jobs",
+        "`gputui gpus` and `gputui doctor` say what is wrong with {{ $labels.UUID }}, and what helps.",
+    ),
+    Alert(
+        "GputuiQueueStuck",
+        "gputui_scheduler_halted == 1 or (sum by (instance, job) (gputui_jobs_eligible) > 0 "
+        f'unless {_SAME} sum by (instance, job) (gputui_jobs{{state=~"CONFIGURING|RUNNING|COMPLETING"}}) > 0 '
+        f"unless {_SAME} sum by (instance, job) (increase(gputui_attempts_started_total[15m])) > 0)",
+        "15m",
+        "critical",
+        "No job starts on {{ $labels.instance }}",
+        "Jobs wait, none runs, and none has started. `gputui doctor` checks the machine.",
+    ),
+    Alert(
+        "GputuiDiskFilling",
+        "gputui_disk_free_bytes / gputui_disk_size_bytes < 0.05 or "
+        "(predict_linear(gputui_disk_free_bytes[6h], 86400) < 0 "
+        "and gputui_disk_free_bytes / gputui_disk_size_bytes < 0.3)",
+        "15m",
+        "warning",
+        "The disk {{ $labels.mount }} of {{ $labels.instance }} ({{ $labels.role }}) fills up",
+        "Less than 5 % is free, or it is full within a day. Without room neither the queue nor logs can be written.",
+    ),
+    Alert(
+        "GputuiProbeStale",
+        "gputui_probe_age_seconds > 60 or gputui_nvml_up == 0",
+        "1m",
+        "critical",
+        "The GPUs of {{ $labels.instance }} cannot be read",
+        "Nothing starts on GPUs whose readings are old. `gputui doctor` checks the driver.",
+    ),
+    Alert(
+        "GputuiNobodySchedules",
+        f'up{{job="{JOB}"}} == 0 or absent(up{{job="{JOB}"}}) '
+        "or time() - gputui_tick_last_success_timestamp_seconds > 120",
+        "2m",
+        "critical",
+        "Nobody schedules on {{ $labels.instance }}",
+        "Running jobs go on, and no job starts. `systemctl status gputui` and gputui.log say why.",
+    ),
+    Alert(
+        "GputuiEngineDown",
+        "gputui_runtime_up == 0",
+        "5m",
+        "critical",
+        "The engine {{ $labels.runtime }} of {{ $labels.instance }} does not answer",
+        "Its jobs neither start nor end. `gputui doctor` says what helps.",
+    ),
+    Alert(
+        "GputuiHookFailing",
+        "gputui_hook_up == 0",
+        "15m",
+        "warning",
+        "The hook {{ $labels.hook }} of {{ $labels.instance }} does not work",
+        "Events are tried again and dropped in the end. gputui.log names the error.",
+    ),
+)
+"""All rules, in the order in which they are written."""

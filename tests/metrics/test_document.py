@@ -1,0 +1,16 @@
+"""docs/observe.md says what the code says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gputui.metrics.document import updated
+from gputui.metrics.families import FAMILIES
+
+PATH = Path(__file__).parents[2] / "docs" / "observe.md"
+
+
+def test_its_tables_are_up_to_date() -> None:
+    text = PATH.read_text(encoding="utf-8")
+    assert updated(text) == text, "run python scripts/observe.py"
+    assert all(f"`{family.name}`" in text for family in FAMILIES)

@@ -1,0 +1,355 @@
+"""Dashboards and alert rules: each panel's query against a real Prometheus, each rule firing and not firing."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gputui.cli.main import run as run_command
+from gputui.domain.settings import MetricsSettings
+from gputui.metrics.alerts import ALERTS
+from gputui.metrics.families import FAMILIES, Kind
+from gputui.metrics.grafana import COLUMNS, model
+from gputui.metrics.panels import DASHBOARDS, Query
+from gputui.metrics.provisioning import files, rules_text
+from tests.metrics.test_serve import PATIENCE, Served, served
+
+QUERIES = {
+    f"{dashboard.key}: {panel.title} {query.legend}": query
+    for dashboard in DASHBOARDS
+    for panel in dashboard.panels
+    for query in panel.queries
+}
+LABELS = ("instance", "job", "le")
+"""Labels that Prometheus adds, and those of histograms."""
+_NAME = re.compile(r"\bgputui_[a-z0-9_]+")
+
+
+def known_names() -> dict[str, set[str]]:
+    """Return the labels of each series that can be scraped."""
+    found = {}
+    for family in FAMILIES:
+        ends = {Kind.HISTOGRAM: ("_bucket", "_sum", "_count"), Kind.SUMMARY: ("_sum", "_count")}.get(family.kind, ("",))
+        found.update({family.name + end: {*family.labels, *LABELS} for end in ends})
+    return found
+
+
+def test_panels_and_alerts_name_series_and_labels_that_there_are() -> None:
+    known = known_names()
+    expressions = {
+        **{title: query.expression for title, query in QUERIES.items()},
+        **{a.name: a.expression for a in ALERTS},
+    }
+    for title, expression in expressions.items():
+        for name, selector in re.findall(r"\b(gputui_[a-z0-9_]+)(?:\{([^}]*)\})?", expression):
+            assert name in known, f"{title}: {name}"
+            labels = set(re.findall(r"(\w+)\s*[=!]~?\"", selector))
+            assert labels <= known[name], f"{title}: {name}{{{selector}}}"
+    for title, query in QUERIES.items():
+        shown = set(re.findall(r"\{\{(\w+)\}\}", query.legend)) - set(LABELS)
+        labels = set().union(*(known[name] for name in _NAME.findall(query.expression)))
+        assert shown <= labels, title
+
+
+def test_the_model_of_a_dashboard_fits_the_screen_and_its_variables_are_defined() -> None:
+    for dashboard in DASHBOARDS:
+        made = model(dashboard)
+        places = [panel["gridPos"] for panel in made["panels"]]
+        assert all(place["x"] + place["w"] <= COLUMNS for place in places)
+        cells = [
+            (place["x"] + x, place["y"] + y) for place in places for x in range(place["w"]) for y in range(place["h"])
+        ]
+        assert len(cells) == len(set(cells)), dashboard.key
+        variables = {each["name"] for each in made["templating"]["list"]}
+        used = set(re.findall(r"\$\{?(\w+)\}?", json.dumps(made["panels"])))
+        assert used - {"__rate_interval", "__range"} <= variables, dashboard.key
+        assert len({panel["id"] for panel in made["panels"]}) == len(made["panels"])
+
+
+def test_the_command_writes_every_file_and_says_where(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "none"))
+    out = tmp_path / "there"
+    assert run_command(["metrics", "dashboards", "--out", str(out)]) == 0
+    written = {Path(line) for line in capfd.readouterr().out.split()}
+    assert written == {path for path in out.rglob("*") if path.is_file()}
+    assert len(written) == len(DASHBOARDS) + 3
+    assert str(out / "grafana" / "dashboards") in (out / "grafana/provisioning/dashboards/gputui.yml").read_text()
+    assert json.loads((out / "grafana/dashboards/gputui-job.json").read_text())["uid"] == "gputui-job"
+    (tmp_path / "file").write_text("")
+    assert run_command(["metrics", "dashboards", "--out", str(tmp_path / "file")]) == 1
+    assert "cannot be written" in capfd.readouterr().err
+
+
+def test_the_scrape_configuration_speaks_as_the_port_does(tmp_path: Path) -> None:
+    settings = MetricsSettings(listen="[::1]:1234", certificate="c", key="k", users="u")
+    text = files(tmp_path, settings)[Path("prometheus", "gputui-scrape.yml")]
+    assert '"[::1]:1234"' in text
+    assert "scheme: https" in text
+    assert "basic_auth" in text
+    assert "https" not in files(tmp_path, MetricsSettings())[Path("prometheus", "gputui-scrape.yml")]
+
+
+class Prometheus:
+    """A real Prometheus that scrapes one port."""
+
+    def __init__(self, directory: Path, port: int) -> None:
+        rules = directory / "rules.yml"
+        rules.write_text(rules_text())
+        config = {
+            "global": {"scrape_interval": "250ms", "evaluation_interval": "1s"},
+            "rule_files": [str(rules)],
+            "scrape_configs": [{"job_name": "gputui", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}],
+        }
+        path = directory / "prometheus.json"
+        path.write_text(json.dumps(config))  # JSON is YAML
+        subprocess.run(["promtool", "check", "config", str(path)], check=True, capture_output=True)
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        words = [
+            f"--config.file={path}",
+            f"--storage.tsdb.path={directory / 'data'}",
+            f"--web.listen-address=127.0.0.1:{self._port}",
+        ]
+        self._log = (directory / "prometheus.log").open("w")
+        self.process = subprocess.Popen(["prometheus", *words], stderr=self._log, stdout=self._log)
+
+    def ask(self, expression: str) -> list[dict[str, Any]]:
+        """Return the result of an instant query; empty while Prometheus starts."""
+        query = urllib.parse.urlencode({"query": expression})
+        try:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self._port}/api/v1/query?{query}", timeout=PATIENCE
+            ) as answer:
+                result: list[dict[str, Any]] = json.load(answer)["data"]["result"]
+        except urllib.error.HTTPError as error:
+            if error.code == 503:  # not ready yet
+                return []
+            raise AssertionError(f"{expression}: {error.read().decode()}") from error
+        except urllib.error.URLError:
+            return []
+        return [each for each in result if each["value"][1] != "NaN"]
+
+    @property
+    def log(self) -> str:
+        """The end of its log."""
+        return Path(self._log.name).read_text()[-2000:]
+
+    def end(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait(PATIENCE)
+        self._log.close()
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    """A scheduler with a hook, tenants and metrics."""
+    directory = tmp_path_factory.mktemp("site")
+    config = directory / ".config" / "gputui" / "config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text('[hooks]\non_job_end = ["true"]\n[[policy.tenants]]\nname = "bob"\ngpus = 3\n')
+    with served(directory, "--metrics=0") as it:
+        yield it
+
+
+def filled(query: Query) -> str:
+    """Return the expression with the variables of a dashboard that shows everything of the last seconds."""
+    words: Mapping[str, str] = {
+        "$instance": ".*",
+        "$tenant": ".*",
+        "$job_id": ".*",
+        "$__rate_interval": "10s",
+        "$__range": "1m",
+    }
+    expression = query.expression
+    for name, value in words.items():
+        expression = expression.replace(name, value)
+    return expression
+
+
+@pytest.mark.prometheus
+def test_every_panel_shows_data_of_a_real_run(site: Served, tmp_path: Path) -> None:
+    prometheus = Prometheus(tmp_path, site.port)
+    try:
+        site.run("submit", "--host", "--gpus", "2", "--tenant", "bob", "--", "sleep", "600")
+        site.run("submit", "--host", "--gpus", "4", "--time-limit", "1h", "--", "true")
+        site.run("submit", "--host", "--hold", "--", "true")
+        missing, deadline = dict(QUERIES), time.monotonic() + PATIENCE
+        while missing and time.monotonic() < deadline:
+            site.run("submit", "--host", "--retries", "1", "--backoff", "0s", "--", "false")
+            missing = {title: query for title, query in missing.items() if not prometheus.ask(filled(query))}
+        assert not missing, (list(missing), prometheus.log)
+        assert prometheus.ask('up{job="gputui"} == 1')
+    finally:
+        prometheus.end()
+
+
+def series(name: str, values: str, **labels: str) -> dict[str, str]:
+    """Return an input of `promtool test rules`, as one of the scraped server."""
+    everywhere = {"instance": "gpu1", "job": "gputui", **labels}
+    return {
+        "series": f"{name}{{{', '.join(f'{key}={json.dumps(value)}' for key, value in everywhere.items())}}}",
+        "values": values,
+    }
+
+
+GPU = {"gpu": "0", "UUID": "GPU-1", "modelName": "H100", "hostname": "gpu1"}
+DISK = {"role": "state", "mount": "/"}
+CASES: list[tuple[str, str, list[dict[str, str]], int]] = [
+    (
+        "GputuiGpuIdleWhileJobsWait",
+        "45m",
+        [
+            series("gputui_gpus", "2x60", state="FREE"),
+            series("gputui_gpus_fragmented", "1x60"),
+            series("gputui_jobs_eligible", "3x60", tenant="bob"),
+        ],
+        1,
+    ),
+    (
+        "GputuiGpuIdleWhileJobsWait",
+        "45m",
+        [
+            series("gputui_gpus", "2x60", state="FREE"),
+            series("gputui_gpus_fragmented", "2x60"),
+            series("gputui_jobs_eligible", "3x60", tenant="bob"),
+        ],
+        0,
+    ),
+    (
+        "GputuiGpuIdleWhileJobsWait",
+        "45m",
+        [
+            series("gputui_gpus", "2x60", state="FREE"),
+            series("gputui_gpus_fragmented", "0x60"),
+            series("gputui_jobs_eligible", "0x60", tenant="bob"),
+        ],
+        0,
+    ),
+    (
+        "GputuiJobLeavesGpuIdle",
+        "40m",
+        [
+            series("gputui_gpu_idle_since_timestamp_seconds", "-1800x60", **GPU),
+            series("gputui_gpu_job_info", "1x60", **GPU, job_id="3", tenant="bob"),
+        ],
+        1,
+    ),
+    ("GputuiJobLeavesGpuIdle", "40m", [series("gputui_gpu_job_info", "1x60", **GPU, job_id="3", tenant="bob")], 0),
+    ("GputuiGpuSick", "5m", [series("gputui_gpu_healthy", "0x10", **GPU), series("gputui_gpu_up", "1x10", **GPU)], 1),
+    ("GputuiGpuSick", "5m", [series("gputui_gpu_up", "0x10", **GPU)], 1),
+    ("GputuiGpuSick", "5m", [series("gputui_gpu_healthy", "1x10", **GPU), series("gputui_gpu_up", "1x10", **GPU)], 0),
+    ("GputuiQueueStuck", "20m", [series("gputui_scheduler_halted", "1x60")], 1),
+    (
+        "GputuiQueueStuck",
+        "40m",
+        [
+            series("gputui_jobs_eligible", "2x60", tenant="bob"),
+            series("gputui_attempts_started_total", "5x60", tenant="bob"),
+        ],
+        1,
+    ),
+    (
+        "GputuiQueueStuck",
+        "40m",
+        [
+            series("gputui_jobs_eligible", "2x60", tenant="bob"),
+            series("gputui_attempts_started_total", "0+1x60", tenant="bob"),
+        ],
+        0,
+    ),
+    (
+        "GputuiQueueStuck",
+        "40m",
+        [
+            series("gputui_jobs_eligible", "2x60", tenant="bob"),
+            series("gputui_jobs", "1x60", tenant="eve", state="RUNNING"),
+        ],
+        0,
+    ),
+    (
+        "GputuiDiskFilling",
+        "20m",
+        [series("gputui_disk_free_bytes", "4x30", **DISK), series("gputui_disk_size_bytes", "100x30", **DISK)],
+        1,
+    ),
+    (
+        "GputuiDiskFilling",
+        "30m",
+        [series("gputui_disk_free_bytes", "29-0.1x40", **DISK), series("gputui_disk_size_bytes", "100x40", **DISK)],
+        1,
+    ),
+    (
+        "GputuiDiskFilling",
+        "30m",
+        [series("gputui_disk_free_bytes", "50x40", **DISK), series("gputui_disk_size_bytes", "100x40", **DISK)],
+        0,
+    ),
+    ("GputuiProbeStale", "5m", [series("gputui_probe_age_seconds", "0+60x10"), series("gputui_nvml_up", "1x10")], 1),
+    ("GputuiProbeStale", "5m", [series("gputui_nvml_up", "0x10")], 1),
+    ("GputuiProbeStale", "5m", [series("gputui_probe_age_seconds", "1x10"), series("gputui_nvml_up", "1x10")], 0),
+    ("GputuiNobodySchedules", "5m", [series("up", "0x10")], 1),
+    ("GputuiNobodySchedules", "5m", [], 1),
+    (
+        "GputuiNobodySchedules",
+        "15m",
+        [series("up", "1x20"), series("gputui_tick_last_success_timestamp_seconds", "0+60x3 180x20")],
+        1,
+    ),
+    (
+        "GputuiNobodySchedules",
+        "15m",
+        [series("up", "1x20"), series("gputui_tick_last_success_timestamp_seconds", "0+60x20")],
+        0,
+    ),
+    ("GputuiEngineDown", "10m", [series("gputui_runtime_up", "0x10", runtime="docker")], 1),
+    ("GputuiEngineDown", "10m", [series("gputui_runtime_up", "1x10", runtime="docker")], 0),
+    ("GputuiHookFailing", "20m", [series("gputui_hook_up", "0x30", hook="mail")], 1),
+    ("GputuiHookFailing", "20m", [series("gputui_hook_up", "0x5 1x30", hook="mail")], 0),
+]
+"""Name of a rule, a time, the series until then, and how often it fires."""
+
+
+def test_every_rule_has_a_case_in_which_it_fires_and_one_in_which_it_does_not() -> None:
+    for alert in ALERTS:
+        assert {bool(fires) for name, _, _, fires in CASES if name == alert.name} == {True, False}, alert.name
+
+
+@pytest.mark.prometheus
+def test_rules_fire_when_they_should_and_only_then(tmp_path: Path) -> None:
+    (tmp_path / "rules.yml").write_text(rules_text())
+    subprocess.run(["promtool", "check", "rules", str(tmp_path / "rules.yml")], check=True, capture_output=True)
+    tests = [
+        {
+            "interval": "1m",
+            "input_series": given,
+            "promql_expr_test": [
+                {
+                    "expr": f'count(ALERTS{{alertname="{name}",alertstate="firing"}}) or vector(0)',
+                    "eval_time": at,
+                    "exp_samples": [{"labels": "{}", "value": fires}],
+                }
+            ],
+        }
+        for name, at, given, fires in CASES
+    ]
+    path = tmp_path / "tests.yml"
+    path.write_text(json.dumps({"rule_files": ["rules.yml"], "evaluation_interval": "1m", "tests": tests}))
+    done = subprocess.run(
+        ["promtool", "test", "rules", str(path)], capture_output=True, text=True, check=False, env=dict(os.environ)
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
