@@ -173,6 +173,10 @@ class FakeRuntime:
             ended_at=self.clock.now(),
         )
 
+    def spend(self, container_id: str, used: Consumption) -> None:
+        """Have its record tell what it has used in all."""
+        self.made[container_id] = replace(self.made[container_id], consumption=used)
+
     def forget_the_past(self) -> None:
         """Keep no book of what was asked for: one that runs for long would grow by it."""
         self.launches = {name: launch for name, launch in self.launches.items() if name in self.made}
