@@ -36,6 +36,10 @@ EVERY = 15.0
 """Seconds between two looks at the files, and between two attempts to open the port."""
 
 
+CLOSE_WITHIN = 5.0
+"""Seconds to wait for the thread, which may be stuck on a disk."""
+
+
 def _now() -> datetime:
     return datetime.now(UTC)
 
@@ -72,6 +76,8 @@ class Exporter:
         self._server: MetricsServer | None = None
         self._stamps: object = None
         self._fault = ""
+        self._slip = ""
+        """The last error of counting: each is logged once."""
         self._woken = threading.Event()
         self._is_closed = False
         self._thread = threading.Thread(target=self._tend, name="gputui-metrics-files", daemon=True)
@@ -85,6 +91,14 @@ class Exporter:
 
     def published(self, snapshot: Snapshot) -> None:
         """Take the snapshot as the newest, and count what changed."""
+        try:
+            self._take(snapshot)
+        except Exception as error:  # a border: a tick must not fail for its metrics
+            if str(error) != self._slip:
+                log.exception("a snapshot could not be counted")
+            self._slip = str(error)
+
+    def _take(self, snapshot: Snapshot) -> None:
         before, update = self._collector.snapshot, self._jobs.update(snapshot.jobs)
         self._collector.update(snapshot, update, self._jobs.jobs)
         self._recorder.published(snapshot, update.changes, self._jobs.jobs)
@@ -102,7 +116,7 @@ class Exporter:
         """Close the port."""
         self._is_closed = True
         self._woken.set()
-        self._thread.join(EVERY)
+        self._thread.join(CLOSE_WITHIN)
         server, self._server = self._server, None
         if server is not None:
             server.stop()

@@ -52,7 +52,6 @@ class JobChanges:
         """Return the difference to the last call."""
         if jobs is self._seen:
             return NOTHING
-        self._seen = jobs
         before, now = self._objects, dict(zip(map(id, jobs), jobs, strict=True))
         came = tuple(sorted((now[key] for key in now.keys() - before.keys()), key=lambda job: job.id))
         gone = tuple(before[key] for key in before.keys() - now.keys())
@@ -61,7 +60,7 @@ class JobChanges:
             self.jobs.pop(job.id, None)
         self.jobs.update((job.id, job) for job in came)
         self._highest = max(self._highest, max((job.last_id for job in came), default=0))
-        self._objects = now
+        self._objects, self._seen = now, jobs
         return Update(came, gone, changes)
 
     def _change(self, job: Job, gone: Iterable[Job]) -> Change | None:

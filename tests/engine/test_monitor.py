@@ -108,3 +108,34 @@ def test_calls_are_recorded_with_their_results(world: World) -> None:
         runtime.pull("missing", print, threading.Event())
     assert heard.what == {"docker containers ok": 1, "docker containers unavailable": 1, "docker pull error": 1}
     assert (runtime.name, runtime.status()) == (world.docker.name, world.docker.status())
+
+
+async def test_a_monitor_that_cannot_be_opened_keeps_nobody_from_scheduling(world: World) -> None:
+    real(world)
+    waiting, feed = world.submit(1), Feed()
+
+    def open_monitor(jobs: Entries) -> Heard:
+        raise ImportError("no library")
+
+    host = Host(
+        store=world.store,
+        adapters=lambda: Adapters({"docker": world.docker, "process": world.host}, FakeProbe(4, RealClock())),
+        settings=world.settings,
+        clock=RealClock(),
+        directory=world.directory,
+        me=Leader(1, "here", "root", "serve", datetime.now(UTC)),
+        feed=feed,
+        open_monitor=open_monitor,
+    )
+    started = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def look(_: Snapshot) -> None:
+        if world.job(waiting).state is JobState.RUNNING:
+            loop.call_soon_threadsafe(started.set)
+
+    feed.subscribe(look)
+    task = asyncio.create_task(host.run())
+    await asyncio.wait_for(started.wait(), 10)
+    host.stop()
+    await asyncio.wait_for(task, 10)

@@ -26,6 +26,7 @@ from gputui.metrics.grafana import COLUMNS, model
 from gputui.metrics.panels import DASHBOARDS, Query
 from gputui.metrics.provisioning import files, rules_text
 from tests.metrics.test_serve import PATIENCE, Served, served
+from tests.metrics.test_server import HASH
 
 QUERIES = {
     f"{dashboard.key}: {panel.title} {query.legend}": query
@@ -105,15 +106,23 @@ def test_the_scrape_configuration_speaks_as_the_port_does(tmp_path: Path) -> Non
 
 
 class Prometheus:
-    """A real Prometheus that scrapes one port."""
+    """A real Prometheus that scrapes one port, by TLS and with a password."""
 
-    def __init__(self, directory: Path, port: int) -> None:
+    def __init__(self, directory: Path, port: int, certificate: Path) -> None:
         rules = directory / "rules.yml"
         rules.write_text(rules_text())
         config = {
             "global": {"scrape_interval": "250ms", "evaluation_interval": "1s"},
             "rule_files": [str(rules)],
-            "scrape_configs": [{"job_name": "gputui", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}],
+            "scrape_configs": [
+                {
+                    "job_name": "gputui",
+                    "scheme": "https",
+                    "tls_config": {"ca_file": str(certificate)},
+                    "basic_auth": {"username": "alice", "password": "secret"},
+                    "static_configs": [{"targets": [f"127.0.0.1:{port}"]}],
+                }
+            ],
         }
         path = directory / "prometheus.json"
         path.write_text(json.dumps(config))  # JSON is YAML
@@ -156,13 +165,20 @@ class Prometheus:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """A scheduler with a hook, tenants and metrics."""
+def site(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path]) -> Iterator[Served]:
+    """A scheduler with a hook and tenants; its metrics are read by TLS and with a password."""
     directory = tmp_path_factory.mktemp("site")
+    users = directory / "users"
+    users.write_text(f"alice:{HASH}\n")
+    users.chmod(0o600)
     config = directory / ".config" / "gputui" / "config.toml"
     config.parent.mkdir(parents=True)
-    config.write_text('[hooks]\non_job_end = ["true"]\n[[policy.tenants]]\nname = "bob"\ngpus = 3\n')
-    with served(directory, "--metrics=0") as it:
+    cert, key = certificate
+    config.write_text(
+        '[hooks]\non_job_end = ["true"]\n[[policy.tenants]]\nname = "bob"\ngpus = 3\n'
+        f'[metrics]\nenabled = true\nlisten = "0"\ncertificate = "{cert}"\nkey = "{key}"\nusers = "{users}"\n'
+    )
+    with served(directory) as it:
         yield it
 
 
@@ -182,8 +198,8 @@ def filled(query: Query) -> str:
 
 
 @pytest.mark.prometheus
-def test_every_panel_shows_data_of_a_real_run(site: Served, tmp_path: Path) -> None:
-    prometheus = Prometheus(tmp_path, site.port)
+def test_every_panel_shows_data_of_a_real_run(site: Served, tmp_path: Path, certificate: tuple[Path, Path]) -> None:
+    prometheus = Prometheus(tmp_path, site.port, certificate[0])
     try:
         site.run("submit", "--host", "--gpus", "2", "--tenant", "bob", "--", "sleep", "600")
         site.run("submit", "--host", "--gpus", "4", "--time-limit", "1h", "--", "true")

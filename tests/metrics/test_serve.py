@@ -132,6 +132,11 @@ def lint(scrape: Scrape) -> list[str]:
     return (done.stdout + done.stderr).splitlines() + ([f"exit code {done.returncode}"] if done.returncode else [])
 
 
+def test_without_metrics_their_library_is_not_imported() -> None:
+    program = "import sys, gputui.cli.serve, gputui.console.serving; sys.exit('prometheus_client' in sys.modules)"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
 @pytest.mark.prometheus
 def test_jobs_are_counted_from_their_start_to_their_end(tmp_path: Path) -> None:
     mapping = tmp_path / "jobs"

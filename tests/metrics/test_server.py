@@ -7,14 +7,15 @@ import http.client
 import os
 import socket
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import bcrypt
 import pytest
+from msgspec.structs import replace
 
 from gputui.config import listen_address, load_settings
 from gputui.domain.errors import InputError
@@ -27,17 +28,6 @@ from tests.factories import snapshot
 HASH = bcrypt.hashpw(b"secret", bcrypt.gensalt(4)).decode()
 SECRET = {"Authorization": "Basic " + base64.b64encode(b"alice:secret").decode()}
 OTHERS = 65534
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate for localhost, and its key."""
-    made = tmp_path_factory.mktemp("certificate")
-    words = "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 1 -subj /CN=localhost -addext"
-    names = ["subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"]
-    subprocess.run(["openssl", *words.split(), *names], cwd=made, check=True, capture_output=True)
-    (made / "key.pem").chmod(0o600)
-    return made / "cert.pem", made / "key.pem"
 
 
 @pytest.fixture
@@ -268,3 +258,12 @@ def test_what_is_no_address_is_named(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match="no address with a port") as raised:
         load_settings(tmp_path / "config.toml", {})
     assert raised.value.where == f"{tmp_path}/config.toml: metrics.listen"
+
+
+def test_a_snapshot_that_cannot_be_counted_fails_no_tick(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    broken: Any = replace(snapshot(), jobs=(None,))
+    with exported(tmp_path) as (exporter, said):
+        for _ in range(3):
+            exporter.published(broken)
+        assert len([record for record in caplog.records if "could not be counted" in record.message]) == 1
+        assert get(port_of(said))[0] == 200

@@ -328,7 +328,10 @@ class Host:
     def _begin_monitor(self) -> Monitor:
         """Open a monitor of this term."""
         if self._open_monitor is not None:
-            self._monitor = self._open_monitor(self._store.jobs())
+            try:
+                self._monitor = self._open_monitor(self._store.jobs())
+            except Exception:  # a border: scheduling goes on without metrics
+                log.exception("no metrics are served")
         self._store.time_writes(self._monitor.wrote)
         return self._monitor
 
