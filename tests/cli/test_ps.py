@@ -63,7 +63,7 @@ def test_a_foreign_process_is_ended_and_audited(run_on: Run, store: KeptStore, i
     assert (asked.code, idle.poll()) == (2, None)
     assert "there is no terminal to ask on" in asked.err
     ended = run_on("ps", "-s", "TERM", "--yes", str(idle.pid))
-    assert (ended.code, idle.wait(10)) == (0, -15)
+    assert (ended.code, idle.wait(60)) == (0, -15)
     assert ended.out.startswith(f"TERM to pid {idle.pid} of root on GPU 1: cat: ended after")
     assert [entry.after.partition(" after")[0] for entry in store.audit_log(f"pid {idle.pid}")] == [
         "TERM: requested",

@@ -65,7 +65,7 @@ class Tab:
         number = next(self._ids)
         self._answers[number] = answer = asyncio.get_running_loop().create_future()
         await self._socket.send_json({"id": number, "method": method, "params": params})
-        content = await asyncio.wait_for(answer, 20)
+        content = await asyncio.wait_for(answer, 60)
         assert "error" not in content, content
         found: dict[str, Any] = content["result"]
         return found
@@ -77,7 +77,7 @@ class Tab:
             "Emulation.setDeviceMetricsOverride", width=columns, height=lines, deviceScaleFactor=1, mobile=False
         )
 
-    async def until_received(self, *words: str, seconds: float = 20) -> None:
+    async def until_received(self, *words: str, seconds: float = 60) -> None:
         """Wait until the console drew all of these."""
         async with asyncio.timeout(seconds):
             while not all(word in self.received for word in words):
@@ -114,7 +114,7 @@ async def browser(width: int = 1280, height: int = 800) -> AsyncIterator[Tab]:
     )
     try:
         assert process.stderr is not None
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while b"DevTools listening on" not in (line := await process.stderr.readline()):
                 assert line, "Chromium ended"
         address = line.decode().split()[-1].split("/")[2]

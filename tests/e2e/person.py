@@ -13,7 +13,7 @@ import termios
 import time
 from collections.abc import Mapping
 
-_PATIENCE = 30.0
+_PATIENCE = 60.0
 
 
 class Person:

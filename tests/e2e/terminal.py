@@ -11,6 +11,9 @@ from types import TracebackType
 
 from gputui.domain.text import width
 
+_PATIENCE = 60.0
+"""Seconds until a test gives up on something that should be on the screen."""
+
 
 class Terminal:
     """Tmux server of its own, with one window of that size."""
@@ -66,11 +69,11 @@ class Terminal:
         form = " ".join(f"#{{?{flag},{name},}}" for flag, name in names.items())
         return " ".join(self._tmux("display-message", "-p", form).split())
 
-    def until(self, *wanted: str, seconds: float = 15) -> str:
+    def until(self, *wanted: str, seconds: float = _PATIENCE) -> str:
         """The screen, once it shows all of these."""
         return self.until_that(lambda shown: all(word in shown for word in wanted), f"{wanted}", seconds)
 
-    def until_that(self, condition: Callable[[str], bool], wanted: str = "such", seconds: float = 15) -> str:
+    def until_that(self, condition: Callable[[str], bool], wanted: str = "such", seconds: float = _PATIENCE) -> str:
         """The screen, once this is true of it."""
         self._is_after_escape = False
         deadline = time.monotonic() + seconds
@@ -79,7 +82,7 @@ class Terminal:
             time.sleep(0.05)
         return shown
 
-    def until_gone(self, word: str, seconds: float = 15) -> None:
+    def until_gone(self, word: str, seconds: float = _PATIENCE) -> None:
         """Wait until the screen shows this no more."""
         self._is_after_escape = False
         deadline = time.monotonic() + seconds

@@ -20,7 +20,7 @@ from tests import leftovers
 from tests.e2e.terminal import Terminal
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0
+PATIENCE = 60.0
 BEGINS_AND_ENDS = [(f"\x1b[?{mode}h".encode(), f"\x1b[?{mode}l".encode()) for mode in (1049, 1000, 1003, 1004, 2004)]
 BEGINS_AND_ENDS += [(b"\x1b[?25l", b"\x1b[?25h"), (b"\x1b[?7l", b"\x1b[?7h")]
 _SIZE = ("COLUMNS", "LINES")

@@ -23,7 +23,7 @@ from gputui.tui.textual_internals import SHORT, NonblockingWriter
 from tests import leftovers
 
 SIZE = (24, 80)
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 class Line:

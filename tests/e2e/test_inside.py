@@ -21,7 +21,8 @@ def test_a_shell_in_a_real_container_and_its_processes(site: Site) -> None:
         job_id = site.shell("echo ready; sleep 600", "--gpus", "1", "--name", "roomy", "-e", "MARK=inside-it")
         terminal.until("roomy", "ready")
         terminal.press("x")
-        terminal.until(f"job #{job_id} roomy: container", "brings the console back", "#")
+        terminal.until(f"job #{job_id} roomy: container", "brings the console back")
+        terminal.until_that(lambda shown: shown.rstrip().endswith("#"), "prompt")
         terminal.press("echo $MARK-$((40+2)); tty; stty size", "Enter")
         terminal.until("inside-it-42", "/dev/pts/", "30 100")
         terminal.press("C-c")  # is the shell's, not the console's
@@ -59,5 +60,7 @@ def test_a_shell_beside_a_host_job_sees_its_gpus_and_stands_in_its_directory(tmp
         terminal.until("q quit", "llama-7b-sft")
         terminal.press("X")
         terminal.until("PROCESSES", "gputui.cli.trainer")
-        terminal.press("q", "q")
+        terminal.press("q")
+        terminal.until("llama-7b-sft", "q quit")
+        terminal.press("q")
         terminal.until("EXIT 0")

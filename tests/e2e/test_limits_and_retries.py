@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.site import Site
+from tests.e2e.time_limits import end_soon
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml]
 
@@ -19,7 +20,7 @@ while :; do sleep 0.2; done
 def test_a_job_is_warned_once_across_schedulers_then_told_to_end_then_killed(site: Site) -> None:
     site.config.write_text('[scheduler]\nstop_grace = "1s"\n')
     first = site.serve()
-    job_id = site.shell(PATIENT, "--gpus", "1", "--time-limit", "9", "--signal", "USR1@6")
+    job_id = site.shell(PATIENT, "--gpus", "1", "--time-limit", "3600", "--signal", "USR1@3597")
     site.until(lambda: "warned" in site.run("logs", str(job_id), check=False).stdout)
     shown = site.json("show", str(job_id))
     assert shown["state"] == "RUNNING"
@@ -27,6 +28,7 @@ def test_a_job_is_warned_once_across_schedulers_then_told_to_end_then_killed(sit
     assert "by its time limit at" in site.run("show", str(job_id)).stdout
     site.kill(first)
     site.serve()
+    end_soon(site, job_id)
     job = site.until_state(job_id, "TIMEOUT")
     assert (job["exit_code"], job["cause_code"]) == (137, "TimeLimit")
     assert site.run("logs", str(job_id)).stdout.splitlines() == ["ready", "warned", "told to end"]

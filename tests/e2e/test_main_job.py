@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from datetime import datetime
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from tests.e2e import witness
 from tests.e2e.site import Site
 from tests.gpus import standin
+from tests.machine_load import stretched
 from tests.runtime.dockerd import IMAGE
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml]
@@ -43,7 +43,8 @@ def test_a_failing_job_is_tried_three_times_with_growing_pauses(site: Site) -> N
     begun = [datetime.fromisoformat(attempt["started_at"]) for attempt in job["attempts"]]
     ended = [datetime.fromisoformat(attempt["ended_at"]) for attempt in job["attempts"]]
     pauses = [(begin - end).total_seconds() for begin, end in zip(begun[1:], ended, strict=False)]
-    assert 1 <= pauses[0] < pauses[1] < 5
+    assert 1 <= pauses[0] < stretched(2)
+    assert 2 <= pauses[1] < stretched(5)
     for number in (1, 2, 3):
         assert site.run("logs", "--attempt", str(number), str(job_id)).stdout.endswith(f":{job_id}:{number}\n")
 
@@ -84,8 +85,9 @@ def test_actions_from_other_processes_are_carried_out(site: Site) -> None:
     job = site.until_state(job_id, "CANCELLED")
     assert job["exit_code"] == 143
     held = site.shell("true", "--hold")
-    time.sleep(0.5)
-    assert site.json("show", str(held))["reason"]["code"] == "JobHeldUser"
+    site.until_state(site.shell("true"), "COMPLETED")
+    shown = site.json("show", str(held))
+    assert (shown["state"], shown["attempts"], shown["reason"]["code"]) == ("PENDING", [], "JobHeldUser")
     site.run("release", str(held))
     site.until_state(held, "COMPLETED")
     site.run("drain", "0", "--reason", "fan")
@@ -94,7 +96,7 @@ def test_actions_from_other_processes_are_carried_out(site: Site) -> None:
     site.until(lambda: site.json("gpus")[0]["state"] == "FREE")
     site.run("pause")
     paused = site.shell("true")
-    site.until(lambda: site.json("show", str(paused))["reason"]["code"] == "SchedulerPaused")
+    site.until(lambda: (site.json("show", str(paused))["reason"] or {}).get("code") == "SchedulerPaused")
     site.run("unpause")
     site.until_state(paused, "COMPLETED")
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.e2e.site import Site
+from tests.machine_load import stretched
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml]
 
@@ -26,13 +27,17 @@ def gpus_of(job: dict[str, Any]) -> list[str]:
 
 
 def test_a_window_is_backfilled_then_kept_clear_and_its_tenants_own(site: Site) -> None:
+    site.run("pause")  # or the window begins while the first job is still being submitted
+    site.serve()
     four = ("--gpus", "4", "--tenant", "alice")
     long = site.shell(SLEEP, *four, "--time-limit", "2h")
     crosses = site.shell(SLEEP, *four, "--time-limit", "2h")
     short = site.shell("true", *four, "--time-limit", "2s")
-    added = site.run("reserve", "add", "--gpus", "4", "--start", "+8", "--for", "1h", "--tenant", "course")
+    site.until(lambda: (site.json("show", str(short))["reason"] or {}).get("code") == "SchedulerPaused")
+    start = f"+{stretched(8):.0f}"
+    added = site.run("reserve", "add", "--gpus", "4", "--start", start, "--for", "1h", "--tenant", "course")
     assert added.stdout == "r1\n"
-    site.serve()
+    site.run("unpause")
     ended = site.until_state(short, "COMPLETED")
     site.until_state(long, "RUNNING")
     start = the_window(site)["start"]

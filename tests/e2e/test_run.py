@@ -60,11 +60,11 @@ def gputui(environ: Environ, *words: str, stdin: bytes = b"") -> tuple[int, byte
 def end(environ: Environ, job: str) -> None:
     """Cancel a job, which would otherwise outlive its scheduler, and wait for its end."""
     gputui(environ, "cancel", job)
-    assert gputui(environ, "wait", "-q", "--timeout", "30s", job)[0] != 124
+    assert gputui(environ, "wait", "-q", "--timeout", "60s", job)[0] != 124
 
 
 def until(true: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -126,7 +126,7 @@ def in_a_script(environ: Environ, what: tuple[str, ...]) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == b"begun\n"
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=30)
+        out, err = process.communicate(timeout=60)
     assert (process.returncode, out) == (3, b"bye\n")
     assert b"is asked to stop; Ctrl-C again leaves at once" in err
     assert b"cancelled" in err

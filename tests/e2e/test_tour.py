@@ -199,8 +199,9 @@ def by_keys(operator: Operator) -> None:
 
 
 def by_mouse(operator: Operator, other: subprocess.Popen[bytes]) -> None:
+    operator.sees(" ID STATE ")
     operator.resize(80, 24)
-    operator.sees(" GPU MODEL UTIL", " 50 big", "q quit")
+    operator.sees_that(lambda shown: " ID ST " in shown and " 50 big" in shown and "q quit" in shown)
 
     # more time for a running job, by the menu of its row
     operator.right_click(" 50 big").click("edit")

@@ -9,6 +9,7 @@ import pytest
 
 from gputui.domain.job import JobId
 from tests.e2e.site import Site, all_over
+from tests.machine_load import stretched
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml]
 
@@ -107,7 +108,7 @@ def near(at: datetime, other: datetime) -> bool:
 def test_what_dry_runs_foretell_comes_true(site: Site) -> None:
     """The jobs here run until their limits end them, so that limits are exact."""
     site.config.write_text(CONFIG)
-    holds, lasts = timedelta(seconds=24), timedelta(seconds=6)
+    holds, lasts = timedelta(seconds=round(stretched(24))), timedelta(seconds=6)
     # of jobs that have waited alike the shorter goes first, but for its priority
     runs = site.shell(SLEEP, "--gpus", "8", "--priority", "100", "--time-limit", f"{holds.seconds}s")
     four = ("--gpus", "4", "--time-limit", f"{lasts.seconds}s")
@@ -133,7 +134,7 @@ def test_what_dry_runs_foretell_comes_true(site: Site) -> None:
 
     store = site.store()
     try:
-        site.until(lambda: all_over(store.jobs().values()), 60)
+        site.until(lambda: all_over(store.jobs().values()), 60 + holds.seconds)
         began = {job.id: job.started_at or NEVER for job in store.jobs().values()}
     finally:
         store.close()

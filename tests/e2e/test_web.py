@@ -26,7 +26,7 @@ from tests.e2e.browser import browser
 from tests.e2e.site import RealClock
 from tests.factories import ACTOR, spec
 
-_SECONDS = 20
+_SECONDS = 60
 
 
 class Served:

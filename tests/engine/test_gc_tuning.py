@@ -34,7 +34,7 @@ async def test_the_queue_is_passed_over_by_who_leads_and_by_who_looks_on(world: 
         await seat.until(lambda: gc.get_freeze_count() > 0)
         assert gc.get_threshold()[0] == memory_tuning.YOUNG
         seat.host.stop()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)
 
 
 def _as_python_has_it() -> None:
@@ -115,4 +115,4 @@ async def test_who_leads_and_who_looks_on_tend_to_it(world: World, monkeypatch: 
         task = asyncio.create_task(seat.host.run())
         await seat.until(lambda: memory_tuning.SWEEPER.swept_at > 0.0)
         seat.host.stop()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, 60)

@@ -24,6 +24,7 @@ from gputui.gpus.supervisor import MOST_STUCK, NvmlProbe, ProbeProcess, first_re
 from tests.gpus.conftest import Start
 from tests.gpus.standin import StandIn, uuid
 from tests.gpus.watching import FAST, PATIENCE, SystemClock, Watcher, is_whole, sample_of
+from tests.machine_load import stretched
 
 pytestmark = pytest.mark.nvml
 
@@ -116,7 +117,7 @@ def test_processes_stuck_in_the_kernel_are_not_waited_for_nor_multiplied(
     assert len(unkillable.born) == MOST_STUCK
     before = time.monotonic()
     watcher.probe.close()
-    assert time.monotonic() - before < 1
+    assert time.monotonic() - before < stretched(1)
 
 
 def test_close_does_not_wait_for_a_wedged_driver(standin: StandIn, watch: Start) -> None:
@@ -126,7 +127,7 @@ def test_close_does_not_wait_for_a_wedged_driver(standin: StandIn, watch: Start)
     standin.change("hang *")
     before = time.monotonic()
     watcher.probe.close()
-    assert time.monotonic() - before < 1
+    assert time.monotonic() - before < stretched(1)
     wait_gone(pid)
 
 
@@ -138,7 +139,7 @@ def test_nothing_blocks_while_the_driver_hangs(standin: StandIn, watch: Start) -
         watcher.probe.refresh()
     watcher.probe.want_pcie(uuid(0))
     watcher.probe.latest()
-    assert time.monotonic() - before < 5
+    assert time.monotonic() - before < stretched(5)
 
 
 def test_refresh_brings_processes_within_50_ms(standin: StandIn, watch: Start) -> None:
@@ -265,4 +266,4 @@ def test_the_first_reading_of_a_wedged_driver_is_over_in_time(standin: StandIn) 
     before = time.monotonic()
     probe = NvmlProbe(replace(FAST, hang_after=timedelta(seconds=0.4)), SystemClock())
     assert first_reading(probe, 0.5).status.code is ProbeCode.WEDGED_AT_START
-    assert time.monotonic() - before < 2
+    assert time.monotonic() - before < stretched(2)

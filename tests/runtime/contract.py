@@ -41,6 +41,11 @@ def shell(script: str) -> tuple[str, ...]:
     return ("sh", "-c", script)
 
 
+def until_told(then: str) -> tuple[str, ...]:
+    """Return a command that prints `ready` and runs until it is asked to end; then it runs these words."""
+    return shell(f'trap "{then}" TERM; echo ready; while :; do sleep 0.02; done')
+
+
 def until(true: Callable[[], bool], what: str) -> None:
     """Wait for something in the outside world that tells nobody when it happens."""
     deadline = time.monotonic() + PATIENCE
@@ -208,13 +213,15 @@ class RuntimeContract:
     # start and end
 
     def test_a_run_from_start_to_end(self, harness: Harness, runtime: Runtime) -> None:
-        container_id = self.run(runtime, harness.launch(shell("read x < /proc/uptime; sleep 0.2")))
+        container_id = self.run(runtime, harness.launch(until_told("read x < /proc/uptime; exit 0")))
         running = record(runtime, container_id)
         assert running.state is ContainerState.RUNNING
         assert running.started_at is not None
         assert running.started_at.utcoffset() is not None
         assert running.pid is not None
         assert (running.exit_code, running.cause, running.ended_at) == (None, None, None)
+        seen(runtime, container_id, b"ready")
+        runtime.terminate(container_id)
         ended = harness.ended(runtime, container_id)
         assert (ended.state, ended.exit_code, ended.cause) == (ContainerState.EXITED, 0, None)
         assert ended.ended_at is not None
@@ -306,9 +313,8 @@ class RuntimeContract:
             runtime.suspend(container_id)
             assert record(runtime, container_id).is_suspended
             assert record(runtime, container_id).state is ContainerState.RUNNING
+        until(lambda: self.is_still(runtime, container_id), "it stands still, and all that it wrote has come")
         before = tuple(runtime.logs(container_id))
-        time.sleep(0.2)
-        assert tuple(runtime.logs(container_id)) == before
         for _ in range(2):
             runtime.unsuspend(container_id)
             assert not record(runtime, container_id).is_suspended
@@ -318,6 +324,12 @@ class RuntimeContract:
         assert harness.ended(runtime, container_id).exit_code == 5
         runtime.suspend(container_id)
         runtime.unsuspend(container_id)
+
+    def is_still(self, runtime: Runtime, container_id: str) -> bool:
+        """Return whether it writes nothing for ten times as long as it would otherwise."""
+        before = tuple(runtime.logs(container_id))
+        time.sleep(0.2)
+        return tuple(runtime.logs(container_id)) == before
 
     def test_suspended_it_can_be_killed(self, harness: Harness, runtime: Runtime) -> None:
         container_id = self.run(runtime, harness.launch(SLEEP))
@@ -367,11 +379,13 @@ class RuntimeContract:
     # finding
 
     def test_found_again_by_the_next_process(self, harness: Harness, runtime: Runtime) -> None:
-        container_id = self.run(runtime, harness.launch(shell("sleep 0.3; exit 7"), gpus=harness.gpus[:1]))
+        container_id = self.run(runtime, harness.launch(until_told("exit 7"), gpus=harness.gpus[:1]))
+        seen(runtime, container_id, b"ready")
         runtime.close()
         later = harness.open()
         (found,) = later.containers()
         assert (found.id, found.state, found.gpus) == (container_id, ContainerState.RUNNING, harness.gpus[:1])
+        later.terminate(container_id)
         assert harness.ended(later, container_id).exit_code == 7
 
     def test_ended_by_the_next_process(self, harness: Harness, runtime: Runtime) -> None:

@@ -27,7 +27,7 @@ from gputui.request import job_values
 from gputui.runtime.docker import pull_process
 from gputui.runtime.docker.runtime import DockerRuntime
 from tests.factories import FakeClock, uuid
-from tests.runtime.contract import OTHER_STORE, SLEEP, STORE, Harness, output, record, seen, shell
+from tests.runtime.contract import OTHER_STORE, PATIENCE, SLEEP, STORE, Harness, output, record, seen, shell
 from tests.runtime.dockerd import IMAGE, IMAGE_OF_NVIDIA, Dockerd
 
 pytestmark = pytest.mark.docker
@@ -321,10 +321,10 @@ def test_a_pull_that_hangs_can_be_cancelled_and_ends_in_the_engine_too(
     thread.start()
     assert told.readline() == b"asked\n"
     cancelled.set()
-    thread.join(10)
+    thread.join(PATIENCE)
     assert [fault.cause.code for fault in faults] == [CauseCode.CANCELLED]
     assert said[0] == "pulling"
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + PATIENCE
     while engine.log_path.read_text().count(given_up) == before:
         assert time.monotonic() < deadline, "the engine pulls on"
         time.sleep(0.05)
@@ -538,10 +538,10 @@ def test_rivals(harness: Harness, runtime: DockerRuntime) -> None:
 def test_a_foreign_start_wakes(runtime: DockerRuntime, engine: Dockerd, by_hand: list[str]) -> None:
     woken = threading.Event()
     runtime.watch(woken.set)
-    assert woken.wait(10), "it wakes when it is connected"
+    assert woken.wait(PATIENCE), "it wakes when it is connected"
     woken.clear()
     by_hand.append(engine.docker("run", "-d", "--init", IMAGE, *SLEEP))
-    assert woken.wait(10)
+    assert woken.wait(PATIENCE)
 
 
 # output

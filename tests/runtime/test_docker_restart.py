@@ -48,9 +48,9 @@ class Watched:
         assert self.woken.wait(PATIENCE)
         self.woken.clear()
 
-    def run(self, script: str, **options: Any) -> str:
+    def run(self, script: str, *, trap: str = "true", **options: Any) -> str:
         """Start a shell and wait until it is well under way."""
-        created = self.runtime.create(self.harness.launch(shell(f"echo ready; {script}"), **options))
+        created = self.runtime.create(self.harness.launch(shell(f"{trap}; echo ready; {script}"), **options))
         self.runtime.start(created.id)
         seen(self.runtime, created.id, b"ready")
         return created.id
@@ -133,7 +133,7 @@ def answers(runtime: Runtime) -> bool:
 def test_jobs_that_end_at_once_are_not_charged_for_an_engine_that_waits_for_another(watched: Watched) -> None:
     """A stopping engine waits ten seconds, in which it accepts no new connections."""
     container_id = watched.run("exec sleep 600")
-    stubborn = watched.run('trap "" TERM; while true; do sleep 0.1; done')
+    stubborn = watched.run("while true; do sleep 0.1; done", trap='trap "" TERM')
     watched.engine.send(signal.SIGTERM)
     socket = Path(watched.engine.host.removeprefix("unix://"))
     until(lambda: not socket.exists(), "it takes no new callers")
@@ -190,7 +190,7 @@ def test_close_ends_the_watching_thread(watched: Watched) -> None:
 
 
 def test_a_suspended_container_outlives_a_killed_engine_and_is_woken_afterwards(live: Watched) -> None:
-    container_id = live.run("trap 'exit 5' TERM; while :; do sleep 0.1; done")
+    container_id = live.run("while :; do sleep 0.1; done", trap="trap 'exit 5' TERM")
     live.runtime.suspend(container_id)
     live.engine.kill()
     live.down()

@@ -100,6 +100,16 @@ POOLS = ("start-", "stop-", "exit-", "clean-", "look-", "pull-", "history", "hos
 """Names of the threads of bounded pools, which start their workers one by one: how many there are tells nothing."""
 
 
+ONCE = Counter(("gputui-actions", "gputui-forecast", "maintenance", "tick"))
+"""Names of threads that are begun when they are first needed, one of each: on a busy machine that may be late."""
+
+
+def _threads() -> int:
+    """Return how many threads there are that a console should not gain."""
+    names = Counter(each.name for each in threading.enumerate() if not each.name.startswith(POOLS))
+    return (names - ONCE).total()
+
+
 @dataclass(frozen=True)
 class Rest:
     """The console with nothing but its main screen, its garbage collected."""
@@ -120,7 +130,7 @@ class Rest:
         alive = {
             "widgets": len(app.born),
             "on the screen": sum(each.is_attached and not type(each).__name__.startswith("Toast") for each in app.born),
-            "threads": sum(not each.name.startswith(POOLS) for each in threading.enumerate()),
+            "threads": _threads(),
             "tasks": len(asyncio.all_tasks()),
         }
         return cls(resident(), in_use(), sys.getallocatedblocks() // 1000, Counter(alive))

@@ -19,6 +19,7 @@ from gputui.tui.screens.main import Main
 from gputui.tui.screens.questions import Confirm
 from tests.factories import sample, snapshot, view
 from tests.foreign import JUPYTER, FakeContainers, FakeHost
+from tests.machine_load import stretched
 from tests.tui.console import Console
 from tests.tui.occupied import FOREIGN, INSIDE, OURS, occupied, occupied_console
 
@@ -216,4 +217,4 @@ async def test_thousands_of_processes_keep_the_keys_alive() -> None:
         await until(pilot, lambda: shows(it, "5000 processes"))
         began = perf_counter()
         await pilot.press("j")
-        assert perf_counter() - began < 2  # a hundred times what it takes, on a busy machine
+        assert perf_counter() - began < stretched(2)  # a hundred times what it takes, on a busy machine

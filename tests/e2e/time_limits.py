@@ -1,0 +1,30 @@
+"""Ends of running jobs by their time limit, soon, on machines that may be busy."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from gputui.domain.job import JobId
+from tests.e2e.site import Site
+
+_SOON = 4.0
+"""Seconds left to a job whose limit is changed."""
+
+
+def has_run(site: Site, job_id: JobId) -> float:
+    """Return for how many seconds the job has run."""
+    began = datetime.fromisoformat(site.json("show", str(job_id))["started_at"])
+    return (datetime.now(UTC) - began).total_seconds()
+
+
+def end_soon(site: Site, job_id: JobId) -> None:
+    """Change the limit of a running job so that it ends in some seconds.
+
+    A limit that is over by the time the command runs is refused and changes nothing: then try again.
+    """
+
+    def is_accepted() -> bool:
+        limit = f"{has_run(site, job_id) + _SOON:.0f}"
+        return site.run("edit", str(job_id), "--time-limit", limit, check=False).returncode == 0
+
+    site.until(is_accepted)
