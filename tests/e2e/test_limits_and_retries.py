@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.e2e.site import Site
-from tests.e2e.time_limits import end_soon
+from tests.machine_load import slowness
 
 pytestmark = [pytest.mark.docker, pytest.mark.nvml]
 
@@ -19,8 +19,8 @@ while :; do sleep 0.2; done
 
 def test_a_job_is_warned_once_across_schedulers_then_told_to_end_then_killed(site: Site) -> None:
     site.config.write_text('[scheduler]\nstop_grace = "1s"\n')
-    first = site.serve()
-    job_id = site.shell(PATIENT, "--gpus", "1", "--time-limit", "3600", "--signal", "USR1@3597")
+    first, busy = site.serve(), slowness()
+    job_id = site.shell(PATIENT, "--gpus", "1", "--time-limit", f"{9 * busy:.0f}", "--signal", f"USR1@{6 * busy:.0f}")
     site.until(lambda: "warned" in site.run("logs", str(job_id), check=False).stdout)
     shown = site.json("show", str(job_id))
     assert shown["state"] == "RUNNING"
@@ -28,7 +28,6 @@ def test_a_job_is_warned_once_across_schedulers_then_told_to_end_then_killed(sit
     assert "by its time limit at" in site.run("show", str(job_id)).stdout
     site.kill(first)
     site.serve()
-    end_soon(site, job_id)
     job = site.until_state(job_id, "TIMEOUT")
     assert (job["exit_code"], job["cause_code"]) == (137, "TimeLimit")
     assert site.run("logs", str(job_id)).stdout.splitlines() == ["ready", "warned", "told to end"]

@@ -142,6 +142,7 @@ def commands_inside(environ: Environ) -> None:
     person.until(b"31 99\r\n")
     person.press(b"exit 6\n")
     assert person.ended() == 6
+    end(environ, job)
 
 
 def test_a_job_that_waits_says_why_and_is_cancelled_by_ctrl_c(host: Environ) -> None:

@@ -200,6 +200,7 @@ def by_keys(operator: Operator) -> None:
 
 def by_mouse(operator: Operator, other: subprocess.Popen[bytes]) -> None:
     operator.sees(" ID STATE ")
+    operator.sees_no_more("L shows pinned logs")  # a message over rows that are clicked on
     operator.resize(80, 24)
     operator.sees_that(lambda shown: " ID ST " in shown and " 50 big" in shown and "q quit" in shown)
 
@@ -232,8 +233,10 @@ def by_mouse(operator: Operator, other: subprocess.Popen[bytes]) -> None:
     operator.click(" 6 H100", times=2).click("GPU users")
     operator.sees("sleep 600", "send TERM")
     operator.click("send TERM").click("yes")
-    assert other.wait(20) == -signal.SIGTERM
+    assert other.wait(60) == -signal.SIGTERM
     assert operator.pressed <= MOST_KEYS
     operator.pressed = 0
-    operator.click("back").click("back")
+    operator.click("back")
+    operator.sees("next GPU")
+    operator.click("back")
     operator.is_back()
