@@ -21,6 +21,7 @@ from tests.machine_load import stretched
 pytestmark = pytest.mark.tmux
 
 CONSOLE = [sys.executable, "-m", "gputui"]
+PATIENCE = 60.0
 
 
 @pytest.mark.docker
@@ -98,7 +99,7 @@ def test_a_console_that_is_told_to_end_hands_over_and_leaves_the_terminal_as_it_
     environ |= {"GPUTUI_CONFIG": "/dev/null", "XDG_STATE_HOME": str(tmp_path / "home")}
 
     def leader_but(pid: int) -> int:
-        deadline = time.monotonic() + 15
+        deadline = time.monotonic() + PATIENCE
         while (found := current_leader(state)) is None or found.pid == pid:
             assert time.monotonic() < deadline, "nobody schedules"
             time.sleep(0.05)
@@ -129,7 +130,7 @@ def test_a_console_that_was_stopped_shows_everything_again(state: Path, tmp_path
 
 
 def until_stopped(pid: int) -> None:
-    deadline = time.monotonic() + 15
+    deadline = time.monotonic() + PATIENCE
     while Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "T":
         assert time.monotonic() < deadline, "it does not stop"
         time.sleep(0.02)

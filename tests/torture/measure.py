@@ -100,14 +100,14 @@ POOLS = ("start-", "stop-", "exit-", "clean-", "look-", "pull-", "history", "hos
 """Names of the threads of bounded pools, which start their workers one by one: how many there are tells nothing."""
 
 
-ONCE = Counter(("gputui-actions", "gputui-forecast", "maintenance", "tick"))
-"""Names of threads that are begun when they are first needed, one of each: on a busy machine that may be late."""
+ONCE = Counter({"gputui-forecast": 8, "gputui-actions": 1, "maintenance": 1, "tick": 1})
+"""Threads that begin when they are first needed, on a busy machine late in a run: the main screen has eight workers."""
 
 
-def _threads() -> int:
-    """Return how many threads there are that a console should not gain."""
+def _threads() -> Counter[str]:
+    """Return the threads that a console should not gain, by name."""
     names = Counter(each.name for each in threading.enumerate() if not each.name.startswith(POOLS))
-    return (names - ONCE).total()
+    return names - ONCE
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,8 @@ class Rest:
     """Pieces of memory that Python has given out, in thousands: level where memory grows by holes alone."""
     counts: Counter[str]
     """Counts of live objects, which no allocator blurs."""
+    threads: Counter[str]
+    """The threads among them, by name."""
 
     @classmethod
     async def of(cls, app: Tortured) -> Rest:
@@ -130,10 +132,10 @@ class Rest:
         alive = {
             "widgets": len(app.born),
             "on the screen": sum(each.is_attached and not type(each).__name__.startswith("Toast") for each in app.born),
-            "threads": _threads(),
+            "threads": (threads := _threads()).total(),
             "tasks": len(asyncio.all_tasks()),
         }
-        return cls(resident(), in_use(), sys.getallocatedblocks() // 1000, Counter(alive))
+        return cls(resident(), in_use(), sys.getallocatedblocks() // 1000, Counter(alive), threads)
 
 
 @dataclass
@@ -229,7 +231,8 @@ class Measured:
             f"slow {self.slow}; "
             f"memory {[round(rest.memory) for rest in self.rests]} MB, growth {self.growth:.1f} MB; "
             f"in use {[round(rest.used) for rest in self.rests]} MB, growth {self.growth_used:.1f} MB; "
-            f"thousands of objects {[rest.objects for rest in self.rests]}; alive {alive}"
+            f"thousands of objects {[rest.objects for rest in self.rests]}; alive {alive}; "
+            f"threads at last {dict(self.rests[-1].threads)}"
         )
 
 
