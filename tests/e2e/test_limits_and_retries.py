@@ -28,7 +28,7 @@ def test_a_job_is_warned_once_across_schedulers_then_told_to_end_then_killed(sit
     assert "by its time limit at" in site.run("show", str(job_id)).stdout
     site.kill(first)
     site.serve()
-    job = site.until_state(job_id, "TIMEOUT")
+    job = site.until_state(job_id, "TIMEOUT", seconds=90 + 9 * busy)
     assert (job["exit_code"], job["cause_code"]) == (137, "TimeLimit")
     assert site.run("logs", str(job_id)).stdout.splitlines() == ["ready", "warned", "told to end"]
 
