@@ -17,7 +17,6 @@ from gputui.cli import table
 from gputui.cli.output import job_json, print_json
 from gputui.cli.queue import FILTER_HELP
 from gputui.cli.session import Session, pass_session
-from gputui.domain.accounting import waiting_since
 from gputui.domain.errors import InputError
 from gputui.domain.filter import Filter, FilterSubject, parse_filter, shown_text
 from gputui.domain.job import Attempt, Job
@@ -51,7 +50,7 @@ def _ran(job: Job) -> str:
 
 def _waited(job: Job) -> str:
     first = next((attempt.started_at for attempt in job.attempts if attempt.started_at), None)
-    return format_duration(first - waiting_since(job)) if first else "-"
+    return format_duration(first - max(job.submitted_at, job.spec.begin_at or job.submitted_at)) if first else "-"
 
 
 def _gpu_hours(job: Job) -> str:

@@ -6,7 +6,6 @@ import csv
 import gc
 import io
 import sys
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,7 +31,7 @@ FORMATS = ("table", "csv", "json", "html")
 @click.option(
     "--by",
     metavar="|".join(GROUPINGS),
-    type=click.Choice(tuple(GROUPINGS)),
+    type=click.Choice(GROUPINGS),
     default="tenant",
     help="One line for each of these. [tenant]",
 )
@@ -72,7 +71,7 @@ def read(session: Session, since: str | None, until: str | None, by: str, *, wit
     now = bootstrap.clock().now()
     chosen = report_figures.period(since, until, now)
     with session.store() as store:
-        jobs = tuple(chain(store.jobs().values(), store.past(chosen.since)))
+        jobs = tuple(store.records(chosen.since))
         views = bootstrap.current_snapshot(session.options, store).gpus if with_gpus or by == "gpu" else ()
     indices = {view.gpu.uuid: view.gpu.index for view in views if view.gpu.index >= 0}
     return report_figures.report(jobs, chosen, by, session.options.settings.report, now, indices)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from gputui.cli.output import Json
 from gputui.domain.accounting import OUTCOMES, Period, UsageAccount, UsageAccounts, account
 from gputui.domain.errors import InputError
-from gputui.domain.job import Job
+from gputui.domain.job_record import JobRecord
 from gputui.domain.settings import ReportSettings
 from gputui.request import times
 
@@ -30,7 +30,7 @@ class Report(Struct, frozen=True):
     by: str
     accounts: UsageAccounts
     rates: ReportSettings
-    jobs: tuple[Job, ...]
+    jobs: tuple[JobRecord, ...]
     """Jobs that are accounted for, to group them otherwise."""
     now: datetime
     gpus: GpuIndices
@@ -62,7 +62,7 @@ def period(since: str | None, until: str | None, now: datetime) -> Period:
 
 
 def report(
-    jobs: Iterable[Job], chosen: Period, by: str, rates: ReportSettings, now: datetime, gpus: GpuIndices
+    jobs: Iterable[JobRecord], chosen: Period, by: str, rates: ReportSettings, now: datetime, gpus: GpuIndices
 ) -> Report:
     """Return the report about these jobs."""
     known = tuple(jobs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from gputui.cli import own_history, replay, replay_report, variants
 from gputui.cli.output import Json
 from gputui.cli.report_figures import Report
 from gputui.cli.session import Session
+from gputui.domain.accounting import Period
 from gputui.domain.job import Job
 
 if TYPE_CHECKING:
@@ -39,7 +40,9 @@ class Replayed(Struct, frozen=True):
 
 def replayed(session: Session, found: Report) -> Replayed:
     """Replay the jobs that first started in the period and have ended."""
-    source = replay.of_history(session, _started(found))
+    with session.store() as store:
+        known = [*store.jobs().values(), *store.past(found.period.since)]
+    source = replay.of_history(session, _started(known, found.period))
     prepared = replay.Replay.of(source, None, None, None, None, None)
     base = variants.changed(source.settings, ())
     figures = prepared.figures(replay.POLICY_NAMES, base, [])
@@ -47,8 +50,8 @@ def replayed(session: Session, found: Report) -> Replayed:
     return Replayed(len(prepared.jobs), prepared.site.gpus, figures, tuple(told))
 
 
-def _started(found: Report) -> Iterator[Job]:
-    for job in found.jobs:
+def _started(jobs: Iterable[Job], period: Period) -> Iterator[Job]:
+    for job in jobs:
         first = next((attempt.started_at for attempt in job.attempts if attempt.started_at), None)
-        if first is not None and found.period.since <= first < found.period.until:
+        if first is not None and period.since <= first < period.until:
             yield job

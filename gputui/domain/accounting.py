@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct, field
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.job import Attempt, Job
+from gputui.domain.job_record import AttemptRecord, JobRecord
 from gputui.domain.state import TERMINAL, JobState
 
 COMPLETED, FAILED, PREEMPTED, CANCELLED, RUNNING = "completed", "failed", "preempted", "cancelled", "running"
@@ -139,17 +139,17 @@ class _Whole(NamedTuple):
 
 _Piece: TypeAlias = tuple[str, float, float, float]
 """Piece of an attempt's part in the period: group, begin and end since the epoch, and share of the attempt's GPUs."""
-_Split: TypeAlias = Callable[[Job, Attempt, float, float], Sequence[_Piece]]
+_Split: TypeAlias = Callable[[AttemptRecord, float, float], Sequence[_Piece]]
 
 
-def outcome(attempt: Attempt) -> str:
+def outcome(attempt: AttemptRecord) -> str:
     """Return how the attempt came out: one of OUTCOMES."""
-    if not attempt.is_over:
+    if attempt.ended_at is None:
         return RUNNING
     return COMPLETED if attempt.cause is None else _OUTCOME.get(attempt.cause.code, FAILED)
 
 
-def measured(attempt: Attempt, gpu_seconds: float) -> AttemptUse:
+def measured(attempt: AttemptRecord, gpu_seconds: float) -> AttemptUse:
     """Return the measured figures of an attempt that held so much GPU time; 0 for what is not known."""
     told = attempt.telemetry
     if told is None:
@@ -160,7 +160,7 @@ def measured(attempt: Attempt, gpu_seconds: float) -> AttemptUse:
     return AttemptUse(known, told.busy or 0.0, known * (told.idle or 0.0), powered, told.energy or 0.0)
 
 
-def _of_efficiency(attempt: Attempt, gpu_seconds: float) -> AttemptUse:
+def _of_efficiency(attempt: AttemptRecord, gpu_seconds: float) -> AttemptUse:
     """Return the figures of an attempt of an older gputui, which measured less."""
     told = attempt.efficiency
     if told is None or told.utilization is None:
@@ -169,7 +169,7 @@ def _of_efficiency(attempt: Attempt, gpu_seconds: float) -> AttemptUse:
     return AttemptUse(known, known * told.utilization, known * (told.idle or 0.0))
 
 
-def suspensions(attempt: Attempt, end: float) -> Iterator[tuple[float, float]]:
+def suspensions(attempt: AttemptRecord, end: float) -> Iterator[tuple[float, float]]:
     """Yield the times for which its processes stood still; one that lasts is over by `end`."""
     for begin, until in attempt.suspensions:
         yield begin.timestamp(), until.timestamp()
@@ -177,15 +177,17 @@ def suspensions(attempt: Attempt, end: float) -> Iterator[tuple[float, float]]:
         yield attempt.suspended_at.timestamp(), end
 
 
-def waiting_since(job: Job) -> datetime:
+def waiting_since(job: JobRecord) -> datetime:
     """Return the time from which its wait counts: that of the submission, or of its `--begin`."""
     begin = job.spec.begin_at
     return job.submitted_at if begin is None else max(begin, job.submitted_at)
 
 
-def account(jobs: Iterable[Job], period: Period, by: str, now: datetime, zone: tzinfo | None = None) -> UsageAccounts:
+def account(
+    jobs: Iterable[JobRecord], period: Period, by: str, now: datetime, zone: tzinfo | None = None
+) -> UsageAccounts:
     """Return the accounts of the period, grouped by one of GROUPINGS; without a zone days are those of this machine."""
-    books = _Books(period, GROUPINGS[by](period, zone), now)
+    books = _Books(period, by, now, zone)
     for job in jobs:
         books.add(job)
     return UsageAccounts(books.total(), dict(books.groups))
@@ -194,12 +196,13 @@ def account(jobs: Iterable[Job], period: Period, by: str, now: datetime, zone: t
 class _Books:
     """Accounts that jobs are added to."""
 
-    def __init__(self, period: Period, split: _Split, now: datetime) -> None:
+    def __init__(self, period: Period, by: str, now: datetime, zone: tzinfo | None) -> None:
         self.groups: dict[str, UsageAccount] = defaultdict(UsageAccount)
         self._overall = UsageAccount()
         """What is not the sum over the groups: a job may be in several of them."""
         self._low, self._high = period.since.timestamp(), period.until.timestamp()
-        self._split = split
+        self._key = _KEYS.get(by)
+        self._split = _SPLITS[by](period, zone) if by in _SPLITS else None
         self._now = now.timestamp()
 
     def total(self) -> UsageAccount:
@@ -209,8 +212,9 @@ class _Books:
             _add_sums(total, each)
         return total
 
-    def add(self, job: Job) -> None:
+    def add(self, job: JobRecord) -> None:
         """Add a job, or those of an entry."""
+        key = self._key(job) or NOTHING if self._key else ""
         groups: set[str] = set()
         is_first = True
         for attempt in job.attempts:
@@ -218,54 +222,57 @@ class _Books:
                 continue
             start = attempt.started_at.timestamp()
             if is_first and self._low <= start < self._high:
-                self._add_wait(job, attempt, start)
+                self._add_wait(job, attempt, start, key)
             is_first = False
             end = attempt.ended_at.timestamp() if attempt.ended_at is not None else max(start, self._now)
             if start < self._high and (end > self._low or start >= self._low):
-                groups.update(self._add_part(job, attempt, start, end))
+                self._add_part(attempt, start, end, key, groups)
         if job.state in _ENDS:
-            groups.update(self._add_end(job))
+            self._add_end(job, key, groups)
         for group in groups:
             self.groups[group].jobs += job.count
         if groups:
             self._overall.jobs += job.count
 
-    def _add_wait(self, job: Job, attempt: Attempt, start: float) -> None:
+    def _pieces(self, attempt: AttemptRecord, low: float, high: float, key: str) -> Sequence[_Piece]:
+        return self._split(attempt, low, high) if self._split else ((key, low, high, 1.0),)
+
+    def _add_wait(self, job: JobRecord, attempt: AttemptRecord, start: float, key: str) -> None:
         wait = max(0.0, start - waiting_since(job).timestamp())
         self._overall.waits.append(wait)
-        for group, *_ in self._split(job, attempt, start, start):
+        for group, *_ in self._pieces(attempt, start, start, key):
             self.groups[group].waits.append(wait)
 
-    def _add_end(self, job: Job) -> Iterator[str]:
-        """Count the end of the job, if it is in the period, and yield its groups."""
+    def _add_end(self, job: JobRecord, key: str, groups: set[str]) -> None:
+        """Count the end of the job, if it is in the period."""
         moment = job.ended_at or job.submitted_at
         at = moment.timestamp()
         if self._low <= at < self._high:
             end = _ENDS[job.state]
             _count(self._overall, end, job.count)
-            last = job.attempts[-1] if job.attempts else Attempt(0, cause=job.cause, ended_at=moment)
-            for group, *_ in self._split(job, last, at, at):
+            last = job.attempts[-1] if job.attempts else AttemptRecord(cause=job.cause, ended_at=moment)
+            for group, *_ in self._pieces(last, at, at, key):
                 _count(self.groups[group], end, job.count)
-                yield group
+                groups.add(group)
 
-    def _add_part(self, job: Job, attempt: Attempt, start: float, end: float) -> set[str]:
-        """Add the part of an attempt that is in the period, and return its groups."""
+    def _add_part(self, attempt: AttemptRecord, start: float, end: float, key: str, groups: set[str]) -> None:
+        """Add the part of an attempt that is in the period."""
         part = _part_of(attempt, start, end)
-        pieces = self._split(job, attempt, max(start, self._low), min(end, self._high))
-        for piece in pieces:
-            _add_piece(self.groups[piece[0]], part, *piece[1:])
-        groups = {piece[0] for piece in pieces}
-        for group in groups:
-            self.groups[group].attempts += 1
+        pieces = self._pieces(attempt, max(start, self._low), min(end, self._high), key)
+        for group, low, high, share in pieces:
+            _add_piece(self.groups[group], part, low, high, share)
         self._overall.attempts += 1
-        return groups
+        touched = {piece[0] for piece in pieces} if len(pieces) > 1 else (pieces[0][0],)
+        for group in touched:
+            self.groups[group].attempts += 1
+        groups.update(touched)
 
 
 def _count(target: UsageAccount, end: str, jobs: int) -> None:
     target.ended[end] = target.ended.get(end, 0) + jobs
 
 
-def _part_of(attempt: Attempt, start: float, end: float) -> _Whole:
+def _part_of(attempt: AttemptRecord, start: float, end: float) -> _Whole:
     width = len(attempt.gpus) * attempt.gpu_share
     stopped = tuple(suspensions(attempt, end)) if attempt.suspended_at or attempt.suspensions else ()
     standing = _overlap(stopped, start, end) if stopped else 0.0
@@ -308,26 +315,20 @@ def _ratio(part: float, whole: float) -> float:
     return part / whole if whole > 0 else 0.0
 
 
-def _by_job(key: Callable[[Job], str]) -> Callable[[Period, tzinfo | None], _Split]:
-    """Return a grouping in which all of a job belongs to one group."""
-    return lambda period, zone: lambda job, attempt, low, high: ((key(job) or NOTHING, low, high, 1.0),)
-
-
 def _by_cause(period: Period, zone: tzinfo | None) -> _Split:
     del period, zone
-    return lambda job, attempt, low, high: ((cause_word(attempt), low, high, 1.0),)
+    return lambda attempt, low, high: ((cause_word(attempt), low, high, 1.0),)
 
 
-def cause_word(attempt: Attempt) -> str:
+def cause_word(attempt: AttemptRecord) -> str:
     """Return the code of the cause of its end; `completed` if it ended well, `running` if it goes on."""
-    return str(attempt.cause.code) if attempt.is_over and attempt.cause is not None else outcome(attempt)
+    return str(attempt.cause.code) if attempt.ended_at is not None and attempt.cause is not None else outcome(attempt)
 
 
 def _by_gpu(period: Period, zone: tzinfo | None) -> _Split:
     del period, zone
 
-    def split(job: Job, attempt: Attempt, low: float, high: float) -> Sequence[_Piece]:
-        del job
+    def split(attempt: AttemptRecord, low: float, high: float) -> Sequence[_Piece]:
         if not attempt.gpus:
             return ((NOTHING, low, high, 1.0),)
         return [(uuid, low, high, 1 / len(attempt.gpus)) for uuid in attempt.gpus]
@@ -342,8 +343,8 @@ def _by_day(period: Period, zone: tzinfo | None) -> _Split:
     days = list(_days(period, zone))
     begins = [begin for begin, _ in days]
 
-    def split(job: Job, attempt: Attempt, low: float, high: float) -> Sequence[_Piece]:
-        del job, attempt
+    def split(attempt: AttemptRecord, low: float, high: float) -> Sequence[_Piece]:
+        del attempt
         place = max(0, bisect_right(begins, low) - 1)
         pieces: list[_Piece] = []
         while place < len(days) and (not pieces or begins[place] < high):
@@ -371,15 +372,18 @@ def _days(period: Period, zone: tzinfo | None) -> Iterator[tuple[float, str]]:
         day += timedelta(days=1)
 
 
-GROUPINGS: Mapping[str, Callable[[Period, tzinfo | None], _Split]] = MappingProxyType(
+_KEYS: Mapping[str, Callable[[JobRecord], str]] = MappingProxyType(
     {
-        "tenant": _by_job(lambda job: job.spec.tenant),
-        "user": _by_job(lambda job: job.submitted_by),
-        "image": _by_job(lambda job: job.spec.image or "host"),
-        "name": _by_job(lambda job: job.spec.name),
-        "gpu": _by_gpu,
-        "day": _by_day,
-        "cause": _by_cause,
+        "tenant": lambda job: job.spec.tenant,
+        "user": lambda job: job.submitted_by,
+        "image": lambda job: job.spec.image or "host",
+        "name": lambda job: job.spec.name,
     }
 )
-"""Groupings by name."""
+"""Groupings in which all of a job belongs to one group."""
+_SPLITS: Mapping[str, Callable[[Period, tzinfo | None], _Split]] = MappingProxyType(
+    {"gpu": _by_gpu, "day": _by_day, "cause": _by_cause}
+)
+"""Groupings that may divide attempts."""
+GROUPINGS = (*_KEYS, *_SPLITS)
+"""Names of the groupings."""

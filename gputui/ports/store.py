@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gputui.domain.container import RunAs
     from gputui.domain.entries import Entries
     from gputui.domain.job import Job, JobId, JobSpec
+    from gputui.domain.job_record import JobRecord
     from gputui.domain.recurring import RecurringJob
     from gputui.domain.snapshot import Controls, Unreadable
 
@@ -179,6 +180,10 @@ class JobStore(Protocol):
 
     def past(self, since: datetime | None = None) -> Iterator[Job]:
         """Yield the jobs that `history` yields, latest month first and otherwise in any order: faster for many."""
+        ...
+
+    def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
+        """Yield what accounting needs of all jobs in the queue, and of those that `past` yields, in any order."""
         ...
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:

@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from itertools import chain, groupby
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple
 
 import msgspec
 from msgspec import Struct, field
 
-from gputui.domain.job import Job
 from gputui.domain.runs import Runs, Spans, divided, find, ids, joined
 from gputui.domain.units import plural
 from gputui.store.documents import Document, part_of_entry, runs_in
@@ -26,9 +25,11 @@ from gputui.store.migrations import SCHEMA, Table, check_schema, migrate
 from gputui.store.replica import JOBS, ids_of
 from gputui.store.snapshot_file import META, parse_tables
 
+if TYPE_CHECKING:
+    from gputui.store.past_jobs import AnyJob
+
 _LINE = re.compile(rb'^\{"id":(\d{1,18}),(?:"runs":(\[[\d,\[\]]*\]),)?[^\n]*\n', re.MULTILINE)
 _PART = 1 << 24
-DecodeDocument: TypeAlias = Callable[[str, Document], Job | None]
 
 
 class _HistoryLine(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -113,7 +114,9 @@ class HistoryFiles:
         for _, rows in groupby(latest, key=lambda row: _month_of(row.path)):
             yield from self._read(list(rows))
 
-    def latest_first(self, since_month: str | None, decode: DecodeDocument) -> Iterator[Job]:
+    def latest_first(
+        self, kind: type[AnyJob], since_month: str | None, decode: Callable[[str, Document], AnyJob | None]
+    ) -> Iterator[AnyJob]:
         """Yield the jobs of each line, last month and last line first; `decode` returns None for what it cannot read.
 
         A file with damaged lines or lines of an older schema is read slowly, from its end once more.
@@ -123,13 +126,13 @@ class HistoryFiles:
         for path in reversed(self.paths()):
             if since_month is not None and _month_of(path) < since_month:
                 return
-            for jobs in jobs_backwards(path) if path.suffix == ".jsonl" else [None]:
+            for jobs in jobs_backwards(path, kind) if path.suffix == ".jsonl" else [None]:
                 if jobs is None:
                     yield from self._slowly(path, decode)
                     break
                 yield from jobs
 
-    def _slowly(self, path: Path, decode: DecodeDocument) -> Iterator[Job]:
+    def _slowly(self, path: Path, decode: Callable[[str, Document], AnyJob | None]) -> Iterator[AnyJob]:
         for key, document in self._read(self._rows(path)):
             if (job := decode(key, document)) is not None:
                 yield job

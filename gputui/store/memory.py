@@ -30,6 +30,7 @@ from gputui.store.job_cache import no_recurring
 from gputui.store.retention import ended_at, jobs_to_archive, month_of
 
 if TYPE_CHECKING:
+    from gputui.domain.job_record import JobRecord
     from gputui.ports import StoreWatch, Transaction
 
 DEFAULTS = StoreSettings()
@@ -257,6 +258,12 @@ class MemoryJobStore:
     def past(self, since: datetime | None = None) -> Iterator[Job]:
         """Yield finished jobs that left the queue, latest month first; with `since`, those that ended since."""
         return reversed(list(self.history(since)))
+
+    def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
+        """Yield the records of all jobs in the queue, and of finished jobs that left it; with `since`, ended since."""
+        from gputui.domain.job_record import record_of
+
+        return map(record_of, [*self.jobs().values(), *self.history(since)])
 
     def audit_log(self, target: str | None = None) -> Iterator[AuditEntry]:
         """Return the audit log, oldest entry first."""

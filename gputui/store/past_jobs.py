@@ -6,11 +6,13 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import msgspec
 from msgspec import Struct
 
 from gputui.domain.job import Job, JobId
+from gputui.domain.job_record import JobRecord
 from gputui.domain.runs import Spans, joined
 from gputui.store.codec import decode_lines
 from gputui.store.files import open_file, os_errors
@@ -24,17 +26,18 @@ _LINE = re.compile(
 )
 
 
-class _JobLine(Struct, frozen=True):
+AnyJob = TypeVar("AnyJob", Job, JobRecord)
+
+
+class _JobLine(Struct, Generic[AnyJob], frozen=True):
     """Line of a job, with the id moved into it."""
 
-    job: Job
+    job: AnyJob
 
 
-_DECODER = msgspec.json.Decoder(_JobLine)
-
-
-def jobs_backwards(path: Path) -> Iterator[list[Job] | None]:
+def jobs_backwards(path: Path, kind: type[AnyJob]) -> Iterator[list[AnyJob] | None]:
     """Yield the jobs of a file in parts, last line first; None where a part needs the slower way."""
+    decoder: msgspec.json.Decoder[_JobLine[AnyJob]] = msgspec.json.Decoder(_JobLine[kind])  # type: ignore[valid-type]
     with os_errors(path), os.fdopen(open_file(path, os.O_RDONLY), "rb") as file:
         end = file.seek(0, os.SEEK_END)
         while end > 0:
@@ -45,26 +48,27 @@ def jobs_backwards(path: Path) -> Iterator[list[Job] | None]:
             if start and (not cut or cut == len(data)):
                 yield None
                 return
-            yield _jobs(data[cut : data.rfind(b"\n") + 1])
+            yield _jobs(decoder, data[cut : data.rfind(b"\n") + 1])
             end = start + cut
 
 
-def _jobs(data: bytes) -> list[Job] | None:
+def _jobs(decoder: msgspec.json.Decoder[_JobLine[AnyJob]], data: bytes) -> list[AnyJob] | None:
     """Return the jobs of whole lines, last one first; None when one of them is damaged or of an older schema."""
     found = _LINE.findall(data)
     if len(found) != data.count(b"\n"):
         return None
-    lines = decode_lines(_DECODER, b"".join([b'{"job":{"id":%s,%s' % line for line in found]))
+    lines = decode_lines(decoder, b"".join([b'{"job":{"id":%s,%s' % line for line in found]))
     return [line.job for line in reversed(lines)] if lines is not None else None
 
 
-def latest(jobs: Iterable[Job], gone: Spans) -> Iterator[Job]:
+def latest(jobs: Iterable[AnyJob], gone: Spans) -> Iterator[AnyJob]:
     """Yield each job once, from jobs that come with the last first; without those that are `gone`.
 
     Elements of an entry that ran again later are left out of it.
     """
     alone: set[JobId] = set()
-    together = gone
+    together: Spans = gone
+    job: AnyJob
     for job in jobs:
         if not job.runs:
             if job.id not in alone:

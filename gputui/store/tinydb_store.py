@@ -37,6 +37,7 @@ from gputui.store.transaction import JournalTransaction
 from gputui.store.warrants import Warrants
 
 if TYPE_CHECKING:
+    from gputui.domain.job_record import JobRecord
     from gputui.ports import Transaction
 
 FOLD_WHEN_IDLE_AT = 64 * 1024
@@ -219,8 +220,24 @@ class TinyJobStore:
         from gputui.store.past_jobs import latest
 
         months = None if since is None else month_of(since)
-        for job in latest(self._history.latest_first(months, self._decode_past), self.jobs().spans):
+        for job in latest(self._history.latest_first(Job, months, self._decode_past), self.jobs().spans):
             if since is None or ended_at(job) >= since:
+                yield job
+
+    def records(self, since: datetime | None = None) -> Iterator[JobRecord]:
+        """Yield the records of all jobs in the queue, and of finished jobs that left it; with `since`, ended since."""
+        from gputui.domain.job_record import JobRecord, record_of
+        from gputui.store.past_jobs import latest
+
+        def decode(key: str, document: Document) -> JobRecord | None:
+            job = self._decode_past(key, document)
+            return None if job is None else record_of(job)
+
+        queue = self.jobs()
+        yield from map(record_of, queue.values())
+        months = None if since is None else month_of(since)
+        for job in latest(self._history.latest_first(JobRecord, months, decode), queue.spans):
+            if since is None or (job.ended_at or job.submitted_at) >= since:
                 yield job
 
     def _decode_past(self, key: str, document: Document) -> Job | None:

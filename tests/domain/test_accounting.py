@@ -18,6 +18,7 @@ from gputui.domain.accounting import GROUPINGS, Period, UsageAccount, account
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.efficiency import Efficiency
 from gputui.domain.job import Attempt, Job
+from gputui.domain.job_record import record_of
 from gputui.domain.state import JobState
 from gputui.domain.telemetry import AttemptTelemetry
 from tests.factories import array, job, uuid
@@ -267,7 +268,7 @@ def check(found: UsageAccount, told: Count, given_jobs: list[Job]) -> None:
 @settings(max_examples=60, deadline=None)
 def test_every_figure_is_that_of_the_recount(given_jobs: list[Job], first: int, length: int, by: str) -> None:
     until = min(LAST, first + length)
-    found = account(given_jobs, Period(at(first), at(until)), by, at(LAST), ZONE)
+    found = account(map(record_of, given_jobs), Period(at(first), at(until)), by, at(LAST), ZONE)
     told = recount(given_jobs, first, until, by)
     check(found.total, told.pop("", Count()), given_jobs)
     assert {name for name, each in found.groups.items() if each.jobs or each.waits} == {*told}

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gputui.domain.accounting import Period, UsageAccount, account
 from gputui.domain.errors import GputuiError
+from gputui.domain.job_record import record_of
 from gputui.domain.state import JobState
 from tests.engine.world import World
 from tests.factories import NOW
@@ -120,7 +121,7 @@ def test_the_accounts_are_what_the_containers_and_the_audit_log_say(given_acts: 
         if period.since >= period.until:
             return
         jobs = list(recount.world.store.jobs().values())
-        found = account(jobs, period, "tenant", now)
+        found = account(map(record_of, jobs), period, "tenant", now)
         for tenant in "ab":
             recount.check(found.groups.get(tenant, UsageAccount()), tenant, period)
         ended = [
@@ -146,6 +147,6 @@ def test_a_suspended_attempt_remembers_for_how_long_whatever_the_clock_says(tmp_
     attempt = world.job(job_id).attempts[-1]
     assert [end - begin for begin, end in attempt.suspensions] == [timedelta(minutes=11)]
     now = world.clock.now()
-    found = account([world.job(job_id)], Period(now - timedelta(days=2), now), "tenant", now).total
+    found = account([record_of(world.job(job_id))], Period(now - timedelta(days=2), now), "tenant", now).total
     assert found.suspended == pytest.approx(60 * 11 + 60 * 3 + 1, abs=1)
     assert world.job(job_id).state is JobState.RUNNING

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from gputui.domain.job import Job
+from gputui.domain.job_record import record_of
 from gputui.domain.state import JobState
 from gputui.store import TinyJobStore, past_jobs
 from gputui.store.codec import encode_job
@@ -151,6 +152,8 @@ def past(store: TinyJobStore) -> dict[int, str]:
     jobs = list(store.past())
     assert sorted(jobs, key=lambda one: one.id) == sorted(store.history(), key=lambda one: one.id)
     assert len({one.id for one in jobs}) == len(jobs)
+    every = [record_of(one) for one in (*store.jobs().values(), *jobs)]
+    assert sorted(store.records(), key=lambda one: one.id) == sorted(every, key=lambda one: one.id)
     return {one.id: one.spec.name for one in jobs}
 
 
