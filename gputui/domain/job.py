@@ -498,10 +498,3 @@ class Placement(Struct, frozen=True):
     gpus: tuple[str, ...] = ()
     gpu_share: float = 1.0
     """Share of each GPU that it is charged for."""
-
-
-class Preemption(Struct, frozen=True):
-    """Decided, not yet acted on: this running job makes way for that waiting one."""
-
-    victim: JobId
-    by: JobId

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from gputui.domain.cause import CauseCode
-from gputui.domain.job import Job, JobId, Preemption, whole_class
+from gputui.domain.job import Job, JobId, whole_class
+from gputui.domain.policy.plan import Preemption
 from gputui.domain.settings import PolicySettings, Settings
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import Struct, field
 
-from gputui.domain.job import JobId, Placement, Preemption
+from gputui.domain.job import JobId, Placement
 from gputui.domain.policy.decide import Outcome, decide
 from gputui.domain.policy.forecast import Reach, expected_starts
 from gputui.domain.policy.gates import GateContext, first_gate, may_be_gated
@@ -18,6 +18,13 @@ from gputui.domain.policy.reasons import Gated, Reasons
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Snapshot, WindowView
 from gputui.domain.state import Reason
+
+
+class Preemption(Struct, frozen=True):
+    """Decided, not yet acted on: this running job makes way for that waiting one."""
+
+    victim: JobId
+    by: JobId
 
 
 class Plan(Struct, frozen=True):

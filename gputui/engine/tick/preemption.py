@@ -13,7 +13,8 @@ from collections.abc import Iterable
 from datetime import datetime
 
 from gputui.domain.audit import AuditEntry
-from gputui.domain.job import Job, JobId, Preemption, Stopping, whole_class
+from gputui.domain.job import Job, JobId, Stopping, whole_class
+from gputui.domain.policy.plan import Preemption
 from gputui.domain.policy.preemption import is_candidate, preemption_cause
 from gputui.domain.state import JobState
 from gputui.domain.units import listed

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
-from gputui.domain.job import Attempt, GpuRequest, Job, JobId, Placement, Preemption, Stopping, whole_class
-from gputui.domain.policy.plan import Plan, plan
+from gputui.domain.job import Attempt, GpuRequest, Job, JobId, Placement, Stopping, whole_class
+from gputui.domain.policy.plan import Plan, Preemption, plan
 from gputui.domain.policy.preemption import Candidate, cheapest_victims, lost_work
 from gputui.domain.policy.whatif import cancelled, prioritised, what_if
 from gputui.domain.settings import PolicySettings, Settings, TenantSettings, Window
