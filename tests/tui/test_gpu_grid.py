@@ -393,6 +393,19 @@ class TestGraph:
         assert line == "⣤" * 10 + " " * 10 + "⣤" * 10
 
 
+class TestOthers:
+    def test_a_foreign_process_beside_a_job_is_named(self) -> None:
+        eve = Holder("process", "miner", "eve", 999, None, GIB)
+        row = GpuRow(replace(sample.busy(0, 101), holders=(eve,)), running(101, on=(uuid(0),)), now=NOW)
+        card = "\n".join("".join(words for words, _ in line) for line in card_lines(row, 40, 9))
+        assert "! also miner eve" in card
+        assert "! also miner eve" in "".join(words for words, _ in gpu_cells(row, "held", 60))
+
+    def test_a_mig_profile_keeps_its_numbers_in_a_narrow_column(self) -> None:
+        row = GpuRow(replace(view(0), gpu=replace(view(0).gpu, mig_profile="3g.40gb")))
+        assert ["".join(words for words, _ in gpu_cells(row, "model", room)) for room in (5, 9)] == ["3g.40", "3g.40gb"]
+
+
 class TestJudgement:
     def row(self, reading: GpuSample, look: GpuLook | None = None, minutes: int = 20, **changes: object) -> GpuRow:
         job = running(101, on=(uuid(0),)).evolve(started_at=NOW - HOUR)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rich.style import Style
 
-from gputui.domain.gpu import Drain, GpuState, Health, HealthCode, Holder
+from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
 from gputui.domain.job import Job
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
@@ -14,7 +14,7 @@ from gputui.tui.present.cells import UNKNOWN, Cell, cell, width_of
 from gputui.tui.present.gpu_gauge import (
     charted,
     gauge,
-    graph_style,
+    history_style,
     memory_total,
     most_of,
     power_limit,
@@ -86,7 +86,10 @@ def _index(row: GpuRow, room: int) -> Cell:
 
 def _model(row: GpuRow, room: int) -> Cell:
     gpu = row.view.gpu
-    return cell(plain(gpu.mig_profile, 16) if gpu.mig_profile else model_in(short_model(gpu.model), room), PLAIN)
+    if not gpu.mig_profile:
+        return cell(model_in(short_model(gpu.model), room), PLAIN)
+    profile = plain(gpu.mig_profile, 16)
+    return cell(profile if len(profile) <= room else profile.removesuffix("gb"), PLAIN)
 
 
 def _uuid(row: GpuRow, room: int) -> Cell:
@@ -155,7 +158,7 @@ def holder_parts(row: GpuRow, room: int, *, has_holder: bool = True) -> list[Cel
     view, state = row.view, _state(row, 7)[0][0]
     drained = _drained(view.drain, is_said=state == _STATE_WORDS[GpuState.DRAINED])
     holder = _holder(row, room) if has_holder else None
-    parts = [_ill(view.health), holder, drained, cell(row.kept, VIOLET) if row.kept else None]
+    parts = [_ill(view.health), holder, _intruder(view), drained, cell(row.kept, VIOLET) if row.kept else None]
     found = [part for part in parts if part]
     is_told = view.state in {GpuState.FREE, GpuState.FOREIGN, GpuState.ALLOCATED} and not has_holder
     if not found and view.why and not view.stale and view.state is not GpuState.FREE and not is_told:
@@ -168,6 +171,16 @@ def _ill(health: Health) -> Cell | None:
         return None
     serious = health.code is not HealthCode.REMAP_PENDING
     return cell(plain(health.text.removeprefix("lost: "), 200), RED if serious else DIM)
+
+
+def _intruder(view: GpuView) -> Cell | None:
+    """Return who uses the GPU beside the job that it was given to."""
+    others = [] if view.job_id is None else [holder for holder in view.holders if holder.kind != "job"]
+    if not others:
+        return None
+    user = f" {plain(others[0].user, 32)}" if others[0].user else ""
+    more = f" +{len(others) - 1}" if len(others) > 1 else ""
+    return cell(f"! also {plain(others[0].name, 80)}{user}{more}", VIOLET)
 
 
 def _drained(drain: Drain | None, *, is_said: bool) -> Cell | None:
@@ -237,7 +250,9 @@ def _steps(row: GpuRow, room: int) -> Cell:
 
 def _history(row: GpuRow, room: int) -> Cell:
     name = charted(row)
-    return cell(past_graph(row.past, name, most_of(row, name), (room, 1), row.look.seconds)[0], graph_style(row))
+    return cell(
+        past_graph(row.past, name, most_of(row, name), (room, 1), row.look.seconds)[0], history_style(row, name)
+    )
 
 
 def _load(row: GpuRow, room: int) -> Cell:

@@ -9,7 +9,7 @@ from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
 from gputui.tui.present.cells import UNKNOWN, Cell, Span, cell, fitted, split, width_of
 from gputui.tui.present.gpu import gpu_cells, holder_parts, joined, label_of, sick_words, state_words
-from gputui.tui.present.gpu_gauge import charted, gauge, graph_style, most_of, power_limit, progress_bar, tone
+from gputui.tui.present.gpu_gauge import charted, gauge, history_style, most_of, power_limit, progress_bar, tone
 from gputui.tui.present.gpu_rows import GpuRow
 from gputui.tui.present.gpu_tiles import LINE_FULL
 from gputui.tui.present.gpu_tone import Tone
@@ -116,7 +116,7 @@ def _history(row: GpuRow, room: int, lines: int) -> list[Cell]:
 
 def _graph(row: GpuRow, name: str, room: int, height: int) -> list[Cell]:
     """Return a graph, with its span in words over the oldest columns, and its name where there are several lines."""
-    style = graph_style(row) if name == charted(row) else tone(row, name).style
+    style = history_style(row, name)
     lines = past_graph(row.past, name, most_of(row, name), (room, height), row.look.seconds)
     words = span_words(room, row.look.seconds)
     label = words if height == 1 else f"{dict(METERS)[name]} {words}"

@@ -25,6 +25,11 @@ def graph_style(row: GpuRow) -> Style:
     return AMBER if row.idle is not None else LIGHT_GREEN
 
 
+def history_style(row: GpuRow, name: str) -> Style:
+    """Return the colour of the history of a reading: only that of the load has the GPU's state."""
+    return graph_style(row) if name == "utilization" or row.is_old else tone(row, name).style
+
+
 def share_of(row: GpuRow, name: str) -> float | None:
     """Return a reading as a share of the most possible; None where either is not known."""
     value = getattr(row.view.sample, name) if row.view.sample is not None else None
