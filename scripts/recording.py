@@ -16,6 +16,7 @@ import select
 import signal
 import struct
 import sys
+import tempfile
 import termios
 import time
 from collections.abc import Iterator
@@ -24,40 +25,47 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 CAST = ROOT / "screenshots" / "demo.cast"
-COLUMNS, LINES = 100, 30
+COLUMNS, LINES = 120, 36
 QUIET = 1.5
 """Seconds after which what has happened is cut short: nobody likes to watch a still screen."""
 SCRIPT: tuple[tuple[float, bytes, str], ...] = (
-    (6.0, b"", "GPUs, queue and a log"),
-    (1.5, b"jjjjjjjj", "a job that waits"),
-    (1.0, b"+", "what would a higher priority change?"),
-    (1.5, b"+", "and a higher one still"),
+    (12.0, b"", "GPUs, queue and a log"),
+    (2.0, b"M", "GPU graphs over 10 minutes"),
+    (2.0, b"M", "and over an hour"),
+    (1.0, b"M", "back to the last minute"),
+    (1.5, b"jjjjj", "a job that waits"),
+    (1.5, b"+", "what would a higher priority change?"),
+    (2.0, b"+", "and a higher one still"),
     (2.5, b"\r", "commit"),
     (2.0, b"u", "take it back"),
-    (2.0, b"T", "what is planned"),
-    (3.0, b"\x1b", "back"),
-    (1.0, b"\r", "everything about the job, and why it waits"),
-    (3.0, b"\x1b", "back"),
-    (1.0, b"/", "only some jobs"),
-    (0.5, b"state:r gpus>=2", "a filter"),
-    (2.0, b"\r", "take it"),
-    (1.5, b"\x1b", "all again"),
-    (1.0, b"?", "all keys"),
-    (2.5, b"\x1b", "back"),
-    (1.0, b"q", "quit"),
+    (3.0, b"T", "what is planned"),
+    (1.0, b"\x1b", "back"),
+    (3.0, b"\r", "everything about the job, and why it waits"),
+    (1.0, b"\x1b", "back"),
+    (3.0, b"i", "the GPU of a running job"),
+    (1.0, b"\x1b", "back"),
+    (3.0, b"U", "all processes on the GPUs"),
+    (1.0, b"\x1b", "back"),
+    (0.5, b"/", "only some jobs"),
+    (2.0, b"state:r gpus>=2", "a filter"),
+    (1.5, b"\r", "take it"),
+    (1.0, b"\x1b", "all again"),
+    (2.5, b"?", "all keys"),
+    (1.0, b"\x1b", "back"),
+    (1.5, b"q", "quit"),
     (1.5, b"", "the end"),
 )
-SHOWN = ("scheduling", "What if", "starts would shift", "Timeline", "state:r gpus>=2")
+SHOWN = ("scheduling", "UTL", "What if", "Timeline", "GPU USERS", "state:r gpus>=2")
 """Texts that a complete recording shows somewhere."""
 _SEQUENCE = re.compile(r"\x1b(?:\[[0-9;?<>=]*[ -/]*[@-~]|[\]PX^_].*?(?:\x1b\\|\x07)|[ -/]*[0-~])", re.DOTALL)
 
 
-def record() -> Iterator[tuple[float, str]]:
+def record(python: Path) -> Iterator[tuple[float, str]]:
     """Return the pieces of output with their times in seconds."""
     pid, terminal = pty.fork()
     if not pid:
         os.environ |= {"TERM": "xterm-256color", "COLORTERM": "truecolor", "PYTHONPATH": str(ROOT), "TZ": "UTC"}
-        os.execv(sys.executable, [sys.executable, "-m", "gputui", "demo"])
+        os.execv(python, [str(python), "-m", "gputui", "demo"])
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", LINES, COLUMNS, 0, 0))
     os.kill(pid, signal.SIGWINCH)
     began = time.monotonic()
@@ -107,7 +115,10 @@ def write() -> None:
         "env": {"TERM": "xterm-256color"},
     }
     lines = [json.dumps(header)]
-    lines += [json.dumps([round(at, 3), "o", text]) for at, text in shortened(record())]
+    with tempfile.TemporaryDirectory(prefix="gputui-") as place:  # by a name that tells nothing of this machine
+        (venv := Path(place) / "venv").symlink_to(sys.prefix)
+        pieces = shortened(record(venv / "bin" / "python"))
+        lines += [json.dumps([round(at, 3), "o", text]) for at, text in pieces]
     CAST.write_text("\n".join(lines) + "\n")
 
 
