@@ -125,12 +125,16 @@ def _graph(row: GpuRow, name: str, room: int, height: int) -> list[Cell]:
 
 
 def _foot(row: GpuRow, room: int, most: int) -> list[Cell]:
-    """Return the notes and the elapsed time of the job, the more important first where there is room for one only."""
+    """Return the notes and the elapsed time of the job; only the more important of them where history has no line else.
+
+    A slowed GPU is marked at its bar too, so the elapsed time is more important than the words for that.
+    """
     notes, progress = _notes(row, room), _progress(row, room)
     lines = [line for line in (joined(notes) if notes else (), progress) if line]
-    if len(lines) > most:
-        return lines[:most] if most else []
-    return lines
+    if len(lines) < max(2, most):
+        return lines[:most]
+    is_slowed_only = len(notes) == 1 and row.view.sample is not None and bool(row.view.sample.throttle)
+    return ([progress] if is_slowed_only else lines[:1]) if most else []
 
 
 def _notes(row: GpuRow, room: int) -> list[Cell]:
