@@ -92,7 +92,7 @@ GPUS = _gauge("gpus", "state", "GPUs by state; MIG instances count, GPUs that ar
 FRAGMENTED = _gauge("gpus_fragmented", "", "GPUs that stay free while jobs wait, because none of these can use them.")
 ALLOCATION = _gauge("gpu_allocation_ratio", "", "Share of all GPUs that jobs hold.")
 GPU_TIME = _counter(
-    "gpu_allocated_seconds", "tenant", "GPU time for which jobs held GPUs, whatever they did with them."
+    "gpu_allocated_seconds", "tenant", "GPU time of attempts from start to end, whatever they did with it."
 )
 
 USAGE = _gauge("tenant_usage_gpu_seconds", "tenant", "GPU time that fair share counts: older use counts for less.")

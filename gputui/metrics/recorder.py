@@ -6,7 +6,6 @@ Prometheus makes nothing of them in the text format, and they would double the c
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Summary, disable_created_metrics
@@ -16,6 +15,7 @@ from gputui.domain.job import Attempt, Job, JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import TERMINAL
 from gputui.metrics import families
+from gputui.metrics.gpu_time import GpuTime
 from gputui.metrics.job_changes import Change
 from gputui.metrics.tenant_labels import TenantLabels
 
@@ -49,9 +49,7 @@ class MetricsRecorder:
         self._summaries = {each: Summary(each.name, each.help, each.labels, registry=registry) for each in _SUMMARIES}
         self._gauges = {each: Gauge(each.name, each.help, each.labels, registry=registry) for each in _GAUGES}
         self._begun: set[str] = set()
-        self._published_at: float | None = None
-        self._holders: dict[str, float] = {}
-        """GPUs held at the last tick, by tenant's label."""
+        self._gpu_time = GpuTime()
         for cause in CAUSES:
             self._counters[families.ENDED_ATTEMPTS].labels(cause)
 
@@ -85,26 +83,15 @@ class MetricsRecorder:
 
     def published(self, snapshot: Snapshot, changes: Iterable[Change], jobs: Mapping[JobId, Job]) -> None:
         """Count what changed since the last snapshot; `jobs` are those of this one by id."""
+        now = snapshot.taken_at
+        self._gpu_time.begin(now)
         for change in changes:
             self._count(change)
-        now = time.monotonic()
-        self._add_gpu_time(now)
-        self._published_at, self._holders = now, self._held(snapshot, jobs)
-
-    def _add_gpu_time(self, now: float) -> None:
-        """Add the time since the last tick to those who held GPUs at it. The clock stands while the machine sleeps."""
-        passed = now - self._published_at if self._published_at is not None else 0.0
-        for tenant, gpus in self._holders.items():
-            self._counters[families.GPU_TIME].labels(tenant).inc(gpus * passed)
-
-    def _held(self, snapshot: Snapshot, jobs: Mapping[JobId, Job]) -> dict[str, float]:
-        held: dict[str, float] = {}
-        for view in snapshot.gpus:
-            for job_id in view.job_ids:
-                if (job := jobs.get(job_id)) is not None:
-                    tenant = self._label(job)
-                    held[tenant] = held.get(tenant, 0.0) + 1 / len(view.job_ids)
-        return held
+        held = {job_id for view in snapshot.gpus for job_id in view.job_ids}
+        running = (jobs[job_id] for job_id in held if job_id in jobs)
+        attempts = ((self._label(job), job.attempts[-1]) for job in running if job.gpus)
+        for tenant, seconds in self._gpu_time.passed(attempts, now):
+            self._counters[families.GPU_TIME].labels(tenant).inc(seconds)
 
     def _label(self, job: Job) -> str:
         """Return the label of the job's tenant, whose counters begin at 0 when it is first met."""
@@ -131,6 +118,7 @@ class MetricsRecorder:
                 self._summaries[families.TENANT_WAIT].labels(tenant).observe(waited)
         for attempt in change.over:
             self._count_end(job, attempt, tenant)
+            self._gpu_time.end(tenant, attempt)
 
     def _count_end(self, job: Job, attempt: Attempt, tenant: str) -> None:
         cause = attempt.cause

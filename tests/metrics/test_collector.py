@@ -15,7 +15,7 @@ from gputui.domain.cause import Cause, CauseCode
 from gputui.domain.container import RuntimeStatus
 from gputui.domain.gpu import Gpu, GpuSample, GpuState, Health, HealthCode, ProbeCode, ProbeStatus
 from gputui.domain.host import DiskUse, HostSample
-from gputui.domain.job import GpuRequest, Job
+from gputui.domain.job import Attempt, GpuRequest, Job
 from gputui.domain.policy.fairshare import fair_share_factor
 from gputui.domain.policy.plan import plan
 from gputui.domain.policy.tenant_usage import tenant_usage
@@ -264,14 +264,23 @@ def test_counters_count_each_start_end_retry_and_preemption_once() -> None:
     assert found.value("gputui_attempts_ended_total", cause="Completed") == 0
 
 
-def test_gpu_time_grows_while_gpus_are_held() -> None:
-    it = running(1, on=[uuid(0)])
-    shown = snapshot([it], [view(0, GpuState.ALLOCATED, job_ids=(1,))])
+def test_gpu_time_is_that_of_the_attempts_and_never_falls() -> None:
+    it = running(1, on=[uuid(0), uuid(1)])
     monitored = Monitored([it])
-    assert monitored.see(shown).value("gputui_gpu_allocated_seconds_total", tenant="alice") == 0
-    once = monitored.see(shown).value("gputui_gpu_allocated_seconds_total", tenant="alice")
-    twice = monitored.see(shown).value("gputui_gpu_allocated_seconds_total", tenant="alice")
-    assert 0 < (once or 0) < (twice or 0) < 60
+
+    def seconds_at(second: float, job_now: Job) -> float | None:
+        held = [view(index, GpuState.ALLOCATED, job_ids=(1,)) for index in range(2)] if job_now.gpus else []
+        shown = snapshot([job_now], held, taken_at=NOW + timedelta(seconds=second))
+        return monitored.see(shown).value("gputui_gpu_allocated_seconds_total", tenant="alice")
+
+    assert seconds_at(0, it) == 0  # it began before this scheduler did
+    assert seconds_at(10, it) == 20
+    over = it.with_attempt(ended_at=NOW + timedelta(seconds=9)).evolve(state=JobState.PENDING)
+    assert seconds_at(11, over) == 20  # 18 in truth: a counter must not fall
+    second = Attempt(2, (uuid(0),), started_at=NOW + timedelta(seconds=12))
+    again = over.evolve(state=JobState.RUNNING, attempts=(*over.attempts, second))
+    assert seconds_at(13, again) == 20
+    assert seconds_at(20, again) == 18 + 8
 
 
 def test_every_scraped_family_is_in_the_table_with_its_type_and_labels(tmp_path: Path) -> None:

@@ -93,9 +93,9 @@ class Served:
         assert answer.status == 200, text
         return Scrape(text)
 
-    def until(self, condition: Callable[[Scrape], bool]) -> Scrape:
+    def until(self, condition: Callable[[Scrape], bool], patience: float = PATIENCE) -> Scrape:
         """Scrape until the condition holds."""
-        found = _until(lambda: found if condition(found := self.scrape()) else None, "what was scraped")
+        found = _until(lambda: found if condition(found := self.scrape()) else None, "what was scraped", patience)
         assert found is not None
         return found
 
@@ -105,8 +105,8 @@ class Served:
         self._errors.close()
 
 
-def _until(look: Callable[[], T], what: str) -> T:
-    deadline = time.monotonic() + PATIENCE
+def _until(look: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
+    deadline = time.monotonic() + patience
     while not (found := look()):
         assert time.monotonic() < deadline, f"{what} did not come"
         time.sleep(0.05)
