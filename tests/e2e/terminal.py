@@ -51,7 +51,8 @@ class Terminal:
         """Column and line of a word, as a terminal reports them for a click."""
         shown = self.until(word).splitlines()
         line = next(number for number, text in enumerate(shown) if word in text)
-        return f"{width(shown[line][: shown[line].index(word)]) + 1};{line + 1}"
+        start = shown[line].index(word) + len(word) - len(word.lstrip("│ "))
+        return f"{width(shown[line][:start]) + 1};{line + 1}"
 
     def wheel(self, word: str, *, down: bool = True) -> None:
         """Turn the wheel by one notch over these words."""

@@ -109,6 +109,7 @@ def at_a_terminal(environ: Environ, what: tuple[str, ...]) -> None:
     again = Person(environ, "attach", "--detach-keys", "ctrl-x", job)
     again.press(b"echo still-$kept\n")
     again.until(b"still-yes\r\n")
+    until(lambda: b"still-yes" in gputui(environ, "logs", job)[1])
     again.press(b"exit 7\n")
     assert again.ended() == 7
     assert f"Job {job} ".encode() in again.shown

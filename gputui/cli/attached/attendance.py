@@ -163,7 +163,7 @@ class Attendance:
         snapshot = bootstrap.current_snapshot(self._session.options, self._store)
         words = _waits(snapshot, job, self._session, bootstrap.clock().now())
         is_passing = words in _PASSING
-        if not bootstrap.is_scheduled(self._session.options):
+        if "no scheduler is running" not in words and not bootstrap.is_scheduled(self._session.options):
             words, is_passing = f"{words}; no scheduler is running: start `gputui` or `gputui serve`", False
         self._status.show(f"job {job.shown_id} {words}", is_passing=is_passing)
 

@@ -257,6 +257,8 @@ def open_log(client: APIClient, query: LogQuery) -> requests.Response:
     if response.status_code != 200:
         with response:
             raise fault(_message(response), status=response.status_code)
+    if "Content-Type" not in response.headers and client.inspect_container(query.container_id)["Config"]["Tty"]:
+        response.headers["Content-Type"] = _RAW  # engines before API 1.42 do not tell
     return response
 
 
@@ -264,7 +266,7 @@ def frames_of(response: requests.Response) -> Iterator[Part]:
     """Yield (stream, bytes) of a log. Raises ValueError when it breaks off, RuntimeFault for errors of the engine."""
     chunks = response.iter_content(_CHUNK)
     if response.headers.get("Content-Type") == _RAW:
-        yield from ((1, chunk) for chunk in chunks)  # a container with a terminal has one stream
+        yield from ((1, line) for line in _lines(chunks))  # a container with a terminal has one stream
     else:
         for stream, content in frames(chunks):
             if stream == _ENGINE_ERROR:
@@ -272,6 +274,16 @@ def frames_of(response: requests.Response) -> Iterator[Part]:
             yield stream, content
     if not (response.raw.chunked or "Content-Length" in response.headers):
         raise ValueError("the engine did not say where the log ends")
+
+
+def _lines(chunks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield lines, each of which has a time of its own where times are asked for."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+    if rest:
+        yield rest
 
 
 def frames(chunks: Iterator[bytes]) -> Iterator[Part]:
