@@ -222,7 +222,7 @@ class SimulatedProbe:
             xid=self._xids.get(gpu.uuid),
             health=self._health(gpu),
         )
-        if self._pcie == ALL_SHARES:
+        if self._pcie == ALL_SHARES or (self._pcie != gpu.uuid and len(self._jobs.get(gpu.uuid, ())) > 1):
             return replace(sample, processes=_with_shares(processes, busy))
         if self._pcie != gpu.uuid:
             return sample

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -150,6 +151,8 @@ class NvmlProbe:
         self._subscribers: tuple[Callable[[ProbeReading], None], ...] = ()
         self._pcie: str | None = None
         self._disks: dict[str, str] = {}
+        self._shared: tuple[str, ...] = ()
+        """UUIDs of the GPUs that several jobs hold."""
         self._process: ProbeProcess | None = None
         self._failures = 0
         self._stuck: list[ProbeProcess] = []
@@ -198,7 +201,17 @@ class NvmlProbe:
         self._readings.resumed = resumed
 
     def follow(self, jobs: Iterable[Job]) -> None:
-        """Do nothing: real GPUs show their jobs by themselves."""
+        """Read shares of processes on GPUs that several jobs hold, so that each is charged with its own."""
+        held = Counter(uuid for job in jobs for uuid in job.gpus)
+        shared = tuple(sorted(uuid for uuid, count in held.items() if count > 1))
+        if shared != self._shared:
+            self._shared = shared
+            if child := self._process:
+                child.send(self._shares_command)
+
+    @property
+    def _shares_command(self) -> str:
+        return f"shares {' '.join(self._shared)}"
 
     def close(self) -> None:
         """Stop reading; the process is killed but not awaited."""
@@ -285,6 +298,8 @@ class NvmlProbe:
         """Tell a new or restarted process what was asked of the one before."""
         if self._pcie:
             child.send(f"pcie {self._pcie}")
+        if self._shared:
+            child.send(self._shares_command)
         if self._disks:
             child.send(f"disks {json.dumps(self._disks)}")
 

@@ -47,7 +47,7 @@ class GpuProbe(Protocol):
         ...
 
     def follow(self, jobs: Iterable[Job]) -> None:
-        """Set the jobs that hold GPUs now. Simulated GPUs behave accordingly; real ones need no telling."""
+        """Set the jobs that hold GPUs now. Shares of processes are read on GPUs that several hold."""
         ...
 
     def close(self) -> None:

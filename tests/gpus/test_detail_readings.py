@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gputui.domain.gpu import ALL_SHARES, GpuSample, ProbeReading
 from gputui.gpus.probe import sweeps
+from tests.factories import running
 from tests.gpus.conftest import Start
 from tests.gpus.standin import SOURCE, StandIn, build, uuid
 from tests.gpus.watching import FAST, is_whole
@@ -159,3 +160,14 @@ def test_another_gpu_starts_from_nothing(standin: StandIn, watch: Start) -> None
     watcher.probe.want_pcie(uuid(1))
     watcher.until(lambda reading: of(reading, 1).nvlink_tx == 0)
     assert {of(reading, 1).nvlink_tx for reading in watcher.readings if len(reading.samples) > 1} == {None, 0}
+
+
+def test_the_processes_of_a_gpu_that_several_jobs_hold_are_told_apart(standin: StandIn, watch: Start) -> None:
+    standin.write(*BUSY, f"gpu 0 sm {ME} 62", f"gpu 1 sm {ME} 31", gpus=2)
+    watcher = watch()
+    watcher.until(is_whole)
+    watcher.probe.follow([running(1, on=[uuid(0), uuid(1)]), running(2, on=[uuid(1)])])
+    watcher.until(lambda reading: sm_of(of(reading, 1)) == [0.31])
+    assert sm_of(looked_at(watcher.probe.latest())) == [None]
+    watcher.probe.follow([running(1, on=[uuid(0), uuid(1)])])
+    watcher.until(lambda reading: sm_of(of(reading, 1)) == [None])

@@ -2,9 +2,9 @@
 
 It keeps NVML open and writes one JSON line a sweep to stdout: `facts` (what does not change), `sweep` (readings) or
 `failed` (why it ends); `gputui.gpus.wire` reads them. Commands on stdin: `refresh`, `pcie UUID|-` (the GPU shown in
-detail), and `disks {ROLE: PATH}` (paths whose file systems are read, as JSON). It ends when stdin does. It is a process
-of its own because a call stuck in the driver can be neither cancelled nor waited for, and it imports as little as
-possible because every start of a console waits for it.
+detail), `shares UUID...` (GPUs whose processes are told apart), and `disks {ROLE: PATH}` (paths whose file systems are
+read, as JSON). It ends when stdin does. It is a process of its own because a call stuck in the driver can be neither
+cancelled nor waited for, and it imports as little as possible because every start of a console waits for it.
 """
 
 from __future__ import annotations
@@ -45,6 +45,8 @@ class Commands:
         self.pcie: str | None = None
         self.disks: dict[str, str] | None = None
         """Paths by role that came since the last sweep."""
+        self.shared: frozenset[str] = frozenset()
+        """UUIDs of the GPUs whose processes' shares are wanted."""
         self._buffer = b""
 
     def wait(self, seconds: float) -> bool:
@@ -61,6 +63,8 @@ class Commands:
         words = line.split()
         if words[:1] == ["disks"]:
             self.disks = json.loads(line.removeprefix("disks"))
+        elif words[:1] == ["shares"]:
+            self.shared = frozenset(words[1:])
         elif words == ["refresh"]:
             self.refresh = True
         elif len(words) == 2 and words[0] == "pcie":
@@ -75,6 +79,7 @@ def run(sample: str = "1", process: str = "2", seldom: str = "15", directory: st
     probe.begin()
     while commands.wait(probe.sample.at - time.monotonic()):
         refresh, commands.refresh = commands.refresh, False
+        probe.shared = commands.shared
         if commands.disks is not None:
             probe.watch_disks(commands.disks)
             commands.disks = None

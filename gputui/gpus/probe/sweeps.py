@@ -75,7 +75,9 @@ class Probe:
         self._focus = DetailReadings()
         self._activity = Activity()
         self._sharing: dict[str, DetailReadings] = {}
-        """Readings of each GPU while shares of processes are wanted of all."""
+        """Readings of the GPUs whose processes' shares are wanted besides those of the GPU in focus."""
+        self.shared: frozenset[str] = frozenset()
+        """UUIDs of GPUs that several jobs hold: their processes' shares are always wanted."""
         self.host = HostReader()
 
     def begin(self) -> None:
@@ -185,9 +187,10 @@ class Probe:
 
     def _details_of(self, uuid: str) -> DetailReadings | None:
         """Return the detail readings of a GPU while its processes' shares are wanted."""
-        if self._focus.uuid == ALL_SHARES:
-            return self._sharing.setdefault(uuid, DetailReadings(uuid))
-        return self._focus if uuid == self._focus.uuid else None
+        if uuid == self._focus.uuid:
+            return self._focus
+        is_wanted = self._focus.uuid == ALL_SHARES or uuid in self.shared
+        return self._sharing.setdefault(uuid, DetailReadings(uuid)) if is_wanted else None
 
 
 def driven_gpus(directory: str) -> frozenset[str] | None:
