@@ -16,6 +16,7 @@ from gputui.domain import arrays
 from gputui.domain.errors import InputError
 from gputui.domain.filter import FIELDS, FilterSubject, parse_filter, shown_text
 from gputui.domain.gpu import GpuView, short_names
+from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import GpuRequest, Job, JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, PendingReason
@@ -208,7 +209,7 @@ def why(job: Job, snapshot: Snapshot) -> str:
         return job.end_info
     if job.state.is_active:
         doing = snapshot.progress.get(job.id, "") or _beside(snapshot.sharing_with(job))
-        doing = "suspended" if job.suspended else doing
+        doing = "suspended" if job.suspended else doing or _idle(job, snapshot)
         return f"ending: {job.stopping.cause.text}" if job.stopping else doing
     reason, expected = snapshot.reasons.get(job.id), snapshot.expected_starts.get(job.id)
     sentence = f"{reason.code}: {reason.local(snapshot.taken_at)}" if reason else _of_itself(job)
@@ -220,6 +221,12 @@ def why(job: Job, snapshot: Snapshot) -> str:
 
 def _beside(others: tuple[JobId, ...]) -> str:
     return f"beside {'job' if len(others) == 1 else 'jobs'} {listed(others)}" if others else ""
+
+
+def _idle(job: Job, snapshot: Snapshot) -> str:
+    """Return `idle 45m` for a job that leaves its GPUs idle."""
+    mine = [view for view in snapshot.gpus if job.id in view.job_ids]
+    return idle_gpus(mine, snapshot.taken_at).get(job.id, "")
 
 
 def _of_itself(job: Job) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from rich.style import Style
 
 from gputui.domain.gpu import Drain, GpuState, GpuView, Health, HealthCode, Holder
+from gputui.domain.idle_gpus import idle_words
 from gputui.domain.job import Job
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size
@@ -26,7 +27,6 @@ from gputui.tui.present.gpu_tone import CAPS
 from gputui.tui.present.gpu_words import (
     elapsed_share,
     elapsed_words,
-    idle_words,
     index_of,
     model_in,
     short_model,

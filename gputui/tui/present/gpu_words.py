@@ -71,11 +71,6 @@ def elapsed_share(job: Job, now: datetime) -> float | None:
     return (now - job.started_at) / job.spec.time_limit
 
 
-def idle_words(idle: timedelta) -> str:
-    """Return `idle 12m`, in whole minutes."""
-    return f"idle {format_duration(idle // _MINUTE * _MINUTE).removesuffix('00s')}"
-
-
 def _round_duration(span: timedelta) -> str:
     """Return `8h` or `16m` for a whole number of hours or minutes."""
     return format_duration(span).removesuffix("00s").removesuffix("00m")

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from itertools import dropwhile
 from types import MappingProxyType
 
 from gputui.domain.arrays import count, elements_word
-from gputui.domain.gpu import GpuView
+from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import GpuRequest, Job, JobId
 from gputui.domain.snapshot import Snapshot
 from gputui.domain.state import JobState, Reason
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, plural
 from gputui.tui.present.cells import UNKNOWN, Cell, cell
-from gputui.tui.present.gpu_words import idle_words
 from gputui.tui.present.graphs import progress
 from gputui.tui.present.job_progress import WIDTH, ArrayCounts, array_progress, pull_progress, time_progress
 from gputui.tui.present.style import AMBER, BLUE, DIM, JOB_STYLES, PLAIN, RED, STRONG
@@ -147,23 +146,9 @@ class JobContext:
     ) -> JobContext:
         """Return the data of a snapshot."""
         beside, progress = snapshot.sharing(), snapshot.progress
-        idle = _idle_gpus(snapshot.gpus, now)
+        idle = idle_gpus(snapshot.gpus, now)
         starts = snapshot.expected_starts
         return cls(now, snapshot.reasons, starts, progress, gpu_names, beside, scores, room, idle=idle)
-
-
-def _idle_gpus(views: Iterable[GpuView], now: datetime) -> Mapping[JobId, str]:
-    """Return `idle 45m`, or `2 of 8 idle 45m`, for jobs that leave GPUs idle."""
-    held: dict[JobId, list[datetime | None]] = {}
-    for view in views:
-        for job_id in view.job_ids:
-            held.setdefault(job_id, []).append(view.idle_since)
-    found = {}
-    for job_id, times in held.items():
-        if idle := [since for since in times if since is not None]:
-            some = "" if len(idle) == len(times) else f"{len(idle)} of {len(times)} "
-            found[job_id] = f"{some}{idle_words(now - max(idle))}"
-    return found
 
 
 def job_cells(job: Job, key: str, context: JobContext) -> Cell:
