@@ -229,12 +229,11 @@ def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object
 
 
 def _telemetry(attempt: Attempt, measured: Measured | None) -> Iterator[tuple[str, object]]:
-    """Return its telemetry in words; of an attempt of an older gputui what that measured of its GPUs."""
+    """Return what it made of its GPUs, and its telemetry in words, which an attempt of an older gputui does not have."""
+    yield "efficiency", attempt.efficiency.long if attempt.efficiency else None
     summary = measured.summary if measured else attempt.telemetry
     if summary is not None:
         yield from summary_lines(summary)
-    elif attempt.efficiency is not None:
-        yield "efficiency", attempt.efficiency.long
 
 
 def _local(at: datetime | None) -> str | None:
