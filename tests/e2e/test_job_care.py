@@ -120,7 +120,7 @@ def is_still(site: Site, job_id: int) -> bool:
     before = beats(site, job_id)
     shown = site.run("show", str(job_id)).stdout
     time.sleep(0.3)
-    return "RUNNING (suspended)" in shown and beats(site, job_id) == before
+    return "RUNNING (suspended by root)" in shown and beats(site, job_id) == before
 
 
 def goes_on(site: Site, job_id: int, before: int) -> bool:
