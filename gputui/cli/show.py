@@ -229,7 +229,7 @@ def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object
 
 
 def _telemetry(attempt: Attempt, measured: Measured | None) -> Iterator[tuple[str, object]]:
-    """Return what it made of its GPUs, and its telemetry in words, which an attempt of an older gputui does not have."""
+    """Return what it made of its GPUs, and its telemetry in words, which an attempt of an older gputui lacks."""
     yield "efficiency", attempt.efficiency.long if attempt.efficiency else None
     summary = measured.summary if measured else attempt.telemetry
     if summary is not None:
