@@ -251,6 +251,7 @@ def make_host(
     """
     import socket
 
+    from gputui.engine.hooks.weekly import made_report
     from gputui.engine.process.host import Adapters, Host
 
     def adapters() -> Adapters:
@@ -270,6 +271,7 @@ def make_host(
         hand_over=hand_over,
         relay=relay_of(options),
         open_monitor=open_monitor,
+        make_report=partial(made_report, options.arguments()),
     )
 
 

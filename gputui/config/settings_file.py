@@ -98,6 +98,10 @@ def _check_text(key: str, value: object, where: str) -> None:
         raise InputError("expected an address", where=where, hint="http://... or https://...")
     if key == "listen":
         listen_address(str(value), where)
+    elif key == "weekly" and value:
+        from gputui.domain.weekly import parse_weekly  # few sites send a report
+
+        parse_weekly(str(value), where=where)
     elif isinstance(value, str) and not value.isprintable():
         raise InputError("has control characters", where=where)
 

@@ -41,6 +41,7 @@ class Event(Struct, frozen=True):
     def document(self, host: str) -> dict[str, Any]:
         """Return the JSON document that hooks receive."""
         about = "job" if self.name.startswith(("job_", "gpus_")) else "gpu" if self.name.startswith("gpu_") else "disk"
+        about = "report" if self.name == "weekly_report" else about
         told = {"id": self.id, "event": self.name, "at": self.at.isoformat(), "host": host, "text": self.text}
         return {**told, about: dict(self.data)}
 
@@ -98,6 +99,13 @@ def gpus_idle(job: Job, words: str, gpus: tuple[str, ...], since: datetime, now:
 def disk_low(path: str, left: int, words: str, now: datetime) -> Event:
     """Return the event for a nearly full disk of the state directory."""
     return Event(f"disk-{now.timestamp():.3f}", "disk_low", now, words, {"path": path, "free": left})
+
+
+def weekly_report(made: Mapping[str, Any], at: datetime) -> Event:
+    """Return the event for the report of the last week, with its `report` and its `table`."""
+    hours = made["report"]["total"]["gpu_hours"]
+    text = f"Weekly report: {hours:,.1f} GPU-hours, {made['report']['total']['jobs']:,} jobs"
+    return Event(f"report-{at.isoformat()}", "weekly_report", at, text, made)
 
 
 def _sentence(job: Job) -> str:

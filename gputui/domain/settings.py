@@ -7,7 +7,16 @@ from datetime import datetime, timedelta
 
 from msgspec import Struct, field
 
-EVENTS = ("job_completed", "job_failed", "job_cancelled", "gpu_sick", "gpu_well", "gpus_idle", "disk_low")
+EVENTS = (
+    "job_completed",
+    "job_failed",
+    "job_cancelled",
+    "gpu_sick",
+    "gpu_well",
+    "gpus_idle",
+    "disk_low",
+    "weekly_report",
+)
 """Events that hooks can be notified of."""
 
 
@@ -304,7 +313,7 @@ class HookSettings(Struct, frozen=True):
     webhook_events: tuple[str, ...] = EVENTS
     mail_to: tuple[str, ...] = ()
     """Addresses, written to through the host's sendmail."""
-    mail_events: tuple[str, ...] = ("job_failed", "gpu_sick", "disk_low")
+    mail_events: tuple[str, ...] = ("job_failed", "gpu_sick", "disk_low", "weekly_report")
     sendmail: str = "/usr/sbin/sendmail"
     timeout: timedelta = timedelta(seconds=30)
     """Time after which a hook is ended, with its children."""
@@ -346,8 +355,8 @@ class ReportSettings(Struct, frozen=True):
     currency: str = ""
     """Currency of the prices, as shown: `EUR`."""
     weekly: str = ""
-    """Weekday and local time, such as `Mon 08:00`, at which the report of the last seven days goes to the hooks that
-    want the event `weekly_report`; empty: never."""
+    """Weekday and local time, such as `Mon 08:00`, at which the report of the last seven days goes to mail, webhook and
+    `on_notice` as the event `weekly_report`; empty: never."""
 
 
 class Settings(Struct, frozen=True):

@@ -24,6 +24,7 @@ from gputui.domain.job import Job
 from gputui.domain.settings import HookSettings
 from gputui.domain.snapshot import Notice
 from gputui.engine.hooks.delivery import Deliver, NotDeliveredError
+from gputui.engine.hooks.weekly import WeeklyReport
 from gputui.ports import NO_MONITOR, JobStore, Monitor
 
 
@@ -38,8 +39,10 @@ class Announcer:
         workers: Callable[[str], Executor],
         wake: Callable[[], None] = lambda: None,
         monitor: Monitor = NO_MONITOR,
+        weekly: WeeklyReport | None = None,
     ) -> None:
         """Make an outbox for each sink; `workers` makes its executor, given a name."""
+        self._weekly = weekly
         self._store = store
         self._settings = settings
         self._outboxes = tuple(
@@ -68,6 +71,8 @@ class Announcer:
             for event in health_changes(self._views, views, now):
                 self.announce(event, now)
         self._views = views
+        if self._weekly is not None and (report := self._weekly.update(now)) is not None:
+            self.announce(report, now)
         if done:  # these jobs were read before that was recorded
             self._jobs = None
         elif jobs is not self._jobs:
@@ -83,6 +88,8 @@ class Announcer:
         """Begin no further delivery."""
         for outbox in self._outboxes:
             outbox.close()
+        if self._weekly is not None:
+            self._weekly.close()
 
     def _announce_ends(self, jobs: Entries, now: datetime) -> None:
         """Announce ends while outboxes have room; the others stay in the store until then."""

@@ -149,7 +149,8 @@ def _mail(sendmail: str, to: tuple[str, ...], host: str, seconds: float, event: 
     message["Subject"] = plain(f"[gputui {host}] {event.text}", 150)
     message["Auto-Submitted"] = "auto-generated"
     message["X-Gputui-Event"] = plain(event.id)
-    message.set_content(f"{event.text}\n\n{json.dumps(event.document(host), indent=2)}\n")
+    told = event.data.get("table") or json.dumps(event.document(host), indent=2)
+    message.set_content(f"{event.text}\n\n{told}\n")
     _spawn((sendmail, "-t", "-i"), message.as_bytes(), seconds, {})
 
 

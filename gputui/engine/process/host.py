@@ -18,12 +18,14 @@ from gputui.domain.entries import Entries
 from gputui.domain.errors import NotLeaderError, StoreError
 from gputui.domain.settings import Settings
 from gputui.domain.snapshot import Leader, Node, Notice, Snapshot
+from gputui.domain.weekly import parse_weekly
 from gputui.engine.feed import Feed
 from gputui.engine.files import gpu_focus, live_file
 from gputui.engine.files.gpu_log import GpuLog
 from gputui.engine.files.leadership import SILENT_AFTER, Leadership
 from gputui.engine.hooks.announcer import Announcer
 from gputui.engine.hooks.delivery import sinks
+from gputui.engine.hooks.weekly import MakeReport, WeeklyReport
 from gputui.engine.process import memory_tuning
 from gputui.engine.process.faults import Faults, SchedulingFailedError, describe_fault
 from gputui.engine.process.loop import AGAIN_AFTER, MOST_FAULTS, Loop, Waker
@@ -87,7 +89,9 @@ class Host:
         hand_over: Callable[[], object] | None = None,
         relay: Relay | None = None,
         open_monitor: Callable[[Entries], Monitor] | None = None,
+        make_report: MakeReport | None = None,
     ) -> None:
+        self._make_report = make_report
         self._open_monitor = open_monitor
         """Opens a monitor for a term as scheduler, given the jobs of the queue before its first tick."""
         self._monitor: Monitor = NO_MONITOR
@@ -339,9 +343,18 @@ class Host:
         """Return the teller of all hooks; None where none is set."""
         hooks = list(sinks(self._settings.hooks, self._me.host))
         workers = partial(DaemonExecutor, DELIVERY_WORKERS)
-        return (
-            Announcer(self._store, self._settings.hooks, hooks, workers, waker.wake, self._monitor) if hooks else None
-        )
+        if not hooks:
+            return None
+        weekly = self._weekly(waker)
+        return Announcer(self._store, self._settings.hooks, hooks, workers, waker.wake, self._monitor, weekly)
+
+    def _weekly(self, waker: Waker) -> WeeklyReport | None:
+        """Return the maker of weekly reports; None where none is wanted."""
+        if not self._settings.report.weekly or self._make_report is None:
+            return None
+        at, max_age = parse_weekly(self._settings.report.weekly), self._settings.hooks.max_age
+        worker = DaemonExecutor(1, "weekly-report")
+        return WeeklyReport(self._directory, at, max_age, self._make_report, worker, waker.wake)
 
     async def _leave(self, pools: WorkerPools, adapters: Adapters) -> None:
         """Wait for starts under way, within limits: the next scheduler reconciles those that are cut short."""

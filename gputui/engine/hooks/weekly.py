@@ -1,0 +1,113 @@
+"""The weekly report: made by a worker once a week, and given to the hooks that want it.
+
+The time of the last report is kept in a file, so that the next scheduler does not send it again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Executor
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from gputui.domain.errors import GputuiError
+from gputui.domain.event import Event, weekly_report
+from gputui.domain.text import plain
+from gputui.domain.weekly import WEEK, WeeklyTime
+from gputui.engine.files.file_modes import file_mode, new_file, read_file
+
+log = logging.getLogger(__name__)
+
+FILE = "weekly-report"
+REPORT_WITHIN = 300.0
+"""Seconds that a report may take to be made."""
+MakeReport: TypeAlias = Callable[[datetime, datetime], Mapping[str, Any]]
+"""Returns the report of a period: `report`, as its JSON, and `table`, as text. Takes seconds; raises GputuiError."""
+
+
+class WeeklyReport:
+    """Reports that are due. `update` is called at every tick and never blocks."""
+
+    def __init__(
+        self,
+        directory: Path,
+        at: WeeklyTime,
+        max_age: timedelta,
+        make: MakeReport,
+        workers: Executor,
+        wake: Callable[[], None] = lambda: None,
+    ) -> None:
+        """A report that was due longer than `max_age` ago is left out."""
+        self._path = directory / FILE
+        self._at = at
+        self._max_age = max_age
+        self._make = make
+        self._workers = workers
+        self._wake = wake
+        self._made: Event | None = None
+        self._begun: datetime | None = None
+        """Time of the report that is being made, or was made last."""
+
+    def update(self, now: datetime) -> Event | None:
+        """Return the report that is ready to be sent; begin the one that is due."""
+        made, self._made = self._made, None
+        due = self._at.last(now)
+        if due != self._begun and now - due <= self._max_age:
+            self._begun = due
+            self._workers.submit(self._work, due)
+        return made
+
+    def close(self) -> None:
+        """Begin no further report."""
+        self._workers.shutdown(wait=False)
+
+    def _work(self, due: datetime) -> None:
+        try:
+            if _read(self._path) == due.isoformat():
+                return
+            self._made = weekly_report(self._make(due - WEEK, due), due)
+            _write(self._path, due.isoformat())
+        except (GputuiError, OSError) as error:
+            log.warning("the weekly report cannot be made: %s", error)
+        except Exception:  # the border of a worker
+            log.exception("making the weekly report")
+        self._wake()
+
+
+def _read(path: Path) -> str:
+    try:
+        return read_file(path).decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _write(path: Path, text: str) -> None:
+    partial = path.with_name(f".{FILE}.{os.getpid()}")
+    with os.fdopen(new_file(partial, file_mode(path.parent)), "wb") as file:
+        file.write(f"{text}\n".encode())
+    partial.replace(path)
+
+
+def made_report(options: Sequence[str], since: datetime, until: datetime) -> Mapping[str, Any]:
+    """Return the report of a period, made by processes with these options, which take no time from this one."""
+    period = ("report", "--since", since.isoformat(), "--until", until.isoformat())
+    table, report = (_output_of(*options, *period, "--format", form) for form in ("table", "json"))
+    return {"table": table, "report": json.loads(report)}
+
+
+def _output_of(*words: str) -> str:
+    """Return the output of a command of gputui; raises GputuiError."""
+    command = (sys.executable, "-P", "-m", "gputui", *words)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=REPORT_WITHIN, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise GputuiError(str(error)) from error
+    if done.returncode:
+        raise GputuiError(plain(done.stderr.strip(), 200))
+    return done.stdout
