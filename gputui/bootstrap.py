@@ -191,13 +191,9 @@ def local_images(options: Options) -> tuple[str, ...]:
         return ()
     from gputui.runtime.docker.runtime import DockerRuntime
 
-    engine = DockerRuntime("", options.settings.runtime, clock())
-    try:
+    with closing(DockerRuntime("", options.settings.runtime, clock())) as engine, suppress(RuntimeFault):
         return engine.images()
-    except RuntimeFault:
-        return ()
-    finally:
-        engine.close()
+    return ()
 
 
 def make_probe(options: Options, store_id: str = "") -> GpuProbe:
