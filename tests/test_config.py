@@ -388,7 +388,7 @@ def test_gpus_are_taken_as_numbers_too(tmp_path: Path) -> None:
 def test_the_default_limits_of_older_versions_are_refused_with_what_counts_now(tmp_path: Path, name: str) -> None:
     with pytest.raises(InputError) as caught:
         read(tmp_path, f'[policy]\nlimit_{name} = "8h"\n')
-    assert "no such setting any more" in str(caught.value)
+    assert "this setting no longer exists" in str(caught.value)
     assert "planned as the longest allowed" in (caught.value.hint or "")
 
 
@@ -405,10 +405,10 @@ def test_the_default_limits_of_older_versions_are_refused_with_what_counts_now(t
 )
 def test_weights_of_older_versions_are_refused_with_what_counts_now(tmp_path: Path, line: str) -> None:
     key, _, value = line.partition(" = ")
-    with pytest.raises(InputError, match=f"policy.{key}: no such setting any more") as caught:
+    with pytest.raises(InputError, match=f"policy.{key}: this setting no longer exists") as caught:
         read(tmp_path, f"[policy]\n{line}\n")
     assert "now" in (caught.value.hint or "")
-    with pytest.raises(InputError, match="no such setting any more"):
+    with pytest.raises(InputError, match="this setting no longer exists"):
         read(tmp_path, "", **{f"GPUTUI_POLICY_{key.upper()}": value})
 
 

@@ -21,7 +21,7 @@ _NAMED = 10
 
 def quiet_option(function: Callable[..., R]) -> Callable[..., R]:
     """Add `--quiet` to a command function, as the argument `quiet`."""
-    return click.option("-q", "--quiet", is_flag=True, help="Do not say on stderr what was done.")(function)
+    return click.option("-q", "--quiet", is_flag=True, help="Print no confirmation on stderr.")(function)
 
 
 def confirm(sentence: str, *, quiet: bool = False) -> None:
@@ -79,7 +79,7 @@ _WAITING = {
 _RUNNING = {
     "cancel": "stopping {}",
     "requeue": "stopping, to be run again: {}",
-    "suspend": "suspending {}; the time limit goes on",
+    "suspend": "suspending {}; the time limit continues",
     "unsuspend": "letting continue: {}",
 }
 """Sentences about running jobs, which a scheduler ends."""

@@ -37,9 +37,9 @@ from gputui.request.texts import quoted
 _SHOWN = 40
 """Characters of a changed value that the confirmation shows."""
 _EPILOG = """\b
-What is not named stays as it is. Variables and labels given are added to those that the job has; of other things
-that can be given several times, those given take the place of all.
-Without options the job opens in $EDITOR, as a job file, and what is changed there is changed.
+Options that are not given stay as they are. Variables and labels are added to those of the job; other options that
+may be repeated replace all former values.
+Without options the job opens in $EDITOR as a job file; changes there are changes of the job.
 """
 
 
@@ -71,11 +71,11 @@ def command(
     words: tuple[str, ...],
     **given: Any,
 ) -> None:
-    """Change what a waiting job asks for, or limit and comment of a running one: the options are those of submit.
+    """Change a waiting job, or limit and comment of a running one. The options are those of submit.
 
     \b
     --time-limit 4h sets the limit, +2h and -30m change it. While a job runs its submitter may shorten it, and may
-    extend it as far as the site allows; operators may go further. The job runs on, and is warned anew of its limit.
+    extend it as far as the site allows; operators may go further. The job keeps running, and is warned again before its limit.
 
     Of an array named as a whole (7, not 7_0) all elements that wait are changed, and their limit while they run.
 
@@ -128,7 +128,7 @@ def _confirmation(before: Job, after: Job, by: Submitter, who: str) -> str:
         return f"nothing was changed: {who} {'were' if ':' in who else 'was'} like that already"
     told = [_change(name, was.get(name, ""), now.get(name, "")) for name in names]
     anew = asks_for_more(before.spec, after.spec) and after.state is JobState.PENDING
-    rest = "; its wait begins anew, because it asks for more" if anew else ""
+    rest = "; its wait starts again, because it asks for more" if anew else ""
     return f"edited {who}: {', '.join(told)}{rest}"
 
 

@@ -33,7 +33,7 @@ _LIMITS = "raise its limits: ulimit -v and -u in a shell, MemoryMax and TasksMax
 @click.option("--state", metavar="DIR", help="State directory. [env: GPUTUI_STATE]")
 @click.option("--config", metavar="FILE", help="Settings file. [env: GPUTUI_CONFIG]")
 @click.option("--probe", metavar="nvml|sim:N[:MODEL]", help="Where readings of GPUs come from. [env: GPUTUI_PROBE]")
-@click.option("--runtime", metavar="docker|process", help="What runs jobs. [env: GPUTUI_RUNTIME]")
+@click.option("--runtime", metavar="docker|process", help="Runtime of the jobs. [env: GPUTUI_RUNTIME]")
 @click.option("--read-only", is_flag=True, help="Read-only console: never schedules and changes nothing.")
 @click.option(
     "--slow", is_flag=True, help="For slow connections: the console redraws every few seconds, without graphs."
@@ -128,7 +128,7 @@ def run(arguments: Sequence[str]) -> int:
         if _is_limit(error):
             return _complain(f"the system gives this process no more memory or threads ({_LIMITS})", 1)
         what = f"this should not have happened: {type(error).__name__}: {error}"
-        return _complain(f"{what} (run it again with GPUTUI_DEBUG=1 and report what it prints)", 1)
+        return _complain(f"{what} (run it again with GPUTUI_DEBUG=1 and report the output)", 1)
 
 
 def _is_limit(error: Exception) -> bool:
@@ -141,7 +141,7 @@ def _usage(error: click.ClickException) -> str:
     message = error.format_message().strip()
     message = message[:1].lower() + message[1:].rstrip(".")
     if isinstance(error, click.UsageError) and error.ctx is not None and not message.endswith(")"):
-        message += f" ({error.ctx.command_path} --help tells more)"
+        message += f" ({error.ctx.command_path} --help shows more)"
     return message
 
 

@@ -104,7 +104,7 @@ def notes(history: JobHistory, offered: float, limits: str) -> Iterator[str]:
     count = len(history.jobs)
     if count < FEW_JOBS or history.span < SHORT_SPAN:
         over = f"{plural(count, 'job')} over {format_duration(history.span)}"
-        yield f"{over} is little to go by: a week and some hundred jobs tell more."
+        yield f"{over} is a small sample: a week and some hundred jobs are better."
     if offered < LITTLE_LOAD:
         yield f"At load {offered:.2f} GPUs are mostly free, so that policies differ little."
     if history.failed:
@@ -117,8 +117,8 @@ def notes(history: JobHistory, offered: float, limits: str) -> Iterator[str]:
     if unstated and limits != "none":
         yield f"Given a time limit of their own by --limits {limits}, as there was none: {plural(unstated, 'job')}."
     yield (
-        "Each job comes when it could have started; holds, reservations and caps of arrays are left out. "
-        "Had they waited otherwise, people would have submitted otherwise."
+        "Each job arrives when it could have started; holds, reservations and caps of arrays are left out. "
+        "With other waits, users would have submitted at other times."
     )
 
 

@@ -50,9 +50,11 @@ _ALWAYS = {"PID", "USER", "GPU", "JOB OR CONTAINER", "COMMAND"}
 @click.command("ps")
 @click.option("--json", "as_json", is_flag=True, help="Print an array of processes as JSON.")
 @click.option(
-    "--gpu", "gpus", multiple=True, metavar="GPU", shell_complete=completing.gpus, help="Only those on this GPU."
+    "--gpu", "gpus", multiple=True, metavar="GPU", shell_complete=completing.gpus, help="Only processes on this GPU."
 )
-@click.option("--filter", "words", default="", metavar="TEXT", help="Only those that match: `kind:foreign user:alice`.")
+@click.option(
+    "--filter", "words", default="", metavar="TEXT", help="Only processes that match: `kind:foreign user:alice`."
+)
 @click.option("--tree", is_flag=True, help="Children below their parents.")
 @click.option("-s", "--signal", "name", metavar="SIGNAL", help="Send INT, TERM or KILL to the processes named.")
 @click.option("--stop", "container", metavar="NAME", help="Stop this container, as `docker stop` does; never a job's.")
@@ -156,9 +158,9 @@ def _ask(question: str, named: Sequence[str], *, yes: bool) -> None:
     if yes:
         return
     if not sys.stdin.isatty():
-        raise InputError("this asks first, and there is no terminal to ask on", where="--yes", hint="add --yes")
+        raise InputError("a confirmation is needed, and there is no terminal", where="--yes", hint="add --yes")
     click.echo("\n".join([question, *(f"  {plain(each)}" for each in named)]), err=True)
-    if not click.confirm("Go on?", err=True):
+    if not click.confirm("Continue?", err=True):
         raise GputuiError("cancelled; nothing was sent")
 
 

@@ -29,7 +29,7 @@ def picture(options: Options, store: JobStore) -> Snapshot:
         snapshot = replace(measured, leader=snapshot.leader, notices=snapshot.notices)
     if not snapshot.gpus:
         status = snapshot.nodes[0].probe if snapshot.nodes else None
-        raise GputuiError(status.text if status else "no GPUs are known", hint="gputui doctor tells more")
+        raise GputuiError(status.text if status else "no GPUs are known", hint="gputui doctor shows more")
     return snapshot
 
 

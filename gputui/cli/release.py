@@ -1,4 +1,4 @@
-"""`gputui release`: let held jobs start."""
+"""`gputui release`: release held jobs."""
 
 from __future__ import annotations
 

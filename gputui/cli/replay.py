@@ -84,7 +84,7 @@ POLICY_NAMES = (PLAN, "fifo", "easy", "saf", "greedy", "static-equal", "static-p
     "comparison",
     metavar="SETTING=A,B[,…]",
     multiple=True,
-    help="Replay with each of these values beside the current settings; repeated: all combinations.",
+    help="Replay with each of these values and with the current settings; repeated: all combinations.",
 )
 @click.option(
     "--synthetic",

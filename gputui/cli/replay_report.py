@@ -43,7 +43,7 @@ _LEGEND = (
 
 def header(head: Mapping[str, Any], base: Variant) -> list[str]:
     """Return the lines that say what was replayed."""
-    load = "all at once" if head["load"] is None else f"load {head['load']:.2f}"
+    load = "all at the same time" if head["load"] is None else f"load {head['load']:.2f}"
     lines = [
         f"{plural(head['jobs'], 'job')} on {plural(head['gpus'], 'GPU')}, {load}, {head['limits']} limits",
         f"trace sha256 {head['trace_sha256']}",

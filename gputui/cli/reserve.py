@@ -83,7 +83,7 @@ def add(session: Session, /, dry_run: bool, **given: Any) -> None:
             _warn(session, store, window)
             return
         name = reservations.add(window, gpus).name
-        print_done(name, f"reservation {name} is made")
+        print_done(name, f"added reservation {name}")
         _warn(session, store, window)
 
 

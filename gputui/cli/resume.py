@@ -1,4 +1,4 @@
-"""`gputui resume`: let jobs start on GPUs again."""
+"""`gputui resume`: start jobs on GPUs again."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def _facts(job: Job, snapshot: Snapshot) -> Iterator[tuple[str, object]]:
     yield "ends", _end(job)
     yield "ended", _local(job.ended_at)
     yield "expected", _local(snapshot.expected_starts.get(job.id))
-    beside = f", put beside job {job.placed.past}" if job.placed else ""
+    beside = f", placed beside job {job.placed.past}" if job.placed else ""
     by = f", by {job.ranked_by}" if job.ranked_by else ""
     yield "priority", str(job.priority) + (", put first" if job.topped_at else "") + beside + by
     yield "held", _hold(job)
@@ -132,7 +132,7 @@ def _suspended(job: Job) -> str:
 
 
 def _element(array: ArrayRef) -> str:
-    at_once = f", of which at most {array.limit} run at once" if array.limit else ""
+    at_once = f", of which at most {array.limit} run at a time" if array.limit else ""
     return f"element {array.index} of array {array.id}{at_once}; GPUTUI_ARRAY_INDEX is {array.index}"
 
 
@@ -214,7 +214,7 @@ def _attempt(attempt: Attempt, snapshot: Snapshot) -> Iterator[tuple[str, object
     yield "started", _local(attempt.started_at)
     yield "warned", _local(attempt.warned_at)
     if attempt.preempted_by is not None:
-        yield "made way", f"{_local(attempt.preempted_at)}, for job {attempt.preempted_by}"
+        yield "preempted", f"{_local(attempt.preempted_at)}, for job {attempt.preempted_by}"
     yield "ended", _local(attempt.ended_at)
     yield "exit code", attempt.exit_code
     yield "cause", f"{attempt.cause.code}: {attempt.cause.text}" if attempt.cause else None

@@ -30,7 +30,7 @@ from gputui.request.options import SubmitCommand
 MOST_TOLD = 5
 """Jobs of one file of which the expected start is told."""
 _EPILOG = """\b
-Options of docker run that change nothing about a job are taken, and a line on stderr says what they mean here:
+Options of docker run that do not affect a job are accepted, and a line on stderr explains them:
 -d, --rm, --restart, -i, -t, -a. Flags also take a value: --privileged=true, --init=false.
 Options after IMAGE belong to the job's own command. -h is docker run's --hostname.
 A host process (--host) starts in the current directory, with PATH, LD_LIBRARY_PATH, VIRTUAL_ENV, CONDA_* and
@@ -69,7 +69,7 @@ A host process finds the UUIDs of its GPUs in CUDA_VISIBLE_DEVICES; a container 
 @click.option(
     "--dry-run", is_flag=True, help="Print when it would start and which jobs it would delay; submit nothing."
 )
-@click.option("--quiet", is_flag=True, help="Do not say on stderr when it should start; only a terminal is told that.")
+@click.option("--quiet", is_flag=True, help="Do not print the expected start on stderr; only terminals show it.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="IMAGE [COMMAND...]")
 @pass_session
 @click.pass_context
@@ -164,7 +164,7 @@ def check_gpus(submissions: Iterable[Submission], options: Options, where: str =
     gpus = bootstrap.known_gpus(options)
     for spec in asking:
         if lack := shortage(spec.gpus, gpus):
-            hint = "--anyway queues it until such GPUs are here"
+            hint = "--anyway queues it until such GPUs are available"
             raise InputError(f"job {spec.name} {lack}", where=where, hint=hint)
 
 
@@ -174,7 +174,7 @@ def _refuse_others(given: dict[str, Any], arguments: tuple[str, ...], host: bool
     names += ["--host"] if host else []
     names += ["IMAGE"] if arguments else []
     if names:
-        raise InputError("cannot be given beside --file", where=names[0], hint="write it into the file")
+        raise InputError("cannot be combined with --file", where=names[0], hint="write it into the file")
 
 
 def _first_ids(ids: Sequence[JobId], submissions: Sequence[Submission]) -> list[tuple[JobId, Submission]]:

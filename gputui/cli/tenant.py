@@ -47,8 +47,8 @@ def command() -> None:
 @command.command("set")
 @click.argument("name", metavar="NAME")
 @click.option("--weight", metavar="W", help="Its share is its weight over the sum of all weights. [1]")
-@click.option("--gpus", metavar="N|none", help="Maximum number of GPUs in use at once.")
-@click.option("--running", metavar="N|none", help="Maximum number of jobs running at once.")
+@click.option("--gpus", metavar="N|none", help="Maximum number of GPUs in use at the same time.")
+@click.option("--running", metavar="N|none", help="Maximum number of jobs running at the same time.")
 @click.option("--pending", metavar="N|none", help="Maximum number of jobs waiting; more are refused.")
 @click.option(
     "--max-priority", metavar="N|none", help="Highest priority of its jobs, 0 to 100; a higher one is refused."

@@ -254,13 +254,11 @@ def resumed_at(run: TrainingRun) -> int:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m gputui.cli.trainer", description="A make-believe training run.")
-    parser.add_argument(
-        "--name", default="llm-pretrain", help="what it is called; the kind of training follows from it"
-    )
+    parser = argparse.ArgumentParser(prog="python -m gputui.cli.trainer", description="A simulated training run.")
+    parser.add_argument("--name", default="llm-pretrain", help="name of the run; decides which kind of training it is")
     parser.add_argument("--steps", type=_above_zero, default=400)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--step-time", type=float, default=0.5, help="seconds a step is said to take")
+    parser.add_argument("--step-time", type=float, default=0.5, help="seconds that a step reports")
     parser.add_argument("--time-scale", type=float, default=1.0, help="times as long as it really takes; 0: none")
     parser.add_argument("--log-every", type=_above_zero, default=5, help="steps between two lines")
     parser.add_argument("--fail-at", type=_above_zero, help="step at which it runs out of memory")

@@ -1,4 +1,4 @@
-"""`gputui unsuspend`: let suspended jobs continue."""
+"""`gputui unsuspend`: continue suspended jobs."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def compared(settings: PolicySettings, texts: Sequence[str]) -> list[Variant]:
     choices = [[(key, value.strip()) for value in values.split(",")] for key, values in pairs]
     keys = [key for key, _ in pairs]
     if twice := [key for key in keys if keys.count(key) > 1]:
-        raise InputError(f"{twice[0]} is there twice", where="--compare", hint=f"{twice[0]}=A,B,C")
+        raise InputError(f"{twice[0]} is given twice", where="--compare", hint=f"{twice[0]}=A,B,C")
     count = math.prod(map(len, choices))
     if count > MOST:
         raise InputError(f"{count:,} combinations are more than {MOST}", where="--compare", hint="compare fewer values")

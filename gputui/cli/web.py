@@ -18,7 +18,7 @@ from gputui.domain.errors import GputuiError
 LOOPBACK = "127.0.0.1"
 PORT = 8642
 _WARNING = (
-    "gputui: warning: other machines can connect to {host}, and what goes over the wire is not encrypted; safer is "
+    "gputui: warning: other machines can connect to {host}, and the connection is not encrypted; safer is "
     "127.0.0.1 and `ssh -L {port}:127.0.0.1:{port}` from where you sit"
 )
 

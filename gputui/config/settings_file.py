@@ -168,7 +168,7 @@ TABLES: Mapping[str, type[Any]] = {
 }
 _LONGEST = "a job without a limit is planned as the longest allowed: policy.max_time, else scheduler.max_time, else 72h"
 _STRICT = "a job of higher priority always goes first now, and policy.promote_after keeps others from waiting for ever"
-_SCORE = "policy.age_unit and policy.newcomer_credit say what counts among jobs of equal priority now"
+_SCORE = "policy.age_unit and policy.newcomer_credit order jobs of equal priority now"
 GONE: Mapping[str, str] = {
     **{f"policy.limit_{name}": f"remove it: {_LONGEST}" for name in ("low", "normal", "high")},
     "policy.class_weight": f"remove it: {_STRICT}",
@@ -286,7 +286,7 @@ def _of_file(path: Path) -> SettingsTables:
 def unknown(name: str, where: str, known: Iterable[str]) -> InputError:
     """Return the error for a key that is no setting, or is none any more."""
     if name in GONE:
-        return InputError("no such setting any more", where=where, hint=GONE[name])
+        return InputError("this setting no longer exists", where=where, hint=GONE[name])
     return InputError("unknown key", where=where, hint="known: " + ", ".join(known))
 
 

@@ -71,7 +71,7 @@ class ConsoleApp(Gputui):
         Textual would draw a traceback on the terminal, where it would be lost, and in it what all variables hold.
         """
         cause = error.error if isinstance(error, WorkerFailed) else error
-        words = "the screen failed" if self.fault is None else "what was left of the screen failed too"
+        words = "the screen failed" if self.fault is None else "the rest of the screen failed too"
         log.error(words, exc_info=cause)
         self.fault = self.fault or cause
         self.end_by(error)

@@ -41,7 +41,7 @@ log = logging.getLogger(__name__)
 
 FIRST_HINT = (
     f"New here? {keyed('submit')} submits a job, {keyed('detail')} opens a row, "
-    f"{keyed('notices')} what is wrong, {keyed('help')} all keys"
+    f"{keyed('notices')} lists problems, {keyed('help')} all keys"
 )
 GIVE_WAY_AFTER = 0.001
 """Interpreter switch interval in seconds: a key must not wait for each step of a plan on another thread."""
@@ -222,7 +222,7 @@ class Console:
             serving.hand_over(self._options)
         self._behind.stop()
         if not await asyncio.to_thread(self._behind.end, LET_GO_WITHIN):
-            log.warning("the scheduler does not let go, and ends with the process")
+            log.warning("the scheduler does not stop in time, and ends with the process")
 
 
 def tell(fault: BaseException) -> None:

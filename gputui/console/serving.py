@@ -78,7 +78,7 @@ def serve(options: Options, wait: float) -> int:
             hint = "end it, or use --wait to queue up behind it" if silence else "use --wait to queue up behind it"
             raise NotLeaderError(f"{who}, {does} in {options.state} already", hint=hint)
     except SchedulingFailedError as error:
-        say(f"{plain(str(error))}; starting anew")
+        say(f"{plain(str(error))}; starting again")
         store.close()
         _start_anew(options)
     finally:
@@ -120,7 +120,7 @@ async def _serve(options: Options, store: JobStore, wait: float) -> bool:
 
 
 def _stop(host: Host, number: signal.Signals) -> None:
-    log.info("told to end by %s", number.name)
+    log.info("ended by %s", number.name)
     host.stop()
 
 

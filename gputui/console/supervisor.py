@@ -63,7 +63,7 @@ class ScreenSupervisor:
             self.painted.set()  # what is behind it need not wait for the next one
             await self._after(fault, faults)
             what = describe_fault(fault)
-            news = f"The screen failed, and was opened again: {what}. The log tells more: {self._log_path}"
+            news = f"The screen failed and was opened again: {what}. See the log: {self._log_path}"
             del fault  # its traceback holds the whole screen
         if self._asked is not None:
             return self._asked
@@ -76,7 +76,7 @@ class ScreenSupervisor:
         try:
             app = self._make()
         except Exception as error:  # a border: whatever of it cannot be made
-            log.exception("the screen cannot be made")
+            log.exception("the screen cannot be created")
             return error
         self._app = app
         app.painted, app.news = self.painted, news

@@ -55,7 +55,7 @@ def elements_in_history(known: Collection[Job]) -> int:
 
 
 def id_word(group: tuple[Job, ...]) -> str:
-    """Return `12`, `12_7`, or `12_[0-99999%8]` for elements of array 12 of which eight may run at once."""
+    """Return `12`, `12_7`, or `12_[0-99999%8]` for elements of array 12 of which eight may run at a time."""
     first = group[0]
     if len(group) == 1 or first.array is None:
         return first.shown_id

@@ -131,7 +131,7 @@ def _of_word(word: str) -> list[str]:
 def _check_possible(crontab: Crontab, expression: str) -> None:
     """Refuse 31 February. Where a day of the week suffices there is always one."""
     if not crontab.is_either_day and all(_LONGEST[month - 1] < min(crontab.days) for month in crontab.months):
-        text = f"{quoted(expression)} never comes: no month it names has a day {min(crontab.days)}"
+        text = f"{quoted(expression)} never matches: no month it names has a day {min(crontab.days)}"
         raise InputError(text, where="cron", hint="mend the day of month, or the month")
 
 
@@ -204,7 +204,7 @@ def next_after(expression: str, zone: tzinfo, at: datetime) -> datetime:
         found = _first_run(crontab, stretch, at)
         if found is not None:
             return found
-    raise InputError("it never comes", where="cron")
+    raise InputError("it never matches", where="cron")
 
 
 def latest_until(expression: str, zone: tzinfo, first: datetime, until: datetime) -> datetime:

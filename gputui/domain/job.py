@@ -206,7 +206,7 @@ class ArrayRef(Struct, frozen=True):
     first element among the jobs submitted together, which the store turns into the id."""
     index: int
     limit: int | None = None
-    """Maximum number of elements that run at once; None: no limit."""
+    """Maximum number of elements that run at a time; None: no limit."""
 
 
 class Stopping(Struct, frozen=True):

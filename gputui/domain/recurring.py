@@ -83,7 +83,7 @@ class RecurringJob(Struct, frozen=True):
     def why_not(self, run: datetime, live: Iterable[Job], now: datetime) -> str:
         """Return the reason why that run is not made, empty when it is; `live` are its jobs that are not over."""
         if self.missed is Missed.SKIP and now - run > LATE:
-            return "it was missed: nothing could make it when its time came"
+            return "it was missed: no scheduler could make it at its time"
         first = next(iter(live), None)
         if self.overlap is Overlap.SKIP and first is not None:
             return f"job {first.id} of an earlier run was {first.state}"

@@ -22,13 +22,13 @@ class SignalChoice(Struct, frozen=True):
 
 
 SIGNALS = (
-    SignalChoice("USR1", "what the program makes of it; many trainers write a checkpoint"),
-    SignalChoice("USR2", "what the program makes of it"),
+    SignalChoice("USR1", "defined by the program; many trainers write a checkpoint"),
+    SignalChoice("USR2", "defined by the program"),
     SignalChoice("INT", "interrupt, as Ctrl-C does"),
     SignalChoice("TERM", "end; the job has then failed, unlike a cancelled one"),
     SignalChoice("HUP", "hang up; daemons read their settings again"),
     SignalChoice("QUIT", "end, and write a core dump or the stacks of all threads"),
-    SignalChoice("KILL", "end at once"),
+    SignalChoice("KILL", "end immediately"),
 )
 
 
@@ -42,7 +42,7 @@ SIGNAL = Verb[Job](
     keys=("I",),
     in_footer=False,
     label="signal",
-    help="Send the running job a signal, such as USR1 for a checkpoint; asks which.",
+    help="Send the running job a signal, such as USR1 for a checkpoint; asks for the signal.",
     synonyms="kill -USR1, interrupt, sigusr1, sigint, checkpoint, scancel --signal",
     group=JOBS,
     needs="a running job that is not suspended",
@@ -62,7 +62,7 @@ SUSPEND = Verb[Job](
     keys=("Z",),
     in_footer=False,
     label="suspend",
-    help="Stop the processes of the running job for a while; it keeps its GPUs, and its time limit goes on.",
+    help="Stop the processes of the running job; it keeps its GPUs, and its time limit continues.",
     synonyms="freeze, stop, sigstop, docker pause, scontrol suspend, ctrl-z",
     group=JOBS,
     needs="a running job that is not suspended",
@@ -74,7 +74,7 @@ SUSPEND = Verb[Job](
     who=Who.OWNER,
     shell="suspend ID...",
     shell_help="Stop the processes of running jobs until they are unsuspended. They keep their GPUs and memory, and "
-    "their time limits go on. For their submitters and operators.",
+    "their time limits continue. For their submitters and operators.",
 )
 UNSUSPEND = Verb[Job](
     name="unsuspend",
@@ -82,7 +82,7 @@ UNSUSPEND = Verb[Job](
     keys=("Z",),
     in_footer=False,
     label="unsuspend",
-    help="Let the suspended job continue.",
+    help="Continue the suspended job.",
     synonyms="resume job, continue, wake, thaw, sigcont, docker unpause, scontrol resume, fg",
     group=JOBS,
     needs="a suspended job",
@@ -93,6 +93,6 @@ UNSUSPEND = Verb[Job](
     can_be_undone=False,
     who=Who.OWNER,
     shell="unsuspend ID...",
-    shell_help="Let suspended jobs continue.",
+    shell_help="Continue suspended jobs.",
 )
 RUNNING_VERBS: tuple[Verb[Job], ...] = (SIGNAL, SUSPEND, UNSUSPEND)

@@ -146,7 +146,7 @@ class Verb(BaseVerb[S], frozen=True, eq=False, kw_only=True):
     """The change of several subjects in the what-if panel, after their ids."""
     preview: Callable[[Order, datetime], SnapshotChange] | None = None
     """The change of the snapshot that a forecast is made with."""
-    fate: str = "not foreseen"
+    fate: str = "no forecast"
     """Word for a job that has no start after the change."""
     question: str = ""
     """The first word of the question before the change; empty: none is asked."""

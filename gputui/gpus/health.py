@@ -7,7 +7,7 @@ from gputui.domain.units import plural
 from gputui.gpus.wire import SlowReadings
 
 LOST = Health(HealthCode.LOST, "lost: the driver cannot reach it; reset it or reboot the host")
-VANISHED = Health(HealthCode.LOST, "lost: the driver does not list it any more")
+VANISHED = Health(HealthCode.LOST, "lost: the driver no longer lists it")
 FATAL_XIDS = {
     46: "the GPU stopped processing",
     48: "uncorrectable memory error",

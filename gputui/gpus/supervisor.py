@@ -281,7 +281,7 @@ class NvmlProbe:
         try:
             line = wire.DECODER.decode(data)
         except msgspec.DecodeError as error:
-            self._fail(ProbeCode.DIED, f"it wrote what cannot be read: {error}")
+            self._fail(ProbeCode.DIED, f"its output cannot be read: {error}")
             return False
         if isinstance(line, wire.Failed):
             self._fail(_CODES.get(line.code, ProbeCode.FAILED), line.text)

@@ -225,7 +225,7 @@ def _stretch(jobs: Sequence[TraceJob], site: Site, load: float) -> float:
     """Return the factor for times of submission that leads to the load; raises InputError where none does."""
     found = offered(jobs, site)
     if not 0 < found < math.inf:
-        what = "all jobs come at once" if found else "no job takes any time"
+        what = "all jobs arrive at the same time" if found else "no job takes any time"
         raise InputError(f"{what}: no stretch leads to load {load:g}", where="--load", hint="leave out --load")
     return found / load
 

@@ -86,7 +86,7 @@ def device(text: str, where: str) -> str:
     spec = docker_args.device(text)
     if spec.cdi.startswith("nvidia.com/") or re.fullmatch(r"/dev/nvidia\d+", spec.host, re.ASCII):
         hint = "write --gpus N, --gpus all or --gpus device=0"
-        raise InputError(f"{quoted(text)} is a GPU, and the scheduler gives those", where=where, hint=hint)
+        raise InputError(f"{quoted(text)} is a GPU, and the scheduler assigns GPUs", where=where, hint=hint)
     return text
 
 

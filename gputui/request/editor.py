@@ -58,7 +58,7 @@ class Editor:
         """Return the draft as that command saved it, which ended with `code`; as `edit` does."""
         path, before = Path(words[-1]), self._before
         if code:
-            raise GputuiError(f"ended with {code}: all is as it was", where=words[0], hint=f"the file is {path}")
+            raise GputuiError(f"ended with {code}: nothing was changed", where=words[0], hint=f"the file is {path}")
         if path.read_bytes() == before:
             self._forget(path)
             return None

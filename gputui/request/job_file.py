@@ -30,7 +30,7 @@ def draft_as_toml(draft: Draft, *, with_others: bool = False) -> str:
     lines = ["[[job]]", *_head(texts)]
     lines += [f"{name} = {_toml_value(name, text)}" for name, text in texts.items() if name in BY_NAME]
     if with_others:
-        lines += ["", "# What else there is:"]
+        lines += ["", "# Further options:"]
         lines += [f"# {key.name} = {_example(key.kind)}  # {key.help}" for key in KEYS if key.name not in texts]
     return "\n".join(lines) + "\n"
 

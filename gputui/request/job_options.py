@@ -156,7 +156,7 @@ def _key(
 _RARER = (
     _key(
         "publish",
-        "Publish a port of the container; auto:PORT on a free port of the host, which show tells.",
+        "Publish a port of the container; auto:PORT on a free port of the host; see gputui show.",
         docker_values.publish,
         "[[IP:]PORT|auto:]PORT",
         _MANY,
@@ -268,13 +268,11 @@ KEYS = (
         "N|N-M|all|device=…",
     ),
     JobOption("gpu_memory", "Memory each GPU must have in total.", numbers.size, "SIZE"),
-    JobOption(
-        "share", "Let other such jobs on its GPUs: of each it is promised --gpu-memory, no more.", kind=OptionKind.FLAG
-    ),
+    JobOption("share", "Share its GPUs with other such jobs; the job gets --gpu-memory of each.", kind=OptionKind.FLAG),
     JobOption("gpu_model", "Part of the model's name, such as h100.", job_values.gpu_model),
     JobOption("priority", "0 to 100; the default is 50, higher goes first.", numbers.priority, "N"),
     JobOption(
-        "nice", "Puts the job behind those of its priority with less; below 0 it counts as 0.", numbers.nice, "N"
+        "nice", "Put the job behind jobs of its priority with a lower value; below 0 counts as 0.", numbers.nice, "N"
     ),
     JobOption("time_limit", "End the job after this long.", numbers.time_limit, "DURATION"),
     JobOption(
@@ -289,7 +287,7 @@ KEYS = (
         numbers.time_limit,
         "DURATION",
     ),
-    JobOption("retries", "Run a job that failed again so many times.", numbers.retries, "N"),
+    JobOption("retries", "Maximum number of retries of a failed job.", numbers.retries, "N"),
     JobOption(
         "backoff", "Pause before the first retry, doubled each time; the default is 5s.", numbers.duration, "DURATION"
     ),
@@ -301,7 +299,7 @@ KEYS = (
         OptionKind.MANY,
     ),
     JobOption(
-        "gpu_memory_step", "After running out of GPU memory, ask for so much more per GPU.", numbers.size, "SIZE"
+        "gpu_memory_step", "After running out of GPU memory, ask for this much more per GPU.", numbers.size, "SIZE"
     ),
     JobOption(
         "after",
@@ -314,7 +312,7 @@ KEYS = (
         "after_any", "Start when all of these jobs ended, however.", numbers.job_ids, "ID[,ID…]", OptionKind.MANY
     ),
     JobOption("begin", "Do not start before: in 2h, 18:00, tomorrow 9am, Mon 14:00, 2026-03-02T18:00.", metavar="TIME"),
-    JobOption("array", "One job for each index: 0-9, 1,3,5-9; %2: two at once.", job_values.array, "INDICES[%N]"),
+    JobOption("array", "One job for each index: 0-9, 1,3,5-9; %2: two at a time.", job_values.array, "INDICES[%N]"),
     JobOption(
         "sweep",
         "Array of all combinations of values: lr=1e-3,1e-4 and seed=0-9 make 20 jobs.",
@@ -324,7 +322,10 @@ KEYS = (
         has_lists=True,
     ),
     JobOption(
-        "sweep_limit", "Run at most so many elements of the sweep at once.", numbers.whole(1, job_values.MAX_ARRAY), "N"
+        "sweep_limit",
+        "Run at most so many elements of the sweep at a time.",
+        numbers.whole(1, job_values.MAX_ARRAY),
+        "N",
     ),
     JobOption("tenant", "Whom the job is charged to; the default is you.", texts.tenant_name, "NAME"),
     JobOption("hold", "Wait until released.", kind=OptionKind.FLAG),

@@ -31,14 +31,14 @@ class Array(Struct, frozen=True):
 
     indices: tuple[int, ...]
     limit: int | None = None
-    """Maximum number of elements that run at once."""
+    """Maximum number of elements that run at a time."""
 
 
 _PART = re.compile(r"(\d{1,9})(?:-(\d{1,9})(?::(\d{1,9}))?)?", re.ASCII)
 
 
 def array(text: str, where: str) -> Array:
-    """The elements of `0-9`, `1,3,5-9`, `0-20:5`, each with `%2` for at most two at once (Slurm's notation)."""
+    """The elements of `0-9`, `1,3,5-9`, `0-20:5`, each with `%2` for at most two at a time (Slurm's notation)."""
     listed, percent, limit = text.strip().partition("%")
     indices: dict[int, None] = {}
     for part in listed.split(","):

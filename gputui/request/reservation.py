@@ -52,7 +52,7 @@ def whom(given: Mapping[str, str], user: str, dashes: str = "") -> tuple[str | N
     priority = numbers.priority(given["priority"], f"{dashes}priority") if given.get("priority") else None
     if given.get("nobody"):
         if tenant is not None or priority is not None:
-            raise InputError(f"cannot be given beside {dashes}tenant or {dashes}priority", where=f"{dashes}nobody")
+            raise InputError(f"cannot be combined with {dashes}tenant or {dashes}priority", where=f"{dashes}nobody")
         return None, None
     return (user if tenant is None and priority is None else tenant), priority
 
@@ -68,5 +68,5 @@ def _with_gpus(window: Window, text: str, gpus: Sequence[Gpu]) -> Window:
         except NotFoundError as error:
             raise InputError(error.what, where="gpus") from error
     if asked.minimum != asked.maximum or not asked.minimum:
-        raise InputError("a reservation keeps so many GPUs", where="gpus", hint="write 4, all or device=0,1")
+        raise InputError("a reservation needs a number of GPUs", where="gpus", hint="write 4, all or device=0,1")
     return replace(window, count=asked.minimum)

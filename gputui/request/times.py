@@ -67,7 +67,7 @@ class _Text(NamedTuple):
             later = max(early, late).astimezone(self.zone)
             raise self.refused("does not exist: clocks are put forward then", f"write {_iso(later)}")
         both = " or ".join(_iso(each.astimezone(self.zone)) for each in sorted((early, late)))
-        raise self.refused("comes twice: clocks are put back then", f"write {both}")
+        raise self.refused("occurs twice: clocks are set back then", f"write {both}")
 
 
 def moment(text: str, where: str, now: datetime, after: datetime | None = None) -> datetime:
@@ -212,7 +212,7 @@ def _bare(given: _Text, word: str) -> InputError:
     if hour > 23:
         return given.refused("is not a time")
     hint = f"write {hour:02}:00" + (f" or {hour}pm" if 1 <= hour <= 12 else "")
-    return given.refused(f"does not tell which time {hour} is", hint)
+    return given.refused(f"leaves open which time {hour} is", hint)
 
 
 def _is_of_date(words: Sequence[str], place: int) -> bool:

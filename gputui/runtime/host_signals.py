@@ -104,7 +104,7 @@ def _check(target: ProcessTarget) -> None:
     if found is None:
         raise _gone(target)
     if found.ticks != target.ticks:
-        text = f"pid {target.pid} is another process by now: it began at another time than the one that was shown"
+        text = f"pid {target.pid} is another process now: its start time differs from the one shown"
         raise GputuiError(text, hint="look again; nothing was sent")
 
 

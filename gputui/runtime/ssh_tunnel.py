@@ -27,7 +27,7 @@ from gputui.domain.errors import RuntimeUnavailableError
 _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key .*has changed",
-        "the host key of {host} has changed: another machine answers, or it was installed anew",
+        "the host key of {host} has changed: another machine answers, or it was reinstalled",
         "if that is expected: `{forget}`, then `{command}` once, and compare the new key",
     ),
     (
@@ -59,7 +59,7 @@ _KNOWN: tuple[tuple[str, str, str], ...] = (
     (
         r"Broken pipe|Connection (closed|reset)|kex_exchange_identification",
         "the connection to {host} was cut: {line}",
-        "it is made again by itself; is the network up, and sshd on {host}?",
+        "gputui reconnects by itself; check the network, and sshd on {host}",
     ),
     (
         r"administratively prohibited|forwarding (is )?(disabled|request failed)",

@@ -18,7 +18,7 @@ from gputui.store.journal import JournalLine
 from gputui.store.snapshot_file import Meta
 from gputui.store.write_record import WriteRecord
 
-REPAIR = "run `gputui state repair`: it shows what is lost before it changes anything"
+REPAIR = "run `gputui state repair`: it lists the losses before it changes anything"
 
 
 class Loss(Struct, frozen=True):

@@ -45,7 +45,7 @@ class Keymap:
         keymap = cls({name: tuple(_key(text, name) for text in texts) for name, texts in wanted.items()})
         for name in keymap.keys:
             if name not in _BY_NAME:
-                raise InputError("there is no such command", where=f"{WHERE}.{plain(name, 40)}", hint=_nearest(name))
+                raise InputError("unknown command", where=f"{WHERE}.{plain(name, 40)}", hint=_nearest(name))
         if keymap.keys:
             _refuse_clashes(keymap)
         return keymap
@@ -128,7 +128,7 @@ def _refuse_clashes(keymap: Keymap) -> None:
                 key = key_name(min(shared))
                 first, second = (one, other) if one.name in keymap.keys else (other, one)
                 raise InputError(
-                    f"{key} would be {first.name} and {second.name} at once on the {place}",
+                    f"{key} would be {first.name} and {second.name} on the {place}",
                     where=f"{WHERE}.{first.name}",
-                    hint=f"give {second.name} another key too, or choose one that is free",
+                    hint=f"give {second.name} another key too, or choose a free key",
                 )

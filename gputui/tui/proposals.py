@@ -61,7 +61,7 @@ class _Single:
 
     def fate(self) -> str:
         """Return the word for a job that has no start after the change."""
-        return "not foreseen"
+        return "no forecast"
 
 
 @dataclass(frozen=True)
@@ -369,7 +369,7 @@ class EditProposal(_Single):
 
     def fate(self) -> str:
         """Return the word for the job where it has no start after the change."""
-        return "held" if self.edit.held else "not foreseen"
+        return "held" if self.edit.held else "no forecast"
 
     def call(self, reason: str = "") -> Call:
         """Return the call that writes it down, and tells the form how that went."""
@@ -397,7 +397,7 @@ def edit_refusal(seen: Job, snapshot: Snapshot) -> str:
         may = (
             "only its time limit and its comment can be changed"
             if now.state.is_active
-            else "it cannot be edited any more"
+            else "it can no longer be edited"
         )
         return f"Job {seen.shown_id} is {now.state} now: {may}."
     if now.cancel_requested:

@@ -76,7 +76,7 @@ class ConsoleServer(Server):
         except OSError as error:
             where = f"{url_host(self.host)}:{self.port}"
             what = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
-            raise GputuiError(what, where=where, hint="--port 0 takes one that is free") from error
+            raise GputuiError(what, where=where, hint="--port 0 uses a free port") from error
         self.port = runner.addresses[0][1]
 
     @property
@@ -149,7 +149,7 @@ class ConsoleServer(Server):
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         """Run a console for this tab until either ends."""
         if request.headers.get("Origin") is None:
-            raise web.HTTPForbidden(text="A browser says where it comes from.\n")
+            raise web.HTTPForbidden(text="The request has no Origin header.\n")
         if len(self._viewers) >= MOST_VIEWERS or self._ended.is_set():
             raise web.HTTPServiceUnavailable(text=f"{MOST_VIEWERS} consoles are open already.\n")
         socket = web.WebSocketResponse(heartbeat=15)

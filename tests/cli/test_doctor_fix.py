@@ -97,7 +97,7 @@ def test_it_asks_first(run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch
         ('{"debug": true,}', "is not JSON"),
         ("[]", "is not a JSON object"),
         ('{"runtimes": []}', '"runtimes" is not an object'),
-        ('{"a": 1, "a": 2}', "'a' is there twice"),
+        ('{"a": 1, "a": 2}', "'a' occurs twice"),
     ],
 )
 def test_what_dockerd_would_refuse_is_refused_and_kept(run: Run, settings: Path, text: str, word: str) -> None:

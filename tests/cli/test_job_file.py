@@ -149,7 +149,7 @@ def test_nothing_is_submitted_unless_all_is(run: Run, store: KeptStore, tmp_path
 @pytest.mark.parametrize("extra", [["--gpus", "1"], ["--hold"], ["--host"], ["busybox"]])
 def test_options_beside_a_file_are_refused(run: Run, tmp_path: Path, extra: list[str]) -> None:
     result = run("submit", "-f", write(tmp_path, JOB), *extra)
-    assert (result.code, "cannot be given beside --file" in result.err) == (2, True)
+    assert (result.code, "cannot be combined with --file" in result.err) == (2, True)
 
 
 VALUES = st.recursive(

@@ -99,7 +99,7 @@ def test_an_element_of_an_array_is_named_as_in_the_queue(run: Run, store: KeptSt
     lines = run("show", "1_7").out.splitlines()
     assert lines[0].split(maxsplit=1) == ["job", "1_7 (id 2)"]
     told = next(line for line in lines if line.startswith("array"))
-    assert told.endswith("element 7 of array 1, of which at most 2 run at once; GPUTUI_ARRAY_INDEX is 7")
+    assert told.endswith("element 7 of array 1, of which at most 2 run at a time; GPUTUI_ARRAY_INDEX is 7")
 
 
 MEASURED = AttemptTelemetry(

@@ -226,7 +226,7 @@ async def test_wherever_it_fails_it_is_opened_again_and_tells_it(fails: Act, cap
     assert len(screens.made) == 2
     fault = screens.made[0].fault
     assert isinstance(fault, KeyError)
-    told = f"The screen failed, and was opened again: KeyError: {fault}. The log tells more: {LOG}"
+    told = f"The screen failed and was opened again: KeyError: {fault}. See the log: {LOG}"
     assert screens.toasts == [told]
     assert [happening.text for happening in screens.made[1].notifier.log] == [told]
     assert "Traceback" in caplog.text

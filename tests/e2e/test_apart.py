@@ -183,4 +183,4 @@ def test_serve_that_fails_again_and_again_begins_anew_in_the_same_process(place:
         assert serve.stderr is not None
         told = serve.stderr.read().decode()
         assert serve.wait(PATIENCE) == 0
-    assert "failed 5 times within a minute, the last time in a tick by KeyError: 'no such gpu'; starting anew" in told
+    assert "failed 5 times within a minute, the last time in a tick by KeyError: 'no such gpu'; starting again" in told

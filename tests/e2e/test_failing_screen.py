@@ -90,7 +90,7 @@ def test_the_screen_comes_back_and_jobs_that_wait_are_started_by_the_same_schedu
         until(lambda: place.has("first"), "the first job does not start")
         scheduler = place.leader()
         terminal.press("?")
-        terminal.until("The screen failed, and was opened again: KeyError: 'no", "1 running", "1 waiting", "q quit")
+        terminal.until("The screen failed and was opened again: KeyError: 'no", "1 running", "1 waiting", "q quit")
         assert not place.has("second")
         (place.path / "go").touch()
         terminal.until("0 waiting")
@@ -177,7 +177,7 @@ def test_one_that_fails_each_time_ends_and_its_jobs_are_started_all_the_same(pla
     until(lambda: place.leader() not in (0, terminal.pid), "nobody took over")
     place.submit(f"touch {place.path}/second")
     until(lambda: place.has("first") and place.has("second"), "jobs do not start")
-    told = "the screen cannot be made" if where == "making" else "the screen failed"
+    told = "the screen cannot be created" if where == "making" else "the screen failed"
     assert place.log.count(f": {told}\nTraceback") == 4
 
 

@@ -107,7 +107,7 @@ def test_runs_that_were_missed(world: World, missed: Missed, runs: int) -> None:
         assert after.skipped is not None
         assert (after.skipped.at, after.skipped.why) == (
             at(5 * 60),
-            "it was missed: nothing could make it when its time came",
+            "it was missed: no scheduler could make it at its time",
         )
     world.tick(seconds=HOUR / 2)
     assert len(made(world, one)) == runs + 1

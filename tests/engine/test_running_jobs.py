@@ -300,7 +300,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
         root.edit(1, limit(timedelta(minutes=1)))
     with pytest.raises(InputError, match="5m00s before the end is before the start"):
         root.edit(1, limit(timedelta(minutes=4)))
-    with pytest.raises(InputError, match="warns of a time limit, and there is none"):
+    with pytest.raises(InputError, match="warns of a time limit, but the job has none"):
         root.edit(1, limit(None))
     with pytest.raises(GputuiError, match="only its time limit and its comment can be changed now"):
         root.edit(1, Edit(spec={"time_limit": HOUR, "name": "late"}))
@@ -309,7 +309,7 @@ def test_what_is_refused(tmp_path: Path) -> None:
     for state in (JobState.COMPLETING, JobState.TIMEOUT):
         with desk.store.transaction() as transaction:
             transaction.put(transaction.get(1).evolve(state=state, ended_at=NOW))
-        with pytest.raises(GputuiError, match=f"job 1 is {state}: it cannot be edited any more"):
+        with pytest.raises(GputuiError, match=f"job 1 is {state}: it can no longer be edited"):
             root.edit(1, limit(2 * HOUR))
     assert desk.limit == HOUR
 

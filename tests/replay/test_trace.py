@@ -98,7 +98,10 @@ def test_submissions_are_stretched_to_the_load() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "words"),
-    [("0,60,1,a\n0,60,1,b\n", "all jobs come at once: no stretch leads to load 0.5"), ("0,0,1,a\n9,0,1,b\n", "no job")],
+    [
+        ("0,60,1,a\n0,60,1,b\n", "all jobs arrive at the same time: no stretch leads to load 0.5"),
+        ("0,0,1,a\n9,0,1,b\n", "no job"),
+    ],
 )
 def test_a_trace_that_cannot_be_stretched_is_refused(rows: str, words: str) -> None:
     with pytest.raises(InputError, match=words):

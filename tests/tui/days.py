@@ -33,7 +33,7 @@ STORE = "/var/lib/gputui/queue.json"
 HELD = Reason(PendingReason.JOB_HELD_USER, "held by its user")
 SICK = (
     Health(HealthCode.LOST, "lost: the driver cannot reach it; reset it or reboot the host"),
-    Health(HealthCode.LOST, "lost: the driver does not list it any more"),
+    Health(HealthCode.LOST, "lost: the driver no longer lists it"),
     Health(HealthCode.NEEDS_RESET, "the driver asks for a reset of the GPU"),
     Health(HealthCode.XID, "Xid 48: double-bit ECC error"),
     Health(HealthCode.ECC, "3 uncorrected memory errors since the driver was loaded; reset the GPU"),

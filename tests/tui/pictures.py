@@ -92,7 +92,7 @@ async def quiet(console: Console, pilot: Pilot[ExitChoice]) -> None:
             await pilot.pause(0.002)
 
 
-UNFINISHED = ("being worked out …", "Start  …", "Reading the history …")
+UNFINISHED = ("being computed …", "Start  …", "Reading the history …")
 """Words that stand where something is still to come."""
 
 

@@ -46,7 +46,7 @@ def test_that_nothing_is_to_come_is_said() -> None:
     picture = sample.empty_queue()
     [heading] = agenda_lines(timeline(picture, Settings(), NOW), picture, Labels.of(picture), NOW, 30)
     told = "".join(text for text, _ in heading)
-    assert told == "What comes next  nothing: no job waits, and no end is known of one that runs"
+    assert told == "What comes next  nothing: no job waits, and no running job has a known end"
 
 
 @pytest.mark.parametrize("most", range(14))

@@ -53,7 +53,7 @@ def test_a_small_screen_has_the_terms_in_one_line() -> None:
 
 
 def test_until_it_is_known_the_page_says_so() -> None:
-    assert "score being worked out …" in page(ExplanationState())
+    assert "score being computed …" in page(ExplanationState())
     assert "score not known: ValueError: no" in page(ExplanationState(failure="ValueError: no"))
 
 

@@ -152,7 +152,7 @@ class TestWhenItWouldStart:
 
     def test_what_stands_in_the_way_is_told(self) -> None:
         paused = replace(picture_of([], 2), controls=Controls(paused=True, paused_by="bob"))
-        assert foreseen(GOOD, paused).startswith("Start not foreseen: the scheduler was paused by bob")
+        assert foreseen(GOOD, paused).startswith("Start no forecast: the scheduler was paused by bob")
         assert foreseen(GOOD, picture_of([], 2, leader=None)).endswith("once a scheduler runs")
 
     def test_a_forecast_that_fails_says_so(self) -> None:

@@ -455,6 +455,6 @@ async def test_a_job_that_asks_for_too_many_gpus_is_sent_only_when_it_is_sent_tw
         await pilot.press("down", "down", "9")
         await console.press(pilot, "enter")
         assert len(console.store.jobs()) == before
-        assert form.below.said == "It asks for 9 GPUs, this server has 8. Send it again to queue it all the same."
+        assert form.below.said == "It asks for 9 GPUs, this server has 8. Send it again to queue it anyway."
         await console.press(pilot, "enter")
     assert newest(console).spec.gpus.minimum == 9

@@ -102,7 +102,7 @@ async def test_a_start_with_its_end_needs_no_length() -> None:
 @pytest.mark.parametrize(
     ("texts", "words", "field"),
     [
-        ({"gpus": "0"}, "GPUs: a reservation keeps so many GPUs", "gpus"),
+        ({"gpus": "0"}, "GPUs: a reservation needs a number of GPUs", "gpus"),
         ({"gpus": "9"}, "GPUs: 9 GPUs are more than there are", "gpus"),
         ({"gpus": "device=12"}, "GPUs: no GPU", "gpus"),
         ({"start": "soon"}, "from: 'soon' is not a time", "start"),

@@ -95,7 +95,7 @@ def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         twin = next(key for number, (key, _) in enumerate(pairs) if key in dict(pairs[:number]))
-        raise ValueError(f"the key {twin!r} is there twice")
+        raise ValueError(f"the key {twin!r} occurs twice")
     return found
 
 

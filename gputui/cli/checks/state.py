@@ -29,7 +29,7 @@ def of_directory(path: str, mode: int, is_owner: bool, is_writable: bool, group:
         return fail(name, f"{shown} and cannot be written by this user", why, hint)
     allowed = 0o2770 if group else 0o700
     if mode & stat.S_ISVTX:
-        why = "Anybody can put files there that gputui takes for its own."
+        why = "All users can put files there that gputui would trust."
         return warn(name, f"{shown}: it is shared by all users", why, "gputui --state A_DIRECTORY_OF_ITS_OWN …")
     if group and mode & 0o2070 != 0o2070:
         why = f"Others of the group {group} cannot use the queue, and gputui changes only directories that it made."
@@ -56,12 +56,12 @@ def of_missing_directory(path: str, is_creatable: bool) -> DoctorCheck:
 def of_loss(sentence: str) -> DoctorCheck:
     """Report acknowledged changes that are missing from the files."""
     why = "Jobs or changes that were acknowledged are missing, so nothing can be stored and no job starts."
-    return fail("queue", sentence, why, "gputui state repair    # says what is lost, then asks")
+    return fail("queue", sentence, why, "gputui state repair    # lists the losses, then asks")
 
 
 def of_unreadable(entries: Iterable[Unreadable]) -> Iterator[DoctorCheck]:
     """Report stored entries that this version cannot read."""
-    why = "It neither starts nor ends here; it is kept as it is."
+    why = "The scheduler neither starts nor ends it, and keeps it unchanged."
     hint = "upgrade gputui if a newer version wrote it, else correct it in queue.json"
     for entry in entries:
         yield warn("queue", entry.sentence, why, hint)
@@ -70,7 +70,7 @@ def of_unreadable(entries: Iterable[Unreadable]) -> Iterator[DoctorCheck]:
 def of_history(sentences: Iterable[str]) -> Iterator[DoctorCheck]:
     """Report finished jobs that could not be read."""
     why = "Lists of finished jobs and replays lack them; the queue does not need them."
-    hint = "upgrade gputui if a newer version wrote them, else put the history file back from a backup"
+    hint = "upgrade gputui if a newer version wrote them, else restore the history file from a backup"
     for sentence in sentences:
         yield warn("history", sentence, why, hint)
 
@@ -131,7 +131,7 @@ def of_sources(
     found += [f"{own} ([console] and overridable keys)" if site else own] if own else []
     yield ok("settings", " and ".join(found) or "no settings file: the defaults hold")
     for source, keys in ignored:
-        why = f"{site} decides about policy, store, runtime and hooks, whoever schedules."
+        why = f"{site} sets policy, store, runtime and hooks for every scheduler."
         hint = f"remove them from {source}, or have the site allow them at the top of {site}:\n"
         hint += f"overridable = [{', '.join(_quoted(key) for key in keys)}]"
         yield warn("settings", f"{source}: ignored {', '.join(keys)}", why, hint)

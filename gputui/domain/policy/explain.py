@@ -135,10 +135,10 @@ def describe_terms(job: Job, told: Explanation) -> tuple[TermWords, ...]:
 
 
 def _level_words(job: Job, terms: ScoreTerms) -> str:
-    stands = f"; stands beside job {job.placed.past}, moved by hand" if job.placed else ""
+    stands = f"; placed by hand beside job {job.placed.past}" if job.placed else ""
     if terms.is_promoted:
         name = CLASSES[whole_class(job.priority)]
-        return f"priority {job.priority}, before all others of class {name} since it has waited for so long{stands}"
+        return f"priority {job.priority}, before all others of class {name} because of its long wait{stands}"
     nice = job.placed.nice if job.placed else job.spec.nice
     return f"priority {job.priority}" + (f", lowered by nice {nice}" if nice > 0 else "") + stands
 

@@ -105,7 +105,7 @@ def mount_refusal(
         return None
     listed = ", ".join(roots or ()) or "no directory yet"
     return OptionRefusal(
-        source.option, f"{shown} is outside of what may be mounted", f"policy.allow.mounts lists {listed}"
+        source.option, f"{shown} is outside the directories that may be mounted", f"policy.allow.mounts lists {listed}"
     )
 
 
@@ -141,4 +141,4 @@ def _option(name: str) -> str:
 
 def _for_operators(option: str, what: str, name: str) -> OptionRefusal:
     hint = f"an operator may submit it, or set policy.allow.{name} = true"
-    return OptionRefusal(option, f"{what}is for operators of this shared queue alone", hint)
+    return OptionRefusal(option, f"{what}is only for operators of this shared queue", hint)

@@ -94,5 +94,7 @@ class Admission:
         if not before.warrant or after.runs_as_much_as(before):
             return after
         if before.warrant.partition("/")[0] != str(self._context.actor.uid):
-            raise GputuiError("only its submitter can change what it runs", hint="clone it, and cancel this one")
+            raise GputuiError(
+                "only its submitter can change its image or command", hint="clone it, and cancel this one"
+            )
         return self._context.store.with_warrant(after, self._context.actor.uid)

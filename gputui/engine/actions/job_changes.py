@@ -126,7 +126,7 @@ def _requests(job: Job) -> str:
     words += ["requeue requested"] if job.requeue_requested else []
     words += ["suspended"] if job.suspended else []
     words += [f"to be sent {signal_name(number)}" for number in job.signals]
-    words += [f"put beside job {job.placed.past}"] if job.placed else []
+    words += [f"placed beside job {job.placed.past}"] if job.placed else []
     words += [f"topped {job.topped_at.isoformat()}"] if job.topped_at else []
     which = f"elements {runs.words(job.runs)} " if job.runs else ""
     return f"{which}{job.state}: " + ", ".join(words)

@@ -41,7 +41,7 @@ def check_warning(spec: JobSpec) -> None:
     """Raise InputError for a warning of a time limit without one, or before the start."""
     limit = spec.time_limit
     if spec.warning is not None and limit is None:
-        raise InputError("warns of a time limit, and there is none", where="--signal", hint="add --time-limit")
+        raise InputError("warns of a time limit, but the job has none", where="--signal", hint="add --time-limit")
     if spec.warning is not None and limit is not None and spec.warning.before >= limit:
         text = f"{format_duration(spec.warning.before)} before the end is before the start"
         raise InputError(text, where="--signal", hint=f"the time limit is {format_duration(limit)}")

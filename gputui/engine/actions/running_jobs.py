@@ -37,7 +37,7 @@ def check_editable(job: Job, edit: Edit | None = None) -> None:
         return
     if job.state not in {JobState.CONFIGURING, JobState.RUNNING}:
         hint = "submit another like it instead"
-        raise GputuiError(f"job {job.shown_id} is {job.state}: it cannot be edited any more", hint=hint)
+        raise GputuiError(f"job {job.shown_id} is {job.state}: it can no longer be edited", hint=hint)
     if edit is not None:
         check_suits_state(job, suits_running=edit.suits_running)
 

@@ -266,7 +266,7 @@ class Host:
             self._threads.shutdown()
         if not self._stop.is_set():
             raise NotLeaderError(
-                f"{self._directory} was removed or replaced: this process schedules no more", hint="start it again"
+                f"{self._directory} was removed or replaced: this process no longer schedules", hint="start it again"
             )
         return True
 
@@ -363,7 +363,7 @@ class Host:
         try:
             await asyncio.wait_for(self._in_thread(partial(_close, adapters)), CLOSE_WITHIN)
         except TimeoutError:
-            log.warning("a runtime does not let go, and is left to itself")
+            log.warning("a runtime does not close in time, and is abandoned")
         log.info("no longer scheduling")
 
     def _publish(self, snapshot: Snapshot) -> None:

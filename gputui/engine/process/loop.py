@@ -136,7 +136,7 @@ class Loop:
         try:
             self._told()
         except Exception:  # a border: the notice comes with the next picture
-            log.exception("a fault could not be told")
+            log.exception("a fault could not be reported")
 
     async def _keep_time(self) -> None:
         """Start APScheduler after the first tick: importing it takes longer than that tick, and users wait for it."""

@@ -39,7 +39,7 @@ def shift_times(context: TickContext, now: datetime, boot: BootTime) -> None:
 def _tell(before: Job, after: Job) -> None:
     by = after.attempts[-1].clock_moved - before.attempts[-1].clock_moved
     if by:
-        log.warning("job %d: the clock was set by %.0f s, its time limit goes on", after.id, by.total_seconds())
+        log.warning("job %d: the clock was set by %.0f s, its time limit continues", after.id, by.total_seconds())
 
 
 def _corrected(job: Job, now: datetime, boot: BootTime) -> Job:

@@ -43,9 +43,9 @@ class PastUsage:
         try:
             self._usage = past_usage(self._store, self._half_life, now)
         except StoreError as error:  # fair share is less fair for it; nothing has to wait
-            log.warning("what was used in the past cannot be read: %s", error)
+            log.warning("past usage cannot be read: %s", error)
         except Exception:  # the border of a worker
-            log.exception("reading what was used in the past")
+            log.exception("reading past usage")
         finally:
             self._is_reading = False
         self._wake()

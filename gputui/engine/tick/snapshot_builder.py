@@ -247,7 +247,7 @@ def _silence(leader: Leader | None) -> Iterable[Notice]:
     if leader is not None and leader.silent_for:
         who = f"{leader.kind} of {leader.user}, pid {leader.pid}"
         since = f"has not responded for {format_duration(leader.silent_for)}"
-        todo = f"`kill -CONT {leader.pid}` lets a stopped one go on, `kill -9 {leader.pid}` lets another take over"
+        todo = f"`kill -CONT {leader.pid}` continues a stopped one, `kill -9 {leader.pid}` lets another take over"
         yield Notice("error", f"the scheduler ({who}) {since}, so no job starts: {todo}")
 
 

@@ -21,7 +21,7 @@ QUEUE_COMMANDS = (
         "mark_all",
         ("asterisk",),
         "mark all",
-        "Mark all jobs that are shown and not over, or none.",
+        "Mark all shown jobs that have not ended, or none.",
         QUEUE,
         False,
         needs="the queue of live jobs, and the focus there",
@@ -131,7 +131,7 @@ EDIT_COMMANDS = (
         "move(-1)",
         ("K",),
         "move up",
-        "Move the waiting job before the one above it, with the priority and the rank of that.",
+        "Move the waiting job before the one above it, with the priority and the rank of that one.",
         QUEUE,
         False,
         id="move_up",
@@ -191,7 +191,7 @@ GRID_COMMANDS = (
         "beside(1)",
         ("right", "l"),
         "next GPU",
-        "To the next GPU, where several stand side by side.",
+        "To the next GPU in a row of several.",
         MOVE,
         False,
         False,
@@ -280,7 +280,7 @@ LOG_COMMANDS = (
         "copy_lines",
         ("y",),
         "copy lines",
-        "Copy the picked lines, or those in sight, to the terminal's clipboard.",
+        "Copy the selected lines, or the visible ones, to the terminal's clipboard.",
         LOGS,
         False,
     ),
@@ -369,7 +369,7 @@ LEAVE_COMMANDS = (
     _command("stay", ("escape", "n", "q"), "stay", "Stay in the console.", "stay"),
 )
 TAKE_LINE = _command("take_line", ("enter",), "take", "Take the line under the cursor.", "take_line")
-SAVE_TEMPLATE = _command("save_template", ("s",), "save", "Save what is in the form as a template.", "save_template")
+SAVE_TEMPLATE = _command("save_template", ("s",), "save", "Save the form as a template.", "save_template")
 COPY_COMMANDS = (
     _command("copy_part('id')", ("i", "y", "enter"), "id", "Copy the job's id.", "copy_id"),
     _command("copy_part('name')", ("n",), "name", "Copy its name.", "copy_name"),

@@ -13,12 +13,12 @@ PROCESS_VIEW = Command(
     GPUS,
     False,
 )
-_PROCESS, _CONTAINER = "a process in the process view", "a container of others in the process view"
+_PROCESS, _CONTAINER = "a process in the process view", "a foreign container in the process view"
 STOP_CONTAINER = Command(
     "stop_container",
     ("X",),
     "stop container",
-    "Stop the container of others, as `docker stop` does; asks first. A job's is cancelled instead.",
+    "Stop the foreign container, as `docker stop` does; asks first. A job's is cancelled instead.",
     GROUP,
     changes=True,
     needs=_CONTAINER,
@@ -67,7 +67,7 @@ PROCESS_COMMANDS = (
         "end_process('KILL')",
         ("K",),
         "send KILL",
-        "End the process at once, without a chance to save; asks first.",
+        "End the process immediately, without a chance to save; asks first.",
         GROUP,
         id="end_kill",
         changes=True,

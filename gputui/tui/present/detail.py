@@ -66,7 +66,7 @@ def score_lines(job: Job, told: ExplanationState) -> list[Line]:
 
 
 def _pending(told: ExplanationState) -> Cell:
-    return cell(f"not known: {plain(told.failure, 200)}", RED) if told.failure else cell("being worked out …", DIM)
+    return cell(f"not known: {plain(told.failure, 200)}", RED) if told.failure else cell("being computed …", DIM)
 
 
 def _sum(terms: tuple[TermWords, ...]) -> Cell:
@@ -121,7 +121,7 @@ def array_lines(job: Job, snapshot: Snapshot) -> list[Line]:
         states[state_words(each)] += each.count
     states["in history"] += elements_in_history(known)
     which = f"{job.count} elements of" if job.runs else f"element {array.index} of"
-    limit = f", at most {array.limit} at once" if array.limit else ""
+    limit = f", at most {array.limit} at a time" if array.limit else ""
     counts = ", ".join(f"{count:,} {state}" for state, count in states.items() if count)
     return [("array", ((f"{which} array {array.id}{limit}", PLAIN), (f" · {counts} in all", DIM)))]
 
@@ -212,7 +212,7 @@ def _priority_words(job: Job, now: datetime) -> str:
     if job.priority != job.spec.priority:
         words += f" (submitted with {job.spec.priority})"
     words += f", put on top {second(job.topped_at, now)}" if job.topped_at else ""
-    words += f", put beside job {job.placed.past}" if job.placed else ""
+    words += f", placed beside job {job.placed.past}" if job.placed else ""
     return words + (f", by {plain(job.ranked_by, 32)}" if job.ranked_by else "")
 
 

@@ -234,7 +234,7 @@ def _readings(page: GpuPage) -> list[Cell]:
         ),
     )
     if not clocks and sample.power is None and sample.utilization is None:
-        lines.insert(0, _line("readings", ("the driver tells none of this GPU: load, power, clocks", DIM)))
+        lines.insert(0, _line("readings", ("the driver reports none for this GPU: load, power, clocks", DIM)))
     if sample.fan is not None:
         lines.append(_line("fan", (f"{sample.fan * 100:.0f}%", PLAIN)))
     lines.append(_throughput("PCIe", sample.pcie_rx, sample.pcie_tx, page.pcie or "no reading yet"))

@@ -179,9 +179,9 @@ def _job_title(job_id: JobId, words: _AgendaWords) -> str:
 
 
 def _heading(later: int, untold: int, *, is_idle: bool) -> Cell:
-    spans: list[Span] = [("What comes next", STRONG)]
+    spans: list[Span] = [("Coming next", STRONG)]
     if is_idle:
-        spans.append(("  nothing: no job waits, and no end is known of one that runs", DIM))
+        spans.append(("  nothing: no job waits, and no running job has a known end", DIM))
     if later:
         spans.append((f"  {later} later ones are not listed", DIM))
     if untold:

@@ -40,7 +40,7 @@ class Subject:
     """Loss that cannot be undone, in words."""
     doubt: str = ""
     """Reason why the change no longer makes sense."""
-    fate: str = "not foreseen"
+    fate: str = "no forecast"
     """Fate of the job's own start if it has none afterwards."""
 
 
@@ -214,7 +214,7 @@ def _shift_line(shift: Shift, subject: Subject, outlook: Outlook, room: int) -> 
     elif shift.after:
         by = "gets a start"
     else:
-        by = subject.fate if own else "no start foreseen"
+        by = subject.fate if own else "no expected start"
     which = f"{outlook.shown_id(shift.job_id):>5}"
     name = max(8, min(36, room - 48 - len(which)))
     return (

@@ -19,7 +19,7 @@ from gputui.tui.present.job_progress import WIDTH
 NEVER_LEFT_OUT = "id"
 _ALL = (
     (Column("id", "ID", 5, right=True), "its number"),
-    (Column("state", "ST", 3), "state: in a word on wide screens, else as squeue shortens it"),
+    (Column("state", "ST", 3), "state: a word on wide screens, else squeue's abbreviation"),
     (Column("priority", "PRI", 3, right=True), "0 to 100, or top"),
     (Column("name", "NAME", 14, flex=2, most=40), "name"),
     (Column("tenant", "TENANT", 8, flex=1, most=16), "who it is charged to"),
@@ -33,8 +33,8 @@ _ALL = (
     (Column("age", "AGE", 6, right=True, rank=3), "since it was submitted"),
     (Column("start", "STARTS", 7, right=True, rank=2), "in how long it is expected to start"),
     (Column("why", "INFO", 18, flex=5), "why it waits, where it runs, how it ended"),
-    (Column("eta", "ETA", 12, right=True), "at what local time it is expected to start"),
-    (Column("left", "LEFT", 6, right=True), "what is left of its time limit"),
+    (Column("eta", "ETA", 12, right=True), "expected start, local time"),
+    (Column("left", "LEFT", 6, right=True), "remaining time of its limit"),
     (Column("where", "ON GPU", 8), "the indices of its GPUs"),
     (Column("user", "USER", 8), "who submitted it"),
     (Column("image", "IMAGE", 14, flex=1, most=40), "its image"),
@@ -44,7 +44,7 @@ _ALL = (
     (Column("submitted", "SUBMITTED", 11, right=True), "when it was submitted, local time"),
     (Column("started", "STARTED", 11, right=True), "when it started, local time"),
     (Column("ended", "ENDED", 11, right=True), "when it ended, local time"),
-    (Column("score", "SCORE", 8, right=True), "by which the plan orders what waits"),
+    (Column("score", "SCORE", 8, right=True), "score by which the plan orders waiting jobs"),
 )
 COLUMNS: Mapping[str, Column] = MappingProxyType({column.key: column for column, _ in _ALL})
 ABOUT: Mapping[str, str] = MappingProxyType({column.key: about for column, about in _ALL})

@@ -69,7 +69,7 @@ class DraftLoader:
         entries = recent_submissions(self._services.preferences)
         place = max(-1, min(len(entries) - 1, self._place + step))
         if place == self._place:
-            self._screen.say("there is none before" if step > 0 else "these are the latest")
+            self._screen.say("no earlier submission" if step > 0 else "these are the latest")
             return
         if self._place < 0:
             self._typed = self._screen.draft()
@@ -114,7 +114,7 @@ class DraftLoader:
                 name = template_names[place]
                 self._in_worker(lambda: self._load(directory, name))
 
-        none = f"There are none yet: they are job files in {directory}."
+        none = f"No templates yet: they are job files in {directory}."
         self._screen.app.push_screen(
             Choose("Templates", template_names, none=none, saves="save the form as a template"), chosen
         )
@@ -173,7 +173,7 @@ class DraftLoader:
             raise GputuiError("no editor can be opened here", where="EDITOR")
         words = self._editor.begin(screen.draft(), screen.submitter)
         try:
-            code = await terminal.run(words, "the form goes on when the editor is left")
+            code = await terminal.run(words, "the form continues when the editor closes")
         except SuspendNotSupported as error:
             raise GputuiError("no editor can be opened on this screen", where="EDITOR") from error
         except OSError as error:

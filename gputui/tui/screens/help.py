@@ -98,7 +98,7 @@ class Help(ScrollingDialog):
         with Vertical(id="box") as box:
             box.border_title = "Keys"
             box.border_subtitle = f"{self.key('search_help')} search   {self.how}"
-            yield Input(placeholder="a key, or words of what it does", compact=True)
+            yield Input(placeholder="a key, or words of the description", compact=True)
             with VerticalScroll():
                 yield CellLines(id="keys")
 

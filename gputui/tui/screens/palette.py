@@ -51,7 +51,7 @@ class CommandFinder(Pointed):
         with Vertical(classes="dialog") as box:
             box.border_title = self._heading
             box.border_subtitle = f"Enter OK   {self.key('back')} cancel"
-            yield Input(placeholder="letters of its name, or words of what it does", compact=True)
+            yield Input(placeholder="letters of the name, or words of the description", compact=True)
             yield CellLines(id="lines")
             yield CellLines(id="sentence")
 

@@ -240,7 +240,7 @@ class Panes:
         """Put the log beside the queue, or below it."""
         width = self._screen.size.width
         if width < BESIDE_FROM:
-            words = f"The log can stand beside the queue from {BESIDE_FROM} columns; this screen has {width}."
+            words = f"The log fits beside the queue from {BESIDE_FROM} columns; this screen has {width}."
             self._screen.notify(words, timeout=4)
             return
         self._become(self.layout.with_log_moved(width))

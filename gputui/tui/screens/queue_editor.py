@@ -201,7 +201,7 @@ class QueueEditor:
             self._screen.request("pause_recurring", Order((entry.id,)), str(entry.id))
 
     def resume_recurring(self) -> None:
-        """Make runs of the recurring job again."""
+        """Submit runs of the recurring job again."""
         if entry := self._recurring():
             self._screen.request("resume_recurring", Order((entry.id,)), str(entry.id))
 

@@ -32,12 +32,12 @@ LABELS = {"gpus": "GPUs", "start": "from", "nobody": "kept clear"}
 HINTS = {
     "gpus": "4, all, or device=0,1",
     "start": "now; or 14:00, in 2h, Mon 9-17",
-    "for": "how long: 2h, 3d; else 8h",
+    "for": "duration: 2h, 3d; 8h by default",
     "until": "instead: 18:00, tomorrow 09:00",
     "tenant": "tenant whose jobs it is for (you)",
     "priority": "or all jobs of at least this priority: 80",
     "nobody": "of all jobs: for maintenance",
-    "name": "else one is made up",
+    "name": "made up if empty",
 }
 
 

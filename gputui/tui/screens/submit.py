@@ -270,7 +270,7 @@ class Submit(Dialog[None]):
             return
         if (lack := self._shortage(asked)) and asked != self._warned_of:
             self._warned_of = asked
-            self.say(f"It {lack}. Send it again to queue it all the same.", is_bad=True)
+            self.say(f"It {lack}. Send it again to queue it anyway.", is_bad=True)
             return
         self._send(asked)
 
@@ -356,7 +356,7 @@ class Submit(Dialog[None]):
             if yes:
                 self.dismiss()
 
-        self.app.push_screen(Confirm("Leave the form?", "What was typed is lost."), answered)
+        self.app.push_screen(Confirm("Leave the form?", "Your input will be lost."), answered)
 
     @on(KeyBar.Clicked)
     async def run_clicked(self, event: KeyBar.Clicked) -> None:

@@ -102,7 +102,7 @@ class WhatIf(Leavable[bool], ModalScreen[bool]):
             panel.border_title = "What if"
             yield self._lines
             if isinstance(self.proposal, GpuProposal) and self.proposal.asks_reason:
-                yield Input(placeholder="Reason, shown to everybody", compact=True, max_length=200)
+                yield Input(placeholder="Reason, shown to all users", compact=True, max_length=200)
             yield KeyBar(id="keys")
 
     def on_mount(self) -> None:

@@ -78,7 +78,7 @@ HINTS = {
     "array": "0-9%2",
     "hold": "until released",
     "sweep": "lr=1e-3,1e-4 seed=0-9",
-    "sweep_limit": "2 at once",
+    "sweep_limit": "2 at a time",
     "comment": "a note, such as: ablation without warm-up",
     "mount": "type=bind,source=/data,target=/data",
     "entrypoint": "instead of the image's",

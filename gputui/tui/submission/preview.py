@@ -121,10 +121,10 @@ def gpu_line(spec: JobSpec | None, snapshot: Snapshot) -> Cell:
     if spec is None:
         return cell("GPUs  –", DIM)
     if not spec.gpus.minimum:
-        return cell("GPUs  it asks for none", DIM)
+        return cell("GPUs  none requested", DIM)
     views = [view for view in snapshot.gpus if not view.gpu.mig_enabled]
     if not views:
-        return (("GPUs  ", DIM), ("there is none here", RED))
+        return (("GPUs  ", DIM), ("this server has none", RED))
     fitting = {gpu.uuid for gpu in suitable_gpus(spec.gpus, (view.gpu for view in views))}
     able = [view for view in views if view.gpu.uuid in fitting]
     free = [view for view in able if view.state is GpuState.FREE]
@@ -156,7 +156,7 @@ def start_line(found: Prospect | None, snapshot: Snapshot, *, is_held: bool = Fa
         reason = plain(found.reason, 200)
         if found.is_never:
             return cell(f"Can never start: {reason}", RED)
-        return (("Start ", DIM), (f"not foreseen: {reason}".rstrip(".: "), AMBER))
+        return (("Start ", DIM), (f"no forecast: {reason}".rstrip(".: "), AMBER))
     return (("Start ", DIM), *_when(found, snapshot), *_others(found), *_doubt(snapshot))
 
 

@@ -39,7 +39,7 @@ _ELSEWHERE = frozenset({"recent", "older", "templates"})
 """Actions that fill a form with another job."""
 _SECRET = frozenset({"env"})
 _MOST_WORDS = 40
-_WELCOME = "Enter shows what the change would do, before it is made."
+_WELCOME = "Enter shows the effects before the change is made."
 _WELCOME_RUNNING = (
     f"The job runs: only its time limit (4h in all, or by +2h or -30m) and its comment can be changed. {_WELCOME}"
 )
@@ -279,11 +279,11 @@ class JobEdit:
         return within(asked, origin) if self._waits else asked
 
     def follow(self, snapshot: Snapshot, now: datetime, *, is_touched: bool) -> tuple[Draft | None, str]:
-        """Return the job's new draft while nothing is typed; else why it cannot be edited any more."""
+        """Return the job's new draft while nothing is typed; else why it can no longer be edited."""
         found = snapshot.job(self._job.id)
         if found and found.state is self._job.state and differs(self._job, found) and not is_touched:
             self._take(found, now)
-            return self.start, "It was changed meanwhile: this is what it asks for now."
+            return self.start, "It was changed meanwhile; the form shows the job as it is now."
         return None, edit_refusal(self._job, snapshot)
 
     def action(

@@ -260,7 +260,7 @@ class LogLoader:
         region = message.region
         if region is None or not region.first <= number < region.end:
             self._pane.reading.search.awaited = None
-            return message.fault or "the log was cut meanwhile: search it anew"
+            return message.fault or "the log was cut meanwhile: search again"
         self._pane.buffer.region = region
         self._pane.reading.window.follows = False
         if then is not None:

@@ -25,7 +25,7 @@ SLOW = settings(max_examples=80, derandomize=True, deadline=None, suppress_healt
 
 @st.composite
 def entries(draw: st.DrawFn, first: int = 1000) -> list[Job]:
-    """Arrays, some of whose elements are gone, some limited in how many may run at once."""
+    """Arrays, some of whose elements are gone, some limited in how many may run at a time."""
     found = []
     for _ in range(draw(st.integers(1, 3))):
         array, runs, job_id = first, [], first
