@@ -75,7 +75,8 @@ def command(
 
     \b
     --time-limit 4h sets the limit, +2h and -30m change it. While a job runs its submitter may shorten it, and may
-    extend it as far as the site allows; operators may go further. The job keeps running, and is warned again before its limit.
+    extend it as far as the site allows; operators may go further. The job keeps running, and is warned again before
+    its limit.
 
     Of an array named as a whole (7, not 7_0) all elements that wait are changed, and their limit while they run.
 
