@@ -16,7 +16,7 @@ from gputui.domain.errors import InputError
 from gputui.domain.settings import RuntimeSettings, Settings
 
 
-def test_under_sudo_it_is_who_called_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_under_sudo_the_user_is_the_caller_of_sudo(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "getuid", lambda: 0)
     assert bootstrap.actor({}) == Actor(0, "root")
     assert bootstrap.actor({"SUDO_UID": "4000000"}) == Actor(4000000, "4000000")
@@ -34,12 +34,12 @@ def test_time_is_utc() -> None:
 
 
 @pytest.mark.parametrize("probe", [ProbeSpec(8, "VOODOO"), ProbeSpec(100_000)])
-def test_what_cannot_be_simulated_is_refused(probe: ProbeSpec, tmp_path: Path) -> None:
+def test_impossible_simulations_are_refused(probe: ProbeSpec, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--probe"):
         bootstrap.check_probe(Options(tmp_path, probe=probe))
 
 
-def test_what_can_be_simulated_is_not(tmp_path: Path) -> None:
+def test_possible_simulations_are_accepted(tmp_path: Path) -> None:
     for probe in (ProbeSpec(), ProbeSpec(8), ProbeSpec(1, "h100")):
         bootstrap.check_probe(Options(tmp_path, probe=probe))
 

@@ -33,7 +33,7 @@ def test_without_a_file_the_defaults_hold() -> None:
     assert resolve(environ={}).settings == Settings()
 
 
-def test_a_file_sets_what_it_names(tmp_path: Path) -> None:
+def test_a_file_sets_the_keys_that_it_names(tmp_path: Path) -> None:
     made = read(
         tmp_path,
         """
@@ -148,7 +148,7 @@ def test_bad_variables_are_refused_by_name(name: str, text: str) -> None:
     assert caught.value.where == name
 
 
-def test_what_is_given_goes_over_the_environment() -> None:
+def test_options_override_the_environment() -> None:
     environ = {"GPUTUI_STATE": "/var/a", "GPUTUI_PROBE": "sim:2", "GPUTUI_RUNTIME": "process"}
     assert resolve(environ=environ) == Options(Path("/var/a"), None, ProbeSpec(2), "process")
     given = resolve(state="/var/b", probe="nvml", runtime="docker", environ=environ)
@@ -191,7 +191,7 @@ def test_without_a_site_s_file_a_personal_one_sets_everything(tmp_path: Path) ->
     assert (made.settings.store.keep_finished, made.settings.policy.patience) == (2, timedelta(hours=1))
 
 
-def test_a_personal_file_changes_the_console_and_what_the_site_lets_it(tmp_path: Path) -> None:
+def test_a_personal_file_changes_the_console_and_the_permitted_keys(tmp_path: Path) -> None:
     (tmp_path / "site.toml").write_text(SITE.replace("store.lock_timeout", "store.history_after"))
     own = own_file(
         tmp_path,
@@ -281,7 +281,7 @@ def test_hooks_that_others_may_write_are_refused(tmp_path: Path, mode: int, dire
     assert resolve(config=str(file), environ={}).settings.store.keep_finished == 3
 
 
-def test_a_directory_where_nobody_can_replace_the_file_of_another_is_good_enough(tmp_path: Path) -> None:
+def test_a_sticky_directory_is_good_enough(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text(HOOKS)
     tmp_path.chmod(0o1777)
@@ -494,7 +494,7 @@ def test_options_of_docker_run_are_allowed_one_by_one(tmp_path: Path) -> None:
         ('[policy.allow]\nmounts = ["data"]', "policy.allow.mounts"),
     ],
 )
-def test_what_is_no_such_table_is_refused_by_key(tmp_path: Path, content: str, key: str) -> None:
+def test_invalid_tables_are_refused_by_key(tmp_path: Path, content: str, key: str) -> None:
     file = tmp_path / "config.toml"
     file.write_text(f"[policy]\n{content}\n")
     with pytest.raises(InputError) as caught:

@@ -53,7 +53,7 @@ def test_every_command_is_in_the_readme() -> None:
     assert [name for name in names if not re.search(rf"`(gputui )?{name}\b", text)] == []
 
 
-def test_the_glossary_names_what_the_code_defines() -> None:
+def test_the_glossary_names_classes_of_the_code() -> None:
     sources = "\n".join(path.read_text() for path in (ROOT / "gputui").rglob("*.py"))
     defined = set(re.findall(r"^class (\w+)", sources, re.MULTILINE))
     named = set(re.findall(r"`([A-Z]\w+)`", (ROOT / "docs" / "glossary.md").read_text()))

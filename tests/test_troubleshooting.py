@@ -39,7 +39,7 @@ def test_every_quoted_message_is_one_that_the_code_prints() -> None:
     assert [message for message in QUOTED if not any(map(pattern(message).search, printed))] == []
 
 
-def test_every_entry_says_what_to_do() -> None:
+def test_every_entry_has_a_remedy() -> None:
     entries = re.split(r"^> ", PAGE, flags=re.MULTILINE)[1:]
     assert len(entries) == len(QUOTED) > 15
     assert [entry.partition("\n")[0] for entry in entries if "\nDo: " not in entry] == []

@@ -66,7 +66,7 @@ def test_recurring_jobs_are_confirmed_too(run: Run, store: KeptStore) -> None:
     assert run("cron", "remove", "1,2").err == "removed 2 recurring jobs: 1 2\n"
 
 
-def test_a_submission_tells_its_start_only_to_a_terminal(run: Run, store: KeptStore) -> None:
+def test_a_submission_prints_its_start_only_on_a_terminal(run: Run, store: KeptStore) -> None:
     assert run("submit", "busybox").err == ""
 
 
@@ -84,7 +84,7 @@ def test_the_start_of_a_new_job_is_foreseen() -> None:
     assert told[4] == "job 5: can never start: needs 9 GPUs, this server has 2"
 
 
-def test_a_new_job_says_that_nobody_schedules(store: KeptStore) -> None:
+def test_a_new_job_says_that_no_scheduler_runs(store: KeptStore) -> None:
     put(store, job(), job())
     one, two = (list(expected_start.sentences(resolve(), store, ids)) for ids in ([1], [1, 2]))
     assert one == ["job 1 waits: no scheduler is running; gputui or gputui serve starts one"]

@@ -93,19 +93,19 @@ def test_a_name_for_its_jobs(run: Run, store: KeptStore) -> None:
         ([], "missing argument"),
     ],
 )
-def test_what_cannot_be_added(run: Run, store: KeptStore, arguments: list[str], says: str) -> None:
+def test_invalid_entries_are_refused(run: Run, store: KeptStore, arguments: list[str], says: str) -> None:
     result = run("cron", "add", *arguments)
     assert (result.code, result.out) == (2, "")
     assert says in result.err
     assert store.recurring() == {}
 
 
-def test_what_it_waits_for_must_exist(run: Run, store: KeptStore) -> None:
+def test_dependencies_must_exist(run: Run, store: KeptStore) -> None:
     assert run("cron", "add", "@daily", "--", "--after", "7", "busybox").code == 3
     assert store.recurring() == {}
 
 
-def test_list_tells_when_and_what(run: Run, store: KeptStore, clock: FakeClock) -> None:
+def test_list_shows_times_and_commands(run: Run, store: KeptStore, clock: FakeClock) -> None:
     at = clock.now()
     ran = recurring("*/15 * * * *", "Europe/Berlin", name="often", last_at=at, last_job_id=7)
     yearly = recurring("@yearly", last_at=at - timedelta(days=400), last_job_id=3)
@@ -173,13 +173,13 @@ def test_the_jobs_it_submitted_say_so(run: Run, store: KeptStore) -> None:
     assert [shown["id"] for shown in json.loads(run("queue", "--json", "--filter", "cron:7").out)] == [1, 2]
 
 
-def test_show_tells_a_recurring_job_from_a_job_that_is_none(run: Run, store: KeptStore) -> None:
+def test_show_marks_jobs_of_a_recurring_job(run: Run, store: KeptStore) -> None:
     keep(store, recurring())
     assert "1 is a recurring job" in run("show", "1").err
     assert "there is no job 2" in run("show", "2").err
 
 
-def test_runs_left_out_are_told_beside_the_list(store: KeptStore, clock: FakeClock) -> None:
+def test_skipped_runs_are_listed(store: KeptStore, clock: FakeClock) -> None:
     at = clock.now()
     skipped = Skipped(at, "job 7 of an earlier run was RUNNING")
     entries = [recurring(skipped=skipped), recurring(skipped=skipped, last_at=at + timedelta(hours=1)), recurring()]

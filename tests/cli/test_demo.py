@@ -68,7 +68,7 @@ def test_the_graphs_begin_with_an_hour_of_those_jobs(actions: Actions, store: Me
     assert all(any((step.gpus[gpu.uuid].utilization or 0) > 0.5 for step in last) for gpu in gpus[:5])
 
 
-def test_one_gpu_is_used_by_somebody_elses_container_and_one_is_capped(tmp_path: Path) -> None:
+def test_one_gpu_has_a_foreign_container_and_one_a_power_cap(tmp_path: Path) -> None:
     made = bootstrap.demo_adapters(options(tmp_path), "store")
     (container,) = made.runtimes["process"].foreign()
     reading = made.probe.latest()

@@ -17,7 +17,7 @@ def test_they_are_written_as_for_docker(text: str, keys: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["ctrl-", "ctrl-1", "xy", "a,,b", "ä"])
-def test_what_is_no_key(text: str) -> None:
+def test_invalid_keys_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="is no key"):
         parse(text)
 

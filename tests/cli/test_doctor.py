@@ -154,7 +154,7 @@ def test_gpus_that_the_engine_cannot_give() -> None:
     assert engine.of_gpus(EngineGpus("nvidia", is_local=True), ()) is None
 
 
-def test_gpus_without_an_engine_are_told_of_the_process_runtime() -> None:
+def test_gpus_without_an_engine_suggest_the_process_runtime() -> None:
     down = RuntimeStatus("docker", False, "Docker does not run")
     assert "--runtime process" in next(engine.of_runtime(down, has_gpus=True)).hint
     assert "--runtime process" not in next(engine.of_runtime(down)).hint
@@ -290,7 +290,7 @@ def test_it_creates_nothing(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_check_that_is_not_ok_says_why_and_what_to_do(run: Run, machine: Callable[..., None]) -> None:
+def test_every_failed_check_gives_reason_and_remedy(run: Run, machine: Callable[..., None]) -> None:
     machine(up=False, mode=0o755, reading=ProbeReading(ProbeStatus(ProbeCode.UNKNOWN_ERROR, "NVML error 999")))
     found = json.loads(run("doctor", "--json").out)
     assert [check["name"] for check in found if check["level"] != "ok" and not (check["why"] and check["hint"])] == []

@@ -100,7 +100,7 @@ def test_it_asks_first(run: Run, settings: Path, monkeypatch: pytest.MonkeyPatch
         ('{"a": 1, "a": 2}', "'a' occurs twice"),
     ],
 )
-def test_what_dockerd_would_refuse_is_refused_and_kept(run: Run, settings: Path, text: str, word: str) -> None:
+def test_files_that_dockerd_would_refuse_are_refused_and_kept(run: Run, settings: Path, text: str, word: str) -> None:
     settings.write_text(text)
     refused = run("doctor", "--fix", "--yes")
     assert (refused.code, word in refused.err, str(settings) in refused.err) == (1, True, True)

@@ -34,7 +34,7 @@ def asked(store: KeptStore) -> KeptStore:
     return store
 
 
-def test_what_is_named_changes_and_the_rest_stays(run: Run, asked: KeptStore) -> None:
+def test_named_fields_change_and_the_others_stay(run: Run, asked: KeptStore) -> None:
     before = asked.get(1)
     result = run("edit", "1", "--priority", "70", "--time-limit", "2h", "--gpus", "1-2", "--hold")
     assert (result.code, result.out) == (0, "")
@@ -64,7 +64,7 @@ def test_image_and_command(run: Run, asked: KeptStore) -> None:
     assert (spec.image, spec.command) == ("busybox:2", ("sh", "-c", "a 'b'"))
 
 
-def test_what_is_asked_for_no_more(run: Run, asked: KeptStore) -> None:
+def test_unset_options_are_removed(run: Run, asked: KeptStore) -> None:
     assert run("edit", "1", "--unset", "time-limit", "--unset", "env", "--preemptible").code == 0
     spec = asked.get(1).spec
     assert (spec.time_limit, spec.options.env, spec.preemptible) == (None, (), True)
@@ -110,9 +110,7 @@ def test_json_says_what_was_changed(run: Run, asked: KeptStore) -> None:
         (["--no-such"], "--no-such"),
     ],
 )
-def test_what_is_wrong_is_named_and_nothing_is_written(
-    run: Run, asked: KeptStore, given: list[str], words: str
-) -> None:
+def test_errors_are_named_and_nothing_is_written(run: Run, asked: KeptStore, given: list[str], words: str) -> None:
     before = asked.get(1)
     result = run("edit", "1", *given)
     assert (result.code, result.out) == (2, "")
@@ -164,7 +162,7 @@ def test_a_comment_is_written_at_submission_and_while_the_job_runs(run: Run, sto
     assert run("edit", "1", "--comment", "two\nlines").code == 2
 
 
-def test_a_dry_run_shows_whose_start_would_shift_and_writes_nothing(
+def test_a_dry_run_shows_delayed_jobs_and_writes_nothing(
     run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hour = timedelta(hours=1)
@@ -195,7 +193,7 @@ class TestEditor:
         monkeypatch.delenv("VISUAL", raising=False)
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
-    def test_what_is_saved_is_changed_and_secrets_are_not_shown(
+    def test_saved_changes_apply_and_secrets_are_hidden(
         self, run: Run, asked: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         self.script(tmp_path, monkeypatch, """sed -i 's/^gpus = 2/gpus = 4/; s/^time_limit/# &/' "$1" """)

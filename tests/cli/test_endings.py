@@ -50,7 +50,7 @@ def test_running_jobs_are_suspended(run: Run, store: KeptStore) -> None:
     assert not store.get(1).suspended
 
 
-def test_what_to_retry_on() -> None:
+def test_retry_on_names_causes() -> None:
     assert job_values.retry_on("1,075, oom,gpu-oom,1", "--retry-on") == ("1", "75", "OOM", "GPU_OOM")
 
 

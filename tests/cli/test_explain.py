@@ -59,7 +59,7 @@ def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JobStore:
     return found
 
 
-def test_explain_tells_place_score_reason_and_expected_start(store: JobStore, capsys: Captured) -> None:
+def test_explain_shows_place_score_reason_and_expected_start(store: JobStore, capsys: Captured) -> None:
     assert run(["explain", "3", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert (told["position"], told["waiting"], told["waits_for"]) == (2, 2, [1])
@@ -77,7 +77,7 @@ def test_explain_tells_place_score_reason_and_expected_start(store: JobStore, ca
     assert "(waited 0s + planned 1h00m) / planned 1h00m" in shown
 
 
-def test_explain_says_what_the_forecast_does_not_foresee(store: JobStore, capsys: Captured) -> None:
+def test_explain_names_the_limits_of_the_forecast(store: JobStore, capsys: Captured) -> None:
     first = store.get(2)
     with store.transaction() as transaction:
         transaction.put(replace(first, topped_at=NOW, spec=replace(first.spec, tenant="bob", time_limit=None)))
@@ -93,7 +93,7 @@ def test_explain_of_a_job_that_does_not_wait_says_so(store: JobStore, capsys: Ca
     assert run(["explain", "99"]) == 3
 
 
-def test_explain_tells_of_a_long_wait(store: JobStore, capsys: Captured) -> None:
+def test_explain_mentions_a_long_wait(store: JobStore, capsys: Captured) -> None:
     with store.transaction() as transaction:
         old = transaction.get(3)
         transaction.put(replace(old, submitted_at=old.submitted_at - timedelta(days=8)))
@@ -113,9 +113,7 @@ def test_priority_dry_run_shows_the_shift_and_changes_nothing(store: JobStore, c
     assert store.get(3).priority == 50
 
 
-def test_a_dry_run_tells_who_would_be_preempted(
-    store: JobStore, capsys: Captured, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_dry_run_names_the_victims(store: JobStore, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GPUTUI_POLICY_PREEMPTION", "on")
     monkeypatch.setenv("GPUTUI_POLICY_PREEMPTION_MIN_RUN", "0")
     with store.transaction() as transaction:
@@ -128,7 +126,7 @@ def test_a_dry_run_tells_who_would_be_preempted(
     assert store.get(1).state is JobState.RUNNING
 
 
-def test_cancel_dry_run_shows_who_moves_up(store: JobStore, capsys: Captured) -> None:
+def test_cancel_dry_run_shows_jobs_that_move_up(store: JobStore, capsys: Captured) -> None:
     assert run(["cancel", "2", "--dry-run"]) == 0
     shown = capsys.readouterr().out
     assert "1h00m earlier" in shown
@@ -136,32 +134,32 @@ def test_cancel_dry_run_shows_who_moves_up(store: JobStore, capsys: Captured) ->
     assert not store.get(2).cancel_requested
 
 
-def test_submit_dry_run_tells_when_it_would_start_and_submits_nothing(store: JobStore, capsys: Captured) -> None:
+def test_submit_dry_run_shows_the_start_and_submits_nothing(store: JobStore, capsys: Captured) -> None:
     assert run(["submit", "--dry-run", "--gpus", "2", "--priority", "90", "--time-limit", "1h", "busybox", "true"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == ["4", "2", "3"]
     assert len(store.jobs()) == 3
 
 
-def test_what_shifts_nothing_says_so(store: JobStore, capsys: Captured) -> None:
+def test_a_dry_run_without_effect_says_so(store: JobStore, capsys: Captured) -> None:
     assert run(["priority", "2", "+20", "--dry-run"]) == 0
     assert capsys.readouterr().out == "no other job would start earlier or later\n"
 
 
-def test_a_dry_run_of_what_never_fits_says_so_and_why(store: JobStore, capsys: Captured) -> None:
+def test_a_dry_run_of_an_impossible_job_says_why(store: JobStore, capsys: Captured) -> None:
     assert run(["submit", "--dry-run", "--gpus", "9", "busybox", "true"]) == 0
     assert capsys.readouterr().out == "job 4 would never start: needs 9 GPUs, this server has 2\n"
     assert run(["submit", "--dry-run", "--gpus", "1", "--gpu-model", "B200", "busybox", "true"]) == 0
     assert capsys.readouterr().out == "job 4 would never start: needs 1 GPU, none of 2 here is suitable\n"
 
 
-def test_a_dry_run_tells_why_a_start_cannot_be_foreseen(store: JobStore, capsys: Captured) -> None:
+def test_a_dry_run_says_why_there_is_no_forecast(store: JobStore, capsys: Captured) -> None:
     assert run(["submit", "--dry-run", "--hold", "busybox", "true"]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("job 4 would have no known start: JobHeldUser: held by root at ")
 
 
-def test_explain_of_what_never_fits_says_never(store: JobStore, capsys: Captured) -> None:
+def test_explain_says_never_for_an_impossible_job(store: JobStore, capsys: Captured) -> None:
     store.submit([Job(0, spec(9), datetime.now(UTC))], actor=ACTOR)
     assert run(["explain", "4"]) == 0
     shown = capsys.readouterr().out
@@ -180,7 +178,7 @@ def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("far_east")
-def test_people_are_told_local_times_and_programs_utc(store: JobStore, capsys: Captured) -> None:
+def test_texts_have_local_times_and_json_utc(store: JobStore, capsys: Captured) -> None:
     assert run(["explain", "2", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     at = datetime.fromisoformat(told["expected_start_at"])
@@ -192,7 +190,7 @@ def test_people_are_told_local_times_and_programs_utc(store: JobStore, capsys: C
         assert f"{at.astimezone():%H:%M} when job 1 ends by its limit" in shown
 
 
-def test_a_time_that_the_reason_tells_is_not_told_twice(store: JobStore, capsys: Captured) -> None:
+def test_a_time_in_the_reason_is_not_repeated(store: JobStore, capsys: Captured) -> None:
     soon = datetime.now(UTC) + timedelta(minutes=30)
     store.submit([Job(0, replace(spec(0, name="later"), begin_at=soon), datetime.now(UTC))], actor=ACTOR)
     assert run(["queue"]) == 0

@@ -18,7 +18,7 @@ from tests.cli.conftest import KeptStore, Run, picture, put
 from tests.factories import GIB, NOW, gpu, running, sample, snapshot, uuid, view
 
 
-def test_a_shared_gpu_names_its_jobs_by_number_and_says_why_nobody_may_join() -> None:
+def test_a_shared_gpu_lists_its_jobs_and_says_why_it_is_closed() -> None:
     holders = (Holder("job", "train", "bob"), Holder("job", "train", "bob"), Holder("process", "python", "eve"))
     shared = view(0, GpuState.ALLOCATED, job_id=4, job_ids=(4, 9), sharers=(Sharer(4, 1), Sharer(9, 1)))
     jobs = "job 4 train (bob); job 9 train (bob)"
@@ -27,7 +27,7 @@ def test_a_shared_gpu_names_its_jobs_by_number_and_says_why_nobody_may_join() ->
     assert told == f"{jobs}; process python (eve); no job may join: process 7 (python) of eve"
 
 
-def test_a_row_says_who_holds_it_and_what_is_wrong(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_row_names_user_and_problem(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     views = [
         view(0, sample=sample(utilization=0.5, memory_used=16 * GIB)),
         view(1, GpuState.FOREIGN, holders=(Holder("container", "jupyter", "bob"),), why="in use"),
@@ -47,9 +47,7 @@ def test_a_row_says_who_holds_it_and_what_is_wrong(run: Run, store: KeptStore, m
     assert [each["uuid"] for each in json.loads(run("gpus", "--json").out)] == [uuid(i) for i in range(4)]
 
 
-def test_a_drain_is_told_beside_the_job_that_is_still_there_and_a_lost_gpu_is_called_lost(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drain_is_shown_beside_the_job_and_a_lost_gpu_as_lost(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     lost = Health(HealthCode.LOST, "Xid 79: it fell off the bus")
     drain = Drain("fan noise", "alice", NOW)
     held = view(0, GpuState.ALLOCATED, job_id=7, job_ids=(7,), why="job 7", holders=(Holder("job", "train", "bob"),))
@@ -74,7 +72,7 @@ def test_a_drain_is_told_beside_the_job_that_is_still_there_and_a_lost_gpu_is_ca
     assert shown[0]["drain"]["by"] == "alice"
 
 
-def test_gpus_free_in_vain_are_told_below_the_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_no_waiting_job_can_use_are_noted_below_the_table(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     for count, last in ((2, "2 GPUs free that no waiting job can use"), (1, "1 GPU free that no waiting job can use")):
         monkeypatch.setattr(bootstrap, "current_snapshot", picture(snapshot(gpus=2, fragmentation=count)))
         assert run("gpus").out.splitlines()[3:] == [last]
@@ -103,7 +101,7 @@ def test_without_gpus_the_probe_s_sentence_is_the_error(run: Run, monkeypatch: p
         assert "no NVIDIA driver here" in result.err
 
 
-def test_when_nobody_schedules_gpus_are_read_at_once(run: Run, store: KeptStore, tmp_path: Path) -> None:
+def test_without_a_scheduler_gpus_are_read_directly(run: Run, store: KeptStore, tmp_path: Path) -> None:
     result = run("--probe", "sim:3:L40S", "gpus", "--json")
     shown = json.loads(result.out)
     assert (result.code, result.err, len(shown)) == (0, "", 3)
@@ -114,7 +112,7 @@ def test_when_nobody_schedules_gpus_are_read_at_once(run: Run, store: KeptStore,
     assert [(each["state"], each["job_id"]) for each in again] == [("FREE", None), ("ALLOCATED", 1), ("FREE", None)]
 
 
-def test_a_probe_that_never_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_probe_that_never_answers_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     there_is = ProbeReading()
 
     class Silent:

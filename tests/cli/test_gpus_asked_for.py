@@ -39,7 +39,7 @@ def eight(monkeypatch: pytest.MonkeyPatch) -> None:
         (GpuRequest(), ""),
     ],
 )
-def test_a_shortage_is_told_with_numbers(request_: GpuRequest, words: str) -> None:
+def test_a_shortage_is_reported_with_numbers(request_: GpuRequest, words: str) -> None:
     assert shortage(request_, EIGHT) == words
     assert shortage(request_, ()) == ""
 
@@ -72,5 +72,5 @@ def test_submit_edit_and_cron_refuse_it_and_take_it_with_anyway(run: Run, store:
     assert run("cron", "add", "0 3 * * *", "--", "--anyway", "--gpus", "9", "busybox").code == 0
 
 
-def test_gpus_are_not_judged_where_nobody_schedules(run: Run, store: KeptStore) -> None:
+def test_gpus_are_not_judged_without_a_scheduler(run: Run, store: KeptStore) -> None:
     assert run("submit", "--gpus", "9", "busybox").out == "1\n"

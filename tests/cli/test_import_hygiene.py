@@ -135,7 +135,7 @@ def test_the_console_imports_nothing_that_its_first_frame_does_not_show() -> Non
     assert len(loaded) <= MODULES
 
 
-def test_what_comes_later_is_named_as_it_is() -> None:
+def test_later_imports_have_their_real_names() -> None:
     import importlib.util
 
     assert all(importlib.util.find_spec(name) for name in LATER)

@@ -59,7 +59,7 @@ class _Finds:
         return self._store.get(job_id)
 
 
-def test_what_cannot_be_is_said(run: Run, store: KeptStore) -> None:
+def test_impossible_actions_are_refused_with_the_reason(run: Run, store: KeptStore) -> None:
     put(store, running(), job())
     for command, job_id in (("hold", "1"), ("requeue", "2")):
         result = run(command, job_id)

@@ -175,7 +175,7 @@ def test_whatever_a_table_holds_only_input_errors_come_out(
         assert submission.spec.name
 
 
-def test_all_that_is_wrong_with_a_job_is_told_at_once(run: Run, store: KeptStore, tmp_path: Path) -> None:
+def test_all_errors_of_a_job_are_reported_together(run: Run, store: KeptStore, tmp_path: Path) -> None:
     path = write(tmp_path, JOB + 'memory = "lots"\ncap_ad = ["X"]\npublish = ["x:1"]\nprivileged = "yes"')
     result = run("submit", "-f", path)
     assert (result.code, result.out, result.err.count("\n")) == (2, "", 4)

@@ -55,7 +55,7 @@ def test_names(text: str, named: Sequence[Named]) -> None:
     ["", ",", "7,", ",7", "7,,8", "x", "12_", "_5", "12_x", "12_-1", "12_5_6", "12_[", "12_[]", "12_[3", "12_[3]4",
      "12_[0-4,...]", "0_1", "1-200000", "1_[0-99999],2", "٣_1", "9" * 400, "1_" + "9" * 400]
 )  # fmt: skip
-def test_what_is_no_name(text: str) -> None:
+def test_invalid_names_are_refused(text: str) -> None:
     with pytest.raises(InputError) as refusal:
         parse(text, "ID")
     assert len(str(refusal.value)) < 300
@@ -223,7 +223,7 @@ class TestEntries:
         assert "its elements          100 PENDING" in told
         assert self.rows(run, "-f", "id:43") == {"1_42": "PD 50"}
 
-    def test_those_that_have_ended_are_told_together(self, run: Run, store: KeptStore) -> None:
+    def test_ended_jobs_are_reported_together(self, run: Run, store: KeptStore) -> None:
         [entry] = store.jobs().values()
         taken, _ = entry.divided(range(1, 51))
         assert taken is not None

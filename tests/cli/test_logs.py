@@ -91,7 +91,7 @@ def test_following_waits_for_the_start(store: KeptStore) -> None:
     assert len(waited) == 3
 
 
-def test_following_does_not_wait_for_what_never_comes(store: KeptStore) -> None:
+def test_following_does_not_wait_for_output_that_never_comes(store: KeptStore) -> None:
     put(store, job().evolve(state=JobState.CANCELLED, ended_at=NOW), running())
 
     def never(seconds: float) -> None:

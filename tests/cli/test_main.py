@@ -21,7 +21,7 @@ from tests.cli.conftest import Run
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_is_in_the_module_of_its_name_and_tells_what_it_does(run: Run, command: str) -> None:
+def test_every_command_is_in_the_module_of_its_name_and_has_help(run: Run, command: str) -> None:
     module = importlib.import_module(f"gputui.cli.{command}")
     assert isinstance(module.command, click.Command)
     assert module.command.name == command

@@ -99,7 +99,7 @@ def test_a_gpu() -> None:
     json.dumps(made)
 
 
-def test_what_cannot_be_read_is_null_never_0() -> None:
+def test_unreadable_values_are_null_never_0() -> None:
     blind = sample(utilization=None, memory_used=None, temperature=None, power=None)
     for seen in (view(sample=blind), view(sample=None, age=None, state=GpuState.UNKNOWN)):
         made = gpu_json(seen)

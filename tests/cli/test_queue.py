@@ -149,13 +149,13 @@ def test_words_for_times() -> None:
     assert queue.time_word(done, NOW) == "40s"
 
 
-def test_a_held_job_says_so_even_when_nobody_schedules() -> None:
+def test_a_held_job_says_so_even_without_a_scheduler() -> None:
     assert queue.why(job(held=True), Snapshot()) == "JobHeldUser: held"
     assert queue.why(job(held=True, hold_reason="image not found"), Snapshot()) == "JobHeldUser: image not found"
     assert queue.why(job(cancel_requested=True), Snapshot()) == "will be cancelled"
 
 
-def test_what_keeps_jobs_from_starting_is_said_beside_the_table(
+def test_obstacles_to_all_starts_are_noted_beside_the_table(
     run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(store, job())

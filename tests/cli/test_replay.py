@@ -125,7 +125,7 @@ def test_names_too_long_for_the_terminal_are_numbered(
     assert max(map(len, lines)) <= 80
 
 
-def test_a_setting_that_no_job_here_heeds_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_setting_without_effect_on_the_trace_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("submit_time_s,duration_s,gpus,name,limit,preemptible\n0,60,1,a,90,0\n9,60,1,a,,1\n")
     arguments = ["replay", str(path), "--set", "preemption=on", "--compare", "predict=on,off", "--json"]
@@ -139,7 +139,7 @@ def test_a_setting_that_no_job_here_heeds_is_told(tmp_path: Path, capsys: pytest
     ]
 
 
-def test_differences_of_waits_by_class_and_preemptions_are_told() -> None:
+def test_differences_of_waits_by_class_and_preemptions_are_shown() -> None:
     base = variants.changed(PolicySettings(), ["preemption=off"])
     tried = variants.compared(base.settings, ["preemption=off,on"])
     one = figures([Ran(TraceJob(0, 0.0, 60.0, 1, "a"), 3600.0, 3660.0, 1)], 8)
@@ -154,7 +154,7 @@ def test_differences_of_waits_by_class_and_preemptions_are_told() -> None:
     ]
 
 
-def test_waits_by_class_are_told_where_jobs_have_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_waits_by_class_are_shown_where_jobs_have_classes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("submit_time_s,duration_s,gpus,priority\n0,7200,8,50\n1,60,8,0\n2,60,8,\n3,60,8,90\n")
     assert run(["replay", str(path), "-p", "fifo,plan"]) == 0
@@ -163,7 +163,7 @@ def test_waits_by_class_are_told_where_jobs_have_classes(tmp_path: Path, capsys:
     assert table[1:3] == [["fifo", "2.0h", "1.0h", "2.0h"], ["plan", "2.0h", "1.0h", "2.0h"]]
 
 
-def test_a_cap_that_lets_no_job_run_is_wide_enough_in_a_replay(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_cap_that_forbids_every_job_is_widened_in_a_replay(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["replay", str(file), "-p", "plan", "--set", "tenants.a.gpus=1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["policies"]["plan"]["makespan"] > 0
 
@@ -204,12 +204,14 @@ def test_jobs_that_all_come_at_once_have_no_load(tmp_path: Path, capsys: pytest.
         ),
     ],
 )
-def test_what_makes_no_sense_is_bad_usage(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_contradictory_options_are_bad_usage(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run(arguments) == 2
     assert words in capsys.readouterr().err
 
 
-def test_the_names_offered_are_those_there_are() -> None:
+def test_the_offered_names_exist() -> None:
     assert tuple(policies.POLICIES) == replay.POLICY_NAMES
     assert replay.LIMITS == trace.LIMITS
 
@@ -255,7 +257,7 @@ def test_the_history_is_replayed_beside_how_it_was(server: Path, capsys: pytest.
     assert found["notes"][0].startswith("With the GPUs split equally between the tenants these jobs would have waited")
 
 
-def test_what_the_history_means_and_how_little_it_is_is_said(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_meaning_and_the_size_of_the_history_are_stated(server: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["replay", "--history", "-p", "plan,static-equal", "--limits", "bucket"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("4 jobs on 2 GPUs, load 0.00, bucket limits")

@@ -121,14 +121,14 @@ def test_gpus_are_named_by_index_or_uuid_and_kept_by_uuid(run: Run, store: KeptS
         ("--gpus 1 --for 1h --name a\x1bb", "--name"),
     ],
 )
-def test_what_cannot_be_is_refused(run: Run, store: KeptStore, words: str, where: str) -> None:
+def test_impossible_reservations_are_refused(run: Run, store: KeptStore, words: str, where: str) -> None:
     result = run("reserve", "add", *words.split(" "))
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith(f"gputui: error: {where}: ")
     assert windows(store) == ()
 
 
-def test_what_does_not_fit_beside_others_names_them(run: Run, store: KeptStore, file: None) -> None:
+def test_conflicting_reservations_are_named(run: Run, store: KeptStore, file: None) -> None:
     beside = ["reserve", "add", "--start", "2026-03-02T15:00Z", "--for", "1h"]
     result = run(*beside, "--gpus", "3")
     assert (result.code, result.out) == (1, "")
@@ -152,7 +152,7 @@ def test_a_released_one_is_not_in_the_way(run: Run, store: KeptStore) -> None:
     assert run("reserve", "add", "--gpus", "1", "--for", "1h").out == "r2\n"
 
 
-def test_list_tells_those_of_the_file_too(run: Run, store: KeptStore, file: None) -> None:
+def test_list_includes_those_of_the_file(run: Run, store: KeptStore, file: None) -> None:
     run("reserve", "add", "--gpus", "2", "--for", "1h", "--tenant", "eve")
     with store.transaction() as transaction:
         controls = transaction.controls()
@@ -188,7 +188,7 @@ def test_remove(run: Run, store: KeptStore, file: None) -> None:
     assert (of_file.code, "is defined in the settings file" in of_file.err) == (1, True)
 
 
-def test_one_removed_and_added_again_is_judged_anew(run: Run, store: KeptStore) -> None:
+def test_one_removed_and_added_again_is_judged_again(run: Run, store: KeptStore) -> None:
     add = ["reserve", "add", "--gpus", "2", "--start", "2026-03-02T11:00Z", "--for", "2h", "--name", "mine"]
     assert run(*add).code == 0
     with store.transaction() as transaction:
@@ -200,7 +200,7 @@ def test_one_removed_and_added_again_is_judged_anew(run: Run, store: KeptStore) 
     assert json.loads(run("reserve", "list", "--json").out)[0]["state"] == "ACTIVE"
 
 
-def test_what_it_would_shift(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dry_run_shows_the_delayed_jobs(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     put(store, job(gpus=8, time_limit=2 * HOUR))
     monkeypatch.setattr(bootstrap, "current_snapshot", picture(seen([])))
     result = run("reserve", "add", "--gpus", "8", "--start", "+1h", "--for", "3h", "--tenant", "bob", "--dry-run")

@@ -74,7 +74,7 @@ def test_more_than_one_id_is_refused(run: Run, store: KeptStore) -> None:
         assert run("show", *ids).code == 2
 
 
-def test_a_published_port_is_told_with_the_way_there(run: Run, store: KeptStore) -> None:
+def test_a_published_port_is_shown_with_its_address(run: Run, store: KeptStore) -> None:
     options = ContainerOptions(publish=("auto:8888",), cap_add=("IPC_LOCK",), read_only=True)
     serving = running(on=[uuid(0)], options=options).with_attempt(ports=(PublishedPort(8888, 49153),))
     put(store, serving)

@@ -29,7 +29,7 @@ def shell(state: Path, line: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize("act", ACTS)
 @pytest.mark.parametrize("stream", ["> /dev/full", ">&-"])
-def test_what_is_done_is_said_on_stderr(tmp_path: Path, act: str, stream: str) -> None:
+def test_the_confirmation_goes_to_stderr(tmp_path: Path, act: str, stream: str) -> None:
     done = shell(tmp_path / "state", f"{act} {stream}")
     assert (done.returncode, done.stdout) == (0, "")
     said = f"gputui: {ACTS[act]}; this could not be printed on standard output: {STREAMS[stream]}\n"

@@ -83,7 +83,7 @@ def test_a_letter_s_value_may_follow_a_sign_as_in_docker(run: Run, store: KeptSt
     assert spec_of(store, 3).name == "=x"
 
 
-def test_what_the_queue_is_asked_for(run: Run, store: KeptStore) -> None:
+def test_options_become_requests(run: Run, store: KeptStore) -> None:
     assert run("submit", "busybox").code == 0
     line = (
         "--gpus 2-4 --gpu-memory 40g --gpu-model h100 --priority 70 --nice -5 --time-limit 1h30m --retries 2 "
@@ -98,15 +98,13 @@ def test_what_the_queue_is_asked_for(run: Run, store: KeptStore) -> None:
     assert (spec.tenant, spec.preemptible, job.held) == ("vision", True, True)
 
 
-def test_what_follows_the_image_is_the_job_s(run: Run, store: KeptStore) -> None:
+def test_arguments_after_the_image_are_the_job_s(run: Run, store: KeptStore) -> None:
     command = ("python", "-m", "train", "--gpus", "8", "-p", "--", "--help")
     assert run("submit", "busybox", *command).code == 0
     assert spec_of(store).command == command
 
 
-def test_a_terminal_is_told_how_many_elements_an_array_has(
-    run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_the_number_of_elements(run: Run, store: KeptStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     assert run("submit", "--array", "0-20:5%2", "busybox").out == "1  5 elements, 1_0 to 1_20\n"
     assert run("submit", "--array", "3", "busybox").out == "6  1 element, 6_3\n"
@@ -192,7 +190,7 @@ def test_without_an_engine_an_image_is_refused(run: Run, store: KeptStore, tmp_p
 
 
 @pytest.mark.parametrize("option", sorted(command_line.REFUSED))
-def test_what_docker_takes_and_we_do_not_is_refused_with_what_to_write(run: Run, store: KeptStore, option: str) -> None:
+def test_unsupported_docker_options_are_refused_with_a_substitute(run: Run, store: KeptStore, option: str) -> None:
     value = [] if option in command_line.WITHOUT_VALUE else ["x"]
     result = run("submit", option, *value, "busybox")
     assert (result.code, result.out) == (2, "")
@@ -201,7 +199,7 @@ def test_what_docker_takes_and_we_do_not_is_refused_with_what_to_write(run: Run,
 
 
 @pytest.mark.parametrize("line", [["-it"], ["-ti"], ["-dit"], ["-i", "-t"], ["-d=true", "-it", "--rm=true"]])
-def test_a_terminal_is_taken_with_a_word_on_what_it_means(run: Run, store: KeptStore, line: list[str]) -> None:
+def test_an_option_for_a_terminal_is_accepted_with_an_explanation(run: Run, store: KeptStore, line: list[str]) -> None:
     result = run("submit", *line, "-itp", "80:80", "busybox", "top", "-b")
     assert (result.code, result.out) == (0, "1\n")
     assert result.err.startswith("gputui: note: ")
@@ -218,14 +216,14 @@ def test_options_that_change_nothing_are_silent_or_one_line(run: Run) -> None:
     assert "--retries N" in result.err
 
 
-def test_a_choice_of_gpus_by_the_environment_is_told_to_be_none(run: Run) -> None:
+def test_a_choice_of_gpus_by_the_environment_has_no_effect_and_says_so(run: Run) -> None:
     line = ["--runtime=nvidia", "-e", "NVIDIA_VISIBLE_DEVICES=all"]
     result = run("submit", *line, "busybox")
     assert (result.code, "--gpus all" in result.err) == (0, True)
     assert run("submit", "--gpus", "all", *line, "busybox").err == ""
 
 
-def test_all_that_is_wrong_is_told_at_once(run: Run, store: KeptStore) -> None:
+def test_all_errors_are_reported_together(run: Run, store: KeptStore) -> None:
     line = "--frobnicate --memory lots --cidfile c --privileged=perhaps -p 99999:1 --wobble=3 --device /dev/nvidia0"
     result = run("submit", *line.split(), "busybox", "--ignored")
     assert (result.code, result.out) == (2, "")

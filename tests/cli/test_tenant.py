@@ -22,7 +22,7 @@ def file(store: KeptStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("GPUTUI_CONFIG", str(tmp_path / "config.toml"))
 
 
-def test_set_changes_what_is_given_and_leaves_the_rest(run: Run, store: KeptStore) -> None:
+def test_set_changes_given_values_and_keeps_the_others(run: Run, store: KeptStore) -> None:
     for words in (["--pending", "5"], ["--weight", "0.5"], ["--gpus", "none"]):
         result = run("tenant", "set", "bob", *words)
         assert (result.code, result.out, result.err) == (0, "", f"tenant bob: {words[0][2:]} {words[1]}\n")
@@ -53,7 +53,7 @@ def test_set_changes_what_is_given_and_leaves_the_rest(run: Run, store: KeptStor
         ["--users", "two words"],
     ],
 )
-def test_what_is_no_weight_or_cap_is_refused(run: Run, store: KeptStore, words: list[str]) -> None:
+def test_invalid_weights_and_caps_are_refused(run: Run, store: KeptStore, words: list[str]) -> None:
     assert run("tenant", "set", "bob", *words).code == 2
     assert run("tenant", "set", "b\nob", "--gpus", "1").code == 2
     assert store.controls().tenants == ()
@@ -111,7 +111,7 @@ def test_list_shows_use_beside_caps_and_where_they_come_from(
     assert line.split() == ["bob", "2", "2/6", "1", "1/5", "-", "0.35", "2m00s", "command"]
 
 
-def test_remove_lets_the_file_speak_again(run: Run, store: KeptStore) -> None:
+def test_remove_restores_the_values_of_the_file(run: Run, store: KeptStore) -> None:
     run("tenant", "set", "bob", "--gpus", "1")
     assert run("tenant", "remove", "bob").code == 0
     assert store.controls().tenants == ()

@@ -55,7 +55,7 @@ class TestFrame:
     def test_a_narrow_frame_is_cut(self, run: Run) -> None:
         assert max(map(width, run("top", "--width", "41").out.splitlines())) == 41
 
-    def test_what_does_not_fit_is_told_as_a_number(self, run: Run) -> None:
+    def test_omitted_lines_are_counted(self, run: Run) -> None:
         lines = run("top", "--height", "12").out.splitlines()
         assert len(lines) == 12
         assert lines[-1] == " … and 26 jobs more"
@@ -73,7 +73,7 @@ class TestFrame:
         several = run("top", "-n", "3", "-i", "5s", "--width", "160").out
         assert (several.count("scheduler: service"), several.count("HISTORY"), pauses) == (3, 3, [5.0, 5.0])
 
-    def test_what_was_before_is_drawn_in_one_frame_too(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_one_frame_includes_the_history(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         taken = [TakenStep(NOW - ago * STEP, {uuid(0): Step(ago / 10)}) for ago in range(10, 0, -1)]
         monkeypatch.setattr(bootstrap, "gpu_past", lambda options: taken)
         told = run("top", "--width", "160").out

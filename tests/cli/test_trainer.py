@@ -52,7 +52,7 @@ def test_the_loss_falls_with_noise() -> None:
     assert any(later > earlier for earlier, later in pairwise(curve))
 
 
-def test_a_run_prints_what_a_run_prints() -> None:
+def test_a_run_prints_realistic_output() -> None:
     text = uncoloured(run("--steps", "200", "--name", "vit-large").stdout)
     for part in ("vision transformer", "lr 1.00e-03", "img/s", "EVAL", "checkpoints/vit-large/step-000200.pt", "DONE"):
         assert part in text

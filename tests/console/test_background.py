@@ -32,7 +32,7 @@ class FailsOnce(Host):
 
 
 @pytest.mark.parametrize("fails_when", ["made", "run"])
-def test_a_failure_behind_the_screen_is_told_and_tried_again(
+def test_a_failure_behind_the_screen_is_reported_and_retried(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fails_when: str
 ) -> None:
     monkeypatch.setattr(background, "AGAIN_AFTER", 0.0)
@@ -80,7 +80,7 @@ def test_it_ends_whether_or_not_it_had_begun(tmp_path: Path) -> None:
     store.close()
 
 
-async def test_the_loop_of_the_screen_does_not_run_what_is_behind_it(tmp_path: Path) -> None:
+async def test_the_loop_of_the_screen_does_not_run_the_scheduler(tmp_path: Path) -> None:
     options, feed, loops = Options(state=tmp_path / "state"), Feed(), list[object]()
     store, shown = bootstrap.open_store(options), threading.Event()
 

@@ -49,7 +49,7 @@ def test_a_hand_over_needs_no_room_for_its_errors(tmp_path: Path) -> None:
     os.close(fd)
 
 
-def test_every_command_tells_of_a_scheduler_that_does_not_respond(
+def test_every_command_reports_a_scheduler_that_does_not_respond(
     run: Run, root_logger: logging.Logger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     del root_logger  # `serve` logs to a file

@@ -58,7 +58,7 @@ def test_it_reads_at_once_and_the_scheduler_goes_on_with_it(tmp_path: Path, made
     store.close()
 
 
-def test_one_that_nobody_wants_is_ended(tmp_path: Path, made: list[Probe]) -> None:
+def test_an_unused_probe_is_ended(tmp_path: Path, made: list[Probe]) -> None:
     EarlyProbe(Options(state=tmp_path), may_lead=True).close()
     assert made[0].calls == ["start", "close"]
 

@@ -220,7 +220,9 @@ def thawed() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("fails", FAULTS, ids=lambda fails: fails.__name__)
-async def test_wherever_it_fails_it_is_opened_again_and_tells_it(fails: Act, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_screen_that_fails_anywhere_is_opened_again_and_reports_it(
+    fails: Act, caplog: pytest.LogCaptureFixture
+) -> None:
     screens = Screens(fails)
     assert await screens.run() == (ExitChoice.HAND_OVER, 7)
     assert len(screens.made) == 2
@@ -233,7 +235,7 @@ async def test_wherever_it_fails_it_is_opened_again_and_tells_it(fails: Act, cap
     assert f"KeyError: {fault}" in caplog.text
 
 
-async def test_what_is_behind_it_begins_though_it_cannot_be_made() -> None:
+async def test_the_scheduler_begins_though_the_screen_cannot_be_created() -> None:
     def make() -> ConsoleApp:
         raise OSError("no forms today")
 
@@ -244,7 +246,7 @@ async def test_what_is_behind_it_begins_though_it_cannot_be_made() -> None:
     assert isinstance(info.value.fault, OSError)
 
 
-async def test_one_that_fails_each_time_is_given_up_with_its_last_fault() -> None:
+async def test_a_screen_that_always_fails_ends_with_its_last_fault() -> None:
     screens = Screens(*[in_a_timer] * (MOST + 1))
     with pytest.raises(ScreenFailedError, match=r"the last time by KeyError: 'here' \(/state/gputui.log tells more\)"):
         await screens.run()
@@ -259,7 +261,7 @@ async def test_one_in_a_browser_is_not_opened_again(monkeypatch: pytest.MonkeyPa
     assert len(screens.made) == 1
 
 
-async def test_told_to_leave_it_leaves_the_one_that_is_shown() -> None:
+async def test_told_to_leave_it_leaves_the_present_screen() -> None:
     screens = Screens(in_a_timer, lambda _: screens.reopening.leave(ExitChoice.STOP, 143))
     assert await screens.run() == (ExitChoice.STOP, 143)
     assert len(screens.made) == 2
@@ -294,7 +296,7 @@ async def test_told_to_leave_between_two_screens_it_opens_no_other(monkeypatch: 
     assert len(screens.made) == 1
 
 
-async def test_what_was_told_before_is_kept() -> None:
+async def test_earlier_messages_are_kept() -> None:
     def note(app: Screen) -> None:
         app.notifier.note("information", "job 7 has ended")
         in_a_timer(app)
@@ -317,7 +319,7 @@ async def test_a_fault_after_it_was_left_changes_nothing(caplog: pytest.LogCaptu
     assert "in its last words" in caplog.text
 
 
-async def test_one_that_fails_even_as_it_ends_hears_no_more() -> None:
+async def test_a_screen_that_fails_as_it_ends_gets_no_more_messages() -> None:
     async def twice(app: Screen) -> None:
         await app.screen.mount(LastWords())
         in_a_timer(app)

@@ -99,7 +99,7 @@ def test_expressions(expression: str, after: str, expected: str) -> None:
         ("0 0 30 2 */2", "never comes"),
     ],
 )
-def test_what_is_no_expression(expression: str, says: str) -> None:
+def test_invalid_expressions_are_refused(expression: str, says: str) -> None:
     with pytest.raises(InputError, match=r"cron: ") as refusal:
         parse(expression)
     assert says in str(refusal.value)

@@ -79,7 +79,7 @@ def test_only_the_last_lines_count_and_a_long_one_is_cut() -> None:
 
 
 @given(st.lists(st.binary(max_size=200), max_size=40))
-def test_any_output_is_read_and_what_is_shown_is_harmless(lines: list[bytes]) -> None:
+def test_any_output_is_read_and_the_shown_text_is_harmless(lines: list[bytes]) -> None:
     found = find_error_line(lines)
     assert len(found) <= SHOWN
     assert found.isprintable()

@@ -75,7 +75,7 @@ def test_store_errors_are_told_apart_from_the_others() -> None:
         ("--memory", "write 16g", "--memory: it is wrong (write 16g)"),
     ],
 )
-def test_what_where_and_what_to_do(where: str | None, hint: str | None, sentence: str) -> None:
+def test_an_error_has_a_problem_a_place_and_a_hint(where: str | None, hint: str | None, sentence: str) -> None:
     error = GputuiError("it is wrong", where=where, hint=hint)
     assert str(error) == sentence
     assert (error.what, error.where, error.hint) == ("it is wrong", where, hint)

@@ -9,7 +9,7 @@ from gputui.domain.gpu import Health, HealthCode
 from tests.factories import NOW, view
 
 
-def test_a_gpu_that_was_never_identified_is_told_of_by_its_number_alone() -> None:
+def test_an_unidentified_gpu_is_reported_by_its_number() -> None:
     lost = view(3, health=Health(HealthCode.LOST, "it is lost"))
     unknown = replace(lost, gpu=replace(lost.gpu, model=None))
     [event] = health_changes((view(3),), (unknown,), NOW)

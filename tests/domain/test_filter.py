@@ -85,7 +85,7 @@ def ids(text: str) -> list[int]:
         ("bert vit", []),
     ],
 )
-def test_what_it_shows(text: str, expected: list[int]) -> None:
+def test_a_filter_shows_matching_jobs(text: str, expected: list[int]) -> None:
     assert ids(text) == expected
 
 
@@ -108,7 +108,7 @@ def test_what_it_shows(text: str, expected: list[int]) -> None:
         ("x" * (MAX_LENGTH + 1), "longer than"),
     ],
 )
-def test_what_is_no_filter_is_refused_with_a_sentence(text: str, what: str) -> None:
+def test_invalid_filters_are_refused_with_a_sentence(text: str, what: str) -> None:
     with pytest.raises(InputError) as error:
         parse_filter(text, where="--filter")
     assert re.search(what, f"{error.value.what} ({error.value.hint})")

@@ -17,7 +17,7 @@ def test_cut_anywhere(pieces: int) -> None:
     assert (frames.size_of(found[3][1]), frames.exit_of(found[4][1])) == ((40, 132), -1)
 
 
-def test_what_is_no_frame() -> None:
+def test_invalid_frames_are_refused() -> None:
     with pytest.raises(frames.MalformedFrameError):
         list(frames.Frames().feed(b"o\xff\xff\xff\xff"))
     for read in (frames.size_of, frames.exit_of):

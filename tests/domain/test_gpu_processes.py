@@ -51,7 +51,7 @@ def test_values_of_the_host_belong_to_a_process_only_if_it_began_at_that_time() 
     assert (inside.cpu, inside.user) == (None, "carol")
 
 
-def test_what_may_not_be_signalled_says_why() -> None:
+def test_protected_processes_say_why_they_cannot_be_signalled() -> None:
     refused = [target.refusal[0] for row in _rows() if (target := target_of(row))]
     assert refused[0] == "pid 100 belongs to job 7"
     assert refused[1:3] == ["", ""]
@@ -68,7 +68,7 @@ def test_what_may_not_be_signalled_says_why() -> None:
     ("labels", "words"),
     [((), ""), (("3",), "3"), (("0", "1", "2", "3", "6"), "0-3,6"), (("0m1", "0m2", "4", "5"), "0m1,0m2,4,5")],
 )
-def test_labels_of_gpus_are_told_in_spans(labels: tuple[str, ...], words: str) -> None:
+def test_labels_of_gpus_are_ranges(labels: tuple[str, ...], words: str) -> None:
     assert gpu_words(labels) == words
 
 

@@ -11,7 +11,7 @@ NOW = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 SOON, LATE = NOW + timedelta(hours=2), NOW + timedelta(hours=5)
 
 
-def test_times_are_told_in_the_zone_asked_for_with_the_date_where_it_is_another_day() -> None:
+def test_times_are_in_the_requested_zone_with_the_date_of_another_day() -> None:
     text = f"expected {moment(SOON, NOW)}; would run past {moment(LATE, NOW)}, in 14:00 boxes"
     reason = Reason(PendingReason.RESOURCES, text, (SOON, LATE))
     assert reason.text == "expected 14:00 UTC; would run past 17:00 UTC, in 14:00 boxes"

@@ -146,7 +146,7 @@ class TestEntries:
         assert entries[7] == job(7, array=ArrayRef(7, 0))
         assert entries.entry(7) is array
 
-    def test_what_is_not_there_is_missing(self) -> None:
+    def test_absent_ids_are_missing(self) -> None:
         entries = Entries({7: entry([0, 1, 2])})
         assert entries.get(10) is None
         assert entries.entry(6) is None

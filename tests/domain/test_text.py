@@ -71,7 +71,7 @@ def test_cutting_says_so(text: str, cells: int) -> None:
 
 
 @given(st.text(ASSIGNED, max_size=12).map(plain))
-def test_widths_are_those_the_console_lays_out_by(text: str) -> None:
+def test_widths_agree_with_those_of_the_console(text: str) -> None:
     assert width(text) == cell_len(text)
 
 
@@ -99,7 +99,7 @@ def test_widths_are_those_the_console_lays_out_by(text: str) -> None:
         ("日本語 naïve", "日本語 naïve"),
     ],
 )
-def test_what_plain_shows(text: str, shown: str) -> None:
+def test_plain_removes_control_characters(text: str, shown: str) -> None:
     assert plain(text) == shown
 
 
@@ -124,7 +124,7 @@ def test_what_plain_shows(text: str, shown: str) -> None:
         ("\x9bH\x84\x8dup", "up"),
     ],
 )
-def test_what_of_a_log_line_is_shown(line: str, shown: str) -> None:
+def test_log_lines_keep_text_and_colours(line: str, shown: str) -> None:
     assert plain_log(line) == shown
 
 
@@ -150,7 +150,7 @@ def test_cells_of_a_text(text: str, cells: int) -> None:
     assert width(text) == cells
 
 
-def test_fit_pads_where_it_is_told() -> None:
+def test_fit_pads_on_request() -> None:
     assert [fit("ab", 5, "left"), fit("ab", 5, "right"), fit("ab", 5, "center")] == ["ab   ", "   ab", " ab  "]
     assert fit("a longer name", 6) == "a lon…"
     assert fit("中文名", 4) == "中… "  # a wide character is never cut in half

@@ -50,7 +50,7 @@ def test_sizes_as_people_write_them(text: str, size: int) -> None:
     "text",
     ["", " ", "g", "-1", "+1", "1e9", "1,5g", "16ib", "16gg", "1 2g", "nan", "inf", "0x10", "\u0661\u0662", "1g\x00"],
 )
-def test_what_is_not_a_size(text: str) -> None:
+def test_invalid_sizes_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="is not a size") as caught:
         parse_size(text, where="--memory")
     assert caught.value.where == "--memory"
@@ -138,7 +138,7 @@ def test_durations_as_people_write_them(text: str, duration: timedelta) -> None:
         "0" * 41,
     ],
 )
-def test_what_is_not_a_duration(text: str) -> None:
+def test_invalid_durations_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="is not a duration") as caught:
         parse_duration(text, where="--time-limit")
     assert caught.value.where == "--time-limit"

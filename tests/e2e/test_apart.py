@@ -153,7 +153,7 @@ main()
 
 @pytest.mark.long
 @pytest.mark.tmux
-def test_a_console_whose_scheduler_fails_again_and_again_hands_over_and_says_so(place: Place) -> None:
+def test_a_console_whose_scheduler_fails_repeatedly_hands_over_and_says_so(place: Place) -> None:
     place.environ["GPUTUI_SCHEDULER_HAND_OVER"] = "auto"
     with Terminal([sys.executable, "-c", FAULTY, str(place.path / "faulty")], place.environ, 160, 40) as terminal:
         terminal.until("scheduling", "1 of 1 GPU free")
@@ -169,7 +169,7 @@ def test_a_console_whose_scheduler_fails_again_and_again_hands_over_and_says_so(
 
 
 @pytest.mark.long
-def test_serve_that_fails_again_and_again_begins_anew_in_the_same_process(place: Place) -> None:
+def test_serve_that_fails_repeatedly_restarts_in_the_same_process(place: Place) -> None:
     words = [sys.executable, "-c", FAULTY, "serve", str(place.path / "faulty")]
     (place.path / "faulty").touch()
     environ = {**os.environ, **place.environ}

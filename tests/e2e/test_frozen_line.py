@@ -107,7 +107,7 @@ def test_jobs_start_behind_a_terminal_that_takes_nothing(line: Line, tmp_path: P
     assert line.ended() == 128 + signal.SIGHUP
 
 
-def test_a_writer_whose_terminal_is_gone_says_so_once_and_keeps_nobody_waiting() -> None:
+def test_a_writer_whose_terminal_is_gone_says_so_once_and_blocks_no_caller() -> None:
     reader, end = os.pipe()
     os.close(reader)
     lost: list[str] = []

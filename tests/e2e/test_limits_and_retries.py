@@ -60,7 +60,7 @@ def test_retries_by_cause(site: Site) -> None:
     assert tried["cause"] == "exit code 4; failed 4 times in a row, each within 10s"
 
 
-def test_what_waits_in_vain_is_cancelled_all_the_way_down(site: Site) -> None:
+def test_unsatisfiable_dependents_are_cancelled_all_the_way_down(site: Site) -> None:
     site.serve()
     first = site.shell("sleep 1; exit 3")
     second = site.shell("true", "--after", str(first))

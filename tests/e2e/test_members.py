@@ -294,7 +294,7 @@ def test_a_socket_that_a_member_put_there_is_not_talked_to(site: Site) -> None:
     site.actions("alice").cancel([one])
 
 
-def test_what_a_member_writes_into_the_queue_by_hand_runs_as_nobody_else(site: Site) -> None:
+def test_a_forged_job_of_a_member_runs_as_no_other_user(site: Site) -> None:
     out = site.directory / "alice" / "forged"
     one = site.submit("alice", "true")
     assert site.ended(one).state is JobState.COMPLETED

@@ -61,7 +61,7 @@ def fill(site: Site, witness: Witness, gpus: int = 4) -> JobId:
     return blocker
 
 
-def test_a_newcomer_is_not_stuck_behind_a_dump_and_explain_tells_the_numbers(four: Site) -> None:
+def test_a_newcomer_is_not_stuck_behind_a_dump_and_explain_shows_the_numbers(four: Site) -> None:
     job = {"gpus": 1, "time_limit": "1h", "command": ["sleep", "1"]}
     with witnessed(four) as witness:
         dump = submit_together(four, [{**job, "tenant": "ann", "name": f"dump{n}"} for n in range(20)])
@@ -135,7 +135,7 @@ def test_a_patient_range_settles_when_it_says(tmp_path: Path, engine: Dockerd) -
 
 
 @pytest.mark.long
-def test_jobs_start_in_the_order_and_by_the_time_that_they_were_told_first(four: Site) -> None:
+def test_jobs_start_in_the_order_and_by_the_time_first_predicted(four: Site) -> None:
     def sleeps(seconds: int, **changes: Any) -> dict[str, Any]:
         return {"gpus": 1, "time_limit": f"{seconds + 2}s", "command": ["sleep", str(seconds)], **changes}
 

@@ -60,7 +60,7 @@ def test_a_window_is_backfilled_then_kept_clear_and_its_tenants_own(site: Site) 
     assert gpus_of(site.until_state(crosses, "RUNNING")) == gpus_of(running)
 
 
-def test_a_window_that_nobody_claims_is_released_after_its_grace(site: Site) -> None:
+def test_an_unclaimed_window_is_released_after_its_grace(site: Site) -> None:
     site.config.write_text('[policy]\nreservation_grace = "3s"\n')
     site.run("reserve", "add", "--gpus", "8", "--for", "1h", "--tenant", "course")
     waiting = site.shell(SLEEP, "--gpus", "1", "--tenant", "alice")

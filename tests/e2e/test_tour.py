@@ -134,7 +134,7 @@ def test_each_task_takes_five_keys_at_most(operator: Operator, site: Site) -> No
     operator.is_back()
 
 
-def test_what_an_operator_does_next_takes_five_keys_at_most(site: Site) -> None:
+def test_everyday_tasks_take_five_keys_at_most(site: Site) -> None:
     other = subprocess.Popen(["sleep", "600"])
     try:
         with opened(site, 200, 50) as operator:

@@ -45,7 +45,7 @@ def why(site: Site, job_id: JobId) -> tuple[str, str]:
     return code, sentence
 
 
-def test_explain_tells_the_true_reason_of_ten_kinds_of_waiting(site: Site) -> None:
+def test_explain_gives_the_true_reason_of_ten_kinds_of_waiting(site: Site) -> None:
     site.config.write_text(CONFIG)
     site.run("tenant", "set", "carol", "--gpus", "1")
     site.run("reserve", "add", "--gpus", "8", "--start", "+3h", "--for", "1h", "--tenant", "course")
@@ -105,7 +105,7 @@ def near(at: datetime, other: datetime) -> bool:
     return abs(at - other) <= TOLERANCE
 
 
-def test_what_dry_runs_foretell_comes_true(site: Site) -> None:
+def test_predictions_of_dry_runs_come_true(site: Site) -> None:
     """The jobs here run until their limits end them, so that limits are exact."""
     site.config.write_text(CONFIG)
     holds, lasts = timedelta(seconds=round(stretched(24))), timedelta(seconds=6)

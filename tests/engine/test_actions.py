@@ -33,7 +33,7 @@ def test_actions_are_all_or_none(world: World) -> None:
     assert not world.job(job_id).held
 
 
-def test_what_changes_nothing_is_no_news(world: World) -> None:
+def test_actions_without_effect_write_nothing(world: World) -> None:
     job_id = world.submit()
     assert world.actions.hold([job_id]) == (job_id,)
     assert world.actions.hold([job_id]) == ()
@@ -60,7 +60,7 @@ def test_a_running_job_cannot_be_held_nor_a_waiting_one_requeued(world: World) -
         world.actions.requeue([waiting])
 
 
-def test_every_action_is_audited_with_who_when_what_before_and_after(world: World) -> None:
+def test_every_action_is_audited_with_user_time_and_values(world: World) -> None:
     job_id = world.submit()
     world.actions.set_priority([job_id], 80)
     world.actions.cancel([job_id])
@@ -96,7 +96,7 @@ def test_a_gpu_is_named_by_index_uuid_or_its_beginning() -> None:
             find_gpu(uuids, name)
 
 
-def test_a_resume_is_told_to_the_probe_and_a_drain_does_not_take_it_back(world: World) -> None:
+def test_a_resume_reaches_the_probe_and_a_drain_does_not_undo_it(world: World) -> None:
     world.actions.resume([uuid(1)])
     world.tick()
     assert set(world.probe.forgiven) == {uuid(1)}

@@ -67,7 +67,7 @@ def world(tmp_path: Path) -> Telling:
     return Telling(tmp_path)
 
 
-def test_each_end_is_told_once_to_those_who_want_to_hear_of_it(world: Telling) -> None:
+def test_each_end_is_announced_once_to_the_hooks_that_want_it(world: Telling) -> None:
     done, failed = world.run(), world.run(3)
     held = world.submit(1, begin_at=NOW + timedelta(days=1))
     world.actions.cancel([held])
@@ -99,7 +99,7 @@ def test_a_retry_is_no_end_and_a_requeued_job_ends_again(world: Telling) -> None
     assert first.id != second.id
 
 
-def test_a_scheduler_that_was_killed_before_it_told_tells_when_it_is_back(world: Telling) -> None:
+def test_a_scheduler_killed_before_an_announcement_makes_it_when_it_is_back(world: Telling) -> None:
     world.tellers = LaterExecutor()
     world.reborn()
     job_id = world.run()
@@ -113,7 +113,7 @@ def test_a_scheduler_that_was_killed_before_it_told_tells_when_it_is_back(world:
     assert len(world.ear.heard) == 1
 
 
-def test_who_does_not_hear_is_told_again_with_growing_pauses_and_then_given_up(world: Telling) -> None:
+def test_a_failed_delivery_is_retried_with_growing_pauses_and_then_dropped(world: Telling) -> None:
     world.other.deaf = True
     job_id = world.run(3)
     assert world.other.asked == 1
@@ -131,7 +131,7 @@ def test_who_does_not_hear_is_told_again_with_growing_pauses_and_then_given_up(w
     assert world.other.asked == 3
 
 
-def test_what_is_long_past_is_told_no_more(world: Telling) -> None:
+def test_old_events_are_not_announced(world: Telling) -> None:
     world.tellers = LaterExecutor()
     world.reborn()
     world.run()
@@ -142,7 +142,7 @@ def test_what_is_long_past_is_told_no_more(world: Telling) -> None:
     assert world.ear.heard == []
 
 
-def test_no_more_than_so_many_are_told_at_once_and_all_in_the_end(world: Telling) -> None:
+def test_deliveries_are_limited_and_all_made_in_the_end(world: Telling) -> None:
     later = LaterExecutor()
     world.tellers = later
     world.reborn()
@@ -157,7 +157,7 @@ def test_no_more_than_so_many_are_told_at_once_and_all_in_the_end(world: Telling
     assert sorted(event.data["id"] for event in world.ear.heard) == held
 
 
-def test_a_slow_target_delays_no_other_and_its_lost_deliveries_are_told(tmp_path: Path) -> None:
+def test_a_slow_target_delays_no_other_and_its_dropped_deliveries_are_reported(tmp_path: Path) -> None:
     world = Telling(tmp_path)
     slow, quick = LaterExecutor(), InlineExecutor()
     told = Ear()
@@ -175,7 +175,7 @@ def test_a_slow_target_delays_no_other_and_its_lost_deliveries_are_told(tmp_path
     assert len(world.ear.heard) == MOST
 
 
-def test_an_end_that_could_not_be_written_down_as_told_is_not_forgotten(
+def test_an_announcement_that_cannot_be_stored_is_not_forgotten(
     world: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = world.submit(1, begin_at=NOW + timedelta(days=1))
@@ -208,7 +208,7 @@ def test_gpus_that_fall_sick_and_get_well(tmp_path: Path) -> None:
     assert "Xid 79: fell off the bus" in world.ear.heard[0].text
 
 
-def test_a_disk_that_fills_is_told_once_and_shown_as_long_as_it_is_so(tmp_path: Path) -> None:
+def test_a_full_disk_is_announced_once_and_shown_while_it_lasts(tmp_path: Path) -> None:
     world = Telling(tmp_path)
     world.settings = replace(world.settings, scheduler=SchedulerSettings(disk_floor=2**60))
     world.reborn()
@@ -217,7 +217,7 @@ def test_a_disk_that_fills_is_told_once_and_shown_as_long_as_it_is_so(tmp_path: 
     assert any("left on the disk of" in notice.text for notice in seen.notices)
 
 
-def test_a_disk_nobody_can_ask_is_not_low(tmp_path: Path) -> None:
+def test_an_unreadable_disk_is_not_low(tmp_path: Path) -> None:
     disk = Disk(tmp_path / "gone", 2**60)
     assert disk.notices(NOW) == ()
     assert not disk.is_low

@@ -157,7 +157,7 @@ def test_an_action_about_a_part_splits_the_entry() -> None:
     assert [store.get(job_id).priority for job_id in ids] == [80, 50, 50, 50, 80, 50, 50, 50, 50, 50]
 
 
-def test_a_hold_is_taken_back_of_those_that_are_as_it_left_them(world: World) -> None:
+def test_undo_releases_unchanged_elements(world: World) -> None:
     ids = submit(world, 6)
     heard: list[UndoableChange] = []
     world.actions.on_change = heard.append
@@ -213,7 +213,7 @@ class Ear:
         self.heard.append(event)
 
 
-def test_hooks_are_told_once_of_a_cancelled_entry_with_its_count(world: World) -> None:
+def test_hooks_get_a_cancelled_entry_once_with_its_count(world: World) -> None:
     ear, hooks = Ear(), HookSettings()
     sinks = [("webhook", lambda event: True, ear)]
     world.scheduler.announcer = Announcer(world.store, hooks, sinks, lambda name: InlineExecutor())
@@ -228,7 +228,7 @@ def test_hooks_are_told_once_of_a_cancelled_entry_with_its_count(world: World) -
     assert len(ear.heard) == 1
 
 
-def test_an_element_alone_is_told_with_its_index() -> None:
+def test_a_single_element_is_announced_with_its_index() -> None:
     [both] = Actions(MemoryJobStore(), FakeClock(), ACTOR).rehearse([Submission(spec(), array=(4, 9))])
     one = both.element(2)
     data = ended(one.evolve(state=JobState.CANCELLED, ended_at=NOW)).data

@@ -97,7 +97,7 @@ def test_no_time_limit_is_over_before_its_time_has_passed(world: World, ahead: f
 
 
 @pytest.mark.parametrize("by", [DAY, -DAY])
-def test_what_it_ran_is_what_it_really_ran(world: World, by: float) -> None:
+def test_its_run_time_is_the_real_one(world: World, by: float) -> None:
     job_id = begun(world)
     goes_on(world, 600)
     goes_on(world, 1, 1 + by)
@@ -142,7 +142,7 @@ def test_an_attempt_that_begins_after_it_was_set_is_not_moved(world: World) -> N
     assert elapsed(world.job(first)) < timedelta(seconds=30)
 
 
-def test_what_the_store_refuses_is_done_as_soon_as_it_can(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refused_changes_are_made_as_soon_as_possible(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = begun(world, time_limit=HALF)
 
     def refuse() -> None:

@@ -59,7 +59,7 @@ def test_a_command_gets_json_and_the_main_points(tmp_path: Path) -> None:
     assert (tmp_path / "env").read_text() == "job_failed 7\n"
 
 
-def test_commands_hear_of_what_they_are_for() -> None:
+def test_commands_get_the_events_they_ask_for() -> None:
     assert wanted(HookSettings(on_job_end=("x",)), FAILED)
     assert not wanted(HookSettings(on_job_end=("x",)), DISK)
     assert wanted(HookSettings(on_notice=("x",)), DISK)
@@ -151,7 +151,7 @@ def test_a_webhook_gets_the_same_json(receiver: tuple[type[Receiver], str]) -> N
         only(HookSettings(webhook=url))(FAILED)
 
 
-def test_a_webhook_nobody_listens_at_says_so() -> None:
+def test_a_webhook_without_a_server_says_so() -> None:
     with pytest.raises(NotDeliveredError, match="refused"):
         only(HookSettings(webhook="http://127.0.0.1:9/"))(FAILED)
 
@@ -230,7 +230,7 @@ def test_a_redirect_is_a_failure_and_is_not_followed(receiver: tuple[type[Receiv
     assert len(server.bodies) == 1
 
 
-def test_a_certificate_that_nobody_vouches_for_is_refused(tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_refused(tmp_path: Path) -> None:
     with serving(type("Own", (Receiver,), {"bodies": []})) as plain_url, pytest.raises(NotDeliveredError):
         only(HookSettings(webhook=plain_url.replace("http:", "https:")))(FAILED)
 

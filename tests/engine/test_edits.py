@@ -35,7 +35,7 @@ def to(**changes: object) -> Edit:
     return Edit.between(SPEC, replace(SPEC, **changes))
 
 
-def test_only_what_was_changed_becomes_another_and_place_and_age_stay() -> None:
+def test_only_edited_fields_change_and_place_and_age_stay() -> None:
     desk = Desk()
     job_id = desk.submit()
     before = desk.store.get(job_id)
@@ -47,7 +47,7 @@ def test_only_what_was_changed_becomes_another_and_place_and_age_stay() -> None:
     assert (after.submitted_at, after.topped_at) == (before.submitted_at, topped.topped_at)
 
 
-def test_what_others_changed_meanwhile_stays_as_they_left_it() -> None:
+def test_concurrent_changes_of_others_are_kept() -> None:
     desk = Desk()
     job_id = desk.submit()
     desk.actions.edit(job_id, to(name="renamed"))
@@ -91,7 +91,7 @@ def test_it_is_audited_before_and_after_and_secrets_are_not_written_down() -> No
     assert (entry.before, entry.after) == ("retries 0, env TOKEN A", "retries 3, env TOKEN")
 
 
-def test_what_changes_nothing_is_not_written() -> None:
+def test_an_edit_without_effect_is_not_written() -> None:
     desk = Desk()
     job_id = desk.submit()
     assert not desk.actions.edit(job_id, Edit())
@@ -105,7 +105,7 @@ def test_it_keeps_to_the_longest_time_of_the_site() -> None:
         desk.actions.edit(job_id, to(time_limit=timedelta(hours=2)))
 
 
-def test_nobody_comes_to_wait_for_himself_nor_for_what_is_not_there() -> None:
+def test_a_job_cannot_depend_on_itself_or_on_a_missing_job() -> None:
     desk = Desk()
     first = desk.submit()
     second = desk.submit(replace(SPEC, after=(first,)))
@@ -132,7 +132,7 @@ def test_it_can_be_taken_back() -> None:
     assert desk.store.get(job_id).spec.name == SPEC.name
 
 
-def test_what_was_changed_since_it_was_seen_is_not_edited() -> None:
+def test_a_job_changed_since_it_was_read_is_not_edited() -> None:
     desk = Desk()
     job_id = desk.submit()
     seen = desk.store.get(job_id)
@@ -152,7 +152,7 @@ def test_what_was_changed_since_it_was_seen_is_not_edited() -> None:
         assert desk.store.get(job_id) == now
 
 
-def test_it_is_held_and_let_go_by_an_edit_too() -> None:
+def test_an_edit_holds_and_releases_too() -> None:
     desk = Desk()
     job_id = desk.submit()
     assert desk.actions.edit(job_id, Edit(held=True))

@@ -109,7 +109,7 @@ def test_a_lost_container_keeps_the_wait(world: World) -> None:
 
 
 @pytest.mark.parametrize("code", [1, 3])
-def test_a_retry_after_its_own_failure_begins_anew(world: World, code: int) -> None:
+def test_a_retry_after_its_own_failure_starts_at_zero(world: World, code: int) -> None:
     first, job_id = blocked(world, retries=5)
     started(world, first, job_id)
     world.clock.advance(5000)

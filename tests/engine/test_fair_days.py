@@ -117,7 +117,7 @@ TRICKS = (
 
 
 @pytest.mark.parametrize("trick", TRICKS, ids=lambda trick: trick.__name__)
-def test_who_could_run_first_starts_first_whatever_another_prepared(tmp_path: Path, trick: Trick) -> None:
+def test_the_job_that_could_run_first_starts_first(tmp_path: Path, trick: Trick) -> None:
     server = one_gpu(tmp_path)
     trick(server)
     server.run()
@@ -131,7 +131,7 @@ def test_honest_jobs_start_in_the_order_in_which_they_could_run(tmp_path: Path) 
     assert order(server) == ["blocker", "eve", "ann"]
 
 
-def test_a_job_that_its_limit_ended_waits_behind_those_that_came_meanwhile(tmp_path: Path) -> None:
+def test_a_job_ended_by_its_limit_waits_behind_newer_ones(tmp_path: Path) -> None:
     server = VirtualServer(tmp_path, 1, ALIKE)
     slices: dict[str, Any] = {"retries": 9, "retry_on": ("TIMEOUT",), "backoff": timedelta(seconds=1)}
 

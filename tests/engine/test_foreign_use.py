@@ -43,7 +43,7 @@ def test_a_signal_is_audited_before_it_is_sent_and_with_its_result() -> None:
     assert "python eval.py, started 2" in first.before
 
 
-def test_a_process_that_stays_is_told_with_its_state() -> None:
+def test_a_process_that_stays_is_reported_with_its_state() -> None:
     world = World()
     world.host.outcome = SignalOutcome(has_ended=False, seconds=3, state="D")
     assert "still there after 3 s: it waits in the kernel" in world.use.signal(TARGET, "KILL")
@@ -98,7 +98,7 @@ def test_a_container_of_a_job_or_one_that_has_ended_is_not_stopped(changes: dict
     assert said in world.audit[-1][2]
 
 
-def test_a_container_that_goes_on_is_told() -> None:
+def test_a_container_that_keeps_running_is_reported() -> None:
     containers = FakeContainers(replace(JUPYTER, restart="always"))
     containers.ends = False
     assert "still running" in World(containers=containers).use.stop("jupyter")

@@ -26,7 +26,7 @@ def _as_before() -> Iterator[None]:
     gc.unfreeze()
 
 
-async def test_the_queue_is_passed_over_by_who_leads_and_by_who_looks_on(world: World) -> None:
+async def test_leaders_and_viewers_exclude_the_queue_from_collections(world: World) -> None:
     first, second = (Seat(real(world), RealClock(), "console", may_lead=leads) for leads in (True, False))
     for seat in (first, second):
         _as_python_has_it()
@@ -42,7 +42,7 @@ def _as_python_has_it() -> None:
     gc.unfreeze()
 
 
-def test_what_a_plan_makes_and_drops_sets_off_no_collection_of_old_objects() -> None:
+def test_objects_of_a_plan_trigger_no_full_collection() -> None:
     memory_tuning.configure_gc()
     gc.collect()
     before = gc.get_stats()[2]["collections"]
@@ -68,7 +68,7 @@ class Ring:
         self.itself = self
 
 
-def test_old_garbage_is_swept_when_nobody_types() -> None:
+def test_old_garbage_is_collected_while_no_keys_are_pressed() -> None:
     memory_tuning.configure_gc()
     sweeper, ring = memory_tuning.Sweeper(touched_at=0.0, swept_at=0.0), Ring()
     gone = weakref.ref(ring)
@@ -84,7 +84,7 @@ def test_old_garbage_is_swept_when_nobody_types() -> None:
     assert not sweeper.is_due(memory_tuning.EVERY + 2 * memory_tuning.STILL)
 
 
-def test_who_types_without_end_puts_it_off_for_half_an_hour() -> None:
+def test_continuous_typing_delays_it_for_half_an_hour() -> None:
     sweeper = memory_tuning.Sweeper(touched_at=0.0, swept_at=0.0)
     due = []
     for now in range(4000):
@@ -107,7 +107,7 @@ async def test_keys_and_the_mouse_put_it_off() -> None:
             assert memory_tuning.SWEEPER.touched_at > 0.0
 
 
-async def test_who_leads_and_who_looks_on_tend_to_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leaders_and_viewers_tune_the_collector(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "MAINTENANCE_INTERVAL", 0.01)
     for leads in (True, False):
         seat = Seat(real(world), RealClock(), "console", may_lead=leads)

@@ -82,7 +82,7 @@ def test_a_reset_that_the_probe_saw_ends_it(world: World) -> None:
 
 
 @pytest.mark.parametrize("sign", [{"health": RESET}, {"health": XID, "ecc_uncorrected": 3}], ids=["asked", "ecc"])
-def test_a_reset_while_nobody_scheduled_is_seen_by_its_traces(world: World, sign: dict[str, Any]) -> None:
+def test_a_reset_without_a_scheduler_is_recognised_afterwards(world: World, sign: dict[str, Any]) -> None:
     world.probe.sick(0, **sign)
     world.tick()
     before = {"ecc_uncorrected": sign["ecc_uncorrected"]} if "ecc_uncorrected" in sign else sign

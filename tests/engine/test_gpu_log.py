@@ -45,7 +45,7 @@ def load(history: GpuHistory, gpu: int = 0) -> list[float | None]:
     return history.past_of(uuid(gpu)).values("utilization")
 
 
-def test_what_is_written_is_read_again(tmp_path: Path) -> None:
+def test_written_readings_are_read_again(tmp_path: Path) -> None:
     kept(GpuLog(tmp_path), NOW, 3)
     found = read(tmp_path)
     assert [each.at for each in found] == [NOW, NOW + STEP, NOW + 2 * STEP]
@@ -85,7 +85,7 @@ def test_it_stays_within_two_hours_and_another_process_goes_on_with_it(tmp_path:
     assert list(tmp_path.iterdir()) == [tmp_path / FILE]
 
 
-def test_what_cannot_be_written_is_no_fault(tmp_path: Path) -> None:
+def test_a_failed_write_is_no_fault(tmp_path: Path) -> None:
     kept(GpuLog(tmp_path / "gone"), NOW, 2)
     (tmp_path / FILE).mkdir()
     kept(GpuLog(tmp_path), NOW, 2)
@@ -99,7 +99,7 @@ def test_lines_of_another_version_are_passed_over(tmp_path: Path) -> None:
     assert len(read(tmp_path)) == 1
 
 
-def test_a_history_begins_with_what_was_taken_before() -> None:
+def test_a_history_begins_with_earlier_readings() -> None:
     history = GpuHistory()
     began = NOW + 3 * STEP
     for number in range(3):
@@ -110,7 +110,7 @@ def test_a_history_begins_with_what_was_taken_before() -> None:
     assert history.past_of(uuid(0)).number == 5
 
 
-def test_time_in_which_nobody_scheduled_is_empty() -> None:
+def test_time_without_a_scheduler_is_empty() -> None:
     history = GpuHistory()
     history.begin_with(steps(0.1, 0.2, None, None, None, 0.3), NOW + 10 * STEP)
     assert load(history) == [0.1, 0.2, None, None, None, 0.3, None, None, None, None]
@@ -131,7 +131,7 @@ def test_a_gpu_that_came_later_has_its_steps_where_they_belong() -> None:
     assert load(history, 1) == [None, 0.9, None]
 
 
-def test_what_is_older_than_an_hour_or_lies_ahead_is_left_out() -> None:
+def test_readings_older_than_an_hour_or_in_the_future_are_left_out() -> None:
     history = GpuHistory()
     old = TakenStep(NOW - (KEPT + 1) * STEP, {uuid(0): Step(0.5)})
     ahead = TakenStep(NOW + STEP, {uuid(0): Step(0.6)})
@@ -141,7 +141,7 @@ def test_what_is_older_than_an_hour_or_lies_ahead_is_left_out() -> None:
     assert len(load(history)) == KEPT
 
 
-async def test_who_schedules_keeps_it_and_who_looks_on_does_not(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_the_leader_records_readings(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gputui.domain.gpu_history.STEP", 10 * SECOND / 100)
     writers, add = set[GpuLog](), GpuLog.add
 

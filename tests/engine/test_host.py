@@ -155,7 +155,7 @@ def test_beside_a_scheduler_that_is_not_there_the_picture_says_so(world: World) 
     assert snapshot.reasons[job_id].text == "no scheduler is running: start `gputui` or `gputui serve`"
 
 
-async def test_who_lost_the_lock_file_schedules_no_more(world: World) -> None:
+async def test_a_process_that_lost_the_lock_file_stops_scheduling(world: World) -> None:
     seat = Seat(real(world), RealClock(), "serve")
     leading = asyncio.create_task(seat.host.lead(0))
     await seat.until(lambda: seat.feed.latest.leads_here)
@@ -215,7 +215,7 @@ async def test_a_state_directory_that_comes_back_is_scheduled_in_again(
     await asyncio.wait_for(task, 60)
 
 
-def test_a_scheduler_that_does_not_respond_is_told_whatever_the_clock_says(
+def test_a_scheduler_that_does_not_respond_is_reported_whatever_the_clock_says(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leadership = Leadership(world.directory)
@@ -331,7 +331,7 @@ async def test_serve_that_fails_again_and_again_says_so(world: World, monkeypatc
     assert not seat.host.leads
 
 
-async def test_what_cannot_be_begun_is_told_and_tried_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_start_is_reported_and_retried(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host, "AGAIN_AFTER", 0.0)
     seat = Seat(real(world), RealClock(), "console")
     start, failing = Scheduler.start, iter([True, True])

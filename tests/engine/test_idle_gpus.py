@@ -50,7 +50,7 @@ def idle(snapshot: Snapshot) -> list[int]:
     return [view.gpu.index for view in snapshot.gpus if view.idle_since is not None]
 
 
-def test_half_an_hour_without_use_is_marked_and_told_once(tmp_path: Path) -> None:
+def test_half_an_hour_without_use_is_marked_and_announced_once(tmp_path: Path) -> None:
     world = Site(tmp_path)
     job_id = world.begin()
     world.load(job_id, 0.5, 0.5)
@@ -78,7 +78,7 @@ def test_half_an_hour_without_use_is_marked_and_told_once(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("utilization", [0.01, None])
-def test_some_use_and_use_that_nobody_knows_are_not_idle(tmp_path: Path, utilization: float | None) -> None:
+def test_some_use_and_unknown_use_are_not_idle(tmp_path: Path, utilization: float | None) -> None:
     world = Site(tmp_path)
     world.load(world.begin(1), utilization)
     assert idle(world.pass_minutes(60)) == []
@@ -113,7 +113,7 @@ def test_a_site_may_end_such_jobs_after_a_warning(tmp_path: Path) -> None:
     assert world.job(other).state is JobState.RUNNING
 
 
-def test_the_next_scheduler_knows_how_long_it_was_and_warns_anew(tmp_path: Path) -> None:
+def test_the_next_scheduler_knows_the_idle_time_and_warns_again(tmp_path: Path) -> None:
     world = Site(tmp_path, ends_after=timedelta(minutes=10))
     job_id = world.begin()
     world.load(job_id, 0.0, 0.0)

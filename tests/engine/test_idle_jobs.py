@@ -55,7 +55,7 @@ def test_output_is_a_sign_of_life(world: World) -> None:
     assert world.job(job_id).state is JobState.TIMEOUT
 
 
-def test_use_of_a_gpu_is_a_sign_of_life_and_so_is_use_that_nobody_knows(world: World) -> None:
+def test_use_of_a_gpu_is_activity_and_so_is_unknown_use(world: World) -> None:
     job_id = begun(world)
     for utilization in (0.01, None):
         world.probe.sick(0, utilization=utilization)

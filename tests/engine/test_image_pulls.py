@@ -94,7 +94,7 @@ def test_a_pull_that_fails_fails_for_every_job_that_wants_it(world: World) -> No
     assert registry.asked.count("big") < 4
 
 
-def test_what_a_runtime_did_not_expect_is_a_failed_pull(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_of_a_runtime_is_a_failed_pull(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise ZeroDivisionError("oh")
 

@@ -23,7 +23,7 @@ from tests.factories import NOW
 ME = Leader(4711, "here", "root", "serve", NOW)
 
 
-def test_only_one_holds_it_and_others_can_tell_who(tmp_path: Path) -> None:
+def test_only_one_process_holds_it_and_others_can_name_it(tmp_path: Path) -> None:
     assert current_leader(tmp_path) is None
     first, second = Leadership(tmp_path), Leadership(tmp_path)
     assert first.acquire(ME)
@@ -61,7 +61,7 @@ def test_it_is_free_the_moment_its_holder_is_killed(tmp_path: Path) -> None:
     mine.release()
 
 
-def test_the_lock_is_not_inherited_by_what_the_holder_starts(tmp_path: Path) -> None:
+def test_the_lock_is_not_inherited_by_children(tmp_path: Path) -> None:
     mine = Leadership(tmp_path)
     assert mine.acquire(ME)
     child = subprocess.Popen(["sleep", "60"], close_fds=False)
@@ -75,7 +75,7 @@ def test_the_lock_is_not_inherited_by_what_the_holder_starts(tmp_path: Path) -> 
         child.wait()
 
 
-def test_looking_never_keeps_anybody_from_leading(tmp_path: Path) -> None:
+def test_reading_never_blocks_a_leader(tmp_path: Path) -> None:
     (tmp_path / "scheduler.lock").touch()
     pid = os.fork()
     if pid == 0:
@@ -104,7 +104,7 @@ def test_a_lock_file_that_was_replaced_is_nobodys(tmp_path: Path) -> None:
     second.release()
 
 
-def test_where_there_is_no_directory_nobody_leads(tmp_path: Path) -> None:
+def test_without_a_directory_there_is_no_leader(tmp_path: Path) -> None:
     assert not Leadership(tmp_path / "gone").acquire(ME)
 
 
@@ -217,7 +217,7 @@ def test_a_leader_that_gives_no_sign_of_life_does_not_respond(tmp_path: Path, mo
     mine.release()
 
 
-def test_the_record_of_an_older_gputui_is_read_and_tells_nothing_of_silence(tmp_path: Path) -> None:
+def test_the_record_of_an_older_gputui_is_read_and_says_nothing_about_silence(tmp_path: Path) -> None:
     old = b'{"pid":7,"host":"here","user":"root","kind":"serve","started_at":"2026-01-01T00:00:00Z"}'
     with (tmp_path / LOCK_FILE).open("wb") as file:
         file.write(old)

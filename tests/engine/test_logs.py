@@ -34,7 +34,7 @@ def logs(world: World) -> Logs:
     return Logs(world.store, world.directory, lambda name: world.docker)
 
 
-def test_what_was_removed_by_hand_is_told_in_words(world: World, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_removed_by_hand_is_reported(world: World, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     job_id = ended(world)
     (world.directory / f"logs/{job_id}/1.log").unlink()
     monkeypatch.setattr(world.docker, "logs", missing)
@@ -42,7 +42,7 @@ def test_what_was_removed_by_hand_is_told_in_words(world: World, logs: Logs, mon
         logs.open(job_id)
 
 
-def test_what_is_saved_and_removed_while_it_is_opened_is_read_from_the_file(
+def test_a_log_saved_while_it_is_opened_is_read_from_the_file(
     world: World, logs: Logs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job_id = ended(world)

@@ -71,7 +71,7 @@ async def test_a_write_rings(tmp_path: Path) -> None:
     await ticks_after_a_write(tmp_path / "state")
 
 
-async def test_where_nobody_tells_of_writes_the_loop_looks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_notifications_the_loop_polls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loop, "STORE_POLL", 0.01)
     monkeypatch.setattr(TinyJobStore, "watch", lambda self: None)
     await ticks_after_a_write(tmp_path / "state")
@@ -163,7 +163,7 @@ class Supervised:
 
 @pytest.mark.usefixtures("at_once")
 @pytest.mark.parametrize("part", PARTS)
-async def test_a_part_that_fails_once_is_begun_again_and_told(
+async def test_a_part_that_fails_once_is_restarted_and_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, part: str
 ) -> None:
     there = Supervised(tmp_path / "state", monkeypatch, part, times=1)
@@ -192,7 +192,7 @@ async def test_a_part_that_always_fails_ends_scheduling_in_this_process(
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_a_job_of_the_timer_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_timer_job_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     there = Supervised(tmp_path / "state", monkeypatch, "_tick_due", times=1)
     running = asyncio.create_task(there.loop.run(there.stop))
     await there.goes_on()
@@ -237,7 +237,7 @@ async def test_house_that_is_kept_when_the_loop_ends_is_kept_to_the_end_and_is_n
     store.close()
 
 
-async def test_what_fails_in_keeping_house_is_logged(
+async def test_failed_maintenance_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(loop, "MAINTENANCE_INTERVAL", 0.01)

@@ -62,9 +62,7 @@ def test_left_alone_glibc_keeps_them(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("may_lead", [True, False])
-async def test_who_leads_and_who_looks_on_see_to_it(
-    world: World, monkeypatch: pytest.MonkeyPatch, may_lead: bool
-) -> None:
+async def test_leaders_and_viewers_do_so(world: World, monkeypatch: pytest.MonkeyPatch, may_lead: bool) -> None:
     seen: list[bool] = []
     monkeypatch.setattr(memory_tuning, "configure_malloc", lambda: seen.append(True))
     seat = Seat(real(world), RealClock(), "console", may_lead=may_lead)

@@ -38,7 +38,7 @@ def test_a_poke_has_it_listed_at_once_and_once_more_since_the_first_may_be_too_e
     observer.stop()
 
 
-def test_an_observation_says_when_it_began_and_what_is_unknown() -> None:
+def test_an_observation_has_its_begin_and_its_gaps() -> None:
     runtime = Counting()
     sequence = Sequence()
     changes: list[int] = []

@@ -79,7 +79,7 @@ def test_no_tick_waits_for_the_history(world: World, monkeypatch: pytest.MonkeyP
     assert world.tick().usage.at > world.clock.now() - REFRESH
 
 
-def test_what_was_used_is_reckoned_with_once_it_is_read(world: World) -> None:
+def test_past_usage_counts_once_it_is_read(world: World) -> None:
     """The plan is made anew for it: bob, who has used nothing, goes before alice."""
     world.store = with_history(1)
     world.actions = Actions(world.store, world.clock, ACTOR)

@@ -78,7 +78,9 @@ def test_a_private_queue_allows_everything(tmp_path: Path, options: dict[str, An
 
 @pytest.mark.parametrize("options", GUARDED)
 @pytest.mark.parametrize("how", ["group", "mode"])
-def test_in_a_shared_queue_what_makes_root_is_for_operators(tmp_path: Path, options: dict[str, Any], how: str) -> None:
+def test_in_a_shared_queue_options_that_give_root_are_for_operators(
+    tmp_path: Path, options: dict[str, Any], how: str
+) -> None:
     tmp_path.chmod(0o2770 if how == "mode" else 0o700)
     permissions = UserPermissions(tmp_path, settings("lab" if how == "group" else None))
     with pytest.raises(InputError) as told:
@@ -189,9 +191,7 @@ class Proving:
 
 
 @pytest.mark.parametrize(("uid", "state"), [(0, JobState.RUNNING), (MEMBER, JobState.FAILED), (None, JobState.FAILED)])
-def test_a_proof_of_who_submitted_it_counts_for_more_than_a_name(
-    tmp_path: Path, uid: int | None, state: JobState
-) -> None:
+def test_a_proof_of_the_submitter_outweighs_a_name(tmp_path: Path, uid: int | None, state: JobState) -> None:
     world = World(tmp_path / "state", settings=settings("lab"))
     job_id = world.submit(options=ContainerOptions(privileged=True))
     with world.store.transaction() as transaction:

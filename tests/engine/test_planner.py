@@ -27,7 +27,7 @@ def plans(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return made
 
 
-def test_a_picture_that_changes_nothing_is_not_planned_anew(world: World, plans: list[object]) -> None:
+def test_an_unchanged_snapshot_is_not_planned_again(world: World, plans: list[object]) -> None:
     world.actions.pause("")
     world.submit(1)
     jobs = world.tick(2).jobs

@@ -63,7 +63,7 @@ def preempted(job: Job) -> list[CauseCode | None]:
     return [attempt.cause.code if attempt.cause else None for attempt in job.attempts]
 
 
-def test_a_victim_is_told_once_killed_after_its_grace_and_requeued_with_its_age(site: World) -> None:
+def test_a_victim_is_signalled_once_killed_after_its_grace_and_requeued_with_its_age(site: World) -> None:
     site.docker.obeys = False
     victim = running_victim(site, retries=1)
     submitted_at = site.job(victim).submitted_at
@@ -157,7 +157,7 @@ def test_an_old_victim_does_not_take_its_gpus_back_before_the_other_has_started(
     assert site.job(victim).state is JobState.PENDING
 
 
-def test_nobody_who_comes_later_takes_what_others_make_way_for(site: World) -> None:
+def test_no_later_job_takes_the_gpus_of_the_victims(site: World) -> None:
     site.docker.obeys = False
     victim = running_victim(site)
     first = site.submit(2, priority=75)
@@ -172,7 +172,7 @@ def test_nobody_who_comes_later_takes_what_others_make_way_for(site: World) -> N
     assert entry.after == f"put first: others are preempted for it: {victim}"
 
 
-def test_nobody_else_is_preempted_while_given_back_gpus_are_still_to_be_read(tmp_path: Path) -> None:
+def test_no_further_job_is_preempted_while_freed_gpus_are_unread(tmp_path: Path) -> None:
     world = World(tmp_path, gpus=3, settings=Settings(policy=policy_of()))
     victims = [world.submit(1, priority=0, preemptible=True) for _ in range(2)]
     other = world.submit(1, priority=0)
@@ -194,7 +194,7 @@ def test_nobody_else_is_preempted_while_given_back_gpus_are_still_to_be_read(tmp
     assert told(world) == []
 
 
-def test_what_is_freed_is_kept_from_backfill(tmp_path: Path) -> None:
+def test_freed_gpus_are_kept_from_backfill(tmp_path: Path) -> None:
     world = World(tmp_path, gpus=4, settings=Settings(policy=policy_of()))
     world.docker.obeys = False
     holder = world.submit(1, priority=0)
@@ -212,7 +212,7 @@ def test_what_is_freed_is_kept_from_backfill(tmp_path: Path) -> None:
     assert world.job(greedy).state is JobState.PENDING
 
 
-def test_nobody_is_preempted_for_an_image_that_is_not_here(site: World) -> None:
+def test_no_job_is_preempted_for_a_missing_image(site: World) -> None:
     victim = running_victim(site)
     lost = site.submit(2, priority=100, image="nowhere")
     site.tick(3)

@@ -78,7 +78,7 @@ def test_operators_private_queues_and_raised_tenants_may_have_more(tmp_path: Pat
 
 
 @pytest.mark.parametrize("call", TOO_HIGH.values(), ids=TOO_HIGH)
-def test_a_cap_that_is_set_holds_in_a_private_queue_for_everybody(tmp_path: Path, call: Call) -> None:
+def test_an_explicit_cap_holds_for_all_users_of_a_private_queue(tmp_path: Path, call: Call) -> None:
     desk = Desk(tmp_path, group=None, tenants=(TenantSettings("alice", max_priority=55),))
     with pytest.raises(InputError, match="at most priority 55"):
         call(desk.of(ROOT))
@@ -214,7 +214,7 @@ def test_a_place_is_ended_by_other_calls_and_by_a_start(tmp_path: Path) -> None:
         assert (desk.store.get(1).placed is not None) is is_kept
 
 
-def test_what_runs_is_not_moved(tmp_path: Path) -> None:
+def test_running_jobs_are_not_moved(tmp_path: Path) -> None:
     desk = Desk(tmp_path, group=None)
     with desk.store.transaction() as transaction:
         transaction.put(replace(transaction.get(1), state=JobState.RUNNING))

@@ -89,7 +89,7 @@ def test_only_waiting_jobs_count(store: JobStore) -> None:
         submit(store, ONE)
 
 
-def test_what_was_let_in_once_comes_back_unasked(store: JobStore) -> None:
+def test_a_job_once_admitted_returns_without_a_check(store: JobStore) -> None:
     cap(store, alice=1)
     [first] = submit(store, ONE)
     with store.transaction() as transaction:
@@ -113,7 +113,7 @@ def test_a_cap_of_the_file_holds_unless_a_command_set_the_tenant(store: JobStore
     assert submit(store, ONE, ONE, file=file) == (3, 4)
 
 
-def test_two_who_submit_at_once_do_not_both_get_the_last_place(store: JobStore) -> None:
+def test_two_concurrent_submissions_do_not_both_get_the_last_place(store: JobStore) -> None:
     cap(store, alice=1)
     barrier, refused = threading.Barrier(8), []
 
@@ -132,7 +132,7 @@ def test_two_who_submit_at_once_do_not_both_get_the_last_place(store: JobStore) 
     assert (len(refused), len(store.jobs())) == (7, 1)
 
 
-def test_whether_anybody_is_capped_is_known_without_the_queue(tmp_path: Path) -> None:
+def test_caps_are_known_without_the_queue(tmp_path: Path) -> None:
     """Else every submit would have to load it."""
     for pending in (None, 5, None):
         store = TinyJobStore(tmp_path / "state")
@@ -153,7 +153,7 @@ def is_loaded(store: TinyJobStore) -> bool:
     return store.storage.replica.is_loaded
 
 
-def test_a_hint_of_an_older_version_says_that_somebody_may_be_capped(tmp_path: Path) -> None:
+def test_a_record_of_an_older_version_assumes_caps(tmp_path: Path) -> None:
     path = tmp_path / "queue.json.lock"
     body = b"2 1 0 5 11 22 33"
     path.write_bytes(b"%08x %s\n" % (zlib.crc32(body), body))

@@ -70,7 +70,7 @@ def decided(
         pytest.param(WAITS, [RUNNING], [Adopt(1, RUNNING)], id="started after all"),
     ],
 )
-def test_what_is_to_be_done(one: Job, records: list[ContainerRecord], wanted: list[Correction]) -> None:
+def test_reconcile_decides_each_case(one: Job, records: list[ContainerRecord], wanted: list[Correction]) -> None:
     assert decided(one, *records) == wanted
 
 

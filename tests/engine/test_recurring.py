@@ -201,7 +201,7 @@ def test_actions_are_all_or_nothing(world: World) -> None:
         ("* * * * *", "UTC", {"time_limit": timedelta(days=9)}, "--time-limit"),
     ],
 )
-def test_what_can_never_run_is_refused_at_once(
+def test_an_impossible_job_is_refused_immediately(
     world: World, expression: str, zone: str, changes: dict[str, Any], where: str
 ) -> None:
     world.actions = Actions(world.store, world.clock, ACTOR, SchedulerSettings(max_time=timedelta(days=1)))
@@ -211,7 +211,7 @@ def test_what_can_never_run_is_refused_at_once(
     assert world.store.recurring() == {}
 
 
-def test_what_is_not_allowed_any_more_is_left_out_with_the_reason(tmp_path: Path) -> None:
+def test_a_run_no_longer_allowed_is_skipped_with_the_reason(tmp_path: Path) -> None:
     world = World(tmp_path, settings=Settings(scheduler=SchedulerSettings(max_time=timedelta(hours=1))))
     one = add(world, spec={"time_limit": timedelta(hours=2)})
     world.tick(2, seconds=MINUTE)
@@ -234,7 +234,7 @@ def test_a_run_beyond_its_tenants_cap_on_waiting_jobs_is_left_out_with_the_reaso
     assert skipped.why.startswith("tenant alice has 1 job waiting and may have 1: 1 more is too many")
 
 
-def test_a_time_zone_that_is_gone_pauses_what_needs_it(world: World) -> None:
+def test_a_missing_time_zone_pauses_its_recurring_jobs(world: World) -> None:
     one, other = add(world), add(world)
     with world.store.transaction() as transaction:
         transaction.put_recurring(replace(entry(world, one), zone="Europe/Atlantis"))

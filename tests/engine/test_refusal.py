@@ -18,7 +18,7 @@ from tests.store.repairing import repair
 TOLD = "queue damaged, so no job starts: run `gputui state repair`. "
 
 
-def test_a_damaged_queue_is_told_first_with_what_to_do(tmp_path: Path) -> None:
+def test_a_damaged_queue_is_reported_first_with_the_remedy(tmp_path: Path) -> None:
     world = World(tmp_path / "state")
     world.use(TinyJobStore(world.directory))
     world.submit(1)
@@ -35,7 +35,7 @@ def test_a_damaged_queue_is_told_first_with_what_to_do(tmp_path: Path) -> None:
     world.store.close()
 
 
-def test_a_console_beside_tells_it_where_nobody_schedules(tmp_path: Path) -> None:
+def test_a_second_console_reports_it_without_a_scheduler(tmp_path: Path) -> None:
     store = TinyJobStore(tmp_path / "state")
     [journal] = (tmp_path / "state").glob("queue.json.wal.*")
     journal.unlink()

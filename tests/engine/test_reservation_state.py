@@ -30,7 +30,7 @@ def controls(world: World) -> Controls:
     return world.store.controls()
 
 
-def test_one_that_nobody_claims_is_given_up_for_good(world: World) -> None:
+def test_an_unclaimed_reservation_is_released_for_good(world: World) -> None:
     others = world.submit(gpus=4, time_limit=timedelta(hours=2))
     world.tick(42)
     assert world.job(others).state is JobState.PENDING
@@ -75,7 +75,7 @@ def test_it_is_kept_to_its_very_end(world: World) -> None:
     assert controls(world).claimed == {}
 
 
-def test_the_picture_tells_of_windows_and_of_gpus_free_in_vain(world: World) -> None:
+def test_the_snapshot_has_windows_and_fragmentation(world: World) -> None:
     busy = world.submit(gpus=3, time_limit=timedelta(hours=2), tenant="bob")
     world.tick(3)
     assert world.job(busy).state is JobState.RUNNING

@@ -74,7 +74,7 @@ def test_a_time_limit_is_tried_again_where_asked_for_as_often_as_retries_say(
     assert (job.state, len(job.attempts)) == (JobState.TIMEOUT, attempts)
 
 
-def test_what_the_machine_did_is_tried_again_whatever_the_job_asks_for(world: World) -> None:
+def test_failures_of_the_machine_are_always_retried(world: World) -> None:
     job_id = world.submit(1, retry_on=("75",), retries=1)
     world.tick(2)
     world.docker.made.clear()
@@ -161,7 +161,7 @@ def test_a_tenant_whose_jobs_fail_fast_in_any_image_is_paused(world: World) -> N
     assert world.job(other).state is JobState.RUNNING
 
 
-def test_one_success_lets_an_image_go_on(world: World) -> None:
+def test_one_success_releases_an_image(world: World) -> None:
     running = world.submit()
     world.tick(2)
     ruin(world, 5)
@@ -195,7 +195,7 @@ def submit_for_30g(world: World) -> JobId:
     return job_id
 
 
-def test_out_of_gpu_memory_is_told_from_the_last_lines(world: World) -> None:
+def test_out_of_gpu_memory_is_recognised_by_the_last_lines(world: World) -> None:
     job_id = world.submit(1)
     fail(world, job_id, output=OOM)
     job = world.job(job_id)
@@ -244,7 +244,7 @@ def test_a_job_without_gpus_is_not_looked_at(world: World) -> None:
     assert world.job(job_id).state is JobState.FAILED
 
 
-def test_the_tick_does_not_wait_for_the_look_and_the_next_scheduler_looks_anew(world: World) -> None:
+def test_the_tick_does_not_wait_for_the_check_and_the_next_scheduler_repeats_it(world: World) -> None:
     job_id = world.submit(1)
     world.tick(2)
     world.docker.output[world.docker.running()[0].id] = [OOM]
@@ -261,7 +261,7 @@ def test_the_tick_does_not_wait_for_the_look_and_the_next_scheduler_looks_anew(w
     assert world.job(job_id).state is JobState.OUT_OF_MEMORY
 
 
-def test_output_that_cannot_be_read_tells_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_output_gives_no_cause(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(container_id: str, **_: object) -> None:
         raise RuntimeUnavailableError("docker does not answer")
 

@@ -47,7 +47,7 @@ def test_ports_that_are_published_are_kept_with_the_attempt(tmp_path: Path) -> N
     assert world.job(untold).attempts[0].ports == ()
 
 
-def test_an_image_is_pulled_anew_for_every_attempt_that_always_wants_it(tmp_path: Path) -> None:
+def test_an_image_is_pulled_again_for_every_attempt_with_pull_always(tmp_path: Path) -> None:
     world, docker = world_of(tmp_path)
     docker.images.add("busybox")
     world.submit(options=ContainerOptions(pull="missing"))

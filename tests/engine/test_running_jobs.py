@@ -168,7 +168,7 @@ def test_a_job_is_suspended_and_woken_across_schedulers(world: World) -> None:
     assert world.actions.unsuspend([job_id]) == ()
 
 
-def test_one_that_the_engine_woke_is_suspended_again_and_what_others_suspended_is_left_alone(world: World) -> None:
+def test_a_job_woken_by_the_engine_is_suspended_again_and_foreign_suspensions_stay(world: World) -> None:
     job_id, other = world.submit(1), world.submit(1)
     world.tick(2)
     world.actions.suspend([job_id])
@@ -228,7 +228,7 @@ class Desk:
         return self.store.get(1).spec.time_limit
 
 
-def test_the_owner_shortens_and_extends_within_what_the_site_allows(tmp_path: Path) -> None:
+def test_the_owner_shortens_and_extends_within_the_site_s_limits(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     for wanted in (timedelta(minutes=30), 4 * HOUR, 2 * HOUR):
         assert desk.of(OWNER).edit(1, limit(wanted))

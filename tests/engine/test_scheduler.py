@@ -117,7 +117,7 @@ def test_a_pause_does_not_last_until_a_clock_that_went_back_is_as_late_again(wor
     assert (world.job(job_id).state, len(world.job(job_id).attempts)) == (JobState.RUNNING, 2)
 
 
-def test_a_damaged_queue_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_queue_is_reported(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(world.store, "damage", lambda: ("queue.json.wal.1: a line is damaged",))
     world.submit()
     assert Notice("warning", "queue.json.wal.1: a line is damaged") in world.tick().notices
@@ -237,7 +237,7 @@ def test_requeue_of_a_running_job_runs_it_again_with_its_age(world: World) -> No
     assert not job.requeue_requested
 
 
-def test_hold_keeps_a_job_waiting_and_release_lets_it_go(world: World) -> None:
+def test_hold_keeps_a_job_waiting_until_release(world: World) -> None:
     job_id = world.submit()
     world.actions.hold([job_id])
     assert world.tick(2).reasons[job_id].code is PendingReason.JOB_HELD_USER
@@ -346,7 +346,7 @@ def test_an_image_is_pulled_before_gpus_are_taken(world: World) -> None:
     assert world.job(narrow).state is JobState.PENDING
 
 
-def test_an_image_that_nobody_has_fails_the_job_with_its_cause(world: World) -> None:
+def test_a_missing_image_fails_the_job_with_its_cause(world: World) -> None:
     job_id = world.submit(image="nobody/has:this", retries=3)
     world.tick(3)
     job = world.job(job_id)
@@ -388,7 +388,7 @@ def test_a_start_the_machine_is_to_blame_for_is_tried_again_on_other_gpus(world:
     assert (job.state, job.gpus, job.charged_attempts) == (JobState.RUNNING, (uuid(1),), 0)
 
 
-def test_an_engine_that_is_gone_fails_nobody(world: World) -> None:
+def test_a_missing_engine_fails_no_job(world: World) -> None:
     first = world.submit(1)
     world.tick(2)
     world.docker.up = False
@@ -520,7 +520,7 @@ def test_of_an_engine_that_was_not_asked_yet_nothing_wrong_is_said(world: World)
     assert world.tick().gpus[0].state is GpuState.FREE
 
 
-def test_an_engine_that_does_not_answer_the_first_question_is_told_of(world: World) -> None:
+def test_an_engine_that_does_not_answer_the_first_question_is_reported(world: World) -> None:
     world.docker.up = False
     assert {view.why for view in world.tick().gpus} == {UNANSWERED}
 

@@ -82,7 +82,7 @@ def states(world: World, *job_ids: JobId) -> list[JobState]:
 R, PD = JobState.RUNNING, JobState.PENDING
 
 
-def test_jobs_share_a_gpu_within_what_they_are_promised(world: World) -> None:
+def test_jobs_share_a_gpu_within_their_promises(world: World) -> None:
     ids = [sharer(world, 40), sharer(world, 30), sharer(world, 20)]
     world.tick(2)
     assert states(world, *ids) == [R, R, PD]
@@ -169,7 +169,7 @@ def test_when_a_shared_gpu_is_lost_all_its_jobs_go_elsewhere(tmp_path: Path) -> 
     assert {world.job(job_id).gpus for job_id in ids} == {(uuid(1),)}
 
 
-def test_a_late_start_does_not_join_those_let_in_meanwhile(world: World) -> None:
+def test_a_late_start_does_not_join_newer_sharers(world: World) -> None:
     """The job was requeued, its GPU's memory was given to others, and then it turns out to run: it may start again."""
     first = sharer(world, 60)
     world.tick(2)

@@ -47,13 +47,13 @@ def pauses(into: list[float]) -> Callable[[float], None]:
     ],
     ids=["alone", "one-runs", "smaller-id", "it-gives-way", "it-starts", "two", "it-does-neither"],
 )
-def test_who_gives_way(looks: list[tuple[ContainerRecord, ...]], loses: bool, waits: int) -> None:
+def test_the_later_scheduler_yields(looks: list[tuple[ContainerRecord, ...]], loses: bool, waits: int) -> None:
     waited: list[float] = []
     assert (conflicting_container(with_mine(looks), "m", pauses(waited)) is not None) is loses
     assert len(waited) == waits
 
 
-def test_what_runs_already_stays() -> None:
+def test_running_attempts_stay() -> None:
     assert conflicting_container(with_mine([(rival("a", RUNNING),)], RUNNING), "m", pauses([])) is None
 
 

@@ -21,7 +21,7 @@ PLANTED: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("planted", PLANTED.values(), ids=PLANTED)
-def test_what_is_no_file_is_taken_for_none(tmp_path: Path, planted: Callable[[Path], None]) -> None:
+def test_other_kinds_of_files_count_as_missing(tmp_path: Path, planted: Callable[[Path], None]) -> None:
     for name in (live_file.LIVE_FILE, gpu_log.FILE, gpu_focus.FOCUS_FILE, LOCK_FILE):
         planted(tmp_path / name)
     assert live_file.read(tmp_path) is None

@@ -30,7 +30,7 @@ def told(world: World) -> list[str]:
     return [how for _, how in world.docker.told]
 
 
-def test_a_job_is_warned_once_then_told_to_end_then_killed(world: World) -> None:
+def test_a_job_is_warned_once_then_stopped_then_killed(world: World) -> None:
     world.docker.obeys = False
     job_id = world.submit(1, **LIMIT)
     world.tick(2)

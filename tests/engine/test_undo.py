@@ -67,7 +67,7 @@ def test_a_hold_is_taken_back() -> None:
     assert desk.store.get(2).topped_at is not None
 
 
-def test_what_ends_something_is_not_heard_of() -> None:
+def test_actions_that_end_jobs_cannot_be_undone() -> None:
     desk = Desk()
     desk.actions.cancel([1])
     assert desk.heard == []
@@ -91,7 +91,7 @@ def test_other_actions_about_it_do_not_matter() -> None:
     assert desk.store.get(1).priority == 50
 
 
-def test_a_job_that_has_started_since_is_let_be() -> None:
+def test_a_job_that_has_started_since_is_left_alone() -> None:
     desk = Desk()
     desk.actions.release([3])
     desk.change(3, lambda found: found.to(JobState.CONFIGURING))
@@ -112,7 +112,7 @@ def test_drains_and_the_pause_come_back_with_their_reasons() -> None:
     assert desk.store.controls() == before
 
 
-def test_a_drain_that_somebody_renewed_stays() -> None:
+def test_a_drain_renewed_by_another_user_stays() -> None:
     desk = Desk()
     desk.actions.drain(["GPU-a"], "fan noise")
     kept = list(desk.heard)
@@ -123,7 +123,7 @@ def test_a_drain_that_somebody_renewed_stays() -> None:
     assert desk.store.controls().drains["GPU-a"].reason == "fan replaced, burn-in"
 
 
-def test_words_tell_what_is_so_again() -> None:
+def test_the_message_names_the_restored_state() -> None:
     desk = Desk()
     desk.actions.add_priority([2], 10)
     desk.actions.release([3])

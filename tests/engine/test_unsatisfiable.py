@@ -35,7 +35,7 @@ def test_a_job_after_one_that_failed_is_cancelled_with_that_reason(world: World)
     assert job.cause.text == "can never start after job 1, which ended FAILED: exit code 3"
 
 
-def test_so_are_those_that_wait_for_it_but_not_those_content_with_any_end(world: World) -> None:
+def test_its_dependents_are_cancelled_unless_any_end_suffices(world: World) -> None:
     first = world.submit()
     chain = [world.submit(after=(first,))]
     chain += [world.submit(after=(chain[-1],))]
@@ -127,7 +127,7 @@ def test_one_element_that_failed_is_enough(world: World) -> None:
     assert "job 2, which ended FAILED" in str(job.cause)
 
 
-def test_elements_that_somebody_waits_for_stay_in_the_queue(world: World) -> None:
+def test_elements_with_dependents_stay_in_the_queue(world: World) -> None:
     store = MemoryJobStore(StoreSettings(keep_finished=0))
     world.use(store)
     elements = world.actions.submit([Submission(spec(), array=(0, 1))])

@@ -30,7 +30,7 @@ def test_the_start_comes_after_the_attachment(tmp_path: Path) -> None:
     assert not list((tmp_path / FOLDER).iterdir())
 
 
-def test_nobody_holds_a_start_up_for_ever(tmp_path: Path) -> None:
+def test_no_viewer_delays_a_start_for_ever(tmp_path: Path) -> None:
     viewer = AttachWait(tmp_path, 7)
     assert waits(tmp_path, 7) == 500
     viewer.is_attached()

@@ -35,7 +35,7 @@ def test_the_scheduler_starts_the_jobs_of_a_trace_when_a_replay_does(tmp_path: P
     assert sum(seconds < 5 for seconds in late) >= 0.98 * JOBS, sorted(late)[-5:]
 
 
-def test_first_forecasts_hold_where_nobody_comes_later(tmp_path: Path) -> None:
+def test_first_forecasts_hold_without_later_submissions(tmp_path: Path) -> None:
     together = [replace(job, submit=0.0) for job in made_up(2, JOBS // 2)]
     quality = Quality.of([virtual(together, tmp_path, WITHOUT_NAMES)])
     assert quality.jobs >= JOBS // 4
@@ -43,7 +43,7 @@ def test_first_forecasts_hold_where_nobody_comes_later(tmp_path: Path) -> None:
     assert -120 <= quality.median <= 5, quality
 
 
-def test_the_quality_of_forecasts_is_what_it_is_defined_to_be() -> None:
+def test_the_quality_of_forecasts_follows_its_definition() -> None:
     one, other, later = Told(0.0, 10.0, 12.0), Told(0.0, 20.0, 11.0), Told(50.0, 60.0, 55.0)
     found = Quality.of([[one, other, later]])
     assert (found.jobs, found.mean, found.least, found.most) == (3, -4.0, -9.0, 2.0)

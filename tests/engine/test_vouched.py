@@ -47,14 +47,14 @@ def test_elements_of_an_array_share_a_proof(store: TinyJobStore) -> None:
     assert len({store.get(each).spec.warrant for each in ids}) == 2
 
 
-def test_runs_of_a_recurring_job_have_the_proof_of_whoever_added_it(store: TinyJobStore) -> None:
+def test_runs_of_a_recurring_job_have_the_proof_of_its_creator(store: TinyJobStore) -> None:
     added = actions(store).add_recurring(Recurrence("* * * * *", "UTC"), Submission(SPEC))
     entry = store.recurring()[added]
     [one] = actions(store, Actor(entry.uid, entry.added_by)).submit([entry.submission], recurring=added)
     assert store.run_as(store.get(one).spec).uid == ME.uid
 
 
-def test_an_edit_by_another_changes_when_but_not_what(store: TinyJobStore) -> None:
+def test_an_edit_by_another_user_changes_times_but_not_commands(store: TinyJobStore) -> None:
     [one] = actions(store).submit([Submission(SPEC, held=True)])
     before = store.get(one).spec.warrant
     other = actions(store, OTHER)

@@ -26,7 +26,7 @@ def test_there_are_no_more_threads_than_asked_for_and_all_are_daemons() -> None:
     workers.shutdown()
 
 
-def test_nothing_is_kept_of_what_is_done() -> None:
+def test_finished_work_is_not_kept() -> None:
     workers, payload = DaemonExecutor(1, "test-daemons"), Payload()
     kept = weakref.ref(payload)
     workers.submit(lambda what: None, payload).result(PATIENCE)
@@ -64,7 +64,7 @@ def test_no_work_waits_while_fewer_threads_than_allowed_are_busy() -> None:
         workers.shutdown()
 
 
-def test_work_that_fails_tells_its_caller_and_ends_no_thread() -> None:
+def test_failed_work_raises_in_its_caller_and_ends_no_thread() -> None:
     workers = DaemonExecutor(1, "test-daemons")
     failing, next_one = workers.submit(lambda: 1 // 0), workers.submit(lambda: "done")
     assert isinstance(failing.exception(PATIENCE), ZeroDivisionError)

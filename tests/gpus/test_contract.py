@@ -63,7 +63,7 @@ def test_readings_are_whole_and_fresh(make: Make) -> None:
     assert all(later.samples[uuid].sampled_at > sample.sampled_at for uuid, sample in reading.samples.items())
 
 
-def test_what_was_handed_out_does_not_change(make: Make) -> None:
+def test_returned_readings_do_not_change(make: Make) -> None:
     watcher = started(make)
     reading = watcher.probe.latest()
     before = dict(reading.samples)
@@ -81,7 +81,7 @@ def test_latest_is_the_last_published(make: Make) -> None:
     assert latest.taken_at >= published.taken_at
 
 
-def test_refresh_reads_processes_anew(make: Make) -> None:
+def test_refresh_reads_processes_again(make: Make) -> None:
     watcher = started(make)
     asked = SystemClock().now()
     watcher.probe.refresh()

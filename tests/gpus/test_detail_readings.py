@@ -36,7 +36,7 @@ def of(reading: ProbeReading, index: int) -> GpuSample:
     return reading.samples.get(uuid(index)) or GpuSample(uuid(index), datetime.now(UTC))
 
 
-def test_nvlink_throughput_is_what_is_counted_between_sweeps(standin: StandIn, watch: Start) -> None:
+def test_nvlink_throughput_is_counted_between_sweeps(standin: StandIn, watch: Start) -> None:
     standin.write(*BUSY, *TRAFFIC, gpus=2)
     watcher = watch()
     watcher.probe.want_pcie(uuid(0))
@@ -112,9 +112,7 @@ def test_shares_of_all_gpus_come_without_throughput(standin: StandIn, watch: Sta
 
 
 @pytest.mark.parametrize("code", [3, 6, 13, 999])
-def test_what_the_driver_will_not_tell_is_none_and_takes_nothing_else_away(
-    standin: StandIn, watch: Start, code: int
-) -> None:
+def test_refused_readings_are_none_and_leave_the_others(standin: StandIn, watch: Start, code: int) -> None:
     standin.write(
         *BUSY,
         *TRAFFIC,
@@ -141,7 +139,7 @@ def test_an_old_driver_has_no_such_function(standin: StandIn, watch: Start, monk
     assert (sample.nvlink_tx, sm_of(sample), sample.utilization) == (None, [None], 0.73)
 
 
-def test_nothing_of_it_is_asked_while_nobody_looks(standin: StandIn, watch: Start) -> None:
+def test_detail_readings_are_not_taken_unless_shown(standin: StandIn, watch: Start) -> None:
     standin.write(*BUSY, *TRAFFIC, gpus=2)
     watcher = watch(replace(FAST, slow_interval=timedelta(hours=1)))  # whose sweeps ask for fields too
     watcher.until(is_whole)

@@ -78,7 +78,7 @@ def test_the_container_gputui_itself_is_in_does_not_count(tmp_path: Path) -> Non
     assert processes.facts(6)["container_id"] is None
 
 
-def test_a_pid_used_anew_is_looked_at_anew(tmp_path: Path) -> None:
+def test_a_reused_pid_is_read_again(tmp_path: Path) -> None:
     make_process(tmp_path, 5, command="first")
     processes = ProcessFacts(str(tmp_path))
     assert processes.facts(5)["command"] == "first"

@@ -38,7 +38,7 @@ def test_indices_stay(before: str, after: str, expected: str) -> None:
     assert " ".join(f"{gpu.uuid}{gpu.index}" for gpu in roll.gpus) == expected
 
 
-def test_back_and_vanished_are_told() -> None:
+def test_returned_and_vanished_gpus_are_reported() -> None:
     roll = GpuRegistry()
     assert roll.update(listing("a", "b", "c")) == frozenset()
     assert roll.update(listing("a", "?")) == frozenset()
@@ -48,7 +48,7 @@ def test_back_and_vanished_are_told() -> None:
     assert roll.vanished == frozenset()
 
 
-def test_instances_go_when_cut_anew_and_stay_while_their_parent_is_lost() -> None:
+def test_instances_go_with_a_new_partition_and_stay_while_their_parent_is_lost() -> None:
     roll = GpuRegistry()
     whole = GpuFacts(0, "a", mig_enabled=True)
     roll.update((whole, GpuFacts(0, "MIG-1", mig_parent="a"), GpuFacts(1, "b")))

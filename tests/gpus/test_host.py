@@ -72,7 +72,7 @@ def test_memory_and_load(machine: Machine) -> None:
     assert (reading["swap_total"], reading["swap_used"]) == (0, 0)
 
 
-def test_what_cannot_be_read_is_left_out(machine: Machine) -> None:
+def test_unreadable_figures_are_left_out(machine: Machine) -> None:
     machine.interface("eth0", 5, 5, physical=False)  # as in a container, whose namespace is not the host's
     (machine.proc / "meminfo").write_text("MemTotal: 1000 kB\n")  # a kernel without MemAvailable
     reader = machine.reader()

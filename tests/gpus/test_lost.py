@@ -88,7 +88,7 @@ def test_hot_plug(standin: StandIn, watch: Start) -> None:
     assert [gpu.index for gpu in reading.gpus] == list(range(8))
 
 
-def test_one_that_is_not_listed_any_more_is_lost_and_nobody_is_renumbered(standin: StandIn, watch: Start) -> None:
+def test_an_unlisted_gpu_is_lost_and_the_others_keep_their_numbers(standin: StandIn, watch: Start) -> None:
     standin.write(gpus=3)
     watcher = watch()
     watcher.until(is_whole)

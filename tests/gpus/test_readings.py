@@ -72,7 +72,7 @@ def test_units_and_static_facts(standin: StandIn, watch: Start) -> None:
         (["nvmlDeviceGetComputeRunningProcesses"], ["processes"]),
     ],
 )
-def test_what_cannot_be_read_is_none_and_never_zero(
+def test_unreadable_values_are_none_and_never_zero(
     standin: StandIn, watch: Start, functions: list[str], fields: list[str], code: int
 ) -> None:
     standin.write(*BUSY, *(f"gpu 0 fail {function} {code}" for function in functions), gpus=2)
@@ -229,7 +229,7 @@ def test_processes_are_attributed(standin: StandIn, watch: Start) -> None:
     assert (drawing.compute, drawing.memory) == (False, None)
 
 
-def test_more_processes_than_expected_are_all_told_of(standin: StandIn, watch: Start) -> None:
+def test_more_processes_than_expected_are_all_listed(standin: StandIn, watch: Start) -> None:
     standin.write(*(f"gpu 0 process {4000000 + number} 1" for number in range(150)), gpus=1)
     assert len(sample_of(watch().until(is_whole), 0).processes or ()) == 150
 

@@ -52,7 +52,7 @@ def test_parse_probe(text: str, expected: SimulatedGpus | None) -> None:
 @pytest.mark.parametrize(
     "text", ["", "sim", "sim:", "sim:0", "sim:257", "sim:-1", "sim:8:B9", "sim:8:H100:x", "nvml:1", "amd", "sim:²"]
 )
-def test_what_is_no_probe_is_refused_by_name(text: str) -> None:
+def test_unknown_probes_are_refused_by_name(text: str) -> None:
     with pytest.raises(InputError) as caught:
         parse_probe(text)
     assert caught.value.where == "--probe"
@@ -195,7 +195,7 @@ def test_trouble_can_be_had() -> None:
     assert busy(probe, probe.reading_at(NOW)) == [0]
 
 
-def test_a_reading_is_what_the_port_promises() -> None:
+def test_a_reading_obeys_the_port() -> None:
     probe = simulated()
     reading = probe.reading_at(NOW)
     assert reading.taken_at == NOW
@@ -222,7 +222,7 @@ def test_jobs_that_share_a_gpu_grow_up_to_their_promises() -> None:
     assert used[0] < used[-1]
 
 
-def test_what_a_gpu_tells_more_of_while_it_is_looked_at() -> None:
+def test_a_gpu_in_detail_has_more_readings() -> None:
     probe = simulated()
     probe.follow([on(probe, 0, 1, job_id=1), on(probe, 2, job_id=2)])
     before = probe.reading_at(NOW).samples[probe.gpus[0].uuid]
@@ -240,7 +240,7 @@ def test_what_a_gpu_tells_more_of_while_it_is_looked_at() -> None:
     assert alone.pcie_tx
 
 
-def test_shares_of_processes_add_up_and_a_gpu_without_nvlink_tells_of_none() -> None:
+def test_shares_of_processes_add_up_and_a_gpu_without_nvlink_has_none() -> None:
     probe = simulated(2, "L40S")
     probe.foreign(0, GpuProcess(1, 3 * GIB), GpuProcess(2, GIB), GpuProcess(3))
     probe.want_pcie(probe.gpus[0].uuid)

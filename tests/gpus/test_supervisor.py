@@ -68,7 +68,7 @@ def test_a_killed_probe_is_said_to_have_died_and_started_again(standin: StandIn,
     assert len(back.samples) == 8
 
 
-def test_what_a_dying_probe_says_is_told(watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_last_words_of_a_probe_are_reported(watch: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONHOME", "/nowhere")
     reading = watch().until(lambda reading: reading.status.code is ProbeCode.DIED)
     assert "encodings" in reading.status.text or "exit code" in reading.status.text
@@ -185,7 +185,7 @@ def test_the_probe_ends_when_its_stdin_does(standin: StandIn) -> None:
         assert probe.returncode == 0
 
 
-def test_the_probe_starts_anew_when_the_kernel_module_drives_other_gpus(standin: StandIn, tmp_path: Path) -> None:
+def test_the_probe_restarts_when_the_kernel_module_drives_other_gpus(standin: StandIn, tmp_path: Path) -> None:
     driven = tmp_path / "gpus"
     (driven / "0000:10:00.0").mkdir(parents=True)
     standin.write("fail nvmlDeviceGetTopologyCommonAncestor 3")  # no links: facts are told once

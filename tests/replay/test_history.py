@@ -99,7 +99,7 @@ def test_without_a_limit_a_job_is_planned_as_the_longest_allowed_however_long_ot
     ]
 
 
-def test_what_never_held_a_gpu_or_is_not_over_is_left_out() -> None:
+def test_jobs_without_gpus_or_still_running_are_left_out() -> None:
     cancelled = ended(2, state=JobState.CANCELLED)
     on_the_cpu = ended(3, attempt(1, 0, 5))
     still_runs = job(4, gpus=1).evolve(state=JobState.RUNNING, attempts=(replace(attempt(1, 0, 1, 5), ended_at=None),))
@@ -116,7 +116,7 @@ def test_a_job_comes_when_it_could_have_started() -> None:
     assert [each.submit for each in found(first, second, third, odd).jobs] == [0, 20, 60, 100]
 
 
-def test_those_that_shared_are_told() -> None:
+def test_sharing_jobs_are_reported() -> None:
     sharer = ended(1, attempt(1, 0, 5, 0)).evolve()
     shares = replace(sharer, spec=replace(sharer.spec, gpus=GpuRequest(1, 1, memory=2**30, share=True)))
     assert found(shares).shared == 1
@@ -129,7 +129,7 @@ def test_a_clock_that_went_back_makes_no_negative_time(back: float) -> None:
     assert each.duration == 1
 
 
-def test_what_this_policy_did_is_what_it_would_do_again() -> None:
+def test_the_policy_repeats_its_own_history() -> None:
     site = Site(8)
     ready = prepare(generate(300, 3, widest=8), site, 1.0)
     ran = list(plan(ready, site))

@@ -32,7 +32,7 @@ def run(policy: str, text: str, site: Site = EIGHT, limits: str = "exact") -> di
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("site", [Site(8), Site(20, 8), Site(16, 4)], ids=str)
-def test_all_jobs_run_whole_and_nobody_gets_what_is_not_there(policy: str, site: Site) -> None:
+def test_all_jobs_run_to_the_end_within_the_existing_gpus(policy: str, site: Site) -> None:
     jobs = prepare(synthetic()[0][:600], site, 1.0)
     ran = list(POLICIES[policy](jobs, site))
     assert sorted(each.job.number for each in ran) == [job.number for job in jobs]
@@ -74,7 +74,7 @@ def test_backfill_leaves_the_reservation_alone() -> None:
 
 @pytest.mark.parametrize("limits", ["exact", "bucket"])
 @pytest.mark.parametrize("name", ["easy", "saf"])
-def test_backfill_starts_what_a_plain_rewrite_starts(name: str, limits: str) -> None:
+def test_backfill_agrees_with_a_plain_rewrite(name: str, limits: str) -> None:
     jobs = prepare(synthetic()[1][:700], EIGHT, 1.2, limits)
     found = {each.job.number: each.start for each in POLICIES[name](jobs, EIGHT)}
     assert found == pytest.approx(rewritten(jobs, name))
@@ -115,12 +115,12 @@ def test_without_limits_nothing_is_backfilled() -> None:
     assert run("plan", text, limits="exact")[2] == (2, 52)
 
 
-def test_who_used_less_goes_first() -> None:
+def test_the_tenant_that_used_less_goes_first() -> None:
     text = "0,100,8,a\n1,100,8,a\n2,100,8,b\n"
     assert run("plan", text) == {0: (0, 100), 2: (100, 200), 1: (200, 300)}
 
 
-def test_a_split_narrows_what_is_too_wide_and_keeps_its_work() -> None:
+def test_a_split_narrows_wide_jobs_and_keeps_their_work() -> None:
     assert run("static-equal", "0,100,8,a\n0,10,1,b\n", Site(8)) == {0: (0, 200), 1: (0, 10)}
     assert run("static-proportional", "0,700,1,a\n0,100,1,b\n", Site(8)) == {0: (0, 700), 1: (0, 100)}
 
@@ -142,7 +142,7 @@ def test_a_lease_ends_after_a_day_although_its_tenant_has_more() -> None:
     assert run("host-lease", text) == {0: (0, day), 1: (day, day + 10), 2: (day + 10, day + 20)}
 
 
-def test_the_figures_are_what_they_are_defined_to_be() -> None:
+def test_the_figures_follow_their_definitions() -> None:
     first = Ran(TraceJob(0, 0.0, 100.0, 4, "a", limit=100.0), 0.0, 100.0, 4)
     second = Ran(TraceJob(1, 50.0, 10.0, 8, "b", limit=20.0), 100.0, 110.0, 8)
     last = Ran(TraceJob(2, 105.0, 600.0, 1, "a", limit=900.0), 110.0, 710.0, 1)
@@ -159,7 +159,7 @@ def test_the_figures_are_what_they_are_defined_to_be() -> None:
     assert allocation_ratio([first], 8) == 0.0
 
 
-def test_waits_are_told_by_tenant_and_class() -> None:
+def test_waits_are_listed_by_tenant_and_class() -> None:
     rows = ((10.0, "a", 80), (30.0, "a", 50), (50.0, "b", 26), (70.0, "a", 75))
     ran = [
         Ran(TraceJob(number, 0.0, 60.0, 1, tenant, priority=priority), wait, wait + 60, 1)
@@ -192,7 +192,7 @@ def test_an_equal_split_is_the_mean_over_deals_and_each_deal_is_always_the_same(
     assert found == measure("static-equal", jobs, EIGHT)
 
 
-def test_means_leave_out_what_is_not_there() -> None:
+def test_means_leave_out_missing_values() -> None:
     narrow = figures([Ran(TraceJob(0, 0.0, 10.0, 1, "a"), 5.0, 15.0, 1)], 8)
     wide = figures([Ran(TraceJob(0, 0.0, 10.0, 4, "a"), 7.0, 17.0, 4)], 8)
     assert mean_figures([narrow, wide]).wide_wait_p95 == 7.0

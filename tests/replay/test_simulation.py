@@ -196,7 +196,7 @@ def test_a_preempted_job_loses_its_work_and_runs_again() -> None:
     assert ran[0].lost == 8 * (HOUR + MINUTE)
 
 
-def test_nobody_is_preempted_where_it_is_off_or_before_its_time() -> None:
+def test_no_job_is_preempted_where_it_is_off_or_too_early() -> None:
     jobs = [low(0, 0, HOUR), high(1, 60, HOUR)]
     assert played(jobs, preemption=False)[1].start == HOUR
     assert played(jobs)[1].start == 11 * MINUTE  # ten minutes of its own, and the grace
@@ -241,7 +241,7 @@ def test_a_running_job_without_a_limit_is_expected_to_take_what_the_last_two_of_
     assert played([*failed, seconds, *OTHERS])[4].start == 320
 
 
-def test_jobs_that_run_are_expected_anew_when_one_of_their_name_ends() -> None:
+def test_expected_ends_change_when_a_job_of_the_same_name_ends() -> None:
     assert played([*PAST, named(2, 0, 3000, 4), *OTHERS])[4].start > 3000
     later = dataclasses.replace(PAST[1], duration=330.0)
     assert played([PAST[0], later, named(2, 0, 3000, 4), *OTHERS])[4].start == 320

@@ -54,7 +54,7 @@ def test_a_trace_is_read_by_submit_time_and_begins_at_zero(tmp_path: Path) -> No
         (MORE + "1,1,\x1b[31m,50,x,,\n", "line 2: gpus: expected a number, found ''"),
     ],
 )
-def test_what_is_no_trace_is_refused_by_line_and_column(text: str, words: str) -> None:
+def test_invalid_traces_are_refused_by_line_and_column(text: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         parse(text, "trace.csv")
 

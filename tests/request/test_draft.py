@@ -101,14 +101,14 @@ def test_a_host_job_takes_the_path_and_the_directory_over_and_no_secret() -> Non
         ("name", "n" * 300),
     ],
 )
-def test_what_is_wrong_is_told_by_its_name(name: str, text: str) -> None:
+def test_errors_are_reported_by_name(name: str, text: str) -> None:
     draft = {**GOOD, name: text}
     assert name in faults(draft, BY)
     with pytest.raises(InputError):
         asked(draft, BY)
 
 
-def test_several_faults_are_told_together() -> None:
+def test_several_faults_are_reported_together() -> None:
     assert faults({**GOOD, "gpus": "x", "priority": "y", "begin": "z"}, BY).keys() >= {"gpus", "priority", "begin"}
 
 
@@ -129,7 +129,7 @@ def test_no_value_of_the_environment_is_seen_and_each_is_found_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PASSWORD", "WANDB_API_KEY", "MY_KEY"])
-def test_what_looks_like_a_secret_goes_into_no_file(name: str) -> None:
+def test_suspected_secrets_go_into_no_file(name: str) -> None:
     kept = without_secrets({**GOOD, "env": f"{name}=hush EPOCHS=3"})
     assert kept["env"] == f"{name} EPOCHS=3"
     assert env_names(kept) == (name, "EPOCHS")

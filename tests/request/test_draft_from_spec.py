@@ -115,7 +115,7 @@ def test_the_file_for_an_editor_names_all_that_there_is() -> None:
         ("job = 3", "job.toml: job"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told_with_its_place(text: str, where: str, tmp_path: Path) -> None:
+def test_errors_in_a_file_are_reported_with_their_place(text: str, where: str, tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(text)
     with pytest.raises(InputError) as told:

@@ -112,7 +112,7 @@ def test_each_changes_its_own_field_and_no_other(name: str) -> None:
     assert drafts.text_of(draft(after), name) == ANEW[name]
 
 
-def test_a_host_process_keeps_what_it_took_over_from_who_submitted_it() -> None:
+def test_a_host_process_keeps_the_environment_of_its_submitter() -> None:
     assert changed(HOST, time_limit="1h").spec.options == HOST.spec.options
     assert changed(HOST, env="A=2 HERE").spec.options == replace(
         HOST.spec.options, env=(("PATH", "/bin"), ("A", "2"), ("HERE", "yes"))
@@ -126,7 +126,7 @@ def test_variables_are_read_from_a_file_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["time_limit", "after", "begin", "env", "gpu_model", "preemptible", "volume"])
-def test_a_blank_takes_away_what_may_be_missing(name: str) -> None:
+def test_a_blank_removes_optional_values(name: str) -> None:
     texts = {name: "", "signal": ""} if name == "time_limit" else {name: ""}
     after = changed(JOB, **texts)
     assert drafts.text_of(draft(after), name) == ""
@@ -140,7 +140,7 @@ def test_a_time_to_begin_that_is_over_stays_and_a_new_one_ends_a_pause() -> None
     assert (later.spec.begin_at, later.not_before) == (NOW + timedelta(hours=2), None)
 
 
-def test_the_priority_is_what_it_is_now() -> None:
+def test_the_priority_is_the_current_one() -> None:
     assert draft()["priority"] == "80"
     assert changed(priority="").priority == 50
     assert changed(name="x").priority == 80
@@ -156,7 +156,7 @@ def test_the_priority_is_what_it_is_now() -> None:
         (JOB, "image", "", "a job of a container stays one"),
     ],
 )
-def test_what_cannot_be_changed_is_refused_with_the_reason(wanted: Job, name: str, text: str, why: str) -> None:
+def test_fixed_fields_are_refused_with_the_reason(wanted: Job, name: str, text: str, why: str) -> None:
     with pytest.raises(InputError, match=why) as fault:
         changed(wanted, **{name: text})
     assert fault.value.where == name
@@ -178,7 +178,7 @@ def test_what_cannot_be_changed_is_refused_with_the_reason(wanted: Job, name: st
         ({"volume": "no-colon:"}, "volume"),
     ],
 )
-def test_what_is_wrong_is_told_with_its_name(texts: dict[str, str], where: str) -> None:
+def test_errors_are_reported_with_their_names(texts: dict[str, str], where: str) -> None:
     with pytest.raises(InputError) as fault:
         changed(JOB, **texts)
     assert fault.value.where == where
@@ -193,5 +193,5 @@ def test_masked_values_are_taken_over_unseen() -> None:
     assert edit.on(JOB, NOW).spec.options.env == (*RICH.options.env, ("NEW", "1"))
 
 
-def test_gpus_are_asked_for_anew_with_what_they_must_have() -> None:
+def test_a_gpu_request_is_replaced_as_a_whole() -> None:
     assert changed(gpus="all", share="").spec.gpus == GpuRequest(1, 1024, (), True, 10 * GIB + 1, "h100")

@@ -52,7 +52,7 @@ def test_the_next_line_is_another_command_unless_a_quotation_holds_it() -> None:
     assert [word for word, _ in found.dropped] == [";"]
 
 
-def test_what_a_job_cannot_have_is_named_and_the_rest_is_taken() -> None:
+def test_unsupported_options_are_named_and_the_others_used() -> None:
     found = read(
         "docker run --cap-add SYS_ADMIN --privileged -p 80:80 --restart=always --cidfile c --sysctl a=b -e A=1 "
         "--entrypoint '' -h node1 --init=false --read-only=false busybox sleep 3 | tee x"
@@ -103,20 +103,20 @@ def test_a_line_of_our_own() -> None:
         ("docker run --gpus", "--gpus: needs a value"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_a_sentence(text: str, words: str) -> None:
+def test_unreadable_lines_are_refused_with_a_sentence(text: str, words: str) -> None:
     with pytest.raises(InputError) as told:
         read(text)
     assert words in str(told.value)
 
 
 @pytest.mark.parametrize("text", ["", "docker", "dockerx run x", "python run.py", "docker ps", "train docker run x"])
-def test_what_is_no_such_line(text: str) -> None:
+def test_other_text_is_no_command_line(text: str) -> None:
     assert not pasted_line.is_line(text)
 
 
 @pytest.mark.parametrize(
     "text", ["docker run x", "/usr/bin/docker container run x", "A=1 docker run x", "gputui submit x", "podman run x"]
 )
-def test_what_is_such_a_line(text: str) -> None:
+def test_docker_and_gputui_lines_are_recognised(text: str) -> None:
     assert pasted_line.is_line(text)
     assert pasted_line.read_line(text, HERE, ENV).draft["image"] == "x"

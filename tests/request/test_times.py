@@ -100,7 +100,7 @@ def test_a_time(text: str, found: str) -> None:
         ("2099-01-01", "is more than ten years away"),
     ],
 )
-def test_what_is_no_time_or_may_be_two_is_refused(text: str, why: str) -> None:
+def test_invalid_and_ambiguous_times_are_refused(text: str, why: str) -> None:
     with pytest.raises(InputError) as error:
         times.moment(text, "--begin", NOW)
     assert why in str(error.value)

@@ -281,7 +281,7 @@ class RuntimeContract:
         assert ended.cause is not None
         assert ended.cause.code is CauseCode.SIGNALLED
 
-    def test_kill_ends_what_ignores_the_polite_signal(self, harness: Harness, runtime: Runtime) -> None:
+    def test_kill_ends_a_job_that_ignores_sigterm(self, harness: Harness, runtime: Runtime) -> None:
         container_id = self.run(runtime, harness.launch(IGNORE_TERM))
         seen(runtime, container_id, b"ready")
         runtime.terminate(container_id)
@@ -337,7 +337,7 @@ class RuntimeContract:
         runtime.kill(container_id)
         assert harness.ended(runtime, container_id).exit_code == 137
 
-    def test_ending_what_has_ended_does_nothing(self, harness: Harness, runtime: Runtime) -> None:
+    def test_ending_an_ended_attempt_does_nothing(self, harness: Harness, runtime: Runtime) -> None:
         ended = self.run_out(harness, runtime, harness.launch(shell("exit 4")))
         runtime.signal(ended.id, signal.SIGUSR1)
         runtime.terminate(ended.id)
@@ -359,7 +359,7 @@ class RuntimeContract:
         printed = output(runtime, ended.id, tmp_path / "log").decode()
         assert printed == f"{','.join(harness.gpus[:2])}|{launch.tag}|{launch.job_id}|2|7|a b=c\n"
 
-    def test_it_is_told_what_it_may_use_of_shared_gpus(
+    def test_the_environment_has_its_memory_of_shared_gpus(
         self, harness: Harness, runtime: Runtime, tmp_path: Path
     ) -> None:
         made = harness.launch(shell('echo "$NVIDIA_VISIBLE_DEVICES|$GPUTUI_GPU_MEMORY"'), gpus=harness.gpus[:1])
@@ -459,7 +459,7 @@ class RuntimeContract:
         assert runtime.inspect(ended.id) is None
         assert runtime.containers() == ()
 
-    def test_what_runs_is_not_removed(self, harness: Harness, runtime: Runtime) -> None:
+    def test_a_running_attempt_is_not_removed(self, harness: Harness, runtime: Runtime) -> None:
         container_id = self.run(runtime, harness.launch(SLEEP))
         with pytest.raises(RuntimeFault):
             runtime.remove(container_id)

@@ -211,7 +211,7 @@ def test_an_image_of_nvidia_gives_no_gpu_to_a_job_without(
 # ports
 
 
-def test_ports_that_the_engine_chose_are_told(harness: Harness, runtime: DockerRuntime) -> None:
+def test_ports_chosen_by_the_engine_are_reported(harness: Harness, runtime: DockerRuntime) -> None:
     made = launch(harness, IMAGE, SLEEP, publish=("auto:8888", "127.0.0.1:auto:9000/udp", "127.0.0.1:39217:80"))
     created = runtime.create(made)
     runtime.start(created.id)
@@ -330,7 +330,7 @@ def test_a_pull_that_hangs_can_be_cancelled_and_ends_in_the_engine_too(
         time.sleep(0.05)
 
 
-def test_a_pull_without_progress_is_given_up(engine: Dockerd, hanging: tuple[str, IO[bytes]]) -> None:
+def test_a_pull_without_progress_is_aborted(engine: Dockerd, hanging: tuple[str, IO[bytes]]) -> None:
     settings = RuntimeSettings(docker_host=engine.host, pull_stall=timedelta(seconds=2))
     stalled = DockerRuntime(STORE, settings, FakeClock())
     with pytest.raises(RuntimeFault, match="no progress for 2s") as fault:
@@ -340,7 +340,7 @@ def test_a_pull_without_progress_is_given_up(engine: Dockerd, hanging: tuple[str
     stalled.close()
 
 
-def test_an_image_is_pulled_from_a_registry_that_answers_and_tells_its_progress() -> None:
+def test_an_image_is_pulled_from_a_registry_with_progress() -> None:
     """The words alone are tested: the tests have no registry with an image in it."""
     told = list[str | None]()
     events = [

@@ -70,12 +70,12 @@ def test_a_container_of_a_job_is_not_stopped(use: ForeignUse, engine: Dockerd, s
     assert use.container(started[0]).is_running
 
 
-def test_a_container_that_is_not_there_is_told(use: ForeignUse) -> None:
+def test_a_missing_container_is_reported(use: ForeignUse) -> None:
     with pytest.raises(NotFoundError, match="there is no container nowhere"):
         use.container("nowhere")
 
 
-def test_what_engines_leave_out_is_not_known() -> None:
+def test_fields_that_engines_leave_out_are_unknown() -> None:
     bare = detail_of({"Id": "x", "Config": {}, "HostConfig": {}, "State": {"Status": "created"}})
     assert (bare.user, bare.mounts, bare.ports, bare.started_at, bare.restart) == ("", (), (), None, "")
     assert bare.stop_timeout == 10

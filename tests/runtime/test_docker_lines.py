@@ -61,7 +61,7 @@ def by_docker(engine: Dockerd, wanted: DockerLine) -> str:
 
 
 @pytest.mark.parametrize("wanted", LINES, ids=lambda wanted: wanted.name)
-def test_a_container_is_what_docker_would_have_made(
+def test_a_container_equals_that_of_docker_run(
     engine: Dockerd, api: docker.APIClient, runtime: DockerRuntime, wanted: DockerLine
 ) -> None:
     made = [by_docker(engine, wanted)]

@@ -146,7 +146,7 @@ def test_a_followed_log_goes_on_when_the_engine_is_back(engine: StandInEngine, r
     assert opened[0] == ""
 
 
-def test_output_that_went_with_its_container_is_told(engine: StandInEngine, runtime: DockerRuntime) -> None:
+def test_output_lost_with_its_container_is_reported(engine: StandInEngine, runtime: DockerRuntime) -> None:
     def answer(handler: Handler, query: dict[str, str]) -> None:
         del engine.created[NAME]
         handler.stream([frame(b"2026-01-01T00:00:00.000000000Z one\n")], ends=False)

@@ -115,7 +115,7 @@ def test_a_member_chooses_among_the_own_groups(harness: Harness, store: TinyJobS
 
 
 @pytest.mark.parametrize("options", [{"user": "0"}, {"user": "root"}, {"user": f"{UID}:0"}, {"group_add": ("0",)}])
-def test_a_member_becomes_nobody_else(harness: Harness, store: TinyJobStore, options: dict[str, Any]) -> None:
+def test_a_member_becomes_no_other_user(harness: Harness, store: TinyJobStore, options: dict[str, Any]) -> None:
     fault = started(harness, store, UID, **options)
     assert isinstance(fault, RuntimeFault)
     assert fault.cause.code is CauseCode.BAD_SPEC

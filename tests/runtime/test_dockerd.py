@@ -25,7 +25,7 @@ def run_one() -> tuple[subprocess.Popen[str], Path]:
     return process, Path(said.strip().removeprefix("DOCKER_HOST=unix://")).parent
 
 
-def test_the_command_cleans_up_when_it_is_told_to_stop() -> None:
+def test_the_command_cleans_up_on_sigterm() -> None:
     process, directory = run_one()
     assert (directory / "docker.sock").exists()
     process.send_signal(signal.SIGTERM)
@@ -33,7 +33,7 @@ def test_the_command_cleans_up_when_it_is_told_to_stop() -> None:
     assert not directory.exists()
 
 
-def test_the_next_one_clears_away_what_a_killed_owner_left() -> None:
+def test_the_next_owner_removes_the_leftovers_of_a_killed_one() -> None:
     process, directory = run_one()
     host = {**os.environ, "DOCKER_HOST": f"unix://{directory}/docker.sock"}
     subprocess.run(["docker", "run", "-d", IMAGE, "sleep", "600"], env=host, check=True, capture_output=True)

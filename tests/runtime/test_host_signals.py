@@ -76,7 +76,7 @@ def test_without_a_pidfd_the_start_is_compared_too(
     assert LocalProcesses().signal(target(idle), 9, 10, nothing).has_ended
 
 
-def test_gputui_is_not_ended_by_a_signal_to_what_it_runs_in() -> None:
+def test_gputui_refuses_signals_to_its_own_container() -> None:
     for pid in (os.getpid(), os.getppid()):
         found = read_stat(pid)
         assert found is not None

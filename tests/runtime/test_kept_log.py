@@ -32,7 +32,7 @@ def test_two_writers_of_one_log_do_not_mix(tmp_path: Path) -> None:
     assert _names(path.parent) == ["1.log"]
 
 
-def test_what_breaks_off_leaves_nothing(tmp_path: Path) -> None:
+def test_an_aborted_save_leaves_nothing(tmp_path: Path) -> None:
     path = tmp_path / "1.log"
     with pytest.raises(ConnectionError):
         _break_off(path)

@@ -107,7 +107,7 @@ def test_the_limits_of_version_1(tmp_path: Path) -> None:
     assert group.oom_events == str(memory / "memory.oom_control")
 
 
-def test_a_host_that_lets_us_make_no_groups_is_told_of(tmp_path: Path) -> None:
+def test_a_host_without_control_groups_is_reported(tmp_path: Path) -> None:
     group = cgroup.make("one", LIMITS, tmp_path)
     assert group.folders == ()
     assert [each.split(" is ")[0] for each in group.notes] == ["the memory limit", "the CPU limit"]

@@ -36,7 +36,7 @@ def harness(root: Path) -> Iterator[Harness]:
     harness.clean()
 
 
-def test_a_damaged_manifest_does_not_hide_what_runs(harness: Harness, root: Path) -> None:
+def test_a_damaged_manifest_does_not_hide_a_running_attempt(harness: Harness, root: Path) -> None:
     runtime = harness.open()
     created = runtime.create(harness.launch(SLEEP, gpus=harness.gpus[:1]))
     runtime.start(created.id)
@@ -45,7 +45,7 @@ def test_a_damaged_manifest_does_not_hide_what_runs(harness: Harness, root: Path
     assert (found.id, found.state, found.gpus) == (created.id, ContainerState.RUNNING, ())
 
 
-def test_a_damaged_record_does_not_hide_what_runs(harness: Harness, root: Path) -> None:
+def test_a_damaged_record_does_not_hide_a_running_attempt(harness: Harness, root: Path) -> None:
     runtime = harness.open()
     created = runtime.create(harness.launch(SLEEP))
     runtime.start(created.id)
@@ -72,7 +72,7 @@ def test_strangers_in_the_directory_are_passed_over(harness: Harness, root: Path
         assert runtime.inspect(name) is None
 
 
-def test_what_a_crash_left_half_made_is_swept_up_later(harness: Harness, root: Path) -> None:
+def test_half_made_folders_of_a_crash_are_removed_later(harness: Harness, root: Path) -> None:
     runtime = ProcessRuntime(STORE, root.parent, RuntimeSettings(), clock := FakeClock(datetime.now(UTC)))
     created = runtime.create(harness.launch(SLEEP))
     left = root / f".{created.id}.abcd.new"
@@ -113,7 +113,7 @@ def test_a_full_disk_leaves_nothing_half_made(harness: Harness, root: Path, monk
     assert not runtime.create(launch).adopted
 
 
-def test_of_many_what_never_changes_is_read_once(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_constant_facts_of_many_attempts_are_read_once(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[Path] = []
     manifest = AttemptFolder.manifest
 

@@ -198,7 +198,7 @@ def test_a_wrapper_that_comes_late_goes_away(harness: Harness, runtime: ProcessR
 
 
 @pytest.mark.parametrize(("command", "code"), [(shell("echo ran; exit 4"), 4), (("/nowhere/to/be/found",), 127)])
-def test_who_asked_for_the_start_may_be_killed_before_the_answer(
+def test_the_starter_may_be_killed_before_the_answer(
     harness: Harness, runtime: ProcessRuntime, state: Path, command: tuple[str, ...], code: int
 ) -> None:
     """A started command is still awaited: else its end would be unknown and it would run again."""
@@ -390,7 +390,7 @@ def test_none_of_its_processes_gets_away(harness: Harness, runtime: ProcessRunti
     assert host_processes.read_stat(pid) is None
 
 
-def test_what_it_leaves_behind_ends_with_it(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
+def test_leftover_children_end_with_the_job(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     ready = state.parent / "ready"
     daemon = f"setsid sh -c 'trap \"\" TERM HUP; echo $$; : > {ready}; sleep 600' &"
     container_id = begin(harness, runtime, f"{daemon} until [ -e {ready} ]; do sleep 0.01; done; exit 6")
@@ -413,9 +413,7 @@ def test_signals_are_as_a_shell_finds_them(harness: Harness, runtime: ProcessRun
     assert lines[2:] == [b"0", b"1", b"2", b"3"]  # 3 is the folder that ls reads
 
 
-def test_a_wrapper_whose_attempt_was_removed_has_nobody_to_tell_and_goes(
-    harness: Harness, runtime: ProcessRuntime, state: Path
-) -> None:
+def test_a_wrapper_whose_attempt_was_removed_ends(harness: Harness, runtime: ProcessRuntime, state: Path) -> None:
     container_id = begin(harness, runtime, "echo $$; exec sleep 600")
     wrapper_pid, command_pid = leader(runtime, container_id), number_printed(runtime, container_id)
     shutil.rmtree(state / "attempts" / container_id)

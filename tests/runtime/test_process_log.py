@@ -47,7 +47,7 @@ def test_a_line_without_end_comes_in_pieces(tmp_path: Path) -> None:
     assert b"".join(pieces) == b"x" * 3_000_000
 
 
-def test_what_comes_between_the_last_look_and_the_end_is_read(tmp_path: Path) -> None:
+def test_output_between_the_last_read_and_the_end_is_read(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"first\n")
 
@@ -60,7 +60,7 @@ def test_what_comes_between_the_last_look_and_the_end_is_read(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("is_begun", [True, False])
-def test_closing_lets_go_of_the_file(tmp_path: Path, is_begun: bool) -> None:
+def test_closing_closes_the_file(tmp_path: Path, is_begun: bool) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"one\ntwo\n")
     stream = FileLogStream(path, tail=None, follow=True, is_over=lambda: False)

@@ -59,7 +59,7 @@ def refusal(each: Launch, tmp_path: Path) -> str:
         ("runtime", "nvidia", "--runtime"),
     ],
 )
-def test_what_only_containers_have_is_refused_by_name(field: str, value: Any, option: str, tmp_path: Path) -> None:
+def test_options_of_containers_are_refused_by_name(field: str, value: Any, option: str, tmp_path: Path) -> None:
     assert option in refusal(launch("true", **{field: value}), tmp_path)
 
 
@@ -83,7 +83,7 @@ def test_what_only_containers_have_is_refused_by_name(field: str, value: Any, op
         (launch("true", user=""), "no user ''"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(bad: Launch, words: str, tmp_path: Path) -> None:
+def test_impossible_options_are_refused_with_the_reason(bad: Launch, words: str, tmp_path: Path) -> None:
     assert words in refusal(bad, tmp_path)
 
 
@@ -92,7 +92,7 @@ def test_labels_and_an_unlimited_ulimit_are_no_trouble() -> None:
     assert b"rlimit=8:-1:-1\0" in plan
 
 
-def test_a_job_gets_its_account_and_what_was_passed_and_nothing_of_the_scheduler(
+def test_a_job_gets_its_account_and_the_passed_variables_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("TOPSECRET", "x")
@@ -131,13 +131,13 @@ def test_only_root_runs_jobs_as_others(user: str | None, run_as: RunAs | None, m
     assert "root" in fault.value.cause.text
 
 
-def test_who_we_are_already_is_nobody_else() -> None:
+def test_the_own_account_is_no_other_user() -> None:
     assert not account_of(None, None).is_other
     assert not account_of(f"{os.geteuid()}:{os.getegid()}", None).is_other
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root runs jobs as others")
-def test_nobody_but_root_may_name_another_account() -> None:
+def test_only_root_may_name_another_account() -> None:
     """Also where the state directory is the submitter's own: root must not act as a third user on its word."""
     nobody = pwd.getpwnam("nobody")
     own = account_of(None, RunAs(nobody.pw_uid))
@@ -175,7 +175,9 @@ def test_a_job_as_another_user(tmp_path: Path) -> None:
     ("options", "words"),
     [({"workdir": "/no/such/folder"}, "working directory"), ({"ulimits": ("nofile=20:10",)}, "ulimits")],
 )
-def test_what_only_shows_at_the_start_is_refused_there(options: dict[str, Any], words: str, tmp_path: Path) -> None:
+def test_errors_that_show_only_at_the_start_are_refused_there(
+    options: dict[str, Any], words: str, tmp_path: Path
+) -> None:
     harness = process_harness(tmp_path / "state")
     runtime = harness.open()
     created = runtime.create(harness.launch(("true",), **options))
@@ -187,7 +189,7 @@ def test_what_only_shows_at_the_start_is_refused_there(options: dict[str, Any], 
     harness.clean()
 
 
-def test_what_is_kept_is_ours_alone(tmp_path: Path) -> None:
+def test_kept_files_are_private(tmp_path: Path) -> None:
     runtime = ProcessRuntime(STORE, tmp_path, RuntimeSettings(), RealClock())
     runtime.create(launch("true", env=(("TOKEN", "secret"),)))
     folder = tmp_path / "attempts" / f"gputui-{STORE}-5-2"

@@ -98,7 +98,7 @@ def forged(root: Path, owner: int, mode: int, keeper: int) -> Iterator[None]:
         pytest.param(0, 0o2750, OTHER, True, id="root's own"),
     ],
 )
-def test_forged_records_reach_nobody_elses_processes(
+def test_forged_records_reach_no_processes_of_others(
     harness: Harness, root: Path, owner: int, mode: int, victim: int, is_ended: bool
 ) -> None:
     with bystander(victim) as keeper, forged(root, owner, mode, keeper.pid):
@@ -113,7 +113,7 @@ def test_forged_records_reach_nobody_elses_processes(
 
 
 @pytest.mark.parametrize("after", ["mkdir", "fsync"])
-def test_what_is_being_made_cannot_be_led_elsewhere(
+def test_folders_under_construction_cannot_be_redirected(
     harness: Harness, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: str
 ) -> None:
     """Members may replace a file that is being made in their own directory by a link."""
@@ -155,7 +155,7 @@ def test_attempts_are_not_found_through_a_link(harness: Harness, root: Path) -> 
 
 @as_root
 @pytest.mark.parametrize("plant", ["link", "fifo", "numbers"])
-def test_what_a_member_plants_hides_no_other_attempt(harness: Harness, root: Path, plant: str) -> None:
+def test_planted_files_hide_no_other_attempt(harness: Harness, root: Path, plant: str) -> None:
     runtime = harness.open()
     created = runtime.create(harness.launch(SLEEP))
     place = root / NAME
@@ -174,7 +174,7 @@ def test_what_a_member_plants_hides_no_other_attempt(harness: Harness, root: Pat
 
 
 @as_root
-def test_an_attempt_that_is_closed_to_whoever_leads_counts_as_running(harness: Harness, root: Path) -> None:
+def test_an_attempt_that_the_leader_cannot_read_counts_as_running(harness: Harness, root: Path) -> None:
     """Count it as running, so that it is not run again and the others are found."""
     open_to_all(root)
     (root / NAME).mkdir(mode=0o700)
@@ -199,7 +199,7 @@ print(index.find(name + "1"))
 
 
 @as_root
-def test_a_member_neither_begins_nor_repeats_what_root_prepared(harness: Harness, root: Path) -> None:
+def test_a_member_neither_begins_nor_repeats_attempts_prepared_by_root(harness: Harness, root: Path) -> None:
     """The member cannot know if root's scheduler has begun it since."""
     open_to_all(root)
     launch = harness.launch(SLEEP)

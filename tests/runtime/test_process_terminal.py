@@ -251,7 +251,7 @@ def test_another_user_is_refused_by_the_wrapper_itself(
     connection.close()
 
 
-def test_who_may_not_enter_does_not(harness: Harness, runtime: ProcessRuntime, inside: ProcessExec) -> None:
+def test_unauthorised_users_cannot_enter(harness: Harness, runtime: ProcessRuntime, inside: ProcessExec) -> None:
     container_id = begin(harness, runtime, "sleep 600", TTY)
 
     def nobody(submitter: int | None) -> None:

@@ -128,7 +128,7 @@ def test_containers_run_over_ssh(engine: Dockerd, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_line_that_falls_silent_is_given_up_within_15_seconds(sshd: Sshd, url: str) -> None:
+def test_a_silent_connection_is_abandoned_within_15_seconds(sshd: Sshd, url: str) -> None:
     """A firewall that forgets a connection drops packets without a reply."""
     runtime = DockerRuntime("store0000000", RuntimeSettings(docker_host=url), FakeClock())
     woken: list[float] = []
@@ -210,7 +210,7 @@ def test_a_setpriv_without_the_option_is_left_out(tmp_path: Path, url: str, monk
     tunnel.close()
 
 
-def test_what_killed_processes_left_is_removed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_killed_processes_are_removed(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with tempfile.TemporaryDirectory(dir="/tmp") as place:
         monkeypatch.setenv("XDG_RUNTIME_DIR", place)
         dead, alive = Path(place, "gputui-ssh-dead"), Path(place, "gputui-ssh-alive")

@@ -114,13 +114,13 @@ def test_a_whole_entry_that_is_put_stays_one(store: JobStore) -> None:
     assert [(entry.count, entry.held) for entry in store.jobs().values()] == [(MANY, True)]
 
 
-def test_ids_that_nobody_has_are_told(store: JobStore) -> None:
+def test_unknown_ids_are_reported(store: JobStore) -> None:
     store.submit([new(range(3))], actor=ACTOR)
     with store.transaction() as transaction, pytest.raises(NotFoundError):
         list(transaction.chosen([2, 9]))
 
 
-def test_what_is_undone_leaves_entries_whole(store: JobStore) -> None:
+def test_an_undo_leaves_entries_whole(store: JobStore) -> None:
     store.submit([new(range(3))], actor=ACTOR)
     before = dict(store.jobs().items())
     with suppress(ZeroDivisionError), store.transaction() as transaction:
@@ -135,7 +135,7 @@ def test_every_element_counts_as_waiting(store: JobStore) -> None:
         assert transaction.waiting() == {"alice": 7, "bob": 1}
 
 
-def test_a_store_opened_anew_knows_the_ids_of_elements(directory: Path) -> None:
+def test_a_reopened_store_knows_the_ids_of_elements(directory: Path) -> None:
     store = TinyJobStore(directory, SETTINGS)
     store.submit([new(range(50))], actor=ACTOR)
     put(store, store.get(7).evolve(held=True))

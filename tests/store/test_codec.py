@@ -105,7 +105,7 @@ def test_any_recurring_job_comes_back(entry: RecurringJob) -> None:
     assert repr(read) == repr(document)
 
 
-def test_what_a_newer_version_said_of_a_recurring_job_is_kept() -> None:
+def test_fields_of_newer_versions_of_a_recurring_job_are_kept() -> None:
     document = encode_recurring(recurring()) | {"colour": "red"}
     changed = replace(decode_recurring(0, document), paused=True)
     kept = keep_unknown(encode_recurring(changed), document, RecurringJob)
@@ -117,7 +117,7 @@ def test_controls_come_back() -> None:
     assert decode_controls(msgspec.json.decode(msgspec.json.encode(encode_controls(controls)))) == controls
 
 
-def test_what_has_its_default_is_left_out() -> None:
+def test_default_values_are_left_out() -> None:
     document = encode_job(Job(5, JobSpec(), NOW))
     assert document == {"spec": {}, "submitted_at": "2026-03-02T12:00:00Z", "state": "PENDING"}
 
@@ -163,7 +163,7 @@ def test_a_document_that_is_no_job_names_the_job_and_the_place() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"name": "\udcff"}, {"options": ContainerOptions(cpus=float("nan"))}])
-def test_what_json_cannot_say_is_refused(changes: dict[str, Any]) -> None:
+def test_values_without_a_json_form_are_refused(changes: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="cannot be stored"):
         encode_line(JournalEntry({"jobs": {"1": encode_job(job(**changes))}}))
 

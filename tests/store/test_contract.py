@@ -94,7 +94,7 @@ def test_a_job_that_is_not_there_is_not_found(store: JobStore) -> None:
     assert not store.jobs()
 
 
-def test_a_transaction_sees_itself_and_nobody_else_does_before_its_end(store: JobStore) -> None:
+def test_a_transaction_is_visible_to_itself_alone_before_its_end(store: JobStore) -> None:
     submit(store)
     with store.transaction() as transaction:
         added = transaction.add(job(99, name="new"))
@@ -172,7 +172,7 @@ def test_unchanged_jobs_are_the_same_objects(store: JobStore) -> None:
     assert (before[2].priority, after[2].priority) == (50, 7)
 
 
-def test_what_is_handed_out_cannot_change_the_store(store: JobStore) -> None:
+def test_returned_objects_cannot_change_the_store(store: JobStore) -> None:
     submit(store)
     drains = {uuid(0): Drain("hot", "alice", NOW)}
     with store.transaction() as transaction:
@@ -338,7 +338,7 @@ def test_a_recurring_job_that_is_not_there_is_not_found(store: JobStore) -> None
             )
 
 
-def test_what_is_submitted_inside_a_transaction_is_part_of_it(store: JobStore) -> None:
+def test_a_submission_inside_a_transaction_is_part_of_it(store: JobStore) -> None:
     with store.transaction() as transaction:
         added = transaction.add_recurring(recurring())
         ids = store.submit([job(), job()], actor=ACTOR)

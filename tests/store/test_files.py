@@ -72,9 +72,7 @@ def test_stock_tinydb_opens_the_files(tiny: TinyJobStore, directory: Path) -> No
     assert (json.loads(line)["id"], json.loads(line)["job"]["spec"]["name"]) == (2, "b")
 
 
-def test_what_stock_tinydb_changed_is_seen_and_its_ids_are_not_given_out_again(
-    tiny: TinyJobStore, directory: Path
-) -> None:
+def test_changes_by_stock_tinydb_are_seen_and_its_ids_not_reused(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()], actor=ACTOR)
     fold(tiny)
     with TinyDB(directory / "queue.json") as stock:
@@ -186,7 +184,7 @@ def test_a_file_that_is_no_queue_is_refused_and_left_alone(directory: Path, text
     assert (directory / "queue.json").read_text() == text
 
 
-def test_a_queue_whose_snapshot_is_gone_is_not_begun_anew(tiny: TinyJobStore, directory: Path) -> None:
+def test_a_queue_whose_snapshot_is_gone_is_not_created_again(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()], actor=ACTOR)
     (directory / "queue.json").unlink()
     for use in (lambda: TinyJobStore(directory), tiny.jobs, tiny.version, lambda: tiny.submit([job()], actor=ACTOR)):
@@ -251,7 +249,7 @@ def test_a_tail_of_zeros_is_cut_off(tiny: TinyJobStore, directory: Path) -> None
     assert priorities(directory) == {1: 50, 2: 50}
 
 
-def test_a_flipped_byte_costs_its_own_line_and_is_told(tiny: TinyJobStore, directory: Path) -> None:
+def test_a_flipped_byte_costs_its_own_line_and_is_reported(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()] * 2, actor=ACTOR)
     begin = journal(directory).stat().st_size
     set_priority(tiny, 1, 70)
@@ -270,7 +268,7 @@ def test_a_flipped_byte_costs_its_own_line_and_is_told(tiny: TinyJobStore, direc
         store.close()
 
 
-def test_a_journal_that_0_1_kept_for_its_damage_is_told(tiny: TinyJobStore, directory: Path) -> None:
+def test_a_damaged_journal_kept_by_0_1_is_reported(tiny: TinyJobStore, directory: Path) -> None:
     kept = directory / "queue.json.wal.7.damaged"
     kept.write_bytes(b"")
     assert tiny.damage() == (f"{kept}: kept for its damaged lines, which are lost to the queue",)
@@ -405,7 +403,7 @@ def test_the_hint_says_where_the_journal_ends(tiny: TinyJobStore, directory: Pat
     assert (hint.length, hint.next_id) == (journal(directory).stat().st_size, 4)
 
 
-def test_a_line_that_was_cut_off_and_written_anew_is_read_anew(
+def test_a_truncated_and_rewritten_line_is_read_again(
     tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.submit([job()], actor=ACTOR)
@@ -444,7 +442,7 @@ def test_a_job_in_both_files_is_the_queues(
     assert [moved.id for moved in tiny.history()] == [1]
 
 
-def test_audit_entries_folded_twice_are_told_once(
+def test_audit_entries_folded_twice_are_listed_once(
     tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.submit([job()] * 2, actor=ACTOR)

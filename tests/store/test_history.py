@@ -69,7 +69,7 @@ def test_a_torn_last_line_was_never_there_and_is_cut_away(directory: Path) -> No
     assert list(names(history)) == ["1", "2", "3"]
 
 
-def test_a_damaged_line_costs_itself_and_is_told(tiny: TinyJobStore, directory: Path) -> None:
+def test_a_damaged_line_costs_itself_and_is_reported(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job(), job(), job()], actor=ACTOR)
     add(files(directory), over(1), over(2), over(3))
     path = directory / MONTH
@@ -79,7 +79,7 @@ def test_a_damaged_line_costs_itself_and_is_told(tiny: TinyJobStore, directory: 
     assert list(history.damage()) == [f"{path}: 1 line cannot be read: left out"]
 
 
-def test_entries_that_cannot_be_read_are_counted_and_told(directory: Path) -> None:
+def test_unreadable_entries_are_counted_and_reported(directory: Path) -> None:
     store = TinyJobStore(directory, SETTINGS)
     add(files(directory), over(5), over(6), over(7))
     path = directory / MONTH

@@ -67,7 +67,7 @@ def writes(store: TinyJobStore) -> list[Callable[[], object]]:
     return [lambda: store.submit([job()], actor=ACTOR), change, store.storage.checkpoint]
 
 
-def test_a_damaged_queue_is_refused_for_writing_and_told_to_readers(directory: Path, spoil: Spoil) -> None:
+def test_a_damaged_queue_is_refused_for_writing_and_reported_to_readers(directory: Path, spoil: Spoil) -> None:
     filled(directory)
     spoil(directory)
     before = {path.name: path.read_bytes() for path in directory.iterdir()}
@@ -115,7 +115,7 @@ def test_a_process_that_lags_behind_takes_no_cut_journal_for_whole(directory: Pa
         one.close()
 
 
-def test_bytes_written_over_are_seen_by_who_has_the_queue_in_memory(directory: Path) -> None:
+def test_overwritten_bytes_are_noticed_by_processes_with_the_queue_in_memory(directory: Path) -> None:
     filled(directory)
     store = TinyJobStore(directory)
     store.jobs()
@@ -204,7 +204,7 @@ def test_a_record_that_is_lost_or_old_proves_nothing(directory: Path, record: st
     assert written.checksum == zlib.crc32((directory / WAL).read_bytes())
 
 
-def test_a_record_of_0_1_still_tells_of_a_journal_cut_short(directory: Path) -> None:
+def test_a_record_of_0_1_still_reveals_a_truncated_journal(directory: Path) -> None:
     filled(directory)
     (directory / LOCK).write_bytes(as_0_1((directory / LOCK).read_bytes()))
     os.truncate(directory / WAL, 500)
@@ -261,7 +261,7 @@ def test_an_older_snapshot_put_back_beside_a_later_record_is_refused(directory: 
         one.close()
 
 
-def test_a_queue_that_is_gone_is_not_begun_anew_where_its_record_is_left(directory: Path) -> None:
+def test_a_missing_queue_with_a_record_is_not_created_again(directory: Path) -> None:
     filled(directory)
     for name in ("queue.json", WAL):
         (directory / name).unlink()

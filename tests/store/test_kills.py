@@ -138,7 +138,7 @@ def test_objects_stay_the_same_through_the_fold_of_another(tiny: TinyJobStore, d
     other.close()
 
 
-def test_nobody_reads_the_queue_anew_while_its_own_process_folds_it(
+def test_no_process_reloads_the_queue_while_it_folds_it_itself(
     tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tiny.submit([job()] * 3, actor=ACTOR)
@@ -158,7 +158,7 @@ def test_nobody_reads_the_queue_anew_while_its_own_process_folds_it(
     assert list(tiny.jobs()) == [1, 2, 3]
 
 
-def test_what_a_writer_has_in_memory_is_what_others_read(tiny: TinyJobStore, directory: Path) -> None:
+def test_the_memory_of_a_writer_equals_the_files(tiny: TinyJobStore, directory: Path) -> None:
     array = job(array=ArrayRef(-1, 0)).evolve(runs=runs_of(0, range(9)))
     tiny.submit([job(gpus=2, command=("a", "ü")), job(), array], actor=ACTOR)
     drain, fault = Drain("hot", "root", NOW), GpuFault("Xid 79", NOW, has_ecc=True)
@@ -194,7 +194,7 @@ def test_documents_stay_the_same_through_the_fold_of_another(tiny: TinyJobStore,
     assert [key for key in after if after[key] is not before[key]] == ["2"]
 
 
-def test_versions_differ_after_a_fold_even_if_nobody_reads(tiny: TinyJobStore, directory: Path) -> None:
+def test_versions_differ_after_a_fold_even_without_readers(tiny: TinyJobStore, directory: Path) -> None:
     tiny.submit([job()], actor=ACTOR)
     other = TinyJobStore(directory)
     seen = [tiny.version()]

@@ -108,9 +108,7 @@ def test_a_fold_on_a_full_disk_keeps_the_journal(small: Full) -> None:
     store.close()
 
 
-def test_what_was_acknowledged_stays_so_when_the_fold_after_it_fails(
-    tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_acknowledged_changes_survive_a_failed_fold(tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise StoreFullError("no space")
 
@@ -282,7 +280,7 @@ def test_the_names_of_a_new_directory_are_synced(tmp_path: Path, monkeypatch: py
     assert {tmp_path, tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "state"} <= set(synced)
 
 
-def test_a_line_that_cannot_be_taken_back_is_not_told_as_refused(
+def test_a_line_that_cannot_be_removed_is_not_reported_as_refused(
     tiny: TinyJobStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def broken(*_: int) -> None:
@@ -362,7 +360,7 @@ def test_the_store_asks_where_it_is(directory: Path, monkeypatch: pytest.MonkeyP
     assert not directory.exists()
 
 
-def test_what_is_no_directory_is_called_so(tmp_path: Path) -> None:
+def test_other_kinds_of_files_are_called_no_directory(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name, said in (("file", "not a directory"), ("link", "a dangling symbolic link")):

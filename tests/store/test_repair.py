@@ -20,7 +20,7 @@ from tests.store.test_integrity import WAL, Spoil, filled, spoil
 __all__ = ["spoil"]
 
 
-def test_from_the_files_exactly_what_is_missing_is_told(directory: Path, spoil: Spoil) -> None:
+def test_the_files_reveal_exactly_the_losses(directory: Path, spoil: Spoil) -> None:
     filled(directory)
     spoil(directory)
     before = TinyJobStore(directory)
@@ -71,7 +71,7 @@ def test_a_removed_journal_that_was_empty_costs_nothing_where_a_process_knows_so
     store.close()
 
 
-def test_what_was_acknowledged_after_the_last_look_of_memory_is_told_as_lost(directory: Path) -> None:
+def test_changes_acknowledged_after_the_rescue_are_reported_as_lost(directory: Path) -> None:
     filled(directory)
     store, other = TinyJobStore(directory), TinyJobStore(directory)
     store.jobs()

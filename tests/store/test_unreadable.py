@@ -99,7 +99,7 @@ def test_one_that_becomes_readable_is_there_again(store: TinyJobStore, directory
     store.close()
 
 
-def test_its_gpus_are_told_while_its_attempt_is_not_over(store: TinyJobStore, directory: Path) -> None:
+def test_its_gpus_are_known_while_its_attempt_runs(store: TinyJobStore, directory: Path) -> None:
     document = encode_job(running(2, on=[uuid(3), uuid(4)])) | {"state": "SLEEPING"}
     written(directory, "2", json.dumps(document).encode())
     store.jobs()

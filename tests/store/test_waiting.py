@@ -48,7 +48,7 @@ def test_a_writer_gives_up_and_names_the_holder(tiny: TinyJobStore, directory: P
     store.close()
 
 
-def test_a_long_wait_is_told_and_ends_with_the_holder(
+def test_a_long_wait_is_reported_and_ends_with_the_holder(
     tiny: TinyJobStore, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lock, "TELL_AFTER", 0.01)

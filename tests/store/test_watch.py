@@ -32,7 +32,9 @@ def hears(told: StoreWatch, seconds: float = 10) -> bool:
 
 
 @pytest.mark.parametrize("what", WRITES)
-def test_what_another_writes_is_told_when_the_version_shows_it(tiny: TinyJobStore, directory: Path, what: str) -> None:
+def test_changes_by_others_are_reported_when_the_version_shows_them(
+    tiny: TinyJobStore, directory: Path, what: str
+) -> None:
     other = TinyJobStore(directory)
     told = tiny.watch()
     assert told is not None

@@ -133,7 +133,7 @@ def fill(directory: Path) -> Path:
     return ballast
 
 
-def test_a_full_disk_is_told_loses_nothing_and_is_survived(cramped: Site) -> None:
+def test_a_full_disk_is_reported_loses_nothing_and_is_survived(cramped: Site) -> None:
     cramped.serve()
     ran = cramped.shell(witness.until_let_go(), "--gpus", "1")
     cramped.until(lambda: running(cramped, ran))

@@ -150,7 +150,7 @@ async def test_on_the_grid_a_key_means_the_job_that_holds_the_gpu() -> None:
         assert console.audited() == [("requeue", "job 104")]
 
 
-async def test_an_error_says_what_where_and_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_error_shows_problem_place_and_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
 
     def full(*_: object) -> tuple[int, ...]:

@@ -34,7 +34,7 @@ def test_ends_starts_and_windows_come_in_the_order_of_time() -> None:
     assert "kept on GPU 4-6 until" in lines[6]
 
 
-def test_who_has_no_start_is_told_with_the_reason() -> None:
+def test_jobs_without_a_start_are_listed_with_the_reason() -> None:
     assert agenda(plans.contended(), 30)[-1].split() == ["no", "start", "·", "#109", "nightly-bench", "held"]
 
 
@@ -50,7 +50,7 @@ def test_that_nothing_is_to_come_is_said() -> None:
 
 
 @pytest.mark.parametrize("most", range(14))
-def test_it_keeps_to_its_room_and_says_what_it_leaves_out(most: int) -> None:
+def test_it_keeps_to_its_room_and_counts_omissions(most: int) -> None:
     lines = agenda(plans.contended(), most)
     assert len(lines) <= most
     if most < LEAST:

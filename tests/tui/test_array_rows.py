@@ -90,7 +90,7 @@ class TestUnfolded:
         assert (rows.positions[1], rows.positions[50_007], rows.positions.get(LAST + 1)) == (0, 50_001, None)
         assert rows.id_width == len("7_99999")
 
-    def test_a_row_says_what_the_element_waits_for(self, rows: QueueRows) -> None:
+    def test_a_row_gives_the_reason_of_an_element(self, rows: QueueRows) -> None:
         rows.fold(-LAST)
         assert texts(rows, 50_001) == {"id": "7_50000", "name": "sweep", "why": WAITS.text}
         assert rows.jobs_of(50_007) == (ENTRY.element(50_007),)
@@ -112,14 +112,14 @@ class TestUnfolded:
         assert (rows.keys[0], rows.keys[COUNT - 1], rows.keys[-1]) == (LAST, 7, 1)
         assert rows.positions[LAST - 1] == 1
 
-    def test_what_waits_for_the_array_stands_beneath_its_first_element(self, rows: QueueRows) -> None:
+    def test_dependents_of_an_array_are_beneath_its_first_element(self, rows: QueueRows) -> None:
         rows.update(picture(ENTRY, job(200_000, after=(7,))))
         rows.fold(-LAST)
         rows.fold(7)
         assert list(rows.keys[:3]) == [7, 200_000, 8]
         assert len(rows.keys) == COUNT + 1
 
-    def test_an_array_beneath_what_it_waits_for(self, rows: QueueRows) -> None:
+    def test_an_array_is_beneath_its_dependency(self, rows: QueueRows) -> None:
         waiting = array(range(3), first=7, after=(1,))
         rows.update(picture(job(1), waiting))
         rows.fold(1)
@@ -139,7 +139,7 @@ class TestFilter:
         assert texts(rows, 0)["name"] == name
         assert len(rows.keys) == 1
 
-    def test_what_is_shown_is_counted_and_unfolded(self, rows: QueueRows) -> None:
+    def test_matching_elements_are_counted_and_unfolded(self, rows: QueueRows) -> None:
         rows.show(filter="id:10-19")
         assert (rows.matching, rows.known) == (10, COUNT + 1)
         assert rows.fold(-19) == 10

@@ -86,7 +86,7 @@ def test_a_bar_has_its_job_in_it_and_ends_at_the_edges() -> None:
     assert drawn(bar(-50, -20)) == drawn(bar(500, 600)) == ""
 
 
-def test_what_is_kept_and_what_is_against_it_lies_under_the_bars() -> None:
+def test_reservations_and_conflicts_are_under_the_bars() -> None:
     window = KeptWindow("exam", NOW + HOUR, NOW + 3 * HOUR, (uuid(0),))
     row = gpu_row(Drawn(HERE, NOW, (window,), {7: "x"}), [bar(150, 400)], view(0))
     assert text(row).startswith("│     ")

@@ -91,7 +91,7 @@ async def test_a_click_on_the_words_does_as_before() -> None:
         await hand.until(lambda: hand.app.return_value is ExitChoice.STOP)
 
 
-async def test_what_is_proposed_is_answered_like_a_question() -> None:
+async def test_a_proposal_is_answered_like_a_question() -> None:
     console = foreseen()
     console.app.keymap = Keymap.of(KEYS)
     async with console.app.run_test(size=SIZE) as pilot:

@@ -140,7 +140,7 @@ async def test_a_screen_that_cannot_be_lent_says_so() -> None:
         assert any("cannot be lent to a shell" in told for told in console.told)
 
 
-async def test_why_there_is_no_shell_is_told() -> None:
+async def test_the_reason_for_a_missing_shell_is_shown() -> None:
     inside = FakeInside()
     inside.error = GputuiError("the container has no shell: its image has no sh")
     console = Console(job_access=inside)
@@ -152,7 +152,7 @@ async def test_why_there_is_no_shell_is_told() -> None:
         assert any("has no shell" in told for told in console.told)
 
 
-async def test_who_only_looks_on_gets_processes_but_no_shell() -> None:
+async def test_a_read_only_console_has_processes_but_no_shell() -> None:
     inside = FakeInside()
     console = Console(job_access=inside, console=ConsoleSettings(read_only=True))
     async with console.app.run_test(size=(100, 30)) as pilot:
@@ -173,7 +173,7 @@ async def test_who_only_looks_on_gets_processes_but_no_shell() -> None:
     ("keys", "text"),
     [(("y",), "101"), (("i",), "101"), (("n",), "llama-7b-sft"), (("k",), "c101"), (("escape",), "")],
 )
-async def test_what_is_copied_is_chosen_by_one_more_key(keys: tuple[str, ...], text: str) -> None:
+async def test_the_text_to_copy_is_chosen_by_one_more_key(keys: tuple[str, ...], text: str) -> None:
     console = Console()
     async with console.app.run_test(size=(100, 30)) as pilot:
         await console.begin(pilot)
@@ -186,7 +186,7 @@ async def test_what_is_copied_is_chosen_by_one_more_key(keys: tuple[str, ...], t
 
 
 @pytest.mark.parametrize(("wide", "is_cut"), [(80, True), (200, False)])
-async def test_what_would_be_copied_is_cut_only_where_there_is_no_room(wide: int, is_cut: bool) -> None:
+async def test_texts_to_copy_are_cut_only_where_there_is_no_room(wide: int, is_cut: bool) -> None:
     console = Console(with_job(rich_snapshot(), [secret_job()]))
     async with console.app.run_test(size=(wide, 30)) as pilot:
         await console.begin(pilot)
@@ -197,7 +197,7 @@ async def test_what_would_be_copied_is_cut_only_where_there_is_no_room(wide: int
         assert ("…" in line) is is_cut
 
 
-def test_what_is_copied_is_whole_and_harmless() -> None:
+def test_copied_texts_are_whole_and_harmless() -> None:
     texts = copied(secret_job())
     assert texts["command"] == "torchrun --nproc-per-node=2 train.py"
     assert texts["image"] == "nvcr.io/nvidia/pytorch:24.10-py3"

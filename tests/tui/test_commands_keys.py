@@ -77,7 +77,7 @@ def test_no_place_has_a_clash_that_is_not_declared() -> None:
         ("shift+a", None),
     ],
 )
-def test_a_key_is_known_by_what_people_call_it(written: str, key: str | None) -> None:
+def test_keys_have_their_common_names(written: str, key: str | None) -> None:
     assert key_of(written) == key
     if key is not None:
         assert key_of(key_name(key)) == key
@@ -94,7 +94,7 @@ def test_a_key_is_known_by_what_people_call_it(written: str, key: str | None) ->
         ({"hold": ("",)}, ("'' is no key",)),
     ],
 )
-def test_what_cannot_be_is_refused_in_a_sentence_that_names_both(
+def test_conflicts_are_refused_in_a_sentence_that_names_both(
     keys: dict[str, tuple[str, ...]], words: tuple[str, ...]
 ) -> None:
     with pytest.raises(InputError) as raised:
@@ -118,7 +118,7 @@ def test_the_settings_file_gives_one_key_or_several(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["keys = 3", "[console.keys]\nhold = 3"])
-def test_what_is_no_table_of_keys_is_refused(tmp_path: Path, text: str) -> None:
+def test_invalid_tables_of_keys_are_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.toml"
     path.write_text(text if text.startswith("[") else f"[console]\n{text}\n")
     with pytest.raises(InputError, match=r"console\.keys"):

@@ -46,13 +46,13 @@ def _looked(*snapshots: Snapshot, mine_only: bool = True) -> list[Notification]:
     return found
 
 
-def test_what_is_so_when_the_console_opens_is_no_news() -> None:
+def test_states_from_before_the_console_opened_are_no_events() -> None:
     assert _looked(disk_full()) == []
     assert _looked(EMPTY, disk_full()) == []
     assert _looked(rich_snapshot(), rich_snapshot()) == []
 
 
-def test_a_job_of_mine_that_fails_is_told_with_its_reason() -> None:
+def test_a_failed_job_of_the_user_is_reported_with_its_reason() -> None:
     found = _looked(rich_snapshot(), with_job(rich_snapshot(), [job_over(101)]))
     assert [(each.severity, each.is_told) for each in found] == [("error", True)]
     assert found[0].text.startswith("Job 101 train-101 (alice) failed after")
@@ -60,12 +60,12 @@ def test_a_job_of_mine_that_fails_is_told_with_its_reason() -> None:
 
 
 @pytest.mark.parametrize(("mine_only", "is_told"), [(True, False), (False, True)])
-def test_jobs_of_others_are_in_the_log_and_told_on_demand(mine_only: bool, is_told: bool) -> None:
+def test_jobs_of_others_are_in_the_log_and_shown_on_demand(mine_only: bool, is_told: bool) -> None:
     found = _looked(rich_snapshot(), with_job(rich_snapshot(), [job_over(101, tenant="bob")]), mine_only=mine_only)
     assert [each.is_told for each in found] == [is_told]
 
 
-def test_a_job_that_came_and_went_between_two_pictures_is_told() -> None:
+def test_a_job_that_came_and_went_between_two_snapshots_is_reported() -> None:
     before = rich_snapshot()
     found = _looked(before, replace(before, jobs=(*before.jobs, job_over(200, JobState.COMPLETED))))
     assert [(each.severity, re.split(" in | after ", each.text)[0]) for each in found] == [
@@ -152,7 +152,7 @@ def test_the_end_of_an_entry_counts_every_element() -> None:
     assert told == ["array 7 sweep ended: 99999 CANCELLED, 1 COMPLETED"]
 
 
-def test_ends_that_follow_one_another_closely_are_told_together() -> None:
+def test_ends_in_close_succession_are_reported_together() -> None:
     watcher, told = ChangeWatcher("alice", mine_only=True), []
     jobs: tuple[Job, ...] = ()
     for number in range(30):
@@ -203,7 +203,7 @@ def test_a_hung_driver_is_one_notice_and_a_count() -> None:
     assert "│ ✗ driver hung  ✗ GPU 7 lost" in line_of(stale())
 
 
-def test_a_job_stopped_by_its_lost_gpu_is_told_when_it_is_stopped_and_when_it_is_queued_again() -> None:
+def test_a_job_stopped_by_its_lost_gpu_is_reported_at_the_stop_and_at_the_requeue() -> None:
     cause = Cause(CauseCode.GPU_LOST, "GPU 0: it fell off the bus")
     ours = next(each for each in rich_snapshot().jobs if each.id == 101)
     stopping = ours.evolve(state=JobState.COMPLETING, stopping=Stopping(cause, NOW))
@@ -221,7 +221,7 @@ def test_a_job_stopped_by_its_lost_gpu_is_told_when_it_is_stopped_and_when_it_is
     assert _looked(rich_snapshot(), second, held) == []
 
 
-def test_trouble_is_told_once_while_its_figures_change_and_its_end_is_kept() -> None:
+def test_a_problem_is_reported_once_while_its_figures_change_and_its_end_is_kept() -> None:
     def low(left: str) -> Snapshot:
         return rich_snapshot(notices=(Notice("error", f"{left} GB are left in /var/lib/gputui"),))
 
@@ -285,7 +285,7 @@ def test_the_log_of_a_session_is_bounded() -> None:
         ({"TERM": "screen"}, "\x1bP\x1b]9;gputui: job 7 ended\a\x1b\\"),
     ],
 )
-def test_the_desktop_is_told_in_the_words_of_the_terminal(environ: dict[str, str], sequence: str) -> None:
+def test_desktop_notifications_use_the_sequence_of_the_terminal(environ: dict[str, str], sequence: str) -> None:
     assert desktop_sequence("job 7 ended", environ) == sequence
 
 

@@ -35,7 +35,7 @@ async def test_actions_are_undone_one_by_one_and_named() -> None:
         assert "Nothing to undo" in console.told[-1]
 
 
-async def test_what_somebody_else_changed_since_stays() -> None:
+async def test_later_changes_of_others_stay() -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)

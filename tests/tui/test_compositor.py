@@ -55,7 +55,7 @@ async def test_a_cursor_key_draws_the_rows_it_left_and_came_to(monkeypatch: pyte
     assert max(height for name, height in drawn) == 2, drawn
 
 
-async def test_what_is_drawn_is_what_the_whole_screen_shows_there(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_partial_updates_equal_the_whole_screen(monkeypatch: pytest.MonkeyPatch) -> None:
     compared = 0
     partial = ExactCompositor.render_partial_update
 

@@ -143,7 +143,7 @@ CAUSES: dict[str, tuple[Callable[[], Snapshot], str, Style | None, str]] = {
 
 
 @pytest.mark.parametrize("name", CAUSES)
-def test_each_cause_is_told_in_words_and_colour_until_it_is_over(name: str) -> None:
+def test_each_condition_is_shown_in_words_and_colour_until_it_is_over(name: str) -> None:
     make, words, style, todo = CAUSES[name]
     seen = make()
     found = conditions(seen, NOW)
@@ -201,7 +201,7 @@ def test_two_gpus_are_named_and_more_are_counted() -> None:
     assert "✗ GPUs 3,6 lost" in text(status_line(both, "n", found=conditions(both, NOW)))
 
 
-def test_the_disk_is_told_once() -> None:
+def test_the_disk_is_reported_once() -> None:
     both = replace(disk(0.98), notices=(Notice("warning", "5G left on the disk of /data", short="disk low"),))
     assert [condition.kind for condition in conditions(both, NOW)] == ["disk low"]
 
@@ -213,7 +213,7 @@ def test_many_failures_are_counted() -> None:
     assert "! 59 failed in 1h" in text(status_line(healthy(), "n", found=found))
 
 
-def test_what_others_wrote_acts_on_no_terminal() -> None:
+def test_foreign_text_cannot_control_the_terminal() -> None:
     evil = Holder("container", "\x1b[31mevil", "e\x07ve", image="i\x1b]0;x")
     seen = of_gpu(GpuState.FOREIGN, holders=(evil,), drain=Drain("a\x1b[2J", "b\x1b[0m", AGO))
     assert all(condition.text.isprintable() for condition in conditions(seen, NOW))
@@ -249,7 +249,7 @@ def test_a_gpu_that_is_slowed_for_moments_does_not_blink() -> None:
     assert off == [n < 59 + STEADY / SECOND for n in range(60, 80)]
 
 
-def test_now_lists_each_with_since_when_and_what_helps() -> None:
+def test_now_lists_each_condition_with_its_begin_and_remedy() -> None:
     lost = Condition("error", "GPU 6 is lost", "lost", gpu="6", todo="`gputui doctor` checks the driver")
     dated = Condition("information", "GPU 1 is drained", "drained", gpu="1", since=AGO)
     lines = [text(line) for line in notice_lines((lost, dated), (), NOW, 100)]

@@ -72,7 +72,7 @@ async def test_keys_in_the_panel_move_it_on_and_the_forecast_follows() -> None:
         assert (placed.past, placed.tie < 0) == (113, True)
 
 
-async def test_keys_pressed_before_it_is_known_what_they_take_all_count() -> None:
+async def test_keys_pressed_before_the_forecast_all_count() -> None:
     console = watched(queue())
     async with console.app.run_test(size=(120, 40)) as pilot:
         await console.begin(pilot)
@@ -101,7 +101,7 @@ async def test_another_key_in_the_panel_takes_the_place_of_steps_not_made_yet() 
         assert "to the head of the queue" in console.screen_text
 
 
-async def test_the_panel_tells_why_it_goes_no_further() -> None:
+async def test_the_panel_says_why_it_goes_no_further() -> None:
     console = watched(queue())
     async with console.app.run_test(size=(120, 40)) as pilot:
         await console.begin(pilot)
@@ -147,7 +147,7 @@ async def test_without_the_panel_steps_add_up_too_whatever_the_picture_shows_by_
         await until(pilot, partial(stands, 0))
 
 
-def test_the_jobs_that_were_dragged_are_let_go_with_their_picture() -> None:
+def test_dragged_jobs_are_freed_with_their_snapshot() -> None:
     drag, one = Drag(), job()
     drag.press([one], 1)
     kept = weakref.ref(one)

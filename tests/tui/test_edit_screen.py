@@ -57,7 +57,7 @@ def kept(console: Console) -> Job:
     return console.store.get(108)
 
 
-async def test_it_is_filled_with_what_the_job_asks_for() -> None:
+async def test_the_form_is_filled_with_the_job_s_request() -> None:
     async with opened(edited()) as (pilot, form):
         await pilot.pause()
         draft = form.draft()
@@ -89,7 +89,7 @@ async def test_any_of_it_is_changed_and_the_rest_stays() -> None:
     assert "job 108 is edited" in console.told
 
 
-async def test_what_cannot_be_changed_says_why() -> None:
+async def test_fixed_fields_say_why() -> None:
     console = edited()
     async with opened(console, (120, 50)) as (pilot, form):
         await pilot.pause()
@@ -100,7 +100,7 @@ async def test_what_cannot_be_changed_says_why() -> None:
         assert "one job stays one" in shown
 
 
-async def test_enter_shows_what_it_would_do_and_enter_again_writes_it() -> None:
+async def test_enter_shows_the_effect_and_enter_again_writes_it() -> None:
     console = edited(what_if="always")
     async with opened(console, (120, 40)) as (pilot, form):
         put(form, gpus="1", time_limit="1h")
@@ -143,7 +143,7 @@ async def test_hold_is_a_box_of_it() -> None:
         assert not kept(console).held
 
 
-async def test_nothing_wrong_is_sent_and_the_field_says_what() -> None:
+async def test_errors_are_not_sent_and_are_shown_at_the_field() -> None:
     console = edited()
     async with opened(console) as (pilot, form):
         put(form, time_limit="soon")
@@ -247,7 +247,7 @@ async def test_the_job_is_edited_in_the_users_own_editor(tmp_path: Path, monkeyp
         assert kept(console).spec.options == OPTIONS
 
 
-async def test_a_pasted_line_changes_what_it_names_alone() -> None:
+async def test_a_pasted_line_changes_only_its_own_options() -> None:
     console = edited()
     async with opened(console) as (pilot, form):
         form.fill_line("docker run --gpus 1 --shm-size 2g seg:3 train --fast")

@@ -219,7 +219,7 @@ def test_the_palette_has_no_two_of_one_name() -> None:
 
 
 @pytest.mark.parametrize("make", [world, foreseen])
-async def test_a_name_finds_what_is_called_so_whether_or_not_it_can_be_done_there(make: Make) -> None:
+async def test_a_name_finds_its_command_even_where_it_cannot_be_used(make: Make) -> None:
     def at(stage: Step) -> Step:
         async def look(hand: Hand) -> None:
             await stage(hand)
@@ -257,7 +257,7 @@ async def test_keys_are_kept_apart_where_they_are_pressed(make: Make) -> None:
     assert bound == {place: {command.name for command in places()[place]} for place in places_here}
 
 
-async def test_who_only_looks_on_reaches_nothing_that_changes_anything() -> None:
+async def test_a_read_only_console_reaches_no_command_that_changes_anything() -> None:
     changing = [row for row in ROWS if row.command.changes and row.stage not in (stages_screens.form, stages.held)]
     changing.append(Row("undo", stages.queue, eyes.is_held, then=False))
     assert {row.name for row in changing} | {"send"} == {command.name for command in COMMANDS if command.changes}

@@ -33,7 +33,7 @@ def page(told: ExplanationState) -> list[str]:
     return [f"{label} {''.join(text for text, _ in cell)}" for label, cell in lines]
 
 
-def test_the_page_says_what_the_command_says() -> None:
+def test_the_page_agrees_with_the_command() -> None:
     subject, told = waiting()
     spoken = [" ".join(line.split()) for line in story(subject, told, NOW)]
     shown = [" ".join(line.split()) for line in page(ExplanationState(told))]
@@ -86,7 +86,7 @@ async def test_time_alone_moves_the_score() -> None:
         await until(pilot, lambda: "waited 1h50m" in console.screen_text)
 
 
-async def test_what_goes_wrong_is_told_where_it_would_stand(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_errors_are_shown_in_place_of_the_explanation(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> Explanation:
         raise ValueError("no such order")
 

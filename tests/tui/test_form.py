@@ -53,7 +53,7 @@ def test_rarer_options_of_docker_are_one_text_and_come_back() -> None:
         ("--stop-timeout soon", "--stop-timeout: 'soon' is not a whole number"),
     ],
 )
-def test_what_is_wrong_with_that_text_is_told_at_its_field(text: str, words: str) -> None:
+def test_errors_are_shown_at_their_field(text: str, words: str) -> None:
     typed = further_options.of_form({**GOOD, further_options.FIELD: text})
     found = faults(typed, HERE, NOW)
     assert found.keys() == {further_options.FIELD}
@@ -68,7 +68,7 @@ def test_the_form_has_a_field_for_everything_that_can_be_asked_for() -> None:
     assert HINTS.keys() == set(FIELDS)
 
 
-def test_the_limit_of_the_site_is_told_at_its_field() -> None:
+def test_the_limit_of_the_site_is_shown_at_its_field() -> None:
     strict = dataclasses.replace(HERE, scheduler=SchedulerSettings(max_time=timedelta(hours=1)))
     assert "longer than a job may run" in faults({**GOOD, "time_limit": "2h"}, strict, NOW)["time_limit"]
     assert "there is none" in faults({**GOOD, "signal": "TERM@60"}, HERE, NOW)["signal"]
@@ -88,7 +88,7 @@ def test_a_hint_names_the_field_as_the_form_does() -> None:
     assert faults({"image": "busybox", "gpu_model": "h100"}, HERE, NOW)["gpu_model"].endswith("fill in GPUs")
 
 
-def test_the_gpus_are_told_while_other_fields_are_wrong() -> None:
+def test_the_gpus_are_shown_while_other_fields_are_wrong() -> None:
     spec = gpus_alone({"gpus": "2", "gpu_memory": "x", "image": "two words"}, HERE, NOW)
     assert spec is not None
     assert spec.gpus.minimum == 2
@@ -144,13 +144,13 @@ class TestWhenItWouldStart:
     def test_held(self) -> None:
         assert "released" in foreseen({**GOOD, "hold": "yes"}, self.full)
 
-    def test_an_array_tells_its_last_start(self) -> None:
+    def test_an_array_shows_its_last_start(self) -> None:
         picture = picture_of([], 2)
         told = foreseen({**GOOD, "array": "0-3", "time_limit": "1h"}, picture)
         assert "now on GPU 0" in told
         assert "the last of 4 ~13:00:00" in told
 
-    def test_what_stands_in_the_way_is_told(self) -> None:
+    def test_obstacles_are_shown(self) -> None:
         paused = replace(picture_of([], 2), controls=Controls(paused=True, paused_by="bob"))
         assert foreseen(GOOD, paused).startswith("Start no forecast: the scheduler was paused by bob")
         assert foreseen(GOOD, picture_of([], 2, leader=None)).endswith("once a scheduler runs")
@@ -203,7 +203,7 @@ class TestHistory:
         assert describe_drafts([]) == []
 
     @pytest.mark.parametrize("damaged", [None, 3, [3, {}, {"image": 4}, {"command": "x", "env_names": 3}]])
-    def test_what_is_damaged_is_left_out(self, damaged: object) -> None:
+    def test_damaged_files_are_left_out(self, damaged: object) -> None:
         preferences = Preferences()
         preferences.put("submissions", {"drafts": damaged})
         assert all(entry.draft == {"command": "x"} for entry in recent_submissions(preferences))

@@ -83,7 +83,7 @@ async def test_a_job_by_keys_alone() -> None:
     assert (spec.gpus.minimum, spec.gpus.memory, spec.gpus.share) == (2, 10 * GIB, True)
 
 
-async def test_what_is_wrong_is_said_as_it_is_typed_and_stops_the_sending() -> None:
+async def test_errors_show_while_typing_and_prevent_sending() -> None:
     console = Console()
     before = len(console.store.jobs())
     async with opened(console) as (pilot, form):
@@ -120,7 +120,7 @@ async def test_rare_fields_are_unfolded_and_a_fault_in_them_is_found() -> None:
 
 
 @pytest.mark.parametrize("keys", [("^N", "ctrl+n"), ("F3", "f3")])
-async def test_the_key_bar_and_the_heading_tell_of_the_same_key_what_it_does_next(keys: tuple[str, str]) -> None:
+async def test_key_bar_and_heading_agree_on_the_next_effect_of_a_key(keys: tuple[str, str]) -> None:
     shown, key = keys
     console = Console(console=ConsoleSettings("off", keys={"more_fields": (key,)} if shown == "F3" else {}))
     async with opened(console) as (pilot, _):
@@ -191,7 +191,7 @@ async def test_escape_asks_only_when_something_was_typed() -> None:
         assert isinstance(console.app.screen, Main)
 
 
-async def test_what_was_submitted_comes_back_without_its_environment() -> None:
+async def test_earlier_submissions_return_without_their_environment() -> None:
     console = Console(preferences=Preferences())
     preferences = console.preferences
     async with opened(console) as (pilot, form):
@@ -227,7 +227,7 @@ async def test_an_earlier_submission_is_chosen_from_a_list() -> None:
         assert isinstance(console.app.screen, Main)
 
 
-async def test_a_refusal_keeps_what_was_typed() -> None:
+async def test_a_refusal_keeps_the_input() -> None:
     console = Console()
     async with opened(console) as (pilot, form):
         form.fill({"image": "busybox", "gpus": "1", "after": "999"})
@@ -237,7 +237,7 @@ async def test_a_refusal_keeps_what_was_typed() -> None:
         assert form.draft()["after"] == "999"
 
 
-async def test_a_full_disk_keeps_what_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_keeps_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
     console = Console()
 
     def full(_: object) -> tuple[int, ...]:
@@ -337,7 +337,7 @@ class TestTemplates:
             assert form.draft()["gpus"] == "2-4"
             assert "From the template mine" in console.screen_text
 
-    async def test_what_is_wrong_with_one_is_told_with_its_place(self, tmp_path: Path) -> None:
+    async def test_errors_of_a_template_are_shown_with_their_place(self, tmp_path: Path) -> None:
         (tmp_path / "bad.toml").write_text("[[job]]\nimage = 'a'\ngpus = 'x'\n")
         console = Console(forms=FormSources(templates=tmp_path))
         async with opened(console, (160, 40)) as (pilot, form):
@@ -397,7 +397,7 @@ class TestEditor:
     def suspended(self) -> Iterator[None]:
         yield
 
-    async def test_what_is_saved_comes_into_the_form(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_saved_files_come_into_the_form(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.script(tmp_path, monkeypatch, """sed -i 's/^gpus = 1/gpus = "2-4"/' "$1" """)
         console = Console()
         monkeypatch.setattr(console.app, "suspend", self.suspended)

@@ -143,7 +143,7 @@ async def test_the_gpu_can_be_drained_from_here() -> None:
         assert console.audited() == [("drain", uuid(0))]
 
 
-async def test_pcie_is_read_of_this_gpu_alone_whoever_reads_the_gpus() -> None:
+async def test_pcie_is_read_of_this_gpu_alone() -> None:
     wanted: list[str | None] = []
     console = Console(sample.linked(), want_pcie=wanted.append)
     async with console.app.run_test(size=WIDE) as pilot:
@@ -228,7 +228,7 @@ def _moved(view: GpuView) -> GpuView:
 
 
 class TestPage:
-    def test_it_tells_all_that_is_read(self) -> None:
+    def test_the_page_shows_all_readings(self) -> None:
         told = page(sample.linked())
         for part in (
             "#101 llama-7b-sft",
@@ -246,7 +246,7 @@ class TestPage:
         for part in (uuid(0), "0000:18:00.0", "/dev/nvidia0", "560.35.05", "NVIDIA H100 80GB HBM3"):
             assert part in told
 
-    def test_what_is_wrong_is_said_in_words(self) -> None:
+    def test_problems_are_described_in_words(self) -> None:
         sick = Health(HealthCode.REMAP_PENDING, "a memory row waits to be remapped at the next reset")
         first = sample.linked().gpus[0]
         assert first.sample is not None
@@ -311,7 +311,7 @@ class TestPage:
         assert "NVLink      N/A: no reading yet, or the driver has none" in page(sample.linked())
         assert "NVLink" not in page(sample.rich_snapshot())
 
-    def test_the_share_of_each_process_is_told_where_it_is_asked_for(self) -> None:
+    def test_the_share_of_each_process_is_shown_on_request(self) -> None:
         told = [line.split() for line in page(sample.looked_at()).splitlines()]
         assert ["PID", "USER", "SM", "MEMORY", "CONTAINER", "COMMAND"] in told
         assert [line[:4] for line in told if line[:2] in (["22110", "bob"], ["22984", "bob"])] == [
@@ -340,7 +340,7 @@ class TestPage:
         row = picture.rows["MIG-3g.40gb"]
         assert "instance 3g.40gb of GPU 0" in text(gpu_lines(GpuPage(row, picture, snapshot, NOW), 120, 40))
 
-    def test_a_wide_screen_has_what_is_known_beside_how_gpus_are_linked(self) -> None:
+    def test_a_wide_screen_has_readings_beside_the_links(self) -> None:
         snapshot = sample.looked_at()
         picture = gpu_picture(snapshot, {}, GpuHistory(), NOW)
         made = GpuPage(picture.rows[uuid(0)], picture, snapshot, NOW)
@@ -404,7 +404,7 @@ class TestTopology:
         kind = "PIX" if here // 2 == there // 2 else "NODE"
         return Link(uuid(there), "NVLINK", 12) if here // 4 != there // 4 else Link(uuid(there), kind)
 
-    def test_neighbours_stand_nearest_first_with_what_the_words_mean(self) -> None:
+    def test_neighbours_are_sorted_by_distance_with_a_legend(self) -> None:
         lines = self.links(8).splitlines()
         assert lines[0].startswith("neighbours  NV12 GPU 4, 5, 6, 7  NVLink")
         assert lines[1].split()[:3] == ["PIX", "GPU", "0"]

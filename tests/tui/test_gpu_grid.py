@@ -88,7 +88,7 @@ def test_gpus_never_stand_beyond_the_room(count: int, wide: int, most: int, fixe
         (0, 200, 24, "rows", 1),
     ],
 )
-def test_what_fits_is_chosen(count: int, wide: int, most: int, kind: str, across: int) -> None:
+def test_the_layout_that_fits_is_chosen(count: int, wide: int, most: int, kind: str, across: int) -> None:
     made = arrange(count, GridRoom(wide, most))
     assert (made.kind, made.across) == (kind, across)
 
@@ -221,7 +221,7 @@ def test_lines_of_a_card_are_exactly_as_wide(room: int, height: int) -> None:
             assert "\x1b" not in words(lines)
 
 
-def test_a_line_with_room_for_it_says_how_hot_it_is_and_what_slows_it() -> None:
+def test_a_long_line_shows_temperature_and_throttling() -> None:
     busy = sample.busy(0, 101)
     assert busy.sample is not None
     hot = GpuRow(replace(busy, sample=replace(busy.sample, throttle=("too hot",), temperature=91.0, power=412.0)))
@@ -234,7 +234,7 @@ def test_a_line_with_room_for_it_says_how_hot_it_is_and_what_slows_it() -> None:
     assert "91°" not in words((compact_line(hot, 40),))
 
 
-def test_a_card_says_what_matters() -> None:
+def test_a_card_shows_the_main_readings() -> None:
     job = running(101, name="sft", tenant="alice", on=(uuid(0),), time_limit=8 * HOUR)
     busy = sample.busy(0, 101)
     assert busy.sample is not None
@@ -251,7 +251,7 @@ def test_a_card_says_what_matters() -> None:
     assert "0%" not in lost
 
 
-def test_a_drained_gpu_says_so_while_a_job_or_somebody_else_is_still_on_it() -> None:
+def test_a_drained_gpu_says_so_while_it_is_in_use() -> None:
     drain = Drain("driver update at 18:00", "alice", NOW)
     job = running(101, name="llama-7b-sft", tenant="alice", on=(uuid(0),))
     ours = GpuRow(replace(sample.busy(0, 101), drain=drain), job, now=NOW)
@@ -268,7 +268,7 @@ def test_a_drained_gpu_says_so_while_a_job_or_somebody_else_is_still_on_it() -> 
 
 
 @given(room=st.integers(CARD_WIDTH - 1, 70), height=st.integers(CARD_LEAST, 12))
-def test_a_card_says_what_slows_the_gpu_down(room: int, height: int) -> None:
+def test_a_card_shows_throttling(room: int, height: int) -> None:
     slowed = replace(sample_of(), throttle=("too hot (hardware)", "power cap"), temperature=93.0)
     told = words(card_lines(GpuRow(replace(sample.busy(1), sample=slowed)), room, height))
     assert "slowed: too hot" in told
@@ -281,7 +281,7 @@ def test_lines_that_are_shared_are_shared_evenly(count: int, across: int) -> Non
     assert arrange(count, GridRoom(200, 24, mode="compact")).across == across
 
 
-def test_what_was_read_before_a_gpu_was_lost_is_not_shown_as_now() -> None:
+def test_readings_from_before_a_loss_are_not_shown_as_current() -> None:
     gone = Health(HealthCode.LOST, "fell off the bus")
     for old in (replace(sample.busy(0), health=gone), replace(sample.busy(0), stale=True, age=HOUR)):
         told = words(card_lines(GpuRow(old), 48, 8))
@@ -316,7 +316,7 @@ async def test_a_reservation_stands_on_its_gpus(size: tuple[int, int]) -> None:
         assert console.screen_text.count("reserved for alice") == 2
 
 
-def test_a_foreign_process_is_told_with_user_command_and_container() -> None:
+def test_a_foreign_process_is_shown_with_user_command_and_container() -> None:
     holder = Holder("container", "jupyter-bob", "bob", None, "f00d" * 16)
     process = GpuProcess(22110, 31 * GIB, "bob", "python notebook.py", "f00d" * 16)
     reading = replace(sample_of(), processes=(GpuProcess(1, command="other"), process))
@@ -331,7 +331,7 @@ def test_how_long_a_job_runs_changes_once_a_minute() -> None:
     assert told == ["<1m", "1m", "1m", "2m"]
 
 
-async def test_several_nodes_are_told_apart() -> None:
+async def test_several_nodes_are_distinguished() -> None:
     nodes = (Node("north", sample.gpus()[:2]), Node("south", (view(0, gpu=replace(view(0).gpu, uuid="GPU-s")),)))
     console = Console(sample.rich_snapshot(nodes=nodes))
     async with console.app.run_test(size=(200, 50)) as pilot:
@@ -430,7 +430,7 @@ class TestJudgement:
     @pytest.mark.parametrize(
         "rules", [ConsoleSettings(idle_below=0), ConsoleSettings(idle_after=30 * timedelta(minutes=1))]
     )
-    def test_the_settings_say_what_is_idle(self, rules: ConsoleSettings) -> None:
+    def test_the_settings_define_idle(self, rules: ConsoleSettings) -> None:
         assert self.row(replace(sample_of(), utilization=0.02), GpuLook(rules)).idle is None
 
     def test_a_gpu_is_not_idle_that_was_busy_lately_or_has_not_been_read(self) -> None:
@@ -439,7 +439,7 @@ class TestJudgement:
         assert self.row(replace(sample_of(), utilization=0.02), stale=True).idle is None
 
     @pytest.mark.parametrize(("share", "style"), [(0.5, BLUE), (0.9, AMBER), (0.97, RED)])
-    def test_memory_is_told_by_how_full_it_is(self, share: float, style: Style) -> None:
+    def test_memory_has_colours_by_its_fill(self, share: float, style: Style) -> None:
         assert tone_of(self.row(sample_of()), "memory_used", share).style == style
 
     def test_power_and_heat_are_red_where_they_slow_the_gpu_down(self) -> None:
@@ -450,12 +450,12 @@ class TestJudgement:
         assert tone_of(self.row(sample_of()), "temperature", 0.83).style == AMBER
 
     @pytest.mark.parametrize(("share", "style"), [(0.05, GREEN), (0.10, AMBER), (0.74, AMBER), (0.75, RED)])
-    def test_the_other_colours_are_those_of_nvitop(self, share: float, style: Style) -> None:
+    def test_the_intensity_colours_are_those_of_nvitop(self, share: float, style: Style) -> None:
         look = GpuLook(colours="intensity")
         assert tone_of(self.row(sample_of(), look), "utilization", share).style == style
         assert tone_of(GpuRow(view(4), look=look), "utilization", share).style == style
 
-    def test_what_others_use_is_violet_and_a_free_gpu_is_quiet(self) -> None:
+    def test_foreign_use_is_violet_and_a_free_gpu_grey(self) -> None:
         foreign = GpuRow(sample.gpus()[3])
         assert {tone_of(foreign, name, 0.95).style for name, _ in METERS} == {VIOLET}
         assert {tone_of(GpuRow(view(4)), name, 0.2).style for name, _ in METERS} == {DIM}
@@ -489,7 +489,7 @@ async def test_keys_change_the_span_and_the_colours_and_they_are_remembered(tmp_
     assert LookChoice(ConsoleSettings(gpu_colours="intensity"), Preferences()).current.colours == "intensity"
 
 
-async def test_what_gpus_did_before_the_console_was_opened_is_drawn() -> None:
+async def test_readings_from_before_the_console_was_opened_are_drawn() -> None:
     taken = [TakenStep(NOW - ago * STEP, {uuid(0): Step(utilization=0.99)}) for ago in range(30, 0, -1)]
     full, looked = "⣿" * 20, []
 

@@ -64,11 +64,11 @@ def uses(path: Path) -> Iterator[str]:
             yield f"{path.name}:{node.lineno}: {node.attr}"
 
 
-def test_no_other_module_uses_what_is_private() -> None:
+def test_no_other_module_uses_private_names() -> None:
     assert [use for path in OURS if path.name != THE_ONE for use in uses(path)] == []
 
 
-def test_what_is_private_is_found() -> None:
+def test_private_names_are_found() -> None:
     [internals] = [path for path in OURS if path.name == THE_ONE]
     found = " ".join(uses(internals))
     for name in ("_compositor", "_styles_cache", "_writer_thread", "_bindings", "_exit", "_driver", "_dirty_regions"):

@@ -48,7 +48,7 @@ def told(subject: Job, shown: GpuPicture, room: int = 64, *, is_compact: bool = 
 
 
 class TestItsGpus:
-    def test_have_a_line_each_with_what_is_read(self) -> None:
+    def test_gpus_have_a_line_each_with_their_readings(self) -> None:
         shown = told(on(0, 1), picture())
         assert list(shown) == ["GPU 0", "GPU 1"]
         assert shown["GPU 0"].split() == [shown["GPU 0"].split()[0], "62%", "38/80G", "58°", "480W", "of", "700W"]
@@ -103,7 +103,7 @@ def page(subject: Job, live: Live) -> dict[str, str]:
     return {label: "".join(words for words, _ in line) for label, line in lines}
 
 
-def test_the_planned_end_says_by_what_it_is_planned() -> None:
+def test_the_planned_end_names_its_basis() -> None:
     subject = on(0).evolve(started_at=NOW - HOUR)
     guessed = page(subject, Live(planned=Planned(7200.0, DurationSource.PREDICTION)))
     assert guessed["planned"] == "2026-03-02 13:00:00 (in 1h00m) if it runs as long as the last ones did"

@@ -42,7 +42,7 @@ def ran(seconds: float, limit: timedelta | None = timedelta(minutes=16)) -> Job:
         (timedelta(seconds=5), None, "0:05"),
     ],
 )
-def test_elapsed_time_is_told_against_the_limit(taken: timedelta, limit: timedelta | None, words: str) -> None:
+def test_elapsed_time_is_shown_against_the_limit(taken: timedelta, limit: timedelta | None, words: str) -> None:
     assert elapsed_words(taken, limit) == words
 
 

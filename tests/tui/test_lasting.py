@@ -81,7 +81,7 @@ def few_objects() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("few_objects")
-async def test_what_widgets_drew_is_held_by_nothing_else() -> None:
+async def test_drawn_lines_are_held_by_nothing_else() -> None:
     console = Console(what_if="always")
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -131,7 +131,7 @@ def test_readings_do_not_pile_up_while_the_clock_is_behind_where_it_was() -> Non
     assert max(map(len, kept)) <= STEP.total_seconds() + 1
 
 
-async def test_of_what_was_looked_for_in_logs_the_last_is_remembered() -> None:
+async def test_the_last_searches_of_logs_are_remembered() -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -159,7 +159,7 @@ def test_actions_on_many_jobs_are_kept_for_undo_only_as_far_as_memory_allows(
         undo.last(actions)
 
 
-async def test_the_queue_whose_scores_were_looked_at_is_let_go_with_the_next_one() -> None:
+async def test_the_queue_of_the_last_scores_is_freed_with_the_next_one() -> None:
     console = Console()
     async with console.app.run_test(size=(200, 50)) as pilot:
         first = replace(console.snapshot)
@@ -217,7 +217,7 @@ def uncollected() -> Iterator[None]:
     gc.enable()
 
 
-async def test_the_queue_of_which_jobs_were_marked_is_let_go_once_none_is() -> None:
+async def test_the_queue_of_marked_jobs_is_freed_once_none_is_marked() -> None:
     async with seen() as (console, pilot, kept):
         await console.press(pilot, "space", "space", "k", "escape")
         await let_go(console, pilot, kept)

@@ -41,7 +41,7 @@ def shown(raw: bytes) -> str:
         (b"\xff\xfe", "\ufffd\ufffd"),
     ],
 )
-def test_what_is_left_of_a_line(raw: bytes, text: str) -> None:
+def test_partial_lines_are_kept(raw: bytes, text: str) -> None:
     assert shown(raw) == text
 
 
@@ -87,7 +87,7 @@ def test_the_buffer_gives_lines_by_number(start: int, end: int) -> None:
     assert list(buffer.between(start, end)) == [(i, str(i).encode()) for i in numbers]
 
 
-def test_a_follower_counts_what_it_had_to_skip() -> None:
+def test_a_follower_counts_skipped_lines() -> None:
     logs = FakeLogs()
     logs.ends = True
     logs.lines[1] = [b"x"] * (INBOX + 500)
@@ -100,7 +100,7 @@ def test_a_follower_counts_what_it_had_to_skip() -> None:
     assert follower.is_over
 
 
-def test_a_log_that_cannot_be_opened_is_told() -> None:
+def test_a_log_that_cannot_be_opened_is_reported() -> None:
     logs = FakeLogs()
     logs.error = NotFoundError("job 1 has not started yet")
     follower = LogFollower(logs, 1, None)
@@ -273,7 +273,7 @@ async def test_an_unreadable_log_says_why_in_its_pane() -> None:
         assert "The log cannot be read: its log was removed (see gputui show 101)" in console.screen_text
 
 
-async def test_without_a_running_job_the_pane_says_what_to_do() -> None:
+async def test_without_a_running_job_the_pane_has_a_hint() -> None:
     console = Console(sample.empty_queue())
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)

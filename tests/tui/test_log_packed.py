@@ -89,7 +89,7 @@ def test_lines_are_found_however_they_come_and_go() -> None:
 
 
 @given(st.lists(st.sampled_from([b"x", b"\x1b[31m", b"\x1b[0m", b""]), max_size=30), st.integers(0, 30))
-def test_the_last_lines_keep_the_colours_of_those_before(lines: list[bytes], most: int) -> None:
+def test_the_last_lines_keep_the_colours_of_earlier_ones(lines: list[bytes], most: int) -> None:
     kept = pack_lines(lines, most)
     last = len(lines) - min(most, len(lines))
     assert kept.between(kept.first, kept.end) == lines[last:]

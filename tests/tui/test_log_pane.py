@@ -50,7 +50,7 @@ def known(lines: list[bytes], behind: int) -> KnownLines:
 
 
 @given(st.integers(1, 300), st.integers(0, 120), st.integers(0, 40), st.integers(1, 3))
-def test_what_came_before_is_found_though_the_log_grew(behind: int, wanted: int, grew: int, alike: int) -> None:
+def test_earlier_lines_are_found_though_the_log_grew(behind: int, wanted: int, grew: int, alike: int) -> None:
     lines = [b"%d" % (i // alike) for i in range(300)]
     later = follower_of([*lines, *(b"new %d" % i for i in range(grew))])
     earlier = read_earlier(later, known(lines, behind), wanted, always)
@@ -65,7 +65,7 @@ def test_of_lines_that_are_all_alike_none_is_doubled() -> None:
     assert len(earlier.lines) == 200
 
 
-def test_what_cannot_be_found_again_is_said_and_not_made_up() -> None:
+def test_lines_that_cannot_be_located_are_reported_and_not_invented() -> None:
     earlier = read_earlier(follower_of(NUMBERED), KnownLines((b"other",), 1), 10, always)
     assert not earlier.lines
     assert "cannot be located" in earlier.fault
@@ -88,7 +88,7 @@ def test_earlier_lines_are_bounded_and_numbered_downwards(late: list[bytes], ear
     assert buffer.size == sum(map(len, after.values()))
 
 
-async def test_scrolling_above_what_is_kept_loads_what_came_before_and_stays_in_place() -> None:
+async def test_scrolling_above_memory_loads_earlier_lines_in_place() -> None:
     console = Console()
     console.logs.cuts_tails = True
     async with console.app.run_test(size=SIZE) as pilot:
@@ -112,7 +112,7 @@ async def test_scrolling_above_what_is_kept_loads_what_came_before_and_stays_in_
         assert len(console.logs.opened) == opened, "all of it is there"
 
 
-async def test_the_first_error_is_gone_to_though_it_lies_before_what_is_kept_and_then_the_next() -> None:
+async def test_the_first_error_is_found_even_before_memory_and_then_the_next() -> None:
     console = Console()
     console.logs.cuts_tails = True
     lines = [*LONG[:3000], *TRACE, *LONG[3000:], b"srun: error: node1: task 0: Exited with exit code 1"]
@@ -170,7 +170,7 @@ async def test_a_log_that_cannot_be_read_is_not_said_to_have_ended() -> None:
         assert "  ended" not in console.screen_text
 
 
-async def test_what_came_before_cannot_be_read_is_said() -> None:
+async def test_unreadable_earlier_lines_are_reported() -> None:
     console = Console()
     console.logs.cuts_tails = True
     async with console.app.run_test(size=SIZE) as pilot:
@@ -260,7 +260,7 @@ async def test_lines_are_picked_with_the_mouse() -> None:
         assert [pane.reading.picked.has(top + i) for i in range(5)] == [False, True, True, True, False]
 
 
-def test_nothing_is_copied_by_itself_and_what_is_copied_is_bounded() -> None:
+def test_nothing_is_copied_by_itself_and_copies_are_bounded() -> None:
     buffer = LogBuffer()
     buffer.add([b"x" * 4000] * 100)
     text, count = copied_text(buffer, list(range(100)), is_stamped=False)
@@ -329,7 +329,7 @@ def test_a_file_that_comes_to_be_there_meanwhile_is_not_overwritten(tmp_path: Pa
     assert [file.name for file in tmp_path.iterdir()] == ["out.log"]
 
 
-def test_what_is_given_up_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_aborted_save_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(InterruptedError):
         save_log(follower_of([b"x"] * 1000), tmp_path / "out.log", overwrite=False, is_wanted=lambda: False)
     assert list(tmp_path.iterdir()) == []
@@ -348,7 +348,7 @@ async def test_the_log_of_each_attempt_can_be_shown() -> None:
         await until(pilot, lambda: "second attempt" in console.screen_text)
 
 
-async def test_what_is_done_to_a_log_is_in_the_palette_while_it_has_the_focus() -> None:
+async def test_commands_of_a_log_are_in_the_palette_while_it_has_the_focus() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, NUMBERED)
@@ -358,7 +358,7 @@ async def test_what_is_done_to_a_log_is_in_the_palette_while_it_has_the_focus() 
         await until(pilot, lambda: pane.reading.painter.wraps)
 
 
-async def test_the_words_in_the_last_line_do_what_their_keys_do() -> None:
+async def test_words_in_the_last_line_act_like_their_keys() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, [*NUMBERED, *TRACE, *NUMBERED])

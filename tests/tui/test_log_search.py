@@ -61,7 +61,7 @@ def test_nothing_typed_is_no_pattern_and_a_wrong_one_says_so() -> None:
     assert "unterminated" in wrong.fault
 
 
-def test_what_is_searched_is_what_is_shown() -> None:
+def test_the_shown_text_is_searched() -> None:
     assert text_of(b"\x1b[31mlo\x1b[1mss\x1b[0m") == "loss"
     assert text_of(b" 1%\r100% done") == "100% done"
     assert text_of(b"\x1b]0;title\x07after") == "after"
@@ -79,7 +79,7 @@ def test_a_finder_finds_every_line_however_the_log_grows(lines: list[bytes], sta
     assert finish(found, buffer) == expected
 
 
-def test_a_finder_forgets_what_is_dropped() -> None:
+def test_a_finder_forgets_dropped_lines() -> None:
     buffer = LogBuffer(lines=10)
     buffer.add([b"x"] * 10)
     found = finder("x", buffer)
@@ -101,7 +101,7 @@ def test_a_finder_stops_in_time() -> None:
     assert not found.hits
 
 
-def test_an_expression_that_never_ends_is_given_up() -> None:
+def test_an_expression_that_never_ends_is_aborted() -> None:
     buffer = LogBuffer()
     buffer.add([b"a" * 60 + b"!"])
     found = finder("(a+)+$", buffer)
@@ -112,7 +112,7 @@ def test_an_expression_that_never_ends_is_given_up() -> None:
     assert found.is_done(buffer)
 
 
-def test_patience_ends_only_what_is_inside() -> None:
+def test_the_alarm_aborts_only_the_guarded_block() -> None:
     with pytest.raises(TooSlow), impatient(0.02):
         re.search("(a+)+$", "a" * 60 + "!")
     with impatient(0.02):
@@ -123,7 +123,7 @@ def test_patience_ends_only_what_is_inside() -> None:
 
 
 @given(st.sets(st.integers(-5, 40), max_size=8), st.integers(1, 4))
-def test_context_is_what_is_near(hits: set[int], context: int) -> None:
+def test_context_consists_of_near_lines(hits: set[int], context: int) -> None:
     hits = {hit for hit in hits if hit >= 0}
     near = [n for n in range(40) if any(abs(n - hit) <= context for hit in hits)]
     assert list(around(sorted(hit for hit in hits if hit < 40), context, 0, 40)) == [
@@ -196,7 +196,7 @@ async def test_a_search_is_shown_as_it_is_typed_and_forgotten_with_escape() -> N
         assert pane.follows
 
 
-async def test_what_is_not_there_is_said() -> None:
+async def test_a_search_without_hits_says_so() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, NUMBERED)
@@ -206,7 +206,7 @@ async def test_what_is_not_there_is_said() -> None:
         assert pane.follows
 
 
-async def test_a_filter_shows_what_matches_with_lines_around_and_goes_on_as_lines_come() -> None:
+async def test_a_filter_shows_matches_with_context_and_follows_new_lines() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, NUMBERED)
@@ -257,7 +257,7 @@ async def test_looking_through_a_long_log_keeps_no_key_waiting() -> None:
         assert worst < 0.1, "seconds of the event loop that one turn took"
 
 
-async def test_the_prompt_remembers_and_says_what_is_no_expression() -> None:
+async def test_the_prompt_remembers_and_reports_invalid_expressions() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         pane = await begun(console, pilot, NUMBERED)

@@ -39,7 +39,7 @@ def scanned(lines: list[bytes], pattern: str, behind: int, told: Callable[[str],
 
 
 class TestScan:
-    def test_all_lines_before_those_in_memory_are_searched_and_numbered_from_there(self) -> None:
+    def test_all_lines_before_memory_are_searched_and_numbered(self) -> None:
         told: list[str] = []
         found = scanned(LINES, "needle", TAIL, told.append)
         assert list(found.numbers) == [place - 29_000 for place in range(7, 29_000, 1500)]
@@ -53,7 +53,7 @@ class TestScan:
         found = scan(follower_of(grown), Pattern("needle"), known, 0, always, str)
         assert (len(found.numbers), found.shift) == (20, 29_000)
 
-    def test_what_is_not_searched_is_said(self) -> None:
+    def test_unsearched_parts_are_reported(self) -> None:
         known = KnownLines((b"other",), 1)
         assert "not found" in scan(follower_of(LINES), Pattern("needle"), known, 0, always, str).fault
         assert "too long" in scanned([b"a" * 40 + b"!"] * 2000, r"(a+)+$", 1000).fault
@@ -70,7 +70,7 @@ class TestScan:
         finally:
             matcher.close()
 
-    def test_of_stamped_lines_it_is_told_how_far_in_time_it_is(self) -> None:
+    def test_the_progress_of_stamped_lines_is_a_time(self) -> None:
         lines = [b"2026-03-02T12:%02d:%02dZ step %d" % (i // 1800, i // 30 % 60, i) for i in range(20_000)]
         told: list[str] = []
         known = KnownLines(tuple(lines[19_000 : 19_000 + ANCHOR]), 1000)
@@ -85,7 +85,7 @@ class TestScan:
         assert read_region(follower_of(LINES), 29_000, -28_999, always).is_start
 
 
-def test_hits_whose_lines_leave_memory_follow_those_of_the_search() -> None:
+def test_hits_that_leave_memory_join_those_of_the_search() -> None:
     outside = OlderHits(progress="0 %")
     outside.take_gone([3, 5])
     outside.finish(scanned(LINES, "needle", TAIL).numbers, 2, 29_000)
@@ -94,7 +94,7 @@ def test_hits_whose_lines_leave_memory_follow_those_of_the_search() -> None:
     assert outside.before(10) == 3
 
 
-async def test_a_search_and_a_filter_find_what_is_not_in_memory_and_go_there() -> None:
+async def test_search_and_filter_find_lines_outside_memory_and_go_there() -> None:
     console = Console()
     console.logs.cuts_tails = console.logs.ends = True
     async with console.app.run_test(size=(100, 40)) as pilot:

@@ -91,7 +91,7 @@ async def test_pinned_logs_are_shown_together_and_taken_away() -> None:
     assert all(stream.closed.is_set() for stream in console.logs.streams.values())
 
 
-async def test_where_none_is_pinned_those_of_running_jobs_are_shown() -> None:
+async def test_without_pinned_logs_those_of_running_jobs_are_shown() -> None:
     console = twice()
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)

@@ -98,7 +98,7 @@ async def test_the_cursor_stays_on_its_job_when_rows_move() -> None:
         assert queue(console).job is not None
 
 
-async def test_when_its_job_goes_the_cursor_takes_what_came_there() -> None:
+async def test_when_its_job_goes_the_cursor_takes_the_next_row() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -281,7 +281,7 @@ async def test_an_action_under_way_is_carried_out_before_leaving() -> None:
     assert console.audited() == [("hold", "job 106")]
 
 
-async def test_after_the_end_nothing_is_heard() -> None:
+async def test_messages_after_the_end_are_ignored() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)

@@ -39,7 +39,7 @@ def test_some_elements_of_an_entry_are_marked(found: list[range], indices: set[i
     assert chosen.has_any(entry) == bool(marked)
 
 
-def test_what_is_marked_whole_stays_the_same_object() -> None:
+def test_fully_marked_jobs_stay_the_same_objects() -> None:
     entry = array(range(100_000))
     assert set(Marks.of([entry, job(3)])) == {3, *entry.ids}
     assert Marks.of([entry]).part(entry) is entry

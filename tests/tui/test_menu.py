@@ -54,7 +54,7 @@ def lines(menu: Menu) -> dict[str, str]:
     return {" ".join(words[:-1]): words[-1] for words in (text.split() for text in menu.texts)}
 
 
-def test_what_is_listed_are_commands_of_the_main_screen_each_once() -> None:
+def test_the_menu_lists_commands_of_the_main_screen_each_once() -> None:
     for commands in MENUS.values():
         assert len({command.name for command in commands}) == len(commands)
         assert all(hasattr(Main, f"action_{command.action_name}") for command in commands)
@@ -114,7 +114,7 @@ async def test_the_pointer_takes_the_cursor_along() -> None:
         await hand.until(lambda: menu.cursor == place)
 
 
-async def test_keys_of_ones_own_are_named_and_who_looks_on_is_offered_no_change() -> None:
+async def test_custom_keys_are_named_and_a_read_only_console_offers_no_change() -> None:
     async with opened(keys={"clone": ("f7",), "follow": ("f8",), "hold": ()}) as hand:
         shown = lines(await on_job(hand, 107))
         assert (shown["clone"], shown["log"]) == ("F7", "F8")

@@ -33,7 +33,7 @@ def newest(told: queue.SimpleQueue[str]) -> LatestWorker:
     return LatestWorker(tell, lambda error: Answer(f"failed: {error}"))
 
 
-def test_an_older_request_is_told_that_it_is_wanted_no_more_and_not_answered() -> None:
+def test_an_older_request_is_aborted_and_not_answered() -> None:
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
     begun, go_on = threading.Event(), threading.Event()
     seen: list[bool] = []
@@ -57,7 +57,7 @@ def test_an_older_request_is_told_that_it_is_wanted_no_more_and_not_answered() -
     worker.close()
 
 
-def test_a_failure_is_an_answer_and_the_next_request_is_heard() -> None:
+def test_a_failure_is_an_answer_and_the_next_request_works() -> None:
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
 
     def broken(_: IsWanted) -> Message:
@@ -71,7 +71,7 @@ def test_a_failure_is_an_answer_and_the_next_request_is_heard() -> None:
     worker.close()
 
 
-def test_nothing_is_told_after_the_end() -> None:
+def test_nothing_is_reported_after_the_end() -> None:
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
     begun, go_on, over = threading.Event(), threading.Event(), threading.Event()
 
@@ -99,7 +99,7 @@ class Queue:
     """Subject of the requests."""
 
 
-def test_what_was_asked_about_is_let_go_when_it_is_answered() -> None:
+def test_the_subject_of_a_request_is_freed_when_it_is_answered() -> None:
     told: queue.SimpleQueue[str] = queue.SimpleQueue()
     asked, about = newest(told), Queue()
     kept = weakref.ref(about)

@@ -67,7 +67,7 @@ def test_on_a_thin_line_the_last_of_several_is_shown_when_its_time_has_come() ->
     assert seen.timer.stopped
 
 
-def test_what_was_done_here_is_seen_at_once() -> None:
+def test_own_actions_are_shown_immediately() -> None:
     seen = Shown(SLOW)
     seen.pacer.take(PICTURES[0])
     seen.pacer.hurry()
@@ -126,7 +126,7 @@ async def test_keys_are_not_slowed() -> None:
         assert any(line.startswith("▌") and " 105 starting" in line for line in console.screen_text.splitlines())
 
 
-def test_textual_hears_of_it_before_it_is_imported() -> None:
+def test_textual_is_configured_before_it_is_imported() -> None:
     program = (
         "import sys; from gputui.console.startup import limit_frame_rate; from gputui.config import resolve;"
         "assert 'textual' not in sys.modules; limit_frame_rate(resolve());"

@@ -94,7 +94,7 @@ def test_a_whole_name_comes_before_all_that_have_its_letters() -> None:
         assert names(offer.label)[0] == offer.label
 
 
-def test_words_of_the_sentence_find_it_too_after_those_that_are_called_so() -> None:
+def test_words_of_the_description_find_it_too_after_matching_names() -> None:
     found = names("timeline")
     assert found[0] == "View: timeline"
     assert "What-if: timeline" not in found[:1]
@@ -102,7 +102,7 @@ def test_words_of_the_sentence_find_it_too_after_those_that_are_called_so() -> N
     assert len(names("  ")) == len(OFFERS)
 
 
-def test_what_cannot_be_done_is_found_by_its_name_and_left_out_where_nothing_is_wanted() -> None:
+def test_unavailable_commands_are_found_by_name_and_omitted_from_an_empty_search() -> None:
     refused = [replace(offer, why_not="No.") if offer.label == "Jobs: hold" else offer for offer in OFFERS]
     assert find(refused, "hold")[0].offer == Offer(HOLD, "No.")
     assert find(refused, "ho")[0].offer.label != "Jobs: undo"
@@ -116,7 +116,7 @@ def test_of_two_that_are_called_alike_the_one_that_works_is_first() -> None:
 
 
 @pytest.mark.parametrize("clicks", [False, True])
-async def test_what_cannot_be_done_says_why_not_and_nothing_else_is_done_for_it(clicks: bool) -> None:
+async def test_unavailable_commands_say_why_and_do_nothing(clicks: bool) -> None:
     async with opened() as (hand, palette):
         await hand.press("escape", "plus")
         await hand.until(lambda: len(done(hand)) == 1)
@@ -131,7 +131,7 @@ async def test_what_cannot_be_done_says_why_not_and_nothing_else_is_done_for_it(
         assert len(done(hand)) == 1
 
 
-async def test_what_is_typed_in_one_go_with_enter_is_done() -> None:
+async def test_text_and_enter_in_one_go_run_the_command() -> None:
     async with opened() as (hand, _):
         burst(hand.console, *"release", *["backspace"] * 7, *"hold", "enter")
         await hand.until(lambda: HELD in hand.console.audited())
@@ -187,7 +187,7 @@ async def test_the_wheel_and_the_pages_move_the_cursor_and_lines_stay_where_they
         assert palette.cursor == palette.first == 0
 
 
-async def test_the_sentence_under_the_cursor_is_told_in_full_on_a_narrow_screen() -> None:
+async def test_the_description_under_the_cursor_is_complete_on_a_narrow_screen() -> None:
     async with opened((60, 24)) as (hand, _):
         told = " ".join(hand.console.screen_text.split())
         assert "│ Show everything about the job. │" in told

@@ -108,7 +108,7 @@ def test_a_stale_reading_is_grey_and_has_its_age() -> None:
     ("throttle", "told"),
     [((), ("66°", "412W")), (("too hot",), ("66°!", "412W")), (("power cap",), ("66°", "412W!"))],
 )
-def test_what_slows_a_gpu_is_marked_where_there_is_no_room_to_name_it(
+def test_throttling_is_marked_where_there_is_no_room_to_name_it(
     throttle: tuple[str, ...], told: tuple[str, str]
 ) -> None:
     here = view(0).sample
@@ -131,7 +131,7 @@ def test_the_holder_is_named() -> None:
     assert text(gpu_cells(box, "held", 40)) == "foreign container jupyter bob"
 
 
-def test_those_that_share_a_gpu_are_named_and_numbered_where_there_is_no_room() -> None:
+def test_sharers_of_a_gpu_are_named_and_counted_where_there_is_no_room() -> None:
     shared = view(0, GpuState.ALLOCATED, job_id=4, job_ids=(4, 9))
     row = GpuRow(shared, job(4, name="train", tenant="bob"), beside=(job(9, name="eval", tenant="eve"),))
     assert text(gpu_cells(row, "held", 20)) == "shared #4 #9"
@@ -165,7 +165,7 @@ def test_bars_and_graphs() -> None:
         (GpuRequest(2, 2, devices=("0", "3")), "=2"),
     ],
 )
-def test_what_is_wanted(request_: GpuRequest, words: str) -> None:
+def test_requests_are_described(request_: GpuRequest, words: str) -> None:
     assert gpus_wanted(request_) == words
 
 
@@ -226,7 +226,7 @@ def test_detail_has_attempts_with_causes() -> None:
     assert "ran 40m00s" in first
 
 
-def test_who_schedules() -> None:
+def test_the_scheduler_is_described() -> None:
     assert text(scheduler_words(EMPTY)) == "starting"
     assert "scheduling" in text(scheduler_words(samples.rich_snapshot()))
     assert "scheduler: service" in text(scheduler_words(samples.viewer()))
@@ -243,7 +243,7 @@ def test_counts_in_the_status_line() -> None:
     assert "2 of 8 GPUs free" in line
 
 
-def test_notices_come_worst_first_and_say_what_to_do() -> None:
+def test_notices_come_worst_first_with_a_remedy() -> None:
     both = replace(samples.no_docker(), leader=samples.SERVE, leads_here=False)
     found = conditions(both, NOW)
     assert [notice.severity for notice in found[:4]] == ["error", "error", "warning", "warning"]
@@ -274,7 +274,7 @@ def test_memory_of_an_idle_gpu_is_zero_not_unknown() -> None:
     assert shown["memory"] == "0/80G"
 
 
-def test_states_are_told_by_words() -> None:
+def test_states_are_words() -> None:
     for state in JobState:
         assert job_text("state", job(1, state=state)) == state.short
 
@@ -285,7 +285,7 @@ def with_warnings(snapshot: Snapshot, *warnings: str) -> Snapshot:
     return replace(snapshot, nodes=(replace(node, runtimes=(docker,)),))
 
 
-def test_gpus_free_in_vain_are_told_where_there_is_room() -> None:
+def test_gpus_that_no_waiting_job_can_use_are_shown_where_there_is_room() -> None:
     stranded = samples.rich_snapshot(fragmentation=2)
     assert "GPUs free │ 2 free that no waiting job can use" in text(status_line(stranded, "node1"))
     assert "no waiting job" not in text(status_line(stranded, "node1", 80))
@@ -301,7 +301,7 @@ def test_standing_warnings_are_a_number_in_the_status_line_and_no_banner() -> No
 
 
 @pytest.mark.parametrize("day", [samples.paused, samples.nobody_leads, samples.no_docker, samples.disk_full])
-def test_what_stops_the_work_deserves_a_row(day: Callable[[], Snapshot]) -> None:
+def test_problems_that_stop_all_starts_have_a_row(day: Callable[[], Snapshot]) -> None:
     assert pressing(day(), NOW)
 
 
@@ -336,7 +336,7 @@ def test_the_status_line_shortens_no_more_words_than_it_must() -> None:
     assert order == [list(words[n:]) for n in range(len(words) + 1)]
 
 
-def test_of_a_cell_only_what_differs_is_sent() -> None:
+def test_only_changed_cells_are_sent() -> None:
     before, after = (("61G", PLAIN), ("/80G", DIM)), (("62G", PLAIN), ("/80G", DIM))
     assert changed_part(before, after) == (1, 2)
     assert changed_part((("ab", PLAIN),), (("ab", DIM),)) == (0, 2)

@@ -77,7 +77,7 @@ async def test_rows_are_sorted_filtered_and_shown_as_a_tree() -> None:
         assert isinstance(it.app.screen, Main)
 
 
-async def test_a_signal_names_what_it_hits_asks_and_tells_the_result() -> None:
+async def test_a_signal_names_its_target_asks_and_reports_the_result() -> None:
     it = occupied_console()
     async with it.app.run_test(size=(100, 30)) as pilot:
         screen = await opened(pilot, it)
@@ -95,7 +95,7 @@ async def test_a_signal_names_what_it_hits_asks_and_tells_the_result() -> None:
         assert it.audited() == [("signal", "pid 300")] * 2
 
 
-async def test_a_refusal_is_told_in_words() -> None:
+async def test_a_refusal_is_reported() -> None:
     it = occupied_console()
     async with it.app.run_test(size=(100, 30)) as pilot:
         screen = await opened(pilot, it)

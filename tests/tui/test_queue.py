@@ -109,7 +109,7 @@ class TestMarks:
             await pilot.press("escape")
             assert len(queue(console).keys) == 11
 
-    async def test_one_what_if_for_all_and_jobs_it_makes_no_sense_for_are_left_out(self) -> None:
+    async def test_one_what_if_covers_all_and_leaves_out_unsuitable_jobs(self) -> None:
         console = Console(what_if="always")
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -122,7 +122,7 @@ class TestMarks:
             await console.press(pilot, "enter")
             assert [target for verb, target in console.audited()] == ["job 106", "job 107", "job 108", "job 110"]
 
-    async def test_what_a_bulk_cancel_costs_is_said(self) -> None:
+    async def test_the_cost_of_a_bulk_cancel_is_shown(self) -> None:
         console = Console(what_if="always")
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -131,7 +131,7 @@ class TestMarks:
             assert "3 running jobs" in console.screen_text
             assert "5 waiting jobs will not be started" in console.screen_text
 
-    async def test_a_job_that_became_something_else_meanwhile_is_told_of(self) -> None:
+    async def test_a_job_that_changed_its_state_meanwhile_is_reported(self) -> None:
         console = Console(what_if="always")
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -142,7 +142,7 @@ class TestMarks:
 
 
 class TestFilter:
-    async def test_what_is_no_filter_is_told_in_words_and_the_one_before_holds(self) -> None:
+    async def test_an_invalid_filter_is_reported_and_the_previous_one_holds(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -160,7 +160,7 @@ class TestFilter:
             await pilot.press("enter")
             assert console.app.focused is not field
 
-    async def test_up_brings_back_what_was_typed_before_also_in_another_run(self, tmp_path: Path) -> None:
+    async def test_up_brings_back_earlier_input_even_in_another_run(self, tmp_path: Path) -> None:
         preferences = Preferences(tmp_path / "console.json")
         console = Console(preferences=preferences)
         async with console.app.run_test(size=SIZE) as pilot:
@@ -259,7 +259,7 @@ class TestColumns:
             assert "SUBMITTED" in console.screen_text
             assert "busybox" in console.screen_text
 
-    def test_what_makes_no_sense_is_as_if_it_had_not_been_chosen(self) -> None:
+    def test_invalid_choices_are_ignored(self) -> None:
         assert ChosenColumns.of({"columns": ["nonsense"]}).keys == USUAL
         assert ChosenColumns.of({"columns": "id"}, ("id", "why")).keys == ("id", "why")
 
@@ -298,7 +298,7 @@ class TestFolding:
             assert queue(console).cursor == -15
             assert [job.id for job in queue(console).jobs] == [13, 14, 15]
 
-    async def test_what_waits_for_a_job_stands_beneath_it_when_it_is_opened(self) -> None:
+    async def test_dependents_are_beneath_a_job_when_it_is_opened(self) -> None:
         console = Console(with_array())
         async with console.app.run_test(size=(200, 50)) as pilot:
             await console.begin(pilot)
@@ -347,7 +347,7 @@ class TestMoves:
             await console.press(pilot, "enter")
             assert console.audited() == [("move", "job 110")]
 
-    async def test_why_it_cannot_be_moved_is_told(self) -> None:
+    async def test_the_reason_against_a_move_is_shown(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -433,7 +433,7 @@ class TestTabs:
             await pilot.pause()
             assert "old-4" in console.screen_text
 
-    async def test_a_history_that_cannot_be_read_is_told_of(self) -> None:
+    async def test_an_unreadable_history_is_reported(self) -> None:
         def broken(since: datetime | None) -> Iterator[Job]:
             raise OSError("no such disk")
 
@@ -502,7 +502,7 @@ class TestRecurringActions:
             await console.press(pilot, "enter")
             assert [entry.expression for entry in console.store.recurring().values()] == ["@daily"]
 
-    async def test_a_reservation_is_given_up_by_key(self) -> None:
+    async def test_a_reservation_is_removed_by_key(self) -> None:
         console = Console()
         with console.store.transaction() as transaction:
             transaction.set_controls(replace(transaction.controls(), reservations=(kept(),)))
@@ -584,7 +584,7 @@ class TestRowsThatEnd:
         queue(console).lay_out()
         await console.show(pilot, replace(console.snapshot, taken_at=NOW + timedelta(seconds=number)))
 
-    async def test_marks_leave_jobs_that_end_and_stay_on_those_marked_afterwards(self) -> None:
+    async def test_marks_leave_ended_jobs_and_stay_on_later_ones(self) -> None:
         console = Console(sample.many_jobs(20))
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)

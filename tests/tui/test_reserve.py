@@ -54,7 +54,7 @@ def made(console: Console) -> tuple[Window, ...]:
     return console.store.controls().reservations
 
 
-async def test_whose_start_would_shift_is_shown_before_it_is_made() -> None:
+async def test_delayed_jobs_are_shown_before_it_is_made() -> None:
     console = watched()
     async with form(console) as pilot:
         await fill(console, pilot, gpus="4", start="+1h", tenant="bob", **{"for": "2h"})
@@ -113,7 +113,7 @@ async def test_a_start_with_its_end_needs_no_length() -> None:
         ({"gpus": "4"}, "4 GPUs are too many: reservation r1 keeps 5 of 8", "gpus"),
     ],
 )
-async def test_what_cannot_be_is_said_as_it_is_typed(texts: dict[str, str], words: str, field: str) -> None:
+async def test_errors_are_shown_while_typing(texts: dict[str, str], words: str, field: str) -> None:
     console = Console()
     async with form(console, kept=True) as pilot:
         await fill(console, pilot, **texts)
@@ -127,7 +127,7 @@ async def test_what_cannot_be_is_said_as_it_is_typed(texts: dict[str, str], word
     assert made(console) == ()
 
 
-async def test_kept_clear_is_for_nobody() -> None:
+async def test_kept_clear_excludes_all_jobs() -> None:
     console = Console()
     async with form(console) as pilot:
         console.app.screen.query_one("#nobody").focus()
@@ -136,7 +136,7 @@ async def test_kept_clear_is_for_nobody() -> None:
     assert made(console)[0].for_nobody
 
 
-async def test_whose_start_would_shift_is_shown_before_one_is_given_up() -> None:
+async def test_moved_jobs_are_shown_before_one_is_removed() -> None:
     console = watched()
     with console.store.transaction() as transaction:
         transaction.set_controls(replace(transaction.controls(), reservations=(KEPT,)))

@@ -59,7 +59,7 @@ def test_a_line_is_broken_at_a_word_and_keeps_its_colours() -> None:
     assert [text(part) for part in split((("训练大模型 第三阶段", PLAIN),), 12)] == ["训练大模型", "第三阶段"]
 
 
-def test_a_drained_gpu_still_says_who_is_on_it() -> None:
+def test_a_drained_gpu_still_names_its_user() -> None:
     row = GpuRow(days.drained().gpus[0], sample.jobs()[3], now=NOW)
     assert [text(part) for part in holder_parts(row, 60)] == [
         "#101 llama-7b-sft alice",
@@ -71,13 +71,13 @@ def test_a_drained_gpu_still_says_who_is_on_it() -> None:
     assert "by alice: driver update at 18:00, ticket 4711" in card
 
 
-def test_what_is_wrong_with_a_gpu_takes_two_lines_of_its_card() -> None:
+def test_a_problem_of_a_gpu_takes_two_lines_of_its_card() -> None:
     lost = GpuRow(days.sick().gpus[0], now=NOW)
     card = ["".join(value for value, _ in line).rstrip() for line in card_lines(lost, 40, 9)]
     assert card[1:3] == ["the driver cannot reach it; reset it or", "reboot the host"]
 
 
-def test_instances_are_told_apart_and_their_gpu_is_not_counted() -> None:
+def test_instances_are_distinguished_and_their_gpu_is_not_counted() -> None:
     snapshot = days.instances()
     labels = [index_of(view) for view in snapshot.gpus if view.gpu.mig_parent]
     assert len(set(labels)) == len(labels) == 12
@@ -91,7 +91,7 @@ def test_an_engine_that_is_down_is_named_once() -> None:
     assert conditions(sample.no_docker(), NOW)[0].text.startswith("docker does not answer: cannot connect")
 
 
-def test_how_many_gpus_are_free_is_told_on_a_small_screen_that_may_change_nothing() -> None:
+def test_a_small_read_only_screen_shows_the_number_of_free_gpus() -> None:
     room = 80 - len("00:00:00") - 3
     assert " free" in text(status_line(sample.rich_snapshot(), "node1", room, read_only=True))
 
@@ -109,7 +109,7 @@ def test_retries_are_counted_in_words(retries: int, words: str) -> None:
     assert text(lines["attempts"]).count("exit code 1") == 1
 
 
-def test_keys_are_called_by_what_is_on_them() -> None:
+def test_keys_have_the_names_printed_on_them() -> None:
     assert (key_name("vertical_line"), key_name("asterisk")) == ("|", "*")
     assert (key_of("|"), key_of("*")) == ("vertical_line", "asterisk")
     assert all(line.replace("\\|", "").count("|") == 5 for line in keys_document().splitlines() if line[:1] == "|")
@@ -154,7 +154,7 @@ async def test_the_cursor_is_in_sight_after_sorting() -> None:
         assert table.top <= row < table.top + table.height
 
 
-async def test_why_a_log_cannot_be_read_is_told_to_the_end() -> None:
+async def test_the_reason_for_an_unreadable_log_is_shown_in_full() -> None:
     console = Console()
     console.logs.error = NotFoundError("the output of attempt 1 of job 101 was removed with its container")
     async with console.app.run_test(size=(80, 24)) as pilot:
@@ -172,7 +172,7 @@ def test_a_free_gpu_is_called_free_once() -> None:
     assert card.count("free") == 1
 
 
-def test_what_does_not_fit_on_a_card_is_left_out_whole() -> None:
+def test_parts_that_do_not_fit_on_a_card_are_left_out_whole() -> None:
     lost = replace(days.sick().gpus[0], job_id=101)
     row = GpuRow(lost, sample.jobs()[3], now=NOW)
     card = ["".join(value for value, _ in line).rstrip() for line in card_lines(row, 28, 7)]
@@ -180,7 +180,7 @@ def test_what_does_not_fit_on_a_card_is_left_out_whole() -> None:
     assert card[1:4] == ["the driver cannot reach it;", "reset it or reboot the host", "no reading"]
 
 
-def test_ports_of_a_running_job_are_told_with_the_way_there() -> None:
+def test_ports_of_a_running_job_are_shown_with_their_address() -> None:
     options = ContainerOptions(publish=("auto:8888",), device=("/dev/infiniband",))
     made = running(options=options).with_attempt(ports=(PublishedPort(8888, 49153),))
     lines = {label: "".join(text for text, _ in cell) for label, cell in job_lines(made, JobContext(NOW))}

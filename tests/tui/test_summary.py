@@ -45,7 +45,7 @@ def test_everything_in_one_line() -> None:
 
 
 @pytest.mark.parametrize("room", range(10, 220, 7))
-def test_it_fits_and_keeps_what_matters_most(room: int) -> None:
+def test_it_fits_and_keeps_the_most_important_parts(room: int) -> None:
     line = summary_line(seen(), NOW, room)
     assert width_of(line) <= room
     kept = {40: ("2 GPUs", "CPU", "RAM"), 76: ("kW", "/data"), 100: ("load", "GB/s")}

@@ -75,7 +75,7 @@ class TestADesignedTheme:
                 assert contrast(shown, palette.raised) >= least, f"{path.name}: {share}%"
 
     @pytest.mark.parametrize("sight", SIGHTS)
-    def test_states_are_told_apart_by_every_eye(self, name: str, sight: str) -> None:
+    def test_states_are_distinguishable_to_every_eye(self, name: str, sight: str) -> None:
         palette = DESIGNED[name]
         near = {
             pair: seen
@@ -84,12 +84,12 @@ class TestADesignedTheme:
         }
         assert not near
 
-    def test_what_a_job_colours_can_be_read(self, name: str) -> None:
+    def test_colours_of_job_output_are_readable(self, name: str) -> None:
         palette = DESIGNED[name]
         assert min(contrast(colour, palette.ground) for colour in palette.logs[1:8] + palette.logs[9:]) >= 4.5
 
 
-def test_the_simulated_eyes_confuse_what_such_eyes_confuse() -> None:
+def test_the_simulated_eyes_confuse_the_right_colours() -> None:
     """Else the test above would prove nothing."""
     red, green = "#b04040", "#5c7a30"
     assert distance(red, green, "normal") > 2 * distance(red, green, "deuteranopia")
@@ -132,7 +132,7 @@ def test_words_can_be_read_in_256_colours(name: str) -> None:
 
 @pytest.mark.parametrize("sight", SIGHTS)
 @pytest.mark.parametrize("name", DESIGNED)
-def test_states_are_told_apart_in_256_colours_about_as_well_as_rounded_one_by_one(name: str, sight: str) -> None:
+def test_states_in_256_colours_are_about_as_distinct_as_colours_rounded_one_by_one(name: str, sight: str) -> None:
     palette = rounded(DESIGNED[name])
     alone = {role: as_shown(getattr(DESIGNED[name], role)) for pair in TOLD_APART for role in pair}
     least = min(distance(alone[a], alone[b], sight) for a, b in TOLD_APART)
@@ -168,7 +168,7 @@ async def test_a_terminal_of_256_colours_gets_such_a_palette(environ: dict[str, 
 
 @pytest.mark.parametrize("is_rounded", [False, True], ids=["all colours", "256 colours"])
 @pytest.mark.parametrize("name", [name for name in theme_names() if not is_ansi(name)])
-def test_borders_and_what_style_sheets_write_can_be_read_as_well(name: str, is_rounded: bool) -> None:
+def test_borders_and_texts_of_style_sheets_are_readable(name: str, is_rounded: bool) -> None:
     shown = Console(look=Appearance(name, is_rounded=is_rounded)).app.get_css_variables()
     on_terminal = {role: as_shown(shown[role]) if is_rounded else shown[role] for role in (*WRITTEN, *BEHIND)}
     assert min(contrast(on_terminal[word], on_terminal[ground]) for word in WRITTEN for ground in BEHIND) >= 4.5
@@ -228,7 +228,7 @@ class TestLook:
         left = self.line(ThemeFilter(palette_of(BUILTIN_THEMES["ansi-light"])), "x", Style(bold=True)).style
         assert left == Style(bold=True)
 
-    def test_what_a_click_does_is_kept(self) -> None:
+    def test_the_effect_of_a_click_is_kept(self) -> None:
         given = style.PLAIN + Style.from_meta({"@click": "app.help"})
         for look in (ThemeFilter(LIGHT), ThemeFilter(colourless=True)):
             shown = self.line(look, "x", given).style
@@ -318,7 +318,7 @@ async def test_a_theme_reaches_every_cell_at_once(name: str) -> None:
 
 
 class TestTheChooser:
-    async def test_what_the_cursor_is_on_is_worn_and_escape_goes_back(self, tmp_path: Path) -> None:
+    async def test_the_theme_under_the_cursor_is_previewed_and_escape_goes_back(self, tmp_path: Path) -> None:
         console = Console(preferences=Preferences(tmp_path / "console.json"))
         async with console.app.run_test(size=(100, 40)) as pilot:
             await console.begin(pilot)

@@ -50,7 +50,7 @@ async def test_every_other_screen(keys: tuple[str, ...]) -> None:
         assert {len(line) for line in console.screen_text.splitlines()} == {120}
 
 
-async def test_what_has_a_meaning_keeps_it() -> None:
+async def test_characters_with_a_meaning_keep_it() -> None:
     """Bars, graphs and the cursor stay what they are."""
     console = Console(look=ASCII)
     async with console.app.run_test(size=(161, 50)) as pilot:

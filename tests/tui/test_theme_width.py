@@ -66,7 +66,7 @@ class TestProgress:
         assert self.shown("pulling 999 %").startswith("━━━━━━━ 100 %")
         assert self.shown("0 %") == "───────  0 % "
 
-    def test_something_moves_where_nobody_knows_how_far_it_is(self) -> None:
+    def test_progress_of_unknown_length_moves(self) -> None:
         seen = [self.shown("unpacking", second).split()[0] for second in range(11)]
         assert seen[0] == seen[10] != seen[1]
         assert {len(each) for each in seen} == {7}

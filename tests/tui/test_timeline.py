@@ -43,7 +43,7 @@ def table(screen: TimelineScreen) -> TimelineTable:
     return screen.query_one(TimelineTable)
 
 
-async def test_it_shows_what_runs_what_is_planned_what_is_kept_and_what_is_against_it() -> None:
+async def test_it_shows_running_and_planned_jobs_reservations_and_conflicts() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -134,7 +134,7 @@ async def test_zoom_and_scroll() -> None:
         assert table(screen).scale == whole
 
 
-async def test_what_is_selected_is_brought_into_sight() -> None:
+async def test_the_selection_is_brought_into_sight() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -160,7 +160,7 @@ async def test_time_goes_on_by_whole_cells() -> None:
         assert after.cell(console.clock.now()) - before.cell(NOW) in {0, 1}
 
 
-async def test_a_new_picture_is_planned_anew() -> None:
+async def test_a_new_snapshot_is_planned_again() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -177,7 +177,7 @@ async def test_a_new_picture_is_planned_anew() -> None:
         assert screen.timeline is first
 
 
-async def test_an_action_on_the_selected_job_shows_what_it_would_do() -> None:
+async def test_an_action_on_the_selected_job_shows_its_effect() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -289,7 +289,7 @@ async def test_the_log_of_the_selected_job_is_followed_on_the_main_screen() -> N
         assert isinstance(console.app.screen, Main)
 
 
-async def test_the_rows_are_there_before_the_plan_and_a_failure_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_rows_are_there_before_the_plan_and_a_failure_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> Timeline:
         raise ZeroDivisionError("oops")
 

@@ -40,7 +40,7 @@ class TestOfAJobsPage:
         assert shown["ends"] == "2026-03-03 02:46:00 (in 5h46m) by its time limit"
         assert "from 18:46:00" in shown["attempts"]
 
-    def test_what_a_reason_tells_is_local(self) -> None:
+    def test_times_in_reasons_are_local(self) -> None:
         waits = Reason(PendingReason.BEGIN_TIME, "begins at 14:00 UTC, in 2h00m", (NOW + 2 * HOUR,))
         shown = page(job(1), JobContext(NOW, {1: waits}, {1: NOW + 2 * HOUR}))
         assert shown["why"] == "BeginTime: begins at 23:00, in 2h00m"

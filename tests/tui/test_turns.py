@@ -44,7 +44,7 @@ async def test_a_filter_typed_in_one_go_is_a_filter() -> None:
     assert JobState.PENDING in {job.state for job in console.snapshot.jobs}
 
 
-async def test_what_is_typed_into_a_form_that_was_just_opened_is_in_it() -> None:
+async def test_text_typed_right_after_a_form_opened_is_in_it() -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)
@@ -57,7 +57,7 @@ async def test_what_is_typed_into_a_form_that_was_just_opened_is_in_it() -> None
         await done(console, pilot)
 
 
-async def test_keys_go_on_where_what_they_went_to_is_gone() -> None:
+async def test_keys_work_after_their_target_is_gone() -> None:
     console = Console()
     async with console.app.run_test(size=(120, 36)) as pilot:
         await console.begin(pilot)

@@ -146,7 +146,7 @@ def test_a_second_time_it_has_nothing_to_change_or_says_why_not(verb: Verb[Job])
 
 
 @job_verbs
-def test_what_can_be_undone_is_as_it_was(verb: Verb[Job]) -> None:
+def test_an_undo_restores_the_state(verb: Verb[Job]) -> None:
     store = store_for(verb)
     before = store.get(1)
     undo = Undo(Actions(store, FakeClock(), ACTOR), dict)
@@ -186,7 +186,7 @@ def test_a_gpu_is_drained_and_resumed(verb: Verb[object]) -> None:
 
 
 @job_verbs
-def test_who_may_use_it_is_as_declared(verb: Verb[Job], refused: Callable[..., bool]) -> None:
+def test_rights_are_as_declared(verb: Verb[Job], refused: Callable[..., bool]) -> None:
     assert refused(verb, uid=61_234) == (verb.who is Who.CAPPED)
     assert not refused(verb, uid=0)
 

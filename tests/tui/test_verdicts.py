@@ -105,7 +105,7 @@ def test_a_job_that_changed_is_judged_at_once_and_the_others_keep_their_verdict(
     assert queue.verdicts.is_done
 
 
-def test_what_is_said_anew_of_all_jobs_is_found_bit_by_bit_and_nothing_vanishes_meanwhile() -> None:
+def test_changed_reasons_of_all_jobs_are_matched_in_slices_and_nothing_vanishes_meanwhile() -> None:
     queue = Queue("GPUs", count=AT_ONCE)  # so few need no rest
     queue.verdicts.step(FOR_EVER)
     assert len(queue.shown) == AT_ONCE

@@ -65,7 +65,7 @@ def test_jobs_that_are_cancelled_or_held_are_not_said_to_start_never() -> None:
     assert "no other job is delayed" in last[2]
 
 
-def test_the_own_change_comes_first_then_who_is_delayed_and_by_how_much() -> None:
+def test_the_own_change_comes_first_then_delayed_jobs_with_their_delays() -> None:
     lines = panel_of(JobProposal(111, "top"), SETTINGS)
     own = next(i for i, line in enumerate(lines) if line.lstrip("▲ ").startswith("111 "))
     told = next(i for i, line in enumerate(lines) if "delays " in line)
@@ -98,7 +98,7 @@ def test_the_timeline_is_about_the_change_and_not_about_the_hours_before_it() ->
     assert scale_of(Comparison(soon, late), Comparison(soon, late).shifts, (), 80).start == NOW
 
 
-def test_a_move_in_the_queue_is_told_before_whom_it_delays() -> None:
+def test_a_move_in_the_queue_is_shown_before_the_delayed_jobs() -> None:
     lines = panel_of(JobProposal(108, "raise", delta=10), SETTINGS)
     place = next(i for i, line in enumerate(lines) if "moves from place" in line)
     assert lines[place].startswith("It moves from place 3 to ")
@@ -223,7 +223,7 @@ async def test_top_takes_the_place_of_a_priority_and_a_priority_of_top() -> None
         assert console.audited() == [("top", "job 111")]
 
 
-async def test_other_keys_do_not_change_what_a_panel_is_about() -> None:
+async def test_other_keys_do_not_change_the_subject_of_a_panel() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -233,7 +233,7 @@ async def test_other_keys_do_not_change_what_a_panel_is_about() -> None:
         assert console.audited() == [("hold", "job 106")]
 
 
-async def test_cancelling_a_running_job_says_what_is_lost() -> None:
+async def test_cancelling_a_running_job_shows_the_lost_work() -> None:
     console = watched()
     async with console.app.run_test(size=(80, 24)) as pilot:
         await console.begin(pilot)
@@ -312,7 +312,9 @@ async def test_enter_commits_though_the_forecast_is_not_there_yet(monkeypatch: p
         await until(pilot, lambda: slow.given_up == 1)
 
 
-async def test_a_new_picture_is_forecast_anew_and_meanwhile_the_age_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_snapshot_gets_a_new_forecast_and_the_age_is_shown_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -338,7 +340,7 @@ async def test_a_new_picture_is_forecast_anew_and_meanwhile_the_age_is_told(monk
         assert panel.comparison.before.at == console.clock.now()
 
 
-async def test_a_picture_that_changes_nothing_costs_no_forecast() -> None:
+async def test_an_unchanged_snapshot_costs_no_forecast() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -365,7 +367,7 @@ async def test_the_action_is_for_the_job_it_was_opened_for_though_rows_move() ->
         assert console.audited() == [("cancel", "job 106")]
 
 
-async def test_an_action_that_makes_no_sense_any_more_says_so() -> None:
+async def test_an_action_that_no_longer_applies_says_so() -> None:
     console = watched()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -399,7 +401,7 @@ async def test_drain_takes_its_reason_in_the_panel() -> None:
         assert console.store.controls().drains[uuid(2)].reason == "hot"
 
 
-async def test_resume_says_why_it_was_drained() -> None:
+async def test_resume_shows_the_reason_of_the_drain() -> None:
     console = watched()
     console.actions.drain([uuid(6)], "fan noise")
     async with console.app.run_test(size=SIZE) as pilot:
@@ -475,7 +477,7 @@ async def test_strange_names_are_shown_as_text() -> None:
         assert not {"\x1b", "\x07", "\r", "\u202e"} & set(text)
 
 
-async def test_a_failed_forecast_is_told_and_enter_still_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_failed_forecast_is_reported_and_enter_still_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object, **__: object) -> Timeline:
         raise ZeroDivisionError("oops")
 

@@ -121,7 +121,7 @@ class TestActions:
             assert isinstance(console.app.screen, Main)
             assert not shows_line(console)
 
-    async def test_an_undo_given_up_can_be_asked_for_again(self) -> None:
+    async def test_an_aborted_undo_can_be_repeated(self) -> None:
         console = Console()
         async with console.app.run_test(size=SIZE) as pilot:
             await console.begin(pilot)
@@ -146,7 +146,7 @@ class TestActions:
             assert not console.store.get(107).held
 
 
-async def test_what_is_quick_is_not_shown_and_escape_means_what_it_did() -> None:
+async def test_quick_tasks_are_not_shown_and_escape_keeps_its_meaning() -> None:
     console = Console()
     async with console.app.run_test(size=SIZE) as pilot:
         await console.begin(pilot)
@@ -185,7 +185,7 @@ def test_all_or_nothing_of_an_action_over_many_jobs() -> None:
 
 @pytest.mark.usefixtures("at_once")
 class TestLogs:
-    async def test_saving_a_log_tells_how_many_lines_and_is_given_up(
+    async def test_saving_a_log_shows_its_progress_and_can_be_aborted(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.chdir(tmp_path)
@@ -211,7 +211,7 @@ class TestLogs:
             assert not console.app.works.is_watching, "nothing is looked at for ever"
         assert files(tmp_path) == []
 
-    def test_no_file_is_left_of_one_given_up(self, tmp_path: Path) -> None:
+    def test_an_aborted_save_leaves_no_file(self, tmp_path: Path) -> None:
         work = LongTask("saving", "lines")
         work.give_up()
         with pytest.raises(TaskCancelledError):
@@ -222,7 +222,7 @@ class TestLogs:
 
 
 @pytest.mark.usefixtures("at_once")
-async def test_reading_the_history_is_counted_given_up_and_gone_on_with() -> None:
+async def test_reading_the_history_is_counted_aborted_and_continued() -> None:
     gate = threading.Semaphore(0)
     asked: list[datetime | None] = []
 

@@ -89,7 +89,7 @@ def test_a_job_without_a_limit_is_planned_as_the_longest_allowed_in_every_class(
     assert Durations(stated, PolicySettings()).seconds(one) == 100 * 3600, "never shorter than a stated limit"
 
 
-def test_what_is_planned_as_the_longest_runs_into_the_promise_of_the_head() -> None:
+def test_a_job_without_a_limit_would_run_into_the_promise_of_the_head() -> None:
     blocked = [holder(1, 0, 4, hours=5), job(2, gpus=8, topped_at=NOW), job(3, gpus=1, priority=100), job(4, gpus=1)]
     assert starts(planned(blocked)) == {}
     limited = [*blocked[:3], job(4, gpus=1, time_limit=4 * HOUR)]
@@ -203,7 +203,7 @@ def test_the_reason_names_the_window() -> None:
     assert reason.text == f"needs 4 GPUs: 8 free; {window}, and it may run until 14:00 UTC; expected 17:00 UTC"
 
 
-def test_who_waits_for_being_planned_long_by_default_is_told_to_give_a_limit() -> None:
+def test_a_job_that_waits_because_it_has_no_limit_is_advised_to_set_one() -> None:
     """The head is promised the GPUs at the end of the window, and so its own job has to end by then."""
     begun = replace(WINDOW, start=NOW - timedelta(minutes=1), count=8)
     hint = "planned to run 3d00h, the longest time allowed, as it has no limit: give it a --time-limit"
@@ -215,7 +215,7 @@ def test_who_waits_for_being_planned_long_by_default_is_told_to_give_a_limit() -
     assert planned([job(1, gpus=4)], reservations=(WINDOW,)).reasons[1].text.endswith(hint)
 
 
-def test_an_unclaimed_window_is_given_up_after_its_grace() -> None:
+def test_an_unclaimed_window_is_released_after_its_grace() -> None:
     begun = replace(WINDOW, start=NOW - timedelta(minutes=20))
     wide = job(1, gpus=8)
     assert starts(planned([wide], reservations=(begun,))) == {1: 8}
@@ -239,7 +239,7 @@ def test_the_standing_rule_gives_the_next_gpus_to_important_jobs() -> None:
     assert "priority 80 and above" in found.reasons[3].text
 
 
-def test_preferred_gpus_go_first_and_those_left_free_never_unless_named() -> None:
+def test_preferred_gpus_go_first_and_spared_ones_only_when_named() -> None:
     assert planned([job(1, gpus=1)], prefer=("5",)).starts[0].gpus == (uuid(5),)
     assert starts(planned([job(1, gpus=8)], left_free=("7",))) == {}
     assert planned([job(1, gpus=7)], left_free=("0",)).starts[0].gpus == tuple(uuid(i) for i in range(1, 8))
@@ -253,7 +253,7 @@ def test_free_memory_is_asked_of_the_reading() -> None:
     assert found.starts[0].gpus == (uuid(1),)
 
 
-def test_fragmentation_counts_free_gpus_that_nobody_can_use() -> None:
+def test_fragmentation_counts_free_gpus_that_no_waiting_job_can_use() -> None:
     assert planned([job(1, gpus=8, age=9), holder(2, 0, 5, hours=1)]).fragmentation == 3
     assert (
         planned([job(1, gpus=8, age=9), job(3, gpus=1, time_limit=9 * HOUR), holder(2, 0, 5, hours=1)]).fragmentation
@@ -278,7 +278,7 @@ def test_gpus_just_given_back_are_promised_before_they_are_read_as_free() -> Non
     assert found.forecast[1] == NOW
 
 
-def test_what_if_tells_whose_start_shifts() -> None:
+def test_what_if_lists_the_jobs_whose_start_shifts() -> None:
     jobs = [
         holder(1, 0, 8, hours=1),
         job(2, gpus=8, age=50, time_limit=HOUR),
@@ -307,17 +307,17 @@ def test_a_dependent_job_and_one_that_begins_later_are_forecast() -> None:
     assert found.forecast == {2: NOW + HOUR, 3: NOW + 2 * HOUR, 4: NOW + 3 * HOUR}
 
 
-def test_the_standing_rule_stops_nobody_for_a_job_that_never_fits() -> None:
+def test_the_standing_rule_stops_no_job_for_one_that_never_fits() -> None:
     jobs = [job(1, gpus=9, priority=90), job(2, gpus=1)]
     assert starts(planned(jobs, standing_priority=80)) == {2: 1}
 
 
-def test_an_important_job_behind_others_alike_still_stops_those_below_it() -> None:
+def test_an_important_job_behind_equal_ones_still_stops_lower_ones() -> None:
     jobs = [holder(1, 0, 7, hours=1), job(2, gpus=2, age=900_000), job(3, gpus=2, priority=90), job(4, gpus=1)]
     assert starts(planned(jobs, standing_priority=80)) == {}
 
 
-def test_each_job_of_a_lane_is_told_its_own_reason() -> None:
+def test_each_job_of_a_lane_has_its_own_reason() -> None:
     jobs = [
         holder(1, 0, 7, hours=2),
         job(2, gpus=8, age=90),

@@ -94,7 +94,7 @@ def test_it_waits_from_the_end_of_the_last_job_that_it_depends_on(others: list[J
     assert wait(waiting, ended_at=ended_at) == hours
 
 
-def test_a_dependency_given_up_does_not_make_it_older() -> None:
+def test_a_removed_dependency_does_not_make_it_older() -> None:
     waiting = job(9, age=36_000, after=(1,))
     free = keep_wait(waiting, Edit(spec={"after": ()}).on(waiting, NOW), NOW, NOW)
     assert wait(free, NOW + HOUR) == 1.0
@@ -140,7 +140,7 @@ BIG = spec((2, 4), time_limit=10 * HOUR, nice=5)
         ({"maximum": 2, "time_limit": 20 * HOUR}, True),
     ],
 )
-def test_an_edit_that_asks_for_more_begins_the_wait_anew(change: dict[str, Any], is_more: bool) -> None:
+def test_an_edit_that_asks_for_more_restarts_the_wait(change: dict[str, Any], is_more: bool) -> None:
     waiting = edited(end_wait(job(spec=BIG, age=3600), None, NOW), NOW + HOUR, **change)
     assert wait(waiting, NOW + 2 * HOUR) == (1.0 if is_more else 3.0)
 
@@ -158,6 +158,6 @@ def test_all_gpus_are_more_than_any_number(before: GpuRequest, after: GpuRequest
     assert asks_for_more(JobSpec(gpus=before), JobSpec(gpus=after)) is is_more
 
 
-def test_what_runs_has_no_wait_to_carry() -> None:
+def test_a_running_job_carries_no_wait() -> None:
     running = job().evolve(state=JobState.RUNNING)
     assert keep_wait(running, running.evolve(priority=80), None, NOW).waited == ()

@@ -84,7 +84,7 @@ def test_an_entry_is_explained_and_drawn_like_its_elements(case: Case, arrays: l
             assert told.expected_start_at == wanted.expected_start_at
 
 
-def test_what_is_left_of_an_entry_answers_for_itself() -> None:
+def test_the_rest_of_an_entry_stands_for_itself() -> None:
     """An entry whose first element starts is known by the id of the next element."""
     array = job(10, gpus=1, tenant="a").evolve(array=ArrayRef(10, 0)).with_runs((Run(10, 0, 4),))
     found = plan(snapshot([array], gpus=1), Settings(), NOW)

@@ -63,7 +63,7 @@ def test_priority_goes_before_nice_and_promotion_before_both(one: int, other: in
     assert not is_top(level(one, nice))
 
 
-def test_who_used_exactly_its_share_has_a_half() -> None:
+def test_a_tenant_that_used_exactly_its_share_has_a_half() -> None:
     assert usage_ratio(0.3, 0.3) == 1.0
     assert fair_share_factor(usage_ratio(0.3, 0.3)) == 0.5
     assert fair_share_factor(usage_ratio(0.0, 0.3)) == 1.0
@@ -71,7 +71,7 @@ def test_who_used_exactly_its_share_has_a_half() -> None:
     assert usage_ratios({"a": 300.0, "b": 100.0}, {"a": 3.0}, ["b"]) == {"a": 1.0, "b": 1.0}
 
 
-def test_who_has_not_used_anything_yet_has_a_share_too() -> None:
+def test_a_tenant_without_usage_has_a_share_too() -> None:
     assert usage_ratios({"a": 100.0}, {}, ["a", "new"]) == {"a": 2.0, "new": 0.0}
     assert usage_ratios({}, {}, ["a"]) == {"a": 0.0}
 

@@ -21,7 +21,7 @@ def linked(count: int, groups: list[set[int]], kind: str = "NVLINK", numa: int =
 PAIRS = node_layout(linked(8, [{0, 1}, {2, 3}, {4, 5}, {6, 7}], numa=4))
 
 
-def test_groups_are_found_and_only_those_that_tell_gpus_apart() -> None:
+def test_only_groups_that_distinguish_gpus_are_found() -> None:
     assert PAIRS.levels == (
         (0b11, 0b1100, 0b110000, 0b11000000),
         (0b1111, 0b11110000),
@@ -69,7 +69,7 @@ def test_a_range_goes_where_it_gets_most() -> None:
     assert choose([0b11, 0b0111], Ask(2, 4, (0xF, 0xF)), 2, 4, [NodeLayout(0xF)] * 2) == ((1, 0b0111),)
 
 
-def test_what_is_wider_than_a_node_takes_whole_nodes() -> None:
+def test_a_job_wider_than_a_node_takes_whole_nodes() -> None:
     wide = Ask(16, 16, (0xFF,) * 3, whole_nodes=2)
     assert choose([0xFF, 0xFE, 0xFF], wide, 16, 16, [NodeLayout(0xFF)] * 3) == ((0, 0xFF), (2, 0xFF))
     assert choose([0xFF, 0xFE, 0xFE], wide, 16, 16, [NodeLayout(0xFF)] * 3) is None

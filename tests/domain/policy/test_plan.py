@@ -50,7 +50,7 @@ def test_order_is_priority_then_submit_time_then_id() -> None:
     assert planned(jobs).order == (3, 2, 4, 1)
 
 
-def test_what_was_put_on_top_goes_first_the_latest_before_all() -> None:
+def test_jobs_put_on_top_go_first_the_latest_before_all() -> None:
     first, second = NOW - timedelta(minutes=2), NOW - timedelta(minutes=1)
     jobs = [job(1, priority=100), job(2, topped_at=first), job(3, topped_at=second)]
     assert planned(jobs).order == (3, 2, 1)
@@ -123,7 +123,7 @@ def test_gpus_that_failed_it_are_used_again_where_too_few_others_would_do() -> N
     assert started(planned([job(1, gpus=1, avoid_gpus=(uuid(0),))], 1)) == {1: (uuid(0),)}
 
 
-def test_later_jobs_wait_for_those_ahead() -> None:
+def test_later_jobs_wait_for_earlier_ones() -> None:
     held = [view(0, GpuState.ALLOCATED), *(view(i) for i in range(1, 4))]
     found = planned([job(1, gpus=4, age=2), job(2, gpus=4, age=1), running(9, on=[uuid(0)])], held)
     assert why(found, 2)[0] is PendingReason.PRIORITY
@@ -157,7 +157,7 @@ def test_a_dependency_is_met_by_completion_and_any_by_any_end() -> None:
     assert set(started(found)) == {1, 2}
 
 
-def test_a_pause_stops_every_start_and_says_who_paused() -> None:
+def test_a_pause_stops_every_start_and_names_its_user() -> None:
     found = planned([job(1)], controls=Controls(paused=True, pause_reason="new driver", paused_by="root"))
     assert why(found, 1) == (PendingReason.SCHEDULER_PAUSED, "the scheduler was paused by root: new driver")
 
@@ -169,7 +169,7 @@ def test_a_runtime_that_does_not_answer_holds_its_own_jobs_only() -> None:
     assert why(found, 1) == (PendingReason.NODE_UNKNOWN, "Docker does not answer")
 
 
-def test_a_host_job_that_waits_for_docker_is_told_how_to_do_without() -> None:
+def test_a_host_job_that_waits_for_docker_names_the_alternative() -> None:
     rows = [view(0, GpuState.UNKNOWN, why=UNANSWERED)]
     code, text = why(planned([job(1, gpus=1, spec=spec(1, image=None))], rows), 1)
     assert code is PendingReason.NODE_UNKNOWN

@@ -104,12 +104,12 @@ REFUSED: dict[str, tuple[Job, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_nobody_is_preempted_who_may_not_be(case: str) -> None:
+def test_protected_jobs_are_not_preempted(case: str) -> None:
     victim, changes = REFUSED[case]
     assert victims(planned([victim, job(2, gpus=1, priority=100)], **changes)) == ()
 
 
-def test_nobody_is_preempted_whom_the_runtime_could_not_be_told_to_end() -> None:
+def test_jobs_of_a_missing_runtime_are_not_preempted() -> None:
     urgent = job(2, gpus=1, priority=100, spec=spec(1, image=None, priority=100))
     down = (RuntimeStatus("docker", False, "Docker does not answer"), RuntimeStatus("process", True, "host"))
     [node] = seen([low(1, 0, 4), urgent]).nodes
@@ -118,7 +118,7 @@ def test_nobody_is_preempted_whom_the_runtime_could_not_be_told_to_end() -> None
         assert victims(plan(picture, Settings(policy=policy()), NOW)) == expected
 
 
-def test_each_of_those_limits_ends_somewhere() -> None:
+def test_each_of_these_limits_has_an_end() -> None:
     head = job(2, gpus=1, priority=100)
     assert victims(planned([low(1, 0, 4, ran=timedelta(minutes=10)), head])) == (1,)
     assert victims(planned([low(1, 0, 4, before=(preempted_before(900),) * 2), head])) == (1,)
@@ -139,14 +139,14 @@ def test_of_two_alike_the_youngest() -> None:
     assert victims(planned([*jobs, job(5, gpus=1, priority=100)])) == (4,)
 
 
-def test_what_is_free_or_ending_is_reckoned_with() -> None:
+def test_free_and_ending_gpus_are_counted() -> None:
     ending = low(1, 0, 2).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.CANCELLED, "by a user"), NOW))
     others = [low(2, 2)]
     assert victims(planned([ending, *others, job(3, gpus=3, priority=100)])) == ()
     assert victims(planned([ending, *others, job(3, gpus=4, priority=100)])) == (2,)
 
 
-def test_one_that_starts_as_soon_without_it_preempts_nobody() -> None:
+def test_a_job_that_starts_as_soon_without_it_preempts_no_job() -> None:
     soon = low(1, 0, 2, preemptible=False, time_limit=HOUR + timedelta(seconds=50))
     assert victims(planned([soon, low(2, 2, 2), job(3, gpus=2, priority=100)])) == ()
     later = low(1, 0, 2, preemptible=False, time_limit=HOUR + timedelta(seconds=70))
@@ -190,12 +190,12 @@ IN_VAIN: dict[str, tuple[list[Job], dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("case", IN_VAIN)
-def test_nobody_is_preempted_in_vain(case: str) -> None:
+def test_no_job_is_preempted_in_vain(case: str) -> None:
     jobs, changes = IN_VAIN[case]
     assert victims(planned(jobs, **changes)) == ()
 
 
-def test_a_range_whose_patience_is_over_takes_the_fewest() -> None:
+def test_a_range_preempts_for_its_smallest_number_after_its_patience() -> None:
     jobs = [low(1, 0, 3), low(2, 3), job(3, gpus=(1, 4), priority=100, age=301)]
     assert victims(planned(jobs, patience=timedelta(minutes=5))) == (2,)
     assert victims(planned(jobs)) == (2,)
@@ -224,7 +224,7 @@ def test_a_victim_outside_a_window_is_taken_though_one_inside_would_lose_less() 
     assert victims(planned([*jobs, head], reservations=(window,))) == (1,)
 
 
-def test_nobody_is_preempted_who_shares_a_gpu_with_others() -> None:
+def test_no_job_is_preempted_that_shares_a_gpu_with_others() -> None:
     sharing = GpuRequest(1, 1, memory=GIB, share=True)
     sharers = [replace(one, spec=replace(one.spec, gpus=sharing)) for one in (low(1, 0), low(2, 0))]
     head = job(3, gpus=1, priority=100)
@@ -240,7 +240,7 @@ def test_the_head_alone_preempts() -> None:
     )
 
 
-def test_nobody_backfills_onto_what_comes_free() -> None:
+def test_no_job_is_backfilled_onto_the_freed_gpus() -> None:
     jobs = [low(1, 0, 3), job(2, gpus=4, priority=100, time_limit=HOUR), job(3, gpus=1, time_limit=2 * MINUTE)]
     assert planned(jobs).starts == ()
     short = job(3, gpus=1, time_limit=MINUTE)
@@ -248,7 +248,7 @@ def test_nobody_backfills_onto_what_comes_free() -> None:
     assert [start.job_id for start in planned([jobs[0], job(2, gpus=3, priority=100), short]).starts] == [3]
 
 
-def test_nobody_backfills_onto_what_the_first_of_several_victims_leaves() -> None:
+def test_no_job_is_backfilled_onto_gpus_of_the_first_victim() -> None:
     stopping = Stopping(Cause(CauseCode.PREEMPTED, "preempted"), NOW)
     leaving = low(1, 0, 2).with_attempt(preempted_by=3, preempted_at=NOW)
     gone = low(2, 2, 2).with_attempt(preempted_by=3, preempted_at=NOW, ended_at=NOW, cause=stopping.cause)
@@ -263,7 +263,7 @@ def test_nobody_backfills_onto_what_the_first_of_several_victims_leaves() -> Non
     assert found.reasons[4].text.endswith("; 4 GPUs are reserved for job 3, for which others make way")
 
 
-def test_what_is_to_come_is_told_of_the_victim_too() -> None:
+def test_the_forecast_includes_the_victim() -> None:
     jobs = [
         low(1, 0, 4, time_limit=2 * HOUR),
         job(2, gpus=4, priority=100, time_limit=HOUR),
@@ -275,7 +275,7 @@ def test_what_is_to_come_is_told_of_the_victim_too() -> None:
     assert found.forecast[3] == NOW + GRACE + 3 * HOUR
 
 
-def test_while_its_victims_end_the_head_keeps_its_place_and_preempts_nobody_else() -> None:
+def test_while_its_victims_end_the_head_keeps_its_place_and_preempts_no_other_job() -> None:
     stopping = Stopping(Cause(CauseCode.PREEMPTED, "preempted"), NOW - timedelta(seconds=20))
     victim = low(1, 0, 2).with_attempt(preempted_by=3, preempted_at=stopping.at)
     jobs = [victim.to(JobState.COMPLETING, stopping=stopping), low(2, 2, 2), job(3, gpus=2, priority=100)]
@@ -285,7 +285,7 @@ def test_while_its_victims_end_the_head_keeps_its_place_and_preempts_nobody_else
     assert found.forecast[3] == NOW + timedelta(seconds=40)
 
 
-def test_it_sticks_to_what_its_victims_leave_though_others_are_foreseen_to_end_sooner() -> None:
+def test_the_head_takes_the_gpus_of_its_victims_though_others_end_sooner() -> None:
     """A plan may be wrong about those; if they do end, it starts all the same."""
     stopping = Stopping(Cause(CauseCode.PREEMPTED, "preempted"), NOW - timedelta(seconds=20))
     victim = low(1, 2).with_attempt(preempted_by=3, preempted_at=stopping.at)
@@ -436,7 +436,7 @@ def test_with_the_setting_off_nothing_of_it_is_ever_seen(scene: Scene) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 4)), max_size=8), st.integers(1, 12), st.integers(1, 8))
-def test_the_cheapest_set_is_what_trying_them_all_finds(costs: list[tuple[int, int]], wanted: int, most: int) -> None:
+def test_the_cheapest_set_is_that_of_an_exhaustive_search(costs: list[tuple[int, int]], wanted: int, most: int) -> None:
     gains = [(Candidate(-number, 0, lost), gain) for number, (lost, gain) in enumerate(costs, 1)]
     sets = [
         (sum(one.lost for one, _ in some), len(some), tuple(sorted(one.young for one, _ in some)))

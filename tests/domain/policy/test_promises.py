@@ -103,7 +103,7 @@ COMING_LATER = st.lists(
 
 @given(WAITING)
 @settings(max_examples=150, deadline=None, derandomize=True)
-def test_the_forecast_is_what_then_happens_when_limits_are_exact(
+def test_the_forecast_comes_true_with_exact_limits(
     waiting: list[tuple[int | tuple[int, int], int, int, str, int]],
 ) -> None:
     check_forecast({number: exact(number, *wanted) for number, wanted in enumerate(waiting, 1)})
@@ -151,7 +151,7 @@ IN_TURN = replace(SETTINGS, policy=replace(SETTINGS.policy, promote_after=timede
 
 @given(WAITING)
 @settings(max_examples=100, deadline=None, derandomize=True)
-def test_nobody_starts_later_than_first_promised_beside_caps_and_ranges(
+def test_no_job_starts_later_than_first_promised_with_caps_and_ranges(
     waiting: list[tuple[int | tuple[int, int], int, int, str, int]],
 ) -> None:
     """Order is that of submission here: nobody's turn comes sooner for what another has used.

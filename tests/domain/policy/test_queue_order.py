@@ -82,7 +82,7 @@ def test_reasons_are_the_same_in_whatever_order_they_are_asked_for(jobs: list[Jo
 
 
 @given(WAITING, WAITING, st.booleans(), st.booleans())
-def test_what_is_known_from_the_last_look_changes_nothing(
+def test_the_cache_of_the_last_plan_changes_nothing(
     first: list[Job], second: list[Job], predicted: bool, heavier: bool
 ) -> None:
     """Jobs that stay the same objects, jobs changed, gone and new; planned durations and weights that change."""

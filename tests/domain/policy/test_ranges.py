@@ -79,7 +79,7 @@ def test_no_job_that_would_start_is_passed_over(case: Case, crowd: list[Job]) ->
 
 @given(cases(), crowds())
 @SLOW
-def test_those_who_are_asked_because_they_may_start_are_all_that_do(case: Case, crowd: list[Job]) -> None:
+def test_only_jobs_that_were_asked_start(case: Case, crowd: list[Job]) -> None:
     """A forecast asks the lanes that may make a difference alone, and a plan asks all."""
     seen = replace(case.snapshot, jobs=(*case.snapshot.jobs, *crowd))
     asked, found = (decide_starts(seen, case.settings, NOW) for _ in range(2))

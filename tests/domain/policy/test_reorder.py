@@ -88,12 +88,12 @@ def test_it_takes_the_priority_of_its_neighbour() -> None:
     ("ids", "steps", "told"),
     [([4], [-1], (3, 1, -1)), ([4], [-1, -1], (2, 2, -1)), ([1], [1, 1], (3, 2, 1)), ([3, 4], [-1], (2, 1, -1))],
 )
-def test_what_it_passes_is_told(ids: list[int], steps: list[int], told: tuple[int, int, int]) -> None:
+def test_passed_jobs_are_named(ids: list[int], steps: list[int], told: tuple[int, int, int]) -> None:
     move = found(picture(), ids, *steps)
     assert ((move.past, move.passes, move.step), move.refusal) == (told, "")
 
 
-def test_ends_of_the_queue_are_told() -> None:
+def test_both_ends_of_the_queue_are_named() -> None:
     assert found(picture(), [1], -1) == Move(refusal="already first")
     assert found(picture(), [5], 1) == Move(refusal="already last")
     assert "only a waiting job" in found(picture(), [99], 1).refusal
@@ -237,7 +237,7 @@ def test_each_move_is_one_place_now_and_later(seen: Snapshot, moves: list[tuple[
         seen = after
 
 
-def test_what_runs_has_no_place() -> None:
+def test_a_running_job_has_no_place() -> None:
     seen = picture((*JOBS, running(9, on=[uuid(0)])))
     assert found(seen, [9], -1).refusal == "only a waiting job has a place in the queue"
     change = whatif.placed(found(seen, [4], -1).places or (), NOW)

@@ -51,7 +51,7 @@ def test_a_window_of_a_command_is_kept_like_one_of_the_file() -> None:
     assert both.policy.reservations == (LATE, BEGUN)
 
 
-def test_what_its_own_jobs_hold_counts() -> None:
+def test_gpus_of_its_own_jobs_count() -> None:
     """Else a tenant that uses its four GPUs would have four more kept idle for it."""
     others = job(1, gpus=4, time_limit=9 * HOUR)
     assert starts(planned([bobs(2, 0, 4, minutes=3), others], BEGUN)) == {1: 4}
@@ -77,7 +77,7 @@ def test_its_own_jobs_are_put_on_its_gpus() -> None:
     assert planned([job(1, gpus=1)], named).starts[0].gpus == (uuid(4),)
 
 
-def test_gpus_that_no_job_is_given_are_not_what_is_kept() -> None:
+def test_unusable_gpus_are_not_kept() -> None:
     rows = [view(i) for i in range(8)]
     rows[6] = view(6, GpuState.FOREIGN)
     rows[7] = view(7, GpuState.DRAINED, drain=Drain("hot", "root", NOW))
@@ -123,7 +123,7 @@ def ended(**changes: Any) -> Job:
     ],
     ids=["nobody", "runs", "ran before", "has run", "waits", "held", "begins in it", "too late", "no GPUs", "another"],
 )
-def test_who_claims_a_window(jobs: list[Job], state: WindowState, is_claimed: bool) -> None:
+def test_jobs_claim_a_window(jobs: list[Job], state: WindowState, is_claimed: bool) -> None:
     found = the_view(planned(jobs, LATE))
     assert (found.state, found.claimed_at is not None) == (state, is_claimed)
 
@@ -143,14 +143,14 @@ def test_a_window_claimed_or_released_stays_so() -> None:
     assert the_view(released).gpus == ()
 
 
-def test_one_kept_for_nobody_is_kept_to_its_end() -> None:
+def test_a_window_without_jobs_is_kept_to_its_end() -> None:
     closed = replace(LATE, tenant=None)
     found = planned([job(1, gpus=8, tenant="bob", priority=100)], closed)
     assert starts(found) == {}
     assert the_view(found).state is WindowState.ACTIVE
 
 
-def test_what_is_over_is_forgotten_with_its_claim() -> None:
+def test_past_windows_are_forgotten_with_their_claims() -> None:
     over = replace(LATE, end=NOW)
     assert planned([], over).windows == ()
     before = Controls(claimed={over.key: NOW}, released={LATE.key: NOW})

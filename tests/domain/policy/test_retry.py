@@ -75,12 +75,12 @@ def test_pauses_double_up_to_the_cap_with_a_little_jitter(failures: int, seed: s
         CauseCode.COMMAND_NOT_EXECUTABLE,
     ],
 )
-def test_what_cannot_run_as_written_is_never_retried(code: CauseCode) -> None:
+def test_a_job_that_cannot_run_as_written_is_never_retried(code: CauseCode) -> None:
     assert broken(running(1, retries=5), code).state is JobState.FAILED
 
 
 @pytest.mark.parametrize("code", [CauseCode.RUNTIME_ERROR, CauseCode.CONTAINER_LOST, CauseCode.PULL_FAILED])
-def test_what_the_machine_failed_is_tried_again_free_of_charge(code: CauseCode) -> None:
+def test_failures_of_the_machine_are_retried_free_of_charge(code: CauseCode) -> None:
     job = broken(running(1, on=[uuid(0)]), code)
     assert (job.state, job.charged_attempts, job.avoid_gpus) == (JobState.PENDING, 0, ())
 
@@ -127,7 +127,7 @@ def test_memory_and_time_have_ends_of_their_own() -> None:
     assert (timed_out.state, timed_out.exit_code) == (JobState.TIMEOUT, 143)
 
 
-def test_a_container_that_was_told_to_end_and_got_lost_ended_for_that_reason() -> None:
+def test_a_stopped_container_that_is_lost_keeps_the_reason_of_its_stop() -> None:
     stopped = running(1).to(JobState.COMPLETING, stopping=Stopping(Cause(CauseCode.TIME_LIMIT, "over"), NOW))
     lost = broken(stopped, CauseCode.CONTAINER_LOST)
     assert (lost.state, lost.cause) == (JobState.TIMEOUT, Cause(CauseCode.TIME_LIMIT, "over"))

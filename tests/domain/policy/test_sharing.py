@@ -82,14 +82,14 @@ def test_where_no_gpu_may_be_shared_each_has_one_to_itself() -> None:
     assert starts(planned(jobs, gpus=2, share=("1",), share_jobs=3)) == {1: [1], 2: [1], 3: [1]}
 
 
-def test_what_is_promised_counts_before_anything_is_allocated() -> None:
+def test_promised_memory_counts_before_anything_is_allocated() -> None:
     found = planned([on(1, 0, memory=60), sharing(job(2, gpus=1), 20)])
     assert starts(found) == {}
     assert "GPU 0 has 19G left beside job 1" in found.reasons[2].text
     assert starts(planned([on(1, 0, memory=60), sharing(job(2, gpus=1), 19)])) == {2: [0]}
 
 
-def test_what_is_really_used_counts_where_it_is_more() -> None:
+def test_used_memory_counts_where_it_is_more() -> None:
     jobs = [on(1, 0, memory=10), sharing(job(2, gpus=1), 30)]
     assert starts(planned(jobs, used={1: 49})) == {2: [0]}
     found = planned(jobs, used={1: 50})
@@ -113,7 +113,7 @@ def test_never_with_a_job_that_did_not_ask() -> None:
     assert found.reasons[2].text.startswith("needs 1 GPU: 0 free, 1 held by jobs")
 
 
-def test_a_closed_gpu_is_joined_by_nobody_and_the_reason_says_why() -> None:
+def test_no_job_joins_a_closed_gpu_and_the_reason_says_why() -> None:
     jobs = [on(1, 0), sharing(job(2, gpus=1))]
     shown = seen(jobs, 1, {})
     rows = (replace(shown.gpus[0], closed="process 4711 (python) of bob"),)
@@ -159,7 +159,7 @@ def test_the_whole_memory_is_for_one_alone() -> None:
     assert starts(planned([sharing(job(1, gpus=1), 80), sharing(job(2, gpus=1, age=-1), 1)])) == {1: [0]}
 
 
-def test_a_waiting_job_with_a_gpu_to_itself_is_not_put_off_by_those_that_share() -> None:
+def test_a_waiting_job_with_a_gpu_to_itself_is_not_delayed_by_sharers() -> None:
     """The job is promised the GPU once the last sharer is gone, and no job joins that would stay longer."""
     head = job(3, gpus=1, age=9)
     short = sharing(job(4, gpus=1, time_limit=HOUR))
@@ -184,7 +184,7 @@ def test_a_waiting_sharer_is_promised_the_first_end_that_gives_it_room() -> None
     )
 
 
-def test_beside_a_promised_sharer_there_may_be_room_for_one_who_stays() -> None:
+def test_a_longer_job_may_join_a_promised_sharer_if_there_is_room() -> None:
     """The end of job 1 leaves 79 GiB: 60 for the head, and 19 for others that stay."""
     jobs = [
         on(1, 0, memory=40, time_limit=HOUR + timedelta(seconds=60)),
@@ -339,7 +339,7 @@ EXACT = Settings(policy=PolicySettings(share=("all",), share_jobs=3, predict=Fal
 # The same cases at every run: where two scores are equal but for rounding, a forecast may take the other one first.
 @given(WAITING)
 @settings(max_examples=60, derandomize=True)
-def test_the_forecast_is_what_then_happens(waiting: list[tuple[int, int, int, int, str]]) -> None:
+def test_the_forecast_comes_true(waiting: list[tuple[int, int, int, int, str]]) -> None:
     jobs = {}
     for number, (gpus, memory, minutes, priority, tenant) in enumerate(waiting, 1):
         one = job(number, gpus=gpus, priority=priority, tenant=tenant, time_limit=timedelta(minutes=minutes))

@@ -59,7 +59,7 @@ def queue() -> Snapshot:
     )
 
 
-def test_what_runs_what_is_planned_and_what_is_promised() -> None:
+def test_bars_show_running_planned_and_promised_jobs() -> None:
     found = foreseen(queue())
     assert of_job(found, 1) == Bar(
         1, BarKind.RUNNING, on(0, 1, 2, 3), NOW - timedelta(seconds=60), NOW + 2 * HOUR, DurationSource.LIMIT
@@ -72,7 +72,7 @@ def test_what_runs_what_is_planned_and_what_is_promised() -> None:
     assert found.promise == of_job(found, 2)
 
 
-def test_its_starts_are_those_of_the_plan() -> None:
+def test_the_starts_are_those_of_the_plan() -> None:
     decided = plan(queue(), SETTINGS, NOW)
     starts = {**{start.job_id: NOW for start in decided.starts}, **decided.forecast}
     assert foreseen(queue()).starts == starts
@@ -84,7 +84,7 @@ def test_no_gpu_is_in_two_bars_at_once() -> None:
             assert earlier.end <= later.start
 
 
-def test_a_job_beyond_its_plan_is_told() -> None:
+def test_a_job_beyond_its_plan_is_marked() -> None:
     late = running(1, on=on(0)).evolve(started_at=NOW - 30 * HOUR)
     late = late.with_attempt(started_at=NOW - 30 * HOUR)
     bar = of_job(foreseen(seen([late, job(2, gpus=8)])), 1)
@@ -104,7 +104,7 @@ def test_a_forecast_wanted_no_more_ends() -> None:
     assert len(found.starts) < len(foreseen(queue()).starts)
 
 
-def test_windows_name_their_gpus_whoever_keeps_them() -> None:
+def test_windows_name_their_gpus() -> None:
     window = Window("exam", NOW + HOUR, NOW + 3 * HOUR, count=2, tenant="bob")
     kept = Settings(policy=PolicySettings(predict=False, reservations=(window,)))
     found = foreseen(seen([holder(1, 0, 4, hours=2)]), kept)
@@ -151,7 +151,7 @@ def test_a_resumed_gpu_takes_jobs_unless_something_else_is_against_it() -> None:
 
 
 @pytest.mark.parametrize("change", [prioritised([2], 0, NOW), held([3], NOW)])
-def test_a_comparison_says_what_what_if_says(change: Callable[[Snapshot], Snapshot]) -> None:
+def test_a_comparison_agrees_with_what_if(change: Callable[[Snapshot], Snapshot]) -> None:
     found = compared(queue(), change, SETTINGS, NOW)
     assert found.shifts == what_if(queue(), change, SETTINGS, NOW) != ()
     assert found.before == foreseen(queue())
