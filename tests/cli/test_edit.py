@@ -42,7 +42,7 @@ def test_named_fields_change_and_the_others_stay(run: Run, asked: KeptStore) -> 
     after = asked.get(1)
     wanted = replace(before.spec, priority=70, time_limit=timedelta(hours=2), gpus=GpuRequest(1, 2))
     assert after == before.evolve(spec=wanted, priority=70, held=True, waiting_since=after.waiting_since)
-    assert after.waiting_since is not None, "it asks for more: its wait begins anew"
+    assert after.waiting_since is not None, "it asks for more: its wait starts again"
     assert [entry.verb for entry in asked.audit_log("job 1")] == ["edit"]
 
 

@@ -41,7 +41,7 @@ def test_signals_to_running_jobs(run: Run, store: KeptStore) -> None:
 
 def test_running_jobs_are_suspended(run: Run, store: KeptStore) -> None:
     put(store, running(), job())
-    assert run("suspend", "1").err == "suspending job 1; the time limit goes on\n"
+    assert run("suspend", "1").err == "suspending job 1; the time limit continues\n"
     assert store.get(1).suspended
     assert "suspended" in run("queue").out
     assert run("suspend", "2").code == 1

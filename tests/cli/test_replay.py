@@ -263,7 +263,7 @@ def test_the_meaning_and_the_size_of_the_history_are_stated(server: Path, capsys
     assert out.startswith("4 jobs on 2 GPUs, load 0.00, bucket limits")
     assert "as there was none: 4 jobs." in out
     assert "split equally between the tenants these jobs would have waited" in out
-    assert "4 jobs over 19d00h is little to go by" in out
+    assert "4 jobs over 19d00h is a small sample" in out
     assert run(["replay", "--history", "-p", "fifo"]) == 0
     out = capsys.readouterr().out
     assert "split equally" not in out

@@ -68,7 +68,7 @@ def test_a_job_that_waits_no_more_is_not_edited(state: JobState) -> None:
     job_id = desk.submit()
     with desk.store.transaction() as transaction:
         transaction.put(transaction.get(job_id).evolve(state=state))
-    with pytest.raises(GputuiError, match=f"is {state}: (only its time limit and|it cannot be edited)"):
+    with pytest.raises(GputuiError, match=f"is {state}: (only its time limit and|it can no longer be edited)"):
         desk.actions.edit(job_id, to(name="late"))
     assert desk.store.get(job_id).spec == SPEC
 

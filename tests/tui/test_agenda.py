@@ -24,7 +24,7 @@ def agenda(picture: Snapshot, most: int) -> list[str]:
 
 def test_ends_starts_and_windows_come_in_the_order_of_time() -> None:
     heading, *lines = agenda(plans.contended(), 30)
-    assert heading == "What comes next"
+    assert heading == "Coming next"
     assert [line.split()[4] for line in lines[:6]] == ["#102", "#108", "#103", "#107", "#101", "#106"]
     assert "in 1h30m   ■ #102 vit-pretrain     ends, by its limit: GPU 2-3" in lines[0]
     assert "in 1h30m   ▶ #108 segformer-city   starts on GPU 2-3 until" in lines[1]
@@ -46,7 +46,7 @@ def test_that_nothing_is_to_come_is_said() -> None:
     picture = sample.empty_queue()
     [heading] = agenda_lines(timeline(picture, Settings(), NOW), picture, Labels.of(picture), NOW, 30)
     told = "".join(text for text, _ in heading)
-    assert told == "What comes next  nothing: no job waits, and no running job has a known end"
+    assert told == "Coming next  nothing: no job waits, and no running job has a known end"
 
 
 @pytest.mark.parametrize("most", range(14))
@@ -68,7 +68,7 @@ async def test_it_takes_the_room_that_the_gpus_leave() -> None:
         await console.begin(pilot)
         screen = await timeline_of(console, pilot)
         assert screen.query_one("#agenda", CellLines).size.height == 40 - 5 - 1 - 8
-        assert "What comes next" in console.screen_text
+        assert "Coming next" in console.screen_text
         await console.resize(pilot, 110, 16)
-        assert "What comes next" not in console.screen_text
+        assert "Coming next" not in console.screen_text
         assert ["7"] in [line.split()[:1] for line in console.screen_text.splitlines()], "no GPU makes way for it"

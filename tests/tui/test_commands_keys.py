@@ -86,10 +86,10 @@ def test_keys_have_their_common_names(written: str, key: str | None) -> None:
 @pytest.mark.parametrize(
     ("keys", "words"),
     [
-        ({"holt": ("x",)}, ("console.keys.holt", "no such command", "hold")),
+        ({"holt": ("x",)}, ("console.keys.holt", "unknown command", "hold")),
         ({"hold": ("c",)}, ("console.keys.hold", "c would be hold and cancel at once", "main screen")),
         ({"hold": ("f5",), "follow": ("f5",)}, ("F5 would be follow and hold at once",)),
-        ({"zoom_in": ("h",)}, ("h would be zoom_in and hold at once on the timeline",)),
+        ({"zoom_in": ("h",)}, ("h would be zoom_in and hold on the timeline",)),
         ({"hold": ("nonsense",)}, ("console.keys.hold", "'nonsense' is no key")),
         ({"hold": ("",)}, ("'' is no key",)),
     ],

@@ -71,7 +71,7 @@ def test_the_form_has_a_field_for_everything_that_can_be_asked_for() -> None:
 def test_the_limit_of_the_site_is_shown_at_its_field() -> None:
     strict = dataclasses.replace(HERE, scheduler=SchedulerSettings(max_time=timedelta(hours=1)))
     assert "longer than a job may run" in faults({**GOOD, "time_limit": "2h"}, strict, NOW)["time_limit"]
-    assert "there is none" in faults({**GOOD, "signal": "TERM@60"}, HERE, NOW)["signal"]
+    assert "the job has none" in faults({**GOOD, "signal": "TERM@60"}, HERE, NOW)["signal"]
 
 
 def test_host_jobs_may_be_switched_off_and_an_engine_may_be_missing() -> None:

@@ -136,7 +136,7 @@ def test_an_address_that_others_reach_is_warned_of(run: Run, monkeypatch: pytest
     assert run("web").err == ""
     done = run("web", "--host", "0.0.0.0")
     assert done.code == 0
-    assert "warning: other machines can connect to 0.0.0.0, and what goes over the wire is not encrypted" in done.err
+    assert "warning: other machines can connect to 0.0.0.0, and the connection is not encrypted" in done.err
 
 
 async def _at_once(server: object, tell: object) -> None:

@@ -193,7 +193,7 @@ def test_explain_says_beside_which_job_it_stands() -> None:
     one = after.job(4)
     assert one is not None
     words = describe_terms(one, explain(after, one, SETTINGS, NOW))
-    assert "stands beside job 2, by hand" in words[0].of
+    assert "placed by hand beside job 2" in words[0].of
     assert "as job 2" in words[1].of
 
 
