@@ -13,7 +13,6 @@ from msgspec import Struct
 from gputui.config.toml_file import check_trusted, read_with_status
 from gputui.domain.errors import InputError
 from gputui.domain.job import MAX_PRIORITY
-from gputui.domain.policy.permitted_options import ALLOWABLE
 from gputui.domain.settings import (
     EVENTS,
     QUEUE_COLUMNS,
@@ -387,6 +386,8 @@ _MOUNTS = "mounts"
 
 def allowed(value: object, where: str) -> dict[str, Any]:
     """Return the table as AllowSettings has it; raises InputError that names the key."""
+    from gputui.domain.policy.permitted_options import ALLOWABLE  # few sites have the table
+
     if not isinstance(value, dict):
         raise InputError("expected a table", where=where, hint="write [policy.allow]")
     options: dict[str, bool] = {}

@@ -132,7 +132,7 @@ def _check_possible(crontab: Crontab, expression: str) -> None:
     """Refuse 31 February. Where a day of the week suffices there is always one."""
     if not crontab.is_either_day and all(_LONGEST[month - 1] < min(crontab.days) for month in crontab.months):
         text = f"{quoted(expression)} never matches: no month it names has a day {min(crontab.days)}"
-        raise InputError(text, where="cron", hint="mend the day of month, or the month")
+        raise InputError(text, where="cron", hint="correct the day of month, or the month")
 
 
 def _values(text: str, field: CronField) -> frozenset[int]:

@@ -75,7 +75,7 @@ def test_a_name_for_its_jobs(run: Run, store: KeptStore) -> None:
     ("arguments", "says"),
     [
         (["* * * *", "--", "busybox"], "cron: '* * * *' has 4 fields (write five"),
-        (["0 0 31 2 *", "--", "busybox"], "never comes"),
+        (["0 0 31 2 *", "--", "busybox"], "never matches"),
         (
             ["@daily", "--time-zone", "Mars/Base", "--", "busybox"],
             "--time-zone: 'Mars/Base' is not a time zone on this host",

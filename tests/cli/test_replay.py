@@ -197,7 +197,7 @@ def test_jobs_that_all_come_at_once_have_no_load(tmp_path: Path, capsys: pytest.
         ([*MADE_UP, "--set", "tenants.a.pending=3"], "is no setting of a tenant"),
         ([*MADE_UP, "--compare", "tenants.a.weight=1,x"], "--compare tenants.a.weight: expected a number"),
         ([*MADE_UP, "--compare", "tenants.a.weight=1,"], "--compare tenants.a.weight: expected a number"),
-        ([*MADE_UP, "--compare", "half_life=1", "--compare", "policy.half_life=2"], "half_life occurs twice"),
+        ([*MADE_UP, "--compare", "half_life=1", "--compare", "policy.half_life=2"], "half_life is given twice"),
         (
             [*MADE_UP, "--compare", "tenants.a.weight=" + ",".join(map(str, range(1, 66)))],
             "65 combinations are more than 64",

@@ -16,7 +16,7 @@ ACTS = {
     f"{HOST[:-7]} --array 1-3 -- true": "jobs 1-3 are in the queue",
     "submit --json --host --hold -- true": "job 1 is in the queue",
     "cron add '0 3 * * *' -- --host -- true": "recurring job 1 is added",
-    "reserve add --gpus 1 --start 2030-01-01T00:00Z --for 1h": "reservation r1 is made",
+    "reserve add --gpus 1 --start 2030-01-01T00:00Z --for 1h": "added reservation r1",
 }
 STREAMS = {"> /dev/full": "no space left on device", ">&-": "bad file descriptor", "| true": "broken pipe"}
 
