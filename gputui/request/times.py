@@ -67,7 +67,7 @@ class _Text(NamedTuple):
             later = max(early, late).astimezone(self.zone)
             raise self.refused("does not exist: clocks are put forward then", f"write {_iso(later)}")
         both = " or ".join(_iso(each.astimezone(self.zone)) for each in sorted((early, late)))
-        raise self.refused("occurs twice: clocks are set back then", f"write {both}")
+        raise self.refused("occurs twice: clocks are put back then", f"write {both}")
 
 
 def moment(text: str, where: str, now: datetime, after: datetime | None = None) -> datetime:

@@ -87,8 +87,8 @@ def test_keys_have_their_common_names(written: str, key: str | None) -> None:
     ("keys", "words"),
     [
         ({"holt": ("x",)}, ("console.keys.holt", "unknown command", "hold")),
-        ({"hold": ("c",)}, ("console.keys.hold", "c would be hold and cancel at once", "main screen")),
-        ({"hold": ("f5",), "follow": ("f5",)}, ("F5 would be follow and hold at once",)),
+        ({"hold": ("c",)}, ("console.keys.hold", "c would be hold and cancel on the", "main screen")),
+        ({"hold": ("f5",), "follow": ("f5",)}, ("F5 would be follow and hold on the",)),
         ({"zoom_in": ("h",)}, ("h would be zoom_in and hold on the timeline",)),
         ({"hold": ("nonsense",)}, ("console.keys.hold", "'nonsense' is no key")),
         ({"hold": ("",)}, ("'' is no key",)),
