@@ -206,7 +206,7 @@ class TestConsole:
             table.move_to(table.keys.index(-506))
             await console.press(pilot, "enter")
             assert "Job #7_[0-499%8] sweep" in console.screen_text
-            assert "500 elements of array 7, at most 8 at once · 500 waiting in all" in console.screen_text
+            assert "500 elements of array 7, at most 8 at a time · 500 waiting in all" in console.screen_text
             first, rest = started(array(range(500), first=7, limit=8, name="sweep"))
             await console.show(pilot, picture(first, rest))
-            assert "499 elements of array 7, at most 8 at once · 1 running, 499 waiting in all" in console.screen_text
+            assert "499 elements of array 7, at most 8 at a time · 1 running, 499 waiting in all" in console.screen_text
