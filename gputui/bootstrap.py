@@ -336,32 +336,38 @@ def open_job_exec(options: Options, store: JobStore, actor_uid: int | None = Non
     def permit(job: Job) -> Permit:
         def check(submitter: int | None) -> None:
             if not permissions.may_enter(uid, submitter):
-                who = _user_name(submitter) if submitter is not None else "somebody else"
-                hint = "only its submitter and operators may enter it"
-                raise GputuiError(f"job {job.shown_id} is a job of {who}", hint=hint)
+                raise _foreign_job(job, _user_name(submitter) if submitter is not None else "somebody else")
 
         return check
-
-    def make() -> dict[str, JobExec]:
-        from gputui.runtime.docker.job_exec import DockerExec
-        from gputui.runtime.process.job_exec import ProcessExec
-
-        found: dict[str, JobExec] = {"process": ProcessExec(store.store_id, options.state)}
-        if options.runtime == "docker":
-            found["docker"] = DockerExec(options.settings.runtime)
-        return found
 
     def may_try(job: Job) -> None:
         """Raise GputuiError where the queue says that it is another user's job; who enters it is checked again."""
         if not permissions.may_operate(uid) and job.submitted_by != _user_name(uid):
-            hint = "only its submitter and operators may enter it"
-            raise GputuiError(f"job {job.shown_id} is a job of {job.submitted_by}", hint=hint)
+            raise _foreign_job(job, job.submitted_by)
+
+    def make() -> dict[str, JobExec]:
+        return _make_job_execs(options, store)
 
     def note_input(job_id: JobId) -> Callable[[], None]:
         return InputMark(options.state, job_id).set
 
     command = (sys.executable, "-P", "-m", "gputui", *options.arguments())
     return JobExecRouter(make, store.store_id, permit, note_input, command, may_try)
+
+
+def _make_job_execs(options: Options, store: JobStore) -> dict[str, JobExec]:
+    """Return the ways into jobs by the names of their runtimes."""
+    from gputui.runtime.docker.job_exec import DockerExec
+    from gputui.runtime.process.job_exec import ProcessExec
+
+    found: dict[str, JobExec] = {"process": ProcessExec(store.store_id, options.state)}
+    if options.runtime == "docker":
+        found["docker"] = DockerExec(options.settings.runtime)
+    return found
+
+
+def _foreign_job(job: Job, owner: str) -> GputuiError:
+    return GputuiError(f"job {job.shown_id} is a job of {owner}", hint="only its submitter and operators may enter it")
 
 
 def open_entrance(options: Options, store: JobStore) -> Entrance:

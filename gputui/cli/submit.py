@@ -90,18 +90,13 @@ def command(
 
     Takes docker run's own options: a docker run line works with the two words replaced.
     """
-    submitter = request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
-    if file is not None:
-        from gputui.request import job_file
-
-        command_line.raised(options.tidied(ctx).faults)
-        _refuse_others(given, arguments, host)
-        submissions = job_file.read_jobs(file, submitter)
+    found = options.tidied(ctx)
+    if file is None:
+        submissions = _submission(session, found, given, arguments, host=host)
     else:
-        given = with_elements(session, given)
-        found = options.tidied(ctx)
-        submissions = (options.submission_of(given, arguments, host, submitter, found),)
-        tell(found, submissions[0])
+        command_line.raised(found.faults)
+        _refuse_others(given, arguments, host)
+        submissions = _submissions_of_file(file)
     for submission in submissions:
         check_runtime(submission, session.options)
     if not anyway and not dry_run:
@@ -114,6 +109,25 @@ def command(
         _print_ids(told, as_json)
         if not quiet and sys.stderr.isatty():  # a forecast takes longer than the submission itself
             _tell_starts(session, store, [job_id for job_id, _ in told])
+
+
+def _submission(
+    session: Session, found: command_line.Tidied, given: dict[str, Any], arguments: tuple[str, ...], *, host: bool
+) -> Sequence[Submission]:
+    """Return the one job that options and arguments describe, after notes on stderr."""
+    submission = options.submission_of(with_elements(session, given), arguments, host, _submitter(), found)
+    tell(found, submission)
+    return (submission,)
+
+
+def _submissions_of_file(file: str) -> Sequence[Submission]:
+    from gputui.request import job_file
+
+    return job_file.read_jobs(file, _submitter())
+
+
+def _submitter() -> request.Submitter:
+    return request.Submitter(bootstrap.actor().user, bootstrap.clock().now())
 
 
 def tell(found: command_line.Tidied, submission: Submission) -> None:

@@ -280,15 +280,10 @@ class Host:
             await asyncio.sleep(0.1)
         return True
 
-    async def _lead(self) -> None:
-        log.info("scheduling in %s", self._directory)
-        adapters = await self._in_thread(self.open_adapters)
-        self._outcome = None
-        monitor = await self._in_thread(self._begin_monitor)
-        pools = WorkerPools()
-        waker = Waker()
-        announcer = self._announcer(waker)
-        scheduler = Scheduler(
+    def _scheduler(
+        self, adapters: Adapters, pools: WorkerPools, waker: Waker, announcer: Announcer | None, monitor: Monitor
+    ) -> Scheduler:
+        return Scheduler(
             store=self._store,
             runtimes=_monitored(adapters.runtimes, monitor),
             probe=adapters.probe,
@@ -302,22 +297,34 @@ class Host:
             announcer=announcer,
             monitor=monitor,
         )
+
+    def _make_loop(self, scheduler: Scheduler, waker: Waker, monitor: Monitor) -> Loop:
+        return Loop(
+            scheduler,
+            self._store,
+            self._settings.scheduler,
+            self._clock,
+            waker,
+            self._leadership.holds,
+            self._faults,
+            self._tell_fault,
+            monitor,
+        )
+
+    async def _lead(self) -> None:
+        log.info("scheduling in %s", self._directory)
+        adapters = await self._in_thread(self.open_adapters)
+        self._outcome = None
+        monitor = await self._in_thread(self._begin_monitor)
+        pools = WorkerPools()
+        waker = Waker()
+        announcer = self._announcer(waker)
+        scheduler = self._scheduler(adapters, pools, waker, announcer, monitor)
         self._probe, self._followed = adapters.probe, None
         if self._relay is not None:
             self._relay.open()
         try:
-            loop = Loop(
-                scheduler,
-                self._store,
-                self._settings.scheduler,
-                self._clock,
-                waker,
-                self._leadership.holds,
-                self._faults,
-                self._tell_fault,
-                monitor,
-            )
-            await loop.run(self._stop)
+            await self._make_loop(scheduler, waker, monitor).run(self._stop)
         finally:
             self._probe = None
             if self._relay is not None:

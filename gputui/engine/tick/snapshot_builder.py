@@ -105,21 +105,9 @@ def leader_snapshot(
     now: datetime,
 ) -> Snapshot:
     """Return the snapshot of the process that schedules, without its plan."""
-    evidence = Evidence(
-        reading=observed.reading,
-        store_id=store_id,
-        jobs=queue.active,
-        controls=queue.controls,
-        unreadable=queue.unreadable,
-        foreign=_foreign(queue.jobs, observed.runtimes),
-        is_asked=_is_asked(observed.runtimes),
-        freed_at=observed.freed_at,
-        sessions=_sessions(observed.runtimes),
-        idle_since=observed.idle_since,
-    )
     node = Node(
         name=leader.host,
-        gpus=gpu_views(evidence, settings.scheduler, now),
+        gpus=gpu_views(_evidence(store_id, queue, observed), settings.scheduler, now),
         probe=observed.reading.status,
         driver_version=observed.reading.driver_version,
         runtimes=tuple(seen.status for seen in observed.runtimes),
@@ -137,6 +125,22 @@ def leader_snapshot(
         progress=observed.progress,
         usage=observed.usage,
         notices=(*observed.notices, *(Notice("information", note) for note in observed.reading.notes)),
+    )
+
+
+def _evidence(store_id: str, queue: QueueView, observed: Observations) -> Evidence:
+    """Return the facts that decide which GPUs are free."""
+    return Evidence(
+        reading=observed.reading,
+        store_id=store_id,
+        jobs=queue.active,
+        controls=queue.controls,
+        unreadable=queue.unreadable,
+        foreign=_foreign(queue.jobs, observed.runtimes),
+        is_asked=_is_asked(observed.runtimes),
+        freed_at=observed.freed_at,
+        sessions=_sessions(observed.runtimes),
+        idle_since=observed.idle_since,
     )
 
 
