@@ -137,6 +137,6 @@ async def test_escape_leads_out_whatever_the_settings_say() -> None:
 
 
 def test_two_answers_cannot_have_one_key() -> None:
-    with pytest.raises(InputError, match="Y would be yes and no at once"):
+    with pytest.raises(InputError, match="Y would be yes and no on the"):
         Keymap.of({"yes": ("Y",), "no": ("Y",)})
     Keymap.of({"yes": ("j",), "copy_id": ("j",)})  # a dialog stands over all others
