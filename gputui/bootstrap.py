@@ -346,24 +346,19 @@ def open_job_exec(options: Options, store: JobStore, actor_uid: int | None = Non
             raise _foreign_job(job, job.submitted_by)
 
     def make() -> dict[str, JobExec]:
-        return _make_job_execs(options, store)
+        from gputui.runtime.docker.job_exec import DockerExec
+        from gputui.runtime.process.job_exec import ProcessExec
+
+        found: dict[str, JobExec] = {"process": ProcessExec(store.store_id, options.state)}
+        if options.runtime == "docker":
+            found["docker"] = DockerExec(options.settings.runtime)
+        return found
 
     def note_input(job_id: JobId) -> Callable[[], None]:
         return InputMark(options.state, job_id).set
 
     command = (sys.executable, "-P", "-m", "gputui", *options.arguments())
     return JobExecRouter(make, store.store_id, permit, note_input, command, may_try)
-
-
-def _make_job_execs(options: Options, store: JobStore) -> dict[str, JobExec]:
-    """Return the ways into jobs by the names of their runtimes."""
-    from gputui.runtime.docker.job_exec import DockerExec
-    from gputui.runtime.process.job_exec import ProcessExec
-
-    found: dict[str, JobExec] = {"process": ProcessExec(store.store_id, options.state)}
-    if options.runtime == "docker":
-        found["docker"] = DockerExec(options.settings.runtime)
-    return found
 
 
 def _foreign_job(job: Job, owner: str) -> GputuiError:
