@@ -333,17 +333,21 @@ def open_job_exec(options: Options, store: JobStore, actor_uid: int | None = Non
     permissions = UserPermissions(options.state, options.settings)
     uid = os.geteuid() if actor_uid is None else actor_uid
 
+    def refusal(job: Job, owner: str) -> GputuiError:
+        hint = "only its submitter and operators may enter it"
+        return GputuiError(f"job {job.shown_id} is a job of {owner}", hint=hint)
+
     def permit(job: Job) -> Permit:
         def check(submitter: int | None) -> None:
             if not permissions.may_enter(uid, submitter):
-                raise _foreign_job(job, _user_name(submitter) if submitter is not None else "somebody else")
+                raise refusal(job, _user_name(submitter) if submitter is not None else "somebody else")
 
         return check
 
     def may_try(job: Job) -> None:
         """Raise GputuiError where the queue says that it is another user's job; who enters it is checked again."""
         if not permissions.may_operate(uid) and job.submitted_by != _user_name(uid):
-            raise _foreign_job(job, job.submitted_by)
+            raise refusal(job, job.submitted_by)
 
     def make() -> dict[str, JobExec]:
         from gputui.runtime.docker.job_exec import DockerExec
@@ -359,10 +363,6 @@ def open_job_exec(options: Options, store: JobStore, actor_uid: int | None = Non
 
     command = (sys.executable, "-P", "-m", "gputui", *options.arguments())
     return JobExecRouter(make, store.store_id, permit, note_input, command, may_try)
-
-
-def _foreign_job(job: Job, owner: str) -> GputuiError:
-    return GputuiError(f"job {job.shown_id} is a job of {owner}", hint="only its submitter and operators may enter it")
 
 
 def open_entrance(options: Options, store: JobStore) -> Entrance:
