@@ -333,21 +333,14 @@ def open_job_exec(options: Options, store: JobStore, actor_uid: int | None = Non
     permissions = UserPermissions(options.state, options.settings)
     uid = os.geteuid() if actor_uid is None else actor_uid
 
-    def refusal(job: Job, owner: str) -> GputuiError:
-        hint = "only its submitter and operators may enter it"
-        return GputuiError(f"job {job.shown_id} is a job of {owner}", hint=hint)
-
     def permit(job: Job) -> Permit:
         def check(submitter: int | None) -> None:
             if not permissions.may_enter(uid, submitter):
-                raise refusal(job, _user_name(submitter) if submitter is not None else "somebody else")
+                who = _user_name(submitter) if submitter is not None else "somebody else"
+                hint = "only its submitter and operators may enter it"
+                raise GputuiError(f"job {job.shown_id} is a job of {who}", hint=hint)
 
         return check
-
-    def may_try(job: Job) -> None:
-        """Raise GputuiError where the queue says that it is another user's job; who enters it is checked again."""
-        if not permissions.may_operate(uid) and job.submitted_by != _user_name(uid):
-            raise refusal(job, job.submitted_by)
 
     def make() -> dict[str, JobExec]:
         from gputui.runtime.docker.job_exec import DockerExec
@@ -357,6 +350,12 @@ def open_job_exec(options: Options, store: JobStore, actor_uid: int | None = Non
         if options.runtime == "docker":
             found["docker"] = DockerExec(options.settings.runtime)
         return found
+
+    def may_try(job: Job) -> None:
+        """Raise GputuiError where the queue says that it is another user's job; who enters it is checked again."""
+        if not permissions.may_operate(uid) and job.submitted_by != _user_name(uid):
+            hint = "only its submitter and operators may enter it"
+            raise GputuiError(f"job {job.shown_id} is a job of {job.submitted_by}", hint=hint)
 
     def note_input(job_id: JobId) -> Callable[[], None]:
         return InputMark(options.state, job_id).set
