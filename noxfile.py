@@ -15,7 +15,7 @@ import nox
 ROOT = Path(__file__).parent
 TEST = "python3 -m venv .venv && .venv/bin/pip install -q -e '.[test]' && .venv/bin/pytest -n auto -q"
 """The README's test command."""
-WITHOUT_DATA = ("commands", "plan", "store", "log_flood", "thin")
+WITHOUT_DATA = ("commands", "plan", "store", "log_flood", "telemetry", "thin")
 """Benchmarks that need neither traces nor other programs."""
 
 nox.options.default_venv_backend = "none"
