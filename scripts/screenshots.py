@@ -35,14 +35,17 @@ from gputui.engine.actions.actions import Actions
 from gputui.engine.feed import Feed
 from gputui.ports import LogStream
 from gputui.store.memory import MemoryJobStore
+from gputui.tui import input_queue
 from gputui.tui.app import Gputui
 from gputui.tui.messages import ExitChoice
+from gputui.tui.screens import log_controller
 from gputui.tui.screens.log_pane import LogPane
 from gputui.tui.screens.submit import Submit
 from gputui.tui.screens.timeline import TimelineScreen
 from gputui.tui.screens.what_if import WhatIf
 from scripts import _scene
 from scripts._braille import with_dots
+from tests.tui.idle import use_exact_waits
 
 HERE = Path(__file__).parent.parent / "screenshots"
 WIDE, SMALL = (200, 50), (80, 24)
@@ -155,6 +158,7 @@ async def take(shot: Shot) -> str:
             app.focused.post_message(events.Paste(shot.line))
         await _read_log(pilot, logs)
         await _foresee(pilot)
+        await _read_log(pilot, logs)  # of the job that the keys went to
         svg = app.export_screenshot(title="gputui", simplify=True)
         app.exit(ExitChoice.PLAIN)
     return svg
@@ -214,6 +218,9 @@ def is_of(png: Path, svg: str) -> bool:
 async def main(check: bool) -> int:
     """Write all pictures, or say which would change."""
     Input.cursor_blink = False  # type: ignore[assignment]  # a picture may fall into either half of a blink
+    input_queue.LONGEST = 20.0  # on a loaded machine keys would overtake one another
+    log_controller.REST = 0.001  # or whether the log has followed the cursor depends on the time taken
+    use_exact_waits(setattr)
     os.environ["TZ"] = "UTC"  # the console shows the time of the place where it runs
     time.tzset()
     HERE.mkdir(exist_ok=True)

@@ -14,7 +14,7 @@ from textual.widgets import Input
 from gputui.tui import input_queue
 from gputui.tui.screens import log_controller
 from tests.tui.console import steady
-from tests.tui.idle import idle, quiet
+from tests.tui.idle import use_exact_waits
 
 Step: TypeAlias = Callable[[Pilot[Any]], Awaitable[None]]
 
@@ -27,9 +27,7 @@ def _same_everywhere(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     time.tzset()
     monkeypatch.setattr(Input, "cursor_blink", False)
     monkeypatch.setattr(input_queue, "LONGEST", 20.0)  # on a loaded machine keys would overtake one another
-    for module in ("textual.app", "textual.pilot"):
-        monkeypatch.setattr(f"{module}.wait_for_idle", idle)
-    monkeypatch.setattr(Pilot, "_wait_for_screen", quiet)
+    use_exact_waits(monkeypatch.setattr)
     yield
     monkeypatch.undo()
     time.tzset()

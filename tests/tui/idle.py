@@ -11,9 +11,12 @@ import asyncio
 import math
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import textual.app
+import textual.pilot
 from textual.pilot import Pilot
 from textual.screen import Screen
 
@@ -101,3 +104,10 @@ async def quiet(pilot: Pilot[Any], seconds: float = LONGEST) -> bool:
             return True
         screen._on_timer_update()  # noqa: SLF001 - as Textual's own pilot does
     return True
+
+
+def use_exact_waits(patch: Callable[[Any, str, Any], None]) -> None:
+    """Make each pilot wait with the functions of this module, by this way to set an attribute."""
+    for module in (textual.app, textual.pilot):
+        patch(module, "wait_for_idle", idle)
+    patch(Pilot, "_wait_for_screen", quiet)
