@@ -94,7 +94,8 @@ class Logs:
         if follower is None or stream is None or not stream.all_read.is_set():
             return follower is None
         pane.tick()
-        return pane.reading.search.is_done and not pane.paints_soon and not pane.is_loading
+        is_still = not (pane.is_arriving or pane.paints_soon or pane.is_loading)
+        return is_still and pane.reading.search.is_done
 
 
 @dataclass(frozen=True)

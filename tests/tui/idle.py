@@ -22,6 +22,7 @@ from textual.screen import Screen
 
 LONGEST = 10.0
 """Seconds after which a wait ends although something is still going on."""
+_PRESS = Pilot.press
 _AT_WORK = (b"R", b"D")
 _SOON = 0.005
 """Seconds within which a timer counts as work under way."""
@@ -106,8 +107,15 @@ async def quiet(pilot: Pilot[Any], seconds: float = LONGEST) -> bool:
     return True
 
 
+async def press_each(pilot: Pilot[Any], *keys: str) -> None:
+    """Press keys, each when all that the one before it did is drawn. Stands in for `Pilot.press`."""
+    for key in keys:
+        await _PRESS(pilot, key)
+
+
 def use_exact_waits(patch: Callable[[Any, str, Any], None]) -> None:
     """Make each pilot wait with the functions of this module, by this way to set an attribute."""
     for module in (textual.app, textual.pilot):
         patch(module, "wait_for_idle", idle)
     patch(Pilot, "_wait_for_screen", quiet)
+    patch(Pilot, "press", press_each)
