@@ -37,6 +37,8 @@ _MOST = 16 * _BACKLOG
 """Bytes waiting for a client of pipes above which it is cut off: it reads on in the log, and attaches again."""
 _PATIENCE = 10.0
 """Seconds for which a client that takes no output may hold a terminal up; then it is cut off."""
+_RETRY = 0.05
+"""Seconds between two tries to accept a client."""
 _MOST_CLIENTS = 16
 """Clients at a time: more would use up the wrapper's descriptors and memory."""
 _DRAIN = 1.0
@@ -199,14 +201,14 @@ class Terminal:
         try:
             connection, _ = self._listener.accept()
         except OSError:
+            time.sleep(_RETRY)  # without descriptors the connection stays ready: do not turn on it
             return
         uid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
         client = Client(connection)
-        with suppress(OSError):
-            if refusal := self._refusal(uid):
+        if refusal := self._refusal(uid):
+            with connection, suppress(OSError):
                 client.send(frames.frame(frames.REFUSED, refusal))
-                connection.close()
-                return
+            return
         self._clients.append(client)
         self._guarded(client, self._greet, 0)
 
