@@ -41,7 +41,10 @@ def test_named_fields_change_and_the_others_stay(run: Run, asked: KeptStore) -> 
     assert result.err == ("edited job 1: gpus 1-2 (was 2), priority 70, time-limit 2h (was 4h), hold yes\n")
     after = asked.get(1)
     wanted = replace(before.spec, priority=70, time_limit=timedelta(hours=2), gpus=GpuRequest(1, 2))
-    assert after == before.evolve(spec=wanted, priority=70, held=True, waiting_since=after.waiting_since)
+    by = {"held_by": list(asked.audit_log("job 1"))[-1].user, "held_at": after.held_at}
+    by["ranked_by"] = by["held_by"]
+    assert after == before.evolve(spec=wanted, priority=70, held=True, waiting_since=after.waiting_since, **by)
+    assert after.held_at is not None
     assert after.waiting_since is not None, "it asks for more: its wait starts again"
     assert [entry.verb for entry in asked.audit_log("job 1")] == ["edit"]
 

@@ -124,7 +124,7 @@ def test_one_element_that_failed_is_enough(world: World) -> None:
     fail(world, elements[1])
     job = world.job(after)
     assert job.state is JobState.CANCELLED
-    assert "job 2, which ended FAILED" in str(job.cause)
+    assert f"job {elements[0]}_1, which ended FAILED" in str(job.cause)
 
 
 def test_elements_with_dependents_stay_in_the_queue(world: World) -> None:
@@ -156,7 +156,7 @@ def test_an_element_that_failed_long_ago_counts(world: World) -> None:
     after = world.submit(after=(elements[0],))
     world.tick()
     assert world.job(after).state is JobState.CANCELLED
-    assert "job 2, which ended FAILED" in str(world.job(after).cause)
+    assert f"job {elements[0]}_1, which ended FAILED" in str(world.job(after).cause)
 
 
 @pytest.mark.parametrize("after", [True, False])

@@ -175,6 +175,7 @@ def site(tmp_path_factory: pytest.TempPathFactory, certificate: tuple[Path, Path
     config.parent.mkdir(parents=True)
     cert, key = certificate
     config.write_text(
+        "[scheduler]\nfast_failing_jobs = 0\n"  # or jobs wait when five fail in a row, before the first scrape
         '[hooks]\non_job_end = ["true"]\n[[policy.tenants]]\nname = "bob"\ngpus = 3\n'
         f'[metrics]\nenabled = true\nlisten = "0"\ncertificate = "{cert}"\nkey = "{key}"\nusers = "{users}"\n'
     )
@@ -204,7 +205,7 @@ def test_every_panel_shows_data_of_a_real_run(site: Served, tmp_path: Path, cert
         site.run("submit", "--host", "--gpus", "2", "--tenant", "bob", "--", "sleep", "600")
         site.run("submit", "--host", "--gpus", "4", "--time-limit", "1h", "--", "true")
         site.run("submit", "--host", "--hold", "--", "true")
-        missing, deadline = dict(QUERIES), time.monotonic() + PATIENCE
+        missing, deadline = dict(QUERIES), time.monotonic() + 4 * PATIENCE
         while missing and time.monotonic() < deadline:
             site.run("submit", "--host", "--retries", "1", "--backoff", "0s", "--", "false")
             missing = {title: query for title, query in missing.items() if not prometheus.ask(filled(query))}

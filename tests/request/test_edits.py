@@ -103,7 +103,7 @@ def test_each_changes_its_own_field_and_no_other(name: str) -> None:
     after = edit.on(JOB, NOW)
     assert edit
     if name == "hold":
-        assert after == JOB.evolve(held=True)
+        assert after == JOB.evolve(held=True, held_at=NOW)
         return
     was, then = flat(JOB.spec), flat(after.spec)
     different = {field for field, value in was.items() if then[field] != value}

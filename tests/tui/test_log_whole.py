@@ -145,7 +145,8 @@ async def found(pane: LogPane, pilot: Pilot[ExitChoice]) -> None:
             await pilot.pause(0.01)
             finders = [finder for finder in (search.hits, pane.reading.lines.filter) if finder is not None]
             is_over = all(f.is_over and f.outside is not None and f.outside.shift is not None for f in finders)
-            if is_over and search.is_done and search.awaited is None and not pane.loader.is_loading:
+            is_still = not (pane.loader.is_loading or pane.paints_soon)
+            if is_over and search.is_done and search.awaited is None and is_still:
                 await pilot.pause()
                 return
 

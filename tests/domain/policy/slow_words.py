@@ -70,13 +70,23 @@ def _holder(facts: Facts, job: Job) -> str:
     return f"{job.held_by} at {_moment(job.held_at, facts.now)}" if job.held_at else "a user"
 
 
+def _job(facts: Facts, shown_id: str) -> Job:
+    """Return the job of this id: `7`, or `5_19` for element 19 of array 5."""
+    array_id, _, index = shown_id.partition("_")
+    if not index:
+        return facts.jobs[int(array_id)]
+    place = (int(array_id), int(index))
+    [job] = [each for each in facts.jobs.values() if each.array and (each.array.id, each.array.index) == place]
+    return job
+
+
 def _check_gate(facts: Facts, job: Job, reason: Reason) -> None:
     text, code = reason.text, reason.code
     if code is PendingReason.JOB_HELD_USER:
         assert text == (job.hold_reason or f"held by {_holder(facts, job)}: release it to let it start")
     elif code is PendingReason.DEPENDENCY:
-        [other_id, state] = _parts(r"starts after job (\d+) has (?:completed|ended): it is (\w+)", text)
-        other = facts.jobs[int(other_id)]
+        [other_id, state] = _parts(r"starts after job (\d+|\d+_\d+) has (?:completed|ended): it is (\w+)", text)
+        other = _job(facts, other_id)
         assert other in facts.waits_for(job)
         assert other.state.value == state
     elif code is PendingReason.BEGIN_TIME:
@@ -125,9 +135,10 @@ _AHEAD = r"(?:(?P<ahead>\d+) jobs? ahead of it; )?"
 _TURN = re.compile(
     _AHEAD
     + r"(?P<needs>needs .*?|wants [^;]*)[:;] (?P<counts>[^:;]*)"
-    + rf"(?:; would run past (?P<past>{_MOMENT}), when (?P<kept>\d+) GPUs? (?:is|are) reserved for job (?P<head>\d+))?"
+    + rf"(?:; would run past (?P<past>{_MOMENT}), when (?P<kept>\d+) GPUs? (?:is|are) reserved for job "
+    + r"(?P<head>\d+(?:_\d+)?))?"
     + r"(?P<windows>(?:; \d+ GPUs? reserved by [^;]*)*)"
-    + rf"(?:; expected (?P<at>{_MOMENT})(?: when job (?P<because>\d+) ends (?P<by>[^;]+))?)?"
+    + rf"(?:; expected (?P<at>{_MOMENT})(?: when job (?P<because>\d+(?:_\d+)?) ends (?P<by>[^;]+))?)?"
     + r"(?:; GPUs go to jobs of priority (?P<least>\d+) and above first)?"
     + r"(?:; planned to run (?P<lasts>\w+), the longest time allowed, as it has no limit: give it a --time-limit)?"
 )
@@ -148,7 +159,7 @@ def _check_turn(facts: Facts, told: Told, reason: Reason) -> None:
     if found["past"]:
         assert told.past
         assert told.head is not None
-        assert int(found["head"]) == told.head[0]
+        assert _job(facts, found["head"]).id == told.head[0]
         assert found["past"] == _moment(told.head[1], facts.now)
         assert int(found["kept"]) == told.head[2]
     elif told.kind == "backfill":
@@ -180,8 +191,9 @@ def _check_promise(facts: Facts, told: Told, found: re.Match[str]) -> None:
     at, because = told.promise
     assert found["at"] == _moment(at, facts.now)
     if because:
-        assert int(found["because"]) in because
-        assert found["by"] == facts.expected_by(facts.jobs[int(found["because"])])[1]
+        job = _job(facts, found["because"])
+        assert job.id in because
+        assert found["by"] == facts.expected_by(job)[1]
     else:
         assert found["because"] is None
 
