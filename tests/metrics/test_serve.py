@@ -19,6 +19,7 @@ from typing import TypeVar
 
 import pytest
 
+from tests import leftovers
 from tests.metrics.scraped import Scrape
 from tests.metrics.test_server import HASH, OTHERS, get
 
@@ -103,6 +104,7 @@ class Served:
         self.process.send_signal(signal.SIGTERM)
         self.process.wait(PATIENCE)
         self._errors.close()
+        leftovers.end(self.state)
 
 
 def _until(look: Callable[[], T], what: str, patience: float = PATIENCE) -> T:
