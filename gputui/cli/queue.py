@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from functools import lru_cache
 
 import click
 
@@ -19,7 +21,7 @@ from gputui.domain.gpu import GpuView, short_names
 from gputui.domain.idle_gpus import idle_gpus
 from gputui.domain.job import GpuRequest, Job, JobId
 from gputui.domain.snapshot import Snapshot
-from gputui.domain.state import JobState, PendingReason
+from gputui.domain.state import JobState, PendingReason, Reason
 from gputui.domain.text import plain
 from gputui.domain.units import format_duration, format_size, listed
 from gputui.request.texts import quoted
@@ -212,11 +214,18 @@ def why(job: Job, snapshot: Snapshot) -> str:
         doing = "suspended" if job.suspended else doing or _idle(job, snapshot)
         return f"ending: {job.stopping.cause.text}" if job.stopping else doing
     reason, expected = snapshot.reasons.get(job.id), snapshot.expected_starts.get(job.id)
-    sentence = f"{reason.code}: {reason.local(snapshot.taken_at)}" if reason else _of_itself(job)
+    sentence = f"{reason.code}: {_local(reason, snapshot.taken_at, time.tzname)}" if reason else _of_itself(job)
     if expected is None or (reason is not None and reason.mentions(expected)):
         return sentence
     today = expected.astimezone().date() == snapshot.taken_at.astimezone().date()
     return f"{sentence}; about {expected.astimezone():{'%H:%M' if today else '%Y-%m-%d %H:%M'}}"
+
+
+@lru_cache(maxsize=64)
+def _local(reason: Reason, now: datetime, zone: tuple[str, str]) -> str:
+    """Return the reason with local times. Cached: thousands of jobs may wait for one reason."""
+    del zone  # only a key of the cache
+    return reason.local(now)
 
 
 def _beside(others: tuple[JobId, ...]) -> str:
