@@ -1,4 +1,4 @@
-"""What a scrape costs at 64 GPUs, by the number of jobs and tenants, and what counting adds to a tick.
+"""Cost of a scrape at 64 GPUs, by the number of jobs and tenants, and of counting in a tick.
 
 `python -m bench.metrics`. A first scrape is one after the queue has changed: it goes through all jobs. The times are
 those of whole scrapes, over a loopback connection, as the client sees them, and the CPU time of counting.

@@ -1,4 +1,4 @@
-"""What other policies would have given the jobs of a report, by the replay of `gputui replay --history`."""
+"""Waits and use under other policies for the jobs of a report, by the replay of `gputui replay --history`."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ class _Books:
     def __init__(self, period: Period, by: str, now: datetime, zone: tzinfo | None) -> None:
         self.groups: dict[str, UsageAccount] = defaultdict(UsageAccount)
         self._overall = UsageAccount()
-        """What is not the sum over the groups: a job may be in several of them."""
+        """Counts that are not sums over the groups: a job may be in several of them."""
         self._low, self._high = period.since.timestamp(), period.until.timestamp()
         self._key = _KEYS.get(by)
         self._split = _SPLITS[by](period, zone) if by in _SPLITS else None

@@ -52,7 +52,7 @@ class Series(Struct, frozen=True):
     end: float
     """Second since the epoch of the last reading."""
     means: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
-    """By reading, all of one length; without readings that were never known."""
+    """Values by name of the reading, all of one length; without readings that were never known."""
 
 
 class Measured(Struct, frozen=True):

@@ -160,7 +160,7 @@ def test_nothing_ran(run: Run, store: KeptStore) -> None:
 
 
 class Elements(HTMLParser):
-    """What a page is made of."""
+    """Parser that collects the parts of a page."""
 
     def __init__(self, page: str) -> None:
         super().__init__()

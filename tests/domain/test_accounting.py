@@ -134,7 +134,7 @@ def jobs(draw: st.DrawFn) -> Job:
 
 @dataclass
 class Count:
-    """What the recount finds for a group."""
+    """Figures of a group by the recount."""
 
     jobs: set[int] = field(default_factory=set)
     ended: int = 0

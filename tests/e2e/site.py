@@ -136,7 +136,7 @@ class Site:
         self.until(lambda: words in self.run("logs", str(job_id), check=False).stdout)
 
     def evidence(self) -> str:
-        """What a person would look at first."""
+        """Return the texts that a person would look at first."""
         log = self.state / "gputui.log"
         tail = log.read_text()[-3000:] if log.exists() else "(no log)"
         errors = self.directory / "serve.err"

@@ -1,4 +1,4 @@
-"""What running attempts do, recounted; across schedulers, with gaps, and without a line of the journal for it."""
+"""Telemetry of running attempts, recounted; across schedulers, with gaps, and without a line of the journal for it."""
 
 from __future__ import annotations
 

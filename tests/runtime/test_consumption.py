@@ -150,7 +150,7 @@ def used(runtime: Runtime, container_id: str) -> Consumption:
 
 
 def burnt(runtime: Runtime, container_id: str) -> Consumption:
-    """What it has used once that is a second of CPU."""
+    """Return its consumption once that is a second of CPU."""
     until(lambda: (used(runtime, container_id).cpu or 0) >= 1, "a second of CPU is used")
     return used(runtime, container_id)
 

@@ -148,7 +148,7 @@ def test_processes_append_in_turns(directory: Path) -> None:
 
 
 def past(store: TinyJobStore) -> dict[int, str]:
-    """What `past` yields, by id: the jobs of `history`."""
+    """Return the jobs of `history` that `past` yields, by id."""
     jobs = list(store.past())
     assert sorted(jobs, key=lambda one: one.id) == sorted(store.history(), key=lambda one: one.id)
     assert len({one.id for one in jobs}) == len(jobs)
